@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use phalanx_models::MlpConfig;
+use phalanx_run::Summary;
 use phalanx_sharding::plan::MemoryPlan;
 use phalanx_sharding::{PRESETS, Strategy};
 use phalanx_trainer::engine::plan_memory;
-use phalanx_trainer::run::Summary;
 use serde_json::{Value as Json, json};
 
 use crate::program::{self, Training};
@@ -111,8 +111,7 @@ fn mebibytes(bytes: u64) -> f64 {
 
 /// What a run reports beside what was planned, of the ranks that hold most.
 fn row(plan: &MemoryPlan, ddp: &MemoryPlan, summary: &Summary) -> Json {
-    let most =
-        |of: fn(&phalanx_trainer::run::RankSummary) -> u64| summary.ranks.iter().map(of).max().unwrap_or(0);
+    let most = |of: fn(&phalanx_run::RankSummary) -> u64| summary.ranks.iter().map(of).max().unwrap_or(0);
     let peak = program::peak_memory(summary);
     let held = plan.largest_rank();
     let mut row = json!({
@@ -177,7 +176,7 @@ pub(crate) fn run(args: &MemoryArgs) -> Result<()> {
         let training = args.training(strategy.name);
         let resolved = training.resolve(&folder)?;
         resolved.validate()?;
-        let phalanx = phalanx_trainer::Program::phalanx();
+        let phalanx = phalanx::program();
         let task = phalanx.task_of(&resolved.config).ok_or_else(|| anyhow::anyhow!("no such task"))?;
         let plans = plan_memory(task, &resolved.config, &[Strategy::named("ddp")?, *strategy])?;
         let [ddp, plan] = plans.plans.as_slice() else { bail!("a plan for each strategy") };

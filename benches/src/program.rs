@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use phalanx_trainer::Program;
+use phalanx_run::{RunFolder, Summary};
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::run::{RunFolder, Summary};
 
 /// In an environment with this variable the benchmarks' program is `phalanx` itself: the trainer that they are linked with,
 /// so that what is measured is always what was built.
@@ -15,7 +14,7 @@ const AS_PHALANX: &str = "PHALANX_BENCH_AS_PHALANX";
 
 /// What the program ends with if it was started as `phalanx`.
 pub(crate) fn as_phalanx() -> Option<ExitCode> {
-    std::env::var_os(AS_PHALANX).map(|_| phalanx_trainer::main(&Program::phalanx()))
+    std::env::var_os(AS_PHALANX).map(|_| phalanx::main(&phalanx::program()))
 }
 
 /// The program `phalanx`, to be given arguments.
@@ -42,7 +41,7 @@ impl Training {
     /// Writes the configuration into `folder`, and resolves and checks it.
     pub(crate) fn resolve(&self, folder: &Path) -> Result<Resolved> {
         let path = self.write(folder)?;
-        let mut resolved = Program::phalanx().resolve(&path.display().to_string(), &self.sets)?;
+        let mut resolved = phalanx::program().resolve(&path.display().to_string(), &self.sets)?;
         let (option, (kind, path)) =
             (format!("--data {}", self.data), self.data.split_once('=').unwrap_or((&self.data, "")));
         resolved.set(&option, &format!("data.kind={kind}"))?;
@@ -89,7 +88,7 @@ impl Training {
 
 /// The folder that results go to, made anew: `wanted`, or one in `runs` named after what is measured and the time.
 pub(crate) fn folder(wanted: Option<&Path>, what: &str) -> Result<PathBuf> {
-    let named = || Path::new("runs").join(format!("{what}-{}", phalanx_trainer::run::timestamp()));
+    let named = || Path::new("runs").join(format!("{what}-{}", phalanx_run::timestamp()));
     let path = wanted.map_or_else(named, Path::to_owned);
     if std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{} is not empty; choose another folder with --out", path.display());

@@ -9,7 +9,7 @@ const REAL: &str = "PHALANX_TEST_GPU";
 
 /// What is run, in this order: from single kernels to whole trainings, so that the first failure is the nearest to its cause.
 const STEPS: &[(&str, &[&str])] = &[
-    ("what the program finds", &["run", "--release", "--package", "phalanx-trainer", "--", "doctor"]),
+    ("what the program finds", &["run", "--release", "--package", "phalanx", "--", "doctor"]),
     ("every kernel against the processor's", &["test", "--package", "phalanx-cuda", "--test", "kernels"]),
     (
         "graphs, by hand and recorded",

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use phalanx_trainer::run::checkpoint::Checkpoint;
-use phalanx_trainer::run::{Line, Summary, WorldChange, read_metrics};
+use phalanx_checkpoint::Checkpoint;
+use phalanx_run::{Line, Summary, WorldChange, read_metrics};
 
 use super::events::{Event, Kind, Schedule};
 use super::running::Running;

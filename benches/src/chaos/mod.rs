@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use phalanx_trainer::run::checkpoint::{Checkpoint, Hashes};
+use phalanx_checkpoint::{Checkpoint, Hashes};
 use serde_json::json;
 
 use attempt::{Attempt, Done, Outcome};

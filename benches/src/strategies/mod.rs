@@ -68,7 +68,7 @@ impl StrategiesArgs {
         // The preset of a model on images has the optimizer and the augmentations that belong to them.
         let preset = format!("{kind}-{}", self.model);
         let mut config = String::new();
-        if phalanx_trainer::Program::phalanx().catalogue().preset(&preset).is_some() {
+        if phalanx::program().catalogue().preset(&preset).is_some() {
             let _ = writeln!(config, "extends = {preset:?}\n");
         }
         let _ = write!(

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use phalanx_trainer::run::{Machine, Summary};
+use phalanx_run::{Machine, Summary};
 use serde_json::{Value as Json, json};
 
 use super::{StrategiesArgs, chart};
@@ -37,7 +37,7 @@ pub(super) struct Figures {
 
 impl Figures {
     pub(super) fn of(summary: &Summary) -> Self {
-        let mean = |of: &dyn Fn(&phalanx_trainer::run::RankSummary) -> f64| {
+        let mean = |of: &dyn Fn(&phalanx_run::RankSummary) -> f64| {
             summary.ranks.iter().map(of).sum::<f64>() / summary.ranks.len().max(1) as f64
         };
         let steps = summary.step.max(1) as f64;

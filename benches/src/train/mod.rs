@@ -197,7 +197,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
         }
     }
     // What a GPU holds is what there is little of.
-    let memory = gpu_memory.or_else(phalanx_trainer::run::peak_memory);
+    let memory = gpu_memory.or_else(phalanx_run::peak_memory);
     let peer_memory = prepared.as_mut().map(crate::peer::Prepared::peak_memory).transpose()?;
     print(args, &name, &rows, memory, peer_memory);
     let circumstances = json!({

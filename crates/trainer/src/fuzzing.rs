@@ -2,52 +2,12 @@
 //! is to panic, and what else it must hold is asserted here.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime};
 
 use phalanx_collectives::{Algorithm, Communicator, threads};
 use phalanx_sharding::{Bucket, CodecKind, CodecSettings, CodecState, Keeps, MatrixRange, Peers};
 
-use crate::Program;
-use crate::cluster::Queued;
 pub use crate::engine::Resumable;
-use crate::engine::TrainError;
 use crate::usage::ProcessUsage;
-
-/// The training that a preset of a program describes, without data.
-///
-/// # Errors
-/// If there is no such preset or task; and see [`TrainError`].
-pub fn training(program: &Program, preset: &str, folder: &Path) -> Result<Resumable, TrainError> {
-    let resolved = program.resolve(preset, &[]).map_err(|error| TrainError::Setup(error.to_string()))?;
-    let no_task = || TrainError::Setup("the program has no such task".to_owned());
-    let task = program.task_of(&resolved.config).cloned().ok_or_else(no_task)?;
-    Resumable::new(task, resolved.config, folder)
-}
-
-/// What a user sees on the dashboard of the run in a folder that has a configuration.
-pub fn dashboard(run: &Path) {
-    crate::dashboard::fuzzing::look(run);
-}
-
-/// Vectors of captions in a file of StackGAN's, and those of some captions that may be there.
-pub fn embeddings(path: &Path) {
-    crate::tasks::fuzzing::embeddings(path);
-}
-
-/// The time that `squeue` says a job has left.
-pub fn time_left(text: &str) -> Option<Duration> {
-    crate::cluster::left(text)
-}
-
-/// The end of a job, by the variables that `get` looks up.
-pub fn end_of_job(get: &dyn Fn(&str) -> Option<String>) -> Option<SystemTime> {
-    crate::cluster::end(get)
-}
-
-/// A line of the queue, if it is one.
-pub fn queued(line: &str) -> Option<Queued> {
-    crate::cluster::queued(line).ok()
-}
 
 /// What a folder like `/proc/PID` says of its process.
 pub fn usage_of(process: &Path) -> ProcessUsage {

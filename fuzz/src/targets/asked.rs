@@ -3,11 +3,10 @@
 
 use std::path::Path;
 
-use phalanx_trainer::cluster::{JobRecord, Torchrun};
-use phalanx_trainer::launch::FailureReport;
-use phalanx_trainer::run::{
-    Invitation, JoinTicket, Line, MetricsWriter, Request, RunState, Waiting, read_metrics,
-};
+use phalanx_launch::cluster::{JobRecord, Torchrun};
+use phalanx_run::FailureReport;
+use phalanx_run::{Invitation, JoinTicket, Line, MetricsWriter, Request, RunState, Waiting, read_metrics};
+use phalanx_trainer::engine::refusal;
 
 use super::Target;
 use super::files::{self, folder};
@@ -143,7 +142,7 @@ fn hear(run: &Path, copy: &Path) {
     let again = Request::take(&folder);
     assert!(again.is_empty(), "{again:?} was heard twice");
     for request in heard.into_iter().flatten().take(20) {
-        let _ = (request.name(), request.refusal("diloco"), request.refusal("dp"));
+        let _ = (request.name(), refusal(request, "diloco"), refusal(request, "dp"));
         if request.post(copy).is_ok() {
             assert_eq!(Request::take(copy), [Ok(request)]);
         }

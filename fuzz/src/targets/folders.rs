@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use phalanx::diffusers::DiffusersPipeline;
+use phalanx_launch::Hosts;
+use phalanx_report::diagnose::Diagnosis;
 use phalanx_tensor::{Context, Precision};
-use phalanx_trainer::diagnose::Diagnosis;
-use phalanx_trainer::diffusers::DiffusersPipeline;
-use phalanx_trainer::launch::Hosts;
 
 use super::files::{self, folder};
 use super::{Target, elf, no_form};

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use phalanx_trainer::cluster::{Job, Pods, Torchrun, pod_name, seconds_of, survival, tasks_of_array};
+use phalanx_launch::Order;
+use phalanx_launch::cluster::{Job, Pods, Torchrun, pod_name, seconds_of, survival, tasks_of_array};
 use phalanx_trainer::fuzzing;
-use phalanx_trainer::launch::Order;
 use phalanx_trainer::usage::Powercap;
 
 use super::Target;
@@ -49,11 +49,11 @@ fn read_jobs(bytes: &[u8]) {
         String::from_utf8_lossy(&bytes).into_owned()
     };
     for line in text("left").lines() {
-        let _ = fuzzing::time_left(line);
+        let _ = phalanx_launch::cluster::left(line);
     }
     for line in text("queue").lines() {
-        if let Some(queued) = fuzzing::queued(line.trim()) {
-            let _ = fuzzing::time_left(&queued.left);
+        if let Ok(queued) = phalanx_launch::cluster::queued(line.trim()) {
+            let _ = phalanx_launch::cluster::left(&queued.left);
         }
     }
     for line in text("array").lines() {
@@ -105,7 +105,7 @@ fn start(variables: &str) {
         let all = variables.lines().filter_map(|line| line.split_once('='));
         all.filter(|(known, _)| *known == name).map(|(_, value)| value.to_owned()).next()
     };
-    let _ = (fuzzing::end_of_job(&get), survival(&get));
+    let _ = (phalanx_launch::cluster::end(&get), survival(&get));
     let _ = Torchrun::of(&get).map(|launch| launch.restarts());
 }
 

@@ -2,13 +2,13 @@
 
 use candle_core::{Device, Tensor};
 use image::ImageFormat;
+use phalanx::fuzzing;
 use phalanx_data::{
     Dataset, Exclusions, ShardsConfig, ShardsDataset, Split, TextFile, TextFileConfig, TextSample, TextUnit,
     open_imagenet,
 };
+use phalanx_run::{read_mask, read_picture};
 use phalanx_tensor::io::save_safetensors;
-use phalanx_trainer::fuzzing;
-use phalanx_trainer::run::{read_mask, read_picture};
 
 use super::files::{self, folder};
 use super::pictures::picture;

@@ -1,11 +1,12 @@
 //! Checkpoints that a training goes on from, with damage behind their checksums, and checkpoints as earlier versions wrote them.
 
 use candle_core::{DType, Device, Tensor};
+use phalanx::fuzzing::{Resumable, training};
+use phalanx::{Program, Setup, Step, TaskSpec, TrainError, Training, settings};
+use phalanx_checkpoint::Checkpoint;
 use phalanx_tensor::io::save_safetensors;
 use phalanx_tensor::{Value, loss, nn};
-use phalanx_trainer::fuzzing::{self, Resumable};
-use phalanx_trainer::run::checkpoint::Checkpoint;
-use phalanx_trainer::{Program, Setup, Step, TaskSpec, TrainError, Training, settings};
+use phalanx_trainer::fuzzing;
 use serde_json::json;
 
 use super::files::{self, folder};
@@ -71,7 +72,7 @@ fn trainings() -> Vec<Resumable> {
         .iter()
         .fold(Program::new("fuzzed").task(task), |program, (name, text)| program.preset(*name, *text));
     let made = |(name, _): &(&str, &str)| {
-        let made = fuzzing::training(&program, name, &std::env::temp_dir());
+        let made = training(&program, name, &std::env::temp_dir());
         made.unwrap_or_else(|error| panic!("a training: {error}"))
     };
     PRESETS.iter().map(made).collect()

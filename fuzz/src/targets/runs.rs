@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use image::ImageFormat;
-use phalanx_trainer::Program;
-use phalanx_trainer::fuzzing;
-use phalanx_trainer::live::Server;
-use phalanx_trainer::report::{Options, Report};
-use phalanx_trainer::run::checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
-use phalanx_trainer::run::{RunState, Summary, read_metrics};
-use phalanx_trainer::sweep::{STUDIES, SweepFile, Trials};
-use phalanx_trainer::trace::{StepLanes, TraceFile, TraceSummary};
+use phalanx::Program;
+use phalanx::STUDIES;
+use phalanx::sweep::{SweepFile, Trials};
+use phalanx_checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
+use phalanx_report::fuzzing;
+use phalanx_report::live::Server;
+use phalanx_report::{Options, Report};
+use phalanx_run::{RunState, Summary, read_metrics};
+use phalanx_trace::{StepLanes, TraceFile, TraceSummary};
 
 use super::files::{self, folder};
 use super::pictures::picture;
@@ -111,7 +112,7 @@ pub(super) const TRACE: Target = Target {
 /// The program's own catalogue.
 fn phalanx() -> &'static Program {
     static PROGRAM: OnceLock<Program> = OnceLock::new();
-    PROGRAM.get_or_init(Program::phalanx)
+    PROGRAM.get_or_init(phalanx::program)
 }
 
 fn configs() -> Vec<Vec<u8>> {

@@ -5,7 +5,19 @@ use std::fs;
 use crate::sources::{all_sources, report, root};
 
 /// Crates that must not contain `unsafe` at all.
-const SAFE: &[&str] = &["data", "models", "sharding", "trainer"];
+const SAFE: &[&str] = &[
+    "checkpoint",
+    "cli",
+    "data",
+    "launch",
+    "models",
+    "phalanx",
+    "report",
+    "run",
+    "sharding",
+    "trace",
+    "trainer",
+];
 
 /// The modules that may contain `unsafe`.
 const UNSAFE_MODULES: &[&str] = &[

@@ -12,7 +12,7 @@ fn only_the_programs_print() {
     let mut breaches = Vec::new();
     for (name, text) in all_sources() {
         let program =
-            ["crates/trainer/src/bin/", "crates/trainer/src/cli", "crates/trainer/src/console", "xtask/"]
+            ["crates/phalanx/src/main.rs", "crates/cli/src/commands", "crates/cli/src/console", "xtask/"]
                 .iter()
                 .any(|start| name.starts_with(start));
         if program
@@ -55,7 +55,7 @@ fn every_file_opens_with_what_it_is_and_is_short() {
 fn trainings_of_ones_own_take_fewer_than_80_lines() {
     let sources = all_sources();
     let examples: Vec<_> =
-        sources.iter().filter(|(name, _)| name.starts_with("crates/trainer/examples/own_")).collect();
+        sources.iter().filter(|(name, _)| name.starts_with("crates/phalanx/examples/own_")).collect();
     assert!(examples.len() >= 3, "the examples are elsewhere");
     let long =
         examples.iter().map(|(name, text)| (name, text.lines().count())).filter(|(_, lines)| *lines >= 80);

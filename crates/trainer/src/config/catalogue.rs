@@ -84,8 +84,6 @@ pub struct Catalogue {
     pub tasks: Vec<TaskSchema>,
     /// Names and texts of presets, in the order in which they are listed; the first is the default.
     pub presets: Vec<(String, String)>,
-    /// Keys that are called otherwise now: the old and the new name.
-    pub moved: Vec<(String, String)>,
 }
 
 impl Catalogue {
@@ -147,7 +145,6 @@ impl Catalogue {
         problems.extend(more);
         problems.sort_by_key(|problem| match problem {
             ConfigError::UnknownKey { origin: Origin::Line { file, line }, .. }
-            | ConfigError::MovedKey { origin: Origin::Line { file, line }, .. }
             | ConfigError::ForeignKey { origin: Origin::Line { file, line }, .. }
             | ConfigError::WrongType { origin: Origin::Line { file, line }, .. } => (0, file.clone(), *line),
             _ => (1, String::new(), 0),
@@ -177,7 +174,7 @@ impl Catalogue {
         let (mut origins, mut problems) = (BTreeMap::new(), Vec::new());
         for assignment in assignments {
             let foreign_is_fine = of_run || assignment.layer < chosen_in;
-            match self.apply(&mut config, assignment, of_run, foreign_is_fine) {
+            match self.apply(&mut config, assignment, foreign_is_fine) {
                 Ok(Some(key)) => drop(origins.insert(key, assignment.origin.clone())),
                 Ok(None) => {}
                 Err(problem) => problems.push(problem),
@@ -191,11 +188,10 @@ impl Catalogue {
         &self,
         config: &mut Config,
         assignment: &Assignment,
-        of_run: bool,
         foreign_is_fine: bool,
     ) -> Result<Option<String>, ConfigError> {
         let Assignment { key, value, origin, raw, .. } = assignment;
-        let (mut key, origin) = (key.clone(), origin.clone());
+        let (key, origin) = (key.clone(), origin.clone());
         if key == "model.kind" {
             return match value.as_str().is_some_and(|kind| self.task(kind).is_some()) {
                 true => Ok(Some(key)),
@@ -203,12 +199,6 @@ impl Catalogue {
                     Err(ConfigError::WrongType { origin, key, mismatch: Box::new(self.no_such_task(value)) })
                 }
             };
-        }
-        if let Some((_, now)) = self.moved.iter().find(|(old, _)| *old == key) {
-            if !of_run {
-                return Err(ConfigError::MovedKey { origin, key, now: now.clone() });
-            }
-            key.clone_from(now);
         }
         let mut outcome = config.set(&key, value);
         if let (Some(Err(_)), Some(raw)) = (&outcome, raw) {

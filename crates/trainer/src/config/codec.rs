@@ -32,7 +32,7 @@ impl CodecConfig {
     }
 
     /// In words: the codec with what can be chosen of it.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let Self { kind, density, rank, chunk, momentum, scope, when, .. } = self;
         let of_kind = match kind {
             CodecKind::None => String::new(),

@@ -13,7 +13,7 @@ use toml::Value;
 
 use super::origin::nearest;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
-use crate::trace::TraceSteps;
+use phalanx_trace::TraceSteps;
 
 library_choices! {
     Algorithm, BetaSchedule, Clock, CodecKind, CodecScope, CodecWhen, Encryption, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,

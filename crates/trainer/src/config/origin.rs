@@ -45,16 +45,6 @@ pub enum ConfigError {
         /// The nearest key that exists.
         suggestion: Option<String>,
     },
-    /// A key that is called otherwise now.
-    #[error("{origin}: {key} is called {now} now")]
-    MovedKey {
-        /// Where it was written.
-        origin: Origin,
-        /// The key as written.
-        key: String,
-        /// Its name now.
-        now: String,
-    },
     /// A key that other tasks have.
     #[error("{origin}: {key} is a key of {}; model.kind is {kind}", of.join(", "))]
     ForeignKey {

@@ -3,7 +3,7 @@
 use toml::Value;
 
 use super::section::{KeyType, Mismatch};
-use crate::trace::TraceSteps;
+use phalanx_trace::TraceSteps;
 
 impl KeyType for TraceSteps {
     fn kind() -> String {

@@ -4,8 +4,8 @@ use phalanx_collectives::CommError;
 use phalanx_sharding::ShardingError;
 use phalanx_tensor::TensorError;
 
-use crate::run::RunError;
-use crate::run::checkpoint::CheckpointError;
+use phalanx_checkpoint::CheckpointError;
+use phalanx_run::RunError;
 
 /// Why a run ended before its last step.
 #[derive(Debug, thiserror::Error)]

@@ -27,6 +27,7 @@ mod device;
 mod distributed;
 mod optimize;
 mod precision;
+mod refusal;
 
 mod data;
 mod repeated;
@@ -49,6 +50,7 @@ pub use error::{Divergence, TrainError};
 pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_memory, sample_run};
 pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;
+pub use refusal::refusal;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use train_loop::Resumable;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::run::Summary;
+use phalanx_run::Summary;
 
 /// What is known before the first step.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::powercap::{Powercap, PowercapError};
-use crate::run::{EnergyKind, EnergyPart, EnergySummary};
+use phalanx_run::{EnergyKind, EnergyPart, EnergySummary};
 
 /// How the energy of a rank's processors becomes known.
 #[derive(Debug)]

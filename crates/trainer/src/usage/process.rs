@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::resident_memory;
+use phalanx_run::resident_memory;
 
 /// What this process has used since it began, and the memory that it holds. What the system does not say is missing; all of it
 /// is where there is no `/proc`, which Linux has.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::energy::{CpuEnergy, RankEnergy};
 use super::process::ProcessUsage;
 use super::progress::{HeldBytes, Progress, Spent};
-use crate::run::{EnergyKind, EnergyPart, RunError};
+use phalanx_run::{EnergyKind, EnergyPart, RunError};
 
 /// One look at a GPU. What it does not say is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

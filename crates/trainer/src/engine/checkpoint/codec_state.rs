@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use phalanx_tensor::TensorError;
 
 use crate::engine::error::TrainError;
-use crate::run::checkpoint::{NewFile, NewPiece, Reader, Region};
+use phalanx_checkpoint::{NewFile, NewPiece, Reader, Region};
 
 const PREFIX: &str = "codec-";
 
@@ -106,7 +106,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use crate::run::checkpoint::Aside;
+    use phalanx_checkpoint::Aside;
 
     /// What rank `rank` keeps: numbers that no decimal writes exactly, and one that is nothing.
     fn kept(rank: usize) -> Vec<(String, Vec<f32>)> {

@@ -2,8 +2,8 @@
 
 use crate::engine::distributed::Distributed;
 use crate::engine::error::TrainError;
-use crate::run::RunFolder;
-use crate::run::checkpoint::Checkpoint;
+use phalanx_checkpoint::Checkpoint;
+use phalanx_run::RunFolder;
 
 /// The newest complete checkpoint, which all ranks check together, and what is wrong with newer ones.
 pub(in crate::engine) fn find_checkpoint(

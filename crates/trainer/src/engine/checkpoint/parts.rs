@@ -7,7 +7,7 @@ use phalanx_sharding::{Layout, ShardRole};
 use phalanx_tensor::{FlatParam, ParamStore, TensorError};
 
 use crate::engine::error::TrainError;
-use crate::run::checkpoint::{EMA, MODEL, NewFile, NewPiece};
+use phalanx_checkpoint::{EMA, MODEL, NewFile, NewPiece};
 
 /// Sorts parts into files: whole tensors into one for each kind of thing, shards into the rank's own.
 pub(in crate::engine) struct Cut {

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use crate::config::Config;
 use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::error::TrainError;
-use crate::run::RunFolder;
-use crate::run::checkpoint::{Aside, Checkpoint, CheckpointError, NewFile};
+use phalanx_checkpoint::{Aside, Checkpoint, CheckpointError, NewFile};
+use phalanx_run::RunFolder;
 
 /// What the notice is called with which a rank tells rank 0 that it has written; it carries the folder's ticket.
 const WRITTEN: &str = "checkpoint written";
@@ -335,7 +335,7 @@ mod tests {
     use phalanx_collectives::threads;
 
     use super::*;
-    use crate::run::checkpoint::NewPiece;
+    use phalanx_checkpoint::NewPiece;
 
     /// A rank's file of a tensor `w` with two elements for each rank.
     fn files(name: String, rank: usize, ranks: usize) -> Vec<NewFile> {

@@ -2,7 +2,7 @@
 
 use super::{Distributed, Job};
 use crate::engine::error::TrainError;
-use crate::trace::clock::{Offset, RoundTrip, best, now};
+use phalanx_trace::clock::{Offset, RoundTrip, best, now};
 
 /// What the messages are called.
 const NAME: &str = "clock";

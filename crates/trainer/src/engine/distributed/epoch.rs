@@ -7,8 +7,8 @@ use super::{Cores, Distributed, Interlude, Job};
 use crate::config::Config;
 use crate::engine::device::{Device, HOST};
 use crate::engine::error::TrainError;
-use crate::launch::Hearing;
-use crate::run::host_name;
+use phalanx_run::Hearing;
+use phalanx_run::host_name;
 
 /// How long newcomers are waited for that have said a moment ago that they are there.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);

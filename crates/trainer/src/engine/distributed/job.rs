@@ -13,7 +13,7 @@ use phalanx_collectives::{Communicator, Control, Notice, Stop};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::error::TrainError;
-use crate::run::Request;
+use phalanx_run::Request;
 
 /// Why all ranks stop before the end of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

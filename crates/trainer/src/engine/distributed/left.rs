@@ -8,7 +8,7 @@ use phalanx_collectives::{Communicator, Control, Regrouped, WorldConfig, regroup
 use super::{Distributed, Job};
 use crate::config::Config;
 use crate::engine::error::TrainError;
-use crate::launch::StopFlag;
+use phalanx_run::StopFlag;
 
 /// What a rank knows of the processes that the run began with.
 pub(super) struct Roster {

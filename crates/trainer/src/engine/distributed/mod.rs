@@ -33,8 +33,8 @@ pub use world::{World, in_one_process, invited_world, launcher_world};
 use super::device::Device;
 use super::error::TrainError;
 use crate::config::{Config, Transport};
-use crate::launch::{Hearing, StopFlag};
-use crate::run::host_name;
+use phalanx_run::host_name;
+use phalanx_run::{Hearing, StopFlag};
 
 /// What communication has cost a rank.
 #[derive(Debug, Clone, Copy, Default)]

@@ -8,8 +8,8 @@ use phalanx_sharding::Ranks;
 
 use crate::config::Config;
 use crate::engine::error::TrainError;
-use crate::launch::{SUPERVISED, StopFlag};
-use crate::run::Invitation;
+use phalanx_run::Invitation;
+use phalanx_run::{SUPERVISED, StopFlag};
 
 /// How long a newcomer looks for those who have asked it in a moment ago.
 const MEETING: Duration = Duration::from_secs(10);

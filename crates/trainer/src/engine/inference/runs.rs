@@ -15,7 +15,7 @@ use crate::engine::distributed::{BatchGroups, Cores, Distributed, Network};
 use crate::engine::quality::Quality;
 use crate::engine::training::{Built, Drawing, Task, Weights};
 use crate::engine::{Plan, TrainError, optimize, precision};
-use crate::run::RunFolder;
+use phalanx_run::RunFolder;
 
 /// A training's networks with its data, outside of training.
 struct Ready {

@@ -7,7 +7,7 @@ use phalanx_tensor::{Key, Session, Tape, Value};
 
 use crate::engine::error::TrainError;
 use crate::engine::training::{AnyTraining, Drawing, DrawingKind, planar};
-use crate::run::Grid;
+use phalanx_run::Grid;
 
 /// How many prompts stand side by side when each has one picture.
 const PROMPTS_ABREAST: usize = 8;

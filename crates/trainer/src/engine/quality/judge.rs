@@ -12,7 +12,7 @@ use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::{Batch, picture_transform};
 use crate::engine::error::TrainError;
 use crate::engine::training::{Built, Judge, Step, Weights};
-use crate::run::RunFolder;
+use phalanx_run::RunFolder;
 
 /// A judge with its network in memory.
 pub(super) struct OpenJudge {

@@ -9,9 +9,9 @@ use super::Run;
 use super::elastic::Elastic;
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
-use crate::launch::FailureReport;
-use crate::run::{DeadRank, EnergySummary, Machine, RankSummary, Summary, SyncSummary, peak_memory};
 use crate::usage::{ProcessUsage, RankEnergy, Sampler, together};
+use phalanx_run::FailureReport;
+use phalanx_run::{DeadRank, EnergySummary, Machine, RankSummary, Summary, SyncSummary, peak_memory};
 
 /// Numbers of a [`RankSummary`] that travel between ranks.
 const FIELDS: usize = 12;

@@ -16,8 +16,8 @@ use crate::engine::inference::{draw, draw_restored, evaluate};
 use crate::engine::observer::named;
 use crate::engine::training::Drawing;
 use crate::engine::{Event, Observer, StepReport, TrainError};
-use crate::run::atomic::write_aside;
-use crate::run::{
+use phalanx_run::write_aside;
+use phalanx_run::{
     EventFile, Line, MetricsWriter, RunError, RunFolder, curves_svg, host_name, read_metrics, synchrony_svg,
 };
 
@@ -158,7 +158,7 @@ impl Run<'_> {
         &mut self,
         interrupted: bool,
         wall: Duration,
-    ) -> Result<Option<crate::run::Summary>, TrainError> {
+    ) -> Result<Option<phalanx_run::Summary>, TrainError> {
         let (ranks, energy) = account::gather(self)?;
         if !self.is_first() {
             return Ok(None);

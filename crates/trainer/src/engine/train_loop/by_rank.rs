@@ -4,7 +4,7 @@ use super::losses::{Told, reports};
 use crate::engine::TrainError;
 use crate::engine::observer::named;
 use crate::engine::training::Phase;
-use crate::run::{Line, MetricsWriter, RunFolder};
+use phalanx_run::{Line, MetricsWriter, RunFolder};
 
 /// Writes a line for each rank and step.
 #[derive(Debug)]

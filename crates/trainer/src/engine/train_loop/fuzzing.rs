@@ -14,7 +14,7 @@ use crate::engine::checkpoint::{codec_file, codec_state, own_file};
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::training::{Task, Weights};
 use crate::engine::{Plan, TrainError, precision};
-use crate::run::checkpoint::{Aside, Checkpoint, EMA, MODEL, NewFile, NewPiece};
+use phalanx_checkpoint::{Aside, Checkpoint, EMA, MODEL, NewFile, NewPiece};
 
 /// What is needed to make the state of a training of one rank, again and again.
 pub struct Resumable {

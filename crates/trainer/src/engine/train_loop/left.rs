@@ -19,7 +19,7 @@ use super::requests::Desk;
 use crate::engine::TrainError;
 use crate::engine::distributed::{Before, StopReason};
 use crate::engine::observer::{Event, Observer, named};
-use crate::run::{DeadRank, read_metrics};
+use phalanx_run::{DeadRank, read_metrics};
 
 /// The step from which on the others share the work of one that has died, as long as they have not agreed on it.
 pub(super) const UNKNOWN: u64 = u64::MAX;
@@ -138,7 +138,7 @@ impl Run<'_> {
         let unsaved = self.saver.interrupt().or(self.unsaved);
         let written = match is_first && self.desk.is_none() {
             // Whoever takes over knows it by what is there.
-            true => self.lines_until(step)?.last().map_or(0, crate::run::Line::step),
+            true => self.lines_until(step)?.last().map_or(0, phalanx_run::Line::step),
             false => self.losses.written(),
         };
         let lacks_samples = self.lacks_samples(step);
@@ -158,7 +158,7 @@ impl Run<'_> {
     }
 
     /// The lines of metrics of steps up to one.
-    pub(super) fn lines_until(&self, step: u64) -> Result<Vec<crate::run::Line>, TrainError> {
+    pub(super) fn lines_until(&self, step: u64) -> Result<Vec<phalanx_run::Line>, TrainError> {
         let path = self.folder.metrics();
         let mut lines = if path.exists() { read_metrics(&path)? } else { Vec::new() };
         lines.retain(|line| line.step() <= step);

@@ -54,9 +54,9 @@ use super::training::{Task, Weights};
 use super::watch::Watch;
 use super::{Plan, TrainError, precision};
 use crate::config::{Config, Resolved};
-use crate::launch::StopFlag;
-use crate::run::{DeadRank, EventFile, RunFolder, Summary};
 use crate::usage::Sampler;
+use phalanx_run::StopFlag;
+use phalanx_run::{DeadRank, EventFile, RunFolder, Summary};
 
 /// How a run has ended that has not failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

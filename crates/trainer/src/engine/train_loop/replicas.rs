@@ -10,8 +10,8 @@ use crate::engine::distributed::World;
 use crate::engine::error::TrainError;
 use crate::engine::observer::{Observer, Silent};
 use crate::engine::training::Task;
-use crate::launch::{REPLICA_THREAD, StopFlag};
-use crate::run::RunFolder;
+use phalanx_run::RunFolder;
+use phalanx_run::{REPLICA_THREAD, StopFlag};
 
 /// The failure that ended the replicas of a run: the first, by rank, that was a rank's own.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,8 @@ use super::Run;
 use crate::engine::TrainError;
 use crate::engine::distributed::{Agreed, Distributed, Interlude, Job, StopReason};
 use crate::engine::observer::{Event, Observer, Started};
-use crate::run::{Doing, MetricsWriter, Request, RunError, RunFolder, RunState, Waiting, host_name};
+use crate::engine::refusal::refusal;
+use phalanx_run::{Doing, MetricsWriter, Request, RunError, RunFolder, RunState, Waiting, host_name};
 
 /// How often rank 0 looks whether somebody has asked for something.
 const LOOK: Duration = Duration::from_millis(100);
@@ -156,7 +157,7 @@ impl Desk {
                     continue;
                 }
             };
-            let refusal = request.refusal(&self.state.strategy);
+            let refusal = refusal(request, &self.state.strategy);
             if let Some(why) = refusal.or_else(|| self.refuses_to_leave(request, distributed)) {
                 tracing::warn!("{why}");
                 observer.event(&Event::Note(format!("warning: {why}")));

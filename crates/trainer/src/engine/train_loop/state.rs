@@ -18,7 +18,7 @@ use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::{AnyTraining, Built};
 use crate::engine::{Plan, TrainError};
-use crate::run::checkpoint::{Checkpoint, Held, HeldPiece, MODEL, NewFile, Reader};
+use phalanx_checkpoint::{Checkpoint, Held, HeldPiece, MODEL, NewFile, Reader};
 
 /// The networks of a training, what changes with them, and how far they are.
 pub(super) struct TrainState {

@@ -13,7 +13,7 @@ use crate::engine::distributed::{Network, StopReason, Traffic};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::{Measure, Phase, Step};
 use crate::engine::{StepReport, TrainError, precision};
-use crate::run::resident_memory;
+use phalanx_run::resident_memory;
 
 /// A step that was taken, whose losses nobody has read yet: a device may still be computing them.
 pub(super) struct Taken {

@@ -11,7 +11,7 @@ use crate::engine::TrainError;
 use crate::engine::data::Feed;
 use crate::engine::distributed::{Interlude, StopReason};
 use crate::engine::observer::{Event, Observer, StepReport};
-use crate::run::MetricsWriter;
+use phalanx_run::MetricsWriter;
 
 /// How the steps of a world have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use super::Run;
 use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::distributed::{Distributed, World};
-use crate::run::atomic::write_aside;
-use crate::run::{RunError, RunFolder};
-use crate::trace::chrome::{self, RankFacts};
-use crate::trace::clock::{Alignment, Offset};
-use crate::trace::{Recorder, TraceSteps};
+use phalanx_run::write_aside;
+use phalanx_run::{RunError, RunFolder};
+use phalanx_trace::chrome::{self, RankFacts};
+use phalanx_trace::clock::{Alignment, Offset};
+use phalanx_trace::{Recorder, TraceSteps};
 
 /// A rank's part in the trace of a run.
 #[derive(Debug)]
@@ -30,8 +30,7 @@ pub(super) fn prepare(config: &Config) -> Result<(), TrainError> {
     }
     let missing = || {
         TrainError::Setup(
-            "log.trace is set, but no `phalanx_trainer::trace::layer()` is among the subscriber's layers"
-                .to_owned(),
+            "log.trace is set, but no `phalanx_trace::layer()` is among the subscriber's layers".to_owned(),
         )
     };
     Recorder::installed().ok_or_else(missing)?.record(steps == TraceSteps::All);
@@ -45,7 +44,7 @@ pub(super) fn give_up(config: &Config, folder: &RunFolder, world: &World) {
     let recorded = recorder.take(rank, rank == 0);
     let alignment = Alignment::default();
     let Some(origin) = chrome::first_of(&recorded, &alignment) else { return };
-    let host = crate::run::host_name();
+    let host = phalanx_run::host_name();
     let facts = RankFacts { rank, host, alignment, left_out: recorded.left_out };
     let events = chrome::events_json(recorded, &facts, origin);
     let path = folder.trace_of_rank(rank);

@@ -20,7 +20,7 @@ use crate::engine::distributed::{Distributed, Network};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::Measure;
 use crate::engine::{Plan, TrainError, optimize, precision};
-use crate::run::checkpoint::{EMA, MODEL, Reader};
+use phalanx_checkpoint::{EMA, MODEL, Reader};
 
 /// How the names of a rank's own state of the optimizer and of averages begin.
 const OPTIMIZER: &str = "optimizer.";

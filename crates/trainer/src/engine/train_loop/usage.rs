@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Run;
 use crate::engine::TrainError;
 use crate::engine::distributed::{Network, Traffic};
-use crate::run::read_metrics;
 use crate::usage::{CpuEnergy, GpuReading, HeldBytes, Powercap, Sampled, Sampler, Spent};
+use phalanx_run::read_metrics;
 
 impl Run<'_> {
     /// Begins to sample what this rank uses, once.

@@ -6,8 +6,8 @@ use phalanx_tensor::ParamStore;
 
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::error::TrainError;
-use crate::run::RunFolder;
-use crate::run::checkpoint::{EMA, MODEL};
+use phalanx_checkpoint::{EMA, MODEL};
+use phalanx_run::RunFolder;
 
 /// Reads the newest checkpoint of a run into the whole parameters and the buffers of the network called `name`, whose names there
 /// begin with one of `prefixes` in place of the network's own: averages where there are some.

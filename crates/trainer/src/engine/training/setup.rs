@@ -13,7 +13,7 @@ use crate::config::{Config, Offload, mib};
 use crate::engine::data::{attributes, num_classes};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::error::TrainError;
-use crate::run::checkpoint::{Checkpoint, EMA};
+use phalanx_checkpoint::{Checkpoint, EMA};
 
 /// What becomes of the weights of networks that are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

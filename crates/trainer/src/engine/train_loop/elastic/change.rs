@@ -18,8 +18,8 @@ use crate::engine::distributed::{Before, Interlude, Network, Shares};
 use crate::engine::observer::{Event, Observer, StepReport};
 use crate::engine::train_loop::RunEnd;
 use crate::engine::training::Weights;
-use crate::run::checkpoint::Held;
-use crate::run::{DeadRank, Invitation, JoinTicket, WorldChange};
+use phalanx_checkpoint::Held;
+use phalanx_run::{DeadRank, Invitation, JoinTicket, WorldChange};
 
 impl Run<'_> {
     /// Goes on in another world after ranks were lost, if that is what has ended the steps.

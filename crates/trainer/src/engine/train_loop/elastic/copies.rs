@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
-use crate::run::checkpoint::{Held, HeldPiece, Piece, bytes_of};
+use phalanx_checkpoint::{Held, HeldPiece, Piece, bytes_of};
 
 /// Of so many steps there are copies.
 const KEPT: usize = 2;
@@ -107,7 +107,7 @@ mod tests {
     use phalanx_collectives::threads;
 
     use super::*;
-    use crate::run::checkpoint::{MODEL, Region};
+    use phalanx_checkpoint::{MODEL, Region};
 
     fn held(step: u64, rank: usize) -> Held {
         let piece = Piece {

@@ -37,8 +37,8 @@ use crate::engine::TrainError;
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::observer::StepReport;
 use crate::engine::training::Task;
-use crate::run::WorldChange;
-use crate::run::checkpoint::Held;
+use phalanx_checkpoint::Held;
+use phalanx_run::WorldChange;
 
 /// Of so many steps a rank remembers what it has told of its losses: ranks are at most one step apart.
 const REMEMBERED: usize = 2;

@@ -7,8 +7,8 @@ use super::super::Run;
 use super::super::losses::Told;
 use crate::engine::TrainError;
 use crate::engine::distributed::{Before, StopReason};
-use crate::run::checkpoint::{Chosen, Held, MODEL, Piece, choose};
-use crate::run::{DeadRank, WorldChange};
+use phalanx_checkpoint::{Chosen, Held, MODEL, Piece, choose};
+use phalanx_run::{DeadRank, WorldChange};
 
 /// What a rank holds of the state after a step.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -168,7 +168,7 @@ impl Run<'_> {
         let step = elastic.reached;
         let followed = self.followed.min(step);
         let unsaved = self.saver.interrupt().or(self.unsaved);
-        let written = self.lines_until(step)?.last().map_or(0, crate::run::Line::step);
+        let written = self.lines_until(step)?.last().map_or(0, phalanx_run::Line::step);
         let lacks_samples = self.lacks_samples(step);
         let own = self.elastic.iter().flat_map(|elastic| &elastic.told).map(Bits::from);
         let mut told: Vec<Bits> = own.collect();
@@ -199,7 +199,7 @@ impl Run<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::checkpoint::Region;
+    use phalanx_checkpoint::Region;
 
     fn standing(step: u64, start: usize, end: usize) -> Standing {
         let piece = Piece {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::standing::{Common, Standing};
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
-use crate::run::checkpoint::{Chosen, Held, HeldPiece, bytes_of};
+use phalanx_checkpoint::{Chosen, Held, HeldPiece, bytes_of};
 
 /// Pieces of one rank that follow each other travel together up to so many bytes.
 const MESSAGE: usize = 16 << 20;

@@ -1,0 +1,172 @@
+//! Parts of a training's state in memory, in the form in which checkpoints keep them: what ranks give each other when their world
+//! changes. Whoever has which elements, a [`Reader`] finds them by name and region, as it does in files.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use phalanx_tensor::io::write_elements;
+use serde_json::{Map, Value};
+
+use super::read::Reader;
+use super::region::{Run, find};
+use super::{CheckpointError, NewPiece, Piece};
+
+/// What one rank has of the state after a step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Held {
+    /// Steps done.
+    pub step: u64,
+    /// What the index of a checkpoint would say.
+    pub state: Map<String, Value>,
+    /// Which elements there are.
+    pub pieces: Vec<HeldPiece>,
+}
+
+/// Some elements of a tensor, in memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeldPiece {
+    /// Which.
+    pub piece: Piece,
+    /// The elements, as little-endian bytes.
+    pub bytes: Arc<Vec<u8>>,
+}
+
+/// A piece that somebody has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chosen {
+    /// The rank.
+    pub rank: usize,
+    /// The place among the rank's pieces.
+    pub at: usize,
+}
+
+impl HeldPiece {
+    /// Copies what would be written into a file.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unfit`] if the elements have a type that is not saved.
+    pub fn copy(new: &NewPiece) -> Result<Self, CheckpointError> {
+        let NewPiece { kind, name, shape, region, key, values } = new;
+        let dtype = values.dtype();
+        let mut bytes = Vec::with_capacity(values.elem_count() * dtype.size_in_bytes());
+        write_elements(&mut bytes, values).map_err(|error| unfit(format!("{kind} `{name}`: {error}")))?;
+        let piece = Piece {
+            kind: kind.clone(),
+            name: name.clone(),
+            dtype: dtype.as_str().to_owned(),
+            shape: shape.clone(),
+            region: region.clone(),
+            file: String::new(),
+            key: key.clone(),
+        };
+        Ok(Self { piece, bytes: Arc::new(bytes) })
+    }
+}
+
+impl Held {
+    /// Bytes of elements.
+    pub fn bytes(&self) -> usize {
+        self.pieces.iter().map(|held| held.bytes.len()).sum()
+    }
+
+    /// A reader of what there is.
+    pub fn reader(&self) -> Reader {
+        Reader::of_memory(self.pieces.iter().map(|held| (held.piece.clone(), held.bytes.clone())))
+    }
+}
+
+/// How many bytes a piece's elements take.
+///
+/// # Errors
+/// [`CheckpointError::Unfit`] if their type is unknown, or they are more than any memory has.
+pub fn bytes_of(piece: &Piece) -> Result<usize, CheckpointError> {
+    let dtype =
+        piece.element_type().ok_or_else(|| unfit(format!("`{}` is of an unknown type", piece.dtype)))?;
+    let bytes = piece.region.len().checked_mul(dtype.size_in_bytes());
+    bytes.ok_or_else(|| unfit(format!("{} of `{}` is more than any memory has", piece.region, piece.name)))
+}
+
+/// Which of the pieces that ranks have, by rank, are all that there is, no element of them twice but where pieces overlap in part:
+/// the first who has something gives it. `None` if elements are missing of a tensor of which somebody has some, or of one that
+/// `wanted` names by kind and name.
+pub fn choose<'w>(
+    of_ranks: &[Vec<Piece>],
+    wanted: impl IntoIterator<Item = (&'w str, &'w str)>,
+) -> Option<Vec<Chosen>> {
+    let mut chosen = Vec::new();
+    // By kind and name what is missing.
+    let mut missing: BTreeMap<(&str, &str), Vec<Run>> = BTreeMap::new();
+    for (rank, pieces) in of_ranks.iter().enumerate() {
+        for (at, piece) in pieces.iter().enumerate() {
+            let whole = || super::Region::whole(&piece.shape).runs(&piece.shape);
+            let missing = missing.entry((&piece.kind, &piece.name)).or_insert_with(whole);
+            let (shared, left) = find(missing, &piece.region.runs(&piece.shape));
+            if !shared.is_empty() {
+                chosen.push(Chosen { rank, at });
+                *missing = left;
+            }
+        }
+    }
+    let all_there = missing.values().all(Vec::is_empty);
+    (all_there && wanted.into_iter().all(|name| missing.contains_key(&name))).then_some(chosen)
+}
+
+fn unfit(problem: String) -> CheckpointError {
+    CheckpointError::Unfit { path: "memory".into(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+    use crate::{MODEL, Region};
+
+    fn held(start: usize, values: &[f32]) -> HeldPiece {
+        let new = NewPiece {
+            kind: MODEL.to_owned(),
+            name: "w".to_owned(),
+            shape: vec![2, 4],
+            region: Region::from(start..start + values.len()),
+            key: "model.w".to_owned(),
+            values: Tensor::new(values, &Device::Cpu).expect("a tensor"),
+        };
+        HeldPiece::copy(&new).expect("f32 is saved")
+    }
+
+    #[test]
+    fn what_several_ranks_have_is_read_as_from_files() {
+        let parts = [held(0, &[0.0, 1.0, 2.0]), held(2, &[2.0, 3.0, 4.0]), held(5, &[5.0, 6.0, 7.0])];
+        let pieces: Vec<Vec<Piece>> = parts.iter().map(|held| vec![held.piece.clone()]).collect();
+        let chosen = choose(&pieces, [(MODEL, "w")]).expect("all is there");
+        assert_eq!(chosen, [0, 1, 2].map(|rank| Chosen { rank, at: 0 }));
+        assert_eq!(choose(&pieces[1..], []), None, "the first elements are missing");
+        assert_eq!(choose(&pieces, [(MODEL, "v")]), None, "nobody has it");
+        let twice = [pieces[0].clone(), pieces[0].clone(), pieces[1].clone(), pieces[2].clone()];
+        let chosen = choose(&twice, []).expect("all is there");
+        assert_eq!(chosen.iter().map(|chosen| chosen.rank).collect::<Vec<_>>(), [0, 2, 3]);
+        let all = Held { step: 3, pieces: parts.to_vec(), ..Held::default() };
+        assert_eq!((all.bytes(), bytes_of(&parts[0].piece).ok()), (36, Some(12)));
+        // Elements of half a byte, and more of them than there are bytes.
+        let of = |dtype: &str, region| Piece { dtype: dtype.to_owned(), region, ..parts[0].piece.clone() };
+        for damaged in [
+            of("f4", Region::from(0..3)),
+            of("f32", Region::from(0..usize::MAX)),
+            of("x", Region::from(0..3)),
+        ] {
+            assert!(bytes_of(&damaged).is_err(), "{damaged:?}");
+        }
+        let reader = all.reader();
+        let whole = reader.read(MODEL, "w").expect("reads").flatten_all().expect("flat");
+        assert_eq!(whole.to_vec1::<f32>().expect("f32"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+        let middle = Tensor::zeros(4, DType::F32, &Device::Cpu).expect("zeros");
+        assert!(reader.read_into(MODEL, "w", &(2..6).into(), &middle).expect("reads"));
+        assert_eq!(middle.to_vec1::<f32>().expect("f32"), [2.0, 3.0, 4.0, 5.0]);
+        let lacking = Held { pieces: vec![held(3, &[3.0])], ..Held::default() }.reader();
+        assert!(lacking.read(MODEL, "w").is_err(), "elements are missing");
+        let mut short = held(0, &[1.0; 8]);
+        short.bytes = Arc::new(vec![0; 31]);
+        let error = Held { pieces: vec![short], ..Held::default() }.reader().read(MODEL, "w");
+        assert!(error.expect_err("a byte is missing").to_string().contains("31 bytes"));
+    }
+}

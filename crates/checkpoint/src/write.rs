@@ -1,0 +1,275 @@
+//! Writing a checkpoint: by all ranks into one hidden folder, which rank 0 renames into place when it is complete.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use candle_core::Tensor;
+use phalanx_tensor::io::{TensorHeader, sort_for_safetensors, write_elements, write_header};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::checksum::Hashing;
+use super::hashes::{Hashes, Summing, TensorSum, hashes};
+use super::index::{FORMAT, INDEX, Index};
+use super::region::Region;
+use super::{Checkpoint, CheckpointError, FileEntry, Piece, list, name};
+use phalanx_run::{sync_folder, write_aside};
+
+/// A piece that is to be written, with its elements.
+#[derive(Debug)]
+pub struct NewPiece {
+    /// See [`Piece::kind`].
+    pub kind: String,
+    /// The name in the reference state dict.
+    pub name: String,
+    /// The whole tensor's shape.
+    pub shape: Vec<usize>,
+    /// Which of its elements.
+    pub region: Region,
+    /// What the file calls them.
+    pub key: String,
+    /// The elements, as many as the region has. They must not change until they are written.
+    pub values: Tensor,
+}
+
+/// A file to be written.
+#[derive(Debug)]
+pub struct NewFile {
+    /// Its name.
+    pub name: String,
+    /// What is in it.
+    pub pieces: Vec<NewPiece>,
+}
+
+/// What one rank has written, for the index.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Written {
+    files: Vec<FileEntry>,
+    tensors: Vec<Piece>,
+    sums: Vec<TensorSum>,
+}
+
+/// The hidden folder in which a checkpoint comes into being. Clones are handles.
+#[derive(Debug, Clone)]
+pub struct Aside {
+    checkpoints: PathBuf,
+    step: u64,
+    ticket: u64,
+    path: PathBuf,
+}
+
+impl Aside {
+    /// Makes the folder and removes what saving that was cut short has left behind; `ticket` is a number that no other attempt
+    /// has had. Only rank 0 does this.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn create(checkpoints: &Path, step: u64, ticket: u64) -> Result<Self, CheckpointError> {
+        remove_leftovers(checkpoints);
+        let aside = Self::at(checkpoints, step, ticket);
+        fs::create_dir_all(&aside.path).map_err(CheckpointError::io(step, "create", &aside.path))?;
+        Ok(aside)
+    }
+
+    /// The folder that rank 0 has made.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotShared`] if this rank does not find it.
+    pub fn join(checkpoints: &Path, step: u64, ticket: u64, rank: usize) -> Result<Self, CheckpointError> {
+        let aside = Self::at(checkpoints, step, ticket);
+        match aside.path.is_dir() {
+            true => Ok(aside),
+            false => Err(CheckpointError::NotShared { step, rank, path: aside.path }),
+        }
+    }
+
+    /// The folder of a ticket, whether it is there or not.
+    pub fn at(checkpoints: &Path, step: u64, ticket: u64) -> Self {
+        // With the ticket in its name a folder that is seen is the one that rank 0 has just made, and no leftover.
+        let path = checkpoints.join(format!(".tmp-{}-{ticket:013x}", name(step)));
+        Self { checkpoints: checkpoints.to_owned(), step, ticket, path }
+    }
+
+    /// The step after which it was begun.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The number that no other attempt has.
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    /// `action` has failed on the folder.
+    pub fn failed(&self, action: &'static str, source: io::Error) -> CheckpointError {
+        CheckpointError::io(self.step, action, &self.path)(source)
+    }
+
+    /// Writes a rank's files, has them reach the disk, and leaves a note of them for [`Aside::commit`]. The memory of every
+    /// piece is given back as soon as it is written.
+    ///
+    /// # Errors
+    /// Naming the file that cannot be written.
+    pub fn write(&self, rank: usize, files: Vec<NewFile>) -> Result<(), CheckpointError> {
+        let mut written = Written::default();
+        for file in files {
+            let path = self.path.join(&file.name);
+            let entry = self.write_file(&path, file, (&mut written.tensors, &mut written.sums));
+            written.files.push(entry.map_err(CheckpointError::io(self.step, "write", &path))?);
+        }
+        let path = self.path.join(note(rank));
+        let bytes = serde_json::to_vec(&written).map_err(io::Error::from);
+        bytes
+            .and_then(|bytes| write_aside(&path, &bytes))
+            .map_err(CheckpointError::io(self.step, "write", &path))
+    }
+
+    fn write_file(
+        &self,
+        path: &Path,
+        mut file: NewFile,
+        (pieces, sums): (&mut Vec<Piece>, &mut Vec<TensorSum>),
+    ) -> io::Result<FileEntry> {
+        sort_for_safetensors(&mut file.pieces, |piece| (&piece.key, piece.values.dtype()));
+        let header = |piece: &NewPiece| TensorHeader {
+            name: piece.key.clone(),
+            dtype: piece.values.dtype(),
+            shape: piece.values.dims().to_vec(),
+        };
+        let headers: Vec<_> = file.pieces.iter().map(header).collect();
+        let mut out = BufWriter::with_capacity(1 << 20, Hashing::new(File::create(path)?));
+        write_header(&mut out, &headers, &[])?;
+        for NewPiece { kind, name, shape, region, key, values } in file.pieces {
+            let count = values.elem_count();
+            if !region.fits(&shape) || region.len() != count {
+                let problem =
+                    format!("{count} elements cannot be {region} of {kind} `{name}` of shape {shape:?}");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+            }
+            let (dtype, file) = (values.dtype().as_str().to_owned(), file.name.clone());
+            let piece = Piece { kind, name, dtype, shape, region, file, key };
+            let mut summing = Summing::new(&mut out, &piece, values.dtype().size_in_bytes());
+            write_elements(&mut summing, &values)?;
+            sums.push(summing.finish());
+            pieces.push(piece);
+        }
+        out.flush()?;
+        let hashing = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let (out, bytes, checksum) = hashing.finish();
+        out.sync_all()?;
+        Ok(FileEntry { name: file.name, bytes, checksum })
+    }
+
+    /// Makes a checkpoint of what `ranks` ranks have written, and then removes all but the newest `keep` up to this one. Only
+    /// rank 0 does this, and when all have written.
+    ///
+    /// # Errors
+    /// If a rank's note or file is not there or something cannot be written; checkpoints that exist are then untouched.
+    pub fn commit(
+        &self,
+        ranks: usize,
+        state: Map<String, Value>,
+        keep: usize,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let (step, checkpoints) = (self.step, &self.checkpoints);
+        let io = |action, path: &Path| CheckpointError::io(step, action, path);
+        let mut index = Index {
+            format: FORMAT,
+            step,
+            state,
+            hashes: Hashes::new(),
+            files: Vec::new(),
+            tensors: Vec::new(),
+        };
+        let mut sums = Vec::new();
+        for rank in 0..ranks {
+            let path = self.path.join(note(rank));
+            let bytes = fs::read(&path).map_err(io("read", &path))?;
+            let written: Written =
+                serde_json::from_slice(&bytes).map_err(io::Error::from).map_err(io("read", &path))?;
+            for file in &written.files {
+                let path = self.path.join(&file.name);
+                let found = fs::metadata(&path).map_err(io("find", &path))?.len();
+                if found != file.bytes {
+                    let problem =
+                        format!("rank {rank} has written {} bytes, and {found} are here", file.bytes);
+                    return Err(io("use", &path)(io::Error::other(problem)));
+                }
+            }
+            index.files.extend(written.files);
+            index.tensors.extend(written.tensors);
+            sums.extend(written.sums);
+            fs::remove_file(&path).map_err(io("remove", &path))?;
+        }
+        index.hashes = hashes(sums);
+        index.files.sort_by(|a, b| a.name.cmp(&b.name));
+        let first = |piece: &Piece| piece.region.runs(&piece.shape).first().map_or(0, |run| run.start);
+        let order = |piece: &Piece| (piece.kind.clone(), piece.name.clone(), first(piece));
+        index.tensors.sort_by_cached_key(order);
+        let path = self.path.join(INDEX);
+        // This syncs the folder as well, and with it the names of the ranks' files.
+        let text = index.to_json().map_err(io::Error::from);
+        text.and_then(|text| write_aside(&path, text.as_bytes())).map_err(io("write", &path))?;
+        let folder = checkpoints.join(name(step));
+        if folder.exists() {
+            // Something incomplete is in the way: not by this program, which renames only what is complete.
+            let old = checkpoints.join(format!(".old-{}", name(step)));
+            fs::rename(&folder, old).map_err(io("move away", &folder))?;
+        }
+        fs::rename(&self.path, &folder).map_err(io("rename", &self.path))?;
+        sync_folder(checkpoints).map_err(io("sync", checkpoints))?;
+        let latest = checkpoints.join("latest");
+        write_aside(&latest, format!("{}\n", name(step)).as_bytes()).map_err(io("write", &latest))?;
+        prune(checkpoints, step, keep);
+        Ok(Checkpoint::new(folder, index))
+    }
+
+    /// Removes what saving has left that nobody goes on with, and has `latest` name the newest checkpoint, as it does when saving was
+    /// not cut short. What cannot be done is done by the next saving. Only rank 0 does this, and when no rank writes.
+    pub fn clear(checkpoints: &Path) {
+        remove_leftovers(checkpoints);
+        let latest = checkpoints.join("latest");
+        if let Some((step, _)) = list(checkpoints).last() {
+            let newest = format!("{}\n", name(*step));
+            if fs::read_to_string(&latest).is_ok_and(|there| there != newest) || !latest.exists() {
+                let _ = write_aside(&latest, newest.as_bytes());
+            }
+        }
+    }
+
+    /// Gives the space back; on a full disk it is what is missing. Only rank 0 does this, and when no rank writes any more.
+    pub fn abandon(&self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Where a rank notes what it has written.
+fn note(rank: usize) -> String {
+    format!("written-by-{rank}.json")
+}
+
+/// Removes all but the newest `keep` up to the one of `step`, which has just been written. Newer ones are not counted: the run
+/// has not gone on from them, so they are damaged. What cannot be removed is tried again after the next checkpoint.
+fn prune(checkpoints: &Path, step: u64, keep: usize) {
+    let mut found = list(checkpoints);
+    found.retain(|(other, _)| *other <= step);
+    for (step, path) in &found[..found.len().saturating_sub(keep.max(1))] {
+        // Renamed first, so that one that is half removed is not taken for a checkpoint.
+        let old = checkpoints.join(format!(".old-{}", name(*step)));
+        if fs::rename(path, &old).is_ok() {
+            let _ = fs::remove_dir_all(old);
+        }
+    }
+}
+
+/// Removes what runs that were killed while saving have left.
+fn remove_leftovers(checkpoints: &Path) {
+    for entry in fs::read_dir(checkpoints).into_iter().flatten().filter_map(Result::ok) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(".tmp-step-") || name.starts_with(".old-step-") {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

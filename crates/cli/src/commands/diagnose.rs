@@ -1,0 +1,35 @@
+//! `phalanx diagnose`: what the ranks of a run did when it broke.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::CliError;
+use crate::console::out;
+use phalanx_report::diagnose::Diagnosis;
+use phalanx_run::RunFolder;
+
+/// Tells what the ranks of a failed run did when it broke: who waited for whom, where they first did different things, and where the
+/// threads of those were that others waited for.
+#[derive(Debug, Args)]
+pub(super) struct DiagnoseArgs {
+    /// The run's folder.
+    run: PathBuf,
+    /// Prints all of it as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Prints the whole stacks of all ranks.
+    #[arg(long, conflicts_with = "json")]
+    stacks: bool,
+}
+
+pub(super) fn run(args: &DiagnoseArgs) -> Result<(), CliError> {
+    let folder = RunFolder::open(&args.run).map_err(CliError::failed)?;
+    let found = Diagnosis::of(&folder.logs()).map_err(CliError::failed)?;
+    if args.json {
+        out(&serde_json::to_string_pretty(&found).map_err(CliError::failed)?);
+        return Ok(());
+    }
+    found.text(args.stacks).iter().for_each(|line| out(line));
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! `phalanx export`: one safetensors file out of a checkpoint, for PyTorch and everybody else.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::CliError;
+use crate::console::out;
+use phalanx_checkpoint::Checkpoint;
+use phalanx_run::RunFolder;
+
+/// Writes the parameters and buffers of a checkpoint into one safetensors file, under the names that PyTorch uses.
+#[derive(Debug, Args)]
+pub(super) struct ExportArgs {
+    /// A run's folder, of which the newest complete checkpoint is taken, or a checkpoint's own (`…/checkpoints/step-N`).
+    #[arg(value_name = "RUN_OR_CHECKPOINT")]
+    from: PathBuf,
+    /// The file to write.
+    #[arg(long, value_name = "FILE.safetensors")]
+    out: PathBuf,
+    /// Takes the averaged parameters (train.ema) where there are some.
+    #[arg(long)]
+    ema: bool,
+}
+
+pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
+    let checkpoint = find(&args.from)?;
+    let exported = checkpoint.export(&args.out, args.ema).map_err(CliError::failed)?;
+    let averaged = match args.ema {
+        true => format!(", {} of them averages", exported.averaged),
+        false => String::new(),
+    };
+    out(&format!(
+        "{} ({} tensors{averaged}, after step {})",
+        args.out.display(),
+        exported.tensors,
+        checkpoint.step()
+    ));
+    Ok(())
+}
+
+/// The checkpoint in a folder, or the newest of the run in a folder.
+pub(super) fn find(from: &Path) -> Result<Checkpoint, CliError> {
+    if from.join("checkpoint.json").is_file() {
+        return Checkpoint::open(from).map_err(CliError::failed);
+    }
+    if !from.join("config.toml").is_file() {
+        let from = from.display();
+        return Err(CliError::Usage(format!(
+            "{from} is neither a run (it has no config.toml) nor a checkpoint (it has no checkpoint.json)"
+        )));
+    }
+    let folder = RunFolder::open(from).map_err(CliError::failed)?;
+    phalanx_trainer::engine::newest_checkpoint(&folder).map_err(CliError::failed)
+}

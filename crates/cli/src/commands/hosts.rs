@@ -1,0 +1,119 @@
+//! `phalanx train --hosts`: ranks on several hosts, over ssh.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use phalanx_collectives::{CommError, Secret};
+
+use super::CliError;
+use phalanx_launch::{ABORTED, Ended, Hosts, Order, RemoteSupervisor, SECRET_FILE};
+use phalanx_run::RunFolder;
+use phalanx_trainer::config::Resolved;
+use phalanx_trainer::engine;
+
+/// What connects to hosts unless told otherwise: it asks nobody for passwords, and notices within half a minute that a host is gone.
+pub(super) const SSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3";
+
+/// Variables of this project that are each process's own, or secret.
+const NOT_PASSED_ON: &[&str] = &[phalanx_run::SUPERVISED, phalanx_launch::KEEPS_OUTPUT, SECRET_FILE];
+
+/// Whose ranks are where, and by what they are started.
+#[derive(Debug, Clone)]
+pub(super) struct ByHost {
+    pub(super) hosts: Hosts,
+    ssh: Vec<String>,
+}
+
+impl ByHost {
+    /// Reads `--hosts` and `--ssh`.
+    pub(super) fn read(hosts: &str, ssh: &str) -> Result<Self, CliError> {
+        let hosts = Hosts::read(hosts).map_err(|error| CliError::Usage(error.to_string()))?;
+        let ssh: Vec<String> = ssh.split_whitespace().map(str::to_owned).collect();
+        if ssh.is_empty() {
+            return Err(CliError::Usage("--ssh names no program".to_owned()));
+        }
+        Ok(Self { hosts, ssh })
+    }
+
+    /// Checks that the run can be started on several hosts.
+    pub(super) fn check(&self, resolved: &Resolved) -> Result<(), CliError> {
+        let config = &resolved.config;
+        let (ranks, world_size) = (self.hosts.ranks(), config.world_size());
+        let problem = if config.elastic().is_some() {
+            "elastic.min: start the run on one of the hosts, and `join` from the others".to_owned()
+        } else if engine::in_one_process(config) {
+            format!("train.strategy = {} has all ranks as threads of one process", config.train.strategy)
+        } else if ranks != world_size {
+            format!("it has {ranks} ranks, but the run has {world_size} (train.ranks and sync.servers)")
+        } else {
+            return Ok(());
+        };
+        Err(CliError::Usage(format!("--hosts: {problem}")))
+    }
+
+    /// What runs the ranks of a run whose folder all hosts see, and which `survives` ranks that are lost.
+    pub(super) fn supervisor(
+        &self,
+        program: &Path,
+        folder: &RunFolder,
+        survives: bool,
+    ) -> Result<RemoteSupervisor, CliError> {
+        let folder = std::path::absolute(folder.path()).map_err(CliError::failed)?;
+        let mut environment: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| name.starts_with("PHALANX_") && !NOT_PASSED_ON.contains(&name.as_str()))
+            .collect();
+        environment.insert("PHALANX_JOB".to_owned(), format!("hosts {}", random()?));
+        Ok(RemoteSupervisor {
+            program: program.to_owned(),
+            agent: vec!["host-ranks".to_owned()],
+            arguments: vec!["rank".to_owned(), folder.display().to_string()],
+            hosts: self.hosts.clone(),
+            ssh: self.ssh.clone(),
+            folder,
+            environment,
+            secret: secret()?,
+            survives,
+        })
+    }
+}
+
+/// 32 bytes that nobody can guess, in hexadecimal.
+fn random() -> Result<String, CliError> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| CliError::failed(format!("no random numbers: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The secret that the user has given, or one for this run.
+fn secret() -> Result<String, CliError> {
+    match std::env::var_os(SECRET_FILE) {
+        Some(path) => {
+            let path = Path::new(&path);
+            // As ranks read it that are given it themselves, on what the file and its secret must be.
+            let refused = |error: CommError| CliError::Usage(format!("{SECRET_FILE}: {error}"));
+            Secret::from_file(path).map_err(refused)?;
+            let read = std::fs::read_to_string(path);
+            let named = |error| CliError::failed(format!("{SECRET_FILE} {}: {error}", path.display()));
+            Ok(read.map_err(named)?.trim().to_owned())
+        }
+        None => random(),
+    }
+}
+
+/// Starts the ranks of this host, as the launcher's order says.
+pub(super) fn carry_out() -> Result<(), CliError> {
+    let program = std::env::current_exe().map_err(CliError::failed)?;
+    let order = Order::read().map_err(|error| CliError::Usage(error.to_string()))?;
+    match order.carry_out(program) {
+        Ok(Ended::Finished) => Ok(()),
+        Ok(Ended::BeforeMeeting | Ended::Aborted | Ended::Interrupted) => {
+            Err(CliError::Ended { message: String::new(), code: ABORTED })
+        }
+        // The launcher tells the failures of ranks, from what they have reported.
+        Err(phalanx_launch::AgentError::Launch(phalanx_launch::LaunchError::Rank(_))) => {
+            Err(CliError::Reported)
+        }
+        Err(error) => Err(CliError::failed(error)),
+    }
+}

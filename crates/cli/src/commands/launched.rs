@@ -1,0 +1,146 @@
+//! Being a rank that torchrun, SLURM or MPI has started, in worlds that stay and in worlds that change.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::CliError;
+use super::interrupts::{Interrupts, stop_before_the_end};
+use super::rank::{observer, told_to_end, train};
+use super::train::{RUNS, write_config};
+use crate::console::{KeptOutput, err};
+use phalanx_launch::cluster::{Survival, Torchrun, survival};
+use phalanx_launch::{ABORTED, Leash, SECRET_FILE};
+use phalanx_run::StopFlag;
+use phalanx_run::{JoinTicket, RunError, RunFolder};
+use phalanx_trainer::config::{Config, Resolved};
+use phalanx_trainer::engine::{FirstRun, RunEnd, Task, TrainError, World};
+
+/// Refuses a training that begins with another one.
+pub(super) fn check_first(task: &Task, config: &Config) -> Result<(), CliError> {
+    let Some(FirstRun { preset, .. }) = task.first_run(config) else { return Ok(()) };
+    let key = task.first_key().unwrap_or_default();
+    Err(CliError::Usage(format!(
+        "{key} names no run; ranks that a launcher has started train one run: train {preset} before, and set {key}"
+    )))
+}
+
+/// Refuses a world that changes where the launcher is known to end all ranks when one dies, and says what may make it do so.
+pub(super) fn check_elastic(resolved: &Resolved, world: &World) -> Result<(), CliError> {
+    if resolved.config.elastic().is_none() {
+        return Ok(());
+    }
+    match survival(&|name| std::env::var(name).ok()) {
+        Survival::Never { launcher, why } => {
+            return Err(CliError::Usage(format!("elastic.min: {launcher} has started this rank, and {why}")));
+        }
+        Survival::Doubtful(problem) if world.rank() == 0 => {
+            tracing::warn!("{problem}");
+            err(&format!("warning: {problem}"));
+        }
+        Survival::Doubtful(_) | Survival::Likely => {}
+    }
+    Ok(())
+}
+
+/// Trains as a rank that a launcher has started. A signal has all ranks finish the step and save, also where the world may change: a
+/// scheduler that takes a job away tells each of its ranks at the same moment.
+pub(super) fn run(
+    task: &Task,
+    resolved: &Resolved,
+    existing: Option<RunFolder>,
+    out: Option<&Path>,
+    world: &World,
+) -> Result<RunEnd, CliError> {
+    let stop = StopFlag::default();
+    // Ranks of a host that one process has started hear by it what that is told.
+    let leash = Leash::follow(&stop).map_err(CliError::failed)?;
+    let is_supervised = leash.is_some();
+    let world = &world.clone().with_secret(leash.and_then(|leash| leash.secret));
+    let interrupts = Interrupts::stop_first(&stop)?;
+    let told_code = || if is_supervised { ABORTED } else { interrupts.exit_code() };
+    let torchrun = Torchrun::of(&|name| std::env::var(name).ok());
+    if out.is_none()
+        && existing.is_none()
+        && world.rank() == 0
+        && torchrun.as_ref().is_some_and(Torchrun::restarts)
+    {
+        err(
+            "warning: ranks that torchrun starts again find their run by --out DIR, which is not given: they will begin another one",
+        );
+    }
+    let create = || -> Result<RunFolder, RunError> {
+        if let Some(out) = out.filter(|out| torchrun.as_ref().is_some_and(|torchrun| torchrun.has_begun(out)))
+        {
+            // Its agent has started the same command again.
+            return RunFolder::open(out);
+        }
+        let folder = RunFolder::create(out, Path::new(RUNS), &resolved.name)?;
+        if let Some(torchrun) = &torchrun {
+            torchrun.begin(folder.path()).map_err(RunError::io("write", folder.path()))?;
+        }
+        write_config(&folder, resolved)?;
+        Ok(folder)
+    };
+    let folder = match (existing, out) {
+        (Some(folder), _) => folder,
+        (None, Some(_)) if world.rank() == 0 => create().map_err(CliError::failed)?,
+        (None, Some(out)) => RunFolder::join(out).map_err(CliError::failed)?,
+        // The name has the time in it, which is rank 0's.
+        (None, None) => {
+            let name = || Ok::<_, TrainError>(create()?.path().display().to_string());
+            let path = world.agree(&stop, resolved.config.comm.timeout, name).map_err(|error| match error
+                .is_cancelled()
+            {
+                true => told_to_end(world.rank(), &error, told_code()),
+                false => CliError::failed(error),
+            })?;
+            RunFolder::join(Path::new(&path)).map_err(CliError::failed)?
+        }
+    };
+    let (rank, config) = (world.rank(), &resolved.config);
+    let is_elastic = config.elastic().is_some();
+    if rank == 0 && is_elastic {
+        open_to_newcomers(&folder, config.world_size(), world.size()).map_err(CliError::failed)?;
+    }
+    // Where the run goes on without rank 0, any rank may have to know.
+    if rank == 0 || config.sync.min_workers > 0 || is_elastic {
+        stop_before_the_end(&stop, Duration::from_secs(config.checkpoint.limit_margin), rank == 0)?;
+    }
+    let observer = || observer(false, rank == 0, KeptOutput::default());
+    train(task, &folder, resolved, world, &stop, observer, told_code).map_err(|error| match error {
+        // The supervisor tells it, from the report that the rank has written.
+        CliError::Failed(_) if is_supervised => CliError::Reported,
+        error => error,
+    })
+}
+
+/// Clears away what an earlier attempt in the same folder has left for processes that join, and keeps them from numbers that ranks of
+/// this one have: they count from the configuration's `configured`, and there are `ranks`.
+fn open_to_newcomers(folder: &RunFolder, configured: usize, ranks: usize) -> Result<(), RunError> {
+    let (joins, secret) = (folder.joins(), folder.secret());
+    if joins.exists() {
+        std::fs::remove_dir_all(&joins).map_err(RunError::io("remove", &joins))?;
+    }
+    if secret.exists() && std::env::var_os(SECRET_FILE).is_none() {
+        // These ranks have none, and newcomers would take that one for theirs.
+        std::fs::remove_file(&secret).map_err(RunError::io("remove", &secret))?;
+    }
+    JoinTicket::reserve(&joins, configured..ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newcomers_get_numbers_that_no_rank_has() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), "x").expect("a folder");
+        std::fs::create_dir_all(folder.joins().join("2")).expect("left by an earlier attempt");
+        for (configured, ranks, first) in [(2, 2, 2), (2, 4, 4), (4, 2, 4)] {
+            open_to_newcomers(&folder, configured, ranks).expect("opens");
+            let ticket = JoinTicket::claim(&folder.joins(), configured).expect("free");
+            assert_eq!(ticket.number(), first, "{configured} configured, {ranks} launched");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Where `tracing` goes: each rank into its own file, and what a trace has into its recorder.
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::sync::Mutex;
+
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
+
+use super::CliError;
+use phalanx_trace as trace;
+
+/// Sends this process's log to a file from now on; `PHALANX_LOG` filters it (default `info`). If the run is `traced`, spans are
+/// collected too.
+pub(super) fn to_file(path: &Path, traced: bool) -> Result<(), CliError> {
+    let open = || OpenOptions::new().create(true).append(true).open(path);
+    let file: File = open()
+        .map_err(|error| CliError::failed(format!("cannot open the log {}: {error}", path.display())))?;
+    let filter = EnvFilter::try_from_env("PHALANX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt::layer().with_writer(Mutex::new(file)).with_ansi(false);
+    let subscriber = tracing_subscriber::registry().with(log.with_filter(filter));
+    // Ranks that are threads of one process share its log, so this is called once.
+    let _ = match traced {
+        true => tracing::subscriber::set_global_default(subscriber.with(trace::layer())),
+        false => tracing::subscriber::set_global_default(subscriber),
+    };
+    Ok(())
+}

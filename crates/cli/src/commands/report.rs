@@ -1,0 +1,38 @@
+//! `phalanx report`: a page of what runs trained, what came of it, and what it cost.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::CliError;
+use phalanx_run::format;
+
+use crate::console::out;
+use phalanx_report::{Options, Report};
+use phalanx_run::write_aside;
+
+/// Writes one HTML file about a run, a sweep, or several runs compared: curves, samples, resources, settings. It can be sent to
+/// anybody, as everything is in it and nothing is fetched.
+#[derive(Debug, Args)]
+pub(super) struct ReportArgs {
+    /// Folders of runs, of sweeps, or with folders of runs in them.
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<PathBuf>,
+    /// The file [default: report.html in the first folder].
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The most pictures of a run that are shown, at even distances over its steps.
+    #[arg(long, value_name = "COUNT", default_value_t = Options::default().pictures)]
+    pictures: usize,
+}
+
+pub(super) fn run(args: &ReportArgs) -> Result<(), CliError> {
+    let options = Options { pictures: args.pictures };
+    let report = Report::collect(&args.runs, &options).map_err(CliError::failed)?;
+    let page = report.html();
+    let place = args.out.clone().unwrap_or_else(|| args.runs[0].join("report.html"));
+    write_aside(&place, page.as_bytes())
+        .map_err(|error| CliError::failed(format!("cannot write {}: {error}", place.display())))?;
+    out(&format!("{} ({})", place.display(), format::bytes(page.len() as u64)));
+    Ok(())
+}

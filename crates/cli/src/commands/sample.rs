@@ -1,0 +1,160 @@
+//! `phalanx sample`: pictures for prompts, from a trained run or from published weights.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use phalanx_tensor::Precision;
+use toml::Value;
+
+use super::train::configuration_of;
+use super::{CliError, task_of};
+use crate::console::out;
+use crate::{Program, PublishedRequest};
+use phalanx_run::{Grid, RunFolder, read_mask, read_picture};
+use phalanx_trainer::config::Resolved;
+use phalanx_trainer::engine::{self, Drawing, DrawingKind};
+
+/// Draws pictures for prompts with a trained run.
+#[derive(Debug, Args)]
+pub(super) struct SampleArgs {
+    /// The run's folder.
+    #[arg(long, value_name = "DIR", required_unless_present = "diffusers")]
+    run: Option<PathBuf>,
+    /// A folder of published weights instead: Stable Diffusion in Hugging Face's layout.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["run", "strip", "between", "image"])]
+    diffusers: Option<PathBuf>,
+    /// With --diffusers: height and width in pixels [default: those that the weights are made for].
+    #[arg(long, value_name = "PIXELS", requires = "diffusers")]
+    size: Option<usize>,
+    /// With --diffusers: f32 or bf16, what products take and activations are kept in [default: f32].
+    #[arg(long, requires = "diffusers")]
+    precision: Option<Precision>,
+    /// What to draw; each gets a row of the grid.
+    #[arg(long = "prompt", required = true, value_name = "TEXT")]
+    prompts: Vec<String>,
+    /// The picture to write.
+    #[arg(long, value_name = "FILE.png")]
+    out: PathBuf,
+    /// Pictures for each prompt, or of a strip or an interpolation [default: as configured in sample.columns].
+    #[arg(long)]
+    columns: Option<u32>,
+    /// What the noise is drawn from [default: as configured in train.seed].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Diffusion: how often the network is asked [default: as configured in model.sample_steps].
+    #[arg(long)]
+    steps: Option<u32>,
+    /// Diffusion: how far prompts are exaggerated; 1 = not [default: as configured in model.guidance].
+    #[arg(long, value_name = "SCALE")]
+    guidance: Option<f64>,
+    /// Diffusion: ddpm, ddim, dpm-solver++ or euler [default: as configured in model.sampler].
+    #[arg(long, value_name = "NAME")]
+    sampler: Option<String>,
+    /// Diffusion, ddim: how much noise a step adds, 0 to 1 [default: as configured in model.eta].
+    #[arg(long)]
+    eta: Option<f64>,
+    /// Diffusion: each prompt's row shows one picture on its way from noise.
+    #[arg(long, conflicts_with_all = ["between", "image"])]
+    strip: bool,
+    /// Diffusion: rows lead from each prompt to the next one (`texts`), or from one noise to another (`noises`).
+    #[arg(long, value_name = "texts|noises", conflicts_with = "image")]
+    between: Option<Between>,
+    /// Diffusion: a picture to begin from, instead of noise alone.
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
+    /// With --image: how much of it is drawn anew, from 0 to 1 [default: 0.7, and 1 with a mask].
+    #[arg(long, requires = "image")]
+    strength: Option<f64>,
+    /// With --image: a picture that is white where something is to be drawn and black where the image stays.
+    #[arg(long, value_name = "FILE", requires = "image")]
+    mask: Option<PathBuf>,
+}
+
+/// What an interpolation lies between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Between {
+    /// Two prompts.
+    Texts,
+    /// Two noises.
+    Noises,
+}
+
+pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> {
+    let path = match (&args.run, &args.diffusers) {
+        (_, Some(folder)) => return with_published(program, args, folder),
+        (Some(path), None) => path,
+        (None, None) => return Err(CliError::Usage("sample needs --run or --diffusers".to_owned())),
+    };
+    let folder = RunFolder::open(path).map_err(CliError::failed)?;
+    let resolved = configuration(program, args, &folder)?;
+    let config = &resolved.config;
+    let seed = args.seed.unwrap_or(config.train.seed);
+    let drawing = drawing(args, config.sample.columns, config.model.image_size)?;
+    let step = engine::sample_run(&task_of(program, config)?, &folder, config, &drawing, seed, &args.out)
+        .map_err(CliError::failed)?;
+    out(&format!("{} (weights after step {step})", args.out.display()));
+    Ok(())
+}
+
+/// Draws with published weights.
+fn with_published(program: &Program, args: &SampleArgs, folder: &Path) -> Result<(), CliError> {
+    let none = || CliError::Usage(format!("{} has no sampler of published weights", program.name()));
+    let sampler = program.published_sampler().ok_or_else(none)?;
+    let request = PublishedRequest {
+        folder: folder.to_owned(),
+        precision: args.precision.unwrap_or(Precision::F32),
+        prompts: args.prompts.clone(),
+        columns: args.columns.map_or(1, |columns| columns.max(1) as usize),
+        size: args.size,
+        sampler: args.sampler.clone().unwrap_or_else(|| "dpm-solver++".to_owned()),
+        steps: args.steps.unwrap_or(25) as usize,
+        eta: args.eta.unwrap_or(0.0),
+        guidance: args.guidance.unwrap_or(7.5),
+        seed: args.seed.unwrap_or(0),
+    };
+    let drawn = sampler(&request, &mut |line| out(line)).map_err(CliError::Failed)?;
+    let size = drawn.size;
+    let mut grid = Grid::new(drawn.pictures.len(), request.columns, size, size).map_err(CliError::failed)?;
+    for picture in &drawn.pictures {
+        grid.push(picture).map_err(CliError::failed)?;
+    }
+    grid.write(&args.out).map_err(CliError::failed)?;
+    out(&format!("{}", args.out.display()));
+    Ok(())
+}
+
+/// The run's configuration with the options that override a part of it.
+fn configuration(program: &Program, args: &SampleArgs, folder: &RunFolder) -> Result<Resolved, CliError> {
+    let mut resolved = configuration_of(program, folder)?;
+    let options = [
+        ("columns", "sample.columns", args.columns.map(|columns| Value::Integer(columns.into()))),
+        ("steps", "model.sample_steps", args.steps.map(|steps| Value::Integer(steps.into()))),
+        ("guidance", "model.guidance", args.guidance.map(Value::Float)),
+        ("sampler", "model.sampler", args.sampler.clone().map(Value::String)),
+        ("eta", "model.eta", args.eta.map(Value::Float)),
+    ];
+    for (option, key, value) in options {
+        if let Some(value) = value {
+            resolved.set_value(&format!("--{option} {value}"), key, value)?;
+        }
+    }
+    resolved.validate()?;
+    Ok(resolved)
+}
+
+/// What the arguments ask for, of so many columns unless they say it, of pictures of so many pixels.
+fn drawing(args: &SampleArgs, columns: usize, size: usize) -> Result<Drawing, CliError> {
+    let kind = match (&args.image, args.between) {
+        (Some(image), _) => {
+            let mask = args.mask.as_deref().map(|mask: &Path| read_mask(mask, size)).transpose();
+            let mask = mask.map_err(CliError::failed)?;
+            let strength = args.strength.unwrap_or(if mask.is_some() { 1.0 } else { 0.7 });
+            DrawingKind::From { image: read_picture(image, size).map_err(CliError::failed)?, strength, mask }
+        }
+        (None, Some(Between::Texts)) => DrawingKind::BetweenTexts,
+        (None, Some(Between::Noises)) => DrawingKind::BetweenNoises,
+        (None, None) if args.strip => DrawingKind::Strip,
+        (None, None) => DrawingKind::Samples,
+    };
+    Ok(Drawing { prompts: args.prompts.clone(), columns, kind })
+}

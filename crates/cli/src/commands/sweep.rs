@@ -1,0 +1,294 @@
+//! `phalanx sweep` and `phalanx study`: many trainings, and what came of them in tables and pictures.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use phalanx_collectives::{Clock, CostModel, SimulatedLink};
+use phalanx_sharding::{Overlap, Reach};
+
+use super::interrupts::{Interrupts, announce};
+use super::train::{RUNS, set_data};
+use super::{CliError, task_of};
+use crate::Program;
+use phalanx_run::format;
+use phalanx_trainer::config::Config;
+use phalanx_trainer::config::Resolved;
+
+use crate::console::out;
+use crate::sweep::{
+    self, Conditions, Ended, Outcome, Results, Run, RunPlan, Runner, SweepFile, SweepFileError, Trials,
+};
+use phalanx_report::{Options, Report};
+use phalanx_run::{Machine, write_aside};
+use phalanx_trainer::engine;
+
+/// Trains everything that a file asks for, and makes tables and pictures. What is finished is not trained again, so that the
+/// same command goes on after an interruption.
+#[derive(Debug, Args)]
+pub(super) struct SweepArgs {
+    /// The file: a preset, axes of keys and values, seeds (see docs/studies.md).
+    #[arg(value_name = "FILE.toml")]
+    file: PathBuf,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Runs a study that ships with the program: a sweep that answers a question. Without a name, lists them.
+#[derive(Debug, Args)]
+pub(super) struct StudyArgs {
+    /// The study.
+    name: Option<String>,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, Args)]
+struct How {
+    /// Fewer and shorter runs: minutes, to see what it looks like.
+    #[arg(long)]
+    quick: bool,
+    /// Overrides a key of all runs; what an axis varies stays as it is (see `phalanx config show`).
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    sets: Vec<String>,
+    /// The preset, or file, that all runs extend instead of the one that the sweep names.
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+    /// Numbers of ranks, in place of those of the axes that vary them.
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    ranks: Vec<u32>,
+    /// A network that is simulated: bandwidth and latency of each rank's link, as in comm.link.
+    #[arg(long, value_name = "10Gbit,20us")]
+    link: Option<String>,
+    /// The images of all runs: shapes, cifar10=PATH, or folder=PATH.
+    #[arg(long, value_name = "KIND=PATH")]
+    data: Option<String>,
+    /// Trainings at once, 0 = as many as there are cores for. Seconds and speeds are those of runs that share the machine.
+    #[arg(long, default_value_t = 1)]
+    parallel: usize,
+    /// The folder of runs, tables and pictures [default: runs/NAME].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Lists the runs, and trains nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(program: &Program, args: &SweepArgs) -> Result<(), CliError> {
+    let read = std::fs::read_to_string(&args.file);
+    let text =
+        read.map_err(|error| CliError::Usage(format!("cannot read {}: {error}", args.file.display())))?;
+    let file = SweepFile::parse(&args.file.display().to_string(), &text)?;
+    let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    carry_out(program, &name, &file, &args.how)
+}
+
+pub(super) fn run_study(program: &Program, args: &StudyArgs) -> Result<(), CliError> {
+    let Some(name) = &args.name else {
+        for name in program.studies() {
+            out(&format!("{name}: {}", program.study_named(name)?.about));
+        }
+        return Ok(());
+    };
+    carry_out(program, name, &program.study_named(name)?, &args.how)
+}
+
+impl From<SweepFileError> for CliError {
+    fn from(error: SweepFileError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Result<(), CliError> {
+    let mut file = file.clone();
+    if let Some(preset) = &how.preset {
+        file.extend(preset);
+    }
+    if !how.ranks.is_empty() {
+        file.vary_ranks(name, &how.ranks)?;
+    }
+    let file = &file;
+    let mut sets = how.sets.clone();
+    sets.extend(how.link.as_ref().map(|link| format!("comm.link={link}")));
+    let trials = Trials::of(file, &sets, how.quick);
+    let configured = |run: &Run| -> Result<_, CliError> {
+        let mut resolved = program.catalogue().resolve(Some(&run.extends), &run.sets)?;
+        if let Some(data) = &how.data {
+            set_data(&mut resolved, data)?;
+        }
+        resolved.validate()?;
+        Ok((run.clone(), resolved))
+    };
+    let runs = trials.runs.iter().map(configured).collect::<Result<Vec<_>, CliError>>()?;
+    let folder = how.out.clone().unwrap_or_else(|| Path::new(RUNS).join(name));
+    let executable = std::env::current_exe().map_err(CliError::failed)?;
+    let parallel = match how.parallel {
+        0 => fitting(runs.iter().map(|(_, resolved)| &resolved.config), Machine::detect().cores),
+        parallel => parallel,
+    };
+    let runner = Runner { program: executable, folder: &folder, parallel };
+    if how.dry_run {
+        for (run, resolved) in &runs {
+            let done = match (run.predicted, runner.is_finished(run)) {
+                (true, _) => "  (predicted, not trained)",
+                (false, true) => "  (finished)",
+                (false, false) => "",
+            };
+            out(&format!(
+                "{}: {} ranks, {}{done}",
+                run.name,
+                resolved.config.train.ranks,
+                run.sets.join(" ")
+            ));
+        }
+        out(&format!("{} runs in {}", runs.len(), folder.display()));
+        return Ok(());
+    }
+    if let Some((run, _)) = runs.iter().find(|(run, resolved)| runner.differs(run, resolved)) {
+        let path = runner.folder_of(run);
+        return Err(CliError::Usage(format!(
+            "{} holds a run of other settings; choose another folder with --out, or remove it",
+            path.display()
+        )));
+    }
+    std::fs::create_dir_all(&folder).map_err(CliError::failed)?;
+    out(&format!("{name}: {}", file.about));
+    out(&format!("{} runs in {}, {} at a time", runs.len(), folder.display(), parallel));
+    let interrupts = Interrupts::listen()?;
+    let told = AtomicBool::new(false);
+    let asked = || {
+        let count = interrupts.count();
+        if count > 0 && !told.swap(true, Ordering::Relaxed) {
+            announce();
+        }
+        count
+    };
+    let count = runs.len();
+    let ended = runner.run(&runs, &asked, &|at, ended| {
+        let what = match ended {
+            Ended::Was => "was finished".to_owned(),
+            Ended::Now(time) => format!("finished in {}", format::duration(*time)),
+            Ended::Failed(error) => format!("failed: {error}"),
+            Ended::Stopped => "stopped".to_owned(),
+        };
+        out(&format!("[{}/{count}] {}: {what}", at + 1, runs[at].0.name));
+    });
+    let outcome = |((run, _), ended): (&(Run, _), &Ended)| match ended {
+        Ended::Stopped => None,
+        Ended::Failed(error) => Some(Err(error.clone())),
+        Ended::Was | Ended::Now(_) => {
+            let read = Outcome::read(&runner.folder_of(run), file.target.as_ref());
+            Some(read.map_err(|error| error.to_string()))
+        }
+    };
+    let mut outcomes: Vec<_> = runs.iter().zip(&ended).map(outcome).collect();
+    predict_steps(program, &trials, &runs, &mut outcomes)?;
+    let trained = || runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
+    let conditions = Conditions {
+        machine: Machine::detect(),
+        quick: how.quick,
+        parallel,
+        ranks: trained().map(|config| config.train.ranks).max().unwrap_or(1),
+        simulated: trained().any(|config| config.comm.clock == Clock::Cpu),
+    };
+    let results = Results { name, file, trials: &trials, outcomes: &outcomes, conditions: &conditions };
+    for table in results.tables() {
+        out(&format!("\n{}", table.title));
+        format::columns(&table.words()).iter().for_each(|line| out(&format!("  {line}")));
+        table.failures().iter().chain(&table.notes()).for_each(|note| out(&format!("  {note}")));
+    }
+    out("");
+    results.write(&folder).map_err(CliError::failed)?;
+    write_page(&folder)?;
+    out(&format!("tables and pictures in {}, all of it in report.html", folder.display()));
+    if interrupts.count() > 0 {
+        let message = "interrupted; the same command goes on".to_owned();
+        return Err(CliError::Ended { message, code: interrupts.exit_code() });
+    }
+    let failed = outcomes.iter().filter(|outcome| matches!(outcome, Some(Err(_)))).count();
+    match failed {
+        0 => Ok(()),
+        _ => Err(CliError::failed(format!(
+            "{failed} of {count} runs failed; the same command tries them again"
+        ))),
+    }
+}
+
+/// Makes the page of a sweep's folder.
+fn write_page(folder: &Path) -> Result<(), CliError> {
+    let report = Report::collect(&[folder.to_owned()], &Options::default()).map_err(CliError::failed)?;
+    write_aside(&folder.join("report.html"), report.html().as_bytes()).map_err(CliError::failed)
+}
+
+/// Adds what steps should take, to tables that ask for it.
+fn predict_steps(
+    program: &Program,
+    trials: &Trials,
+    runs: &[(Run, Resolved)],
+    outcomes: &mut sweep::Outcomes,
+) -> Result<(), CliError> {
+    if trials.tables.iter().all(|table| table.predict.is_empty()) {
+        return Ok(());
+    }
+    let plan = |(_, resolved): &(Run, Resolved)| -> Result<_, CliError> {
+        let config = &resolved.config;
+        let plan = engine::plan_memory(&task_of(program, config)?, config, &[config.train.strategy]);
+        let plan = plan.map_err(CliError::failed)?.plans.into_iter().next();
+        let costs = config.comm.simulated_costs().map_err(CliError::failed)?;
+        // Alone a rank reaches nobody.
+        let costs =
+            costs.or_else(|| (config.train.ranks == 1).then(|| CostModel::over(&SimulatedLink::timeless())));
+        Ok((plan, costs, config.comm.ranks_by_host(config.train.ranks)))
+    };
+    let plans = runs.iter().map(plan).collect::<Result<Vec<_>, CliError>>()?;
+    for table in &trials.tables {
+        sweep::predict(table, outcomes, |run| {
+            let config = &runs[run].1.config;
+            let (plan, costs, hosts) = &plans[run];
+            let reach = Reach {
+                costs: costs.as_ref()?,
+                hosts,
+                algorithm: config.comm.algorithm,
+                overlaps: config.train.overlap != Overlap::Never,
+                scattered: config.scattered_bytes(),
+            };
+            let share = config.train.global_batch as f64 / config.train.ranks.max(1) as f64;
+            Some(RunPlan { plan: plan.clone()?, reach, share, computes: computes_alike(&runs[run].1) })
+        });
+    }
+    Ok(())
+}
+
+/// What a run computes for an image and a step: its settings but for how many images and ranks there are, and how those share them.
+fn computes_alike(resolved: &Resolved) -> String {
+    let mut config = resolved.config.clone();
+    config.train.global_batch = 1;
+    config.train.ranks = 1;
+    config.comm = Config::default().comm;
+    config.train.strategy = Config::default().train.strategy;
+    format!("{config:?}")
+}
+
+/// How many runs train at once so that each of their threads has a core.
+fn fitting<'a>(configs: impl Iterator<Item = &'a Config>, cores: usize) -> usize {
+    let threads = configs.map(|config| config.world_size() * config.train.threads.max(1));
+    (cores / threads.max().unwrap_or(1).max(1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_runs_as_have_cores() {
+        let of = |threads: usize| {
+            let mut config = Config::default();
+            (config.train.ranks, config.train.threads) = (2, threads);
+            config
+        };
+        let (two, wide) = (of(1), of(3));
+        assert_eq!(fitting([&two].into_iter(), 8), 4);
+        assert_eq!(fitting([&two, &wide].into_iter(), 8), 1);
+        assert_eq!(fitting([&wide].into_iter(), 2), 1, "there is always one");
+    }
+}

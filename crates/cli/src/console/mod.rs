@@ -1,0 +1,126 @@
+//! The console: a progress bar on a terminal, plain lines elsewhere, and a table at the end.
+
+pub mod format;
+mod standby;
+mod table;
+
+pub use standby::KeptOutput;
+
+use std::fs::File;
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use phalanx_run::Summary;
+use phalanx_trainer::engine::{Event, Observer, Started, StepReport};
+
+/// Shows a run to the one who started it.
+#[derive(Debug)]
+pub struct Console {
+    bar: Option<ProgressBar>,
+    last_drawn: Instant,
+    /// Where plain lines go, if not to this process's standard output.
+    to: Option<File>,
+}
+
+impl Console {
+    /// A console for this process's standard streams. The bar is drawn on standard error if that is a terminal;
+    /// plain lines go to standard output.
+    pub fn new() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let template = "{wide_bar:.cyan/blue} {pos}/{len} · {elapsed} · ETA {eta}\n{msg}";
+            bar.set_style(
+                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
+            bar
+        });
+        Self { bar, last_drawn: Instant::now(), to: None }
+    }
+
+    /// A console of plain lines, for a rank that takes over from another one; to this process's standard output or where that
+    /// was before it was redirected.
+    pub fn plain(to: Option<File>) -> Self {
+        Self { bar: None, last_drawn: Instant::now(), to }
+    }
+
+    fn out(&self, text: &str) {
+        match &self.to {
+            // That nobody reads it any more must not end a training.
+            Some(to) => drop(writeln!(&mut &*to, "{text}")),
+            None => out(text),
+        }
+    }
+
+    /// Prints a line, above the bar if there is one.
+    pub fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => self.out(text),
+        }
+    }
+}
+
+impl Default for Console {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Prints to standard output. That nobody reads it any more, as behind `head`, must not end a training.
+pub fn out(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Prints to standard error.
+pub fn err(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+impl Observer for Console {
+    fn started(&mut self, started: &Started) {
+        for line in table::started(started) {
+            self.line(&line);
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_length(started.total);
+            bar.set_position(started.done);
+            bar.reset_eta();
+            bar.enable_steady_tick(Duration::from_millis(500));
+        }
+    }
+
+    fn step(&mut self, report: &StepReport, logged: bool) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(report.step);
+                if logged || self.last_drawn.elapsed() > Duration::from_millis(200) {
+                    bar.set_message(format::step(report));
+                    self.last_drawn = Instant::now();
+                }
+                if report.step == 1 {
+                    bar.println(format!("step 1/{}  {}", report.total, format::step(report)));
+                }
+            }
+            None if logged => {
+                let width = report.total.to_string().len();
+                self.out(&format!("step {:>width$}/{}  {}", report.step, report.total, format::step(report)));
+            }
+            None => {}
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.line(&format::event(event));
+    }
+
+    fn finished(&mut self, summary: &Summary) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        for line in phalanx_run::finished(summary) {
+            self.out(&line);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! How the energy of a row's runs is known: tables say it beside each number.
+
+use phalanx_run::{EnergyKind, EnergyPart, EnergySummary};
+
+/// Columns that are energy, or made of it.
+const COLUMNS: [&str; 3] = ["joules", "watts", "joules_per_image"];
+
+/// Whether a column tells of energy.
+pub(super) fn is_energy(column: &str) -> bool {
+    COLUMNS.contains(&column)
+}
+
+/// How joules are known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnergyKnown {
+    /// Measured, estimated or absent: of what is known of it the least sure.
+    pub kind: EnergyKind,
+    /// By which counters or model, or why nothing is known, for processors and GPUs.
+    pub how: String,
+}
+
+/// What tables call it.
+pub(super) fn word(kind: EnergyKind) -> &'static str {
+    match kind {
+        EnergyKind::Measured => "measured",
+        EnergyKind::Estimated => "estimated",
+        EnergyKind::Absent => "absent",
+    }
+}
+
+impl EnergyKnown {
+    /// What a summary says.
+    pub fn of(summary: &EnergySummary) -> Self {
+        let parts = [("processors", &summary.cpu), ("GPUs", &summary.gpu)];
+        let known = parts.iter().filter(|(_, part)| part.joules.is_some()).map(|(_, part)| part.kind);
+        let told = |(of, part): &(&str, &EnergyPart)| match part.model.as_str() {
+            "" => format!("{of} {}", word(part.kind)),
+            model => format!("{of} {}: {model}", word(part.kind)),
+        };
+        let how = parts.iter().map(told).collect::<Vec<_>>().join("; ");
+        Self { kind: known.max().unwrap_or(EnergyKind::Absent), how }
+    }
+
+    /// That of several runs of one configuration: the least sure.
+    pub(super) fn of_all(all: impl Iterator<Item = Self>) -> Option<Self> {
+        all.max_by_key(|known| known.kind)
+    }
+}
+
+/// Lines about the energy of rows, each of which is named: those that are alike in one.
+pub(super) fn lines(rows: &[(String, &EnergyKnown)]) -> Vec<String> {
+    let mut groups: Vec<(&EnergyKnown, Vec<&str>)> = Vec::new();
+    for (name, known) in rows {
+        match groups.iter_mut().find(|(other, _)| other == known) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((known, vec![name])),
+        }
+    }
+    let several = groups.len() > 1;
+    let line = |(known, names): (&EnergyKnown, Vec<&str>)| match several {
+        true => format!("Energy of {}: {}.", names.join("; "), known.how),
+        false => format!("Energy: {}.", known.how),
+    };
+    groups.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(kind: EnergyKind, model: &str, joules: Option<f64>) -> EnergyPart {
+        EnergyPart { kind, model: model.to_owned(), joules }
+    }
+
+    #[test]
+    fn the_least_sure_of_what_is_known_counts() {
+        let absent = || part(EnergyKind::Absent, "no GPU", None);
+        let cpu = part(EnergyKind::Estimated, "seconds x 5 W", Some(3.0));
+        let known = EnergyKnown::of(&EnergySummary { cpu, gpu: absent(), ..EnergySummary::default() });
+        assert_eq!(known.kind, EnergyKind::Estimated);
+        assert_eq!(known.how, "processors estimated: seconds x 5 W; GPUs absent: no GPU");
+        let nothing = EnergyKnown::of(&EnergySummary {
+            cpu: part(EnergyKind::Absent, "no counter", None),
+            gpu: absent(),
+            ..EnergySummary::default()
+        });
+        assert_eq!(nothing.kind, EnergyKind::Absent);
+        let both = || [known.clone(), nothing.clone()].into_iter();
+        assert_eq!(EnergyKnown::of_all(both()), Some(nothing.clone()));
+        let rows = [("a".to_owned(), &known), ("b".to_owned(), &nothing), ("c".to_owned(), &known)];
+        let told = lines(&rows);
+        assert_eq!(told.len(), 2);
+        assert!(told[0].starts_with("Energy of a; c: processors estimated"), "{told:?}");
+        assert_eq!(lines(&rows[..1]), ["Energy: processors estimated: seconds x 5 W; GPUs absent: no GPU."]);
+    }
+}

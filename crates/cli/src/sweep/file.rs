@@ -1,0 +1,414 @@
+//! The file that says what a sweep varies.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::compared::{Published, Relative, choice_name};
+use phalanx_trainer::config::nearest;
+
+/// What a sweep trains, as its file says.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SweepFile {
+    /// What is asked, in a sentence.
+    pub about: String,
+    /// The preset, or file, that all runs extend.
+    pub extends: String,
+    /// Assignments `section.key=value` of all runs.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// Further assignments of all runs under `--quick`.
+    #[serde(default)]
+    pub quick: Vec<String>,
+    /// Values of `train.seed`: each configuration is trained once for each.
+    #[serde(default = "one_seed")]
+    pub seeds: Vec<u64>,
+    /// The loss that runs are asked to reach.
+    #[serde(default)]
+    pub target: Option<Target>,
+    /// Numbers of a run that tables show, in order.
+    #[serde(default)]
+    pub columns: Vec<String>,
+    /// Columns that compare, in all parts; shown where `columns` names them.
+    #[serde(default)]
+    pub relative: Vec<Relative>,
+    /// Numbers that others have published, in all parts.
+    #[serde(default)]
+    pub published: Vec<Published>,
+    /// Choices of the row whose run, of one rank, tells how long ranks compute, for `predicted_step_ms`.
+    #[serde(default)]
+    pub predict: BTreeMap<String, toml::Value>,
+    /// What is varied in all parts.
+    #[serde(default, rename = "axis")]
+    pub axes: Vec<Axis>,
+    /// What is drawn.
+    #[serde(default)]
+    pub random: Option<Random>,
+    /// Tables; without any there is one, of all axes.
+    #[serde(default, rename = "part")]
+    pub parts: Vec<Part>,
+}
+
+fn one_seed() -> Vec<u64> {
+    vec![0]
+}
+
+/// A loss to be reached.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// The training loss, as in `metrics.jsonl`.
+    #[serde(default = "loss")]
+    pub loss: String,
+    /// Reached when the mean over the last `window` steps is not above it.
+    pub below: f64,
+    /// Steps whose mean is taken.
+    #[serde(default = "ten")]
+    pub window: usize,
+}
+
+fn loss() -> String {
+    "loss".to_owned()
+}
+
+fn ten() -> usize {
+    10
+}
+
+/// A table, with its picture.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// What it compares.
+    pub title: String,
+    /// The preset, or file, that its runs extend instead of the file's.
+    #[serde(default)]
+    pub extends: Option<String>,
+    /// Further assignments of its runs.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// Columns instead of the file's.
+    #[serde(default)]
+    pub columns: Vec<String>,
+    /// Whether `--quick` leaves it out.
+    #[serde(default)]
+    pub slow: bool,
+    /// Columns that compare, in this part.
+    #[serde(default)]
+    pub relative: Vec<Relative>,
+    /// Numbers that others have published of its rows.
+    #[serde(default)]
+    pub published: Vec<Published>,
+    /// What is drawn besides the losses.
+    #[serde(default)]
+    pub scaling: Option<Scaling>,
+    /// Choices of the row that its rows are predicted from, instead of the file's.
+    #[serde(default)]
+    pub predict: BTreeMap<String, toml::Value>,
+    /// What is varied in it, besides what the file varies in all parts.
+    #[serde(default, rename = "axis")]
+    pub axes: Vec<Axis>,
+}
+
+/// A picture of how fast more ranks are.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scaling {
+    /// The axis whose choices are numbers of ranks.
+    pub over: String,
+    /// The column of speed-ups.
+    pub speedup: String,
+    /// The column of those that are predicted.
+    #[serde(default)]
+    pub predicted: Option<String>,
+    /// The column of those that communication alone would allow.
+    #[serde(default)]
+    pub communication: Option<String>,
+}
+
+/// Something that is varied: named choices, or a key and its values.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    /// What tables call it; the key, if there is one.
+    #[serde(default)]
+    pub name: String,
+    /// The key whose `values` are taken.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Values of the key.
+    #[serde(default)]
+    pub values: Vec<toml::Value>,
+    /// Further values, which are not trained but only predicted.
+    #[serde(default)]
+    pub predicted: Vec<toml::Value>,
+    /// Keys that are set to so many times the value, an integer.
+    #[serde(default)]
+    pub times: BTreeMap<String, i64>,
+    /// Choices with names.
+    #[serde(default)]
+    pub choices: Vec<Choice>,
+}
+
+/// One of several ways to train.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// What tables and folders call it.
+    pub name: String,
+    /// Its assignments `section.key=value`.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// Whether it is not trained but only predicted.
+    #[serde(default)]
+    pub predicted: bool,
+    /// Whether `--quick` leaves it out.
+    #[serde(default)]
+    pub slow: bool,
+}
+
+impl Axis {
+    /// A value and a key of `times` whose product is no integer of 64 bits.
+    pub(super) fn too_large(&self) -> Option<(i64, &str)> {
+        let values = self.values.iter().chain(&self.predicted).filter_map(toml::Value::as_integer);
+        let of_value = |value: i64| {
+            let beyond = |times: &i64| times.checked_mul(value).is_none();
+            self.times.iter().find(|(_, times)| beyond(times)).map(|(key, _)| (value, key.as_str()))
+        };
+        values.into_iter().find_map(of_value)
+    }
+
+    /// Its choices; values are choices that set the key.
+    pub fn all_choices(&self) -> Vec<Choice> {
+        let Some(key) = &self.key else { return self.choices.clone() };
+        let of = |value: &toml::Value, predicted: bool| {
+            let mut set = vec![format!("{key}={value}")];
+            let number = value.as_integer().unwrap_or(1);
+            set.extend(
+                self.times.iter().map(|(key, times)| format!("{key}={}", times.saturating_mul(number))),
+            );
+            Choice { name: choice_name(value), set, predicted, slow: false }
+        };
+        let trained = self.values.iter().map(|value| of(value, false));
+        trained.chain(self.predicted.iter().map(|value| of(value, true))).collect()
+    }
+
+    /// What tables call it.
+    pub fn title(&self) -> &str {
+        match &self.key {
+            Some(key) if self.name.is_empty() => key,
+            _ => &self.name,
+        }
+    }
+}
+
+/// Keys whose values are drawn, the same draws for every configuration of the axes.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Random {
+    /// How many draws.
+    pub trials: usize,
+    /// What the draws follow from.
+    #[serde(default)]
+    pub seed: u64,
+    /// By key, what is drawn from.
+    pub keys: BTreeMap<String, Range>,
+}
+
+/// What values are drawn from, evenly.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Range {
+    /// One of these.
+    Choices(Vec<toml::Value>),
+    /// Numbers between two.
+    Between {
+        /// The smallest.
+        from: f64,
+        /// The largest.
+        to: f64,
+        /// Whether their logarithms are even.
+        #[serde(default)]
+        log: bool,
+    },
+}
+
+/// What is wrong with the file of a sweep.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SweepFileError {
+    /// It is no TOML, or has keys that a sweep does not have.
+    #[error("{name}: {source}")]
+    Syntax {
+        /// The file.
+        name: String,
+        /// What the parser says, with the line.
+        source: Box<toml::de::Error>,
+    },
+    /// It says something that cannot be.
+    #[error("{name}: {problem}")]
+    Invalid {
+        /// The file.
+        name: String,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// There is no study of this name.
+    #[error("there is no study `{name}`{}; the studies: {}", suggestion.as_ref().map_or_else(String::new, |word| format!("; did you mean {word}?")), known.join(", "))]
+    NoSuchStudy {
+        /// The name.
+        name: String,
+        /// The nearest one.
+        suggestion: Option<String>,
+        /// All of them.
+        known: Vec<String>,
+    },
+}
+
+impl SweepFileError {
+    /// There is no study `name` among `known`.
+    pub fn no_such_study(name: &str, known: &[&str]) -> Self {
+        let suggestion = nearest(name, known.iter().copied());
+        Self::NoSuchStudy {
+            name: name.to_owned(),
+            suggestion,
+            known: known.iter().map(|&name| name.to_owned()).collect(),
+        }
+    }
+}
+
+/// What a table shows if nothing is said.
+const COLUMNS: [&str; 5] = ["loss", "test_loss", "steps", "seconds", "images_per_second"];
+
+impl SweepFile {
+    /// The axes of a part, its own first.
+    pub(super) fn axes_of<'a>(&'a self, part: &'a Part) -> Vec<&'a Axis> {
+        part.axes.iter().chain(&self.axes).collect()
+    }
+
+    /// The choices of the row that a part's rows are predicted from.
+    pub(super) fn predict_of<'a>(&'a self, part: &'a Part) -> &'a BTreeMap<String, toml::Value> {
+        if part.predict.is_empty() { &self.predict } else { &part.predict }
+    }
+
+    /// The columns of a part's table.
+    pub(super) fn columns_of(&self, part: &Part) -> Vec<String> {
+        match (&part.columns[..], &self.columns[..]) {
+            ([], []) => COLUMNS.map(ToOwned::to_owned).to_vec(),
+            ([], columns) | (columns, _) => columns.to_vec(),
+        }
+    }
+
+    /// The parts; without any there is one, of all axes.
+    pub(super) fn tables(&self) -> Vec<Part> {
+        match &self.parts[..] {
+            [] => vec![Part { title: self.about.clone(), ..Part::default() }],
+            parts => parts.to_vec(),
+        }
+    }
+
+    /// Has the runs extend another preset, or file.
+    pub fn extend(&mut self, preset: &str) {
+        preset.clone_into(&mut self.extends);
+    }
+
+    /// Puts other numbers of ranks into the axes that vary them; what was only predicted stays so if it is larger than these.
+    ///
+    /// # Errors
+    /// If no axis does, or there is no number.
+    pub fn vary_ranks(&mut self, name: &str, ranks: &[u32]) -> Result<(), SweepFileError> {
+        let invalid =
+            |problem: &str| SweepFileError::Invalid { name: name.to_owned(), problem: problem.to_owned() };
+        let most = i64::from(*ranks.iter().max().ok_or_else(|| invalid("--ranks names no number"))?);
+        let mut found = false;
+        for axis in self.axes.iter_mut().chain(self.parts.iter_mut().flat_map(|part| &mut part.axes)) {
+            if axis.key.as_deref() == Some("train.ranks") {
+                axis.values = ranks.iter().map(|ranks| toml::Value::Integer((*ranks).into())).collect();
+                axis.predicted.retain(|value| value.as_integer().is_some_and(|value| value > most));
+                found = true;
+            }
+        }
+        if found { Ok(()) } else { Err(invalid("--ranks: no axis has the key train.ranks")) }
+    }
+
+    /// Reads the text of a file called `name`.
+    ///
+    /// # Errors
+    /// If it is no TOML, has unknown keys, or varies nothing.
+    pub fn parse(name: &str, text: &str) -> Result<Self, SweepFileError> {
+        let file: Self = toml::from_str(text)
+            .map_err(|source| SweepFileError::Syntax { name: name.to_owned(), source: Box::new(source) })?;
+        file.check().map_err(|problem| SweepFileError::Invalid { name: name.to_owned(), problem })?;
+        Ok(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let head = "about = \"x\"\nextends = \"tiny\"\n";
+        for (text, words) in [
+            ("sets = []", "unknown field `sets`"),
+            ("[[axis]]\nname = \"a\"", "a has no choices"),
+            ("[[axis]]\nkey = \"optim.lr\"", "optim.lr has no values"),
+            ("[[axis]]\nkey = \"optim.lr\"\nvalues = [1, 2, 1]", "has `1` twice"),
+            ("[[axis]]\nvalues = [1]", "needs a name"),
+            ("seeds = []", "seeds is empty"),
+            (
+                "[random]\ntrials = 3\n[random.keys]\n\"optim.lr\" = {from = 0, to = 1, log = true}",
+                "0 < from < to",
+            ),
+            ("[random]\ntrials = 3\n[random.keys]\n\"optim.lr\" = []", "nothing to choose"),
+            ("[target]\nbelow = 1.0\nwindow = 0", "window of at least 1"),
+            ("[[relative]]\nname = \"x\"\nof = \"loss\"", "x is not among the columns: loss, "),
+            ("columns = [\"x\"]\n[[relative]]\nname = \"x\"\nof = \"loss\"", "needs a row to compare with"),
+            (
+                "columns = [\"x\"]\n[[relative]]\nname = \"x\"\nof = \"loss\"\nto = {ranks = 1}",
+                "no axis `ranks`",
+            ),
+            (
+                "[[axis]]\nkey = \"train.ranks\"\nvalues = [1]\npredicted = [16]",
+                "[predict] names the choices",
+            ),
+            (
+                "[[axis]]\nkey = \"train.ranks\"\nvalues = [4611686018427387904]\ntimes = { \"train.global_batch\" = 2 }",
+                "4611686018427387904 times what `train.global_batch` says is too large",
+            ),
+            (
+                "[random]\ntrials = 9223372036854775807\n[random.keys]\n\"optim.lr\" = {from = 0, to = 1}",
+                "at most 10000",
+            ),
+            (
+                "[[axis]]\nkey = \"optim.kind\"\nvalues = [\"sgd\"]\ntimes = { \"train.global_batch\" = 16 }",
+                "its values must be integers",
+            ),
+            (
+                "[[axis]]\nkey = \"train.ranks\"\nvalues = [1, 2]\n[[published]]\nof = {\"train.ranks\" = 4}\nnumbers = {loss = 1}",
+                "has no `4`, but 1, 2",
+            ),
+            (
+                "[[axis]]\nkey = \"train.ranks\"\nvalues = [1, 2]\n[[published]]\nof = {\"train.ranks\" = 2}\nnumbers = {speed = 1}",
+                "no column `speed`; the columns: loss, ",
+            ),
+        ] {
+            let error = SweepFile::parse("a.toml", &format!("{head}{text}")).expect_err(text).to_string();
+            assert!(error.starts_with("a.toml: ") && error.contains(words), "{text}: {error}");
+        }
+        let axis =
+            SweepFile::parse("a.toml", &format!("{head}[[axis]]\nkey = \"optim.kind\"\nvalues = [\"sgd\"]"));
+        let choices = axis.expect("sound").axes[0].all_choices();
+        assert_eq!(
+            choices,
+            [Choice {
+                name: "sgd".into(),
+                set: vec!["optim.kind=\"sgd\"".into()],
+                predicted: false,
+                slow: false
+            }]
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! Sweeps: many trainings that differ in what a file says, and tables and pictures of what came of them.
+//!
+//! A file names a preset, and axes along which its keys vary; every combination is trained, once for each seed, by a process of
+//! its own in a folder of its own. Whatever is finished is not trained again, so that a sweep that was interrupted, or whose
+//! file has got another axis, goes on. A *study* is such a file that ships inside the program.
+//!
+//! ```
+//! use phalanx_trainer::sweep::{SweepFile, Trials};
+//!
+//! let file = SweepFile::parse("rates.toml", r#"
+//!     about = "Which rate does a batch want?"
+//!     extends = "tiny"
+//!     seeds = [0, 1, 2]
+//!     [[axis]]
+//!     key = "train.global_batch"
+//!     values = [16, 32]
+//!     [[axis]]
+//!     key = "optim.lr"
+//!     values = [1e-3, 2e-3]
+//! "#)?;
+//! let trials = Trials::of(&file, &[], false);
+//! assert_eq!((trials.runs.len(), trials.tables[0].trials.len()), (12, 4));
+//! # Ok::<(), phalanx_trainer::sweep::SweepFileError>(())
+//! ```
+
+mod check;
+mod compared;
+mod energy;
+mod file;
+mod outcome;
+mod run;
+mod trials;
+
+mod picture;
+mod table;
+
+mod forms;
+
+mod predicted;
+mod scaling;
+
+mod results;
+
+pub use compared::{Comparison, Published, Relative};
+pub use energy::EnergyKnown;
+pub use file::{Axis, Choice, Part, Random, Range, Scaling, SweepFile, SweepFileError, Target};
+pub use outcome::{NUMBERS, Outcome, Point};
+pub use picture::curves;
+pub use predicted::{RunPlan, predict};
+pub use results::{Conditions, Results};
+pub use run::{Ended, Runner};
+pub use scaling::{speedups, speedups_svg};
+pub use table::{Filled, Outcomes, Row, Spread};
+pub use trials::{Run, Table, Trial, Trials};

@@ -1,0 +1,148 @@
+//! What a sweep leaves behind: its tables in every form, their pictures, and all of it for programs and for the report.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::file::SweepFile;
+use super::outcome::NUMBERS;
+use super::picture::curves;
+use super::scaling::{speedups, speedups_svg};
+use super::table::{Filled, Outcomes};
+use super::trials::{Table, Trials};
+use phalanx_run::{Machine, Panel, write_aside};
+
+/// On what, and how, a sweep was measured.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Conditions {
+    /// The machine.
+    pub machine: Machine,
+    /// Whether it was the short form.
+    pub quick: bool,
+    /// How many runs trained at once.
+    pub parallel: usize,
+    /// The most ranks of any run that was trained.
+    pub ranks: usize,
+    /// Whether runs were timed by simulated clocks.
+    pub simulated: bool,
+}
+
+/// What came of a sweep.
+#[derive(Debug)]
+pub struct Results<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it asks.
+    pub file: &'a SweepFile,
+    /// Its runs and tables.
+    pub trials: &'a Trials,
+    /// What became of the runs.
+    pub outcomes: &'a Outcomes,
+    /// On what it was measured.
+    pub conditions: &'a Conditions,
+}
+
+impl Results<'_> {
+    /// The tables with their numbers.
+    pub fn tables(&self) -> impl Iterator<Item = Filled> {
+        self.trials.tables.iter().map(|table| Filled::of(table, self.outcomes))
+    }
+
+    /// Writes `results.md`, `results.json`, and for each table `N.md`, `N.csv`, `N.svg` and `N-speedup.svg`.
+    ///
+    /// # Errors
+    /// If one of them cannot be written.
+    pub fn write(&self, folder: &Path) -> std::io::Result<()> {
+        let mut text = format!("# {}\n\n{}\n\n{}\n\n", self.name, self.file.about, self.measured());
+        for (name, meaning) in self.meanings() {
+            text.push_str(&format!("- *{}*: {meaning}\n", name.replace('_', " ")));
+        }
+        text.push('\n');
+        let mut tables = Vec::new();
+        for (at, (filled, table)) in self.tables().zip(&self.trials.tables).enumerate() {
+            let number = at + 1;
+            let markdown = filled.markdown();
+            text.push_str(&markdown);
+            write_aside(&folder.join(format!("{number}.md")), markdown.as_bytes())?;
+            write_aside(&folder.join(format!("{number}.csv")), filled.csv().as_bytes())?;
+            let panels = speedups(table, &filled);
+            if !panels.is_empty() {
+                let svg = speedups_svg(&table.title, &panels);
+                write_aside(&folder.join(format!("{number}-speedup.svg")), svg.as_bytes())?;
+                text.push_str(&format!("\n![{}: speed-up]({number}-speedup.svg)\n", filled.title));
+            }
+            if let Some(svg) = curves(table, self.outcomes, self.file.target.as_ref()) {
+                write_aside(&folder.join(format!("{number}.svg")), svg.as_bytes())?;
+                text.push_str(&format!("\n![{}]({number}.svg)\n", filled.title));
+            }
+            text.push('\n');
+            tables.push(self.table_json(table, &filled, &panels));
+        }
+        let meanings = self.meanings().into_iter().map(|(name, meaning)| (name, Value::from(meaning)));
+        let target = self
+            .file
+            .target
+            .as_ref()
+            .map(|target| json!({ "loss": target.loss, "below": target.below, "window": target.window }));
+        let json = json!({
+            "study": self.name, "about": self.file.about, "measured": self.measured(), "quick": self.conditions.quick,
+            "machine": self.conditions.machine, "meanings": Map::from_iter(meanings), "target": target, "tables": tables,
+        });
+        write_aside(&folder.join("results.json"), format!("{json:#}\n").as_bytes())?;
+        write_aside(&folder.join("results.md"), text.as_bytes())
+    }
+
+    /// A table for programs: its numbers, the folders of its rows' runs, and the lines of its speed-ups.
+    fn table_json(&self, table: &Table, filled: &Filled, panels: &[Panel]) -> Value {
+        let mut json = filled.json();
+        for (at, trial) in table.trials.iter().enumerate() {
+            let runs: Vec<_> = trial.runs.iter().map(|run| &self.trials.runs[*run]).collect();
+            json["rows"][at]["predicted"] = runs.iter().any(|run| run.predicted).into();
+            json["rows"][at]["runs"] = runs.iter().map(|run| run.name.clone()).collect();
+        }
+        json["speedups"] = json!(panels);
+        json
+    }
+
+    /// On what it was measured, and how.
+    fn measured(&self) -> String {
+        let Conditions { machine, parallel, ranks, simulated, .. } = self.conditions;
+        let mut text = format!(
+            "Measured on {} cores ({}), {parallel} at a time; seeds {:?}.",
+            machine.cores, machine.processor, self.file.seeds
+        );
+        if *simulated {
+            text.push_str(&format!(
+                " Seconds are those of simulated clocks (comm.clock = cpu): each of up to {ranks} ranks computes as on a core of \
+                 its own, and its messages take as long as over the simulated link."
+            ));
+        } else if *ranks > machine.cores {
+            text.push_str(&format!(
+                " Runs of up to {ranks} ranks shared these cores: seconds compare ways to wait, not computing."
+            ));
+        }
+        if let Some(target) = &self.file.target {
+            text.push_str(&format!(
+                " Target: a training `{}` of {} as the mean of {} steps.",
+                target.loss, target.below, target.window
+            ));
+        }
+        text
+    }
+
+    /// What the columns of its tables are.
+    fn meanings(&self) -> Vec<(String, String)> {
+        let mut told: Vec<(String, String)> = Vec::new();
+        let is_shown = |name: &str| {
+            self.trials.tables.iter().any(|table| table.columns.iter().any(|column| column == name))
+        };
+        let shown = NUMBERS.iter().filter(|(name, _)| is_shown(name));
+        told.extend(shown.map(|(name, meaning)| ((*name).to_owned(), (*meaning).to_owned())));
+        for relative in self.trials.tables.iter().flat_map(|table| &table.relative) {
+            if !told.iter().any(|(name, _)| *name == relative.name) {
+                told.push((relative.name.clone(), relative.meaning()));
+            }
+        }
+        told
+    }
+}

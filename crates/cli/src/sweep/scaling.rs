@@ -1,0 +1,165 @@
+//! How much faster more ranks are, with the lines that say why.
+
+use super::table::Filled;
+use super::trials::Table;
+use phalanx_run::{Panel, Series, panels_svg};
+
+const SIZE: (f64, f64) = (620.0, 420.0);
+/// Points of a line that is computed.
+const POINTS: u32 = 60;
+/// What was measured.
+const MEASURED: &str = "measured";
+/// How fast ranks would be that only communicate.
+const COMMUNICATION: &str = "communication alone";
+
+/// A table's speed-ups over its numbers of ranks: what was measured, what the cost model predicts, what communication allows if
+/// computing takes no time, Amdahl's law with the serial part that fits what was measured best, and as many times as there are
+/// ranks. A panel for each combination of the other axes; none if the table wants no such picture or has nothing to draw.
+pub fn speedups(table: &Table, filled: &Filled) -> Vec<Panel> {
+    let Some(scaling) = &table.scaling else { return Vec::new() };
+    let Some(over) = table.axes.iter().position(|axis| *axis == scaling.over) else { return Vec::new() };
+    let column = |name: &String| filled.columns.iter().position(|column| column == name);
+    let lines = [
+        (MEASURED, column(&scaling.speedup)),
+        ("predicted", scaling.predicted.as_ref().and_then(column)),
+        (COMMUNICATION, scaling.communication.as_ref().and_then(column)),
+    ];
+    let mut panels: Vec<Panel> = Vec::new();
+    for row in &filled.rows {
+        let Ok(ranks) = row.choices[over].parse::<f64>() else { continue };
+        let others = table.axes.iter().zip(&row.choices).enumerate().filter(|(at, _)| *at != over);
+        let others: Vec<String> = others.map(|(_, (axis, choice))| format!("{axis}: {choice}")).collect();
+        let title = others.join(", ");
+        for (name, column) in lines {
+            let Some(cell) = column.and_then(|column| row.cells[column]) else { continue };
+            let panel = found(
+                &mut panels,
+                |panel| panel.title == title,
+                || Panel { title: title.clone(), x: "ranks".to_owned(), ..Panel::default() },
+            );
+            let series = found(
+                &mut panel.series,
+                |line| line.name == name,
+                || Series { name: name.to_owned(), points: Vec::new() },
+            );
+            series.points.push((ranks, cell.mean));
+        }
+    }
+    panels.iter_mut().for_each(complete);
+    panels
+}
+
+/// Adds the lines that are computed to a panel.
+fn complete(panel: &mut Panel) {
+    let most = panel.series.iter().flat_map(|line| &line.points).map(|point| point.0).fold(1.0, f64::max);
+    // What next to no communication allows would leave no room for the rest.
+    for line in panel.series.iter_mut().filter(|line| line.name == COMMUNICATION) {
+        line.points.retain(|point| point.1 <= most);
+    }
+    panel.series.retain(|line| !line.points.is_empty());
+    let line = |name: &str, of: &dyn Fn(f64) -> f64| {
+        let at = |part: u32| 1.0 + (most - 1.0) * f64::from(part) / f64::from(POINTS);
+        Series {
+            name: name.to_owned(),
+            points: (0..=POINTS).map(at).map(|ranks| (ranks, of(ranks))).collect(),
+        }
+    };
+    let points = panel.series.iter().find(|line| line.name == MEASURED).map(|line| &line.points[..]);
+    if let Some(serial) = points.and_then(serial_part) {
+        let law = line("Amdahl's law", &|ranks| amdahl(serial, ranks));
+        let between = if panel.title.is_empty() { "" } else { "; " };
+        panel.title.push_str(&format!("{between}serial part {serial:.3}"));
+        panel.series.push(law);
+    }
+    panel.series.push(line("as many times as ranks", &|ranks| ranks));
+}
+
+/// Draws the panels of a table's speed-ups.
+pub fn speedups_svg(title: &str, panels: &[Panel]) -> String {
+    panels_svg(&format!("{title}: speed-up"), panels, panels.len().min(2), SIZE)
+}
+
+/// The first that `is` it, made if there is none.
+fn found<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> &mut T {
+    let at = all.iter().position(is).unwrap_or_else(|| {
+        all.push(make());
+        all.len() - 1
+    });
+    &mut all[at]
+}
+
+/// The speed-up of work of which a part is not divided.
+fn amdahl(serial: f64, ranks: f64) -> f64 {
+    1.0 / (serial + (1.0 - serial) / ranks)
+}
+
+/// The serial part, between 0 and 1, by which Amdahl's law is nearest to measured times, the inverses of speed-ups, in squares.
+/// `None` unless more than one rank was measured.
+fn serial_part(points: &[(f64, f64)]) -> Option<f64> {
+    // 1/S = s + (1 - s)/n, so 1/S - 1/n = s (1 - 1/n).
+    let (mut products, mut squares) = (0.0, 0.0);
+    for (ranks, speedup) in points.iter().filter(|point| point.0 > 1.0 && point.1 > 0.0) {
+        let other = 1.0 - 1.0 / ranks;
+        products += other * (1.0 / speedup - 1.0 / ranks);
+        squares += other * other;
+    }
+    (squares > 0.0).then(|| (products / squares).clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::{Row, Scaling, Spread};
+
+    #[test]
+    fn the_serial_part_of_amdahls_law_is_found() {
+        let points: Vec<_> = [1.0, 2.0, 4.0, 8.0].map(|ranks| (ranks, amdahl(0.1, ranks))).to_vec();
+        assert!((serial_part(&points).expect("measured") - 0.1).abs() < 1e-9);
+        assert_eq!(serial_part(&[(1.0, 1.0)]), None);
+        assert_eq!(serial_part(&[(2.0, 2.5)]), Some(0.0), "faster than ranks allow");
+    }
+
+    #[test]
+    fn a_panel_for_each_way_with_the_lines_that_belong_to_it() {
+        let one = |number: f64| Spread::of(&[number]);
+        let row = |way: &str, ranks: &str, measured: Option<f64>, predicted: f64, communication| Row {
+            choices: vec![way.into(), ranks.into()],
+            cells: vec![measured.and_then(one), one(predicted), Option::and_then(communication, one)],
+            published: std::collections::BTreeMap::new(),
+            energy: None,
+            seeds: 1,
+            errors: Vec::new(),
+        };
+        let axes = vec!["way".to_owned(), "ranks".to_owned()];
+        let (predicted, communication) = (Some("predicted_speedup".to_owned()), Some("limit".to_owned()));
+        let scaling = Scaling { over: "ranks".into(), speedup: "speedup".into(), predicted, communication };
+        let table = Table { axes: axes.clone(), scaling: Some(scaling), ..Table::default() };
+        let filled = Filled {
+            title: String::new(),
+            axes,
+            columns: vec!["speedup".into(), "predicted_speedup".into(), "limit".into()],
+            sources: Vec::new(),
+            rows: vec![
+                row("ring", "1", Some(1.0), 1.0, None),
+                row("ring", "2", Some(1.9), 1.8, Some(80.0)),
+                row("ring", "64", None, 30.0, Some(60.0)),
+                row("single", "1", Some(1.0), 1.0, None),
+            ],
+        };
+        let panels = speedups(&table, &filled);
+        assert_eq!(
+            panels.iter().map(|panel| panel.title.as_str()).collect::<Vec<_>>(),
+            ["way: ring; serial part 0.053", "way: single"]
+        );
+        let names =
+            |panel: &Panel| panel.series.iter().map(|line| line.name.clone()).collect::<Vec<_>>().join(", ");
+        // The law where two were measured.
+        let expected = "measured, predicted, communication alone, Amdahl's law, as many times as ranks";
+        assert_eq!(names(&panels[0]), expected);
+        assert_eq!(names(&panels[1]), "measured, predicted, as many times as ranks");
+        assert_eq!(panels[0].series[2].points, [(64.0, 60.0)], "above all others it is not drawn");
+        let svg = speedups_svg("a & b", &panels);
+        assert_eq!(svg.matches("<polyline").count(), 8);
+        assert!(speedups(&Table { scaling: None, ..table }, &filled).is_empty());
+    }
+}

@@ -1,0 +1,50 @@
+//! What can go wrong with jobs.
+
+use phalanx_run::RunError;
+
+/// Why a job cannot be submitted, asked about or cancelled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// A program of the scheduler is not there.
+    #[error("`{program}` cannot be started: {source}; is this a login node of a SLURM cluster?")]
+    Missing {
+        /// The program.
+        program: &'static str,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A program of the scheduler has refused.
+    #[error("{program} says: {said}")]
+    Refused {
+        /// The program.
+        program: &'static str,
+        /// Its words.
+        said: String,
+    },
+    /// A program of the scheduler has answered something else than expected.
+    #[error("{program} answered `{said}`, which is not understood")]
+    Answer {
+        /// The program.
+        program: &'static str,
+        /// Its words.
+        said: String,
+    },
+    /// A run was not submitted.
+    #[error("{0} was not submitted: it has no job.json")]
+    NotSubmitted(String),
+    /// The tasks of an array cannot be read.
+    #[error("--array {text}: {problem}; tasks are numbers and ranges, as in 0-3,7")]
+    Array {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A time cannot be read.
+    #[error("--time {0} is no time: minutes, h:mm:ss or d-hh:mm:ss")]
+    Time(String),
+    /// A file of a run cannot be read or written.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}

@@ -1,0 +1,46 @@
+//! Launching: several ranks as processes of one program, and what happens when one of them fails.
+//!
+//! The [`Supervisor`] starts the ranks with torchrun's environment variables on the loopback interface, so that
+//! a rank cannot tell whether it was started here, by torchrun or by a cluster's scheduler. What it adds is a
+//! pipe to each rank's standard input, the *leash*: the first line is a secret that only these ranks know, by which they keep
+//! out other users of the machine; a line `stop` asks the ranks to finish the step that they
+//! are in, a line `abort` ends them at once, and so does the end of the pipe, which the operating system
+//! provides even if the parent is killed. So nothing is ever left running.
+//!
+//! On several hosts a [`RemoteSupervisor`] has an ssh connection to each, at whose other end an [`Order`] is carried out by a
+//! [`Supervisor`] of the ranks there; the connection is the leash of these.
+//!
+//! A rank that fails says why in a small file beside its log, its [`phalanx_run::FailureReport`], together with whether
+//! the failure is its own or the consequence of another rank's. The supervisor tells the first that was a
+//! rank's own, and ends the others.
+
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+
+mod hosts;
+mod leash;
+mod port;
+mod supervisor;
+
+mod agent;
+mod remote;
+
+pub mod checkup;
+
+pub use agent::{AgentError, Order};
+pub use hosts::{Hosts, HostsError};
+pub use leash::{Leash, SECRET_FILE};
+pub use remote::{RemoteError, RemoteSupervisor};
+pub use supervisor::{Ended, LaunchError, Place, RankFailure, Replacements, Supervisor};
+
+/// The variable that tells a rank that its standard output is its supervisor's, for the time when it takes over from rank 0.
+pub const KEEPS_OUTPUT: &str = "PHALANX_KEEPS_OUTPUT";
+
+/// The exit code of a rank that was told to end at once, or to stop before it had met the others.
+pub const ABORTED: u8 = 3;
+
+/// The examples of this crate's README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

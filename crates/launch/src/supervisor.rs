@@ -1,0 +1,563 @@
+//! Starts ranks, watches them, and ends them together.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use phalanx_collectives::FlightRecord;
+
+use super::leash::SECRET_FILE;
+use super::port::free_port;
+use super::{ABORTED, KEEPS_OUTPUT, leash};
+use phalanx_run::FailureReport;
+use phalanx_run::SUPERVISED;
+
+/// How often the ranks are looked at.
+const POLL: Duration = Duration::from_millis(10);
+/// How long reports are waited for after a rank's own failure, so that of two the earlier one is told.
+const SETTLE: Duration = Duration::from_millis(100);
+/// How long those that run are waited for to write down what they did, once one has: a rank that is stopped cannot.
+const RECORDING: Duration = Duration::from_secs(1);
+/// How long the cause of a rank's consequential failure is waited for.
+const CAUSE: Duration = Duration::from_secs(4);
+/// How long a rank may take to obey `abort` before it is killed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Why the ranks could not be run to their end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No port was free on the loopback interface.
+    #[error("no free port on 127.0.0.1 for the ranks to meet at: {0}")]
+    Port(io::Error),
+    /// A log cannot be written.
+    #[error("cannot open the log {}: {source}", path.display())]
+    Log {
+        /// The log.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A rank cannot be started.
+    #[error("cannot start rank {rank}: {source}")]
+    Spawn {
+        /// The rank.
+        rank: usize,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No rank can be started in place of one that has died.
+    #[error("cannot start a rank in place of rank {dead}: {problem}")]
+    Replace {
+        /// The rank that has died.
+        dead: usize,
+        /// Why not.
+        problem: String,
+    },
+    /// A rank cannot be waited for.
+    #[error("cannot wait for rank {rank}: {source}")]
+    Wait {
+        /// The rank.
+        rank: usize,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A rank failed, and the others were ended.
+    #[error(transparent)]
+    Rank(RankFailure),
+}
+
+/// The failure that ended a job.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank} failed: {message}\n  log: {}", log.display())]
+pub struct RankFailure {
+    /// The rank that failed first by its own fault.
+    pub rank: usize,
+    /// What happened.
+    pub message: String,
+    /// Its log.
+    pub log: PathBuf,
+}
+
+/// How ranks that did not fail ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All of them by themselves, after a request to stop or without.
+    Finished,
+    /// They were asked to stop before they had met, so there was nothing to finish.
+    BeforeMeeting,
+    /// They were ended at once on request.
+    Aborted,
+    /// They were told to stop, here or elsewhere, and have saved: ranks say so by [`Supervisor::interrupted_code`].
+    Interrupted,
+}
+
+/// What is needed to run one program as several ranks on this machine.
+#[derive(Debug, Clone)]
+pub struct Supervisor {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments, the same for all ranks.
+    pub arguments: Vec<String>,
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// The folder of logs and failure reports, which exists.
+    pub logs: PathBuf,
+    /// How many ranks must be left when others die without a word, so that those go on; all, if that is `None`.
+    pub least: Option<usize>,
+    /// What is started in place of ranks that have died.
+    pub replacements: Replacements,
+    /// Where the ranks' secret is kept while they run, for processes that join them; nothing if only the ranks are to know it.
+    pub secret_file: Option<PathBuf>,
+    /// Whether the outputs of rank 0 go to its log too, and not to this process's own.
+    pub quiet: bool,
+    /// Which of the ranks of several hosts these are, if they are not all.
+    pub place: Option<Place>,
+    /// What ranks end with, besides 0, that were told to stop and have saved.
+    pub interrupted_code: Option<u8>,
+}
+
+/// The ranks of one host among those of several.
+#[derive(Clone)]
+pub struct Place {
+    /// The first rank here.
+    pub first: usize,
+    /// How many there are on all hosts.
+    pub world_size: usize,
+    /// Where rank 0 is.
+    pub master: String,
+    /// This host, as people know it.
+    pub host: String,
+    /// Further variables of the ranks' environment.
+    pub environment: BTreeMap<String, String>,
+    /// What connections between ranks must prove to know: ranks hear it over their standard input. Nothing if they find it elsewhere, or
+    /// have none.
+    pub secret: Option<String>,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { first, world_size, host, .. } = self;
+        write!(f, "ranks from {first} of {world_size} on {host}")
+    }
+}
+
+/// What gives a replacement its number, which no rank of the run has had, or says why it cannot.
+type Claim = Arc<dyn Fn() -> Result<usize, String> + Send + Sync>;
+
+/// Ranks that are started in place of others that have died, to join those who are left.
+#[derive(Clone, Default)]
+pub struct Replacements {
+    /// How many there may be.
+    most: usize,
+    claim: Option<Claim>,
+}
+
+impl Replacements {
+    /// Up to `most`, each of which gets its number from `claim`.
+    pub fn new(most: usize, claim: impl Fn() -> Result<usize, String> + Send + Sync + 'static) -> Self {
+        Self { most, claim: Some(Arc::new(claim)) }
+    }
+}
+
+impl std::fmt::Debug for Replacements {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replacements").field("most", &self.most).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Rank {
+    rank: usize,
+    child: Child,
+    ended: Option<(Instant, ExitStatus)>,
+    /// Whether the others go on without it.
+    missed: bool,
+    /// Whether another was started in its place, if one may be.
+    replaced: bool,
+    /// What it ends with if it was interrupted and has saved.
+    interrupted_code: Option<u8>,
+}
+
+/// A file with the ranks' secret, which is there as long as they are.
+struct Kept<'a>(Option<&'a Path>);
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.0 {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// Kills what still runs when the supervisor leaves early, whatever the reason.
+#[derive(Debug)]
+struct Ranks(Vec<Rank>);
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for rank in &mut self.0 {
+            if rank.ended.is_none() {
+                let _ = rank.child.kill();
+                let _ = rank.child.wait();
+            }
+        }
+    }
+}
+
+impl Supervisor {
+    /// Runs the ranks to their end.
+    ///
+    /// `interrupts` is asked again and again how often the user has interrupted: once asks the ranks to finish
+    /// their step and leave, or to leave at once if they have not met yet; twice ends them at once. The outputs of rank 0 are this
+    /// process's own unless [`Supervisor::quiet`]; those of the others go to their logs. Where those who are left go on, the
+    /// others have this process's standard output too, for the one that takes over when rank 0 dies: each has to keep it for that
+    /// and send what it prints to its log ([`KEEPS_OUTPUT`]).
+    ///
+    /// # Errors
+    /// The failure that ended the job: the first that was a rank's own.
+    pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, LaunchError> {
+        let kept = Kept(self.secret_file.as_deref());
+        let secret = match &self.place {
+            Some(place) => leash::line_of(place.secret.as_deref().unwrap_or_default()),
+            None => leash::first_line(kept.0).map_err(|source| LaunchError::Spawn { rank: 0, source })?,
+        };
+        let mut ranks = self.start(&secret)?;
+        let mut asked_to_stop = false;
+        let mut first_failure = None;
+        loop {
+            for rank in &mut ranks.0 {
+                rank.poll()?;
+            }
+            self.note_deaths(&mut ranks.0);
+            if !asked_to_stop {
+                self.replace(&mut ranks.0, &secret)?;
+            }
+            if ranks.0.iter().all(|rank| rank.ended.is_some()) {
+                let obeyed = asked_to_stop && ranks.0.iter().any(Rank::has_obeyed);
+                return match self.failure(&ranks.0, &[], asked_to_stop) {
+                    // Ranks that wait for one that has obeyed complain that it is gone.
+                    Some(report) if !(obeyed && report.consequence) => Err(self.told(report)),
+                    _ if obeyed => Ok(Ended::BeforeMeeting),
+                    _ if ranks.0.iter().any(Rank::was_interrupted) => Ok(Ended::Interrupted),
+                    _ => Ok(Ended::Finished),
+                };
+            }
+            let failed =
+                |rank: &Rank| rank.has_failed() && !rank.missed && !(asked_to_stop && rank.has_obeyed());
+            if ranks.0.iter().any(failed) {
+                let since: &Instant = first_failure.get_or_insert_with(Instant::now);
+                let own = ranks.0.iter().any(|rank| failed(rank) && !self.report(rank).consequence);
+                if since.elapsed() > self.patience(&ranks.0, own) {
+                    let running: Vec<usize> =
+                        ranks.0.iter().filter(|rank| rank.ended.is_none()).map(|rank| rank.rank).collect();
+                    end(&mut ranks.0)?;
+                    // There is a failed rank, so there is a failure to tell.
+                    return match self.failure(&ranks.0, &running, asked_to_stop) {
+                        Some(report) => Err(self.told(report)),
+                        None => Ok(Ended::Aborted),
+                    };
+                }
+            }
+            match interrupts() {
+                0 => {}
+                1 if asked_to_stop => {}
+                1 => {
+                    asked_to_stop = true;
+                    for rank in &mut ranks.0 {
+                        rank.tell("stop\n");
+                    }
+                }
+                _ => {
+                    end(&mut ranks.0)?;
+                    return Ok(Ended::Aborted);
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn start(&self, secret: &str) -> Result<Ranks, LaunchError> {
+        let port = free_port().map_err(LaunchError::Port)?;
+        let (first, world_size) =
+            self.place.as_ref().map_or((0, self.ranks), |place| (place.first, place.world_size));
+        let mut ranks = Ranks(Vec::with_capacity(self.ranks));
+        for local in 0..self.ranks {
+            let rank = first + local;
+            let place = [
+                ("RANK", rank.to_string()),
+                ("WORLD_SIZE", world_size.to_string()),
+                ("LOCAL_RANK", local.to_string()),
+                ("LOCAL_WORLD_SIZE", self.ranks.to_string()),
+                ("MASTER_PORT", port.to_string()),
+            ];
+            ranks.0.push(self.spawn(rank, &[], &place, secret)?);
+        }
+        Ok(ranks)
+    }
+
+    /// Starts one rank.
+    fn spawn(
+        &self,
+        rank: usize,
+        more: &[String],
+        place: &[(&str, String)],
+        secret: &str,
+    ) -> Result<Rank, LaunchError> {
+        // A report of an earlier attempt in the same folder must not be taken for this one's.
+        let _ = std::fs::remove_file(FailureReport::path(&self.logs, rank));
+        let _ = std::fs::remove_file(FlightRecord::path(&self.logs, rank));
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).args(more).env(SUPERVISED, "1").stdin(Stdio::piped());
+        command.envs(place.iter().map(|(name, value)| (name, value)));
+        // They meet on loopback, or at the interface that the user has named.
+        command.env_remove("MASTER_ADDR");
+        if let Some(file) = self.secret_file.as_ref().filter(|_| std::env::var_os(SECRET_FILE).is_none()) {
+            command.env(SECRET_FILE, file);
+        }
+        if let Some(place) = &self.place {
+            // Rank 0 takes the first free one of the ports that belong to the job's name.
+            command.env("MASTER_ADDR", &place.master).env_remove("MASTER_PORT").envs(&place.environment);
+        }
+        if let (Some(_), 1..) = (&self.place, rank) {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        } else if rank > 0 || self.quiet {
+            let path = FailureReport::log_path(&self.logs, rank);
+            let open = || OpenOptions::new().create(true).append(true).open(&path);
+            let outputs = open().and_then(|log| Ok((log.try_clone()?, log)));
+            let (out, err) = outputs.map_err(|source| LaunchError::Log { path: path.clone(), source })?;
+            command.stderr(err);
+            if cfg!(unix) && self.least.is_some() && !self.quiet {
+                command.env(KEEPS_OUTPUT, "1");
+            } else {
+                command.stdout(out);
+            }
+        }
+        // A terminal sends Ctrl-C to its whole foreground group; the ranks are to hear of it from here, once.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command.spawn().map_err(|source| LaunchError::Spawn { rank, source })?;
+        let interrupted_code = self.interrupted_code;
+        let mut rank = Rank { rank, child, ended: None, missed: false, replaced: false, interrupted_code };
+        // Not by its arguments or its environment, which others can list.
+        rank.tell(secret);
+        if let Some(place) = &self.place {
+            let before = format!("[rank {} on {}] ", rank.rank, place.host);
+            prefix(rank.child.stdout.take(), before.clone());
+            prefix(rank.child.stderr.take(), before);
+        }
+        Ok(rank)
+    }
+
+    /// Starts others in place of ranks that have died, as many as there may be.
+    fn replace(&self, ranks: &mut Vec<Rank>, secret: &str) -> Result<(), LaunchError> {
+        let runs = ranks.iter().any(|rank| rank.ended.is_none());
+        for at in 0..ranks.len() {
+            let rank = &mut ranks[at];
+            if !rank.missed || rank.replaced {
+                continue;
+            }
+            rank.replaced = true;
+            let dead = rank.rank;
+            let Replacements { most, claim: Some(claim) } = &self.replacements else { continue };
+            if !runs || ranks.len() >= self.ranks + most {
+                continue;
+            }
+            let number = claim().map_err(|problem| LaunchError::Replace { dead, problem })?;
+            ranks.push(self.spawn(number, &["--join".to_owned(), number.to_string()], &[], secret)?);
+        }
+        Ok(())
+    }
+
+    /// Finds ranks that have died without a word, or that the others have left out, while enough are left to go on, and writes
+    /// down how.
+    fn note_deaths(&self, ranks: &mut [Rank]) {
+        let Some(least) = self.least else { return };
+        for at in 0..ranks.len() {
+            let rank = &ranks[at];
+            if !rank.has_failed() || rank.has_obeyed() || rank.missed {
+                continue;
+            }
+            // One that has come later, and has failed because of others, is missed like one that has died.
+            let came = rank.rank >= self.ranks;
+            let is_own = |report: FailureReport| !(report.left_out || came && report.consequence);
+            if FailureReport::read(&self.logs, rank.rank).is_some_and(is_own) {
+                continue;
+            }
+            if ranks.len() - ranks.iter().filter(|rank| rank.has_failed()).count() >= least {
+                // If it cannot be written, the end of the run says who is missing, and not why.
+                let _ = FailureReport { died: true, ..self.report(rank) }.write(&self.logs);
+                ranks[at].missed = true;
+            }
+        }
+    }
+
+    /// How long those that run are waited for once a rank has failed: by its `own` fault, or because of another's.
+    fn patience(&self, ranks: &[Rank], own: bool) -> Duration {
+        // One that is stopped tells no cause and writes nothing.
+        let able = |rank: &Rank| rank.ended.is_none() && !rank.is_stopped();
+        let has_written = |rank: &Rank| FlightRecord::path(&self.logs, rank.rank).exists();
+        let cause = if own || !ranks.iter().any(able) { SETTLE } else { CAUSE };
+        // Where nobody has written anything the ranks had not met.
+        let writes =
+            ranks.iter().any(has_written) && ranks.iter().any(|rank| able(rank) && !has_written(rank));
+        cause + if writes { RECORDING } else { Duration::ZERO }
+    }
+
+    /// What an ended rank reported, or what its end says.
+    fn report(&self, rank: &Rank) -> FailureReport {
+        FailureReport::read(&self.logs, rank.rank).unwrap_or_else(|| {
+            let status = rank.ended.map(|(_, status)| status);
+            let message = match status.and_then(signal) {
+                Some(number) => format!("was killed by {}", signal_name(number)),
+                None => {
+                    let code = status.and_then(|status| status.code());
+                    let code =
+                        code.map_or_else(|| "without a code".to_owned(), |code| format!("with code {code}"));
+                    format!(
+                        "ended {code} and gave no reason{}",
+                        tail(&FailureReport::log_path(&self.logs, rank.rank))
+                    )
+                }
+            };
+            FailureReport::now(rank.rank, message, false)
+        })
+    }
+
+    /// The first failure by a rank's own fault, or else the first; ranks in `ended_here` were ended on purpose, and those that
+    /// were `asked` to stop may have obeyed.
+    fn failure(&self, ranks: &[Rank], ended_here: &[usize], asked: bool) -> Option<FailureReport> {
+        let succeeded = |rank: &Rank| rank.ended.is_some() && !rank.has_failed();
+        if ranks.iter().any(succeeded) && ranks.iter().all(|rank| rank.missed || succeeded(rank)) {
+            return None;
+        }
+        let failed = ranks.iter().filter_map(|rank| {
+            let (when, _) = rank.ended?;
+            let on_purpose = ended_here.contains(&rank.rank) || (asked && rank.has_obeyed());
+            let reported = FailureReport::read(&self.logs, rank.rank).is_some();
+            // A rank that was ended on purpose counts only if it has complained by itself before.
+            (rank.has_failed() && (!on_purpose || reported)).then(|| (self.report(rank), rank.missed, when))
+        });
+        // Those who have gone on without a rank say what has ended them.
+        let order = |(report, missed, when): &(FailureReport, bool, Instant)| {
+            (report.consequence, *missed, report.time_ms, *when)
+        };
+        Some(failed.min_by_key(order)?.0)
+    }
+
+    /// The error that tells a rank's failure.
+    fn told(&self, report: FailureReport) -> LaunchError {
+        let log = FailureReport::log_path(&self.logs, report.rank);
+        LaunchError::Rank(RankFailure { rank: report.rank, message: report.message, log })
+    }
+}
+
+impl Rank {
+    /// Whether it has ended as one that was interrupted and has saved.
+    fn was_interrupted(&self) -> bool {
+        let code = self.interrupted_code.map(i32::from);
+        code.is_some() && self.ended.is_some_and(|(_, status)| status.code() == code)
+    }
+
+    /// Whether it has ended, and not well.
+    fn has_failed(&self) -> bool {
+        self.ended.is_some_and(|(_, status)| !status.success()) && !self.was_interrupted()
+    }
+
+    /// Whether it has ended as one that was asked to before it had met the others.
+    fn has_obeyed(&self) -> bool {
+        self.ended.is_some_and(|(_, status)| status.code() == Some(ABORTED.into()))
+    }
+
+    /// Whether a signal has stopped it, where the system says so (proc_pid_stat(5)).
+    fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, state)| state.trim_start().starts_with(['T', 't']))
+    }
+
+    fn poll(&mut self) -> Result<(), LaunchError> {
+        if self.ended.is_none() {
+            let status =
+                self.child.try_wait().map_err(|source| LaunchError::Wait { rank: self.rank, source })?;
+            self.ended = status.map(|status| (Instant::now(), status));
+        }
+        Ok(())
+    }
+
+    /// Writes a line to the leash. A rank that has ended does not listen any more, which is no error.
+    fn tell(&mut self, line: &str) {
+        if let (None, Some(leash)) = (&self.ended, self.child.stdin.as_mut()) {
+            let _ = leash.write_all(line.as_bytes()).and_then(|()| leash.flush());
+        }
+    }
+}
+
+/// Passes the lines of a rank on to this process's standard error, each with `before` before it, until there are no more.
+fn prefix(output: Option<impl io::Read + Send + 'static>, before: String) {
+    let Some(output) = output else { return };
+    std::thread::spawn(move || {
+        let (mut output, mut line) = (io::BufReader::new(output), Vec::new());
+        while output.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+            // In one piece, so that lines of several ranks do not mix; nobody may be listening any more. A library may say what is no
+            // UTF-8, after which there is more to hear.
+            let text = String::from_utf8_lossy(&line);
+            let _ = io::stderr()
+                .write_all(format!("{before}{}\n", text.trim_end_matches(['\r', '\n'])).as_bytes());
+            line.clear();
+        }
+    });
+}
+
+/// Tells all ranks to end, and kills those that do not within [`GRACE`].
+fn end(ranks: &mut [Rank]) -> Result<(), LaunchError> {
+    for rank in ranks.iter_mut() {
+        rank.tell("abort\n");
+        drop(rank.child.stdin.take());
+    }
+    let since = Instant::now();
+    while ranks.iter().any(|rank| rank.ended.is_none()) {
+        let late = since.elapsed() > GRACE;
+        for rank in ranks.iter_mut() {
+            if late && rank.ended.is_none() {
+                let _ = rank.child.kill();
+            }
+            rank.poll()?;
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// The signal that ended a process.
+fn signal(status: ExitStatus) -> Option<i32> {
+    #[cfg(unix)]
+    return std::os::unix::process::ExitStatusExt::signal(&status);
+    #[cfg(not(unix))]
+    return None;
+}
+
+fn signal_name(number: i32) -> String {
+    let name = match number {
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL; was the machine out of memory?",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        _ => return format!("signal {number}"),
+    };
+    format!("signal {number} ({name})")
+}
+
+/// The end of a log, indented, for ranks that died without a report.
+fn tail(log: &Path) -> String {
+    let Ok(bytes) = std::fs::read(log) else { return String::new() };
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(2000)..]).into_owned();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(5)..].iter().map(|line| format!("\n    {line}")).collect()
+}

@@ -1,0 +1,71 @@
+//! A language model of one's own: attention learns the characters of a text file, line by line, each of its own length.
+//!
+//! `cargo run --release --example own_language_model -- train --set data.path=TEXT --ranks 2`; see also `--help`.
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use phalanx::{Program, Setup, Step, TaskSpec, TrainError, Training, config::Config, number};
+use phalanx_data::{Collated, SequenceCollation, SequenceConfig, Split, TextFile, TextFileConfig};
+use phalanx_tensor::nn::{Embedding, Linear, MultiHeadAttention};
+use phalanx_tensor::{Block, Init, Tape, TensorError, Value, loss, ops};
+
+const WIDTH: usize = 32;
+const INIT: Init = Init::Normal { mean: 0.0, std: 0.2 };
+
+/// Attention to the characters before, and a layer for each by itself. Where ranks share parameters a block's are gathered.
+#[derive(Debug)]
+struct Layer(&'static str, MultiHeadAttention, Linear);
+
+impl Block for Layer {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>, TensorError> {
+        let x = ops::add(tape, &inputs[0], &self.1.forward(tape, &inputs[0], true)?)?;
+        Ok(vec![ops::add(tape, &x, &ops::gelu(tape, &self.2.forward(tape, &x)?)?)?])
+    }
+}
+
+struct Model(Embedding, Embedding, Arc<dyn Block>, Linear);
+
+impl Model {
+    fn build(setup: &mut Setup<'_>, _: &()) -> Result<Training<Self>, TrainError> {
+        let vocab = open(setup.config(), Split::Train)?.vocab();
+        let model = setup.model(|scope| {
+            let layer = scope.pp("layer").block();
+            let attention = MultiHeadAttention::new(&layer.pp("attention"), WIDTH, 4, INIT, INIT)?;
+            let layer = Layer("layer", attention, Linear::new(&layer.pp("linear"), WIDTH, WIDTH)?);
+            let tokens = Embedding::new(&scope.pp("tokens"), vocab, WIDTH, INIT)?;
+            let places = Embedding::new(&scope.pp("places"), 256, WIDTH, INIT)?;
+            Ok(Self(tokens, places, Arc::new(layer), Linear::new(&scope.pp("head"), WIDTH, vocab)?))
+        })?;
+        Ok(Training::new(format!("attention to {vocab} characters"), model)
+            .loss(Self::loss)
+            .evaluate(["loss"], |model, step| Ok([number(&model.loss(step)?)?])))
+    }
+
+    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+        let (tape, tokens) = (step.tape, step.batch.tensor("tokens")?);
+        let places = Tensor::arange(0, tokens.dim(1)? as u32, tokens.device())?;
+        let places = places.broadcast_as(tokens.shape())?.contiguous()?;
+        let x = ops::add(tape, &self.0.forward(tape, tokens)?, &self.1.forward(tape, &places)?)?;
+        let logits = self.3.forward(tape, &tape.run1(&self.2, &x)?)?;
+        let targets = step.classes("targets")?;
+        step.mean_of_places(&logits, "mask", |logits, rows, over| {
+            loss::cross_entropy(tape, logits, &targets[rows], 0.0, over)
+        })
+    }
+}
+
+fn open(config: &Config, split: Split) -> Result<TextFile, TrainError> {
+    Ok(TextFile::open(&config.data.path, TextFileConfig { split, ..Default::default() })?)
+}
+
+fn main() -> std::process::ExitCode {
+    let task = TaskSpec::new("text", "Learns a text's characters", Model::build).data(|(), config, split| {
+        let lines = SequenceCollation::new(SequenceConfig { predict_next: true, ..Default::default() })?;
+        Ok(Arc::new(Collated::new(Arc::new(open(config, split)?), lines)))
+    });
+    phalanx::main(&Program::new("own_language_model").task(task))
+}

@@ -1,0 +1,58 @@
+//! The program `phalanx`.
+
+use std::sync::Arc;
+
+use phalanx_cli::{Program, PublishedPictures, PublishedRequest};
+use phalanx_tensor::{Context, TensorError};
+
+use crate::diffusers::{DiffusersPipeline, Request};
+use crate::studies::STUDIES;
+use crate::tasks;
+
+/// Returns the program `phalanx`: the tasks, presets and studies of this crate.
+///
+/// ```
+/// let resolved = phalanx::program().resolve("tiny", &["optim.lr=3e-4".to_owned()]).unwrap();
+/// assert_eq!(resolved.config.optim.lr, 3e-4);
+///
+/// let error = phalanx::program().resolve("tiny", &["train.glbal_batch=8".to_owned()]).unwrap_err();
+/// let message = "--set train.glbal_batch=8: unknown key train.glbal_batch; did you mean train.global_batch?";
+/// assert_eq!(error.to_string(), message);
+/// ```
+pub fn program() -> Program {
+    let mut program =
+        Program::new("phalanx").about("Trains deep-learning models across ranks").published(sample);
+    for task in tasks::rows() {
+        program = program.task(task);
+    }
+    for (name, text) in tasks::PRESETS {
+        program = program.preset(*name, *text);
+    }
+    for (name, text) in STUDIES {
+        program = program.study(*name, *text);
+    }
+    program
+}
+
+/// Samples from published weights in the layout of Hugging Face.
+fn sample(
+    request: &PublishedRequest,
+    announce: &mut dyn FnMut(&str),
+) -> Result<PublishedPictures, Box<dyn std::error::Error + Send + Sync>> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let context = Arc::new(Context::from_env(threads)?);
+    let pipeline = DiffusersPipeline::open(&request.folder, context, request.precision)?;
+    announce(&format!("{}: {}", request.folder.display(), pipeline.describe()));
+    let wanted = Request {
+        prompts: request.prompts.clone(),
+        columns: request.columns,
+        size: request.size,
+        sampler: request.sampler.parse().map_err(|error: TensorError| error)?,
+        steps: request.steps,
+        eta: request.eta,
+        guidance: request.guidance,
+        seed: request.seed,
+    };
+    let pictures = pipeline.draw(&wanted)?;
+    Ok(PublishedPictures { size: pipeline.size(&wanted), pictures })
+}

@@ -1,0 +1,103 @@
+//! Any network that gives a number for each class, with cross-entropy.
+
+use candle_core::Tensor;
+use phalanx_tensor::loss::cross_entropy;
+use phalanx_tensor::{Tape, TensorError, Value};
+
+use phalanx_trainer::config::Relations;
+use phalanx_trainer::engine::{Judgement, Loss, Measure, Step, TrainError, Training, number};
+
+phalanx_trainer::settings! {
+    /// What classifiers have in common.
+    pub(super) struct ClassifierSettings {
+        /// Probability that cross-entropy takes from the true class and spreads over all.
+        label_smoothing: f64 = 0.0;
+    }
+}
+
+impl ClassifierSettings {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.fraction("model.label_smoothing", self.label_smoothing);
+    }
+}
+
+/// A network `[N, 3, size, size]` to `[N, classes]`.
+type Forward = Box<dyn Fn(&Tape, &Value) -> Result<Value, TensorError> + Sync>;
+
+/// A network `[N, 3, size, size]` to features `[N, F]` and `[N, classes]`.
+type See = Box<dyn Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + Sync>;
+
+/// A network with cross-entropy.
+pub(super) struct Classifier {
+    forward: Forward,
+    see: Option<See>,
+    label_smoothing: f64,
+}
+
+impl Classifier {
+    pub(super) fn new(
+        settings: &ClassifierSettings,
+        forward: impl Fn(&Tape, &Value) -> Result<Value, TensorError> + Sync + 'static,
+    ) -> Self {
+        Self { forward: Box::new(forward), see: None, label_smoothing: settings.label_smoothing }
+    }
+
+    /// One whose features can be compared, so that it can judge pictures.
+    pub(super) fn seeing(
+        self,
+        see: impl Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + Sync + 'static,
+    ) -> Self {
+        Self { see: Some(Box::new(see)), ..self }
+    }
+
+    /// Its training, in one phase.
+    pub(super) fn training(self, description: String) -> Training<Self> {
+        let sees = self.see.is_some();
+        let training = Training::new(description, self)
+            .loss(Self::loss)
+            .measures(["accuracy"])
+            .evaluate(["loss", "accuracy"], Self::evaluate);
+        if sees { training.judge(Self::judge) } else { training }
+    }
+
+    fn judge(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {
+        let none = || TrainError::Setup("the classifier gives no features".to_owned());
+        let see = self.see.as_ref().ok_or_else(none)?;
+        let (features, logits) = see(step.tape, &step.value("images")?)?;
+        Ok(Judgement::of_features(features).answer("labels", logits))
+    }
+
+    fn logits(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+        Ok((self.forward)(step.tape, &step.value("images")?)?)
+    }
+
+    fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
+        let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
+        Ok(Loss::new(loss, [accuracy(step, &logits, labels)?]))
+    }
+
+    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
+        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
+        let loss = number(&mean_loss(step, &logits, &labels, 0.0)?)?;
+        Ok([loss, count_correct(&logits.to_host()?, &labels, step.batch.weights())?])
+    }
+}
+
+/// The mean cross-entropy.
+fn mean_loss(step: &Step<'_>, logits: &Value, labels: &[u32], smoothing: f64) -> Result<Value, TrainError> {
+    step.mean(logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], smoothing, over))
+}
+
+/// How many of a step's samples have their largest number where the label says, as a part of all.
+pub(super) fn accuracy(step: &Step<'_>, logits: &Value, labels: Vec<u32>) -> Result<Measure, TrainError> {
+    let (weights, sum) = (step.batch.weights().to_vec(), step.sum);
+    Measure::read(logits, move |logits| Ok(count_correct(logits, &labels, &weights)? / sum))
+}
+
+/// The weights of the rows that have their largest number where the label says.
+pub(super) fn count_correct(logits: &Tensor, labels: &[u32], weights: &[f32]) -> Result<f64, TrainError> {
+    let best = logits.argmax(1)?.to_vec1::<u32>()?;
+    let rows = best.iter().zip(labels).zip(weights);
+    Ok(rows.filter(|((best, label), _)| best == label).map(|(_, weight)| f64::from(*weight)).sum())
+}

@@ -1,0 +1,92 @@
+//! Contrastive: a text encoder and an image tower from scratch.
+
+use candle_core::{DType, Tensor};
+use phalanx_models::{Clip, ClipOutput, ImageTowerConfig};
+use phalanx_tensor::group::gather_counts;
+use phalanx_tensor::{TensorError, Value, ops};
+
+use super::text::{TextSettings, Texts};
+use phalanx_trainer::engine::{Judgement, Setup, Step, TaskSpec, TrainError, Training, number};
+
+/// CLIP with small towers. A picture is told apart from the texts of the whole micro-batch, whichever ranks have them.
+pub(super) struct Contrastive {
+    model: Clip,
+    texts: Texts,
+}
+
+phalanx_trainer::settings! {
+    /// The settings of CLIP.
+    pub(super) struct ClipSettings {
+        /// Channels after each halving of the image, from the image inwards.
+        widths: Vec<usize> = vec![32, 64, 128];
+        flatten text: TextSettings;
+    }
+}
+
+/// CLIP from scratch.
+pub(super) fn spec() -> TaskSpec<ClipSettings> {
+    TaskSpec::new("clip", "Contrastive: a text encoder and an image tower", contrastive)
+        .validate(|settings: &ClipSettings, _, relations| settings.text.check(relations))
+}
+
+fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Training<Contrastive>, TrainError> {
+    let texts = Texts::new(&settings.text)?;
+    let text = texts.encoder().clone();
+    let image = ImageTowerConfig { widths: settings.widths.clone() };
+    let name = format!(
+        "CLIP with a text encoder of {} x {} and an image tower of {:?}",
+        text.layers, text.width, settings.widths
+    );
+    let model = texts.register(setup, "", |scope| Clip::new(scope, &text, &image))?;
+    Ok(Training::new(name, Contrastive { model, texts })
+        .loss(Contrastive::loss)
+        .evaluate(["loss", "accuracy"], Contrastive::evaluate)
+        .judge(Contrastive::judge))
+}
+
+impl Contrastive {
+    /// Features of a batch, with the ids of its captions' tokens.
+    fn features(&self, step: &Step<'_>) -> Result<(ClipOutput, Tensor), TrainError> {
+        let ids = self.texts.encode(step.texts("captions")?)?;
+        Ok((self.model.forward(step.tape, &step.value("images")?, &ids)?, ids))
+    }
+
+    fn judge(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {
+        let (out, _) = self.features(step)?;
+        Ok(Judgement { captions: Some(out.text), ..Judgement::of_features(out.image) })
+    }
+
+    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+        Ok(self.features(step)?.0.loss(step.tape, step.over()?)?)
+    }
+
+    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
+        let (out, ids) = self.features(step)?;
+        let loss = number(&out.loss(step.tape, step.over()?)?)?;
+        Ok([loss, matched(step, &out, &ids)?])
+    }
+}
+
+/// The weights of this rank's pictures that are nearest to their own text among the batch's, those of all ranks. Texts that
+/// the encoder cannot tell apart count as one.
+fn matched(step: &Step<'_>, out: &ClipOutput, ids: &Tensor) -> Result<f64, TrainError> {
+    let image = out.image.to_host()?.to_dtype(DType::F32)?;
+    let text = Value::constant(out.text.to_host()?.to_dtype(DType::F32)?);
+    // f32 holds the ids of tokens exactly.
+    let own = Value::constant(ids.to_dtype(DType::F32)?);
+    let (text, all) = match &step.tape.session().batch_group {
+        Some(group) => {
+            let counts = gather_counts(group.as_ref(), ids.dim(0)?);
+            let counts = counts.map_err(|source| TensorError::Hook { op: "matched", source })?;
+            let gather = |value: &Value| ops::all_gather(step.tape, value, 0, &counts, group);
+            (gather(&text)?, gather(&own)?)
+        }
+        None => (text, own.clone()),
+    };
+    let similarity = image.matmul(&text.tensor()?.t()?)?;
+    let best = similarity.argmax(1)?.to_vec1::<u32>()?;
+    let (own, all) = (own.tensor()?.to_vec2::<f32>()?, all.tensor()?.to_vec2::<f32>()?);
+    let rows = best.iter().zip(own).zip(step.batch.weights());
+    let matched = rows.filter(|((best, own), _)| all[**best as usize] == *own);
+    Ok(matched.map(|(_, weight)| f64::from(*weight)).sum())
+}

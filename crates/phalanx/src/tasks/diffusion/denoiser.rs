@@ -1,0 +1,119 @@
+//! The network that is learnt: a U-Net, and the text encoder that tells it captions.
+
+use phalanx_models::diffusion::{
+    TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel,
+};
+use phalanx_models::{ClipTextConfig, ClipTextEncoder, TextFeatures};
+use phalanx_tensor::{Buffer, Result, Scope, Tape, Value};
+
+use super::DiffusionSettings;
+use crate::tasks::text::Texts;
+use phalanx_trainer::engine::TrainError;
+
+/// A U-Net with its text encoder, if it is told captions, and the scale of what it denoises.
+pub(super) struct Denoiser {
+    unet: Unet,
+    /// What latent images are multiplied by; 0 as long as nobody has measured it.
+    scale: Buffer,
+}
+
+enum Unet {
+    Told(Box<(UNet2DConditionModel, ClipTextEncoder)>),
+    Plain(Box<UNet2DModel>),
+}
+
+impl Denoiser {
+    /// Registers a U-Net for `channels` channels under `unet`, and with `text` a text encoder under `text`.
+    pub(super) fn new(
+        scope: &Scope,
+        settings: &DiffusionSettings,
+        channels: usize,
+        text: Option<&ClipTextConfig>,
+    ) -> Result<Self> {
+        let place = scope.pp("unet");
+        let unet = match text {
+            Some(text) => {
+                let config = UNet2DConditionConfig {
+                    in_channels: channels,
+                    out_channels: channels,
+                    block_out_channels: settings.widths.clone(),
+                    attention: settings.attention.clone(),
+                    layers_per_block: settings.layers,
+                    norm_num_groups: settings.groups,
+                    cross_attention_dim: text.width,
+                    projection_class_embeddings_input_dim: settings.pool_text.then_some(text.embed),
+                    num_heads: vec![settings.heads; settings.widths.len()],
+                    dropout: settings.dropout,
+                    zero_init: settings.zero_init,
+                    ..UNet2DConditionConfig::stable_diffusion_1()
+                };
+                let of_text = scope.pp("text");
+                let frozen = settings.freeze_text && !settings.text.text_weights.is_empty();
+                let of_text = if frozen { of_text.frozen() } else { of_text };
+                let encoder = ClipTextEncoder::new(&of_text, text)?;
+                Unet::Told(Box::new((UNet2DConditionModel::new(&place, &config)?, encoder)))
+            }
+            None => {
+                let config = UNet2DConfig {
+                    block_out_channels: settings.widths.clone(),
+                    attention: settings.attention.clone(),
+                    layers_per_block: settings.layers,
+                    norm_num_groups: settings.groups,
+                    // As many heads at every width as the smallest that attends has.
+                    attention_head_dim: settings.widths.last().map(|width| width / settings.heads.max(1)),
+                    dropout: settings.dropout,
+                    zero_init: settings.zero_init,
+                    ..UNet2DConfig::small(channels)
+                };
+                Unet::Plain(Box::new(UNet2DModel::new(&place, &config)?))
+            }
+        };
+        Ok(Self { unet, scale: scope.buffer("latent_scale", 1, 0.0)? })
+    }
+
+    /// What latent images are multiplied by, if it was measured.
+    pub(super) fn scale(&self) -> Result<Option<f64>> {
+        let scale = self.scale.array().number()?;
+        Ok((scale != 0.0).then_some(scale))
+    }
+
+    /// Keeps what latent images are multiplied by.
+    pub(super) fn set_scale(&self, scale: f64) -> Result<()> {
+        let like = self.scale.array();
+        let value = like.to_host()?.affine(0.0, scale)?;
+        self.scale.set_array(like.alongside(&value)?)
+    }
+
+    /// What the text encoder says of captions, if the network is told them.
+    pub(super) fn read(
+        &self,
+        tape: &Tape,
+        texts: &Texts,
+        captions: &[String],
+    ) -> std::result::Result<Option<TextFeatures>, TrainError> {
+        let Unet::Told(both) = &self.unet else { return Ok(None) };
+        Ok(Some(both.1.forward_whole(tape, &texts.encode(captions)?)?))
+    }
+
+    /// The prediction for samples at timesteps; `told` where the network is told captions.
+    pub(super) fn predict(
+        &self,
+        tape: &Tape,
+        sample: &Value,
+        timesteps: &[f64],
+        told: Option<&TextFeatures>,
+    ) -> Result<Value> {
+        match (&self.unet, told) {
+            (Unet::Told(both), Some(told)) => {
+                let pooled = both.0.config().projection_class_embeddings_input_dim.is_some();
+                let feature = pooled.then_some(&told.pooled);
+                both.0.forward(tape, sample, timesteps, TextCondition { tokens: &told.tokens, feature })
+            }
+            (Unet::Plain(unet), _) => unet.forward(tape, sample, timesteps),
+            (Unet::Told(_), None) => {
+                let problem = "a network that is told captions needs them".to_owned();
+                Err(phalanx_tensor::TensorError::Shape { op: "u-net", problem })
+            }
+        }
+    }
+}

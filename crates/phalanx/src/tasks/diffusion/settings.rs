@@ -1,0 +1,204 @@
+//! The settings of diffusion, and what they must fulfil.
+
+use phalanx_models::diffusion::samplers::{Guidance, SamplerConfig, SamplerKind, Spacing};
+use phalanx_models::diffusion::{BetaSchedule, NoiseSchedule, Objective, Prediction};
+
+use crate::tasks::autoencoder_kl::{check_pixels, check_widths};
+use crate::tasks::text::TextSettings;
+use phalanx_trainer::config::{Config, Relations};
+use phalanx_trainer::engine::{FirstRun, TrainError};
+
+phalanx_trainer::settings! {
+    /// The settings of diffusion.
+    pub(in crate::tasks) struct DiffusionSettings {
+        /// Whether what is denoised are latent images of a first stage rather than pixels.
+        latent_images: bool = false;
+        /// The folder of a run of `autoencoder-kl` or `cvae`, the first stage; empty = `phalanx train` trains one before.
+        first_stage: String = String::new();
+        /// The preset that is trained as the first stage where `model.first_stage` names none.
+        first_stage_preset: String = "shapes-autoencoder".to_owned();
+        /// Overrides of keys of the first stage that is trained before, such as ["train.steps=500"].
+        first_stage_set: Vec<String> = Vec::new();
+        /// Whether the network is told the captions.
+        conditional: bool = true;
+        /// Whether residual blocks are told the feature of the whole caption with the time (diffusers' `class_embed_type`
+        /// simple_projection), besides what attention sees of its tokens.
+        pool_text: bool = false;
+        /// Channels of each level of the U-Net, from the whole size inwards; each next level has half the size.
+        widths: Vec<usize> = vec![64, 128];
+        /// Which levels attend, to text as well where it is told; a list as long as `model.widths`.
+        attention: Vec<bool> = vec![true, true];
+        /// Residual blocks of a level on the way down; on the way up there is one more.
+        layers: usize = 1;
+        /// Groups of each group norm.
+        groups: usize = 8;
+        /// Attention heads.
+        heads: usize = 4;
+        /// Probability of dropping an element in residual blocks.
+        dropout: f64 = 0.0;
+        /// Residual blocks and attentions start as identities, and the prediction at zero.
+        zero_init: bool = true;
+        /// What the network predicts.
+        prediction: Prediction = Prediction::Epsilon;
+        /// How the noise grows over the timesteps.
+        schedule: BetaSchedule = BetaSchedule::Cosine;
+        /// First and last beta of a linear or scaled_linear schedule; empty = those that its authors use.
+        betas: Vec<f64> = Vec::new();
+        /// Timesteps of the schedule.
+        timesteps: usize = 1000;
+        /// The schedule is stretched so that nothing of the image is left at its end; needs v_prediction.
+        zero_snr: bool = false;
+        /// Min-SNR weighting: a timestep counts as much as its signal-to-noise ratio, at most this; 0 = all alike.
+        min_snr: f64 = 0.0;
+        /// Probability of hiding a sample's caption, so that the network learns what guidance needs.
+        drop_text: f64 = 0.1;
+        /// How samples are drawn.
+        sampler: SamplerKind = SamplerKind::Ddim;
+        /// How often the network is asked for a sample.
+        sample_steps: usize = 50;
+        /// How far predictions are pushed from those without a caption to those with it; 1 = not.
+        guidance: f64 = 3.0;
+        /// The share of a guided prediction that gets the deviation of the one with the caption.
+        guidance_rescale: f64 = 0.0;
+        /// DDIM: how much noise a step adds, from 0 to 1.
+        eta: f64 = 0.0;
+        /// The weights of `model.text_weights` are held fixed.
+        freeze_text: bool = true;
+        flatten text: TextSettings;
+    }
+}
+
+impl DiffusionSettings {
+    /// The noise of every timestep.
+    pub(super) fn noise(&self) -> Result<NoiseSchedule, TrainError> {
+        let range = match self.betas.as_slice() {
+            [first, last] => (*first, *last),
+            _ => self.schedule.usual_range(),
+        };
+        let plain = NoiseSchedule::new(self.schedule, self.timesteps, range)?;
+        Ok(if self.zero_snr { plain.zero_terminal_snr() } else { plain })
+    }
+
+    /// What is learnt.
+    pub(super) fn objective(&self) -> Result<Objective, TrainError> {
+        let min_snr = (self.min_snr > 0.0).then_some(self.min_snr);
+        Ok(Objective::new(self.noise()?, self.prediction, min_snr)?)
+    }
+
+    /// How samples are drawn. Pixels end at 1.
+    pub(super) fn sampler(&self) -> SamplerConfig {
+        SamplerConfig {
+            eta: self.eta,
+            clip: (!self.latent_images).then_some(1.0),
+            // A schedule that ends in pure noise is of no use unless sampling begins there.
+            spacing: self.zero_snr.then_some(Spacing::Trailing),
+            ..SamplerConfig::new(self.sampler, self.sample_steps)
+        }
+    }
+
+    /// How captions are exaggerated.
+    pub(super) fn guidance(&self) -> Guidance {
+        let scale = if self.conditional { self.guidance } else { 1.0 };
+        Guidance { scale, rescale: self.guidance_rescale }
+    }
+
+    /// The first stage that must be trained before.
+    pub(super) fn first_run(&self, config: &Config) -> Option<FirstRun> {
+        (self.latent_images && self.first_stage.is_empty()).then(|| FirstRun {
+            preset: self.first_stage_preset.clone(),
+            sets: vec![
+                format!("model.image_size={}", config.model.image_size),
+                format!("data.kind={}", config.data.kind),
+                format!("data.path={:?}", config.data.path),
+                format!("data.per_class={}", config.data.per_class),
+                format!("data.limit={}", config.data.limit),
+                format!("data.images={}", config.data.images),
+                format!("data.objects={}", config.data.objects),
+                format!("train.ranks={}", config.train.ranks),
+                format!("train.strategy={}", config.train.strategy),
+                format!("train.seed={}", config.train.seed),
+                format!("train.threads={}", config.train.threads),
+                format!("train.device={}", config.train.device),
+            ]
+            .into_iter()
+            .chain(self.first_stage_set.iter().cloned())
+            .collect(),
+        })
+    }
+
+    pub(super) fn check(&self, config: &Config, relations: &mut Relations<'_>) {
+        check_pixels(config, relations);
+        // How small latent images are the first stage knows.
+        let size = if self.latent_images { 0 } else { config.model.image_size };
+        check_widths(&self.widths, self.groups, size, relations);
+        let (levels, told) = (self.widths.len(), self.attention.len());
+        relations.require(
+            levels == told,
+            "model.attention",
+            format!("model.attention is of {told} levels, and model.widths of {levels}"),
+        );
+        let heads = self.heads.max(1);
+        let attending = self.widths.iter().zip(&self.attention).filter(|(_, attends)| **attends);
+        let attending = attending.map(|(width, _)| width).chain(self.widths.last());
+        relations.require(
+            attending.into_iter().all(|width| width.is_multiple_of(heads)),
+            "model.heads",
+            format!("model.heads {heads} do not divide model.widths {:?} where they attend", self.widths),
+        );
+        for (key, value) in [
+            ("model.heads", self.heads),
+            ("model.layers", self.layers),
+            ("model.sample_steps", self.sample_steps),
+        ] {
+            relations.positive(key, value as u64);
+        }
+        relations.fraction("model.dropout", self.dropout);
+        relations.fraction("model.drop_text", self.drop_text);
+        relations.not_negative("model.min_snr", self.min_snr);
+        let rescale = self.guidance_rescale;
+        relations.require(
+            (0.0..=1.0).contains(&rescale),
+            "model.guidance_rescale",
+            format!("model.guidance_rescale = {rescale} is not in [0, 1]"),
+        );
+        relations.require(
+            (0.0..=1.0).contains(&self.eta),
+            "model.eta",
+            format!("model.eta = {} is not in [0, 1]", self.eta),
+        );
+        relations.require(
+            self.conditional || !self.pool_text,
+            "model.pool_text",
+            "model.pool_text tells captions, and model.conditional = false shows none".to_owned(),
+        );
+        relations.require(
+            !(self.zero_snr && self.min_snr > 0.0),
+            "model.min_snr",
+            "model.min_snr counts the end of a schedule with model.zero_snr as nothing, so that what a caption decides first \
+             is never learnt: set one of them"
+                .to_owned(),
+        );
+        relations.require(
+            !self.zero_snr || self.prediction == Prediction::Velocity,
+            "model.zero_snr",
+            format!("model.zero_snr needs model.prediction v_prediction, not {}", self.prediction),
+        );
+        relations.require(
+            self.betas.is_empty()
+                || matches!(self.betas.as_slice(), [a, b] if *a > 0.0 && a <= b && *b < 1.0),
+            "model.betas",
+            format!("model.betas = {:?} are not two rising numbers in (0, 1)", self.betas),
+        );
+        let (steps, timesteps) = (self.sample_steps, self.timesteps);
+        relations.require(
+            timesteps >= 2 && steps <= timesteps,
+            "model.sample_steps",
+            format!(
+                "model.sample_steps {steps} are more than model.timesteps {timesteps}, or these are not two"
+            ),
+        );
+        if self.conditional {
+            self.text.check(relations);
+        }
+    }
+}

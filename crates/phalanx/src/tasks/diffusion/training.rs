@@ -1,0 +1,179 @@
+//! How diffusion is trained and tested.
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_models::diffusion::Objective;
+use phalanx_tensor::{Key, TensorError, Value, loss, ops};
+
+use super::{Denoiser, DiffusionSettings, FirstStage};
+use crate::tasks::text::Texts;
+use phalanx_trainer::engine::{Setup, Step, TaskSpec, TrainError, Training, number};
+
+/// Diffusion.
+pub(in crate::tasks) fn spec() -> TaskSpec<DiffusionSettings> {
+    let about = "Text-to-image: diffusion in pixels or in the latent images of an autoencoder";
+    TaskSpec::new("diffusion", about, diffusion)
+        .validate(|settings: &DiffusionSettings, config, relations| settings.check(config, relations))
+        .first("model.first_stage", |settings: &DiffusionSettings, config| settings.first_run(config))
+}
+
+/// Everything that a step and a drawing need.
+pub(super) struct Diffusion {
+    pub(super) settings: DiffusionSettings,
+    pub(super) denoiser: Denoiser,
+    pub(super) texts: Texts,
+    pub(super) first_stage: Option<FirstStage>,
+    pub(super) objective: Objective,
+    /// Height and width of images.
+    pub(super) size: usize,
+}
+
+fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Training<Diffusion>, TrainError> {
+    let size = setup.config().model.image_size;
+    let texts = Texts::new(&settings.text)?;
+    let first_stage = match settings.latent_images {
+        true => Some(FirstStage::register(setup, settings)?),
+        false => None,
+    };
+    let [channels, height, _] = first_stage.as_ref().map_or([3, size, size], FirstStage::dims);
+    let factor = 1_usize << (settings.widths.len() - 1);
+    if !height.is_multiple_of(factor) {
+        return Err(TrainError::Setup(format!(
+            "latent images of {height}x{height} cannot be halved {} times, as model.widths do",
+            settings.widths.len() - 1
+        )));
+    }
+    let text = settings.conditional.then(|| texts.encoder().clone());
+    let build = |scope: &phalanx_tensor::Scope| Denoiser::new(scope, settings, channels, text.as_ref());
+    let weights = if settings.conditional { Some("denoiser.text.") } else { None };
+    let denoiser = match weights {
+        Some(prefix) => texts.register_network(setup, "denoiser", prefix, build)?,
+        None => setup.network("denoiser", build)?,
+    };
+    let of = if settings.latent_images { "latent images" } else { "pixels" };
+    let told = match &text {
+        Some(text) => format!("text encoder {} x {}", text.layers, text.width),
+        None => "no text".to_owned(),
+    };
+    let name = format!(
+        "diffusion of {channels} x {height}x{height} {of}, U-Net {:?}, {told}, {} under a {} schedule",
+        settings.widths, settings.prediction, settings.schedule
+    );
+    let objective = settings.objective()?;
+    let model = Diffusion { settings: settings.clone(), denoiser, texts, first_stage, objective, size };
+    Ok(Training::new(name, model)
+        .loss(Diffusion::loss)
+        .evaluate(["loss"], Diffusion::evaluate)
+        .draw(Diffusion::draw))
+}
+
+/// What is drawn at random for the samples of a step.
+struct Draws {
+    noise: Value,
+    /// Numbers in [0, 1) that choose timesteps.
+    timesteps: Vec<f64>,
+    /// Whose caption is hidden.
+    hidden: Vec<bool>,
+}
+
+impl Diffusion {
+    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+        let images = self.images(step)?;
+        // By the samples' places in the whole batch: as many ranks as there are draw what one would.
+        let noise = step.normal(&images.dims()[1..])?;
+        let uniform = || {
+            let session = step.tape.session();
+            let mut drawn = vec![0.0; step.batch.len()];
+            step.tape.next_key().uniform(session.sample_offset, &mut drawn);
+            drawn
+        };
+        let timesteps = uniform();
+        let hidden = uniform().into_iter().map(|drawn| drawn < self.settings.drop_text).collect();
+        self.error(step, &images, &Draws { noise, timesteps, hidden })
+    }
+
+    /// On noise and timesteps that are functions of each picture and nothing else, so that any number of ranks and any batch
+    /// measure the same.
+    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 1], TrainError> {
+        let images = self.images(step)?;
+        let rows = step.batch.tensor("images")?.flatten_from(1)?.to_vec2::<f32>()?;
+        let dims = images.dims().to_vec();
+        let len: usize = dims[1..].iter().product();
+        let mut noise = vec![0.0; dims[0] * len];
+        let mut timesteps = vec![0.0; dims[0]];
+        for ((row, noise), timestep) in rows.iter().zip(noise.chunks_exact_mut(len)).zip(&mut timesteps) {
+            let key = Key::new(fingerprint(row)).stream("evaluation");
+            key.normal(0, noise);
+            key.stream("timestep").uniform(0, std::slice::from_mut(timestep));
+        }
+        let noise = Tensor::from_vec(noise, dims, &Device::Cpu)?.to_dtype(DType::F32)?;
+        let noise = Value::constant(step.tape.backend().from_host(&noise)?);
+        let hidden = vec![false; timesteps.len()];
+        Ok([number(&self.error(step, &images, &Draws { noise, timesteps, hidden })?)?])
+    }
+
+    /// The weighted squared error of predictions.
+    fn error(&self, step: &Step<'_>, images: &Value, draws: &Draws) -> Result<Value, TrainError> {
+        let tape = step.tape;
+        let timesteps = self.objective.timesteps(&draws.timesteps);
+        let noised = self.objective.noised(tape, images, &draws.noise, &timesteps)?;
+        let told = match self.settings.conditional {
+            true => {
+                let captions = step.texts("captions")?.iter().zip(&draws.hidden);
+                let shown =
+                    captions.map(|(caption, hidden)| if *hidden { String::new() } else { caption.clone() });
+                self.denoiser.read(tape, &self.texts, &shown.collect::<Vec<_>>())?
+            }
+            false => None,
+        };
+        let times: Vec<f64> = timesteps.iter().map(|timestep| *timestep as f64).collect();
+        let predicted = self.denoiser.predict(tape, &noised.sample, &times, told.as_ref())?;
+        let (predicted, target) = self.objective.weighted(tape, predicted, noised.target, &timesteps)?;
+        step.mean(&predicted, |rows, range, over| {
+            let target = ops::narrow(tape, &target, 0, range.start, range.len())?;
+            loss::mse(tape, rows, &target, over)
+        })
+    }
+
+    /// What is denoised: a step's pixels, or its latent images, scaled.
+    fn images(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+        let Some(stage) = &self.first_stage else { return step.value("images") };
+        let latent = stage.encode_step(step)?;
+        let latent = Value::constant(step.tape.backend().cast(&latent.array()?, DType::F32)?);
+        let scale = match self.denoiser.scale()? {
+            Some(scale) => scale,
+            None => {
+                let scale = 1.0 / deviation(step, &latent)?;
+                self.denoiser.set_scale(scale)?;
+                scale
+            }
+        };
+        Ok(ops::scale(step.tape, &latent, scale)?)
+    }
+}
+
+/// The standard deviation of the elements of all ranks' values.
+fn deviation(step: &Step<'_>, values: &Value) -> Result<f64, TrainError> {
+    let values = values.to_host()?.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()?;
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    let sums = phalanx_tensor::Array::from(Tensor::new(&[values.len() as f64, sum, squares], &Device::Cpu)?);
+    if let Some(group) = &step.tape.session().batch_group {
+        group.all_reduce(&sums).map_err(|source| TensorError::Hook { op: "latent scale", source })?;
+    }
+    let sums = sums.tensor()?.to_vec1::<f64>()?;
+    let mean = sums[1] / sums[0];
+    let variance = sums[2] / sums[0] - mean * mean;
+    match variance > 0.0 && variance.is_finite() {
+        true => Ok(variance.sqrt()),
+        false => Err(TrainError::Setup(
+            "the first stage's latent images do not vary: it was not trained".to_owned(),
+        )),
+    }
+}
+
+/// A number that a picture's pixels decide.
+fn fingerprint(pixels: &[f32]) -> u64 {
+    pixels.iter().fold(0xcbf2_9ce4_8422_2325, |hash, pixel| {
+        (hash ^ u64::from(pixel.to_bits())).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,35 @@
+//! A multilayer perceptron on flattened images as a classifier.
+
+use phalanx_models::{Mlp, MlpConfig};
+
+use super::classifier::{Classifier, ClassifierSettings};
+use phalanx_trainer::engine::TaskSpec;
+
+phalanx_trainer::settings! {
+    /// The settings of a multilayer perceptron.
+    pub(super) struct MlpSettings {
+        /// Features of each hidden layer.
+        mlp_width: usize = 512;
+        /// Hidden layers.
+        mlp_depth: usize = 3;
+        flatten classifier: ClassifierSettings;
+    }
+}
+
+/// The multilayer perceptron.
+pub(super) fn spec() -> TaskSpec<MlpSettings> {
+    TaskSpec::new("mlp", "Classifier: a multilayer perceptron", |setup, settings: &MlpSettings| {
+        let (num_classes, size) = (setup.classes()?, setup.config().model.image_size);
+        let (width, depth) = (settings.mlp_width, settings.mlp_depth);
+        let config = MlpConfig { inputs: 3 * size * size, width, depth, num_classes };
+        let model = setup.model(|scope| Mlp::new(scope, &config))?;
+        let classifier =
+            Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
+        Ok(classifier.training(format!("mlp of {depth} hidden layers of {width} for {num_classes} classes")))
+    })
+    .validate(|settings, _, relations| {
+        relations.positive("model.mlp_width", settings.mlp_width as u64);
+        relations.positive("model.mlp_depth", settings.mlp_depth as u64);
+        settings.classifier.check(relations);
+    })
+}

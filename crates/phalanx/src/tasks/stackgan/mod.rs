@@ -1,0 +1,277 @@
+//! Text to image in two stages: StackGAN.
+//!
+//! One run trains up to three things, one after the other: the text encoder, by CLIP's contrastive loss with an image tower that is
+//! not needed afterwards; the first stage, on images made smaller; and the second over the first, which then stays as it is. Each
+//! has its networks with optimizers of their own (`text`, `stage1_generator`, `stage1_discriminator`, `stage2_…`), and its part of
+//! the run.
+
+mod embeddings;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod networks;
+mod vectors;
+
+use phalanx_data::transform::Normalise;
+use phalanx_models::stackgan::Discriminator;
+use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
+
+use super::text::TextSettings;
+use networks::{StackGan, Stage};
+use phalanx_trainer::config::{Config, Relations};
+use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
+use vectors::TextVectors;
+
+phalanx_trainer::settings! {
+    /// The settings of StackGAN.
+    pub(super) struct StackGanSettings {
+        /// Which stage is trained: `1`; `2`, over the first one of `model.stage1`; or `both`, one after the other.
+        stage: String = "both".to_owned();
+        /// The folder of a run that has trained stage I, for `model.stage` = 2; its text encoder is taken over with it.
+        stage1: String = String::new();
+        /// How many times as high and wide as those of stage I the images of stage II are, which have `model.image_size`.
+        upscale: usize = 4;
+        /// The part of the run after which stage I is done and stage II begins, where both are trained.
+        stage1_part: f64 = 0.5;
+        /// The part of the run, at its beginning, in which the text encoder is trained, unless it comes from elsewhere.
+        text_part: f64 = 0.1;
+        /// The folder of a run of `clip`, `cvae` or `stackgan` whose text encoder is taken, and stays as it is; empty = none.
+        text_run: String = String::new();
+        /// Safetensors file with a vector for each caption, in place of a text encoder (see docs/stackgan.md); empty = none.
+        text_embeddings: String = String::new();
+        /// Numbers of a condition, which the conditioning augmentation draws for a text.
+        condition: usize = 128;
+        /// Numbers of the generator's noise.
+        noise: usize = 100;
+        /// Width of the generators: 8 times as many channels at 4x4 in stage I, 4 times as many in the middle of stage II.
+        gf_dim: usize = 128;
+        /// Width of the discriminators: channels after the first halving of the image.
+        df_dim: usize = 64;
+        /// Width of the generator of stage II; 0 = `model.gf_dim`.
+        stage2_gf_dim: usize = 0;
+        /// Width of the discriminator of stage II; 0 = `model.df_dim`.
+        stage2_df_dim: usize = 0;
+        /// Residual blocks in the middle of the generator of stage II.
+        residual_blocks: usize = 4;
+        /// Weight of the divergence of conditions from the standard normal distribution.
+        kl_weight: f64 = 2.0;
+        /// Batch norm uses the statistics of the global batch, so that any number of ranks trains as one does.
+        sync_batch_norm: bool = true;
+        flatten text: TextSettings;
+    }
+}
+
+/// Both stages, or one of them.
+pub(super) fn spec() -> TaskSpec<StackGanSettings> {
+    TaskSpec::new("stackgan", "Text-to-image: StackGAN's two stages", stackgan).validate(check)
+}
+
+impl StackGanSettings {
+    /// Whether stage I is trained, and whether stage II is.
+    fn stages(&self) -> [bool; 2] {
+        [self.stage != "2", self.stage != "1"]
+    }
+
+    /// Height and width of the images of stage I, where those of the data set are `size`.
+    fn small_size(&self, size: usize) -> usize {
+        if self.stages()[1] { size / self.upscale.max(1) } else { size }
+    }
+
+    /// Whether a text encoder is trained in this run.
+    fn learns_text(&self) -> bool {
+        [&self.stage1, &self.text_run, &self.text_embeddings, &self.text.text_weights]
+            .iter()
+            .all(|from| from.is_empty())
+    }
+
+    /// The sizes of one stage's networks.
+    fn sizes(&self, text_dim: usize, size: usize, second: bool) -> StackGanConfig {
+        let or = |own: usize, common: usize| if second && own > 0 { own } else { common };
+        StackGanConfig {
+            text_dim,
+            condition_dim: self.condition,
+            z_dim: self.noise,
+            gf_dim: or(self.stage2_gf_dim, self.gf_dim),
+            df_dim: or(self.stage2_df_dim, self.df_dim),
+            residual_blocks: self.residual_blocks,
+            stage_one_size: self.small_size(size),
+            stage_two_size: size,
+            sync_batch_norm: self.sync_batch_norm,
+        }
+    }
+
+    /// The parts of the run of the text encoder, of stage I and of stage II; those that are not trained are empty.
+    fn parts(&self) -> [[f64; 2]; 3] {
+        let text = if self.learns_text() { self.text_part } else { 0.0 };
+        match self.stages() {
+            [true, true] => [[0.0, text], [text, self.stage1_part], [self.stage1_part, 1.0]],
+            [true, false] => [[0.0, text], [text, 1.0], [1.0, 1.0]],
+            [false, _] => [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]],
+        }
+    }
+}
+
+fn check(settings: &StackGanSettings, config: &Config, relations: &mut Relations<'_>) {
+    let StackGanSettings { stage, upscale, text, .. } = settings;
+    relations.require(
+        ["1", "2", "both"].contains(&stage.as_str()),
+        "model.stage",
+        format!("model.stage = {stage:?} is none of \"1\", \"2\" and \"both\""),
+    );
+    let alone = stage == "2";
+    relations.require(
+        alone != settings.stage1.is_empty(),
+        "model.stage1",
+        match alone {
+            true => {
+                "model.stage = 2 needs model.stage1, the folder of a run that has trained stage I".to_owned()
+            }
+            false => {
+                format!("model.stage1 is for model.stage = 2; model.stage = {stage} trains stage I itself")
+            }
+        },
+    );
+    for (key, value) in [
+        ("model.condition", settings.condition),
+        ("model.noise", settings.noise),
+        ("model.gf_dim", settings.gf_dim),
+        ("model.df_dim", settings.df_dim),
+    ] {
+        relations.positive(key, value as u64);
+    }
+    relations.not_negative("model.kl_weight", settings.kl_weight);
+    let from = [
+        ("text_run", &settings.text_run),
+        ("text_embeddings", &settings.text_embeddings),
+        ("text_weights", &text.text_weights),
+    ];
+    let from: Vec<_> =
+        from.iter().filter(|(_, from)| !from.is_empty()).map(|(key, _)| format!("model.{key}")).collect();
+    relations.require(
+        from.len() < 2,
+        "model.text_run",
+        format!("{} say twice where text vectors come from", from.join(" and ")),
+    );
+    relations.require(
+        !alone || from.iter().all(|key| key == "model.text_embeddings"),
+        "model.text_run",
+        format!("model.stage1 brings its text encoder with it, so that {} is not needed", from.join(", ")),
+    );
+    let [[_, text_ends], [_, ends], _] = settings.parts();
+    relations.fraction("model.text_part", settings.text_part);
+    relations.require(
+        !settings.learns_text() || text_ends > 0.0,
+        "model.text_part",
+        "model.text_part = 0, but the text encoder comes from nowhere else".to_owned(),
+    );
+    relations.require(
+        stage != "both" || (settings.stage1_part > text_ends && settings.stage1_part < 1.0),
+        "model.stage1_part",
+        format!("model.stage1_part = {ends} is not between {text_ends}, where stage I begins, and 1"),
+    );
+    let normalise = config.data.normalise;
+    relations.require(
+        normalise == Normalise::SYMMETRIC,
+        "data.normalise",
+        format!("model.kind {} draws from -1 to 1, but data.normalise is {normalise}", config.model.kind),
+    );
+    let (size, small) = (config.model.image_size, settings.small_size(config.model.image_size));
+    let second = settings.stages()[1];
+    relations.require(
+        !second || (*upscale >= 2 && upscale.is_power_of_two() && size.is_multiple_of(*upscale)),
+        "model.upscale",
+        format!(
+            "model.upscale = {upscale} is not 2, 4 or more, by which model.image_size {size} can be divided"
+        ),
+    );
+    relations.require(
+        small >= 8 && small.is_power_of_two(),
+        "model.image_size",
+        format!("images of stage I are {small} pixels wide, which is not 8, 16, 32 or more"),
+    );
+    if small >= 8 && small.is_power_of_two() {
+        let doublings = small.ilog2() - 2;
+        relations.require(
+            (8 * settings.gf_dim).is_multiple_of(1 << doublings),
+            "model.gf_dim",
+            format!(
+                "8 times model.gf_dim {} cannot be halved {doublings} times, as stage I does",
+                settings.gf_dim
+            ),
+        );
+        let width = if settings.stage2_gf_dim > 0 { settings.stage2_gf_dim } else { settings.gf_dim };
+        let doublings = 2 + upscale.max(&1).ilog2();
+        relations.require(
+            !second || (4 * width).is_multiple_of(1 << doublings),
+            "model.stage2_gf_dim",
+            format!("4 times the width {width} of stage II's generator cannot be halved {doublings} times"),
+        );
+    }
+    settings.text.check(relations);
+}
+
+fn stackgan(setup: &mut Setup<'_>, settings: &StackGanSettings) -> Result<Training<StackGan>, TrainError> {
+    let size = setup.config().model.image_size;
+    let (small, [first, second]) = (settings.small_size(size), settings.stages());
+    let vectors = TextVectors::register(setup, settings)?;
+    let sizes = |second| settings.sizes(vectors.dim(), size, second);
+    let (one, two) = (sizes(false), sizes(true));
+    let build = |scope: &phalanx_tensor::Scope| StageOneGenerator::new(scope, &one);
+    let generator_one = match first {
+        true => setup.network("stage1_generator", build)?,
+        false => {
+            let run = std::path::Path::new(&settings.stage1);
+            setup.frozen_network_of_run("stage1_generator", run, &["stage1_generator."], build)?
+        }
+    };
+    let judge_one = match first {
+        true => Some(setup.network("stage1_discriminator", |scope| Discriminator::stage_one(scope, &one))?),
+        false => None,
+    };
+    let stage_two = match second {
+        true => Some((
+            setup.network("stage2_generator", |scope| StageTwoGenerator::new(scope, &two))?,
+            setup.network("stage2_discriminator", |scope| Discriminator::stage_two(scope, &two))?,
+        )),
+        false => None,
+    };
+    let what = match (first, second) {
+        (true, true) => format!("StackGAN: {small}x{small}, then {size}x{size}"),
+        (true, false) => format!("StackGAN's stage I at {small}x{small}"),
+        (false, _) => format!("StackGAN's stage II at {size}x{size} over a stage I at {small}x{small}"),
+    };
+    let description = format!("{what}, {}", vectors.describe());
+    let learns_text = vectors.learns();
+    let gan =
+        StackGan::new(vectors, generator_one, (judge_one, stage_two), &one, (small, settings.kl_weight));
+    let mut training = Training::new(description, gan);
+    let [of_text, of_one, of_two] = settings.parts();
+    if learns_text {
+        training = training.phase("text", ["text"], StackGan::learn_text).during(of_text[0], of_text[1]);
+    }
+    let measures = ["real", "wrong", "fake", "diversity"];
+    let stages = [(Stage::One, "stage1", of_one), (Stage::Two, "stage2", of_two)];
+    let stages = stages.into_iter().filter(|(stage, ..)| [first, second][usize::from(*stage == Stage::Two)]);
+    let mut evaluated = Vec::new();
+    for (stage, name, [from, to]) in stages.clone() {
+        let [judge, maker] = ["discriminator", "generator"].map(|network| format!("{name}_{network}"));
+        training = training
+            .phase(&judge, [judge.as_str()], move |gan: &StackGan, step| gan.discriminate(step, stage))
+            .measures(measures)
+            .watched(["diversity"])
+            .during(from, to)
+            .phase(&maker, [maker.as_str()], move |gan: &StackGan, step| gan.generate(step, stage))
+            .measures(["adversarial", "kl"])
+            .watched([])
+            .during(from, to);
+        evaluated
+            .extend(["discriminator_loss", "generator_loss", "matched"].map(|what| format!("{name}_{what}")));
+    }
+    let stages: Vec<Stage> = stages.map(|(stage, ..)| stage).collect();
+    let names: Vec<&str> = evaluated.iter().map(String::as_str).collect();
+    let training = training.evaluate(names, move |gan: &StackGan, step| {
+        let measured = stages.iter().map(|stage| gan.evaluate(step, *stage));
+        Ok(measured.collect::<Result<Vec<_>, _>>()?.concat())
+    });
+    let training = training.sample(StackGan::sample);
+    Ok(if second { training.panels(StackGan::both_stages) } else { training })
+}

@@ -1,0 +1,232 @@
+//! The losses of StackGAN's phases, and its pictures.
+
+use candle_core::{DType, Shape, Tensor};
+use phalanx_models::stackgan::{
+    Discriminator, Generated, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
+};
+use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
+use phalanx_tensor::{Tape, Value, ops};
+
+use super::vectors::TextVectors;
+use phalanx_trainer::engine::{Loss, Measure, Step, TrainError, number};
+
+/// Pictures that are drawn at a time.
+const AT_A_TIME: usize = 64;
+
+/// One of the two stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    One,
+    Two,
+}
+
+/// The networks of a training: those of stage I, of which the discriminator is there while that stage is trained, and of stage II.
+pub(super) struct StackGan {
+    vectors: TextVectors,
+    generator_one: StageOneGenerator,
+    judge_one: Option<Discriminator>,
+    stage_two: Option<(StageTwoGenerator, Discriminator)>,
+    z_dim: usize,
+    condition_dim: usize,
+    /// Height and width of the images of stage I.
+    small: usize,
+    kl_weight: f64,
+}
+
+/// Text vectors, noise, and the noise of each stage's condition.
+struct Inputs {
+    text: Value,
+    noise: Value,
+    conditions: [Value; 2],
+}
+
+/// What the generators make: of both stages, if there are two.
+struct Made {
+    small: Generated,
+    large: Option<Generated>,
+}
+
+impl StackGan {
+    pub(super) fn new(
+        vectors: TextVectors,
+        generator_one: StageOneGenerator,
+        (judge_one, stage_two): (Option<Discriminator>, Option<(StageTwoGenerator, Discriminator)>),
+        sizes: &StackGanConfig,
+        (small, kl_weight): (usize, f64),
+    ) -> Self {
+        let (z_dim, condition_dim) = (sizes.z_dim, sizes.condition_dim);
+        Self { vectors, generator_one, judge_one, stage_two, z_dim, condition_dim, small, kl_weight }
+    }
+
+    /// The contrastive loss of captions and images, as large as those of stage I.
+    pub(super) fn learn_text(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+        let images = self.images(step, Stage::One)?;
+        Ok(self.vectors.contrastive_loss(step, &images)?.into())
+    }
+
+    /// The discriminator's loss in a stage, with its parts, and how different generated images are beside real ones.
+    pub(super) fn discriminate(&self, step: &Step<'_>, stage: Stage) -> Result<Loss, TrainError> {
+        let real = self.images(step, stage)?;
+        let made = self.make(step, stage)?;
+        let (condition, fake) = (made.condition.mu.detach(), made.image.detach());
+        let wrong = conditions_of_next(step.tape, &condition)?;
+        let (images, pairs) = ((&real, &fake), (&condition, wrong.as_ref()));
+        let losses = discriminator_loss(step.tape, self.judge(stage)?, images, pairs, counts(step))?;
+        let diversity = step.diversity(&fake, &real)?;
+        let of_wrong = losses.wrong.as_ref().map_or_else(|| Ok(0.0.into()), Measure::of)?;
+        let (of_real, of_fake) = (Measure::of(&losses.real)?, Measure::of(&losses.fake)?);
+        Ok(Loss::new(losses.total, [of_real, of_wrong, of_fake, diversity]))
+    }
+
+    /// The generator's loss in a stage, with its parts.
+    pub(super) fn generate(&self, step: &Step<'_>, stage: Stage) -> Result<Loss, TrainError> {
+        let made = self.make(step, stage)?;
+        let shown = made.condition.mu.detach();
+        let judge = self.judge(stage)?;
+        let losses = generator_loss(step.tape, judge, &made, &shown, self.kl_weight, counts(step))?;
+        Ok(Loss::new(losses.total, [Measure::of(&losses.adversarial)?, Measure::of(&losses.kl)?]))
+    }
+
+    /// Both losses of a stage on the test split, and for how many real images their own text seems to fit better than that of the
+    /// next image.
+    pub(super) fn evaluate(&self, step: &Step<'_>, stage: Stage) -> Result<[f64; 3], TrainError> {
+        let (tape, judge) = (step.tape, self.judge(stage)?);
+        let real = self.images(step, stage)?;
+        let made = self.make(step, stage)?;
+        let (condition, fake) = (made.condition.mu.detach(), made.image.detach());
+        let wrong = conditions_of_next(tape, &condition)?;
+        let pairs = (&condition, wrong.as_ref());
+        let of_judge = discriminator_loss(tape, judge, (&real, &fake), pairs, counts(step))?;
+        let of_maker = generator_loss(tape, judge, &made, &condition, self.kl_weight, counts(step))?;
+        let mut matched = 0.0;
+        if let Some(wrong) = wrong {
+            let features = judge.features(tape, &real)?;
+            let logits = |condition: &Value| -> Result<Vec<f32>, TrainError> {
+                Ok(judge.logits(tape, &features, condition)?.to_host()?.to_dtype(DType::F32)?.to_vec1()?)
+            };
+            let rows = logits(&condition)?.into_iter().zip(logits(&wrong)?).zip(step.batch.weights());
+            let right = rows.filter(|((own, other), _)| own > other);
+            matched = right.map(|(_, weight)| f64::from(*weight)).sum();
+        }
+        Ok([number(&of_judge.total)?, number(&of_maker.total)?, matched])
+    }
+
+    /// Pictures for prompts, of the last stage that there is.
+    pub(super) fn sample(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Vec<Vec<f32>>, TrainError> {
+        let mut pictures = Vec::with_capacity(prompts.len() * columns);
+        for made in self.draw(tape, prompts, columns) {
+            let Made { small, large } = made?;
+            pictures.extend(flat(&large.unwrap_or(small).image)?);
+        }
+        Ok(pictures)
+    }
+
+    /// For each picture that of stage I, enlarged, and the one that stage II has made of it.
+    pub(super) fn both_stages(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Vec<Vec<f32>>, TrainError> {
+        let mut pictures = Vec::with_capacity(2 * prompts.len() * columns);
+        for made in self.draw(tape, prompts, columns) {
+            let Made { small, large } = made?;
+            let large = large.unwrap_or_else(|| small.clone()).image;
+            let factor = large.dims()[2] / self.small;
+            let small = ops::upsample_nearest2d(tape, &small.image, factor)?;
+            pictures.extend(
+                flat(&small)?.into_iter().zip(flat(&large)?).flat_map(|(small, large)| [small, large]),
+            );
+        }
+        Ok(pictures)
+    }
+
+    /// The batch's images, in the size of a stage.
+    fn images(&self, step: &Step<'_>, stage: Stage) -> Result<Value, TrainError> {
+        let images = step.value("images")?;
+        let factor = images.dims().last().copied().unwrap_or(1) / self.small.max(1);
+        if stage == Stage::Two || factor <= 1 {
+            return Ok(images);
+        }
+        Ok(ops::avg_pool2d(step.tape, &images, ops::PoolOptions::new(factor, factor, 0), false)?)
+    }
+
+    /// Images of a stage for the batch's texts. All phases of a step make the same.
+    fn make(&self, step: &Step<'_>, stage: Stage) -> Result<Generated, TrainError> {
+        let condition = |name: &str| step.shared_normal(name, &[self.condition_dim]);
+        let inputs = Inputs {
+            text: self.vectors.vectors(step.tape, step.texts("captions")?)?,
+            noise: step.shared_normal("noise", &[self.z_dim])?,
+            conditions: [condition("condition of stage I")?, condition("condition of stage II")?],
+        };
+        let Made { small, large } = self.run(step.tape, &inputs, stage)?;
+        Ok(large.unwrap_or(small))
+    }
+
+    /// Runs the generators up to a stage.
+    fn run(&self, tape: &Tape, inputs: &Inputs, stage: Stage) -> Result<Made, TrainError> {
+        let Inputs { text, noise, conditions: [one, two] } = inputs;
+        let small = self.generator_one.forward(tape, text, noise, one)?;
+        let large = match (&self.stage_two, stage) {
+            (Some((generator, _)), Stage::Two) => {
+                Some(generator.forward(tape, &small.image.detach(), text, two)?)
+            }
+            _ => None,
+        };
+        Ok(Made { small, large })
+    }
+
+    /// What the generators make for prompts, `columns` for each, some prompts at a time; the noise is the same for each of them, so
+    /// that what differs between them is the text.
+    fn draw<'a>(
+        &'a self,
+        tape: &'a Tape,
+        prompts: &'a [String],
+        columns: usize,
+    ) -> impl Iterator<Item = Result<Made, TrainError>> + 'a {
+        let stage = if self.stage_two.is_some() { Stage::Two } else { Stage::One };
+        prompts.chunks((AT_A_TIME / columns.max(1)).max(1)).map(move |prompts| {
+            let normal = |name: &str, width: usize| -> Result<Value, TrainError> {
+                let (key, shape) = (tape.session().key.stream(name), Shape::from((columns, width)));
+                let one = tape.backend().gaussian_noise(key, 0, &shape, tape.session().precision.dtype())?;
+                let one = Value::constant(one);
+                Ok(ops::cat(tape, &vec![&one; prompts.len()], 0)?)
+            };
+            let captions: Vec<String> =
+                prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt.clone(), columns)).collect();
+            let inputs = Inputs {
+                text: self.vectors.vectors(tape, &captions)?,
+                noise: normal("noise", self.z_dim)?,
+                conditions: [
+                    normal("condition of stage I", self.condition_dim)?,
+                    normal("condition of stage II", self.condition_dim)?,
+                ],
+            };
+            self.run(tape, &inputs, stage)
+        })
+    }
+
+    fn judge(&self, stage: Stage) -> Result<&Discriminator, TrainError> {
+        let judge = match stage {
+            Stage::One => self.judge_one.as_ref(),
+            Stage::Two => self.stage_two.as_ref().map(|(_, judge)| judge),
+        };
+        judge.ok_or_else(|| TrainError::Setup(format!("there is no discriminator of stage {stage:?}")))
+    }
+}
+
+/// How much the samples of a step count.
+fn counts<'a>(step: &Step<'a>) -> SampleWeights<'a> {
+    SampleWeights { weights: step.batch.weights(), sum: step.sum }
+}
+
+/// Each image's numbers.
+fn flat(images: &Value) -> Result<Vec<Vec<f32>>, TrainError> {
+    let images: Tensor = images.to_host()?.to_dtype(DType::F32)?;
+    Ok(images.flatten_from(1)?.to_vec2()?)
+}

@@ -1,0 +1,101 @@
+//! Where the vectors of texts come from: a text encoder that is trained first, one that was trained before, or a file.
+
+use std::path::Path;
+
+use phalanx_models::{Clip, ClipTextEncoder, ImageTowerConfig};
+use phalanx_tensor::{Tape, Value, ops};
+
+use super::StackGanSettings;
+use super::embeddings::Embeddings;
+use crate::tasks::text::Texts;
+use phalanx_trainer::engine::{Setup, Step, TrainError};
+
+/// What makes vectors of captions.
+pub(super) struct TextVectors {
+    source: Source,
+    dim: usize,
+}
+
+enum Source {
+    /// An encoder, with the image tower that it is trained with.
+    Learnt(Box<Clip>, Texts),
+    /// An encoder that stays as it is.
+    Fixed(ClipTextEncoder, Texts),
+    /// No encoder.
+    Read(Embeddings),
+}
+
+impl TextVectors {
+    /// Registers the network `text`, unless the vectors are read from a file.
+    pub(super) fn register(setup: &mut Setup<'_>, settings: &StackGanSettings) -> Result<Self, TrainError> {
+        if !settings.text_embeddings.is_empty() {
+            let read = Embeddings::open(Path::new(&settings.text_embeddings))?;
+            return Ok(Self { dim: read.dim(), source: Source::Read(read) });
+        }
+        let texts = Texts::new(&settings.text)?;
+        let config = texts.encoder().clone();
+        let of_run = [&settings.stage1, &settings.text_run].into_iter().find(|run| !run.is_empty());
+        let source = match of_run {
+            Some(run) => {
+                // A run of `clip` has the encoder's own names.
+                let prefixes = ["text.", ""];
+                let build = |scope: &phalanx_tensor::Scope| ClipTextEncoder::new(scope, &config);
+                let encoder = setup.frozen_network_of_run("text", Path::new(run), &prefixes, build)?;
+                Source::Fixed(encoder, texts)
+            }
+            None if !settings.text.text_weights.is_empty() => {
+                Source::Fixed(texts.register_frozen(setup, "text")?, texts)
+            }
+            None => {
+                let tower = ImageTowerConfig::default();
+                let clip = setup.network("text", |scope| Clip::new(scope, &config, &tower))?;
+                Source::Learnt(Box::new(clip), texts)
+            }
+        };
+        Ok(Self { source, dim: config.embed })
+    }
+
+    /// Elements of a vector.
+    pub(super) fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Whether the encoder is trained in this run.
+    pub(super) fn learns(&self) -> bool {
+        matches!(self.source, Source::Learnt(..))
+    }
+
+    /// Where the vectors come from, in words.
+    pub(super) fn describe(&self) -> String {
+        let dim = self.dim;
+        match &self.source {
+            Source::Learnt(..) => format!("texts by an encoder of its own to {dim} numbers"),
+            Source::Fixed(..) => format!("texts by a trained encoder to {dim} numbers"),
+            Source::Read(read) => format!("texts by {} vectors of {dim} numbers", read.len()),
+        }
+    }
+
+    /// The vectors of captions, [N, dim]. Those of an encoder have the length √dim, so that their elements are about 1; what
+    /// makes conditions of them does not change them.
+    pub(super) fn vectors(&self, tape: &Tape, captions: &[String]) -> Result<Value, TrainError> {
+        let (encoder, texts) = match &self.source {
+            Source::Learnt(clip, texts) => (clip.text(), texts),
+            Source::Fixed(encoder, texts) => (encoder, texts),
+            Source::Read(read) => {
+                return Ok(Value::constant(tape.backend().from_host(&read.vectors(captions)?)?));
+            }
+        };
+        let features = encoder.forward(tape, &texts.encode(captions)?)?.pooled;
+        let unit = ops::l2_normalise(tape, &features)?;
+        Ok(ops::scale(tape, &unit, (self.dim as f64).sqrt())?.detach())
+    }
+
+    /// CLIP's loss of a batch's captions and images.
+    pub(super) fn contrastive_loss(&self, step: &Step<'_>, images: &Value) -> Result<Value, TrainError> {
+        let Source::Learnt(clip, texts) = &self.source else {
+            return Err(TrainError::Setup("the text encoder of this training is not learnt".to_owned()));
+        };
+        let ids = texts.encode(step.texts("captions")?)?;
+        Ok(clip.forward(step.tape, images, &ids)?.loss(step.tape, step.over()?)?)
+    }
+}

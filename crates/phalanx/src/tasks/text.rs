@@ -1,0 +1,181 @@
+//! Captions as token ids, and the text encoder that reads them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{Device, Tensor};
+use phalanx_data::ClipTokenizer;
+use phalanx_models::clip::openai_names;
+use phalanx_models::{ClipTextConfig, ClipTextEncoder};
+use phalanx_tensor::io::load_weights;
+use phalanx_tensor::{Param, ParamStore, Scope, TensorError};
+
+use phalanx_trainer::config::Relations;
+use phalanx_trainer::engine::{Setup, TrainError};
+
+phalanx_trainer::settings! {
+    /// The settings of a text encoder.
+    pub(super) struct TextSettings {
+        /// Text encoder: width of the feature of a text; for `clip` that of the images as well.
+        embed: usize = 64;
+        /// Text encoder: width of the transformer.
+        text_width: usize = 64;
+        /// Text encoder: number of layers.
+        text_layers: usize = 2;
+        /// Text encoder: number of attention heads.
+        text_heads: usize = 4;
+        /// Text encoder: different tokens, the most frequent of CLIP's 49408; at least 514.
+        text_vocab: usize = 4096;
+        /// Text encoder: tokens in a caption, begin and end marks counted.
+        text_context: usize = 32;
+        /// Safetensors file with CLIP text weights (openai's or Hugging Face's names); empty = train from scratch.
+        text_weights: String = String::new();
+    }
+}
+
+impl TextSettings {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.positive("model.embed", self.embed as u64);
+        relations.positive("model.text_width", self.text_width as u64);
+        relations.positive("model.text_layers", self.text_layers as u64);
+        relations.positive("model.text_heads", self.text_heads as u64);
+        let (width, heads) = (self.text_width, self.text_heads.max(1));
+        relations.require(
+            width.is_multiple_of(heads),
+            "model.text_width",
+            format!("model.text_width {width} is not a multiple of model.text_heads {heads}"),
+        );
+        relations.require(
+            (514..=49408).contains(&self.text_vocab),
+            "model.text_vocab",
+            format!("model.text_vocab {} is not in 514..=49408", self.text_vocab),
+        );
+        relations.require(
+            self.text_context >= 4,
+            "model.text_context",
+            format!("model.text_context {} is not at least 4", self.text_context),
+        );
+    }
+}
+
+/// How many captions are kept as ids; a data set's captions are few and come again and again.
+const KEPT: usize = 1 << 16;
+
+/// Turns captions into token ids for the text encoder.
+pub(super) struct Texts {
+    tokenizer: ClipTokenizer,
+    config: ClipTextConfig,
+    weights: String,
+    known: Mutex<BTreeMap<String, Vec<u32>>>,
+}
+
+impl Texts {
+    pub(super) fn new(settings: &TextSettings) -> Result<Self, TrainError> {
+        let tokenizer = ClipTokenizer::with_vocab(settings.text_vocab)?;
+        let config = ClipTextConfig {
+            context: settings.text_context,
+            vocab: tokenizer.vocab(),
+            width: settings.text_width,
+            heads: settings.text_heads,
+            layers: settings.text_layers,
+            embed: settings.embed,
+        };
+        Ok(Self { tokenizer, config, weights: settings.text_weights.clone(), known: Mutex::default() })
+    }
+
+    /// Registers a model with the text encoder in it, the names of whose parameters begin with `prefix`, and has the
+    /// configured weights read into that, if there are any.
+    pub(super) fn register<N>(
+        &self,
+        setup: &mut Setup<'_>,
+        prefix: &str,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        match self.weights.is_empty() {
+            true => setup.model(build),
+            false => setup.model_from(|store| self.load_weights(store, prefix), build),
+        }
+    }
+
+    /// Registers the text encoder as a network of this name that is not learnt, with the configured weights.
+    pub(super) fn register_frozen(
+        &self,
+        setup: &mut Setup<'_>,
+        name: &str,
+    ) -> Result<ClipTextEncoder, TrainError> {
+        let prefix = format!("{name}.");
+        setup.frozen_network_from(
+            name,
+            |store| self.load_weights(store, &prefix),
+            |scope| ClipTextEncoder::new(scope, &self.config),
+        )
+    }
+
+    /// Registers one of several networks, as [`Texts::register`] does the only one.
+    pub(super) fn register_network<N>(
+        &self,
+        setup: &mut Setup<'_>,
+        name: &str,
+        prefix: &str,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        match self.weights.is_empty() {
+            true => setup.network(name, build),
+            false => setup.network_from(name, |store| self.load_weights(store, prefix), build),
+        }
+    }
+
+    /// The text encoder's settings.
+    pub(super) fn encoder(&self) -> &ClipTextConfig {
+        &self.config
+    }
+
+    /// Token ids `[N, context]` of captions. What is too long for the context is cut off at its end.
+    pub(super) fn encode(&self, captions: &[String]) -> Result<Tensor, TrainError> {
+        let context = self.config.context;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ids: Vec<u32> = Vec::with_capacity(captions.len() * context);
+        for caption in captions {
+            if !known.contains_key(caption) {
+                if known.len() >= KEPT {
+                    known.clear();
+                }
+                known.insert(caption.clone(), self.tokenizer.encode_truncated(caption, context));
+            }
+            ids.extend(known.get(caption).into_iter().flatten());
+        }
+        Ok(Tensor::from_vec(ids, (captions.len(), context), &Device::Cpu)?)
+    }
+
+    /// Loads the configured weights into the encoder whose parameters' names begin with `prefix`.
+    fn load_weights(&self, store: &ParamStore, prefix: &str) -> Result<(), TrainError> {
+        let path = Path::new(&self.weights);
+        let named = openai_names(load_weights(path)?)?;
+        let named: Vec<_> =
+            named.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)).collect();
+        let of_encoder = |name: &&str| {
+            let rest = name.strip_prefix(prefix);
+            rest.is_some_and(|rest| !rest.starts_with("visual.") && rest != "logit_scale")
+        };
+        let wanted = store.params().iter().map(Param::name).filter(of_encoder);
+        let missing: Vec<&str> =
+            wanted.filter(|name| !named.iter().any(|(known, _)| known == name)).collect();
+        let problem = |problem: String| {
+            TrainError::Setup(format!("settings.text_weights {}: {problem}", path.display()))
+        };
+        if let Some(first) = missing.first() {
+            return Err(problem(format!("{first} and {} others are missing", missing.len() - 1)));
+        }
+        let report = store.load_state_dict(named.iter().map(|(name, tensor)| (name.as_str(), tensor)));
+        let report = report.map_err(|error| {
+            problem(format!("{error}; settings.text_* and model.embed must be those of the weights"))
+        })?;
+        match report.unexpected.first() {
+            Some(name) => {
+                Err(problem(format!("{name} is not in this text encoder; model.text_layers may be too few")))
+            }
+            None => Ok(()),
+        }
+    }
+}

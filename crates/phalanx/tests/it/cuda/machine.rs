@@ -1,0 +1,77 @@
+//! Which device is taken, and what the doctor says of it.
+
+use std::process::Command;
+
+use super::place::{DEVICES, Place};
+
+#[test]
+fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
+    let Some(place) = Place::new() else { return };
+    let text = place.succeed("train tiny --steps 1 --set train.ranks=1 --out auto");
+    assert!(text.contains("GPU 0, software GPU 0"), "{text}");
+    let error = place.fail("train tiny --steps 1 --ranks 2 --set train.device=cuda --out two");
+    assert!(error.contains("this host has one GPU, and rank 1"), "{error}");
+    let output =
+        place.command("train tiny --steps 1 --ranks 2 --out auto-two").output().expect("phalanx runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("CPU, as rank 1 has no GPU: this host has one GPU"), "{text}");
+    // What NCCL does not do is done on processors, or refused.
+    for (setting, why) in [
+        (
+            "codec.kind=lossless",
+            "codec.kind = \"lossless\" encodes gradients on the processor; on GPUs there is bf16, int8",
+        ),
+        ("comm.algorithm=ring", "comm.algorithm = \"ring\", and NCCL chooses the way itself"),
+    ] {
+        let line = format!("train tiny --steps 1 --set train.ranks=2 --set {setting}");
+        let text = place.succeed(&format!("{line} --out {setting}"));
+        assert!(text.contains(&format!("CPU, as {why}")), "{text}");
+        let error = place.fail(&format!("{line} --set train.device=cuda --out {setting}-cuda"));
+        assert!(error.contains(why), "{error}");
+    }
+    // A launcher that shows each rank a GPU of its own, and one that shows all the same.
+    let shared = "train tiny --steps 1 --ranks 2 --out shared";
+    let output = place.command(shared).env("CUDA_VISIBLE_DEVICES", "0").output().expect("phalanx runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("CPU, as ranks 0 and 1 would share a GPU"), "{text}");
+}
+
+#[test]
+fn without_a_driver_the_processor_trains_and_a_gpu_is_an_error_with_names() {
+    if phalanx_cuda::libraries::Library::Driver.find().is_ok() {
+        println!("skipped: this machine has a driver");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |line: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        command.args(line.split(' ')).current_dir(folder.path()).output().expect("phalanx runs")
+    };
+    let output = run("train tiny --steps 1 --set train.ranks=1 --set train.device=cuda --out gpu");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    assert!(error.contains("the CUDA driver") && error.contains("libcuda.so.1"), "{error}");
+    let output = run("train tiny --steps 1 --set train.ranks=1 --out auto");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && text.contains("CPU, as the CUDA driver is not there"), "{text}");
+}
+
+#[test]
+fn the_doctor_examines_gpus_and_libraries() {
+    let Some(place) = Place::new() else { return };
+    let text = place.command("doctor").env(DEVICES, "2").output().expect("phalanx runs");
+    assert!(text.status.success(), "{text:?}");
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    for expected in [
+        "cuDNN      9.10.2 (libcudnn.so)",
+        "software GPU 0",
+        "compute capability 9.0",
+        "self-test passed",
+        "NCCL       2.",
+        "link       ",
+        "to hosts   ",
+    ] {
+        assert!(text.contains(expected), "no `{expected}` in:\n{text}");
+    }
+}

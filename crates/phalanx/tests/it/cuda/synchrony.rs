@@ -1,0 +1,150 @@
+//! Ranks with a GPU each that do not take every step together.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::place::{DEVICES, Place, agree_on, column, goes_on_bit_for_bit, losses};
+use crate::victims::{kill, ranks_of};
+
+/// What of a run on 2 GPUs goes by a strategy.
+fn on_two(line: &str) -> String {
+    format!(
+        "train tiny --set train.ranks=2 --set train.threads=1 --set log.every=1 --set train.device=cuda {line}"
+    )
+}
+
+/// A run of twelve steps that is evaluated after every four knows the test split better and better.
+fn assert_learns(place: &Place, run: &str) {
+    let (steps, tests) = (column(&place.run(run), "loss"), column(&place.run(run), "test_loss"));
+    assert_eq!((steps.len(), tests.len()), (12, 3), "{run}");
+    assert!(tests[2] < 0.98 * tests[0], "{run}: {tests:?}");
+}
+
+#[test]
+fn ranks_that_meet_from_time_to_time_train_as_on_the_processor() {
+    let Some(place) = Place::anywhere() else { return };
+    let averages = "--set train.ema=0.9 --set train.clip_norm=1 --set eval.every=3";
+    agree_on(
+        &place,
+        2,
+        &format!("tiny --steps 5 --strategy post-local-sgd --set sync.start=2 --set sync.every=2 {averages}"),
+        1e-4,
+    );
+    let streaming = "--strategy diloco --set sync.every=2 --set sync.fragments=2 --set sync.overlap=1";
+    agree_on(&place, 4, &format!("tiny --steps 5 {streaming}"), 1e-4);
+    agree_on(
+        &place,
+        2,
+        "tiny --steps 5 --strategy local-sgd --set sync.every=2 --set train.precision=bf16",
+        2e-2,
+    );
+    if !place.has(2) {
+        return;
+    }
+    // Rounded sums, of which one is under way when the run is interrupted.
+    goes_on_bit_for_bit(&place, &on_two(&format!("{streaming} --set sync.outer_bf16=true")));
+}
+
+#[test]
+fn neighbours_average_what_gpus_compute() {
+    let Some(place) = Place::anywhere() else { return };
+    let averages = "--set train.ema=0.9 --set eval.every=3";
+    agree_on(&place, 2, &format!("tiny --steps 5 --strategy d-psgd {averages}"), 1e-4);
+    agree_on(&place, 4, "tiny --steps 5 --strategy sgp --set sync.topology=exponential", 1e-4);
+    agree_on(&place, 2, "tiny --steps 5 --strategy d-psgd --set train.precision=bf16", 2e-2);
+    if !place.has(2) {
+        return;
+    }
+    goes_on_bit_for_bit(&place, &on_two("--strategy sgp"));
+    // Whose average comes when is not the same in every run: it learns, and goes on from what was saved.
+    let random = on_two("--strategy ad-psgd --set optim.lr=0.002 --set eval.every=4");
+    place.succeed(&format!("{random} --steps 8 --out random"));
+    place.succeed(&format!("{random} --steps 12 --out random --resume"));
+    assert_learns(&place, "random");
+}
+
+#[test]
+fn servers_update_what_gpus_compute_with() {
+    let Some(place) = Place::anywhere() else { return };
+    let averages = "--set train.ema=0.9 --set train.clip_norm=1 --set eval.every=3";
+    // Servers of their own have no GPU.
+    let apart = "--strategy ps-bsp --set sync.servers=1";
+    agree_on(&place, 2, &format!("tiny --steps 5 {apart} {averages}"), 1e-4);
+    agree_on(&place, 2, "tiny --steps 5 --strategy ps-bsp --set train.precision=bf16", 2e-2);
+    agree_on(
+        &place,
+        2,
+        "tiny --steps 5 --strategy ps-bsp --set codec.kind=int8 --set codec.weights=int8",
+        1e-3,
+    );
+    if !place.has(2) {
+        return;
+    }
+    goes_on_bit_for_bit(&place, &on_two("--strategy ps-bsp --set train.accumulate=2"));
+    // `whole` has pushed and pulled; here gradients are summed, and every GPU updates.
+    place.succeed(&on_two("--strategy ddp --set train.accumulate=2 --steps 5 --out summed"));
+    let [pulled, summed] = ["whole", "summed"].map(|run| losses(&place.run(run)));
+    for (a, b) in summed.iter().zip(&pulled) {
+        assert!((a - b).abs() <= 1e-5 * a.abs(), "{summed:?} and {pulled:?}");
+    }
+    for strategy in ["ps-ssp --set train.clip_norm=1", "ps-asp --set sync.compensation=0.1"] {
+        let line =
+            format!("--strategy {strategy} --set optim.lr=0.002 --set eval.every=4 --steps 12 --out apart");
+        place.succeed(&on_two(&line));
+        assert_learns(&place, "apart");
+        fs::remove_dir_all(place.run("apart")).expect("removes");
+    }
+}
+
+#[test]
+fn those_who_are_left_go_on_with_their_gpus() {
+    let Some(place) = Place::new() else { return };
+    for (strategy, ranks) in [("d-psgd", 3), ("ps-asp --set sync.servers=1", 2)] {
+        let small =
+            "--set model.kind=mlp --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8";
+        let slow = (0..ranks).map(|rank| format!("rank={rank},ms=20")).collect::<Vec<_>>().join(";");
+        let line = format!(
+            "train tiny --steps 30 {small} --set train.ranks={ranks} --set train.threads=1 --set log.every=1 --set eval.every=10 \
+             --set train.device=cuda --set sync.min_workers=1 --set train.global_batch=12 --strategy {strategy} --out left \
+             --set chaos.delay={slow}"
+        );
+        let mut running = place.command(&line);
+        running.env(DEVICES, ranks.to_string()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let running = running.spawn().expect("phalanx runs");
+        let lines = || {
+            let lines = fs::read_to_string(place.run("left").join("metrics.jsonl"));
+            lines.map_or(0, |lines| lines.lines().count())
+        };
+        let begun = Instant::now();
+        while lines() < 3 {
+            assert!(begun.elapsed() < Duration::from_secs(240), "three steps of {strategy}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The last worker; a server comes after it.
+        kill(ranks_of(&running)[ranks - 1]);
+        let output = running.wait_with_output().expect("phalanx ends");
+        assert!(output.status.success(), "{strategy}: {}", String::from_utf8_lossy(&output.stderr));
+        let summary = fs::read(place.run("left").join("summary.json")).expect("reads");
+        let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+        assert_eq!(summary["dead"][0]["rank"].as_u64(), Some(ranks as u64 - 1), "{strategy}");
+        let seen = column(&place.run("left"), "loss");
+        assert!(seen.len() == 30 && seen.iter().all(|loss| loss.is_finite()), "{strategy}: {seen:?}");
+        fs::remove_dir_all(place.run("left")).expect("removes");
+    }
+}
+
+#[test]
+fn what_ranks_that_are_apart_cannot_do_on_gpus_is_refused_by_name() {
+    let Some(place) = Place::anywhere() else { return };
+    for (strategy, setting, why) in [
+        ("local-sgd", "train.graphs=true", "local-sgd computes other things from step to step"),
+        ("ps-asp", "train.offload=parameters", "ps-asp has parameters where they are computed with"),
+    ] {
+        let line = format!("--strategy {strategy} --set {setting} --steps 1 --out refused");
+        let error = place.fail(&on_two(&line));
+        assert!(error.contains(why), "{error}");
+    }
+}

@@ -1,0 +1,49 @@
+//! The program, its tasks, and everything that needs them, in one test program.
+
+mod victims;
+
+mod checkpoints;
+mod cli;
+mod codecs;
+mod config;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(unix)]
+mod dashboard;
+mod datasets;
+#[cfg(target_os = "linux")]
+mod deaths;
+#[cfg(target_os = "linux")]
+mod diagnose;
+mod diffusers;
+mod diffusion;
+mod diffusion_program;
+mod doctor;
+#[cfg(target_os = "linux")]
+mod elastic;
+#[cfg(target_os = "linux")]
+mod elastic_launched;
+#[cfg(target_os = "linux")]
+mod hosts;
+mod launchers;
+mod logical_ranks;
+mod matrix;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod own_training;
+mod pages;
+mod plan;
+#[cfg(target_os = "linux")]
+mod pods;
+mod precision;
+mod quality;
+mod replicas;
+mod requests;
+mod slurm;
+mod stackgan;
+mod sweep;
+mod synchrony;
+mod traces;
+mod train;
+#[cfg(target_os = "linux")]
+mod two_hosts;

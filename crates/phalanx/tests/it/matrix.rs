@@ -1,0 +1,277 @@
+//! Every strategy, on any number of ranks, gives the losses of one rank with the same global batch.
+//!
+//! A cell of the matrix is a whole training through the engine, its ranks threads of this process: the real models with
+//! averaged weights, clipping by the global norm, weight decay of matrices only, a schedule, and epochs whose last batch has
+//! too few images for every rank to get one. Compared are the loss, the measures and the gradient's norm of every step, and
+//! what the averaged weights reach on the test split. One rank's curve is trained once for all cells that need it.
+//!
+//! The residual network's activations have kinks. Now and then rounding decides on which side of one an activation is, which
+//! moves a gradient at once, and every loss after it. So its first steps are compared with those of one rank, an epoch with its
+//! small last batch and the step after it, at a rate at which a slightly wrong gradient shows in these losses (there is
+//! a test of that), and all steps, to the bit, with those of `ddp` on as many ranks.
+//!
+//! `cargo test` runs a few cells of each preset; the others are ignored for their length (`cargo xtask test --full`).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use phalanx_run::RunFolder;
+use phalanx_run::StopFlag;
+use phalanx_trainer::engine::{Event, Observer, StepReport, World, train, train_replicas};
+
+const STEPS: usize = 20;
+
+/// How far the residual network's first losses and norms may be from those of one rank.
+const RESNET_TOLERANCES: [(f64, f64); 4] = [(1e-5, 2e-5), (1e-4, 1e-3), (1e-3, 0.02), (3e-3, 0.05)];
+
+/// What is trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Model {
+    /// With synchronised batch norm: statistics of the global micro-batch.
+    ResNet18,
+    /// With noise drawn by sample and two terms of the loss.
+    Cvae,
+}
+
+/// The element type that is computed in; a new one is a variant, its settings, and its tolerance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Precision {
+    F32,
+    Bf16,
+}
+
+impl Precision {
+    const ALL: [Self; 2] = [Self::F32, Self::Bf16];
+
+    fn settings(self) -> &'static str {
+        match self {
+            Self::F32 => "",
+            Self::Bf16 => "train.precision=bf16",
+        }
+    }
+
+    /// How far losses may be from those of one rank, relatively.
+    fn tolerance(self) -> f64 {
+        match self {
+            Self::F32 => 1e-5,
+            // Sums in another order may round the other way: 2⁻⁸ apart.
+            Self::Bf16 => 0.03,
+        }
+    }
+}
+
+/// What one rank's curve depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Case {
+    model: Model,
+    precision: Precision,
+    /// Every so many-th block is recomputed in backward; 0 = none.
+    recompute: usize,
+    accumulate: usize,
+}
+
+/// A whole training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Cell {
+    case: Case,
+    strategy: &'static str,
+    ranks: usize,
+}
+
+/// What is compared: a row for every step, and one for the test split.
+type Curve = Vec<Row>;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    /// The loss and the measures.
+    measured: Vec<f64>,
+    /// The gradient's norm, but for the test split.
+    norm: Option<f64>,
+}
+
+impl Cell {
+    fn settings(self) -> Vec<String> {
+        let Self { case: Case { model, precision, recompute, accumulate }, strategy, ranks } = self;
+        // Ten images are no multiple of three or four ranks, nor five of two; the last step of an epoch has three, spread over
+        // the ranks or padded. Messages are small, so that there are many.
+        let common = "train.global_batch=10 train.bucket_kib=32 data.images=23 data.test_images=9 data.flip=true \
+            train.threads=1 train.ema=0.8 eval.batch=2 sample.rows=1 sample.columns=1 schedule.kind=cosine";
+        let of_model = match model {
+            Model::ResNet18 => {
+                "model.kind=resnet18 model.width=8 model.image_size=32 model.sync_batch_norm=true \
+                optim.kind=sgd optim.lr=0.02 optim.weight_decay=0.0005 train.clip_norm=2 model.label_smoothing=0.1"
+            }
+            Model::Cvae => "optim.kind=adamw optim.lr=0.002 optim.weight_decay=0.05 train.clip_norm=0.5",
+        };
+        let own = format!(
+            "train.steps={STEPS} train.recompute={recompute} train.accumulate={accumulate} train.ranks={ranks} \
+            train.strategy={strategy} data.tail={}",
+            if accumulate == 1 { "pad" } else { "ragged" }
+        );
+        let all = [common, of_model, precision.settings(), &own].map(str::to_owned);
+        all.iter().flat_map(|line| line.split_whitespace()).map(str::to_owned).collect()
+    }
+
+    fn train(self) -> Curve {
+        self.train_with(&[])
+    }
+
+    /// Trains with further settings.
+    fn train_with(self, further: &[&str]) -> Curve {
+        let further = further.iter().map(|setting| (*setting).to_owned());
+        let settings: Vec<_> = self.settings().into_iter().chain(further).collect();
+        let program = phalanx::program();
+        let resolved = program.resolve("tiny", &settings).expect("a configuration");
+        resolved.validate().expect("a sound configuration");
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), &resolved.name)
+            .expect("a new run");
+        let task = program.task_of(&resolved.config).expect("a task");
+        let seen = Seen::default();
+        let (observer, stop) = (Box::new(seen.clone()), StopFlag::default());
+        if self.ranks == 1 {
+            train(task, &folder, &resolved, &World::alone(), &stop, observer)
+                .unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        } else {
+            train_replicas(task, &folder, &resolved, &stop, observer)
+                .unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        }
+        let curve = std::mem::take(&mut *seen.0.lock().unwrap_or_else(PoisonError::into_inner));
+        assert_eq!(curve.len(), STEPS + 1, "{self:?}: every step and the test split");
+        curve
+    }
+
+    /// Its curve, trained once in this process.
+    fn curve(self) -> Arc<Curve> {
+        type Known = Mutex<BTreeMap<Cell, Arc<OnceLock<Arc<Curve>>>>>;
+        static KNOWN: Known = Mutex::new(BTreeMap::new());
+        let slot = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).entry(self).or_default().clone();
+        slot.get_or_init(|| Arc::new(self.train())).clone()
+    }
+
+    /// How far row `row` may be from that of one rank: its measures and its norm, relatively. Nothing for rows that are not
+    /// compared.
+    fn tolerance(self, row: usize) -> Option<(f64, f64)> {
+        match (self.case.model, self.case.precision) {
+            (Model::Cvae, precision) => Some((precision.tolerance(), precision.tolerance())),
+            (Model::ResNet18, Precision::F32) => RESNET_TOLERANCES.get(row).copied(),
+            (Model::ResNet18, Precision::Bf16) => (row < RESNET_TOLERANCES.len()).then_some((0.05, 0.5)),
+        }
+    }
+
+    fn check(self) {
+        let (found, alone) = (self.curve(), Self { strategy: "ddp", ranks: 1, ..self }.curve());
+        let mean = |rows: &[Row]| rows.iter().map(|row| row.measured[0]).sum::<f64>() / rows.len() as f64;
+        let (first, last) = (mean(&alone[..5]), mean(&alone[STEPS - 5..STEPS]));
+        assert!(last < 0.95 * first, "{self:?}: one rank learns: {alone:?}");
+        for (row, (found, alone)) in found.iter().zip(&*alone).enumerate() {
+            let Some((measures, norm)) = self.tolerance(row) else { continue };
+            let close = |found: f64, alone: f64, tolerance: f64| {
+                assert!(
+                    (found - alone).abs() <= tolerance * alone.abs().max(1e-3),
+                    "{self:?}: row {row} of {STEPS}: {found} is not {alone}"
+                );
+            };
+            let measured = found.measured.iter().zip(&alone.measured);
+            measured.for_each(|(found, alone)| close(*found, *alone, measures));
+            found.norm.zip(alone.norm).into_iter().for_each(|(found, alone)| close(found, alone, norm));
+        }
+        // Groups add in another order.
+        if self.strategy != "hsdp" {
+            let replicated = Self { strategy: "ddp", ..self }.curve();
+            // The norm's squares are added part by part.
+            let bits = |curve: &Curve| curve.iter().map(|row| row.measured.clone()).collect::<Vec<_>>();
+            assert_eq!(bits(&found), bits(&replicated), "{self:?}: not the bits of ddp");
+        }
+    }
+}
+
+/// Writes down what rank 0 is told.
+#[derive(Default, Clone)]
+struct Seen(Arc<Mutex<Curve>>);
+
+impl Seen {
+    fn push(&self, measured: Vec<f64>, norm: Option<f64>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Row { measured, norm });
+    }
+}
+
+impl Observer for Seen {
+    fn step(&mut self, report: &StepReport, _logged: bool) {
+        let phase = &report.phases[0];
+        let measures = phase.measures.iter().map(|(_, value)| *value);
+        self.push([phase.loss].into_iter().chain(measures).collect(), report.updates[0].gradient_norm);
+    }
+
+    fn event(&mut self, event: &Event) {
+        if let Event::Evaluated { measures, .. } = event {
+            self.push(measures.iter().map(|(_, value)| *value).collect(), None);
+        }
+    }
+}
+
+/// The cells of `strategy`: all, or a few in which everything occurs that can go wrong.
+fn cells(strategy: &'static str, all: bool) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for model in [Model::ResNet18, Model::Cvae] {
+        for precision in Precision::ALL {
+            for ranks in 1..=4 {
+                for (recompute, accumulate) in [(0, 1), (1, 1), (0, 2), (1, 2)] {
+                    let few = matches!((ranks, recompute, accumulate), (2, 0, 1) | (4, 1, 2));
+                    if all || few {
+                        let case = Case { model, precision, recompute, accumulate };
+                        cells.push(Cell { case, strategy, ranks });
+                    }
+                }
+            }
+        }
+    }
+    cells
+}
+
+macro_rules! presets {
+    ($($strategy:ident)*) => {
+        const PRESETS: &[&str] = &[$(stringify!($strategy)),*];
+
+        $(mod $strategy {
+            #[test]
+            fn few_cells() {
+                super::cells(stringify!($strategy), false).into_iter().for_each(super::Cell::check);
+            }
+
+            #[test]
+            #[ignore = "all cells of a strategy take a minute: cargo xtask test --full"]
+            fn all_cells() {
+                super::cells(stringify!($strategy), true).into_iter().for_each(super::Cell::check);
+            }
+        })*
+    };
+}
+
+presets! { dp ddp zero1 zero2 fsdp hsdp }
+
+#[test]
+fn a_gradient_that_is_a_tenth_off_shows_in_the_losses() {
+    for accumulate in [1, 2] {
+        let case = Case { model: Model::ResNet18, precision: Precision::F32, recompute: 0, accumulate };
+        let cell = Cell { case, strategy: "ddp", ranks: 1 };
+        let (right, wrong) = (cell.curve(), cell.train_with(&["optim.lr=0.022"]));
+        // The first loss is taken before any update. A cell fails if one loss is too far off, so one must be.
+        let off =
+            |row: usize| (wrong[row].measured[0] - right[row].measured[0]).abs() / right[row].measured[0];
+        let offs: Vec<f64> = (1..RESNET_TOLERANCES.len()).map(off).collect();
+        let mut shown = offs.iter().zip(&RESNET_TOLERANCES[1..]);
+        let shows = shown.any(|(off, (tolerance, _))| *off > 4.0 * tolerance);
+        assert!(shows, "{accumulate}: losses are off by {offs:?} only");
+    }
+}
+
+#[test]
+fn every_preset_has_its_cells() {
+    let known: Vec<&str> = phalanx_sharding::PRESETS
+        .iter()
+        .filter(|row| row.is_bulk_synchronous())
+        .map(|row| row.name)
+        .collect();
+    assert_eq!(PRESETS, known);
+}

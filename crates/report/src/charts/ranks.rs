@@ -1,0 +1,159 @@
+//! What ranks had to do and to wait for, side by side: bars, histograms, and how far ranks were apart.
+
+use serde_json::Value;
+
+use crate::chart::{COLOURS, Chart, DASHES, Line, Unit};
+use crate::columns::Column;
+use crate::run::RunData;
+use crate::settings::at;
+
+/// Bars beside each other, each of parts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bars {
+    /// What they show.
+    pub(crate) title: String,
+    /// What their numbers are.
+    pub(crate) unit: Unit,
+    /// What each bar is.
+    pub(crate) names: Vec<String>,
+    /// What parts are, and their colours.
+    pub(crate) parts: Vec<(String, usize)>,
+    /// For each bar its parts.
+    pub(crate) values: Vec<Vec<f64>>,
+}
+
+/// A number of a rank.
+fn number(rank: &Value, name: &str) -> f64 {
+    at(rank, name).and_then(Value::as_f64).filter(|number| number.is_finite()).unwrap_or_default()
+}
+
+/// What each rank has to account for: of a run without a summary what it has told last.
+pub(crate) fn accounts(run: &RunData) -> Vec<Value> {
+    if !run.ranks().is_empty() {
+        return run.ranks().to_vec();
+    }
+    run.tails.last_usage().map(|(_, line)| Value::Object(line.clone())).collect()
+}
+
+/// The bars of a run's ranks.
+pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
+    let accounts = accounts(run);
+    if accounts.is_empty() {
+        return Vec::new();
+    }
+    let names: Vec<String> = accounts.iter().map(|rank| format!("rank {}", number(rank, "rank"))).collect();
+    let make = |title: &str, unit: Unit, parts: &[(&str, usize)], of: &dyn Fn(&Value) -> Vec<f64>| Bars {
+        title: title.to_owned(),
+        unit,
+        names: names.clone(),
+        parts: parts.iter().map(|(name, colour)| ((*name).to_owned(), *colour)).collect(),
+        values: accounts.iter().map(of).collect(),
+    };
+    let times = make(
+        "seconds of training steps",
+        Unit::Seconds,
+        &[("computing", 2), ("communication, waited for", 1), ("data, waited for", 4)],
+        &|rank| {
+            let (data, exposed) =
+                (number(rank, "data_seconds"), number(rank, "communication_exposed_seconds"));
+            vec![(number(rank, "step_seconds") - data - exposed).max(0.0), exposed, data]
+        },
+    );
+    let memory = make(
+        "memory at its peak",
+        Unit::Bytes,
+        &[("parameters", 0), ("gradients", 1), ("optimizer", 2), ("gathered parameters", 3), ("other", 7)],
+        &|rank| {
+            let mut parts = ["parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes"]
+                .map(|name| number(rank, name))
+                .to_vec();
+            let peak = number(rank, "peak_memory_bytes").max(number(rank, "resident_bytes"));
+            parts.push((peak - parts.iter().sum::<f64>()).max(0.0));
+            parts
+        },
+    );
+    let sent = make("sent to other ranks", Unit::Bytes, &[("sent", 0)], &|rank| {
+        vec![number(rank, "bytes_sent").max(number(rank, "network_sent_bytes"))]
+    });
+    let hidden =
+        make("seconds of communication behind computing", Unit::Seconds, &[("hidden", 5)], &|rank| {
+            vec![number(rank, "communication_hidden_seconds")]
+        });
+    let waited = make("seconds held up by others", Unit::Seconds, &[("held up", 1)], &|rank| {
+        vec![number(rank, "synchrony.waited_seconds")]
+    });
+    let joules = make("energy", Unit::Joules, &[("energy", 4)], &|rank| vec![number(rank, "joules")]);
+    let all = [times, memory, sent, hidden, waited, joules];
+    all.into_iter().filter(|bars| bars.values.iter().flatten().any(|value| *value > 0.0)).collect()
+}
+
+/// How often updates were so and so old, and workers so and so far ahead, over all ranks.
+pub(crate) fn histograms(run: &RunData) -> Vec<(&'static str, Vec<f64>)> {
+    let sum = |name: &str| {
+        let mut sum: Vec<f64> = Vec::new();
+        for rank in run.ranks() {
+            let counts = at(rank, name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+            sum.resize(sum.len().max(counts.len()), 0.0);
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count.as_f64().unwrap_or_default());
+        }
+        sum
+    };
+    let all = [
+        ("updates, by how many updates old their values were", sum("synchrony.staleness")),
+        ("steps, by how many steps the worker was ahead of the slowest", sum("synchrony.leads")),
+    ];
+    all.into_iter().filter(|(_, counts)| counts.iter().any(|count| *count > 0.0)).collect()
+}
+
+/// How many seconds each rank was done with a step after the first one was, and the losses that each has told.
+pub(crate) fn apart(run: &RunData, number: usize) -> Vec<Chart> {
+    let ranks = run.columns.ranks("rank/");
+    let key = |rank: usize, name: &str| format!("rank/{rank}/{name}");
+    let mut first = std::collections::BTreeMap::new();
+    for column in ranks.iter().filter_map(|rank| run.columns.get(&key(*rank, "seconds"))) {
+        for (step, seconds) in column.steps.iter().zip(&column.values) {
+            let least = first.entry(step.to_bits()).or_insert(f64::INFINITY);
+            *least = seconds.min(*least);
+        }
+    }
+    let styled = |rank: usize, line: Line| Line {
+        run: number,
+        colour: rank % COLOURS,
+        dash: rank / COLOURS % DASHES,
+        ..line
+    };
+    let behind = |rank: &usize| {
+        let mut behind = Column::default();
+        let column = run.columns.get(&key(*rank, "seconds"))?;
+        for (step, seconds) in column.steps.iter().zip(&column.values) {
+            behind.push(*step, *seconds, seconds - first.get(&step.to_bits())?);
+        }
+        // Points that come later are not known to be behind before all ranks have told of the step.
+        Some(styled(*rank, Line::of(&format!("rank {rank}"), "", &behind)))
+    };
+    let mut names: Vec<&str> = Vec::new();
+    for rank in &ranks {
+        let start = format!("rank/{rank}/");
+        for key in run.columns.under("rank/") {
+            let Some(name) = key.strip_prefix(start.trim_start_matches("rank/")) else { continue };
+            if name != "seconds" && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    let mut charts = vec![Chart::lines(
+        "seconds behind the first rank",
+        Unit::Seconds,
+        ranks.iter().filter_map(behind).collect(),
+    )];
+    for name in names {
+        let line = |rank: &usize| {
+            let key = key(*rank, name);
+            Some(styled(*rank, Line::of(&format!("rank {rank}"), &key, run.columns.get(&key)?)))
+        };
+        let title = format!("{} of each rank", name.replace('_', " "));
+        charts.push(Chart::lines(&title, Unit::Plain, ranks.iter().filter_map(line).collect()));
+    }
+    charts.retain(|chart| chart.lines.iter().any(|line| line.values.len() > 1));
+    charts
+}

@@ -1,0 +1,51 @@
+//! Where the seconds of steps go, as rank 0 tells them in `metrics.jsonl`.
+
+use crate::chart::{Chart, Kind, Line, Unit};
+use crate::columns::Column;
+use crate::run::RunData;
+
+/// Parts of a step: what they are called, the measure of their share, and the colour, as in the bars of ranks.
+const PARTS: [(&str, &str, usize); 2] =
+    [("communication, waited for", "communication_share", 1), ("data, waited for", "data_share", 4)];
+
+/// Seconds of a step over steps, in parts that lie on top of each other: the mean since the line before, in the shares of the step
+/// that the line is of. Nothing where only one line tells of time.
+pub(crate) fn seconds(run: &RunData, number: usize) -> Vec<Chart> {
+    // Each line of training has this, and no other line has.
+    let Some(lines) = run.columns.get("metrics/data_share") else { return Vec::new() };
+    let share = |key: &str, step: f64| {
+        let column = run.columns.get(&format!("metrics/{key}"))?;
+        let at = column.steps.iter().rposition(|own| *own == step)?;
+        column.values.get(at).copied().filter(|share| (0.0..=1.0).contains(share))
+    };
+    let mut whole: Vec<(f64, f64, f64)> = Vec::new();
+    let mut last = (0.0, 0.0);
+    for (step, seconds) in lines.steps.iter().zip(&lines.seconds) {
+        let each = (seconds - last.1) / (step - last.0);
+        // A resumed run may repeat steps.
+        if each.is_finite() && each > 0.0 && *step > last.0 {
+            whole.push((*step, *seconds, each));
+        }
+        last = (*step, *seconds);
+    }
+    if whole.len() < 2 {
+        return Vec::new();
+    }
+    let mut computing = Column::default();
+    let mut waited = PARTS.map(|_| Column::default());
+    for (step, seconds, each) in whole {
+        let shares = PARTS.map(|(_, key, _)| share(key, step).unwrap_or_default());
+        computing.push(step, seconds, each * (1.0 - shares.iter().sum::<f64>()).max(0.0));
+        for (column, share) in waited.iter_mut().zip(shares) {
+            column.push(step, seconds, each * share);
+        }
+    }
+    let styled = |name: &str, colour: usize, column: &Column| Line {
+        run: number,
+        colour,
+        ..Line::of(name, "", column)
+    };
+    let mut parts = vec![styled("computing", 2, &computing)];
+    parts.extend(PARTS.iter().zip(&waited).map(|((name, _, colour), column)| styled(name, *colour, column)));
+    vec![Chart { kind: Kind::Areas, ..Chart::lines("seconds of a step, rank 0", Unit::Seconds, parts) }]
+}

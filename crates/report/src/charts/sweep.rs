@@ -1,0 +1,94 @@
+//! Charts of a sweep's tables: speed-ups over numbers of ranks, and the losses of its rows' runs.
+
+use crate::chart::{Across, COLOURS, Chart, DASHES, Line, Unit};
+use crate::columns::Column;
+use crate::run::RunData;
+use crate::sweep::{OverRanks, Speedups, Sweep, Table};
+
+/// No run: lines that belong to none are not hidden with any.
+const NO_RUN: usize = u32::MAX as usize;
+/// Most charts of losses below a table; more would bury it.
+const LOSSES: usize = 6;
+
+/// The charts below a table: speed-ups first.
+pub(crate) fn of_table(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Chart> {
+    let mut charts = speedups(table);
+    charts.extend(losses(sweep, table, runs));
+    charts
+}
+
+/// The speed-ups, a chart for each way of the other axes.
+fn speedups(table: &Table) -> Vec<Chart> {
+    let chart = |of: &Speedups| {
+        let line = |(at, (name, points)): (usize, &OverRanks)| {
+            let mut column = Column::default();
+            points.iter().for_each(|(ranks, value)| column.push(*ranks, f64::NAN, *value));
+            styled(Line { run: NO_RUN, ..Line::of(name, "", &column) }, at)
+        };
+        let title =
+            if of.title.is_empty() { "speed-up".to_owned() } else { format!("speed-up; {}", of.title) };
+        let lines = of.lines.iter().enumerate().map(line).collect();
+        Chart { across: Across::Ranks, ..Chart::lines(&title, Unit::Plain, lines) }
+    };
+    table.speedups.iter().map(chart).collect()
+}
+
+fn styled(line: Line, at: usize) -> Line {
+    Line { colour: at % COLOURS, dash: at / COLOURS % DASHES, ..line }
+}
+
+/// The loss of each row's first run: the first axis makes the lines, the others the charts. Nothing of a single row, and of a
+/// table that would need more charts than are looked at: all curves are below.
+fn losses(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Chart> {
+    let (name, below) = match &sweep.target {
+        Some((name, below)) => (name.as_str(), Some(*below)),
+        None => ("loss", None),
+    };
+    let key = format!("metrics/{name}");
+    let mut charts: Vec<Chart> = Vec::new();
+    for row in &table.rows {
+        let Some(folder) = row.runs.first().map(|name| sweep.folder.join("runs").join(name)) else {
+            continue;
+        };
+        let Some(number) = runs.iter().position(|run| run.folder == folder) else { continue };
+        let Some(column) = runs[number].columns.get(&key).filter(|column| column.len() > 1) else { continue };
+        let others = table.axes.iter().zip(&row.choices).skip(1);
+        let others: Vec<String> = others.map(|(axis, choice)| format!("{axis}: {choice}")).collect();
+        let title = match others.is_empty() {
+            true => name.replace('_', " "),
+            false => format!("{}; {}", name.replace('_', " "), others.join(", ")),
+        };
+        let at = charts.iter().position(|chart| chart.title == title).unwrap_or_else(|| {
+            charts.push(Chart::lines(&title, Unit::Plain, Vec::new()));
+            charts.len() - 1
+        });
+        let called = row.choices.first().map_or("loss", String::as_str);
+        let line = Line { run: number, ..Line::of(called, &key, column) };
+        // A run has one colour on the whole page.
+        charts[at].lines.push(styled(line, number));
+    }
+    let lines: usize = charts.iter().map(|chart| chart.lines.len()).sum();
+    if lines < 2 || charts.len() > LOSSES {
+        return Vec::new();
+    }
+    if let Some(below) = below {
+        charts.iter_mut().for_each(|chart| add_target(chart, below));
+    }
+    charts
+}
+
+/// Adds the level that is to be reached, from the first place of any line to the last.
+fn add_target(chart: &mut Chart, below: f64) {
+    let ends = |places: &dyn Fn(&Line) -> Vec<f64>| {
+        let all: Vec<f64> = chart.lines.iter().flat_map(places).filter(|place| place.is_finite()).collect();
+        let first = all.iter().copied().reduce(f64::min)?;
+        Some((first, all.iter().copied().reduce(f64::max)?))
+    };
+    let Some((first, last)) = ends(&|line| line.steps.clone()) else { return };
+    let seconds = ends(&|line| line.seconds.clone()).unwrap_or((f64::NAN, f64::NAN));
+    let mut column = Column::default();
+    column.push(first, seconds.0, below);
+    column.push(last, seconds.1, below);
+    let place = chart.lines.len();
+    chart.lines.push(styled(Line { run: NO_RUN, ..Line::of("target", "", &column) }, place));
+}

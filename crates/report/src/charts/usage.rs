@@ -1,0 +1,109 @@
+//! Charts of what a run costs over time: processors, memory, network, disks, energy, and where the time of steps goes.
+
+use crate::chart::{Across, COLOURS, Chart, DASHES, Kind, Line, Unit};
+use crate::run::RunData;
+use crate::usage::KINDS;
+
+/// A line for each rank in one chart: title, what it shows, and its unit.
+const BY_RANK: [(&str, &str, Unit); 11] = [
+    ("processor", "cpu_percent", Unit::Percent),
+    ("GPU", "gpu_percent", Unit::Percent),
+    ("resident memory", "resident_bytes", Unit::Bytes),
+    ("memory of the GPU", "gpu_memory_bytes", Unit::Bytes),
+    ("sent to other ranks", "network_sent", Unit::BytesPerSecond),
+    ("received from other ranks", "network_received", Unit::BytesPerSecond),
+    ("read from disks", "disk_read", Unit::BytesPerSecond),
+    ("written to disks", "disk_written", Unit::BytesPerSecond),
+    ("page faults without reading, a second", "minor_faults", Unit::Plain),
+    ("page faults with reading, a second", "major_faults", Unit::Plain),
+    ("communication hidden behind computing", "hidden_share", Unit::Share),
+];
+
+/// What lies on top of each other for one rank: title, unit, and what with its name and colour.
+type Stack = (&'static str, Unit, &'static [(&'static str, &'static str, usize)]);
+
+const STACKS: [Stack; 4] = [
+    (
+        "memory by kind",
+        Unit::Bytes,
+        &[
+            ("parameters", KINDS[0], 0),
+            ("gradients", KINDS[1], 1),
+            ("optimizer", KINDS[2], 2),
+            ("gathered parameters", KINDS[3], 3),
+            ("activations", KINDS[4], 4),
+            ("other", "other_bytes", 7),
+        ],
+    ),
+    (
+        "where time goes",
+        Unit::Share,
+        &[
+            ("computing", "computing_share", 2),
+            ("communication, waited for", "exposed_share", 1),
+            ("data, waited for", "data_share", 4),
+            ("besides steps", "besides_share", 7),
+        ],
+    ),
+    ("power", Unit::Watts, &[("processor", "cpu_watts", 0), ("GPU", "gpu_watts", 4)]),
+    ("energy, so far", Unit::Joules, &[("processor", "cpu_joules", 0), ("GPU", "gpu_joules", 4)]),
+];
+
+/// The charts with a line for each rank of a run.
+pub(crate) fn by_rank(run: &RunData, number: usize) -> Vec<Chart> {
+    let ranks = run.columns.ranks("usage/");
+    let chart = |(title, what, unit): (&str, &str, Unit)| {
+        let line = |rank: &usize| {
+            let key = format!("usage/{rank}/{what}");
+            let column = run.columns.get(&key).filter(|column| column.len() > 1)?;
+            // What never was there is not shown, as of a run without a network.
+            let line = Line { run: number, ..Line::of(&format!("rank {rank}"), &key, column) };
+            Some(Line { colour: rank % COLOURS, dash: rank / COLOURS % DASHES, ..line })
+        };
+        let lines: Vec<Line> = ranks.iter().filter_map(line).collect();
+        let is_there = lines.iter().any(|line| line.values.iter().any(|value| *value != 0.0));
+        is_there.then(|| Chart { across: Across::Clock, ..Chart::lines(title, unit, lines) })
+    };
+    BY_RANK.into_iter().filter_map(chart).collect()
+}
+
+/// The charts of each rank of a run that show parts of a whole.
+pub(crate) fn stacks(run: &RunData, number: usize) -> Vec<(usize, Vec<Chart>)> {
+    let of_rank = |rank: usize| {
+        let charts = STACKS.into_iter().filter_map(|(title, unit, parts)| {
+            let key = |what: &str| format!("usage/{rank}/{what}");
+            let columns: Vec<_> = parts
+                .iter()
+                .filter_map(|(name, what, colour)| {
+                    Some((*name, *colour, key(what), run.columns.get(&key(what))?))
+                })
+                .collect();
+            // Parts of which some lines tell and others do not have their numbers at other places: there is nothing to add up.
+            let places = &columns.iter().max_by_key(|(.., column)| column.len())?.3.seconds;
+            if places.len() < 2 {
+                return None;
+            }
+            let line = |(name, colour, key, column): &(&str, usize, String, &crate::columns::Column)| {
+                let mut line = Line { run: number, colour: *colour, ..Line::of(name, key, column) };
+                if line.seconds != *places {
+                    fill(&mut line, places);
+                }
+                line
+            };
+            let lines = columns.iter().map(line).collect();
+            Some(Chart { kind: Kind::Areas, across: Across::Clock, ..Chart::lines(title, unit, lines) })
+        });
+        (rank, charts.collect::<Vec<_>>())
+    };
+    let ranks = run.columns.ranks("usage/");
+    ranks.into_iter().map(of_rank).filter(|(_, charts)| !charts.is_empty()).collect()
+}
+
+/// Puts 0 at places of which a line does not tell.
+fn fill(line: &mut Line, places: &[f64]) {
+    let told: Vec<(f64, f64)> = line.seconds.iter().copied().zip(line.values.iter().copied()).collect();
+    let at = |place: &f64| told.iter().find(|(seconds, _)| seconds == place).map_or(0.0, |(_, value)| *value);
+    line.values = places.iter().map(at).collect();
+    line.steps = places.to_vec();
+    line.seconds = places.to_vec();
+}

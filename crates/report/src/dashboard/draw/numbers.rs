@@ -1,0 +1,61 @@
+//! Throughput, data, communication, memory, power: the run's own numbers.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+use super::super::model::Model;
+use super::super::palette::Depth;
+use super::super::usage::Usage;
+use phalanx_run::format;
+
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Depth) {
+    for (row, (name, value)) in area.rows().zip(rows(model)) {
+        let line = Line::from(vec![Span::styled(format!("{name:<7}"), depth.faint()), Span::raw(value)]);
+        frame.render_widget(line, row);
+    }
+}
+
+/// Names and values, the most wanted first.
+fn rows(model: &Model) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    let summary = model.summary.as_ref().filter(|_| model.status().is_over());
+    let rate = summary.map(|summary| summary.images_per_second).or(model.latest("images_per_s"));
+    if let Some(rate) = rate {
+        let steps =
+            model.pace().map_or_else(String::new, |pace| format!(", {} steps/s", format::number(pace)));
+        rows.push(("speed", format!("{} images/s{steps}", format::count(rate.round() as u64))));
+    }
+    let percent = |share: f64| format!("{:.0}%", 100.0 * share);
+    // The slowest rank holds up the others.
+    let most = |of: fn(&Usage) -> Option<f64>| {
+        model.ranks.values().filter_map(|recent| recent.share(of)).reduce(f64::max)
+    };
+    let exposed = most(|usage| usage.communication_exposed_seconds).or(model.latest("communication_share"));
+    if let Some(exposed) = exposed {
+        let hidden = most(|usage| usage.communication_hidden_seconds);
+        let hidden = hidden.map_or_else(String::new, |hidden| format!(", {} hidden", percent(hidden)));
+        rows.push(("comm", format!("{} exposed{hidden}", percent(exposed))));
+    }
+    if let Some(data) = most(|usage| usage.data_seconds).or(model.latest("data_share")) {
+        rows.push(("data", format!("{} waiting", percent(data))));
+    }
+    let resident: Vec<f64> =
+        model.ranks.values().filter_map(|recent| recent.last()?.resident_bytes).collect();
+    let memory = (!resident.is_empty()).then(|| resident.iter().sum()).or(model.latest("memory_bytes"));
+    if let Some(memory) = memory {
+        let whose = if resident.len() > 1 { ", all ranks" } else { "" };
+        rows.push(("memory", format!("{}{whose}", format::bytes(memory as u64))));
+    }
+    if let Some((watts, kind)) = model.watts() {
+        rows.push(("power", format!("{watts:.0} W {kind}").trim_end().to_owned()));
+    }
+    let test = model.names().filter(|name| name.starts_with("test_")).filter_map(|name| {
+        Some(format!("{} {}", name.strip_prefix("test_")?, format::number(model.curve(name)?.last()?)))
+    });
+    let test: Vec<String> = test.collect();
+    if !test.is_empty() {
+        rows.push(("test", test.join("  ")));
+    }
+    rows
+}

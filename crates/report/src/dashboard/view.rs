@@ -1,0 +1,283 @@
+//! What a user has chosen to see, and what keys do.
+
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::curve::SMOOTHING;
+use super::model::{Model, Status};
+use phalanx_run::Request;
+
+/// A part of the dashboard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pane {
+    Curves,
+    Ranks,
+    Samples,
+    Log,
+}
+
+/// All panes, in the order in which they are gone through.
+pub(super) const PANES: [Pane; 4] = [Pane::Curves, Pane::Ranks, Pane::Samples, Pane::Log];
+
+impl Pane {
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Curves => "curves",
+            Self::Ranks => "ranks",
+            Self::Samples => "samples",
+            Self::Log => "log",
+        }
+    }
+}
+
+/// Measurements that are drawn together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    Losses,
+    Tests,
+    Throughput,
+    GradientNorms,
+    LearningRates,
+    Other,
+}
+
+/// All groups, in the order in which they are gone through.
+pub(super) const GROUPS: [Group; 6] = [
+    Group::Losses,
+    Group::Tests,
+    Group::Throughput,
+    Group::GradientNorms,
+    Group::LearningRates,
+    Group::Other,
+];
+
+impl Group {
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Losses => "loss",
+            Self::Tests => "test split",
+            Self::Throughput => "images/s",
+            Self::GradientNorms => "gradient norm",
+            Self::LearningRates => "learning rate",
+            Self::Other => "other measures",
+        }
+    }
+
+    /// The group of a measurement; none of what counts time and steps.
+    fn of(name: &str) -> Option<Self> {
+        let counted = ["epoch", "seconds", "memory_bytes", "data_share", "communication_share"];
+        let is = |what: &str| name == what || name.ends_with(&format!("_{what}"));
+        Some(match name {
+            name if counted.contains(&name) => return None,
+            name if name.starts_with("test_") => Self::Tests,
+            "images_per_s" => Self::Throughput,
+            _ if is("loss") => Self::Losses,
+            _ if is("grad_norm") => Self::GradientNorms,
+            _ if is("lr") => Self::LearningRates,
+            _ => Self::Other,
+        })
+    }
+
+    /// Its measurements that a run has.
+    pub(super) fn names(self, model: &Model) -> Vec<&str> {
+        model.names().filter(|name| Self::of(name) == Some(self)).collect()
+    }
+}
+
+/// What is asked before something that cannot be undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Whether the training that this dashboard has started is to stop.
+    End,
+    /// Whether the run is to stop after saving.
+    Stop,
+}
+
+/// What a key has led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// To leave the dashboard.
+    Leave,
+    /// To stop the training that this dashboard has started.
+    End,
+    /// To stop that training or, if that was asked for already, to end it at once.
+    Interrupt,
+    /// To ask the run for something.
+    Ask(Request),
+}
+
+/// How long something that was said is shown.
+const SAID: Duration = Duration::from_secs(8);
+
+/// What is shown of what there is.
+#[derive(Debug)]
+pub(super) struct View {
+    /// Whether this dashboard has started the training.
+    pub(super) owns: bool,
+    pub(super) pane: Pane,
+    /// Whether the chosen pane has all the room.
+    pub(super) alone: bool,
+    pub(super) group: Group,
+    pub(super) logarithmic: bool,
+    /// The place in [`SMOOTHING`].
+    pub(super) smoothing: usize,
+    /// How many of the last lines of the log are below what is shown; at 0 new lines are followed.
+    pub(super) log_back: usize,
+    pub(super) help: bool,
+    pub(super) question: Option<Question>,
+    said: Option<(String, Instant)>,
+}
+
+impl View {
+    pub(super) fn new(owns: bool) -> Self {
+        Self {
+            owns,
+            pane: Pane::Curves,
+            alone: false,
+            group: Group::Losses,
+            logarithmic: false,
+            smoothing: 0,
+            log_back: 0,
+            help: false,
+            question: None,
+            said: None,
+        }
+    }
+
+    /// Says something to the user for a while.
+    pub(super) fn say(&mut self, text: impl Into<String>) {
+        self.said = Some((text.into(), Instant::now()));
+    }
+
+    /// What is said to the user.
+    pub(super) fn said(&self) -> Option<&str> {
+        self.said.as_ref().filter(|(_, when)| when.elapsed() < SAID).map(|(text, _)| text.as_str())
+    }
+
+    /// Does what a key asks for.
+    pub(super) fn press(&mut self, key: KeyEvent, model: &Model) -> Option<Action> {
+        if key.kind == KeyEventKind::Release {
+            return None;
+        }
+        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
+            return Some(if self.owns { Action::Interrupt } else { Action::Leave });
+        }
+        if let Some(question) = self.question.take() {
+            let yes = matches!(key.code, KeyCode::Char('y' | 'Y') | KeyCode::Enter);
+            return yes.then_some(match question {
+                Question::End => Action::End,
+                Question::Stop => Action::Ask(Request::Stop),
+            });
+        }
+        if std::mem::take(&mut self.help) {
+            return None;
+        }
+        match key.code {
+            KeyCode::Char('q') if self.owns && !model.status().is_over() => {
+                self.question = Some(Question::End);
+            }
+            KeyCode::Char('q') => return Some(Action::Leave),
+            KeyCode::Char('p') => {
+                let request = if model.status() == Status::Paused { Request::Resume } else { Request::Pause };
+                return Some(Action::Ask(request));
+            }
+            KeyCode::Char('s') => return Some(Action::Ask(Request::Save)),
+            KeyCode::Char('x') => self.question = Some(Question::Stop),
+            KeyCode::Char('l') => self.logarithmic = !self.logarithmic,
+            KeyCode::Char('m') => self.smoothing = (self.smoothing + 1) % SMOOTHING.len(),
+            KeyCode::Char('?' | 'h') => self.help = true,
+            KeyCode::Char('z') | KeyCode::Enter => self.alone = !self.alone,
+            KeyCode::Esc => self.alone = false,
+            KeyCode::Tab => self.pane = next(&PANES, self.pane, 1),
+            KeyCode::BackTab => self.pane = next(&PANES, self.pane, PANES.len() - 1),
+            KeyCode::Right => self.turn(model, 1),
+            KeyCode::Left => self.turn(model, GROUPS.len() - 1),
+            KeyCode::Up => self.scroll(model, 1),
+            KeyCode::Down => self.scroll(model, -1),
+            KeyCode::PageUp => self.scroll(model, 10),
+            KeyCode::PageDown => self.scroll(model, -10),
+            KeyCode::Home => self.log_back = model.log.len(),
+            KeyCode::End => self.log_back = 0,
+            _ => {}
+        }
+        None
+    }
+
+    /// Goes to the next group that the run has measured, `by` places on at a time.
+    fn turn(&mut self, model: &Model, by: usize) {
+        for _ in 0..GROUPS.len() {
+            self.group = next(&GROUPS, self.group, by);
+            if !self.group.names(model).is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn scroll(&mut self, model: &Model, by: isize) {
+        self.log_back = self.log_back.saturating_add_signed(by).min(model.log.len());
+    }
+}
+
+fn next<T: Copy + PartialEq>(all: &[T], one: T, by: usize) -> T {
+    let at = all.iter().position(|other| *other == one).unwrap_or_default();
+    all[(at + by) % all.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_run::{Doing, RunState};
+
+    fn press(view: &mut View, model: &Model, code: KeyCode) -> Option<Action> {
+        view.press(KeyEvent::new(code, KeyModifiers::NONE), model)
+    }
+
+    #[test]
+    fn what_ends_a_training_is_asked_before() {
+        let model = Model::default();
+        let mut own = View::new(true);
+        assert_eq!(press(&mut own, &model, KeyCode::Char('q')), None);
+        assert_eq!(own.question, Some(Question::End));
+        assert_eq!(press(&mut own, &model, KeyCode::Char('n')), None);
+        assert_eq!((own.question, press(&mut own, &model, KeyCode::Char('q'))), (None, None));
+        assert_eq!(press(&mut own, &model, KeyCode::Char('y')), Some(Action::End));
+        let mut watching = View::new(false);
+        assert_eq!(press(&mut watching, &model, KeyCode::Char('q')), Some(Action::Leave));
+        assert_eq!(press(&mut watching, &model, KeyCode::Char('x')), None);
+        assert_eq!(press(&mut watching, &model, KeyCode::Enter), Some(Action::Ask(Request::Stop)));
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(own.press(interrupt, &model), Some(Action::Interrupt));
+        assert_eq!(watching.press(interrupt, &model), Some(Action::Leave));
+    }
+
+    #[test]
+    fn one_key_pauses_and_resumes() {
+        let (mut view, mut model) = (View::new(false), Model::default());
+        let p = KeyCode::Char('p');
+        assert_eq!(press(&mut view, &model, p), Some(Action::Ask(Request::Pause)));
+        model.state = Some(RunState { doing: Doing::Paused, ..RunState::default() });
+        assert_eq!(press(&mut view, &model, p), Some(Action::Ask(Request::Resume)));
+        assert_eq!(press(&mut view, &model, KeyCode::Char('s')), Some(Action::Ask(Request::Save)));
+    }
+
+    #[test]
+    fn groups_without_measurements_are_passed_over() {
+        let (mut view, mut model) = (View::new(false), Model::default());
+        model.take_metrics(
+            r#"{"step":1,"loss":1,"kl":2,"epoch":0,"images_per_s":3,"critic_lr":0.1,"test_loss":3}"#,
+        );
+        let mut seen = Vec::new();
+        for _ in 0..5 {
+            press(&mut view, &model, KeyCode::Right);
+            seen.push(view.group);
+        }
+        let expected = [Group::Tests, Group::Throughput, Group::LearningRates, Group::Other, Group::Losses];
+        assert_eq!(seen, expected);
+        press(&mut view, &model, KeyCode::Left);
+        assert_eq!(view.group, Group::Other);
+        assert_eq!(Group::Other.names(&model), ["kl"]);
+        press(&mut view, &model, KeyCode::BackTab);
+        assert_eq!(view.pane, Pane::Log);
+    }
+}

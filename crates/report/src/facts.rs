@@ -1,0 +1,204 @@
+//! What was trained where, in a few lines.
+
+use serde_json::Value;
+
+use super::chart::Unit;
+use super::numbers::{bytes, joules, seconds, with_unit};
+use super::run::RunData;
+use super::settings::at;
+use phalanx_run::format;
+
+/// A fact: what it is, and what it is for this run.
+pub(crate) type Fact = (&'static str, String);
+
+/// A text of a value.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// What was trained where.
+pub(crate) fn facts(run: &RunData) -> Vec<Fact> {
+    let mut facts: Vec<Fact> = Vec::new();
+    let mut add = |name: &'static str, told: Option<String>| {
+        facts.extend(told.filter(|told| !told.is_empty()).map(|told| (name, told)));
+    };
+    let set = |key: &str| run.setting(key).map(str::to_owned);
+    add("model", run.told("model").map(text).or_else(|| set("model.kind")));
+    add("parameters", run.number("parameters").map(|count| format::count(count as u64)));
+    let data = set("data.kind").map(|kind| match set("data.path").filter(|path| !path.is_empty()) {
+        Some(path) => format!("{kind}, {path}"),
+        None => kind,
+    });
+    add("data", data);
+    add("strategy", run.told("strategy").map(text).or_else(|| set("train.strategy")));
+    add("ranks", ranks(run));
+    add("hosts", hosts(run));
+    add("device", set("train.device"));
+    add("precision", set("train.precision"));
+    add("batch", batch(run));
+    add("steps", Some(steps(run)));
+    add(
+        "optimizer",
+        set("optim.kind")
+            .map(|kind| format!("{kind}, learning rate {}", set("optim.lr").unwrap_or_default())),
+    );
+    add("schedule", set("schedule.kind"));
+    add("seed", set("train.seed"));
+    add("time", run.number("wall_seconds").map(seconds));
+    add("machine", machine(run));
+    add("program", at(&run.summary, "machine.version").map(|version| format!("version {}", text(version))));
+    add("energy", energy(run));
+    add(
+        "built on",
+        run.folder
+            .join("first")
+            .join("config.toml")
+            .is_file()
+            .then(|| "the run in its folder first/, which has a report of its own".to_owned()),
+    );
+    add(
+        "trace",
+        run.folder
+            .join("trace.json")
+            .is_file()
+            .then(|| "trace.json, which Perfetto and chrome://tracing open".to_owned()),
+    );
+    add("folder", Some(run.folder.display().to_string()));
+    facts
+}
+
+fn ranks(run: &RunData) -> Option<String> {
+    let trained = run
+        .number("world_size")
+        .map(|count| count.to_string())
+        .or_else(|| run.setting("train.ranks").map(str::to_owned))?;
+    let servers = run.number("servers").filter(|count| *count > 0.0);
+    let threads = run.setting("train.threads").filter(|threads| *threads != "0");
+    Some(format!(
+        "{trained}{}{}",
+        servers.map_or_else(String::new, |count| format!(" and {count} servers")),
+        threads.map_or_else(String::new, |threads| format!(
+            ", {threads} {} each",
+            if threads == "1" { "thread" } else { "threads" }
+        ))
+    ))
+}
+
+fn hosts(run: &RunData) -> Option<String> {
+    let mut hosts: Vec<(String, usize)> = Vec::new();
+    for (_, line) in run.tails.last_usage() {
+        let host = line.get("host")?.as_str()?;
+        match hosts.iter_mut().find(|(known, _)| known == host) {
+            Some((_, ranks)) => *ranks += 1,
+            None => hosts.push((host.to_owned(), 1)),
+        }
+    }
+    let told: Vec<String> = hosts.iter().map(|(host, ranks)| format!("{host} ({ranks})")).collect();
+    (!told.is_empty()).then(|| told.join(", "))
+}
+
+fn batch(run: &RunData) -> Option<String> {
+    let batch = run.setting("train.global_batch")?;
+    let parts = run.setting("train.accumulate").filter(|parts| *parts != "1");
+    Some(format!(
+        "{batch}{}",
+        parts.map_or_else(String::new, |parts| format!(" in {parts} micro-batches a rank"))
+    ))
+}
+
+fn steps(run: &RunData) -> String {
+    let done = run.number("step").unwrap_or_default().max(run.last_step as f64);
+    let planned =
+        run.setting("train.steps").and_then(|steps| steps.parse::<u64>().ok()).filter(|steps| *steps > 0);
+    let epochs = run
+        .number("epochs")
+        .map_or_else(String::new, |epochs| format!(" ({} epochs)", format::number(epochs)));
+    match planned {
+        Some(planned) => format!("{} of {}{epochs}", format::count(done as u64), format::count(planned)),
+        None => format!("{}{epochs}", format::count(done as u64)),
+    }
+}
+
+fn machine(run: &RunData) -> Option<String> {
+    let machine = run.told("machine")?;
+    let memory = at(machine, "memory_bytes")
+        .and_then(Value::as_f64)
+        .map_or_else(String::new, |memory| format!(", {}", bytes(memory)));
+    let cores = at(machine, "cores").map(text).unwrap_or_default();
+    let processor = at(machine, "processor").map(text).unwrap_or_default();
+    Some(format!(
+        "{processor}, {cores} cores{memory}, {}",
+        at(machine, "system").map(text).unwrap_or_default()
+    ))
+}
+
+/// Energy in all, with how it is known.
+fn energy(run: &RunData) -> Option<String> {
+    let told = energies(run);
+    let parts: Vec<String> = told
+        .iter()
+        .map(|energy| match energy.joules {
+            Some(sum) => format!("{} {} ({})", energy.of, joules(sum), energy.kind),
+            None => format!("{} {}", energy.of, energy.kind),
+        })
+        .collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// The energy of a kind of device.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Energy {
+    /// `processors` or `GPUs`.
+    pub(crate) of: &'static str,
+    /// `measured`, `estimated` or `absent`.
+    pub(crate) kind: String,
+    /// By which model it was estimated, or why nothing is known.
+    pub(crate) model: String,
+    /// How much.
+    pub(crate) joules: Option<f64>,
+}
+
+/// What a summary says of energy.
+pub(crate) fn energies(run: &RunData) -> Vec<Energy> {
+    let of = |(name, of): (&str, &'static str)| {
+        let energy = run.told(&format!("energy.{name}"))?;
+        Some(Energy {
+            of,
+            kind: at(energy, "kind").map(text)?,
+            model: at(energy, "model").map(text).unwrap_or_default(),
+            joules: at(energy, "joules").and_then(Value::as_f64),
+        })
+    };
+    [("cpu", "processors"), ("gpu", "GPUs")].into_iter().filter_map(of).collect()
+}
+
+/// A number that comes first: what it is, what it is now, and the key of the numbers that come later, if they do.
+pub(crate) type Headline = (String, String, Option<String>);
+
+/// The few numbers that come first.
+pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
+    let mut found: Vec<Headline> = Vec::new();
+    let last = |name: &str| {
+        run.columns.get(&format!("metrics/{name}")).and_then(|column| column.values.last().copied())
+    };
+    let losses = run.columns.under("metrics/").filter(|name| name.ends_with("loss")).take(4);
+    found.extend(losses.filter_map(|name| {
+        let key = Some(format!("metrics/{name}"));
+        Some((name.replace('_', " "), format::number(last(name)?), key))
+    }));
+    let speed = run.number("images_per_second").or_else(|| last("images_per_s"));
+    let key = run.number("images_per_second").is_none().then(|| "metrics/images_per_s".to_owned());
+    found.extend(speed.map(|speed| ("images per second".to_owned(), format::number(speed), key)));
+    let time = run.number("wall_seconds").or_else(|| {
+        let losses = run.columns.get("metrics/loss")?;
+        losses.seconds.last().copied().filter(|seconds| seconds.is_finite())
+    });
+    found.extend(time.map(|time| ("time".to_owned(), seconds(time), None)));
+    let peak = run.ranks().iter().filter_map(|rank| rank.get("peak_memory_bytes")?.as_f64()).reduce(f64::max);
+    found.extend(peak.map(|peak| ("peak memory of a rank".to_owned(), bytes(peak), None)));
+    let each = run.number("energy.joules_per_sample");
+    found.extend(each.map(|joules| ("energy per sample".to_owned(), with_unit(joules, Unit::Joules), None)));
+    let watts = run.number("energy.mean_watts");
+    found.extend(watts.map(|watts| ("mean power".to_owned(), with_unit(watts, Unit::Watts), None)));
+    found
+}

@@ -1,0 +1,186 @@
+//! The runs in a folder, with everything that they can be sorted and filtered by.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::inside::Inside;
+use crate::{is_run, run_state};
+
+/// Folders below each other in which is looked for runs.
+const DEPTH: usize = 8;
+/// The most runs that are listed.
+const MAX_RUNS: usize = 10_000;
+/// Bytes at the end of the metrics in which the last line is.
+const LAST_BYTES: u64 = 1 << 16;
+
+/// A run in the list.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Entry {
+    /// Its folder, from the folder of all.
+    pub(super) path: String,
+    /// How it stands.
+    state: &'static str,
+    /// When it has last written numbers, in seconds since 1970.
+    written: f64,
+    /// Everything about it: `config.train.ranks`, `summary.world_size`, `metrics.loss`.
+    keys: Map<String, Value>,
+}
+
+/// When files were written and how long they are: what has not changed is not read again.
+type Stamp = Vec<Option<(SystemTime, u64)>>;
+
+/// The runs in a folder, remembered.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    known: BTreeMap<PathBuf, (Stamp, Map<String, Value>)>,
+}
+
+/// Files that an entry is made of.
+const FILES: [&str; 3] = ["config.toml", "summary.json", "metrics.jsonl"];
+
+impl List {
+    /// All runs, by their paths.
+    pub(super) fn look(&mut self, inside: &Inside) -> Vec<Entry> {
+        let mut folders = Vec::new();
+        find(inside.root(), DEPTH, &mut folders);
+        folders.sort();
+        self.known.retain(|path, _| folders.binary_search(path).is_ok());
+        folders
+            .into_iter()
+            .filter(|folder| inside.holds_run(folder))
+            .filter_map(|folder| self.entry(inside, &folder))
+            .collect()
+    }
+
+    fn entry(&mut self, inside: &Inside, folder: &Path) -> Option<Entry> {
+        let stamp: Stamp = FILES
+            .iter()
+            .map(|name| {
+                let metadata = std::fs::metadata(folder.join(name)).ok()?;
+                Some((metadata.modified().ok()?, metadata.len()))
+            })
+            .collect();
+        let written = stamp.iter().flatten().map(|(time, _)| *time).max().unwrap_or(UNIX_EPOCH);
+        let keys = match self.known.get(folder) {
+            Some((known, keys)) if *known == stamp => keys.clone(),
+            _ => {
+                let keys = keys(folder);
+                self.known.insert(folder.to_owned(), (stamp, keys.clone()));
+                keys
+            }
+        };
+        let last = keys.get("metrics.step").and_then(Value::as_u64).unwrap_or_default();
+        let summary =
+            Map::from_iter(["step", "status"].iter().filter_map(|name| {
+                Some(((*name).to_owned(), keys.get(&format!("summary.{name}"))?.clone()))
+            }));
+        let relative = folder.strip_prefix(inside.root()).ok()?;
+        Some(Entry {
+            path: relative.to_str()?.to_owned(),
+            state: run_state(folder, &Value::Object(summary), last),
+            written: written.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+            keys,
+        })
+    }
+}
+
+/// Looks for runs; links are not followed.
+fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+    let is_one = is_run(folder);
+    if is_one {
+        found.push(folder.to_owned());
+    }
+    if depth == 0 || found.len() >= MAX_RUNS {
+        return;
+    }
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        // Of a run only the one that it builds on is another.
+        let wanted = !is_one || name == "first";
+        if wanted && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            find(&entry.path(), depth - 1, found);
+        }
+    }
+}
+
+/// Everything about a run by name.
+fn keys(folder: &Path) -> Map<String, Value> {
+    let mut keys = Map::new();
+    let config = std::fs::read_to_string(folder.join("config.toml")).unwrap_or_default();
+    if let Some(config) =
+        config.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok())
+    {
+        flatten("config", config, &mut keys);
+    }
+    let summary = std::fs::read(folder.join("summary.json")).ok();
+    if let Some(Value::Object(mut summary)) = summary.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+        // Ranks are too many for a list.
+        summary.remove("ranks");
+        flatten("summary", Value::Object(summary), &mut keys);
+    }
+    if let Some(line) = last_line(&folder.join("metrics.jsonl")) {
+        flatten("metrics", Value::Object(line), &mut keys);
+    }
+    keys
+}
+
+fn flatten(path: &str, value: Value, keys: &mut Map<String, Value>) {
+    match value {
+        Value::Object(map) => {
+            map.into_iter().for_each(|(name, value)| flatten(&format!("{path}.{name}"), value, keys));
+        }
+        Value::Null => {}
+        Value::Array(_) => drop(keys.insert(path.to_owned(), Value::String(value.to_string()))),
+        other => drop(keys.insert(path.to_owned(), other)),
+    }
+}
+
+/// The last complete line of a file of JSON objects.
+fn last_line(path: &Path) -> Option<Map<String, Value>> {
+    let mut file = std::fs::File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(LAST_BYTES).read_to_end(&mut bytes).ok()?;
+    bytes.rsplit(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_at_any_depth_and_read_again_when_they_change() {
+        let place = tempfile::tempdir().expect("a folder");
+        for run in ["b", "a/sweep/runs/x", "b/first", "b/checkpoints/c"] {
+            std::fs::create_dir_all(place.path().join(run)).expect("a folder");
+            std::fs::write(place.path().join(run).join("config.toml"), "[train]\nranks = 2\n")
+                .expect("writes");
+        }
+        let metrics = place.path().join("b/metrics.jsonl");
+        std::fs::write(&metrics, "{\"step\":1,\"loss\":3.0}\n{\"step\":2,\"loss\":2.0,\"lr\":null}\n{\"st")
+            .expect("writes");
+        let inside = Inside::new(place.path()).expect("a folder");
+        let mut list = List::default();
+        let look = |list: &mut List| list.look(&inside);
+        let found = look(&mut list);
+        let paths: Vec<&str> = found.iter().map(|entry| entry.path.as_str()).collect();
+        assert_eq!(paths, ["a/sweep/runs/x", "b", "b/first"]);
+        assert_eq!(found[1].keys["metrics.loss"], 2.0);
+        assert_eq!((&found[1].keys["config.train.ranks"], found[1].state), (&Value::from(2), "under way"));
+        std::fs::write(
+            place.path().join("b/summary.json"),
+            "{\"status\":\"finished\",\"step\":2,\"ranks\":[{}]}",
+        )
+        .expect("writes");
+        let found = look(&mut list);
+        assert_eq!((found[1].state, found[1].keys.get("summary.ranks")), ("finished", None));
+        std::fs::remove_dir_all(place.path().join("a")).expect("removes");
+        assert_eq!(look(&mut list).len(), 2);
+    }
+}

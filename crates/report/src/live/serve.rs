@@ -1,0 +1,315 @@
+//! The server: who may ask for what.
+
+use std::convert::Infallible;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path as Segments, Query, Request, State};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use futures_util::stream::{self, Stream};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use super::follow::{EVERY, Follower, News};
+use super::inside::Inside;
+use super::list::List;
+use super::pages;
+use crate::is_run;
+
+/// Names and values behind the question mark of an address.
+type Parts = Vec<(String, String)>;
+
+/// Bytes of a file that are sent at a time.
+const PIECE: usize = 1 << 16;
+
+/// How long an ending server waits for what still reads.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// Why there is no live page.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// There is no folder.
+    #[error("cannot open {}: {source}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Somebody else listens.
+    #[error("port {0} is taken; choose another with --port, or 0 for any that is free")]
+    PortTaken(u16),
+    /// The port cannot be listened at.
+    #[error("cannot listen at port {port}: {source}")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// There are no threads.
+    #[error("cannot start the server: {0}")]
+    Start(std::io::Error),
+}
+
+/// What all requests share.
+#[derive(Debug)]
+struct Shared {
+    inside: Inside,
+    list: Mutex<List>,
+}
+
+/// A server of this machine's loopback, which ends when it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    runtime: Option<Runtime>,
+}
+
+impl Server {
+    /// Serves the runs in a folder at a port of 127.0.0.1; 0 is one that is free.
+    ///
+    /// # Errors
+    /// [`ServeError`] if there is no folder or the port cannot be had.
+    pub fn start(folder: &Path, port: u16) -> Result<Self, ServeError> {
+        let open = |source| ServeError::Folder { path: folder.to_owned(), source };
+        let inside = Inside::new(folder).map_err(open)?;
+        if !inside.root().is_dir() {
+            return Err(open(std::io::Error::from(std::io::ErrorKind::NotADirectory)));
+        }
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(2).thread_name("phalanx-serve").enable_all().build();
+        let runtime = runtime.map_err(ServeError::Start)?;
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
+        let listener = listener.map_err(|source| match source.kind() {
+            std::io::ErrorKind::AddrInUse => ServeError::PortTaken(port),
+            _ => ServeError::Listen { port, source },
+        })?;
+        let address = listener.local_addr().map_err(|source| ServeError::Listen { port, source })?;
+        let shared = Arc::new(Shared { inside, list: Mutex::default() });
+        // It listens until the runtime ends; a connection that fails is the business of whoever opened it.
+        runtime.spawn(async move { axum::serve(listener, routes(shared)).await });
+        Ok(Self { address, runtime: Some(runtime) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Connections of pages that follow a run would never end by themselves; what looks at one is waited for, unless a disk hangs.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(ENDING);
+        }
+    }
+}
+
+fn routes(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/", get(list))
+        .route("/api/runs", get(runs))
+        .route("/run/{*path}", get(run))
+        .route("/compare", get(compare))
+        .route("/events/{*path}", get(events))
+        .route("/files/{*path}", get(file))
+        .fallback(|| async { missing() })
+        .with_state(shared)
+        .layer(middleware::from_fn(guard))
+}
+
+/// Lets requests of this machine's browsers through, and says how answers may be used.
+async fn guard(request: Request, next: Next) -> Response {
+    // A page of another site whose name was made to mean this machine sends its own name.
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let mut response = if !host.is_some_and(is_loopback) {
+        (StatusCode::MISDIRECTED_REQUEST, "this server answers as 127.0.0.1, localhost or [::1] only\n")
+            .into_response()
+    } else if ![Method::GET, Method::HEAD].contains(request.method()) {
+        (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")], "nothing can be changed here\n")
+            .into_response()
+    } else {
+        next.run(request).await
+    };
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Whether a request is meant for this machine, whatever the port: it may have come through a tunnel.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map(|(name, _)| name),
+        None => host.split(':').next(),
+    };
+    name.is_some_and(|name| {
+        ["127.0.0.1", "localhost", "::1"].iter().any(|own| name.eq_ignore_ascii_case(own))
+    })
+}
+
+fn missing() -> Response {
+    (StatusCode::NOT_FOUND, "there is no such run or file in this folder\n").into_response()
+}
+
+/// Runs what reads files where it holds up nobody else.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
+    let failed = |_| (StatusCode::INTERNAL_SERVER_ERROR, "the page could not be made\n").into_response();
+    tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
+async fn list(State(shared): State<Arc<Shared>>) -> Html<String> {
+    Html(pages::list(&shared.inside))
+}
+
+async fn runs(State(shared): State<Arc<Shared>>) -> Result<Response, Response> {
+    let json = beside(move || {
+        let mut list = shared.list.lock().unwrap_or_else(PoisonError::into_inner);
+        serde_json::to_string(&list.look(&shared.inside)).unwrap_or_default()
+    });
+    Ok(([(header::CONTENT_TYPE, "application/json")], json.await?).into_response())
+}
+
+async fn report(shared: Arc<Shared>, paths: Vec<String>) -> Result<Response, Response> {
+    let page = beside(move || pages::report(&shared.inside, &paths)).await?;
+    Ok(page.map_or_else(missing, |page| Html(page).into_response()))
+}
+
+async fn run(
+    State(shared): State<Arc<Shared>>,
+    Segments(path): Segments<String>,
+) -> Result<Response, Response> {
+    report(shared, vec![path]).await
+}
+
+async fn compare(
+    State(shared): State<Arc<Shared>>,
+    Query(asked): Query<Parts>,
+) -> Result<Response, Response> {
+    report(shared, asked.into_iter().filter(|(name, _)| name == "run").map(|(_, path)| path).collect()).await
+}
+
+/// Tells of new points of a run until it has changed in another way.
+async fn events(
+    State(shared): State<Arc<Shared>>,
+    Segments(path): Segments<String>,
+    Query(asked): Query<Parts>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(folder) = shared.inside.find(&path).filter(|folder| is_run(folder)) else {
+        return missing();
+    };
+    // A browser that has lost the connection says what it has heard last.
+    let heard = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let asked = asked.into_iter().find(|(name, _)| name == "from").map(|(_, from)| from);
+    let from = heard.or(asked).unwrap_or_default();
+    let follower = Follower::new(shared.inside.clone(), folder, &from);
+    Sse::new(told(follower)).keep_alive(KeepAlive::default()).into_response()
+}
+
+/// What a follower tells, as events.
+fn told(follower: Follower) -> impl Stream<Item = Result<Event, Infallible>> {
+    stream::unfold(Some(follower), |follower| async move {
+        let mut follower = follower?;
+        loop {
+            let (looked, news) = tokio::task::spawn_blocking(move || {
+                let news = follower.look();
+                (follower, news)
+            })
+            .await
+            .ok()?;
+            follower = looked;
+            match news {
+                News::Points(points, position) => {
+                    let event = Event::default().event("points").id(position).data(points);
+                    // What comes next is waited for.
+                    tokio::time::sleep(EVERY).await;
+                    return Some((Ok(event), Some(follower)));
+                }
+                // An event without data would not be told to the page.
+                News::Changed => return Some((Ok(Event::default().event("changed").data("all")), None)),
+                News::Nothing => tokio::time::sleep(EVERY).await,
+            }
+        }
+    })
+}
+
+/// A file, piece by piece. What a browser would run is saved instead.
+async fn file(
+    State(shared): State<Arc<Shared>>,
+    Segments(path): Segments<String>,
+) -> Result<Response, Response> {
+    let open = move || {
+        let path = shared.inside.find(&path).filter(|path| path.is_file())?;
+        let kind = match path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default() {
+            "png" => "image/png",
+            "json" => "application/json",
+            "toml" | "jsonl" | "log" | "txt" | "csv" | "md" => "text/plain; charset=utf-8",
+            _ => "application/octet-stream",
+        };
+        Some((std::fs::File::open(&path).ok()?, kind))
+    };
+    let Some((file, kind)) = beside(open).await? else { return Ok(missing()) };
+    let pieces = stream::unfold(file, |mut file| async move {
+        let read = move || {
+            let mut piece = vec![0; PIECE];
+            let read = file.read(&mut piece).map(|length| {
+                piece.truncate(length);
+                Bytes::from(piece)
+            });
+            (read, file)
+        };
+        let (piece, file) = tokio::task::spawn_blocking(read).await.ok()?;
+        match piece {
+            Ok(piece) if piece.is_empty() => None,
+            piece => Some((piece, file)),
+        }
+    });
+    let policy = HeaderValue::from_static("sandbox; default-src 'none'");
+    let headers =
+        [(header::CONTENT_TYPE, HeaderValue::from_static(kind)), (header::CONTENT_SECURITY_POLICY, policy)];
+    Ok((headers, Body::from_stream(pieces)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_others_are_refused() {
+        for host in ["127.0.0.1", "localhost:80", "LOCALHOST", "[::1]:7", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in [
+            "",
+            "example.org",
+            "127.0.0.1.example.org",
+            "localhost.example.org:80",
+            "[::2]",
+            "[::1",
+            "10.0.0.1",
+            "localhost@x",
+        ] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+}

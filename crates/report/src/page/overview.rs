@@ -1,0 +1,192 @@
+//! The top of the page: what it is of, how it stands, what came of it, what went wrong.
+
+use std::fmt::Write as _;
+
+use super::table::{Cell, table};
+use super::{DETAILED, Page};
+use crate::chart::{COLOURS, DASHES, Unit};
+use crate::facts::{facts, headlines};
+use crate::html::escape;
+use crate::numbers::{bytes, seconds, with_unit};
+use crate::run::{RunData, State};
+use phalanx_run::format;
+
+/// Measures that the list of runs has columns for.
+const MEASURES: usize = 14;
+/// Losses that come before all else in it.
+const LOSSES: usize = 4;
+
+impl Page<'_> {
+    /// Writes the head of the page.
+    pub(super) fn overview(&mut self) {
+        let report = self.report;
+        let badge = |state: State| format!("<span class=\"badge {}\">{}</span>", class(state), state.words());
+        let mut html = format!("<header><h1>{}</h1>", escape(&report.title));
+        if let [run] = report.runs.as_slice() {
+            let _ = write!(html, "<p class=\"lead\">{}", badge(run.state));
+            if let Some(about) = run.setting("description") {
+                let _ = write!(html, " {}", escape(about));
+            }
+            html.push_str("</p>");
+            let headlines = headlines(run);
+            if !headlines.is_empty() {
+                html.push_str("<dl class=\"cards\">");
+                for (name, value, key) in headlines {
+                    let key = key.map_or_else(String::new, |key| format!(" data-key=\"{}\"", escape(&key)));
+                    let _ =
+                        write!(html, "<div><dt>{}</dt><dd{key}>{}</dd></div>", escape(&name), escape(&value));
+                }
+                html.push_str("</dl>");
+            }
+        } else {
+            let _ = write!(html, "<p class=\"lead\">{} runs</p>", report.runs.len());
+        }
+        html.push_str("</header>");
+        self.push(&html);
+    }
+
+    /// Writes what was trained, and where; of several runs a list.
+    pub(super) fn runs(&mut self) {
+        let report = self.report;
+        let badge = |state: State| format!("<span class=\"badge {}\">{}</span>", class(state), state.words());
+        if report.runs.len() == 1 {
+            self.section("What was trained where");
+            let rows: String = facts(&report.runs[0])
+                .iter()
+                .map(|(name, value)| {
+                    format!("<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value))
+                })
+                .collect();
+            self.push(&format!("<dl class=\"facts\">{rows}</dl></section>"));
+        } else if !report.runs.is_empty() {
+            self.section("Runs");
+            let list = runs(&report.runs, &badge);
+            self.push(&list);
+            if report.runs.len() > DETAILED {
+                self.push(&format!(
+                    "<p class=\"hint\">Of more than {DETAILED} runs there are no sections on ranks and resources: each run has them \
+                     in a report of its own.</p>"
+                ));
+            }
+            self.push("</section>");
+        }
+    }
+
+    /// What went wrong, in all runs.
+    pub(super) fn warnings(&mut self) {
+        let report = self.report;
+        let mut items: Vec<String> =
+            report.problems.iter().map(|problem| format!("<li>{}</li>", escape(problem))).collect();
+        for run in &report.runs {
+            let whose =
+                if report.runs.len() > 1 { format!("<b>{}</b>: ", escape(&run.name)) } else { String::new() };
+            for dead in run.told("dead").and_then(serde_json::Value::as_array).into_iter().flatten() {
+                let part = |name: &str| {
+                    dead.get(name)
+                        .map_or_else(String::new, |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+                };
+                let cause = part("cause");
+                let text = format!(
+                    "rank {} on {} died; the others went on without it from step {}{}",
+                    part("rank"),
+                    part("host"),
+                    part("from_step"),
+                    if cause.is_empty() { String::new() } else { format!(": {cause}") }
+                );
+                items.push(format!("<li>{whose}{}</li>", escape(&text)));
+            }
+            for warning in run.warnings.iter() {
+                let when = match warning.steps {
+                    Some((first, last)) if first == last => format!("step {first}: "),
+                    Some((first, last)) => format!("steps {first} to {last}: "),
+                    None if warning.from == "file" => String::new(),
+                    None => format!("{}: ", warning.from),
+                };
+                let often =
+                    if warning.count > 1 { format!(" ({} times)", warning.count) } else { String::new() };
+                items.push(format!("<li>{whose}{}</li>", escape(&format!("{when}{}{often}", warning.text))));
+            }
+        }
+        if items.is_empty() {
+            return;
+        }
+        self.section("Warnings");
+        let (shown, more) = items.split_at(items.len().min(6));
+        let mut html = format!("<ul class=\"warnings\">{}</ul>", shown.concat());
+        if !more.is_empty() {
+            let _ = write!(
+                html,
+                "<details><summary>{} more</summary><ul class=\"warnings\">{}</ul></details>",
+                more.len(),
+                more.concat()
+            );
+        }
+        self.push(&html);
+        self.push("</section>");
+    }
+}
+
+/// How a state is coloured.
+fn class(state: State) -> &'static str {
+    match state {
+        State::Finished => "good",
+        State::UnderWay => "going",
+        State::Interrupted | State::Silent => "bad",
+    }
+}
+
+/// The list of runs, with what each has reached.
+fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
+    let mut measures: Vec<&str> = Vec::new();
+    let told = runs.iter().filter_map(|run| run.told("metrics")?.as_object()).flat_map(serde_json::Map::keys);
+    for name in told {
+        if name != "save_seconds" && !measures.contains(&name.as_str()) && measures.len() < MEASURES {
+            measures.push(name);
+        }
+    }
+    measures.sort_by_key(|name| !name.ends_with("loss"));
+    let losses = measures.iter().take_while(|name| name.ends_with("loss")).count().min(LOSSES);
+    let (losses, others) = measures.split_at(losses);
+    let words = |names: &[&str]| names.iter().map(|name| name.replace('_', " ")).collect::<Vec<_>>();
+    let mut head: Vec<String> = ["run", "state", "steps"].map(str::to_owned).to_vec();
+    head.extend(words(losses));
+    head.extend(["images/s", "time", "peak memory", "strategy", "ranks", "J/sample"].map(str::to_owned));
+    head.extend(words(others));
+    let row = |(at, run): (usize, &RunData)| {
+        let name = format!(
+            "<label class=\"run\"><input type=\"checkbox\" data-run=\"{at}\" checked disabled><span class=\"swatch s{} d{}\"></span>{}</label>",
+            at % COLOURS,
+            at / COLOURS % DASHES,
+            escape(&run.name)
+        );
+        let peak =
+            run.ranks().iter().filter_map(|rank| rank.get("peak_memory_bytes")?.as_f64()).reduce(f64::max);
+        let mut row = vec![
+            Cell::Html(name),
+            Cell::Html(badge(run.state)),
+            Cell::Number(format::count(run.last_step), run.last_step as f64),
+        ];
+        let last = |name: &&str| {
+            let column = || run.columns.get(&format!("metrics/{name}"))?.values.last().copied();
+            run.number(&format!("metrics.{name}")).or_else(column)
+        };
+        row.extend(losses.iter().map(|name| Cell::number(last(name), format::number)));
+        row.push(Cell::number(run.number("images_per_second"), format::number));
+        row.push(Cell::number(run.number("wall_seconds"), seconds));
+        row.push(Cell::number(peak, bytes));
+        row.push(Cell::Text(run.setting("train.strategy").unwrap_or_default().to_owned()));
+        let ranks = run.setting("train.ranks").and_then(|ranks| ranks.parse().ok());
+        row.push(Cell::number(ranks, |ranks| format!("{ranks}")));
+        row.push(Cell::number(run.number("energy.joules_per_sample"), |joules| {
+            with_unit(joules, Unit::Joules)
+        }));
+        row.extend(others.iter().map(|name| Cell::number(last(name), format::number)));
+        row
+    };
+    let rows: Vec<Vec<Cell>> = runs.iter().enumerate().map(row).collect();
+    format!(
+        "<div class=\"picks\" hidden><label>Show only runs called <input type=\"search\" id=\"pick\"></label> \
+         <button type=\"button\" data-pick=\"all\">All</button> <button type=\"button\" data-pick=\"none\">None</button></div>{}",
+        table("Runs", &head, &rows)
+    )
+}

@@ -1,0 +1,111 @@
+//! The tables of sweeps and studies, with their charts.
+
+use std::fmt::Write as _;
+
+use super::Page;
+use super::table::{Cell, table};
+use crate::chart::Chart;
+use crate::html::escape;
+use crate::sweep::{Row, Sweep, Table};
+use phalanx_run::format;
+
+/// Columns that are energy, or made of it: how it is known stands beside each number.
+const ENERGY: [&str; 3] = ["joules", "watts", "joules_per_image"];
+
+impl Page<'_> {
+    /// Writes what came of sweeps; the charts are those of their tables.
+    pub(super) fn sweeps(&mut self, charts: Vec<Vec<Vec<Chart>>>) {
+        let report = self.report;
+        for (sweep, charts) in report.sweeps.iter().zip(charts) {
+            if sweep.tables.is_empty() {
+                continue;
+            }
+            let several = report.sweeps.len() > 1;
+            self.section(&if several {
+                format!("Tables of {}", sweep.name)
+            } else {
+                "Tables of the sweep".to_owned()
+            });
+            for (class, text) in [("lead", &sweep.about), ("hint", &sweep.measured)] {
+                if !text.is_empty() {
+                    self.push(&format!("<p class=\"{class}\">{}</p>", escape(text)));
+                }
+            }
+            for (of_sweep, charts) in sweep.tables.iter().zip(charts) {
+                self.table(of_sweep);
+                if !charts.is_empty() {
+                    self.push("<div class=\"figures\">");
+                    charts.into_iter().for_each(|chart| self.figure(chart));
+                    self.push("</div>");
+                }
+            }
+            self.push(&meanings(sweep));
+            self.push("</section>");
+        }
+    }
+
+    /// A table, and what is to be said below it.
+    fn table(&mut self, of_sweep: &Table) {
+        let mut head = of_sweep.axes.clone();
+        for (at, name) in of_sweep.columns.iter().enumerate() {
+            let name = name.replace('_', " ");
+            head.push(name.clone());
+            head.extend(of_sweep.is_published(at).then(|| format!("{name}, published")));
+        }
+        let rows: Vec<Vec<Cell>> = of_sweep.rows.iter().map(|row| cells(of_sweep, row)).collect();
+        self.push(&format!("<h3>{}</h3>{}", escape(&of_sweep.title), table(&of_sweep.title, &head, &rows)));
+        for note in &of_sweep.notes {
+            self.push(&format!("<p class=\"hint\">{}</p>", escape(note)));
+        }
+        let failed = of_sweep.rows.iter().flat_map(|row| {
+            row.errors.iter().map(|error| {
+                format!("<li>{} failed: {}</li>", escape(&row.choices.join(", ")), escape(error))
+            })
+        });
+        let failed: String = failed.collect();
+        if !failed.is_empty() {
+            self.push(&format!("<ul class=\"warnings\">{failed}</ul>"));
+        }
+    }
+}
+
+/// The cells of a row. What is only predicted says so behind its first choice.
+fn cells(of_sweep: &Table, row: &Row) -> Vec<Cell> {
+    let mut cells: Vec<Cell> = row.choices.iter().cloned().map(Cell::Text).collect();
+    if let Some(first) = cells.first_mut().filter(|_| row.predicted) {
+        *first = Cell::Html(format!(
+            "{} <span class=\"badge going\">predicted</span>",
+            escape(row.choices.first().map_or("", String::as_str))
+        ));
+    }
+    for (at, (name, number)) in of_sweep.columns.iter().zip(&row.numbers).enumerate() {
+        let energy = row.energy.as_deref().filter(|_| ENERGY.contains(&name.as_str()));
+        let known = energy.map_or_else(String::new, |kind| format!(" {kind}"));
+        cells.push(match number {
+            Some((mean, Some(deviation))) => Cell::Number(
+                format!("{} ± {}{known}", format::number(*mean), format::number(*deviation)),
+                *mean,
+            ),
+            Some((mean, None)) => Cell::Number(format!("{}{known}", format::number(*mean)), *mean),
+            None if energy == Some("absent") => Cell::Text("absent".to_owned()),
+            None => Cell::Empty,
+        });
+        if of_sweep.is_published(at) {
+            cells.push(Cell::number(row.published[at], |number| number.to_string()));
+        }
+    }
+    cells
+}
+
+/// What the columns of a sweep's tables are.
+fn meanings(sweep: &Sweep) -> String {
+    let mut html = String::new();
+    for (name, what) in &sweep.meanings {
+        let name = name.replace('_', " ");
+        let _ = write!(html, "<div><dt>{}</dt><dd>{}</dd></div>", escape(&name), escape(what));
+    }
+    if html.is_empty() {
+        return html;
+    }
+    format!("<details><summary>What the columns are</summary><dl class=\"facts\">{html}</dl></details>")
+}

@@ -1,0 +1,211 @@
+//! The live page over real connections: what it shows, what it refuses, and how points come.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use phalanx_report::live::{ServeError, Server};
+use serde_json::Value;
+
+fn make_run(folder: &Path) {
+    for part in ["logs", "samples"] {
+        fs::create_dir_all(folder.join(part)).expect("a folder");
+    }
+    fs::write(folder.join("config.toml"), "[train]\nranks = 2\n[optim]\nlr = 0.25\n").expect("writes");
+    fs::write(folder.join("metrics.jsonl"), "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":2.5}\n")
+        .expect("writes");
+}
+
+/// Sends a request as it is; the status, the head and the body of the answer.
+fn ask(address: SocketAddr, request: &str) -> (u16, String, Vec<u8>) {
+    let mut stream = TcpStream::connect(address).expect("connects");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
+    stream.write_all(request.as_bytes()).expect("sends");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    let end = answer.windows(4).position(|part| part == b"\r\n\r\n").expect("a head") + 4;
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, head.to_lowercase(), answer[end..].to_vec())
+}
+
+/// Gets a path; the status and the body.
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    // HTTP/1.0 has bodies in one piece.
+    let (status, _, body) = ask(address, &format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n"));
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+#[test]
+fn the_list_and_reports_are_there() {
+    let place = tempfile::tempdir().expect("a folder");
+    make_run(&place.path().join("a b/run é"));
+    make_run(&place.path().join("c"));
+    let server = Server::start(place.path(), 0).expect("serves");
+    let address = server.address();
+    assert!(address.ip().is_loopback());
+    let (status, list) = get(address, "/");
+    assert!(
+        status == 200 && list.contains("Content-Security-Policy") && list.contains("/api/runs"),
+        "{list}"
+    );
+    let (_, runs) = get(address, "/api/runs");
+    let runs: Value = serde_json::from_str(&runs).expect("JSON");
+    assert_eq!((&runs[0]["path"], &runs[1]["path"]), (&"a b/run é".into(), &"c".into()));
+    assert_eq!(
+        (&runs[1]["keys"]["config.optim.lr"], &runs[1]["keys"]["metrics.loss"]),
+        (&0.25.into(), &2.5.into())
+    );
+    let (status, page) = get(address, "/run/a%20b/run%20%C3%A9");
+    assert!(status == 200 && page.contains("under way"), "{status}");
+    assert!(
+        page.contains("\"events\":\"/events/a%20b/run%20%C3%A9?from=metrics.2_ranks.0\""),
+        "points are told of"
+    );
+    let (status, page) = get(address, "/compare?run=c&run=a%20b%2Frun%20%C3%A9");
+    assert!(status == 200 && page.contains("The runs have the same settings."), "{status}");
+    let (status, text) = get(address, "/files/c/config.toml");
+    assert!(status == 200 && text.contains("lr = 0.25"), "{text}");
+    let (_, head, _) = ask(address, "HEAD /files/c/config.toml HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    for header in ["content-type: text/plain", "nosniff", "no-store", "sandbox", "same-origin"] {
+        assert!(head.contains(header), "{header}: {head}");
+    }
+}
+
+#[test]
+fn nothing_outside_of_the_folder_is_read() {
+    let place = tempfile::tempdir().expect("a folder");
+    let root = place.path().join("runs");
+    make_run(&root.join("run"));
+    make_run(&place.path().join("other"));
+    let secret = "what nobody may read";
+    fs::write(place.path().join("secret.txt"), secret).expect("writes");
+    fs::write(place.path().join("other/config.toml"), format!("[train]\nranks = \"{secret}\"\n"))
+        .expect("writes");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::symlink;
+        symlink(place.path().join("secret.txt"), root.join("link.txt")).expect("links");
+        symlink(place.path().join("other"), root.join("other")).expect("links");
+        make_run(&root.join("sly"));
+        fs::remove_file(root.join("sly/config.toml")).expect("removes");
+        symlink(place.path().join("other/config.toml"), root.join("sly/config.toml")).expect("links");
+    }
+    let server = Server::start(&root, 0).expect("serves");
+    let address = server.address();
+    let absolute = place.path().join("secret.txt").display().to_string();
+    let ways = ["/files/", "/run/", "/events/", "/compare?run="];
+    let paths = [
+        "../secret.txt",
+        "..%2fsecret.txt",
+        "%2e%2e/secret.txt",
+        "%2e%2e%2fsecret.txt",
+        "..%252fsecret.txt",
+        "run/../../secret.txt",
+        "run/%2e%2e/%2e%2e/secret.txt",
+        "..%5csecret.txt",
+        absolute.as_str(),
+        "link.txt",
+        "link.txt%00.png",
+        "secret.txt%00",
+        "%00",
+        "../other",
+        "..%2fother",
+        "other",
+        "other/config.toml",
+        "other/",
+        "sly",
+        "sly/config.toml",
+        "....//secret.txt",
+        "%c0%ae%c0%ae/secret.txt",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "file:///etc/passwd",
+        "run/./../../secret.txt",
+        "",
+    ];
+    for way in ways {
+        for path in paths {
+            // A run whose configuration leads out may be followed no further than its next look.
+            if way == "/events/" && path == "sly" {
+                continue;
+            }
+            let (status, body) = get(address, &format!("{way}{path}"));
+            assert!(status != 200, "{way}{path}: {status} {body}");
+            assert!(!body.contains(secret) && !body.contains("root:"), "{way}{path}: {body}");
+        }
+    }
+    let (_, body) = get(address, "/events/sly");
+    assert!(body.contains("event: changed\ndata: all\n") && !body.contains("points"), "{body}");
+    let (_, runs) = get(address, "/api/runs");
+    assert!(runs.contains("\"run\"") && !runs.contains(secret) && !runs.contains("sly"), "{runs}");
+}
+
+#[test]
+fn strangers_and_changes_are_refused() {
+    let place = tempfile::tempdir().expect("a folder");
+    make_run(&place.path().join("run"));
+    let server = Server::start(place.path(), 0).expect("serves");
+    let address = server.address();
+    for host in ["evil.example", "127.0.0.1.evil.example", "10.0.0.1", ""] {
+        let (status, _, body) = ask(address, &format!("GET /api/runs HTTP/1.0\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(status, 421, "{host}: {}", String::from_utf8_lossy(&body));
+    }
+    assert_eq!(ask(address, "GET /api/runs HTTP/1.0\r\n\r\n").0, 421, "whom does it ask?");
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"] {
+        for path in ["/", "/api/runs", "/files/run/config.toml"] {
+            let request = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+            assert_eq!(ask(address, &request).0, 405, "{method} {path}");
+        }
+    }
+    let (status, _, _) = ask(address, "GET /run/run HTTP/1.0\r\nHost: 127.0.0.1:99\r\n\r\n");
+    assert_eq!(status, 200, "a tunnel has another port");
+    assert!(
+        matches!(Server::start(place.path(), address.port()), Err(ServeError::PortTaken(port)) if port == address.port())
+    );
+    assert!(matches!(Server::start(&place.path().join("gone"), 0), Err(ServeError::Folder { .. })));
+    let before: Vec<_> = fs::read_dir(place.path().join("run"))
+        .expect("lists")
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
+    assert_eq!(before.len(), 4, "nothing was written: {before:?}");
+}
+
+#[test]
+fn points_come_as_they_are_written_and_the_server_ends_at_once() {
+    let place = tempfile::tempdir().expect("a folder");
+    let run = place.path().join("run");
+    make_run(&run);
+    let server = Server::start(place.path(), 0).expect("serves");
+    let mut stream = TcpStream::connect(server.address()).expect("connects");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
+    let request =
+        "GET /events/run?from=metrics.1 HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("sends");
+    let mut lines = BufReader::new(stream).lines();
+    let mut next = |start: &str| loop {
+        let line = lines.next().expect("a line").expect("reads");
+        if let Some(rest) = line.strip_prefix(start) {
+            return rest.to_owned();
+        }
+    };
+    assert_eq!(next("content-type: "), "text/event-stream");
+    assert_eq!(next("id: "), "metrics.2_ranks.0");
+    assert_eq!(next("data: "), "[[\"metrics/loss\",2.0,null,2.5]]");
+    let mut file = fs::File::options().append(true).open(run.join("metrics.jsonl")).expect("opens");
+    file.write_all(b"{\"step\":3,\"seconds\":1.5,\"loss\":1.5}\n").expect("writes");
+    assert_eq!(next("data: "), "[[\"metrics/loss\",3.0,1.5,1.5]]");
+    fs::write(run.join("logs/rank-1.usage.jsonl"), "{\"time\":5.0,\"step\":3,\"cpu_percent\":50.0}\n")
+        .expect("writes");
+    assert_eq!(next("data: "), "[[\"usage/1/cpu_percent\",3.0,0.0,50.0]]");
+    // Somebody who follows does not hold the server up.
+    let begun = Instant::now();
+    drop(server);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    fs::write(run.join("summary.json"), "{}").expect("writes");
+    let end = lines.find(|line| line.as_ref().map_or(true, |line| line.contains("changed")));
+    assert!(end.is_none_or(|line| line.is_err()), "nobody tells any more");
+}

@@ -1,0 +1,34 @@
+//! Files that are either as they were or complete, whatever happens in between.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+/// Writes a file beside `path`, has it reach the disk, and renames it into place.
+///
+/// # Errors
+/// If anything fails, such as a full disk; what was at `path` before is then still there.
+pub fn write_aside(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = path.with_file_name(format!(".{name}.tmp"));
+    let written = File::create(&aside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(error) = written.and_then(|()| fs::rename(&aside, path)) {
+        let _ = fs::remove_file(&aside);
+        return Err(error);
+    }
+    path.parent().map_or(Ok(()), sync_folder)
+}
+
+/// Has the names in a folder reach the disk.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    // An empty path is the current folder.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    #[cfg(unix)]
+    File::open(folder)?.sync_all()?;
+    #[cfg(not(unix))]
+    let _ = folder;
+    Ok(())
+}

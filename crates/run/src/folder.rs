@@ -1,0 +1,305 @@
+//! The folder of a run: made once, never overwritten, found again.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::clock::timestamp;
+
+/// Why a run's folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The folder of a new run holds one already.
+    #[error("{} already holds a run; continue it with --resume, or choose another folder with --out", .0.display())]
+    Exists(PathBuf),
+    /// The folder of a new run holds something else.
+    #[error("{} is not empty and holds no run; choose another folder with --out", .0.display())]
+    NotEmpty(PathBuf),
+    /// A folder that should hold a run does not.
+    #[error("{} holds no run: it has no config.toml", .0.display())]
+    NoRun(PathBuf),
+    /// There is nothing to continue.
+    #[error("there is no run of `{name}` in {} to resume; name its folder with --out", runs.display())]
+    NothingToResume {
+        /// The preset's name.
+        name: String,
+        /// Where runs were looked for.
+        runs: PathBuf,
+    },
+    /// A file or folder cannot be written or read.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{}: {problem}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl RunError {
+    /// `action` failed on `path`.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+}
+
+/// The folder of one run. See the [module](super) for what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunFolder(PathBuf);
+
+impl RunFolder {
+    /// Makes the folder of a new run: `out`, or `runs/NAME-TIME`.
+    ///
+    /// # Errors
+    /// [`RunError::Exists`] or [`RunError::NotEmpty`] rather than overwriting anything.
+    pub fn create(out: Option<&Path>, runs: &Path, name: &str) -> Result<Self, RunError> {
+        let path = match out {
+            Some(out) => out.to_owned(),
+            None => {
+                let stem = format!("{name}-{}", timestamp());
+                // Two runs may start within one second.
+                let names = (1..).map(|n| if n == 1 { stem.clone() } else { format!("{stem}-{n}") });
+                let mut paths = names.map(|name| runs.join(name));
+                paths.find(|path| !path.exists()).unwrap_or_else(|| runs.join(&stem))
+            }
+        };
+        if path.join("config.toml").exists() {
+            return Err(RunError::Exists(path));
+        }
+        // Ranks on other hosts may have made the folder of their logs already.
+        let foreign = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != "logs");
+        if fs::read_dir(&path).is_ok_and(|mut entries| entries.any(foreign)) {
+            return Err(RunError::NotEmpty(path));
+        }
+        let folder = Self(path);
+        for part in [folder.checkpoints(), folder.samples(), folder.logs()] {
+            fs::create_dir_all(&part).map_err(RunError::io("create", &part))?;
+        }
+        Ok(folder)
+    }
+
+    /// Opens the folder of an existing run.
+    ///
+    /// # Errors
+    /// [`RunError::NoRun`] if there is none.
+    pub fn open(path: &Path) -> Result<Self, RunError> {
+        if !path.join("config.toml").is_file() {
+            return Err(RunError::NoRun(path.to_owned()));
+        }
+        let folder = Self(path.to_owned());
+        for part in [folder.checkpoints(), folder.samples(), folder.logs()] {
+            fs::create_dir_all(&part).map_err(RunError::io("create", &part))?;
+        }
+        Ok(folder)
+    }
+
+    /// Gives the folder up to another run if this one never took a step, as where its data is not found: what is left are its
+    /// logs, and its configuration among them.
+    /// True if it did.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn give_up_unless_begun(&self) -> Result<bool, RunError> {
+        let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+        let told = fs::metadata(self.metrics()).is_ok_and(|metrics| metrics.len() > 0);
+        let known = [
+            "config.toml",
+            "metrics.jsonl",
+            "metrics-by-rank.jsonl",
+            "state.json",
+            "requests",
+            "joins",
+            "checkpoints",
+            "samples",
+            "logs",
+        ];
+        let foreign = |entry: fs::DirEntry| !known.iter().any(|name| entry.file_name() == *name);
+        let mut entries = fs::read_dir(&self.0).map_err(RunError::io("read", &self.0))?.flatten();
+        if told
+            || entries.any(foreign)
+            || ![self.checkpoints(), self.samples()].iter().all(|part| is_empty(part))
+        {
+            return Ok(false);
+        }
+        for part in [self.checkpoints(), self.samples()] {
+            fs::remove_dir(&part).map_err(RunError::io("remove", &part))?;
+        }
+        let files = [self.metrics(), self.metrics_by_rank(), self.state()];
+        for file in files.into_iter().filter(|file| file.exists()) {
+            fs::remove_file(&file).map_err(RunError::io("remove", &file))?;
+        }
+        if self.requests().exists() {
+            fs::remove_dir_all(self.requests()).map_err(RunError::io("remove", &self.requests()))?;
+        }
+        // Whoever looks for what went wrong wants to see it.
+        if self.config().exists() {
+            let kept = self.logs().join("config.toml");
+            fs::rename(self.config(), &kept).map_err(RunError::io("write", &kept))?;
+        }
+        Ok(true)
+    }
+
+    /// The folder that rank 0 of the same run makes, for a rank that another host may have started earlier.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn join(path: &Path) -> Result<Self, RunError> {
+        let folder = Self(path.to_owned());
+        fs::create_dir_all(folder.logs()).map_err(RunError::io("create", path))?;
+        Ok(folder)
+    }
+
+    /// The newest run called `NAME-…` in `runs`.
+    ///
+    /// # Errors
+    /// [`RunError::NothingToResume`] if there is none.
+    pub fn newest(runs: &Path, name: &str) -> Result<Self, RunError> {
+        let prefix = format!("{name}-");
+        let is_run = |path: &PathBuf| {
+            let named = path.file_name().and_then(std::ffi::OsStr::to_str).is_some_and(|file| {
+                // `shapes-cvae-2025…` is no run of `shapes`: after the prefix comes a year.
+                file.strip_prefix(&prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            });
+            named && path.join("config.toml").is_file()
+        };
+        let entries = fs::read_dir(runs).into_iter().flatten().filter_map(Result::ok);
+        let newest = entries.map(|entry| entry.path()).filter(is_run).max();
+        let nothing = || RunError::NothingToResume { name: name.to_owned(), runs: runs.to_owned() };
+        Self::open(&newest.ok_or_else(nothing)?)
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The resolved configuration.
+    pub fn config(&self) -> PathBuf {
+        self.0.join("config.toml")
+    }
+
+    /// The line for every logged step.
+    pub fn metrics(&self) -> PathBuf {
+        self.0.join("metrics.jsonl")
+    }
+
+    /// The lines of each rank, if ranks do not take every step together.
+    pub fn metrics_by_rank(&self) -> PathBuf {
+        self.0.join("metrics-by-rank.jsonl")
+    }
+
+    /// What the run is doing.
+    pub fn state(&self) -> PathBuf {
+        self.0.join("state.json")
+    }
+
+    /// The folder of what users ask the run for.
+    pub fn requests(&self) -> PathBuf {
+        self.0.join("requests")
+    }
+
+    /// The folder of processes that want to take part.
+    pub fn joins(&self) -> PathBuf {
+        self.0.join("joins")
+    }
+
+    /// The file with the secret of ranks that others may join, while they run.
+    pub fn secret(&self) -> PathBuf {
+        self.0.join("secret")
+    }
+
+    /// How the run ended.
+    pub fn summary(&self) -> PathBuf {
+        self.0.join("summary.json")
+    }
+
+    /// The picture of the loss.
+    pub fn curves(&self) -> PathBuf {
+        self.0.join("curves.svg")
+    }
+
+    /// The picture of staleness and waiting.
+    pub fn synchrony(&self) -> PathBuf {
+        self.0.join("synchrony.svg")
+    }
+
+    /// The folder of checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.0.join("checkpoints")
+    }
+
+    /// The folder of sample grids.
+    pub fn samples(&self) -> PathBuf {
+        self.0.join("samples")
+    }
+
+    /// The folder of logs.
+    pub fn logs(&self) -> PathBuf {
+        self.0.join("logs")
+    }
+
+    /// What one rank used over time.
+    pub fn usage(&self, rank: usize) -> PathBuf {
+        self.logs().join(format!("rank-{rank}.usage.jsonl"))
+    }
+
+    /// The trace of all ranks.
+    pub fn trace(&self) -> PathBuf {
+        self.0.join("trace.json")
+    }
+
+    /// The trace of one rank, of a run that has failed.
+    pub fn trace_of_rank(&self, rank: usize) -> PathBuf {
+        self.logs().join(format!("rank-{rank}.trace.json"))
+    }
+
+    /// The log of one rank.
+    pub fn log(&self, rank: usize) -> PathBuf {
+        super::FailureReport::log_path(&self.logs(), rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_with_anything_in_it_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let out = folder.path().join("run");
+        let run = RunFolder::create(Some(&out), folder.path(), "x").expect("a new folder");
+        assert!(matches!(RunFolder::open(&out), Err(RunError::NoRun(_))));
+        assert!(matches!(RunFolder::create(Some(&out), folder.path(), "x"), Err(RunError::NotEmpty(_))));
+        fs::write(run.config(), "").expect("writes");
+        assert!(matches!(RunFolder::create(Some(&out), folder.path(), "x"), Err(RunError::Exists(_))));
+        assert_eq!(RunFolder::open(&out).expect("a run"), run);
+    }
+
+    #[test]
+    fn the_newest_run_of_a_name_is_found() {
+        let runs = tempfile::tempdir().expect("a folder");
+        for name in ["a-20250101-000000", "a-20250102-000000", "a-b-20260101-000000", "c-20260101-000000"] {
+            fs::create_dir(runs.path().join(name)).expect("a folder");
+            fs::write(runs.path().join(name).join("config.toml"), "").expect("writes");
+        }
+        let newest = RunFolder::newest(runs.path(), "a").expect("a run");
+        assert!(newest.path().ends_with("a-20250102-000000"));
+        assert!(matches!(RunFolder::newest(runs.path(), "d"), Err(RunError::NothingToResume { .. })));
+        let (first, second) = (
+            RunFolder::create(None, runs.path(), "n").expect("new"),
+            RunFolder::create(None, runs.path(), "n").expect("new"),
+        );
+        assert_ne!(first, second);
+    }
+}

@@ -1,0 +1,116 @@
+//! Numbers, durations and lines of metrics as text.
+
+use std::time::Duration;
+
+use super::Line;
+
+/// A number with about four significant digits.
+pub fn number(value: f64) -> String {
+    let magnitude = value.abs();
+    if value == 0.0 {
+        "0".to_owned()
+    } else if (1e-3..1e5).contains(&magnitude) {
+        let digits = (3 - magnitude.log10().floor() as i32).clamp(0, 6) as usize;
+        format!("{value:.digits$}")
+    } else {
+        format!("{value:.2e}")
+    }
+}
+
+/// Bytes with a binary unit and two decimals.
+pub fn bytes(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
+
+/// Rows as lines, the first column to the left and the others to the right.
+pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or_default()).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// A count with thousands apart.
+pub fn count(value: u64) -> String {
+    indicatif::HumanCount(value).to_string()
+}
+
+/// A duration in its two largest units.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, _) => format!("{:.1} s", duration.as_secs_f64()),
+        (0, minutes, seconds) => format!("{minutes} min {seconds:02} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes:02} min"),
+    }
+}
+
+/// What a line of `metrics.jsonl` says of its step, as far as a step's line says it.
+pub fn metrics(line: &Line) -> String {
+    let bookkeeping =
+        ["epoch", "seconds", "images_per_s", "memory_bytes", "data_share", "communication_share"];
+    let told = line.numbers().filter(|(name, _)| !bookkeeping.contains(name) && !name.starts_with("test_"));
+    let short = |name: &str| name.strip_suffix("_norm").unwrap_or(name).to_owned();
+    let mut parts: Vec<String> =
+        told.map(|(name, value)| format!("{} {}", short(name), number(value))).collect();
+    parts.extend(line.number("images_per_s").map(|rate| format!("{} images/s", count(rate.round() as u64))));
+    parts.extend(line.number("memory_bytes").map(|memory| format!("mem {}", bytes(memory as u64))));
+    parts.extend(line.number("data_share").map(|share| format!("data {:.0}%", 100.0 * share)));
+    parts.extend(line.number("communication_share").map(|share| format!("comm {:.0}%", 100.0 * share)));
+    parts.join("  ")
+}
+
+/// What a line of `metrics.jsonl` says of the test split after its step; nothing if that was not evaluated.
+pub fn evaluated(line: &Line) -> Option<String> {
+    let measures: Vec<String> = line
+        .numbers()
+        .filter_map(|(name, value)| Some(format!("{} {}", name.strip_prefix("test_")?, number(value))))
+        .collect();
+    (!measures.is_empty()).then(|| format!("step {}: test {}", line.step(), measures.join("  ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_metrics_reads_like_that_of_its_step() {
+        let text = r#"{"step":5,"loss":0.25,"epoch":0,"kl":0.5,"lr":0.002,"grad_norm":1.5,"seconds":2.0,
+            "images_per_s":1234.4,"memory_bytes":1048576,"data_share":0.01,"communication_share":0.2,
+            "test_accuracy":0.5}"#;
+        let line = Line::parse(text).expect("an object");
+        let expected = "loss 0.2500  kl 0.5000  lr 0.002000  grad 1.500  1,234 images/s  mem 1.00 MiB  data 1%  comm 20%";
+        assert_eq!(metrics(&line), expected);
+        assert_eq!(evaluated(&line).as_deref(), Some("step 5: test accuracy 0.5000"));
+        assert_eq!(evaluated(&Line::new(3).with("loss", 1.0)), None);
+        assert_eq!(Line::parse("{\"step\":"), None);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let cases = [
+            (0.0, "0"),
+            (1.0, "1.000"),
+            (0.012_345_6, "0.01235"),
+            (1234.4, "1234"),
+            (3e-5, "3.00e-5"),
+            (2e7, "2.00e7"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!([bytes(12), bytes(1 << 20), bytes(3 << 29)].join(" "), "12 B 1.00 MiB 1.50 GiB");
+        assert_eq!(bytes(44_695_848), "42.63 MiB");
+        assert_eq!([count(7), count(1000), count(11_173_962)].join(" "), "7 1,000 11,173,962");
+        let times = [4.21, 65.0, 7260.0].map(|seconds| duration(Duration::from_secs_f64(seconds)));
+        assert_eq!(times, ["4.2 s", "1 min 05 s", "2 h 01 min"]);
+    }
+}

@@ -1,0 +1,99 @@
+//! The request to stop, and who wants to hear of it at once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Whether somebody asked for the run to stop after the step that it is in. Clones share the answer.
+#[derive(Debug, Clone, Default)]
+pub struct StopFlag(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    raised: AtomicBool,
+    listeners: Mutex<Listeners>,
+}
+
+#[derive(Default)]
+struct Listeners {
+    next: u64,
+    waiting: BTreeMap<u64, Box<dyn FnOnce() + Send>>,
+}
+
+impl std::fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} listeners", self.waiting.len())
+    }
+}
+
+/// Somebody who hears of a stop, until this is dropped.
+#[derive(Debug)]
+pub struct Hearing {
+    flag: StopFlag,
+    number: u64,
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        self.flag.listeners().waiting.remove(&self.number);
+    }
+}
+
+impl StopFlag {
+    /// Asks for the stop; true if nobody had asked before.
+    pub fn raise(&self) -> bool {
+        let first = !self.0.raised.swap(true, Ordering::SeqCst);
+        // Called without the lock, so that a listener may take its time, or stop listening.
+        let waiting = std::mem::take(&mut self.listeners().waiting);
+        waiting.into_values().for_each(|tell| tell());
+        first
+    }
+
+    /// Whether the stop was asked for.
+    pub fn is_raised(&self) -> bool {
+        self.0.raised.load(Ordering::SeqCst)
+    }
+
+    /// Has `tell` called once, on the thread that asks for the stop, or at once if it was asked for already.
+    pub fn hear(&self, tell: impl FnOnce() + Send + 'static) -> Hearing {
+        let mut listeners = self.listeners();
+        let number = listeners.next;
+        listeners.next += 1;
+        // Whoever raises it does so before it takes the lock: either it finds this listener, or this sees the flag.
+        if self.is_raised() {
+            drop(listeners);
+            tell();
+        } else {
+            listeners.waiting.insert(number, Box::new(tell));
+        }
+        Hearing { flag: self.clone(), number }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.0.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn whoever_listens_hears_once_and_not_after_it_has_gone() {
+        let (flag, heard) = (StopFlag::default(), Arc::new(AtomicUsize::new(0)));
+        let count = |by: usize| {
+            let heard = heard.clone();
+            move || {
+                heard.fetch_add(by, Ordering::SeqCst);
+            }
+        };
+        let _stays = flag.hear(count(1));
+        drop(flag.hear(count(10)));
+        assert!(flag.clone().raise() && !flag.raise() && flag.is_raised());
+        assert_eq!(heard.load(Ordering::SeqCst), 1);
+        let _late = flag.hear(count(100));
+        assert_eq!(heard.load(Ordering::SeqCst), 101);
+    }
+}

@@ -1,0 +1,62 @@
+//! The table at the end of a run.
+
+use std::time::Duration;
+
+use super::format::{bytes, count, duration, number};
+use super::{EnergyKind, EnergySummary, Summary};
+
+/// Pairs as lines with the second column aligned.
+pub fn aligned(rows: &[(String, String)]) -> Vec<String> {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+    rows.iter().map(|(name, value)| format!("  {name:<width$}  {value}")).collect()
+}
+
+/// What is known of the energy that a run took, and how; nothing if nothing is.
+fn energy(energy: &EnergySummary) -> Option<String> {
+    let known = [("processors", &energy.cpu), ("GPUs", &energy.gpu)];
+    let known = known.into_iter().filter_map(|(whose, part)| {
+        let how = if part.kind == EnergyKind::Measured { "measured" } else { "estimated" };
+        Some(format!("{} J of {whose} ({how})", count(part.joules?.round() as u64)))
+    });
+    let known: Vec<String> = known.collect();
+    let watts = energy.mean_watts?;
+    Some(format!("{}; {} W in the mean", known.join(", "), number(watts)))
+}
+
+/// How the run ended.
+pub fn finished(summary: &Summary) -> Vec<String> {
+    let mut rows = vec![
+        ("steps".to_owned(), format!("{} ({:.2} epochs)", count(summary.step), summary.epochs)),
+        ("time".to_owned(), duration(Duration::from_secs_f64(summary.wall_seconds.max(0.0)))),
+        ("speed".to_owned(), format!("{} images/s", count(summary.images_per_second.round() as u64))),
+    ];
+    if let Some(energy) = summary.energy.as_ref().and_then(energy) {
+        rows.push(("energy".to_owned(), energy));
+    }
+    for (name, value) in &summary.metrics {
+        if let Some(value) = value.as_f64() {
+            rows.push((name.clone(), number(value)));
+        }
+    }
+    for rank in &summary.ranks {
+        let whole = rank.step_seconds.max(1e-9);
+        rows.push((
+            format!("rank {}", rank.rank),
+            format!(
+                "peak memory {}; parameters {}, gradients {}, optimizer {}; sent {}; data {:.0}%, communication {:.0}% \
+                 exposed and {:.0}% hidden",
+                rank.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), bytes),
+                bytes(rank.parameter_bytes),
+                bytes(rank.gradient_bytes),
+                bytes(rank.optimizer_bytes),
+                bytes(rank.bytes_sent),
+                100.0 * rank.data_seconds / whole,
+                100.0 * rank.communication_exposed_seconds / whole,
+                100.0 * rank.communication_hidden_seconds / whole,
+            ),
+        ));
+    }
+    let mut lines = vec![summary.status.clone()];
+    lines.extend(aligned(&rows));
+    lines
+}

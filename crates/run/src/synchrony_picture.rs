@@ -1,0 +1,111 @@
+//! How stale updates were, and how long each rank waited, as a picture.
+
+use std::fmt::Write as _;
+
+use super::chart::{escape, short};
+use super::summary::RankSummary;
+
+const WIDTH: f64 = 720.0;
+const PANEL: f64 = 150.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 16.0;
+const COLOURS: [&str; 3] = ["#1f6feb", "#d1242f", "#2da44e"];
+
+/// Draws histograms of staleness and of how far workers were ahead, over all ranks, and the seconds that each rank waited. `None`
+/// if ranks took every step together.
+pub fn synchrony_svg(title: &str, ranks: &[RankSummary]) -> Option<String> {
+    let of: Vec<_> = ranks.iter().filter_map(|rank| rank.synchrony.as_ref()).collect();
+    if of.is_empty() {
+        return None;
+    }
+    let sum = |counts: &dyn Fn(usize) -> Vec<u64>| {
+        let mut sum: Vec<f64> = Vec::new();
+        for rank in 0..of.len() {
+            let counts = counts(rank);
+            sum.resize(sum.len().max(counts.len()), 0.0);
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as f64);
+        }
+        sum
+    };
+    let staleness = sum(&|rank| of[rank].staleness.clone());
+    let leads = sum(&|rank| of[rank].leads.clone());
+    let waited: Vec<f64> = of.iter().map(|rank| rank.waited_seconds).collect();
+    let spread = of.iter().map(|rank| rank.clock_spread).max().unwrap_or(0);
+    let panels = [
+        ("updates, by how many updates old their values were", staleness),
+        ("steps, by how many steps the worker was ahead of the slowest", leads),
+        ("seconds waited, by rank", waited),
+    ];
+    let panels: Vec<_> = panels.iter().filter(|(_, bars)| !bars.is_empty()).collect();
+    let height = 32.0 + PANEL * panels.len() as f64;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"20\" \
+         font-size=\"14\">{}: ranks at most {spread} steps apart</text>\n",
+        escape(title)
+    );
+    for (at, (name, bars)) in panels.into_iter().enumerate() {
+        let top = 32.0 + PANEL * at as f64;
+        panel(&mut svg, top, name, bars, COLOURS[at % COLOURS.len()]);
+    }
+    svg.push_str("</svg>\n");
+    Some(svg)
+}
+
+/// Bars beside each other, with their numbers below and the largest value beside.
+fn panel(svg: &mut String, top: f64, name: &str, bars: &[f64], colour: &str) {
+    let (base, room) = (top + PANEL - 34.0, PANEL - 58.0);
+    let most = bars.iter().copied().fold(0.0, f64::max);
+    let step = (WIDTH - LEFT - RIGHT) / bars.len() as f64;
+    let right = WIDTH - RIGHT;
+    let _ = writeln!(
+        svg,
+        "<text x=\"{LEFT}\" y=\"{:.1}\">{}</text><path d=\"M{LEFT} {base:.1}H{right}\" stroke=\"#999\"/>\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+        top + 14.0,
+        escape(name),
+        LEFT - 6.0,
+        base - room + 4.0,
+        short(most),
+    );
+    // As many numbers as there is room for.
+    let every = bars.len().div_ceil(24).max(1);
+    for (number, value) in bars.iter().enumerate() {
+        let (x, tall) = (LEFT + step * number as f64, if most > 0.0 { value / most * room } else { 0.0 });
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\" fill=\"{colour}\"/>",
+            x + 0.1 * step,
+            base - tall,
+            0.8 * step,
+        );
+        if number % every == 0 {
+            let (x, y) = (x + 0.5 * step, base + 16.0);
+            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{number}</text>");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SyncSummary;
+
+    #[test]
+    fn every_bar_is_drawn() {
+        let synchrony = |staleness: Vec<u64>, waited_seconds| {
+            let leads = vec![3, 1];
+            Some(SyncSummary { staleness, leads, waited_seconds, clock_spread: 2, ..SyncSummary::default() })
+        };
+        let rank = |rank, synchrony| RankSummary { rank, synchrony, ..RankSummary::default() };
+        let ranks = [rank(0, synchrony(vec![4, 0, 1], 0.5)), rank(1, synchrony(vec![1, 1], 0.0))];
+        let svg = synchrony_svg("a <run>", &ranks).expect("ranks are apart");
+        // The background, three kinds of staleness, two of leads, two ranks.
+        assert_eq!(svg.matches("<rect").count(), 1 + 3 + 2 + 2);
+        assert!(svg.contains("a &lt;run&gt;: ranks at most 2 steps apart") && !svg.contains("NaN"));
+        assert_eq!(synchrony_svg("x", &[rank(0, None)]), None);
+        // Local SGD has no staleness to show.
+        let svg = synchrony_svg("x", &[rank(0, Some(SyncSummary::default()))]).expect("it waits");
+        assert!(svg.contains("seconds waited") && !svg.contains("updates old"));
+    }
+}
