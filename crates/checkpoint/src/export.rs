@@ -5,7 +5,7 @@ use std::path::Path;
 
 use phalanx_tensor::io::{TensorHeader, atomic_write, sort_for_safetensors, write_header};
 
-use super::index::{EMA, MODEL};
+use super::piece::{EMA, MODEL};
 use super::region::Region;
 use super::{Checkpoint, CheckpointError};
 

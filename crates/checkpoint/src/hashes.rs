@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::index::Piece;
+use super::piece::Piece;
 use super::region::{Region, Run};
 use super::{Checkpoint, CheckpointError};
 
@@ -165,8 +165,7 @@ pub(super) fn hashes(parts: impl IntoIterator<Item = TensorSum>) -> Hashes {
 
 impl Checkpoint {
     /// The hash of each kind of thing in it: that of [`super::MODEL`] is equal for equal parameters and buffers, however many ranks
-    /// trained by whatever strategy. It is in the index; for a checkpoint that was written before there were any everything is
-    /// read.
+    /// trained by whatever strategy.
     ///
     /// # Errors
     /// If files that have to be read cannot be.

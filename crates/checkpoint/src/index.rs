@@ -4,65 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use candle_core::DType;
-use phalanx_tensor::io::TensorFile;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::CheckpointError;
-use super::checksum::Checksum;
+use super::file_entry::FileEntry;
 use super::hashes::Hashes;
-use super::region::Region;
+use super::piece::Piece;
 
-/// The version of the layout that is written. Older ones are read: format 2 knew flat ranges only and another checksum, and
-/// format 1 whole tensors only.
+/// The version of the layout.
 pub(super) const FORMAT: u32 = 3;
 /// The index's file.
 pub(super) const INDEX: &str = "checkpoint.json";
-
-/// The kind of parameters and buffers.
-pub const MODEL: &str = "model";
-/// The kind of averaged parameters.
-pub const EMA: &str = "ema";
-
-/// A file of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileEntry {
-    /// Its name in the checkpoint's folder.
-    pub name: String,
-    /// Its length.
-    pub bytes: u64,
-    /// The hash of what is in it.
-    #[serde(flatten)]
-    pub checksum: Checksum,
-}
-
-/// Some elements of one tensor, in one file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
-    /// What it is: [`MODEL`], [`EMA`], or a kind of optimizer state such as `exp_avg`.
-    pub kind: String,
-    /// The name of the parameter or buffer in the reference state dict.
-    pub name: String,
-    /// The element type: `f32`, `f64`, `bf16`, `f16`, `i64`, `u32` or `u8`.
-    pub dtype: String,
-    /// The shape of the whole tensor.
-    pub shape: Vec<usize>,
-    /// Which of its elements.
-    #[serde(flatten)]
-    pub region: Region,
-    /// The file.
-    pub file: String,
-    /// The tensor in that file, which has these elements alone, in their order.
-    pub key: String,
-}
-
-impl Piece {
-    /// The type of its elements; `None` if there is none of that name whose elements take whole bytes.
-    pub(super) fn element_type(&self) -> Option<DType> {
-        self.dtype.parse().ok().filter(|dtype: &DType| dtype.size_in_bytes() > 0)
-    }
-}
 
 /// What is in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,11 +28,9 @@ pub struct Index {
     pub state: Map<String, Value>,
     /// The files.
     pub files: Vec<FileEntry>,
-    /// The hash of each kind of thing ([`super::Checkpoint::hashes`]); older ones have none.
-    #[serde(default)]
+    /// The hash of each kind of tensor: see [`super::Checkpoint::hashes`].
     pub hashes: Hashes,
-    /// Where every tensor's elements lie. Format 1 does not say it: its files hold whole tensors.
-    #[serde(default)]
+    /// The place of every tensor's elements.
     pub tensors: Vec<Piece>,
 }
 
@@ -90,9 +41,8 @@ impl Index {
         let damaged = |problem: String| CheckpointError::damaged(&path, problem);
         let bytes = fs::read(&path).map_err(|error| damaged(error.to_string()))?;
         let index: Self = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-        if !(1..=FORMAT).contains(&index.format) {
-            let found = index.format;
-            return Err(damaged(format!("has format {found}; this program reads formats 1 to {FORMAT}")));
+        if index.format != FORMAT {
+            return Err(damaged(format!("has format {}; this program reads format {FORMAT}", index.format)));
         }
         let is_plain = |name: &str| Path::new(name).file_name().is_some_and(|plain| plain == name);
         if let Some(file) = index.files.iter().find(|file| !is_plain(&file.name)) {
@@ -152,40 +102,4 @@ impl Index {
             self.format, self.step
         ))
     }
-}
-
-impl Piece {
-    /// Whether its elements can be in a file that there is: each takes a byte at least.
-    fn is_sound(&self, files: &[FileEntry]) -> bool {
-        let holds = |file: &FileEntry| file.name == self.file && self.region.len() as u64 <= file.bytes;
-        self.region.fits(&self.shape) && files.iter().any(holds)
-    }
-}
-
-/// The pieces of a checkpoint of format 1, whose files are named after what they hold and hold whole tensors.
-pub(super) fn pieces_of_format_1(folder: &Path, files: &[FileEntry]) -> Result<Vec<Piece>, CheckpointError> {
-    let mut pieces = Vec::new();
-    for file in files {
-        let Some(stem) = file.name.strip_suffix(".safetensors") else { continue };
-        let path = folder.join(&file.name);
-        let open = TensorFile::open(&path);
-        let open = open.map_err(|error| CheckpointError::damaged(&path, error.to_string()))?;
-        for tensor in open.tensors() {
-            // `exp_avg.conv1.weight` and `ema.conv1.weight`, but `conv1.weight` in the model's file.
-            let (kind, name) = match stem {
-                MODEL => (MODEL, tensor.name.as_str()),
-                _ => tensor.name.split_once('.').unwrap_or((stem, &tensor.name)),
-            };
-            pieces.push(Piece {
-                kind: kind.to_owned(),
-                name: name.to_owned(),
-                dtype: tensor.dtype.as_str().to_owned(),
-                shape: tensor.shape.clone(),
-                region: Region::whole(&tensor.shape),
-                file: file.name.clone(),
-                key: tensor.name.clone(),
-            });
-        }
-    }
-    Ok(pieces)
 }

@@ -15,9 +15,11 @@
 mod checksum;
 mod error;
 mod export;
+mod file_entry;
 mod hashes;
 mod held;
 mod index;
+mod piece;
 mod read;
 mod region;
 mod write;
@@ -32,12 +34,12 @@ pub use error::CheckpointError;
 pub use export::Exported;
 pub use hashes::Hashes;
 pub use held::{Chosen, Held, HeldPiece, bytes_of, choose};
-pub use index::{EMA, FileEntry, Index, MODEL, Piece};
+pub use file_entry::FileEntry;
+pub use index::Index;
+pub use piece::{EMA, MODEL, Piece};
 pub use read::Reader;
 pub use region::Region;
 pub use write::{Aside, NewFile, NewPiece};
-
-use self::index::pieces_of_format_1;
 
 /// A complete checkpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,7 +68,7 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::Damaged`] naming the file that is missing, truncated or changed.
     pub fn open_share(folder: &Path, reader: usize, readers: usize) -> Result<Self, CheckpointError> {
-        let mut index = Index::read(folder)?;
+        let index = Index::read(folder)?;
         for expected in &index.files {
             let path = folder.join(&expected.name);
             let damaged = |problem: String| CheckpointError::damaged(&path, problem);
@@ -81,9 +83,6 @@ impl Checkpoint {
             if !same.map_err(|error| CheckpointError::damaged(&path, error.to_string()))? {
                 return Err(CheckpointError::damaged(&path, "its checksum differs"));
             }
-        }
-        if index.format == 1 {
-            index.tensors = pieces_of_format_1(folder, &index.files)?;
         }
         Ok(Self { folder: folder.to_owned(), index })
     }
@@ -280,7 +279,7 @@ mod tests {
                         fs::read_to_string(&path).expect("reads").replace("\"format\": 3", "\"format\": 4");
                     fs::write(path, text).expect("writes");
                 },
-                "has format 4; this program reads formats 1 to 3",
+                "has format 4; this program reads format 3",
             ),
         ];
         for (harm, words) in harms {

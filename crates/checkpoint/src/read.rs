@@ -11,7 +11,8 @@ use phalanx_tensor::host::copy_host;
 use phalanx_tensor::io::TensorFile;
 use phalanx_tensor::{FlatParam, ParamStore, TensorError};
 
-use super::index::{INDEX, MODEL, Piece};
+use super::index::INDEX;
+use super::piece::{MODEL, Piece};
 use super::region::{Region, Run, Shared, find};
 use super::{Checkpoint, CheckpointError};
 

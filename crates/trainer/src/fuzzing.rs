@@ -20,12 +20,9 @@ pub fn cores(file: &Path) -> Vec<usize> {
     crate::engine::listed(file)
 }
 
-/// The checksums of what is in a file, each by the name that indices of checkpoints have for it.
-pub fn checksums(bytes: &[u8]) -> [(&'static str, String); 2] {
-    let fnv = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    });
-    [("blake3", blake3::hash(bytes).to_hex().to_string()), ("fnv1a64", format!("{fnv:016x}"))]
+/// The checksums of a file's contents, each by the name that indices of checkpoints have for it.
+pub fn checksums(bytes: &[u8]) -> [(&'static str, String); 1] {
+    [("blake3", blake3::hash(bytes).to_hex().to_string())]
 }
 
 thread_local! {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_checkpoint::{Aside, Checkpoint, Checksum, MODEL, NewFile, NewPiece, Region};
+use phalanx_checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
 use proptest::prelude::*;
 use serde_json::Map;
 
@@ -147,7 +147,7 @@ fn large_pieces_are_read_a_window_at_a_time_and_only_where_they_are_wanted() {
     let columns: Vec<Region> =
         (0..4).map(|rank| Region::of_dims(&[0..512, rank * 512..(rank + 1) * 512])).collect();
     let checkpoint = saved(folder.path(), &tensor, &columns);
-    assert!(checkpoint.index().files.iter().all(|file| matches!(file.checksum, Checksum::Blake3 { .. })));
+    assert!(checkpoint.index().files.iter().all(|file| file.checksum.blake3.len() == 64));
     for region in [
         Region::whole(&[512, 2048]),
         Region::from(12_345..1_000_001),
