@@ -34,10 +34,8 @@ const NOT_MENDED: &[(&str, &[&str])] = &[
         "crates/tensor/src/store",
         &["builder", "flat_gradients", "flat_param", "flat_values", "layout", "param"],
     ),
-    ("crates/cli/src/commands", &["join", "launched", "node", "rank", "train"]),
     ("crates/trainer/src/config", &["catalogue", "layer"]),
     ("crates/trainer/src/config", &["keys", "origin", "section", "settings"]),
-    ("crates/checkpoint/src", &["hashes", "index"]),
     ("fuzz/src/targets", &["datasets", "pictures"]),
 ];
 

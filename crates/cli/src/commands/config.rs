@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::CliError;
+use super::error::CliError;
 use crate::Program;
 use crate::console::out;
 use phalanx_trainer::config::{Detail, diff};

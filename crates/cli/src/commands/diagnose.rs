@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
+use super::error::CliError;
 use crate::console::out;
 use phalanx_report::diagnose::Diagnosis;
 use phalanx_run::RunFolder;

@@ -8,7 +8,7 @@ use clap::Args;
 use phalanx_collectives::Launcher;
 use phalanx_tensor::Level;
 
-use super::CliError;
+use super::error::CliError;
 use phalanx_run::format;
 
 use crate::console::out;

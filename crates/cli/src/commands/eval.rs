@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::train::{configuration_of, set_data};
-use super::{CliError, task_of};
+use super::error::CliError;
+use super::resolve::{configuration_of, set_data, task_of};
 use crate::Program;
 use crate::console::out;
 use phalanx_run::RunFolder;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::CliError;
+use super::error::CliError;
 use crate::console::out;
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::RunFolder;

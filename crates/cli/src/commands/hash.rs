@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
+use super::error::CliError;
 use super::export::find;
 use crate::console::out;
 use phalanx_checkpoint::{Checkpoint, CheckpointError, MODEL};

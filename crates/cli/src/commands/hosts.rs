@@ -5,7 +5,7 @@ use std::path::Path;
 
 use phalanx_collectives::{CommError, Secret};
 
-use super::CliError;
+use super::error::CliError;
 use phalanx_launch::{ABORTED, Ended, Hosts, Order, RemoteSupervisor, SECRET_FILE};
 use phalanx_run::RunFolder;
 use phalanx_trainer::config::Resolved;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::CliError;
+use super::error::CliError;
 use crate::console::err;
 use phalanx_launch::cluster::time_left;
 use phalanx_run::StopFlag;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::CliError;
+use super::error::CliError;
 use super::interrupts::Interrupts;
-use super::train::RUNS;
+use super::resolve::RUNS;
 use phalanx_launch::cluster::{JobRecord, Queued, Slurm};
 use phalanx_run::format;
 

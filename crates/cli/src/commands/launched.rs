@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::CliError;
+use super::error::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
-use super::rank::{observer, told_to_end, train};
-use super::train::{RUNS, write_config};
+use super::process::{observer, told_to_end, train};
+use super::resolve::{RUNS, write_config};
 use crate::console::{KeptOutput, err};
 use phalanx_launch::cluster::{Survival, Torchrun, survival};
 use phalanx_launch::{ABORTED, Leash, SECRET_FILE};

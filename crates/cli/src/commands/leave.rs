@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
-use super::train::configuration_of;
+use super::error::CliError;
+use super::resolve::configuration_of;
 use crate::Program;
 use crate::console::out;
 use phalanx_run::{Doing, Request, RunFolder, RunState};

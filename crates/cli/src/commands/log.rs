@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
-use super::CliError;
+use super::error::CliError;
 use phalanx_trace as trace;
 
 /// Sends this process's log to a file from now on; `PHALANX_LOG` filters it (default `info`). If the run is `traced`, spans are

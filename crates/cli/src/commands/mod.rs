@@ -4,6 +4,28 @@
 //! not exist or cannot be, such as an unknown option or key. 128 + the signal's number (130 for Ctrl-C, 143 for TERM): ended
 //! by a second signal, or by a first one while ranks still looked for each other.
 
+mod error;
+
+mod interrupts;
+mod log;
+
+mod resolve;
+
+mod train_args;
+
+mod process;
+
+mod joining;
+mod launched;
+
+mod hosts;
+mod tui;
+
+mod here;
+mod node;
+
+mod train;
+
 mod config;
 mod diagnose;
 mod doctor;
@@ -11,14 +33,9 @@ mod environment;
 mod eval;
 mod export;
 mod hash;
-mod hosts;
-mod interrupts;
 mod jobs;
 mod join;
-mod launched;
 mod leave;
-mod log;
-mod node;
 mod plan;
 mod rank;
 mod report;
@@ -27,20 +44,15 @@ mod serve;
 mod submit;
 mod sweep;
 mod trace;
-mod train;
-mod tui;
 mod watch;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::Program;
 use crate::console::err;
-use phalanx_run::RunFolder;
-use phalanx_trainer::config::{Config, ConfigError};
-use phalanx_trainer::engine::{Judge, Task};
+use error::with_causes;
 
 /// Trains deep-learning models across ranks.
 #[derive(Debug, Parser)]
@@ -52,7 +64,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Train(Box<train::TrainArgs>),
+    Train(Box<train_args::TrainArgs>),
     Join(join::JoinArgs),
     Leave(leave::LeaveArgs),
     Watch(watch::WatchArgs),
@@ -77,38 +89,6 @@ enum Command {
     Rank(rank::RankArgs),
     #[command(hide = true)]
     HostRanks,
-}
-
-/// Why a command did not do what it should.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CliError {
-    /// The command asks for something that does not exist or cannot be.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The arguments or the environment ask for something that cannot be.
-    #[error("{0}")]
-    Usage(String),
-    /// The work failed.
-    #[error(transparent)]
-    Failed(Box<dyn std::error::Error + Send + Sync>),
-    /// The work failed and whoever supervises this process will say so.
-    #[error("failed")]
-    Reported,
-    /// A signal asked for the end, and there was nothing to finish, or it was insisted on.
-    #[error("{message}")]
-    Ended {
-        /// What was ended; empty if whoever supervises this process will say so.
-        message: String,
-        /// The exit code: of a program that the signal has ended, or what a supervisor expects.
-        code: u8,
-    },
-}
-
-impl CliError {
-    /// The work failed with `error`.
-    pub(crate) fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::Failed(error.into())
-    }
 }
 
 /// Runs the command line of a program with this process's arguments.
@@ -145,50 +125,9 @@ pub fn main(program: &Program) -> ExitCode {
         Command::Rank(args) => rank::run(program, &args),
         Command::HostRanks => hosts::carry_out(),
     };
-    let error = match outcome {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => error,
-    };
-    let code = match &error {
-        CliError::Config(_) | CliError::Usage(_) => 2,
-        CliError::Failed(_) | CliError::Reported => 1,
-        CliError::Ended { code, .. } => *code,
-    };
-    let told_elsewhere = match &error {
-        CliError::Reported => true,
-        CliError::Ended { message, .. } => message.is_empty(),
-        _ => false,
-    };
-    if !told_elsewhere {
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    if !error.is_reported() {
         err(&format!("error: {}", with_causes(&error)));
     }
-    ExitCode::from(code)
-}
-
-/// The task that a configuration chooses, with the judges of what it draws.
-fn task_of(program: &Program, config: &Config) -> Result<Task, CliError> {
-    let known = |config: &Config| {
-        let none = || CliError::Usage(format!("{} has no task `{}`", program.name(), config.model.kind));
-        program.task_of(config).cloned().ok_or_else(none)
-    };
-    let judges = config.quality.judges.iter().map(|judge| {
-        let folder = RunFolder::open(Path::new(judge)).map_err(CliError::failed)?;
-        let resolved = program.catalogue().resolve_run(&folder.config())?;
-        Ok(Judge::new(folder.path(), known(&resolved.config)?, resolved.config))
-    });
-    Ok(known(config)?.judged_by(judges.collect::<Result<_, CliError>>()?))
-}
-
-/// A message with the messages of its causes, those left out that it quotes itself.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !text.contains(&message) {
-            text.push_str(&format!("\n  because: {message}"));
-        }
-        cause = error.source();
-    }
-    text
+    error.exit_code()
 }

@@ -5,8 +5,8 @@ use phalanx_sharding::{Computing, MemoryPlan, Overlap, PRESETS, Reach, StepTime}
 use serde_json::{Value as Json, json};
 use toml::Value;
 
-use super::train::set_data;
-use super::{CliError, task_of};
+use super::error::CliError;
+use super::resolve::{set_data, task_of};
 use crate::Program;
 use phalanx_run::format;
 use phalanx_trainer::config::{Config, Resolved};

@@ -6,8 +6,8 @@ use clap::Args;
 use phalanx_tensor::Precision;
 use toml::Value;
 
-use super::train::configuration_of;
-use super::{CliError, task_of};
+use super::error::CliError;
+use super::resolve::{configuration_of, task_of};
 use crate::console::out;
 use crate::{Program, PublishedRequest};
 use phalanx_run::{Grid, RunFolder, read_mask, read_picture};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::CliError;
+use super::error::CliError;
 use super::interrupts::Interrupts;
-use super::train::RUNS;
+use super::resolve::RUNS;
 use crate::console::out;
 use phalanx_report::live::{ServeError, Server};
 

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::train::{RUNS, TrainArgs, configuration, configuration_of, write_config};
-use super::{CliError, task_of};
+use super::error::CliError;
+use super::resolve::{RUNS, configuration_of, task_of, write_config};
+use super::train_args::{TrainArgs, configuration};
 use crate::Program;
 use crate::console::out;
 use phalanx_launch::cluster::{ClusterError, Job, JobRecord, Slurm, TASK, Work, tasks_of_array};

@@ -7,9 +7,9 @@ use clap::Args;
 use phalanx_collectives::{Clock, CostModel, SimulatedLink};
 use phalanx_sharding::{Overlap, Reach};
 
+use super::error::CliError;
 use super::interrupts::{Interrupts, announce};
-use super::train::{RUNS, set_data};
-use super::{CliError, task_of};
+use super::resolve::{RUNS, set_data, task_of};
 use crate::Program;
 use phalanx_run::format;
 use phalanx_trainer::config::Config;

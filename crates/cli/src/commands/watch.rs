@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::CliError;
+use super::error::CliError;
 use super::interrupts::Interrupts;
 use crate::console::out;
 use phalanx_report::dashboard::{self, Left, Outcome};

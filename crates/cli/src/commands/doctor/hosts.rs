@@ -4,7 +4,7 @@ use std::path::Path;
 
 use phalanx_collectives::{WorldConfig, connect};
 
-use crate::commands::CliError;
+use crate::commands::error::CliError;
 use phalanx_launch::checkup::{Checkup, Pair};
 use phalanx_run::format;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::SubmitArgs;
 use crate::Program;
-use crate::commands::CliError;
-use crate::commands::train::configuration_of;
+use crate::commands::error::CliError;
+use crate::commands::resolve::configuration_of;
 use crate::console::out;
 use phalanx_launch::cluster::{JobRecord, Slurm, Work};
 use phalanx_run::{RunError, RunFolder, timestamp, write_aside};

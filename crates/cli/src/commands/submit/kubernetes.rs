@@ -4,8 +4,8 @@ use clap::Args;
 
 use super::{SubmitArgs, check};
 use crate::Program;
-use crate::commands::CliError;
-use crate::commands::train::configuration;
+use crate::commands::error::CliError;
+use crate::commands::train_args::configuration;
 use crate::console::out;
 use phalanx_launch::cluster::{Pods, pod_name, seconds_of};
 use phalanx_trainer::config::Detail;

@@ -1,0 +1,238 @@
+//! Trainings whose ranks this process starts, or is.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use phalanx_collectives::FlightRecord;
+use phalanx_launch::{Ended, Replacements, Supervisor};
+use phalanx_report::dashboard;
+use phalanx_run::{JoinTicket, RunFolder, StopFlag, Summary};
+use phalanx_trainer::config::{Config, Resolved};
+use phalanx_trainer::engine::{self, FirstRun, RunEnd, Task};
+use toml::Value;
+
+use super::error::CliError;
+use super::hosts::ByHost;
+use super::interrupts::{Interrupts, announce, stop_before_the_end};
+use super::resolve::{RUNS, first_folder, task_of, write_config};
+use super::train_args::TrainArgs;
+use super::{process, tui};
+use crate::Program;
+use crate::console::{KeptOutput, err, out};
+
+/// Returns the exit of a run's end: the code of `--interrupted-code` if it was interrupted.
+pub(super) fn ended(args: &TrainArgs, end: RunEnd) -> Result<(), CliError> {
+    match (end, args.interrupted_code) {
+        (RunEnd::Finished | RunEnd::Left, _) | (_, 0) => Ok(()),
+        (RunEnd::Interrupted, code) => Err(CliError::Ended { message: String::new(), code }),
+    }
+}
+
+/// A training that this process starts.
+pub(super) struct Here<'a> {
+    pub(super) program: &'a Program,
+    pub(super) args: &'a TrainArgs,
+    pub(super) task: &'a Task,
+    /// The hosts, if ranks are started by ssh.
+    pub(super) by_host: Option<&'a ByHost>,
+}
+
+/// How the ranks of a run are started and stopped.
+struct Ranks<'a> {
+    program: &'a Program,
+    interrupts: Interrupts,
+    stop: StopFlag,
+    /// True if the dashboard is shown.
+    tui: bool,
+    by_host: Option<&'a ByHost>,
+}
+
+impl Here<'_> {
+    /// Trains the run, and before it the run that it builds on, if that is not finished.
+    pub(super) fn run(&self, resolved: Resolved, existing: Option<RunFolder>) -> Result<(), CliError> {
+        let first = self.task.first_run(&resolved.config);
+        let is_new = existing.is_none();
+        let folder = match existing {
+            Some(folder) => folder,
+            None => RunFolder::create(self.args.out.as_deref(), Path::new(RUNS), &resolved.name)
+                .map_err(CliError::failed)?,
+        };
+        let resolved = match &first {
+            Some(first) => after_first(resolved, &folder, first, self.task.first_key().unwrap_or_default())?,
+            None => resolved,
+        };
+        write_config(&folder, &resolved).map_err(CliError::failed)?;
+        if resolved.config.elastic().is_some() {
+            // The state of an earlier attempt would send processes away that wait to join this one.
+            let _ = std::fs::remove_file(folder.state());
+        }
+        let ranks = self.ranks(&resolved.config)?;
+        if !self.run_first(&folder, &ranks)? {
+            err("stopped before the run that builds on this one has begun; go on with --resume");
+            return ended(self.args, RunEnd::Interrupted);
+        }
+        ranks.run(&folder, &resolved).inspect_err(|_| {
+            // The same command can be given again once its cause is mended. This error is the one that counts.
+            if is_new {
+                let _ = folder.give_up_unless_begun();
+            }
+        })?;
+        let is_interrupted =
+            Summary::read(&folder.summary()).is_ok_and(|summary| summary.status == "interrupted");
+        ended(self.args, if is_interrupted { RunEnd::Interrupted } else { RunEnd::Finished })
+    }
+
+    /// Begins to listen for signals, and for the end of the job's time.
+    fn ranks(&self, config: &Config) -> Result<Ranks<'_>, CliError> {
+        let tui = self.args.tui && dashboard::is_terminal();
+        let stop = StopFlag::default();
+        let is_alone = config.world_size() == 1 && config.elastic().is_none();
+        let margin = Duration::from_secs(config.checkpoint.limit_margin);
+        // In a job, ranks that a launcher starts watch the time themselves.
+        let interrupts = if !tui && (is_alone || engine::in_one_process(config)) {
+            stop_before_the_end(&stop, margin, true)?;
+            Interrupts::stop_first(&stop)?
+        } else {
+            let interrupts = Interrupts::listen()?;
+            interrupts.heed_the_end(margin)?;
+            interrupts
+        };
+        Ok(Ranks { program: self.program, interrupts, stop, tui, by_host: self.by_host })
+    }
+
+    /// Trains the run that this one builds on, if there is one that is not finished. Returns false if it was stopped: by a signal,
+    /// by the end of the job's time, or by a key.
+    fn run_first(&self, folder: &RunFolder, ranks: &Ranks<'_>) -> Result<bool, CliError> {
+        let place = first_folder(folder);
+        if !place.join("config.toml").is_file() || is_finished(&place) {
+            return Ok(true);
+        }
+        let of_first = RunFolder::open(&place).map_err(CliError::failed)?;
+        let resolved = self.program.catalogue().resolve_run(&of_first.config())?;
+        out(&format!("before: {} in {}", resolved.config.model.kind, place.display()));
+        ranks.run(&of_first, &resolved)?;
+        Ok(ranks.interrupts.count() == 0 && !ranks.stop.is_raised() && is_finished(&place))
+    }
+}
+
+/// Returns true if the run in a folder has finished.
+fn is_finished(folder: &Path) -> bool {
+    let summary = RunFolder::open(folder).ok().and_then(|folder| Summary::read(&folder.summary()).ok());
+    summary.is_some_and(|summary| summary.status == "finished")
+}
+
+/// Creates the folder of the run that this one builds on, and sets the key that names it.
+fn after_first(
+    mut resolved: Resolved,
+    folder: &RunFolder,
+    first: &FirstRun,
+    key: &str,
+) -> Result<Resolved, CliError> {
+    let place = std::path::absolute(first_folder(folder)).map_err(CliError::failed)?;
+    if !place.join("config.toml").is_file() {
+        let before = resolved.catalogue().resolve(Some(&first.preset), &first.sets)?;
+        before.validate()?;
+        let made =
+            RunFolder::create(Some(&place), Path::new(RUNS), &before.name).map_err(CliError::failed)?;
+        write_config(&made, &before).map_err(CliError::failed)?;
+    }
+    let option = format!("the run of {} before", first.preset);
+    resolved.set_value(&option, key, Value::String(place.display().to_string()))?;
+    Ok(resolved)
+}
+
+impl Ranks<'_> {
+    /// Trains the run in a folder until it is finished or interrupted.
+    fn run(&self, folder: &RunFolder, resolved: &Resolved) -> Result<(), CliError> {
+        let config = &resolved.config;
+        let in_one_process = engine::in_one_process(config);
+        let is_alone = config.world_size() == 1 && config.elastic().is_none();
+        if !self.tui && self.by_host.is_none() && (is_alone || in_one_process) {
+            let task = task_of(self.program, config)?;
+            let observer = process::observer(false, true, KeptOutput::default());
+            return process::run_here(&task, folder, resolved, &self.stop, observer);
+        }
+        let ranks = if in_one_process { 1 } else { config.world_size() };
+        let ended = self.supervise(folder, config, ranks).inspect_err(|_| {
+            if (0..ranks).any(|rank| FlightRecord::path(&folder.logs(), rank).exists()) {
+                let (program, path) = (self.program.name(), folder.path().display());
+                err(&format!("what each rank did: {program} diagnose {path}"));
+            }
+        });
+        let message = match ended? {
+            Ended::Finished | Ended::Interrupted => return Ok(()),
+            Ended::BeforeMeeting => "told to end while the ranks looked for each other; nothing was trained",
+            Ended::Aborted => "aborted",
+        };
+        Err(CliError::Ended { message: message.to_owned(), code: self.interrupts.exit_code() })
+    }
+
+    /// Starts `ranks` processes and watches them to their end.
+    fn supervise(&self, folder: &RunFolder, config: &Config, ranks: usize) -> Result<Ended, CliError> {
+        let executable = std::env::current_exe().map_err(CliError::failed)?;
+        let told = std::cell::Cell::new(false);
+        let interrupted = || {
+            let count = self.interrupts.count();
+            if count == 1 && !told.replace(true) {
+                announce();
+            }
+            count
+        };
+        if config.elastic().is_some() {
+            clear_joins(folder)?;
+        }
+        if let Some(by_host) = self.by_host {
+            let supervisor = by_host.supervisor(&executable, folder, config.sync.min_workers > 0)?;
+            return supervisor.run(interrupted).map_err(CliError::failed);
+        }
+        let supervisor = self.supervisor(executable, folder, config, ranks);
+        let ended = match self.tui {
+            true => tui::supervise(&supervisor, folder, self.program.name(), &self.interrupts),
+            false => supervisor.run(interrupted),
+        };
+        ended.map_err(CliError::failed)
+    }
+
+    /// The supervisor of ranks on this host.
+    fn supervisor(
+        &self,
+        executable: PathBuf,
+        folder: &RunFolder,
+        config: &Config,
+        ranks: usize,
+    ) -> Supervisor {
+        let elastic = config.elastic();
+        let mut arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
+        arguments.extend(self.tui.then(|| "--quiet".to_owned()));
+        let sync = &config.sync;
+        let least = (sync.min_workers > 0).then_some(sync.min_workers + sync.servers);
+        // In an elastic world the ranks themselves end the run if too few are left, after they have saved.
+        let least = least.or(elastic.is_some().then_some(1));
+        let joins = folder.joins();
+        let claim = move || {
+            let ticket = JoinTicket::claim(&joins, ranks);
+            ticket.map(|ticket| ticket.number()).map_err(|error| error.to_string())
+        };
+        Supervisor {
+            program: executable,
+            arguments,
+            ranks,
+            logs: folder.logs(),
+            least,
+            replacements: Replacements::new(config.elastic.respawn, claim),
+            secret_file: elastic.is_some().then(|| folder.secret()),
+            quiet: self.tui,
+            place: None,
+            interrupted_code: None,
+        }
+    }
+}
+
+/// Removes the tickets of an earlier attempt, whose processes see by it that the attempt is over.
+fn clear_joins(folder: &RunFolder) -> Result<(), CliError> {
+    let joins = folder.joins();
+    if joins.exists() {
+        std::fs::remove_dir_all(&joins).map_err(CliError::failed)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! A process that joins a run that others have begun.
+
+use std::time::{Duration, Instant};
+
+use phalanx_run::{Doing, JoinTicket, RunFolder, RunState, StopFlag};
+use phalanx_trainer::config::Resolved;
+use phalanx_trainer::engine::{self, RunEnd, Task, World};
+
+use super::error::CliError;
+use super::process;
+use crate::console::KeptOutput;
+
+/// How often a process that waits says so, and looks whether it is asked in.
+pub(super) const POLL: Duration = Duration::from_millis(100);
+
+/// How long a run may say that it trains whose rank 0 is gone: another one may be about to take over.
+const SUCCESSION: Duration = Duration::from_secs(30);
+
+/// How often a process that was asked in and has met nobody waits again.
+const ATTEMPTS: usize = 8;
+
+/// A process that takes part in a run that others have begun.
+pub(super) struct Joining<'a> {
+    pub(super) task: &'a Task,
+    pub(super) folder: &'a RunFolder,
+    pub(super) resolved: &'a Resolved,
+    /// Raised when all ranks are to stop.
+    pub(super) stop: &'a StopFlag,
+    /// Raised when this rank alone is to leave.
+    pub(super) leave: &'a StopFlag,
+}
+
+impl Joining<'_> {
+    /// Waits to be asked in, and trains as a rank until the run has ended or the rank leaves; `None` if it was never asked in.
+    pub(super) fn take_part(
+        &self,
+        mut ticket: JoinTicket,
+        quiet: bool,
+        kept: KeptOutput,
+    ) -> Result<Option<RunEnd>, CliError> {
+        let number = ticket.number();
+        process::prepare(self.folder, self.resolved, number)?;
+        // What cannot be had here is noticed before the others wait for this rank.
+        engine::rehearse(self.task, &self.resolved.config).map_err(CliError::failed)?;
+        let mut kept = Some(kept);
+        for _ in 0..ATTEMPTS {
+            let Some(world) = self.wait(&mut ticket)? else { return Ok(None) };
+            let world = world.joining(number).leaving_on(self.leave);
+            let observer = process::observer(quiet, false, kept.take().unwrap_or_default());
+            let trained = engine::train(self.task, self.folder, self.resolved, &world, self.stop, observer);
+            match trained {
+                Ok(end) => return Ok(Some(end)),
+                Err(error) if error.is_unmet() => {
+                    tracing::warn!("{error}; this rank waits to be asked in again");
+                }
+                Err(error) => {
+                    process::report(self.folder, number, &error);
+                    return Err(CliError::failed(error));
+                }
+            }
+        }
+        Err(CliError::Usage(format!("rank {number} was asked in {ATTEMPTS} times, and met nobody")))
+    }
+
+    /// Waits until this process is asked in: its place. `None` if the run has ended, or the process is told to go.
+    fn wait(&self, ticket: &mut JoinTicket) -> Result<Option<World>, CliError> {
+        let mut gone: Option<Instant> = None;
+        loop {
+            if self.leave.is_raised() || self.stop.is_raised() {
+                ticket.stop_waiting();
+                return Ok(None);
+            }
+            if let Some(invitation) = ticket.wait().map_err(CliError::failed)? {
+                ticket.stop_waiting();
+                return Ok(Some(
+                    engine::invited_world(&invitation, &self.folder.secret()).map_err(CliError::failed)?,
+                ));
+            }
+            let state = RunState::read(&self.folder.state()).ok();
+            let has_ended =
+                state.as_ref().is_some_and(|state| matches!(state.doing, Doing::Ended | Doing::Failed));
+            if state.is_some_and(|state| state.is_alive() == Some(false)) {
+                gone.get_or_insert_with(Instant::now);
+            } else {
+                gone = None;
+            }
+            if has_ended || gone.is_some_and(|since| since.elapsed() > SUCCESSION) {
+                ticket.stop_waiting();
+                return Ok(None);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}

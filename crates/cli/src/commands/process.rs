@@ -1,0 +1,155 @@
+//! A rank in this process: its log, its failure report, and the loop.
+
+use phalanx_collectives::FlightRecord;
+use phalanx_launch::{ABORTED, RankFailure};
+use phalanx_run::{FailureReport, REPLICA_THREAD, RunFolder, StopFlag, Summary};
+use phalanx_trainer::config::Resolved;
+use phalanx_trainer::engine::{
+    self, Event, Observer, ReplicaFailure, RunEnd, Started, StepReport, Task, TrainError, World,
+};
+
+use super::error::{CliError, with_causes};
+use super::log;
+use crate::console::{Console, KeptOutput, err, format};
+
+/// Who listens: on rank 0 from the beginning, on the others when they take over, to what output they have `kept`.
+pub(super) fn observer(quiet: bool, is_first: bool, kept: KeptOutput) -> Box<dyn Observer> {
+    let console = (!quiet).then(|| match is_first {
+        true => Console::new(),
+        false => Console::plain(kept.into_file()),
+    });
+    Box::new(Logged { console, speaks: is_first })
+}
+
+/// Writes into the log what happens besides steps, and shows all on the console if there is one; nothing before its rank is the
+/// one that speaks for all.
+#[derive(Debug)]
+struct Logged {
+    console: Option<Console>,
+    speaks: bool,
+}
+
+impl Logged {
+    fn console(&mut self) -> Option<&mut Console> {
+        self.console.as_mut().filter(|_| self.speaks)
+    }
+}
+
+impl Observer for Logged {
+    fn started(&mut self, started: &Started) {
+        if let Some(console) = self.console() {
+            console.started(started);
+        }
+    }
+
+    fn take_over(&mut self, _: &Started) {
+        // Whoever reads on knows what was started.
+        self.speaks = true;
+    }
+
+    fn step(&mut self, report: &StepReport, logged: bool) {
+        if let Some(console) = self.console() {
+            console.step(report, logged);
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        if !self.speaks {
+            return;
+        }
+        // The training itself logs the others.
+        if let Event::Evaluated { .. } | Event::Saved { .. } | Event::Sampled { .. } = event {
+            tracing::info!("{}", format::event(event));
+        }
+        if let Some(console) = self.console() {
+            console.event(event);
+        }
+    }
+
+    fn finished(&mut self, summary: &Summary) {
+        if let Some(console) = self.console() {
+            console.finished(summary);
+        }
+    }
+}
+
+/// All ranks in this process: the only one, or replicas on threads.
+pub(super) fn run_here(
+    task: &Task,
+    folder: &RunFolder,
+    resolved: &Resolved,
+    stop: &StopFlag,
+    observer: Box<dyn Observer>,
+) -> Result<(), CliError> {
+    let ranks = resolved.config.world_size();
+    if ranks == 1 {
+        return train(task, folder, resolved, &World::alone(), stop, || observer, || ABORTED).map(drop);
+    }
+    for rank in 0..ranks {
+        // A report of an earlier attempt in the same folder must not be taken for this one's.
+        let _ = std::fs::remove_file(FailureReport::path(&folder.logs(), rank));
+    }
+    prepare(folder, resolved, 0)?;
+    let outcome = engine::train_replicas(task, folder, resolved, stop, observer);
+    outcome.map_err(|ReplicaFailure { rank, error }| {
+        let message = report(folder, rank, &error);
+        CliError::failed(RankFailure { rank, message, log: folder.log(0) })
+    })
+}
+
+/// Trains as one rank and reports a failure into the run's folder. A rank that was told to end before it had met the others is
+/// no failure; it ends with the code that `told_code` gives.
+pub(super) fn train(
+    task: &Task,
+    folder: &RunFolder,
+    resolved: &Resolved,
+    world: &World,
+    stop: &StopFlag,
+    observer: impl FnOnce() -> Box<dyn Observer>,
+    told_code: impl Fn() -> u8,
+) -> Result<RunEnd, CliError> {
+    let rank = world.rank();
+    prepare(folder, resolved, rank)?;
+    engine::train(task, folder, resolved, world, stop, observer()).map_err(|error| {
+        if error.is_cancelled() {
+            tracing::info!("{error}");
+            return told_to_end(rank, &error, told_code());
+        }
+        report(folder, rank, &error);
+        CliError::failed(error)
+    })
+}
+
+/// How a rank ends that was told to before it had met the others.
+pub(super) fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
+    CliError::Ended { message: format!("rank {rank}: {error}; nothing was trained"), code }
+}
+
+/// Sends this process's log, and what is left of a panic, into the run's folder.
+pub(super) fn prepare(folder: &RunFolder, resolved: &Resolved, rank: usize) -> Result<(), CliError> {
+    log::to_file(&folder.log(rank), !resolved.config.log.trace.is_none())?;
+    // A record of an earlier attempt in the same folder must not be taken for this one's.
+    let _ = std::fs::remove_file(FlightRecord::path(&folder.logs(), rank));
+    let quiet = std::env::var_os(phalanx_run::SUPERVISED).is_some();
+    FailureReport::on_panic(&folder.logs(), rank, move |message| {
+        tracing::error!("{message}");
+        // A replica's panic becomes its error, which is told in its turn.
+        let replica = std::thread::current().name().is_some_and(|name| name.starts_with(REPLICA_THREAD));
+        if !quiet && !replica {
+            err(&format!("error: rank {rank} {message}"));
+        }
+    });
+    Ok(())
+}
+
+/// Writes down why a rank has failed, in the log and for a supervisor; the message.
+pub(super) fn report(folder: &RunFolder, rank: usize, error: &TrainError) -> String {
+    let message = with_causes(error);
+    tracing::error!("{message}");
+    let report = FailureReport::now(rank, message.clone(), error.is_consequence());
+    let report = FailureReport { left_out: error.is_left_out(), ..report };
+    if let Err(failed) = report.write(&folder.logs()) {
+        tracing::error!("the failure could not be reported: {failed}");
+    }
+    message
+}

@@ -1,0 +1,67 @@
+//! Configurations of runs, and the tasks that they choose.
+
+use std::path::{Path, PathBuf};
+
+use phalanx_run::{RunError, RunFolder, write_aside};
+use phalanx_trainer::config::{Config, Detail, Resolved};
+use phalanx_trainer::engine::{Judge, Task};
+use toml::Value;
+
+use super::error::CliError;
+use crate::Program;
+
+/// The default folder of runs.
+pub(super) const RUNS: &str = "runs";
+
+/// Returns the task that a configuration chooses, with the judges of its samples.
+pub(super) fn task_of(program: &Program, config: &Config) -> Result<Task, CliError> {
+    let known = |config: &Config| {
+        let none = || CliError::Usage(format!("{} has no task `{}`", program.name(), config.model.kind));
+        program.task_of(config).cloned().ok_or_else(none)
+    };
+    let judges = config.quality.judges.iter().map(|judge| {
+        let folder = RunFolder::open(Path::new(judge)).map_err(CliError::failed)?;
+        let resolved = program.catalogue().resolve_run(&folder.config())?;
+        Ok(Judge::new(folder.path(), known(&resolved.config)?, resolved.config))
+    });
+    Ok(known(config)?.judged_by(judges.collect::<Result<_, CliError>>()?))
+}
+
+/// The folder of the run that this one builds on, inside this one's.
+pub(super) fn first_folder(folder: &RunFolder) -> PathBuf {
+    folder.path().join("first")
+}
+
+/// Reads the configuration of the run in a folder. The path of the run that it builds on follows the folder if that was moved.
+pub(super) fn configuration_of(program: &Program, folder: &RunFolder) -> Result<Resolved, CliError> {
+    let mut resolved = program.catalogue().resolve_run(&folder.config())?;
+    let place = first_folder(folder);
+    let key = program.task_of(&resolved.config).and_then(Task::first_key);
+    if let Some(key) = key.filter(|_| place.join("config.toml").is_file()) {
+        let place = std::path::absolute(place).map_err(CliError::failed)?;
+        resolved.set_value("the run before", key, Value::String(place.display().to_string()))?;
+    }
+    Ok(resolved)
+}
+
+/// Applies `--data KIND=PATH`.
+pub(super) fn set_data(resolved: &mut Resolved, data: &str) -> Result<(), CliError> {
+    let (kind, path) = data.split_once('=').unwrap_or((data, ""));
+    let option = format!("--data {data}");
+    resolved.set_value(&option, "data.kind", Value::String(kind.to_owned()))?;
+    // Absolute, so that the run's config.toml means the same from everywhere.
+    let absolute =
+        |part| std::path::absolute(part).unwrap_or_else(|_| PathBuf::from(part)).display().to_string();
+    // Shards can be given by several paths.
+    let parts: Vec<String> = path.split("::").map(absolute).collect();
+    let path = if path.is_empty() { String::new() } else { parts.join("::") };
+    resolved.set_value(&option, "data.path", Value::String(path))?;
+    Ok(())
+}
+
+/// Writes the resolved configuration into the run's folder.
+pub(super) fn write_config(folder: &RunFolder, resolved: &Resolved) -> Result<(), RunError> {
+    let path = folder.config();
+    write_aside(&path, resolved.to_toml(Detail::Values).trim_start().as_bytes())
+        .map_err(RunError::io("write", &path))
+}

@@ -1,0 +1,266 @@
+//! The arguments of `phalanx train`, and the configuration that they ask for.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use phalanx_launch::Hosts;
+use phalanx_run::RunFolder;
+use phalanx_trace::TraceSteps;
+use phalanx_trainer::config::{ConfigError, Resolved};
+use toml::Value;
+
+use super::error::CliError;
+use super::hosts;
+use super::resolve::{configuration_of, set_data};
+use crate::Program;
+
+/// Trains a model. Ctrl-C finishes the step and leaves a checkpoint; a second one ends at once.
+#[derive(Debug, Clone, Args)]
+pub(super) struct TrainArgs {
+    /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: the first preset].
+    pub(super) config: Option<String>,
+    /// Overrides a key (see `phalanx config show`).
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub(super) sets: Vec<String>,
+    /// How many ranks train together.
+    #[arg(long)]
+    pub(super) ranks: Option<u32>,
+    /// Starts the ranks on several hosts by ssh: `a:4,b:4`, or a file with a host and its ranks in each line. The program and the run's
+    /// folder must be at the same place on all of them.
+    #[arg(long, value_name = "HOST:RANKS,…|FILE", conflicts_with_all = ["tui", "servers"])]
+    pub(super) hosts: Option<String>,
+    #[command(flatten)]
+    pub(super) node: NodeArgs,
+    /// With --hosts: the ssh program with its options.
+    #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = hosts::SSH)]
+    pub(super) ssh: String,
+    /// How many processes besides only serve parameters, under ps-bsp, ps-ssp and ps-asp.
+    #[arg(long)]
+    servers: Option<u32>,
+    /// Ranks may die, leave and join while training goes on, as long as so many are left and at most so many take part.
+    #[arg(long, value_name = "MIN:MAX", value_parser = bounds)]
+    elastic: Option<(u32, u32)>,
+    /// How ranks share the work.
+    #[arg(long)]
+    pub(super) strategy: Option<String>,
+    /// A network that is simulated: bandwidth and latency of each rank's link, as in comm.link.
+    #[arg(long, value_name = "10Gbit,20us")]
+    link: Option<String>,
+    /// The images: shapes, cifar10=PATH, or folder=PATH.
+    #[arg(long, value_name = "KIND=PATH")]
+    pub(super) data: Option<String>,
+    /// Stops after this step, counted from the start of the run; the schedules stay those of the configuration.
+    #[arg(long, conflicts_with = "epochs")]
+    steps: Option<u32>,
+    /// Stops after this epoch, counted from the start of the run; the schedules stay those of the configuration.
+    #[arg(long)]
+    epochs: Option<u32>,
+    /// The run's folder [default: runs/NAME-TIME].
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// Continues the run in --out, or the newest of this name, from its newest complete checkpoint.
+    #[arg(long)]
+    pub(super) resume: bool,
+    /// Shows a dashboard instead of lines, if this is a terminal; `?` tells its keys.
+    #[arg(long)]
+    pub(super) tui: bool,
+    /// Writes when each rank did what in these steps into trace.json: from step A to step B, counted from 1, or all.
+    #[arg(long, value_name = "A..B", num_args = 0..=1, default_missing_value = "all")]
+    pub(super) trace: Option<TraceSteps>,
+    /// Says what would be done, and does not train.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// The exit code of a run that was interrupted and has saved, for schedulers that are to start it again (75 is usual).
+    #[arg(long, value_name = "CODE", default_value_t = 0)]
+    pub(super) interrupted_code: u8,
+}
+
+impl TrainArgs {
+    /// The first of the options given that a run's configuration would be another by.
+    pub(super) fn changes(&self) -> Option<&'static str> {
+        let options = [
+            ("the preset", self.config.is_some()),
+            ("--set", !self.sets.is_empty()),
+            ("--ranks", self.ranks.is_some()),
+            ("--servers", self.servers.is_some()),
+            ("--elastic", self.elastic.is_some()),
+            ("--strategy", self.strategy.is_some()),
+            ("--link", self.link.is_some()),
+            ("--data", self.data.is_some()),
+            ("--steps", self.steps.is_some()),
+            ("--epochs", self.epochs.is_some()),
+        ];
+        options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+    }
+}
+
+/// The port where ranks of several hosts meet unless told otherwise, as torchrun has it.
+const PORT: u16 = 29_500;
+
+/// One host of several.
+#[derive(Debug, Clone, Args)]
+pub(super) struct NodeArgs {
+    /// Starts the ranks of this host alone, one of so many of each of which somebody starts this same command, as pods are. The run's
+    /// folder (--out) must be one that all see.
+    #[arg(long, value_name = "N", requires = "node_rank", requires = "master_addr", requires = "out",
+        conflicts_with_all = ["hosts", "tui", "ranks", "servers"])]
+    nnodes: Option<usize>,
+    /// With --nnodes: which of the hosts this is, from 0.
+    #[arg(long, value_name = "K", requires = "nnodes")]
+    node_rank: Option<usize>,
+    /// With --nnodes: how many ranks each host has [default: 1].
+    #[arg(long, value_name = "N", requires = "nnodes")]
+    nproc_per_node: Option<usize>,
+    /// With --nnodes: a name or an address of host 0.
+    #[arg(long, value_name = "HOST", requires = "nnodes")]
+    master_addr: Option<String>,
+    /// With --nnodes: the port where rank 0 listens there [default: 29500].
+    #[arg(long, value_name = "PORT", requires = "nnodes")]
+    master_port: Option<u16>,
+}
+
+/// Where a host is among the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) nodes: usize,
+    pub(super) rank: usize,
+    pub(super) ranks: usize,
+    pub(super) master: String,
+    pub(super) port: u16,
+}
+
+impl NodeArgs {
+    /// Whether any of the options is given.
+    pub(super) fn is_given(&self) -> bool {
+        self.nnodes.is_some()
+    }
+
+    /// The host's place, if these are given.
+    pub(super) fn place(&self) -> Result<Option<Node>, CliError> {
+        let (Some(nodes), Some(rank), Some(master)) = (self.nnodes, self.node_rank, &self.master_addr) else {
+            return Ok(None);
+        };
+        let ranks = self.nproc_per_node.unwrap_or(1);
+        let port = self.master_port.unwrap_or(PORT);
+        if rank >= nodes || ranks == 0 || port == 0 {
+            return Err(CliError::Usage(format!(
+                "--node-rank {rank} of --nnodes {nodes} with --nproc-per-node {ranks} at port {port}: hosts count from 0, and ranks and ports \
+                 from 1"
+            )));
+        }
+        Ok(Some(Node { nodes, rank, ranks, master: master.clone(), port }))
+    }
+}
+
+impl Node {
+    /// How many ranks there are on all hosts.
+    pub(super) fn world_size(&self) -> usize {
+        self.nodes.saturating_mul(self.ranks)
+    }
+}
+
+/// Returns the configuration that the arguments ask for, checked.
+pub(super) fn configuration(
+    program: &Program,
+    args: &TrainArgs,
+    existing: Option<&RunFolder>,
+) -> Result<Resolved, CliError> {
+    let catalogue = program.catalogue();
+    let mut resolved = match (&args.config, existing) {
+        (None, Some(folder)) => {
+            let mut resolved = configuration_of(program, folder)?;
+            for set in &args.sets {
+                resolved.set(&format!("--set {set}"), set)?;
+            }
+            resolved
+        }
+        (config, _) => catalogue.resolve(config.as_deref().or(catalogue.default_preset()), &args.sets)?,
+    };
+    set_ranks(&mut resolved, args)?;
+    set_others(&mut resolved, args)?;
+    if let Some(data) = &args.data {
+        set_data(&mut resolved, data)?;
+    }
+    resolved.validate()?;
+    Ok(resolved)
+}
+
+/// Applies the options that say how many ranks there are and where.
+fn set_ranks(resolved: &mut Resolved, args: &TrainArgs) -> Result<(), CliError> {
+    let servers = resolved.config.sync.servers;
+    let integer = |number: usize| Value::Integer(number as i64);
+    if let (Some(hosts), None) = (&args.hosts, args.ranks) {
+        let ranks = Hosts::read(hosts).map_err(|error| CliError::Usage(error.to_string()))?.ranks();
+        let ranks = ranks.saturating_sub(servers).max(1);
+        resolved.set_value(&format!("--hosts {hosts}"), "train.ranks", integer(ranks))?;
+    }
+    if let Some(place) = args.node.place()? {
+        let ranks = place.world_size().saturating_sub(servers).max(1);
+        resolved.set_value(&format!("--nnodes {}", place.nodes), "train.ranks", integer(ranks))?;
+    }
+    if let Some(ranks) = args.ranks {
+        resolved.set_value(&format!("--ranks {ranks}"), "train.ranks", Value::Integer(ranks.into()))?;
+    }
+    if let Some((least, most)) = args.elastic {
+        let option = format!("--elastic {least}:{most}");
+        resolved.set_value(&option, "elastic.min", Value::Integer(least.into()))?;
+        resolved.set_value(&option, "elastic.max", Value::Integer(most.into()))?;
+        if args.ranks.is_none() {
+            resolved.set_value(&option, "train.ranks", Value::Integer(most.into()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Applies the options that stand for one key each, in their order.
+fn set_others(resolved: &mut Resolved, args: &TrainArgs) -> Result<(), ConfigError> {
+    let integer = |number: u32| Value::Integer(number.into());
+    let text = |text: &String| Value::String(text.clone());
+    let trace = args.trace.as_ref().map(ToString::to_string);
+    let options = [
+        ("--servers", args.servers.map(integer), "sync.servers", None),
+        ("--strategy", args.strategy.as_ref().map(text), "train.strategy", None),
+        ("--link", args.link.as_ref().map(text), "comm.link", None),
+        ("--steps", args.steps.map(integer), "train.stop_step", Some("train.stop_epoch")),
+        ("--epochs", args.epochs.map(integer), "train.stop_epoch", Some("train.stop_step")),
+        ("--trace", trace.as_ref().map(text), "log.trace", None),
+    ];
+    for (option, value, key, cleared) in options {
+        let Some(value) = value else { continue };
+        let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let option = format!("{option} {shown}");
+        resolved.set_value(&option, key, value)?;
+        if let Some(cleared) = cleared {
+            resolved.set_value(&option, cleared, Value::Integer(0))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads `MIN:MAX`.
+fn bounds(text: &str) -> Result<(u32, u32), String> {
+    let number = |text: &str| text.trim().parse::<u32>().ok().filter(|number| *number > 0);
+    let both = text.split_once(':').and_then(|(least, most)| Some((number(least)?, number(most)?)));
+    both.filter(|(least, most)| least <= most).ok_or_else(|| "expected MIN:MAX, such as 2:4".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_cannot_be_are_refused() {
+        let args = |nodes, rank, ranks| NodeArgs {
+            nnodes: Some(nodes),
+            node_rank: Some(rank),
+            nproc_per_node: Some(ranks),
+            master_addr: Some("a".to_owned()),
+            master_port: None,
+        };
+        let place = args(2, 1, 4).place().expect("sound").expect("given");
+        assert_eq!((place.world_size(), place.rank * place.ranks, place.port), (8, 4, PORT));
+        for (nodes, rank, ranks) in [(2, 2, 1), (0, 0, 1), (1, 0, 0)] {
+            assert!(args(nodes, rank, ranks).place().is_err(), "{nodes} {rank} {ranks}");
+        }
+    }
+}
