@@ -137,7 +137,7 @@ fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<Measured
                 gradients.push((param.name().to_owned(), norm(&grad)?));
             }
         }
-        sgd.step(store.flat_params(), lr, &context)?;
+        sgd.step(store.buckets(), lr, &context)?;
     }
     let counters = |name: &str| name.ends_with("num_batches_tracked");
     let buffers = store.buffers().iter().filter(|buffer| !counters(buffer.name()));

@@ -149,7 +149,7 @@ fn train(
                 ));
             }
         }
-        adam.step(store.flat_params(), lr, context)?;
+        adam.step(store.buckets(), lr, context)?;
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ fn run_steps(
         losses.push(f64::from(loss.tensor()?.to_scalar::<f32>()?));
         store.zero_grads();
         tape.backward(&loss)?;
-        optimizer.step(store.flat_params(), lr, &context)?;
+        optimizer.step(store.buckets(), lr, &context)?;
     }
     let weights = weights.tensor()?.to_vec1::<f32>()?.into_iter().map(f64::from).collect();
     Ok((losses, weights))

@@ -200,7 +200,7 @@ fn on_two_ranks(
                 let now = values()?;
                 run.losses.push(problem.loss(rank, &now));
                 let gradient = Tensor::from_vec(problem.gradient(rank, &now), N, &Device::Cpu)?;
-                store.flat_params()[0].set_grads(&FlatStorage::new(gradient)?)?;
+                store.buckets()[0].set_grads(&FlatStorage::new(gradient)?)?;
                 step.finish_by(&rule, rate)?;
                 // Between meetings each rank's own, and otherwise what all have.
                 let shown = strategy != "diloco";

@@ -53,7 +53,7 @@ impl Gradients {
             let logits = model.forward(&tape, &Value::constant(images))?;
             tape.backward(&cross_entropy(&tape, &logits, &labels, 0.0, Over::Count(16))?)?;
             let mut all = Vec::new();
-            for param in store.flat_params() {
+            for param in store.buckets() {
                 let grads = param.grads()?.context("every parameter has a gradient")?;
                 all.extend(grads.tensor()?.to_vec1::<f32>()?);
                 param.discard_grads();
@@ -62,7 +62,7 @@ impl Gradients {
         };
         let ranks = [draw(0)?, draw(1)?];
         let (mut matrices, mut start) = (Vec::new(), 0);
-        for param in store.flat_params() {
+        for param in store.buckets() {
             let own = Bucket::of(0, param);
             matrices.extend(own.matrices.into_iter().map(|mut matrix| {
                 matrix.range = start + matrix.range.start..start + matrix.range.end;

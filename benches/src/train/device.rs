@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use phalanx_collectives::{Communicator, nccl};
-use phalanx_tensor::Place;
+use phalanx_tensor::ComputeDevice;
 use phalanx_tensor::backend::{Cuda, CudaOptions, Replay};
 
 /// What ranks compute on.
@@ -41,8 +41,8 @@ pub(super) struct Opened(Option<Cuda>);
 
 impl Opened {
     /// Where arrays are made.
-    pub(super) fn place(&self) -> Place {
-        self.0.as_ref().map_or_else(Place::host, |cuda| Place::device(Arc::new(cuda.clone())))
+    pub(super) fn compute(&self) -> ComputeDevice {
+        self.0.as_ref().map_or_else(ComputeDevice::host, |cuda| ComputeDevice::of(Arc::new(cuda.clone())))
     }
 
     /// The ranks of a world as those see them who compute here.

@@ -9,7 +9,7 @@ use phalanx_models::{
     TextToImage,
 };
 use phalanx_tensor::loss::{self, Over};
-use phalanx_tensor::{BuildOptions, ParamStore, Place, StoreBuilder, Tape, Value};
+use phalanx_tensor::{BuildOptions, ComputeDevice, ParamStore, StoreBuilder, Tape, Value};
 
 use super::TrainArgs;
 
@@ -32,14 +32,14 @@ pub(super) enum Model {
 pub(super) type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
 
 /// How parameters lie in memory, and so how large messages are.
-pub(super) fn layout(args: &TrainArgs, place: &Place) -> BuildOptions {
-    BuildOptions { bucket_bytes: args.bucket_kib << 10, place: place.clone(), ..BuildOptions::default() }
+pub(super) fn layout(args: &TrainArgs, device: &ComputeDevice) -> BuildOptions {
+    BuildOptions { bucket_bytes: args.bucket_kib << 10, device: device.clone(), ..BuildOptions::default() }
 }
 
 /// A rank's model and its part of the batch.
-pub(super) fn build(args: &TrainArgs, place: &Place, batch: usize) -> Result<(ParamStore, Forward)> {
-    let builder = StoreBuilder::new(layout(args, place));
-    let put = |tensor: &Tensor| Ok::<_, anyhow::Error>(Value::constant(place.put(tensor)?));
+pub(super) fn build(args: &TrainArgs, device: &ComputeDevice, batch: usize) -> Result<(ParamStore, Forward)> {
+    let builder = StoreBuilder::new(layout(args, device));
+    let put = |tensor: &Tensor| Ok::<_, anyhow::Error>(Value::constant(device.put(tensor)?));
     let size = args.image_size;
     let images = put(&Tensor::rand(-1.0_f32, 1.0, (batch, 3, size, size), &Device::Cpu)?)?;
     let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();

@@ -9,7 +9,7 @@ use phalanx_collectives::{CommStats, Communicator, threads};
 use phalanx_sharding::{DataParallel, Options, ParallelStrategy as _, Strategy};
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::optim::{Optimizer, Sgd, scale_grads};
-use phalanx_tensor::{Context, Key, ParamStore, Place, Recompute, Session, Tape, Value};
+use phalanx_tensor::{ComputeDevice, Context, Key, ParamStore, Recompute, Session, Tape, Value};
 
 use super::model::{Model, build};
 use super::precision::Precision;
@@ -23,7 +23,7 @@ pub(super) struct Replica {
     pub(super) parallel: Arc<DataParallel>,
     precision: Precision,
     recompute: Recompute,
-    place: Place,
+    device: ComputeDevice,
 }
 
 impl Replica {
@@ -32,7 +32,7 @@ impl Replica {
         strategy: &str,
         store: &ParamStore,
         comm: Communicator,
-        place: &Place,
+        device: &ComputeDevice,
     ) -> Result<Self> {
         // Without communication each rank is a world of its own.
         let (comm, strategy) = match strategy {
@@ -44,7 +44,7 @@ impl Replica {
         let row = Strategy::named(strategy)?;
         let parallel = DataParallel::with_options(store, row.mesh(comm, 0)?, row, options)?;
         let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
-        Ok(Self { parallel, precision: args.precision, recompute, place: place.clone() })
+        Ok(Self { parallel, precision: args.precision, recompute, device: device.clone() })
     }
 
     pub(super) fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
@@ -53,7 +53,7 @@ impl Replica {
             listener: (world > 1).then(|| self.parallel.clone() as _),
             precision: self.precision.kept(),
             recompute: self.recompute,
-            place: self.place.clone(),
+            device: self.device.clone(),
             ..Session::training(context.clone(), Key::new(0).step(step))
         })
     }
@@ -78,10 +78,15 @@ impl Replica {
 }
 
 /// The step of a model with one loss and SGD.
-fn single_loss_step(args: &TrainArgs, strategy: &str, comm: Communicator, place: &Place) -> Result<Step> {
+fn single_loss_step(
+    args: &TrainArgs,
+    strategy: &str,
+    comm: Communicator,
+    device: &ComputeDevice,
+) -> Result<Step> {
     let global = args.batch * comm.world_size();
-    let (store, forward) = build(args, place, args.batch)?;
-    let replica = Replica::new(args, strategy, &store, comm, place)?;
+    let (store, forward) = build(args, device, args.batch)?;
+    let replica = Replica::new(args, strategy, &store, comm, device)?;
     let mut sgd = Sgd::new(0.9, false, 5e-4);
     Ok(Box::new(move |context, step| {
         let tape = replica.tape(context, step);
@@ -108,10 +113,10 @@ fn rank(
 ) -> Result<()> {
     let context = Arc::new(Context::new(args.common.threads()).with_products(args.precision.products()));
     let device = args.device.open(world.rank())?;
-    let (place, comm) = (device.place(), device.connected(world.clone())?);
+    let (compute, comm) = (device.compute(), device.connected(world.clone())?);
     let mut step = match args.model() {
-        Model::Stackgan1 | Model::Stackgan2 => stackgan::step(args, strategy, comm, &place)?,
-        _ => single_loss_step(args, strategy, comm, &place)?,
+        Model::Stackgan1 | Model::Stackgan2 => stackgan::step(args, strategy, comm, &compute)?,
+        _ => single_loss_step(args, strategy, comm, &compute)?,
     };
     let mut replay = args.graphs.then(|| device.replay()).transpose()?;
     let mut number = 0;

@@ -9,7 +9,7 @@ use phalanx_models::stackgan::{
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_sharding::ParallelStrategy as _;
 use phalanx_tensor::optim::Adam;
-use phalanx_tensor::{Place, StoreBuilder, Tape, Value};
+use phalanx_tensor::{ComputeDevice, StoreBuilder, Tape, Value};
 
 use super::TrainArgs;
 use super::model::{Model, layout};
@@ -30,7 +30,12 @@ impl Maker {
 }
 
 /// A step of the discriminator and one of the generator, with Adam as in the authors' code.
-pub(super) fn step(args: &TrainArgs, strategy: &str, comm: Communicator, place: &Place) -> Result<Step> {
+pub(super) fn step(
+    args: &TrainArgs,
+    strategy: &str,
+    comm: Communicator,
+    device: &ComputeDevice,
+) -> Result<Step> {
     anyhow::ensure!(strategy != "fsdp", "StackGAN's networks run on each other's tapes; not by fsdp");
     let (batch, size, ranks) = (args.batch, args.image_size, comm.world_size());
     let second = matches!(args.model(), Model::Stackgan2);
@@ -38,7 +43,7 @@ pub(super) fn step(args: &TrainArgs, strategy: &str, comm: Communicator, place: 
         true => StackGanConfig { stage_one_size: size / 4, stage_two_size: size, ..StackGanConfig::new() },
         false => StackGanConfig { stage_one_size: size, ..StackGanConfig::new() },
     };
-    let builder = || StoreBuilder::new(layout(args, place));
+    let builder = || StoreBuilder::new(layout(args, device));
     let (of_one, of_g, of_d) = (builder(), builder(), builder());
     let one = StageOneGenerator::new(&of_one.root(), &config)?;
     let (two, discriminator) = match second {
@@ -52,13 +57,13 @@ pub(super) fn step(args: &TrainArgs, strategy: &str, comm: Communicator, place: 
     let (still, learnt) =
         if second { (Some(of_one.build()?), of_g.build()?) } else { (None, of_one.build()?) };
     let (g, d) = (
-        Replica::new(args, strategy, &learnt, comm.clone(), place)?,
-        Replica::new(args, strategy, &of_d.build()?, comm, place)?,
+        Replica::new(args, strategy, &learnt, comm.clone(), device)?,
+        Replica::new(args, strategy, &of_d.build()?, comm, device)?,
     );
     let maker = Maker { one, two };
     let random = |dims: &[usize]| {
         let drawn = Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?;
-        Ok::<_, anyhow::Error>(Value::constant(place.put(&drawn)?))
+        Ok::<_, anyhow::Error>(Value::constant(device.put(&drawn)?))
     };
     let (real, text) = (random(&[batch, 3, size, size])?, random(&[batch, config.text_dim])?);
     let (noise, condition_noise) = (random(&[batch, config.z_dim])?, random(&[batch, config.condition_dim])?);

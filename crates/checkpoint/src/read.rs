@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_tensor::host::copy_host;
 use phalanx_tensor::io::TensorFile;
-use phalanx_tensor::{FlatParam, ParamStore, TensorError};
+use phalanx_tensor::{ParamBucket, ParamStore, TensorError};
 
 use super::index::INDEX;
 use super::piece::{MODEL, Piece};
@@ -189,7 +189,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read_into`], and [`CheckpointError::Unfit`] if a buffer has another shape.
     pub fn read_model(&self, store: &ParamStore) -> Result<(), CheckpointError> {
-        for param in store.flat_params() {
+        for param in store.buckets() {
             self.read_values(MODEL, param)?;
         }
         for buffer in store.buffers() {
@@ -201,11 +201,11 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads what this rank keeps of flat parameters from tensors of a kind; those that there are not stay as they are.
+    /// Reads what this rank keeps of buckets from tensors of a kind; those that there are not stay as they are.
     ///
     /// # Errors
     /// As [`Reader::read_into`].
-    pub fn read_values(&self, kind: &str, param: &FlatParam) -> Result<(), CheckpointError> {
+    pub fn read_values(&self, kind: &str, param: &ParamBucket) -> Result<(), CheckpointError> {
         let Some((values, entries)) = param.kept() else { return Ok(()) };
         for entry in entries {
             let target = values.narrow(entry.range).map_err(|error| self.unfit(error.to_string()))?;
@@ -217,12 +217,16 @@ impl Reader {
         Ok(())
     }
 
-    /// The owned elements of tensors of a kind, as `{kind}.{parameter}` with the shapes of [`FlatParam::owned_entries`]: what
+    /// The owned elements of tensors of a kind, as `{kind}.{parameter}` with the shapes of [`ParamBucket::owned_entries`]: what
     /// optimizers and averages take over.
     ///
     /// # Errors
     /// As [`Reader::read_into`], and if a parameter has another number of elements.
-    pub fn state_of(&self, kind: &str, param: &FlatParam) -> Result<Vec<(String, Tensor)>, CheckpointError> {
+    pub fn state_of(
+        &self,
+        kind: &str,
+        param: &ParamBucket,
+    ) -> Result<Vec<(String, Tensor)>, CheckpointError> {
         let mut state = Vec::new();
         for entry in param.owned_entries() {
             if self.pieces(kind, &entry.name).is_empty() {

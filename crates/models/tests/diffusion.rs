@@ -9,7 +9,7 @@ use phalanx_models::diffusion::{
 };
 use phalanx_tensor::loss::{Over, mse};
 use phalanx_tensor::{
-    Block, BuildOptions, Context, FlatParam, Key, ParamStore, Recompute, Result, Scope, Session,
+    Block, BuildOptions, Context, Key, ParamBucket, ParamStore, Recompute, Result, Scope, Session,
     StoreBuilder, Tape, Value,
 };
 
@@ -52,7 +52,7 @@ fn named_configurations_have_the_sizes_of_the_published_weights() {
 
 /// The names of blocks that hold parameters are those of `blocks`.
 fn every_parameter_is_in_a_block(blocks: &[Arc<dyn Block>], store: &ParamStore) {
-    let mut of_params: Vec<&str> = store.flat_params().iter().flat_map(FlatParam::blocks).collect();
+    let mut of_params: Vec<&str> = store.buckets().iter().flat_map(ParamBucket::blocks).collect();
     let mut named: Vec<&str> = blocks.iter().map(|block| block.name()).collect();
     of_params.sort_unstable();
     of_params.dedup();

@@ -9,7 +9,7 @@ use phalanx_models::{
 };
 use phalanx_tensor::loss::{self, Over};
 use phalanx_tensor::{
-    Block, BuildOptions, Context, FlatParam, Key, ParamStore, Recompute, Result, Scope, Session,
+    Block, BuildOptions, Context, Key, ParamBucket, ParamStore, Recompute, Result, Scope, Session,
     StoreBuilder, Tape, Value,
 };
 
@@ -170,7 +170,7 @@ fn mlps_have_the_names_sizes_and_gradients_of_a_sequence() {
     let (model, store) = build(DType::F64, |scope| Mlp::new(scope, &config));
     let names: Vec<&str> = store.params().iter().map(phalanx_tensor::Param::name).collect();
     assert_eq!(names, ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]);
-    let blocks: Vec<&str> = store.flat_params().iter().flat_map(FlatParam::blocks).collect();
+    let blocks: Vec<&str> = store.buckets().iter().flat_map(ParamBucket::blocks).collect();
     assert_eq!(blocks, ["0", "2", "4"], "each layer is a block");
     assert_eq!(store.num_parameters(), config.num_parameters());
     assert_eq!(config.num_parameters(), 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3);
@@ -207,7 +207,7 @@ fn blocks_in_a_row_are_the_model() {
     let names = |blocks: &[Arc<dyn Block>], store: &ParamStore| {
         // Every parameter belongs to one of them.
         let names: Vec<String> = blocks.iter().map(|block| block.name().to_owned()).collect();
-        let of_params: Vec<&str> = store.flat_params().iter().flat_map(FlatParam::blocks).collect();
+        let of_params: Vec<&str> = store.buckets().iter().flat_map(ParamBucket::blocks).collect();
         assert!(
             of_params.iter().all(|name| names.iter().any(|known| known == name)),
             "{of_params:?} {names:?}"
@@ -268,7 +268,7 @@ fn recomputing_blocks_changes_no_bit() {
         let out = model.forward(&tape, &images, &ids()).expect("sound");
         let loss = out.loss(&tape, &images, (0.3, 0.2), Over::Batch).expect("sound").total;
         tape.backward(&loss).expect("sound");
-        let grads = store.flat_params().iter().map(|param| {
+        let grads = store.buckets().iter().map(|param| {
             param
                 .grads()
                 .expect("sound")

@@ -89,14 +89,14 @@ fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u6
         let loss = forward(&tape, &images, &ids).expect("every op knows this precision");
         losses.push(f64::from(loss.tensor().expect("a tensor").to_scalar::<f32>().expect("losses are f32")));
         store.zero_grads();
-        let params = store.flat_params();
+        let params = store.buckets();
         let factor = scale.as_ref().map_or(1.0, LossScale::scale);
         tape.backward_scaled(&loss, factor).expect("sound");
         let scaled = scale.as_mut().map(|scale| {
             let squares = grad_sum_of_squares(params, &context).expect("held");
             let alone = |_: &Array| Ok::<_, TensorError>(());
             let scaled = scale.step(&squares, None, &context, alone).expect("on the host");
-            let outcome = scale.take_note(&scaled.read().expect("on the host")).expect("numbers");
+            let outcome = scale.apply_report(&scaled.read().expect("on the host")).expect("numbers");
             assert!(!outcome.left_out, "{subject:?}, step {step}");
             scaled
         });

@@ -8,7 +8,7 @@ use phalanx_models::stackgan::{
 };
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::{
-    BuildOptions, Context, FlatParam, Key, ParamStore, Result, Scope, Session, StoreBuilder, Tape, Value,
+    BuildOptions, Context, Key, ParamBucket, ParamStore, Result, Scope, Session, StoreBuilder, Tape, Value,
 };
 
 fn built<N>(new: impl FnOnce(&Scope) -> Result<N>) -> (N, ParamStore) {
@@ -34,11 +34,11 @@ fn numbers(value: &Value) -> Vec<f32> {
 }
 
 fn gradients(store: &ParamStore) -> Vec<Vec<f32>> {
-    let grads = |param: &FlatParam| {
+    let grads = |param: &ParamBucket| {
         let grads = param.grads().expect("sound").expect("there");
         grads.tensor().expect("on the CPU").to_vec1().expect("f32")
     };
-    store.flat_params().iter().map(grads).collect()
+    store.buckets().iter().map(grads).collect()
 }
 
 fn small() -> StackGanConfig {
@@ -134,12 +134,12 @@ fn one_network_is_trained_at_a_time() {
         let pairs = (&shown, wrong.as_ref());
         let loss = discriminator_loss(&judging, &d, (&real, &fake), pairs, weights).expect("sound").total;
         judging.backward(&loss).expect("sound");
-        assert!(of_d.flat_params().iter().all(FlatParam::has_grads));
-        assert!(!of_g.flat_params().iter().any(FlatParam::has_grads));
+        assert!(of_d.buckets().iter().all(ParamBucket::has_grads));
+        assert!(!of_g.buckets().iter().any(ParamBucket::has_grads));
         let before = gradients(&of_d);
         let losses = generator_loss(&making, &d, &made, &shown, 2.0, weights).expect("sound");
         making.backward(&losses.total).expect("sound");
-        assert!(of_g.flat_params().iter().all(FlatParam::has_grads));
+        assert!(of_g.buckets().iter().all(ParamBucket::has_grads));
         assert_eq!(gradients(&of_d), before, "the discriminator gets no gradient of the generator's loss");
         if let Some(first) = first {
             assert_eq!(gradients(&of_g1), first, "the first stage is cut off from the second");

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use phalanx_collectives::{Communicator, ReduceOp};
-use phalanx_tensor::{Array, FlatEntry, FlatParam, ParamState, ParamStore};
+use phalanx_tensor::{Array, BucketEntry, ParamBucket, ParamState, ParamStore};
 
 use crate::buffer::InPlace;
 use crate::mesh::first_that_differs;
@@ -10,13 +10,13 @@ use crate::{Result, ShardingError};
 
 /// Compares what ranks built, parameter by parameter.
 pub(crate) fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {
-    let describe = |param: &FlatParam| {
+    let describe = |param: &ParamBucket| {
         let kind = if param.trainable() { "trainable" } else { "frozen" };
-        let of = |entry: &FlatEntry| format!("{} {:?} ({kind})", entry.name, entry.shape.dims());
+        let of = |entry: &BucketEntry| format!("{} {:?} ({kind})", entry.name, entry.shape.dims());
         param.entries().iter().map(of).collect::<Vec<_>>()
     };
-    let mut own = store.flat_params().iter().flat_map(describe).collect::<Vec<_>>();
-    if store.flat_params().iter().any(|param| param.state() == ParamState::Absent) {
+    let mut own = store.buckets().iter().flat_map(describe).collect::<Vec<_>>();
+    if store.buckets().iter().any(|param| param.state() == ParamState::Absent) {
         // Ranks will fill parts of it, which must be parts of the same.
         own.push(format!("initial values of {:?}", store.key()));
     }

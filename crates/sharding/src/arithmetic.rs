@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_tensor::FlatStorage;
-use phalanx_tensor::backend::{BinaryOp, EmaOptions, SgdOptions};
+use phalanx_tensor::backend::{AverageUpdate, BinaryOp, EmaOptions, ParamUpdate, SgdOptions};
 
 use crate::Result;
 use crate::buffer::with_singles;
@@ -38,7 +38,7 @@ pub(crate) fn write(flat: &FlatStorage, numbers: &[f32]) -> Result<()> {
     // What was computed before may still read the old ones, so they arrive elsewhere.
     let arriving = FlatStorage::new(backend.unwritten(&Shape::from(numbers.len()), DType::F32)?)?;
     let numbers = FlatStorage::new(Tensor::from_slice(numbers, numbers.len(), &Device::Cpu)?)?;
-    arriving.begin_fetch(&numbers)?.arrive()?;
+    arriving.begin_upload_from(&numbers)?.wait()?;
     Ok(flat.copy_from(&arriving)?)
 }
 
@@ -118,13 +118,8 @@ impl OuterStep {
             divide(sum, ranks)?;
             let Self { rate: lr, momentum: keep } = self;
             let options = SgdOptions { lr, momentum: keep, nesterov: true, weight_decay: 0.0, first: false };
-            return Ok(backend.sgd_step(
-                options,
-                values.array(),
-                sum.array(),
-                Some(momentum.array()),
-                None,
-            )?);
+            let of = ParamUpdate { weights: values.array(), grads: sum.array(), scaled: None };
+            return Ok(backend.sgd_step(options, of, Some(momentum.array()))?);
         }
         let (rate, keep, ranks) = (self.rate as f32, self.momentum as f32, ranks as f32);
         let step = |values: &mut [f32], momentum: &mut [f32], sum: &[f32]| {
@@ -152,7 +147,8 @@ pub(crate) fn blend(own: &FlatStorage, keep: f64, other: &FlatStorage) -> Result
     if let Some(backend) = own.array().device_backend() {
         // An average whose start is long ago keeps as much as it may.
         let options = EmaOptions { decay: keep, updates: 1 << 52 };
-        return Ok(backend.ema_step(options, own.array(), other.array(), None)?);
+        let of = AverageUpdate { average: own.array(), weights: other.array(), scaled: None };
+        return Ok(backend.ema_step(options, of)?);
     }
     let keep = keep as f32;
     with_singles(own, |own| {

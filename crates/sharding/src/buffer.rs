@@ -37,7 +37,7 @@ impl InPlace {
         })
     }
 
-    /// Memory that is being filled from the host ([`FlatStorage::begin_fetch`]): operations on it begin when that is done, and what
+    /// Memory that is being filled from the host ([`FlatStorage::begin_upload_from`]): operations on it begin when that is done, and what
     /// is computed does not wait.
     ///
     /// # Errors

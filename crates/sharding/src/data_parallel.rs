@@ -1,6 +1,6 @@
 //! Data parallelism: every rank trains on its share of the batch, and holds of the model what the strategy's row says.
 //!
-//! One engine reads the row. What is moved at a time is a [`FlatParam`]. Of each a rank owns a shard, `chunk(rank)` of the
+//! One engine reads the row. What is moved at a time is a [`ParamBucket`]. Of each a rank owns a shard, `chunk(rank)` of the
 //! elements, or, where the row has a leader, all of them there and none elsewhere. What is not replicated is kept for that part
 //! only:
 //!
@@ -27,7 +27,7 @@ use std::ops::Add as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use phalanx_collectives::{CommStats, Communicator, ReduceOp};
-use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamState, ParamStore, ProcessGroup};
+use phalanx_tensor::{Array, HookResult, Listener, ParamBucket, ParamState, ParamStore, ProcessGroup};
 
 use self::coding::Coding;
 use self::gradients::{Reduction, Reductions};
@@ -67,7 +67,7 @@ pub struct DataParallel {
     replicas: Option<Communicator>,
     strategy: Strategy,
     /// The buckets, in forward order.
-    params: Vec<FlatParam>,
+    params: Vec<ParamBucket>,
     /// What the flight recorder says of operations on each of them.
     labels: Vec<Arc<str>>,
     /// Trainable buckets, last first: the order of reduction.
@@ -145,8 +145,8 @@ impl DataParallel {
         }
         strategy.goes_by(options.algorithm)?;
         let comm = mesh.data().clone();
-        let params = store.flat_params().to_vec();
-        let offloaded = params.iter().any(FlatParam::is_offloaded);
+        let params = store.buckets().to_vec();
+        let offloaded = params.iter().any(ParamBucket::is_offloaded);
         if offloaded {
             strategy.keeps_on_host()?;
         }
@@ -178,7 +178,7 @@ impl DataParallel {
         };
         let gathers = offloaded || (strategy.layout.parameters == Layout::Sharded && shards.world_size() > 1);
         // What lies on a GPU is moved by the GPU, and takes no core from computing.
-        let on_host = params.iter().all(|param| param.place().is_host());
+        let on_host = params.iter().all(|param| param.device().is_host());
         let overlaps = options.overlap.decide(&comm, gathers && on_host, options.threads.max(1))?;
         let timely = |comm: Communicator| if overlaps { comm } else { comm.blocking() };
         let by = |comm: &Communicator| timely(comm.using(options.algorithm));
@@ -277,16 +277,16 @@ impl DataParallel {
 
     /// Whether parameters are kept on the host, and come to a device with the blocks that use them.
     fn is_offloaded(&self) -> bool {
-        self.params.iter().any(FlatParam::is_offloaded)
+        self.params.iter().any(ParamBucket::is_offloaded)
     }
 
     /// Whether a bucket's parameters come and go with blocks.
-    fn leaves_memory(&self, param: &FlatParam) -> bool {
+    fn leaves_memory(&self, param: &ParamBucket) -> bool {
         param.is_offloaded() || self.strategy.layout.leaves_memory(param, self.shards.world_size())
     }
 
     /// The buckets whose reduction has not started, `started` having.
-    fn unstarted(&self, started: usize) -> impl Iterator<Item = &FlatParam> + Clone {
+    fn unstarted(&self, started: usize) -> impl Iterator<Item = &ParamBucket> + Clone {
         self.order[started..].iter().map(|at| &self.params[*at])
     }
 
@@ -317,7 +317,7 @@ impl Listener for DataParallel {
         Ok(self.leave(block)?)
     }
 
-    fn gradients_ready(&self, param: &FlatParam) -> HookResult {
+    fn gradients_ready(&self, param: &ParamBucket) -> HookResult {
         // Networks may run on each other's tapes; and a tape may be differentiated for other ends.
         if !self.params.get(param.index()).is_some_and(|own| own.is(param)) {
             return Ok(());
@@ -341,7 +341,7 @@ impl Listener for DataParallel {
         let scatters = self.strategy.layout.scatters();
         // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same. Nor does it
         // on a GPU, which may have the step's work as a graph, and lets nobody wait.
-        let on_host = param.place().is_host();
+        let on_host = param.device().is_host();
         let done = |reduction: &Reduction| on_host && self.replicas.is_none() && reduction.is_done();
         let leaves = self.is_offloaded();
         let crowds = (scatters || leaves) && !self.sums_on_device();
@@ -359,7 +359,7 @@ impl ParallelStrategy for DataParallel {
         self.strategy.name
     }
 
-    fn params(&self) -> &[FlatParam] {
+    fn params(&self) -> &[ParamBucket] {
         &self.params
     }
 
@@ -368,7 +368,7 @@ impl ParallelStrategy for DataParallel {
         if state.step.is_some() {
             return Err(ShardingError::Step("one is under way already; finish or drop it first"));
         }
-        self.params.iter().for_each(FlatParam::zero_grads);
+        self.params.iter().for_each(ParamBucket::zero_grads);
         let shards = self.logical.as_ref().map(|logical| logical.slots(self.params.len()));
         state.step = Some(Reductions::new(self.params.len(), shards));
         Ok(())
@@ -410,11 +410,11 @@ impl ParallelStrategy for DataParallel {
         state.step = None;
         if !completed {
             state.gathered.open.clear();
-            self.params.iter().for_each(FlatParam::forget_grads);
+            self.params.iter().for_each(ParamBucket::forget_grads);
         }
     }
 
-    fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
+    fn update(&self, change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()> {
         change(&self.params)?;
         if !self.is_sharded() && !self.is_offloaded() {
             return Ok(());
@@ -494,7 +494,7 @@ impl ParallelStrategy for DataParallel {
     }
 
     fn bytes(&self) -> StateBytes {
-        let held = self.params.iter().map(FlatParam::held_bytes);
+        let held = self.params.iter().map(ParamBucket::held_bytes);
         let [parameters, gradients] =
             held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64));
         let codec = self.coding.as_ref().map_or(0, |coding| coding.state_bytes(&self.order));

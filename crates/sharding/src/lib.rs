@@ -16,7 +16,7 @@
 //!   [`Placement`].
 //!
 //! The model knows nothing of this: a strategy listens to the tape. [`DataParallel`] starts the reduction of a
-//! [`phalanx_tensor::FlatParam`] the moment that its gradients are complete, while backward goes on with earlier blocks, and,
+//! [`phalanx_tensor::ParamBucket`] the moment that its gradients are complete, while backward goes on with earlier blocks, and,
 //! where parameters are sharded, gathers the next block's while this one computes.
 //!
 //! # Example

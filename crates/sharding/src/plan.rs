@@ -1,11 +1,11 @@
 //! What a strategy will hold and send, computed from a model's layout before anything is allocated.
 //!
-//! The input is the layout alone: flat parameters of a store that was built without values
+//! The input is the layout alone: buckets of a store that was built without values
 //! ([`phalanx_tensor::BuildOptions::fill`]), so that models larger than memory can be planned.
 //!
 //! # Formulas
 //!
-//! Over flat parameters `u` of `S_u` bytes, of which a rank's part is `P_u` (elements `r·len/g .. (r + 1)·len/g` for rank `r` of
+//! Over buckets `u` of `S_u` bytes, of which a rank's part is `P_u` (elements `r·len/g .. (r + 1)·len/g` for rank `r` of
 //! the `g` that share what is sharded), with `k` numbers of optimizer state for every trained parameter:
 //!
 //! | | replicated | sharded |
@@ -51,7 +51,7 @@
 use std::sync::Arc;
 
 use phalanx_collectives::Algorithm;
-use phalanx_tensor::{FlatParam, ParamGroup};
+use phalanx_tensor::{ParamBucket, ParamGroup};
 
 use crate::codec::{CodecScope, GradCodec, Groups, PushCodec, Route, WeightRounding};
 use crate::options::Options;
@@ -184,25 +184,25 @@ pub struct MemoryPlan {
     pub wire: u64,
     /// Bytes that a rank sends in a step, rounded down for each operation.
     pub sent_per_step: u64,
-    /// Flat parameters: the messages that a model travels in.
-    pub flat_params: usize,
+    /// Buckets: the messages that a model travels in.
+    pub bucket_count: usize,
     /// Blocks, in the order in which they run.
     pub blocks: Vec<BlockBytes>,
-    /// Of each network the bytes of its learnt flat parameters, in the order in which they are used.
+    /// Of each network the bytes of its learnt buckets, in the order in which they are used.
     pub buckets: Vec<Vec<u64>>,
-    /// Of each network how many flat parameters, from the last, stay gathered from forward to backward, if they are gathered.
+    /// Of each network how many buckets, from the last, stay gathered from forward to backward, if they are gathered.
     pub kept: Vec<usize>,
     /// Bytes of parameters outside of any block: these stay whole on every rank.
     pub outside: u64,
 }
 
 impl MemoryPlan {
-    /// Plans a model with these flat parameters.
+    /// Plans a model with these buckets.
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if there are no ranks, or ranks are not whole groups; [`ShardingError::Strategy`] if the strategy
     /// cannot go by the algorithm or the codec.
-    pub fn new(params: &[FlatParam], strategy: Strategy, workload: &Workload) -> Result<Self> {
+    pub fn new(params: &[ParamBucket], strategy: Strategy, workload: &Workload) -> Result<Self> {
         strategy.goes_by(workload.algorithm)?;
         let shards = shards(&strategy, workload)?;
         let layout = strategy.layout;
@@ -220,14 +220,14 @@ impl MemoryPlan {
             ranks = apart.ranks(params);
             sent_per_step = apart.sent(params);
         }
-        let of = |params: &[&FlatParam]| params.iter().map(|param| bytes(param)).collect::<Vec<_>>();
+        let of = |params: &[&ParamBucket]| params.iter().map(|param| bytes(param)).collect::<Vec<_>>();
         let gathered: Vec<_> = params.iter().filter(|param| layout.leaves_memory(param, shards)).collect();
         let trainable: Vec<_> = params.iter().filter(|param| param.trainable()).collect();
         let ahead = workload.prefetch + 1;
         let scatters = layout.scatters();
         let servers = apart.as_ref().map_or(workload.ranks, |apart| apart.servers);
         let wire = codec.map_or_else(Vec::new, |codec| {
-            let messages = |param: &&FlatParam| {
+            let messages = |param: &&ParamBucket| {
                 if let Some(pushes) = &pushes {
                     return pushes.bytes(parts(param, servers)).message;
                 }
@@ -251,7 +251,7 @@ impl MemoryPlan {
             unreduced: if scatters { largest_window(&of(&trainable), ahead.max(2)) } else { 0 },
             wire: if scatters { largest_window(&wire, ahead.max(2)) } else { wire.iter().sum() },
             sent_per_step,
-            flat_params: params.len(),
+            bucket_count: params.len(),
             buckets: vec![of(&trainable)],
             kept: vec![kept(params, layout, shards, workload.prefetch)],
             outside: params.iter().filter(|param| param.is_outside()).map(bytes).sum(),
@@ -276,8 +276,8 @@ impl MemoryPlan {
     }
 }
 
-/// How many elements each of some servers has of a flat parameter.
-fn parts(param: &FlatParam, servers: usize) -> impl Iterator<Item = usize> {
+/// How many elements each of some servers has of a bucket.
+fn parts(param: &ParamBucket, servers: usize) -> impl Iterator<Item = usize> {
     let len = param.len();
     (0..servers).map(move |server| chunk(len, servers, server).len())
 }
@@ -298,20 +298,20 @@ impl<'w> Apart<'w> {
         (servers > 0).then_some(Self { servers, corrects, pushes, workload })
     }
 
-    /// Bytes of the elements of a flat parameter that a server has.
-    fn part(&self, param: &FlatParam, server: usize) -> u64 {
+    /// Bytes of the elements of a bucket that a server has.
+    fn part(&self, param: &ParamBucket, server: usize) -> u64 {
         let (len, size) = (param.len(), param.dtype().size_in_bytes());
         (((server + 1) * len / self.servers - server * len / self.servers) * size) as u64
     }
 
     /// Bytes of these elements as workers pull them, if they are rounded then.
-    fn rounded(&self, param: &FlatParam, server: usize) -> Option<u64> {
+    fn rounded(&self, param: &ParamBucket, server: usize) -> Option<u64> {
         let len = chunk(param.len(), self.servers, server).len();
         self.workload.weights.map(|rounding| rounding.message_len(len))
     }
 
     /// Of each worker and each server. Servers have values and gradients of their elements, and what goes with them.
-    fn ranks(&self, params: &[FlatParam]) -> Vec<RankBytes> {
+    fn ranks(&self, params: &[ParamBucket]) -> Vec<RankBytes> {
         let trainable = || params.iter().filter(|param| param.trainable());
         let worker = RankBytes {
             parameters: params.iter().map(bytes).sum(),
@@ -337,12 +337,13 @@ impl<'w> Apart<'w> {
     }
 
     /// A worker sends its gradients; a server its elements to every worker.
-    fn sent(&self, params: &[FlatParam]) -> u64 {
-        let of = |part: &dyn Fn(&FlatParam) -> u64| -> u64 {
+    fn sent(&self, params: &[ParamBucket]) -> u64 {
+        let of = |part: &dyn Fn(&ParamBucket) -> u64| -> u64 {
             params.iter().filter(|param| param.trainable()).map(part).sum()
         };
         let server = |server| {
-            let pulled = |param: &FlatParam| self.rounded(param, server).unwrap_or(self.part(param, server));
+            let pulled =
+                |param: &ParamBucket| self.rounded(param, server).unwrap_or(self.part(param, server));
             self.workload.ranks as u64 * of(&pulled)
         };
         let worker = of(&|param| match &self.pushes {
@@ -370,12 +371,12 @@ fn shards(strategy: &Strategy, workload: &Workload) -> Result<usize> {
     }
 }
 
-fn bytes(param: &FlatParam) -> u64 {
+fn bytes(param: &ParamBucket) -> u64 {
     param.bytes() as u64
 }
 
 /// The blocks in the order of their first parameters; what lies outside of any is none.
-fn blocks(params: &[FlatParam]) -> Vec<BlockBytes> {
+fn blocks(params: &[ParamBucket]) -> Vec<BlockBytes> {
     let mut blocks: Vec<BlockBytes> = Vec::new();
     for (group, size) in groups(params).filter(|(group, _)| !group.block.is_empty()) {
         let bytes = (group.range.len() * size) as u64;
@@ -388,7 +389,7 @@ fn blocks(params: &[FlatParam]) -> Vec<BlockBytes> {
 }
 
 /// All groups, each with the bytes of an element.
-fn groups(params: &[FlatParam]) -> impl Iterator<Item = (&ParamGroup, usize)> {
+fn groups(params: &[ParamBucket]) -> impl Iterator<Item = (&ParamGroup, usize)> {
     params.iter().flat_map(|param| param.groups().iter().map(|group| (group, param.dtype().size_in_bytes())))
 }
 
@@ -399,7 +400,7 @@ fn largest_window(values: &[u64], len: usize) -> u64 {
 }
 
 /// What the rank of a route holds between steps.
-fn rank_bytes(params: &[FlatParam], route: &Route, workload: &Workload) -> RankBytes {
+fn rank_bytes(params: &[ParamBucket], route: &Route, workload: &Workload) -> RankBytes {
     let (layout, of) = (route.strategy.layout, route.shard);
     let pushes = workload.pushes(&route.strategy);
     let mut held = RankBytes::default();
@@ -425,7 +426,7 @@ fn rank_bytes(params: &[FlatParam], route: &Route, workload: &Workload) -> RankB
     held
 }
 
-/// Bytes that a rank keeps of a flat parameter because ranks do not take every step together, given those of all and of its part.
+/// Bytes that a rank keeps of a bucket because ranks do not take every step together, given those of all and of its part.
 fn kept_apart(strategy: &Strategy, workload: &Workload, (whole, part): (u64, u64)) -> u64 {
     match strategy.synchrony {
         Synchrony::EveryStep | Synchrony::Rounds(Meeting::Average | Meeting::AverageAfterStart) => 0,
@@ -442,7 +443,7 @@ fn kept_apart(strategy: &Strategy, workload: &Workload, (whole, part): (u64, u64
     }
 }
 
-/// Bytes that a rank sends in a step, on average, of a trainable flat parameter where ranks do not take every step together.
+/// Bytes that a rank sends in a step, on average, of a trainable bucket where ranks do not take every step together.
 fn sent_apart(strategy: &Strategy, workload: &Workload, whole: u64) -> Option<u64> {
     let (ranks, sync) = (workload.ranks, &workload.sync);
     Some(match strategy.synchrony {
@@ -463,9 +464,9 @@ fn sent_apart(strategy: &Strategy, workload: &Workload, whole: u64) -> Option<u6
     })
 }
 
-/// Bytes that a rank with a server beside its work sends of a trainable flat parameter: gradients to the other servers, and values
+/// Bytes that a rank with a server beside its work sends of a trainable bucket: gradients to the other servers, and values
 /// to the other workers.
-fn served(param: &FlatParam, route: &Route, workload: &Workload, pushes: Option<&PushCodec>) -> u64 {
+fn served(param: &ParamBucket, route: &Route, workload: &Workload, pushes: Option<&PushCodec>) -> u64 {
     let (ranks, own) = (workload.ranks, chunk(param.len(), workload.ranks, route.shard.0).len());
     let pushed = match pushes {
         Some(pushes) => pushes.bytes(parts(param, ranks)).sent - pushes.message_len(own),
@@ -478,16 +479,16 @@ fn served(param: &FlatParam, route: &Route, workload: &Workload, pushes: Option<
     pushed + pulled
 }
 
-/// How many of the flat parameters that leave memory stay gathered from forward to backward: those that a forward ends with, and as
+/// How many of the buckets that leave memory stay gathered from forward to backward: those that a forward ends with, and as
 /// many before them as are gathered ahead.
-fn kept(params: &[FlatParam], layout: StateLayout, shards: usize, prefetch: usize) -> usize {
+fn kept(params: &[ParamBucket], layout: StateLayout, shards: usize, prefetch: usize) -> usize {
     let end = groups(params).map(|(group, _)| &group.block).filter(|block| !block.is_empty()).last();
     let gathered = params.iter().filter(|param| layout.leaves_memory(param, shards));
     gathered.filter(|param| param.groups().iter().any(|group| Some(&group.block) == end)).count() + prefetch
 }
 
 /// Bytes that the rank of a route sends in a step.
-fn sent(params: &[FlatParam], route: &Route, workload: &Workload) -> u64 {
+fn sent(params: &[ParamBucket], route: &Route, workload: &Workload) -> u64 {
     let (layout, shards) = (route.strategy.layout, route.shard.1);
     let pushes = workload.pushes(&route.strategy);
     let mut sent = 0;
@@ -519,7 +520,7 @@ fn sent(params: &[FlatParam], route: &Route, workload: &Workload) -> u64 {
     }
     let gathered = || params.iter().filter(|param| layout.leaves_memory(param, shards));
     let again = gathered().rev().skip(kept(params, layout, shards, workload.prefetch));
-    let gather = |param: &FlatParam| match workload.weights {
+    let gather = |param: &ParamBucket| match workload.weights {
         None => scattered(bytes(param), shards),
         Some(rounding) => {
             (shards as u64 - 1) * rounding.message_len(chunk(param.len(), shards, route.shard.0).len())

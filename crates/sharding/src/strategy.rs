@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use phalanx_collectives::{Algorithm, Communicator};
-use phalanx_tensor::FlatParam;
+use phalanx_tensor::ParamBucket;
 
 use crate::{ProcessMesh, Result, ShardingError};
 
@@ -380,7 +380,7 @@ impl Strategy {
 impl StateLayout {
     /// Whether the parameters of a bucket leave memory between uses, where `world` ranks share what is sharded. What is outside
     /// of any block is used at any time, and the only shard is the whole.
-    pub(crate) fn leaves_memory(&self, param: &FlatParam, world: usize) -> bool {
+    pub(crate) fn leaves_memory(&self, param: &ParamBucket, world: usize) -> bool {
         self.parameters == Layout::Sharded && world > 1 && !param.is_outside()
     }
 

@@ -1,7 +1,7 @@
 //! How long a step takes: computing, as it was measured on one rank, and what it does not hide of communication, by formula.
 //!
-//! A network's gradients are reduced in flat parameters, from the last to the first, one after the other, on a thread beside
-//! backward. Of `K` flat parameters the `k`-th is taken to be ready after `k/K` of backward. So the reduction of one starts when
+//! A network's gradients are reduced in buckets, from the last to the first, one after the other, on a thread beside
+//! backward. Of `K` buckets the `k`-th is taken to be ready after `k/K` of backward. So the reduction of one starts when
 //! it is ready and the one before is reduced; a step ends when backward is over and the last is reduced, and what is left to
 //! send after the update has been sent. What an operation takes is the cost model's ([`CostModel`]). Where ranks do different
 //! things, by a single reducer, a tree, hosts, or under a leader, steps are played through ([`Rehearsal`]) until each takes as long as
@@ -132,7 +132,7 @@ impl Reach<'_> {
     }
 }
 
-/// What an even network's operations take, in seconds, by flat parameter in the order of forward.
+/// What an even network's operations take, in seconds, by bucket in the order of forward.
 struct Operations {
     reduced: Vec<f64>,
     /// Between groups, after that; empty where there are none.
@@ -193,7 +193,7 @@ impl MemoryPlan {
         Some(Operations { reduced: reach.all(reduces, buckets, &inside)?, crossed, gathered, share_wires })
     }
 
-    /// What a network takes whose learnt flat parameters have so many bytes, in the order of forward; of which so many from the last
+    /// What a network takes whose learnt buckets have so many bytes, in the order of forward; of which so many from the last
     /// stay gathered for backward.
     fn network_time(
         &self,
@@ -276,7 +276,7 @@ mod tests {
     use crate::strategy::Strategy;
     use phalanx_collectives::{LinkCost, LinkCosts};
 
-    /// A model of four flat parameters of a megabyte.
+    /// A model of four buckets of a megabyte.
     fn plan(strategy: &str) -> MemoryPlan {
         let strategy = Strategy::named(strategy).expect("known");
         let workload = Workload { ranks: 4, ..Workload::default() };

@@ -133,7 +133,7 @@ fn train_by(
     if sharded && alone {
         // In passing at most the block that is used, the one that it follows and those gathered ahead were whole.
         let mut blocks = std::collections::BTreeMap::<&str, u64>::new();
-        for param in store.flat_params() {
+        for param in store.buckets() {
             *blocks.entry(param.blocks().next().unwrap_or("")).or_default() += param.bytes() as u64;
         }
         let mut sizes: Vec<u64> = blocks.into_values().collect();
@@ -150,10 +150,10 @@ fn train_by(
 /// with what parts may be larger than their share by.
 fn check_bytes(strategy: &str, parallel: &DataParallel, store: &ParamStore) {
     let role = parallel.role();
-    let whole: u64 = store.flat_params().iter().map(|param| param.bytes() as u64).sum();
-    let outside = store.flat_params().iter().filter(|param| param.is_outside());
+    let whole: u64 = store.buckets().iter().map(|param| param.bytes() as u64).sum();
+    let outside = store.buckets().iter().filter(|param| param.is_outside());
     let outside: u64 = outside.map(|param| param.bytes() as u64).sum();
-    let (share, slack) = (whole / role.shards as u64, 8 * store.flat_params().len() as u64);
+    let (share, slack) = (whole / role.shards as u64, 8 * store.buckets().len() as u64);
     let held = parallel.bytes();
     let near = |bytes: u64, expected: u64| bytes.abs_diff(expected) <= slack;
     let [parameters, gradients] = match strategy {
@@ -399,7 +399,7 @@ fn gradients_travel_while_backward_still_runs() {
     #[derive(Debug)]
     struct Both(Arc<DataParallel>, std::sync::Mutex<Vec<u64>>);
     impl phalanx_tensor::Listener for Both {
-        fn gradients_ready(&self, param: &phalanx_tensor::FlatParam) -> phalanx_tensor::HookResult {
+        fn gradients_ready(&self, param: &phalanx_tensor::ParamBucket) -> phalanx_tensor::HookResult {
             self.0.gradients_ready(param)?;
             // The single rank's operations finish at once, so those that were started are soon counted.
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -422,7 +422,7 @@ fn gradients_travel_while_backward_still_runs() {
     tape.backward(&loss::cross_entropy(&tape, &logits, &[0, 1], 0.0, Over::Batch).expect("sound"))
         .expect("sound");
     let seen = both.1.lock().expect("no panic").clone();
-    let expected: Vec<u64> = (1..=store.flat_params().len() as u64).map(|i| before + i).collect();
+    let expected: Vec<u64> = (1..=store.buckets().len() as u64).map(|i| before + i).collect();
     assert_eq!(seen, expected);
     drop(step.reduce().expect("alone"));
 }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use checking::{Checking, Transfer};
 use phalanx_sharding::{DataParallel, Options, ParallelStrategy, Strategy};
-use phalanx_tensor::optim::{Adam, Ema, Optimizer as _, StateAt, clip_by_squares, grad_sum_of_squares};
+use phalanx_tensor::optim::{Adam, Ema, Optimizer as _, StateLocation, clip_by_squares, grad_sum_of_squares};
 use phalanx_tensor::{
-    Block, BuildOptions, Context, FlatParam, Init, Key, Param, ParamState, ParamStore, Place, Session,
-    StoreBuilder, Tape, TensorError, Value, nn, ops,
+    Block, BuildOptions, ComputeDevice, Context, Init, Key, Param, ParamBucket, ParamState, ParamStore,
+    Session, StoreBuilder, Tape, TensorError, Value, nn, ops,
 };
 
 use common::on_ranks;
@@ -43,11 +43,11 @@ impl Block for Layer {
     }
 }
 
-/// Layers of a weight and a bias each, in a flat parameter of their own; the third is not learnt. The last also reads a parameter
+/// Layers of a weight and a bias each, in a bucket of their own; the third is not learnt. The last also reads a parameter
 /// outside of any block.
-fn model(place: &Place, offload: bool) -> (Vec<Arc<dyn Block>>, ParamStore) {
+fn model(device: &ComputeDevice, offload: bool) -> (Vec<Arc<dyn Block>>, ParamStore) {
     let options = BuildOptions {
-        place: place.clone(),
+        device: device.clone(),
         offload,
         bucket_bytes: 1,
         key: Key::new(7),
@@ -75,16 +75,16 @@ fn numbers(tensor: &Tensor) -> Vec<u32> {
 /// Weights after each of some steps, and the averages at the end.
 fn train(offload: bool, clip: Option<f64>) -> Vec<Vec<u32>> {
     let checking = Checking::new(Context::new(1));
-    let place = Place::device(Arc::new(checking.clone()));
+    let device = ComputeDevice::of(Arc::new(checking.clone()));
     let context = Arc::new(Context::new(1));
-    let (layers, store) = model(&place, offload);
+    let (layers, store) = model(&device, offload);
     let parallel = match offload {
         true => DataParallel::alone_with(&store, Options::default()).expect("alone"),
         false => DataParallel::alone(&store).expect("alone"),
     };
-    let params = store.flat_params();
-    let mut adam = Adam::decoupled((0.9, 0.99), 1e-8, 0.1).with_state_at(StateAt::Host);
-    let mut ema = Ema::new(0.9).with_state_at(StateAt::Host);
+    let params = store.buckets();
+    let mut adam = Adam::decoupled((0.9, 0.99), 1e-8, 0.1).with_state_location(StateLocation::Host);
+    let mut ema = Ema::new(0.9).with_state_location(StateLocation::Host);
     let mut weights = Vec::new();
     for at in 0..4 {
         checking.take_transfers();
@@ -94,20 +94,20 @@ fn train(offload: bool, clip: Option<f64>) -> Vec<Vec<u32>> {
             step.micro_batch(part == 0);
             let session = Session {
                 listener: Some(parallel.clone()),
-                place: place.clone(),
+                device: device.clone(),
                 ..Session::training(context.clone(), Key::new(3).step(at))
             };
             let tape = Tape::recording(session);
             let batch: Vec<f32> = (0..2 * WIDTH).map(|i| ((i + part) as f32 + at as f32).sin()).collect();
             let batch = Tensor::from_vec(batch, (2, WIDTH), &Device::Cpu).expect("small");
-            let mut x = Value::constant(place.put(&batch).expect("crosses"));
+            let mut x = Value::constant(device.put(&batch).expect("crosses"));
             for layer in &layers {
                 x = tape.run1(layer, &x).expect("runs");
             }
             tape.backward(&ops::mean(&tape, &ops::mul(&tape, &x, &x).expect("squares")).expect("averages"))
                 .expect("differentiates");
         }
-        let mut change = |params: &[FlatParam]| {
+        let mut change = |params: &[ParamBucket]| {
             if let Some(most) = clip {
                 let squares = grad_sum_of_squares(params, &context)?;
                 clip_by_squares(params, &squares, most, &context)?;
@@ -128,12 +128,14 @@ fn train(offload: bool, clip: Option<f64>) -> Vec<Vec<u32>> {
 }
 
 /// Nothing of blocks is left on the device, and what crossed is each unit twice for each micro-batch, and each gradient once.
-fn is_gone(parallel: &DataParallel, params: &[FlatParam], crossed: &[Transfer]) {
+fn is_gone(parallel: &DataParallel, params: &[ParamBucket], crossed: &[Transfer]) {
     let (inside, outside): (Vec<_>, Vec<_>) = params.iter().partition(|param| param.is_offloaded());
     assert_eq!((inside.len(), outside.len()), (LAYERS, 1), "a parameter outside of any block stays");
     assert!(inside.iter().all(|param| param.state() == ParamState::Sharded), "what blocks use has left");
     assert!(inside.iter().all(|param| param.whole_values().is_some_and(|all| all.array().is_host())));
-    assert!(outside.iter().all(|param| param.state() == ParamState::Full && !param.home().is_host()));
+    assert!(
+        outside.iter().all(|param| param.state() == ParamState::Full && !param.storage_device().is_host())
+    );
     let unit = WIDTH * WIDTH + WIDTH;
     let count = |way: &dyn Fn(&Transfer) -> bool| crossed.iter().filter(|crossing| way(crossing)).count();
     let up = count(&|crossing| matches!(crossing, Transfer::In(_, dims) if dims == &[unit]));
@@ -163,8 +165,8 @@ fn parameters_on_the_host_have_the_bits_of_parameters_on_the_device() {
 fn strategies_with_ranks_that_do_not_update_what_they_hold_refuse() {
     for name in ["dp", "zero1", "zero2"] {
         let errors = on_ranks(2, move |comm| {
-            let place = Place::device(Arc::new(Checking::new(Context::new(1))));
-            let (_, store) = model(&place, true);
+            let device = ComputeDevice::of(Arc::new(Checking::new(Context::new(1))));
+            let (_, store) = model(&device, true);
             let row = Strategy::named(name).expect("known");
             let made =
                 DataParallel::with_options(&store, row.mesh(comm, 0).expect("fits"), row, Options::default());

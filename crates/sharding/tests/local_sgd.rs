@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::{Algorithm, Communicator};
 use phalanx_sharding::{Options, ParallelStrategy, Rule, Strategy, SyncOptions, UpdateRule, share};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
-use phalanx_tensor::{BuildOptions, Context, FlatParam, Init, ParamStore, StoreBuilder};
+use phalanx_tensor::{BuildOptions, Context, Init, ParamBucket, ParamStore, StoreBuilder};
 use serde_json::json;
 
 use common::on_ranks;
@@ -24,7 +24,7 @@ use problem::{Problem, SIZE, assert_near, recorded, sym};
 struct OwnAdam(Adam, Context);
 
 impl UpdateRule for OwnAdam {
-    fn apply(&mut self, params: &[FlatParam], learning_rate: f64) -> phalanx_tensor::Result<()> {
+    fn apply(&mut self, params: &[ParamBucket], learning_rate: f64) -> phalanx_tensor::Result<()> {
         self.0.step(params, learning_rate, &self.1)
     }
 }
@@ -79,7 +79,7 @@ fn diloco_goes_the_recorded_way() {
                 let gradient =
                     Tensor::from_vec(problem.gradient(rank, &now), SIZE, &Device::Cpu).expect("small");
                 let gradient = phalanx_tensor::FlatStorage::new(gradient).expect("flat");
-                store.flat_params()[0].set_grads(&gradient).expect("accumulating");
+                store.buckets()[0].set_grads(&gradient).expect("accumulating");
                 step.finish_by(&rule, 0.01).expect("steps");
             }
             assert_near("losses", &losses, &round["inner_losses"][rank], 1e-5);

@@ -14,7 +14,7 @@ use phalanx_sharding::{
     OptimizerRule, Options, OwnState, ParallelStrategy, Rule, Strategy, SyncOptions, share,
 };
 use phalanx_tensor::optim::Adam;
-use phalanx_tensor::{Context, FlatParam, ParamStore, Place};
+use phalanx_tensor::{ComputeDevice, Context, ParamBucket, ParamStore};
 
 use common::on_ranks;
 use layers::{Layers, backward_at, model_at};
@@ -28,7 +28,7 @@ enum At {
 
 /// One rank's part of a training.
 struct Rank {
-    place: Place,
+    compute: ComputeDevice,
     device: Checking,
     layers: Layers,
     store: ParamStore,
@@ -40,33 +40,33 @@ struct Rank {
 impl Rank {
     fn new(comm: phalanx_collectives::Communicator, at: At, row: &str, sync: SyncOptions) -> Self {
         let (device, rank) = (Checking::new(Context::new(1)), comm.rank());
-        let place = match at {
-            At::Host => Place::host(),
-            At::Device => Place::device(Arc::new(device.clone())),
+        let compute = match at {
+            At::Host => ComputeDevice::host(),
+            At::Device => ComputeDevice::of(Arc::new(device.clone())),
         };
         // The last ranks may only serve, on the host.
         let workers = comm.world_size() - sync.servers;
-        let place = if rank < workers { place } else { Place::host() };
-        let (layers, store) = model_at(&place).expect("small");
+        let compute = if rank < workers { compute } else { ComputeDevice::host() };
+        let (layers, store) = model_at(&compute).expect("small");
         let row = Strategy::named(row).expect("known");
         let mesh = row.mesh(comm, 0).expect("fits");
         let parallel = share(&store, mesh, row, Options::default(), sync).expect("starts");
         let rule = OptimizerRule::of(Adam::decoupled((0.9, 0.99), 1e-8, 0.1), 1);
         parallel.serve(&rule).expect("serves");
-        Self { place, device, layers, store, parallel, rule, rank }
+        Self { compute, device, layers, store, parallel, rule, rank }
     }
 
     fn step(&self, at: u64, trains: bool) {
         let step = self.parallel.begin_step().expect("none is under way");
         if trains {
-            backward_at(&self.place, &self.layers, &self.parallel, (self.rank, at, 1)).expect("runs");
+            backward_at(&self.compute, &self.layers, &self.parallel, (self.rank, at, 1)).expect("runs");
         }
         step.finish_by(&self.rule, 0.05).expect("steps");
     }
 
     /// The bits of all parameters, as they are computed with.
     fn bits(&self) -> Vec<u32> {
-        let all = self.store.flat_params().iter().filter_map(FlatParam::whole_values);
+        let all = self.store.buckets().iter().filter_map(ParamBucket::whole_values);
         let numbers = |flat: phalanx_tensor::FlatStorage| {
             let host = flat.to_host().expect("comes to the host");
             host.to_vec1::<f32>().expect("f32").into_iter().map(f32::to_bits).collect::<Vec<_>>()
@@ -196,7 +196,7 @@ fn weights_that_were_loaded_are_what_neighbours_go_on_with() {
                 of.step(0, true);
                 of.parallel.unshard().expect("shows the mean");
                 of.parallel.reshard().expect("has its own back");
-                let flat = of.store.flat_params()[0].values().expect("in memory");
+                let flat = of.store.buckets()[0].values().expect("in memory");
                 let loaded = candle_core::Tensor::full(0.25_f32, flat.len(), &candle_core::Device::Cpu);
                 flat.put(&loaded.expect("small")).expect("as many");
                 of.parallel.broadcast_state(&of.store).expect("all come");

@@ -18,7 +18,7 @@ use phalanx_sharding::{
     UpdateRule, share,
 };
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd, clip_to_norm, grad_sum_of_squares};
-use phalanx_tensor::{BuildOptions, Context, FlatParam, Init, ParamStore, StoreBuilder};
+use phalanx_tensor::{BuildOptions, Context, Init, ParamBucket, ParamStore, StoreBuilder};
 use serde_json::Value as Json;
 
 use common::on_ranks;
@@ -146,7 +146,7 @@ impl Scripted {
                             let gradient = problem.gradient(rank, &values(&store).expect("in memory"));
                             let gradient = Tensor::from_vec(gradient, SIZE, &Device::Cpu).expect("small");
                             let gradient = phalanx_tensor::FlatStorage::new(gradient).expect("flat");
-                            store.flat_params()[0].set_grads(&gradient).expect("accumulating");
+                            store.buckets()[0].set_grads(&gradient).expect("accumulating");
                             open.take().expect("a step").finish_by(&rule, 1.0).expect("pushes");
                         }
                         Order::End => break,
@@ -317,7 +317,7 @@ fn what_a_worker_has_costs_no_bytes() {
 struct OwnAdam(Adam, Context);
 
 impl UpdateRule for OwnAdam {
-    fn apply(&mut self, params: &[FlatParam], learning_rate: f64) -> phalanx_tensor::Result<()> {
+    fn apply(&mut self, params: &[ParamBucket], learning_rate: f64) -> phalanx_tensor::Result<()> {
         self.0.step(params, learning_rate, &self.1)
     }
 }
@@ -488,7 +488,7 @@ fn solved(options: fn() -> Options, steps: usize) -> (f64, usize) {
             let step = parallel.begin_step().expect("none under way");
             let gradient = problem.gradient(rank, &values(&store).expect("in memory"));
             let gradient = Tensor::from_vec(gradient, SIZE, &Device::Cpu).expect("small");
-            store.flat_params()[0]
+            store.buckets()[0]
                 .set_grads(&phalanx_tensor::FlatStorage::new(gradient).expect("flat"))
                 .expect("accumulating");
             step.finish_by(&rule, 0.2).expect("pushes");

@@ -178,8 +178,7 @@ fn every_strategy_holds_and_sends_what_was_planned() {
                     codec: by(codec),
                     ..Workload::default()
                 };
-                let plan =
-                    MemoryPlan::new(store.flat_params(), *strategy, &workload).expect("ranks are groups");
+                let plan = MemoryPlan::new(store.buckets(), *strategy, &workload).expect("ranks are groups");
                 let measured: Vec<_> = std::thread::scope(|scope| {
                     let start = |comm| {
                         let options = Options { codec: by(codec), ..Options::default() };
@@ -195,7 +194,7 @@ fn every_strategy_holds_and_sends_what_was_planned() {
                     assert!(gathered <= plan.gathered, "{place}: {gathered} bytes, not {}", plan.gathered);
                     // Parts that groups sum differ by an element a unit, sent once there and once back.
                     let off = plan.sent_per_step.abs_diff(sent);
-                    let allowed = if strategy.name == "hsdp" { 8 * plan.flat_params as u64 } else { 0 };
+                    let allowed = if strategy.name == "hsdp" { 8 * plan.bucket_count as u64 } else { 0 };
                     assert!(off <= allowed, "{place}: rank {rank} sends {sent}, not {}", plan.sent_per_step);
                 }
             }
@@ -214,7 +213,7 @@ fn gathers_of_rounded_weights_send_what_was_planned() {
         for subject in [Subject::ResNet, Subject::Mlp, Subject::Mixed] {
             let (_, store) = build(subject).expect("sound");
             let workload = Workload { ranks: 4, optimizer_numbers: 0, weights, ..Workload::default() };
-            let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks are groups");
+            let plan = MemoryPlan::new(store.buckets(), strategy, &workload).expect("ranks are groups");
             let measured: Vec<_> = std::thread::scope(|scope| {
                 let start = |comm| {
                     let options = Options { weights, ..Options::default() };
@@ -245,7 +244,7 @@ fn codecs_keep_and_send_what_was_planned() {
             codec_scope: scope,
             ..Workload::default()
         };
-        let plan = MemoryPlan::new(store.flat_params(), *strategy, &workload).expect("ranks are groups");
+        let plan = MemoryPlan::new(store.buckets(), *strategy, &workload).expect("ranks are groups");
         let strategy = *strategy;
         let measured: Vec<_> = std::thread::scope(|threads_of| {
             let start = |comm| {
@@ -289,7 +288,7 @@ fn codecs_keep_and_send_what_was_planned() {
     }
     let (_, store) = build(Subject::Mlp).expect("sound");
     let rounded = Workload { ranks: 4, weights: Some(INT8), ..Workload::default() };
-    let plan = MemoryPlan::new(store.flat_params(), PRESETS[1], &rounded);
+    let plan = MemoryPlan::new(store.buckets(), PRESETS[1], &rounded);
     let error = plan.expect_err("nothing is gathered").to_string();
     assert!(error.contains("gathers no parameters"), "{error}");
 }
@@ -305,8 +304,7 @@ fn adam(ranks: usize) -> Workload {
 }
 
 fn plan(store: &ParamStore, strategy: &str, ranks: usize) -> MemoryPlan {
-    MemoryPlan::new(store.flat_params(), Strategy::named(strategy).expect("a row"), &adam(ranks))
-        .expect("plans")
+    MemoryPlan::new(store.buckets(), Strategy::named(strategy).expect("a row"), &adam(ranks)).expect("plans")
 }
 
 #[test]
@@ -345,7 +343,7 @@ fn a_model_larger_than_memory_is_planned_without_it() {
     );
     assert!(fsdp.largest_rank().total() * 64 < ddp.largest_rank().total() + (1 << 20));
     assert_eq!(
-        (ddp.gathered, ddp.unreduced, ddp.flat_params, ddp.blocks.len(), ddp.outside),
+        (ddp.gathered, ddp.unreduced, ddp.bucket_count, ddp.blocks.len(), ddp.outside),
         (0, 0, 97, 97, 0)
     );
 }
@@ -356,14 +354,14 @@ fn groups_must_divide_the_ranks() {
         Mlp::new(scope, &MlpConfig { inputs: 4, width: 4, depth: 1, num_classes: 2 }).map(|_| ())
     });
     let hsdp = Strategy::named("hsdp").expect("a row");
-    let with = |group| MemoryPlan::new(store.flat_params(), hsdp, &Workload { group, ..adam(6) });
+    let with = |group| MemoryPlan::new(store.buckets(), hsdp, &Workload { group, ..adam(6) });
     assert_eq!(with(None).expect("halves").shards, 3);
     assert_eq!(with(Some(2)).expect("thirds").shards, 2);
     for group in [0, 4] {
         let said = with(Some(group)).expect_err("no groups").to_string();
         assert!(said.contains(&format!("6 ranks are not whole groups of {group}")), "{said}");
     }
-    assert!(MemoryPlan::new(store.flat_params(), hsdp, &adam(0)).is_err());
+    assert!(MemoryPlan::new(store.buckets(), hsdp, &adam(0)).is_err());
 }
 
 #[test]
@@ -387,7 +385,7 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
             let (_, store) = build(Subject::Mlp).expect("sound");
             let workload =
                 Workload { ranks, sync: sync.clone(), optimizer_numbers: 0, ..Workload::default() };
-            let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks");
+            let plan = MemoryPlan::new(store.buckets(), strategy, &workload).expect("ranks");
             let sync = sync.clone();
             let held = on_ranks(ranks, move |comm| {
                 let (_, store) = build(Subject::Mlp).expect("sound");
@@ -399,8 +397,9 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
                 let before = parallel.stats();
                 for _ in 0..8 {
                     let step = parallel.begin_step().expect("none under way");
-                    for param in store.flat_params().iter().filter(|param| param.trainable()) {
-                        let ones = FlatStorage::zeros(param.len(), DType::F32, param.place()).expect("small");
+                    for param in store.buckets().iter().filter(|param| param.trainable()) {
+                        let ones =
+                            FlatStorage::zeros(param.len(), DType::F32, param.device()).expect("small");
                         param.set_grads(&ones).expect("accumulating");
                     }
                     step.finish_by(&rule, 0.1).expect("steps");
@@ -441,7 +440,7 @@ fn workers_and_servers_of_their_own_hold_and_send_what_was_planned() {
         let (_, store) = build(Subject::Mlp).expect("sound");
         let workload =
             Workload { ranks: workers, sync: sync.clone(), optimizer_numbers: 0, ..Workload::default() };
-        let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks");
+        let plan = MemoryPlan::new(store.buckets(), strategy, &workload).expect("ranks");
         assert_eq!((plan.ranks.len(), plan.shards), (workers + servers, servers));
         let held = on_ranks(workers + servers, move |comm| {
             let (_, store) = build(Subject::Mlp).expect("sound");
@@ -453,8 +452,8 @@ fn workers_and_servers_of_their_own_hold_and_send_what_was_planned() {
             let before = parallel.stats();
             for _ in 0..8 {
                 let step = parallel.begin_step().expect("none under way");
-                for param in store.flat_params().iter().filter(|param| works && param.trainable()) {
-                    let ones = FlatStorage::zeros(param.len(), DType::F32, param.place()).expect("small");
+                for param in store.buckets().iter().filter(|param| works && param.trainable()) {
+                    let ones = FlatStorage::zeros(param.len(), DType::F32, param.device()).expect("small");
                     param.set_grads(&ones).expect("accumulating");
                 }
                 step.finish_by(&rule, 0.1).expect("steps");
@@ -499,7 +498,7 @@ fn pushes_and_pulls_by_codecs_are_what_was_planned() {
                 sync: sync.clone(),
                 ..Workload::default()
             };
-            let plan = MemoryPlan::new(store.flat_params(), strategy, &workload).expect("ranks");
+            let plan = MemoryPlan::new(store.buckets(), strategy, &workload).expect("ranks");
             let held = on_ranks(workers + servers, move |comm| {
                 let (_, store) = build(Subject::ResNet).expect("sound");
                 let works = comm.rank() < workers;
@@ -511,9 +510,9 @@ fn pushes_and_pulls_by_codecs_are_what_was_planned() {
                 let before = parallel.stats();
                 for _ in 0..4 {
                     let step = parallel.begin_step().expect("none under way");
-                    for param in store.flat_params().iter().filter(|param| works && param.trainable()) {
+                    for param in store.buckets().iter().filter(|param| works && param.trainable()) {
                         let zeros =
-                            FlatStorage::zeros(param.len(), DType::F32, param.place()).expect("small");
+                            FlatStorage::zeros(param.len(), DType::F32, param.device()).expect("small");
                         param.set_grads(&zeros).expect("accumulating");
                     }
                     step.finish_by(&rule, 0.1).expect("steps");
@@ -531,7 +530,7 @@ fn pushes_and_pulls_by_codecs_are_what_was_planned() {
             }
             let most = held.iter().map(|(_, sent)| *sent).max().expect("ranks");
             // One more pull is under way; headers and words without numbers come on top.
-            let headers = 32 * (2 * plan.flat_params as u64 + 8) * (workers + servers) as u64 * 5 / 4;
+            let headers = 32 * (2 * plan.bucket_count as u64 + 8) * (workers + servers) as u64 * 5 / 4;
             let (least, planned) = (plan.sent_per_step * 97 / 100, plan.sent_per_step);
             assert!((least..=planned * 127 / 100 + headers).contains(&most), "{place}: {most} of {planned}");
             if (codec, workers, servers, weights) == ("none", 2, 0, None) {
@@ -545,6 +544,6 @@ fn pushes_and_pulls_by_codecs_are_what_was_planned() {
     }
     let (_, store) = build(Subject::ResNet).expect("sound");
     let workload = Workload { ranks: 2, codec: by("powersgd"), ..Workload::default() };
-    let error = MemoryPlan::new(store.flat_params(), strategy, &workload).expect_err("is for sums");
+    let error = MemoryPlan::new(store.buckets(), strategy, &workload).expect_err("is for sums");
     assert!(error.to_string().contains("powersgd"), "{error}");
 }

@@ -250,7 +250,7 @@ fn a_step_that_is_dropped_leaves_parameters_and_no_gradients() {
             let parallel = DataParallel::new(&store, comm, Strategy::named(strategy)?)?;
             let error = backward(&layers, &parallel, 0).expect_err("no step is under way").to_string();
             assert!(error.contains("gradients came outside of any"), "{error}");
-            parallel.params().iter().for_each(phalanx_tensor::FlatParam::discard_grads);
+            parallel.params().iter().for_each(phalanx_tensor::ParamBucket::discard_grads);
             let before = weights(&parallel, &store)?;
             let mut sgd = Sgd::new(0.0, false, 0.0);
             let context = Context::new(1);

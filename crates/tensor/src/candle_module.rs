@@ -1,4 +1,4 @@
-//! Bringing a candle-nn model: its variables become parameters of a store, its forward one node of the tape.
+//! candle-nn modules on the tape: variables become parameters of a store, and forward becomes one node.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,23 +12,22 @@ use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 use crate::{Init, Result, TensorError};
 
-/// A candle-nn module whose variables live in a [`crate::ParamStore`].
+/// A candle-nn module with its variables in a [`crate::ParamStore`].
 ///
-/// The module is built by the given function from a [`VarBuilder`]: once to learn which variables it has and how candle would
-/// begin them, then at every forward from the current values (building a module from tensors in memory only clones handles).
-/// The variables begin as candle's initialisers say, drawn by the store from its seed, so that every run and every rank has the
-/// same ones. Beware of candle layers without a backward: [`Tape::segment`] reports them.
+/// The given function builds the module from a [`VarBuilder`]: once to list the variables and their initial
+/// distributions, then at every forward from the current values. Building a module from tensors in memory only clones
+/// handles. The store draws the initial values from its seed, by candle's initialisers. So every run and every rank
+/// has the same ones. [`Tape::segment`] reports candle layers without a backward.
 ///
-/// Registered in a [`Scope::block`], every forward runs as that block, so that strategies which keep parameters sharded
-/// gather them for it. candle's graph holds copies of them until backward has passed; for a large model register its layers
-/// one by one.
+/// In a [`Scope::block`], every forward runs as that block, so strategies gather sharded parameters for it. candle's
+/// graph keeps copies of them until backward has passed; register the layers of a large model one by one.
 pub struct CandleModule<M> {
     build: Box<dyn Fn(VarBuilder<'_>) -> candle_core::Result<M> + Send + Sync>,
     block: String,
     params: Vec<(String, Param)>,
 }
 
-/// The variables that a module asks for, by name: candle's order of asking need not be the same everywhere.
+/// The variables that a module requests, sorted by name: candle's order may differ between runs.
 #[derive(Clone, Default)]
 struct Asked(Arc<Mutex<BTreeMap<String, (Shape, candle_nn::Init)>>>);
 
@@ -43,7 +42,7 @@ impl SimpleBackend for Asked {
     ) -> candle_core::Result<Tensor> {
         let zeros = Tensor::zeros(&shape, dtype, device)?;
         let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A variable that two layers share is asked for twice.
+        // Two layers may share a variable.
         match asked.get(name) {
             Some((known, _)) if *known != shape => {
                 candle_core::bail!("variable {name} is asked for as {known:?} and as {shape:?}")
@@ -67,7 +66,7 @@ impl SimpleBackend for Asked {
     }
 }
 
-/// How the store begins what candle would begin so.
+/// Converts candle's initialiser to the store's.
 fn init_of(init: &candle_nn::Init, shape: &Shape) -> Init {
     match *init {
         candle_nn::Init::Const(value) => Init::Constant(value),
@@ -110,7 +109,7 @@ impl<M> CandleModule<M> {
         Ok(Self { build: Box::new(build), block: scope.block_name().to_owned(), params })
     }
 
-    /// Runs the module: `run` gets the module and the inputs' tensors.
+    /// Runs the module: `run` gets the module and the tensors of the inputs.
     ///
     /// # Errors
     /// candle's, and those of [`Tape::segment`].
@@ -135,7 +134,7 @@ impl<M> CandleModule<M> {
         let Some((_, first)) = self.params.first() else {
             return Err(TensorError::Backward("the candle module has no variables".into()));
         };
-        let dtype = first.flat_param()?.dtype();
+        let dtype = first.bucket()?.dtype();
         let params = self.params.iter().map(|(_, param)| tape.param(param)).collect::<Result<Vec<_>>>()?;
         let mut all: Vec<&Value> = inputs.to_vec();
         all.extend(&params);

@@ -1,69 +1,70 @@
-//! The errors of this crate: each names the op, parameter or file that it concerns.
+//! Errors of this crate. Each names its op, parameter or file.
 
 use std::path::PathBuf;
 
 use candle_core::{DType, Shape};
 
-/// What this crate's functions return.
+/// The result of this crate's functions.
 pub type Result<T, E = TensorError> = std::result::Result<T, E>;
 
-/// What somebody returns who is called from the tape, a listener or a group of ranks; the error ends the pass that called.
+/// The result of a callback: a [`crate::Listener`], a [`crate::ProcessGroup`], or a function of the user. An error
+/// ends the pass that called it.
 pub type HookResult = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// An error from recording, differentiating, storing or loading.
+/// An error of recording, differentiating, storing or loading.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorError {
-    /// candle reported an error.
+    /// An error of candle.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
-    /// A kernel refused its arguments.
+    /// A kernel rejected its arguments.
     #[error(transparent)]
     Kernel(#[from] phalanx_kernels::KernelError),
-    /// A GPU, or a library that it needs, reported an error.
+    /// An error of a GPU or of one of its libraries.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Gpu(#[from] phalanx_cuda::GpuError),
-    /// An op was given tensors whose shapes do not go together.
+    /// The shapes of an op's tensors do not match.
     #[error("{op}: {problem}")]
     Shape {
-        /// The op that refused.
+        /// The op.
         op: &'static str,
-        /// What was found and what would be right.
+        /// The shapes found and the shapes expected.
         problem: String,
     },
     /// An op has no implementation for this device or element type.
     #[error("{op} is not supported for {what}")]
     Unsupported {
-        /// The op that refused.
+        /// The op.
         op: &'static str,
         /// The device or element type.
         what: String,
     },
-    /// The host was to read an array that lies on a device.
+    /// A host op was given an array on a device.
     #[error("{op} reads numbers on the host, and this array is one of {backend}; `to_host` copies it")]
     NotOnHost {
-        /// Who was to read.
+        /// The host op.
         op: &'static str,
-        /// The back end that has the array.
+        /// The back end of the array.
         backend: &'static str,
     },
-    /// A back end was given an array of another one.
+    /// A back end was given an array of another back end.
     #[error("{op} of {expected} was given an array of {found}; `from_host` and `to_host` copy between them")]
     OtherBackend {
         /// The function of the back end.
         op: &'static str,
-        /// The back end that was to compute.
+        /// The back end that was called.
         expected: &'static str,
-        /// The back end that has the array.
+        /// The back end of the array.
         found: &'static str,
     },
     /// A value of one tape was used on another.
     #[error("{op}: a value recorded on another tape was used here; a value belongs to the tape that made it")]
     ForeignValue {
-        /// The op that received the value.
+        /// The op.
         op: &'static str,
     },
-    /// Backward was asked for something that cannot be differentiated.
+    /// Backward of a value that cannot be differentiated.
     #[error("backward: {0}")]
     Backward(String),
     /// A parameter's values are not in memory.
@@ -71,21 +72,21 @@ pub enum TensorError {
     NotResident {
         /// The parameter.
         name: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// A flat parameter was asked for something that its state does not allow.
-    #[error("flat parameter {index} (from `{name}`) is {is}; to {operation} it must be {expected}")]
-    FlatState {
-        /// Its position in the store.
+    /// A bucket's state does not allow an operation.
+    #[error("bucket {index} (from `{name}`) is {is}; to {operation} it must be {expected}")]
+    BucketState {
+        /// The bucket's position in the store.
         index: usize,
         /// Its first parameter.
         name: String,
-        /// The state that it is in.
+        /// The current state.
         is: String,
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
-        /// The states in which that can be done.
+        /// The states that allow the operation.
         expected: &'static str,
     },
     /// Two parameters or buffers were registered under one name.
@@ -94,9 +95,9 @@ pub enum TensorError {
     /// A name is not in the store.
     #[error("`{name}` is not a parameter or buffer of this model{hint}")]
     UnknownName {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// A nearby name, or nothing.
+        /// A similar name, or nothing.
         hint: String,
     },
     /// A file of weights does not fit the model.
@@ -104,56 +105,56 @@ pub enum TensorError {
     Weights {
         /// The file.
         path: PathBuf,
-        /// What does not fit, with names and shapes.
+        /// The names and shapes that do not fit.
         problem: String,
     },
     /// A file could not be read or written.
     #[error("{action} {path}: {source}")]
     Io {
-        /// What was being done: "read", "write", …
+        /// The operation: "read", "write", …
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
     },
-    /// A number is out of its allowed range.
+    /// An argument is out of range.
     #[error("{name} is {value}; {expected}")]
     Argument {
         /// The argument.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What would be right.
+        /// The allowed range.
         expected: &'static str,
     },
-    /// Somebody who was called from the tape (a listener, or the exchange of statistics) failed.
+    /// A callback failed: a listener, or a collective operation of a process group.
     #[error("{op}: {source}")]
     Hook {
-        /// What was being done.
+        /// The operation that called it.
         op: &'static str,
-        /// Its error.
+        /// The callback's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl TensorError {
-    /// Makes the error of somebody who was called from the tape this crate's: what was being done is `op`.
+    /// Returns a function that wraps the error of a callback of `op`.
     pub(crate) fn hook(op: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> Self {
         move |source| Self::Hook { op, source }
     }
 
-    /// A shape error of `op`.
+    /// Returns a shape error of `op`.
     pub(crate) fn shape(op: &'static str, problem: impl Into<String>) -> Self {
         Self::Shape { op, problem: problem.into() }
     }
 
-    /// The error for an element type without an implementation.
+    /// Returns the error for an element type without an implementation.
     pub(crate) fn dtype(op: &'static str, dtype: DType) -> Self {
         Self::Unsupported { op, what: format!("element type {}", dtype.as_str()) }
     }
 
-    /// The error for two shapes that should have been equal.
+    /// Returns the error for two shapes that should be equal.
     pub(crate) fn unequal(op: &'static str, left: &Shape, right: &Shape) -> Self {
         Self::shape(op, format!("shapes {left:?} and {right:?} differ; they must be equal"))
     }

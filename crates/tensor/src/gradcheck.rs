@@ -1,4 +1,4 @@
-//! Checking gradients by finite differences.
+//! Gradient checks by finite differences.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use crate::rng::Key;
 use crate::tape::{Session, Tape, Value};
 use crate::{Context, Result, TensorError};
 
-/// Compares the gradients that `f` records with central differences, for every element of every input.
+/// Compares the gradients of `f` with central differences, for every element of every input.
 ///
-/// The inputs must be f64. `f` may return a value of any shape; it is contracted with fixed pseudo-random
-/// weights, so that every element of the output counts. Returns the worst difference relative to the largest
-/// gradient of its input (at least 1e-3). `f` must give the same numbers every time it is called.
+/// The inputs must be f64. `f` may return a value of any shape; it is multiplied with fixed pseudo-random weights and
+/// summed, so that every element counts. `f` must be deterministic. Returns the largest difference relative to the
+/// largest gradient of its input (at least 1e-3).
 ///
 /// # Errors
 /// Those of `f`, and if an input is not f64.

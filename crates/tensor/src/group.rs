@@ -1,44 +1,44 @@
-//! Ranks that compute together, as ops see them: this crate knows no transport, only that somebody adds and gathers.
+//! Collective operations, as ops call them. This crate knows no transport.
 
 use candle_core::{Device, Tensor};
 
 use crate::backend::Array;
 use crate::error::HookResult;
 
-/// Some ranks that call the same operations in the same order on flat arrays of f32 or f64, which stay where they lie: a
-/// transport for the host refuses those of a device. Ops whose results depend on what other
-/// ranks hold communicate over it: [`crate::ops::all_reduce`] and its kin, synchronised batch norm, the contrastive loss.
+/// Ranks that call the same operations in the same order on flat arrays of f32 or f64.
 ///
-/// Every rank gets the same bits where it is given the same numbers.
+/// Arrays stay on their device: a transport for the host rejects those of a device. Its users are the ops whose
+/// results depend on other ranks: [`crate::ops::all_reduce`] and related ones, synchronised batch norm, the
+/// contrastive loss. Every rank gets the same bits from the same inputs.
 pub trait ProcessGroup: std::fmt::Debug + Send + Sync {
-    /// This rank among those of the group, from 0.
+    /// This rank's index in the group, from 0.
     fn rank(&self) -> usize;
 
-    /// How many ranks there are.
+    /// The number of ranks.
     fn size(&self) -> usize;
 
-    /// Replaces every number by its sum over the ranks, which all give as many.
+    /// Replaces every element by its sum over the ranks. All ranks give equally many.
     ///
     /// # Errors
     /// The transport's.
     fn all_reduce(&self, values: &Array) -> HookResult;
 
-    /// Brings the parts of all ranks together: `values` are those of rank 0, `lens[0]` numbers, then those of rank 1, and so
-    /// on. This rank's are there already; those of the others are overwritten.
+    /// Gathers the parts of all ranks: `values` has `lens[0]` elements of rank 0, then those of rank 1, and so on.
+    /// This rank's part must be in place; the other parts are overwritten.
     ///
     /// # Errors
-    /// The transport's, and if `lens` do not add up to the numbers that there are.
+    /// The transport's, and if `lens` do not add up to the number of elements.
     fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult;
 
-    /// Replaces this rank's part of `values`, which lie as in [`ProcessGroup::all_gather`], by its sum over the ranks. What is
-    /// in the other parts afterwards is unspecified.
+    /// Replaces this rank's part of `values`, laid out as in [`ProcessGroup::all_gather`], by its sum over the ranks.
+    /// The other parts are unspecified afterwards.
     ///
     /// # Errors
-    /// The transport's, and if `lens` do not add up to the numbers that there are.
+    /// The transport's, and if `lens` do not add up to the number of elements.
     fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult;
 }
 
-/// The count that every rank of the group gives, by rank: how many rows each has, where they need not have as many.
+/// Gathers a count of every rank, such as its number of rows.
 ///
 /// # Errors
 /// The transport's.
@@ -55,8 +55,8 @@ pub fn gather_counts(
     Ok(counts.into_iter().map(|count| count as usize).collect())
 }
 
-/// How `len` rows are spread over `parts` ranks wherever nothing else is said: rank `r` has rows
-/// `r·len/parts .. (r + 1)·len/parts`, so that no two differ by more than one.
+/// Splits `len` rows evenly over `parts` ranks: rank `r` has rows `r·len/parts .. (r + 1)·len/parts`. The lengths
+/// differ by at most one.
 pub fn even_lens(len: usize, parts: usize) -> Vec<usize> {
     (0..parts).map(|part| (part + 1) * len / parts - part * len / parts).collect()
 }

@@ -1,4 +1,4 @@
-//! A flat tensor's host memory, open for somebody outside: what communication reduces in place.
+//! Access to a flat tensor's host memory, for reductions in place.
 
 use candle_core::{CpuStorage, DType, Storage, Tensor};
 
@@ -14,7 +14,8 @@ pub enum HostSliceMut<'a> {
     F64(&'a mut [f64]),
 }
 
-/// Runs `f` on a contiguous CPU tensor's elements under its write lock; every view of its storage sees the change.
+/// Runs `f` on the elements of a contiguous CPU tensor under its write lock. Every view of its storage sees the
+/// change.
 ///
 /// # Errors
 /// If the tensor is not contiguous, not on the CPU, or of another element type.
@@ -27,7 +28,7 @@ pub fn with_host_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(HostSliceMut<'_>) 
     }
 }
 
-/// Runs `f` on the bytes of a contiguous CPU tensor's elements, as this machine orders them, under its read lock.
+/// Runs `f` on the bytes of a contiguous CPU tensor's elements, in this machine's byte order, under its read lock.
 ///
 /// # Errors
 /// If the tensor is not contiguous, not on the CPU, or of another element type than f32, f64 and i64.
@@ -46,8 +47,8 @@ pub fn with_host_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result
     }
 }
 
-/// A flat CPU tensor of `len` elements of unspecified value, for whoever overwrites all of them before anybody reads one:
-/// what is received, or computed in place. Zeros would be written for nothing.
+/// Allocates a flat CPU tensor of `len` elements of unspecified value. The caller must write every element before
+/// reading one. This saves filling with zeros.
 ///
 /// # Errors
 /// If the element type is not f32 or f64.
@@ -57,7 +58,8 @@ pub fn unwritten_flat(len: usize, dtype: DType) -> Result<Tensor> {
     })
 }
 
-/// Copies the elements of one CPU tensor into another of as many, which is contiguous; every view of its storage sees them.
+/// Copies the elements of one CPU tensor into a contiguous one of the same length. Every view of its storage sees
+/// them.
 ///
 /// # Errors
 /// If the numbers of elements or the types differ, or either is not on the CPU.

@@ -1,14 +1,14 @@
 //! Initial values of parameters, equal to PyTorch's `torch.nn.init` in distribution.
 //!
-//! Every element is drawn from its own position of the parameter's stream, so a rank that holds a shard fills
-//! just that range. Fan-in and fan-out follow PyTorch's `_calculate_fan_in_and_fan_out`: for a weight of shape
-//! `[out, in, …kernel]` fan-in is `in × kernel`, fan-out `out × kernel`.
+//! Every element is drawn from its own position of the parameter's stream, so a rank fills just its shard. Fan-in and
+//! fan-out follow PyTorch's `_calculate_fan_in_and_fan_out`: for a weight of shape `[out, in, …kernel]` fan-in is `in
+//! × kernel`, fan-out `out × kernel`.
 
 use std::ops::Range;
 
 use crate::rng::Key;
 
-/// Which fan a variance is scaled by.
+/// The fan that scales a variance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fan {
     /// Elements of the weight that feed one output.
@@ -17,7 +17,7 @@ pub enum Fan {
     Out,
 }
 
-/// How a parameter is filled at the start.
+/// The initial distribution of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Init {
     /// Every element the same.
@@ -36,23 +36,23 @@ pub enum Init {
         /// Standard deviation.
         std: f64,
     },
-    /// Normal cut off at two standard deviations (`trunc_normal_` with its default bounds scaled by `std`).
+    /// Normal, truncated at two standard deviations (`trunc_normal_` with its default bounds scaled by `std`).
     TruncatedNormal {
         /// Mean.
         mean: f64,
-        /// Standard deviation before the cut.
+        /// Standard deviation before truncation.
         std: f64,
     },
     /// He et al. 2015, normal: std = gain / √fan.
     KaimingNormal {
-        /// Which fan.
+        /// The fan.
         fan: Fan,
         /// √2 for ReLU.
         gain: f64,
     },
     /// He et al. 2015, uniform: bound = gain · √(3 / fan).
     KaimingUniform {
-        /// Which fan.
+        /// The fan.
         fan: Fan,
         /// √2 for ReLU.
         gain: f64,
@@ -81,7 +81,7 @@ impl Init {
     pub const ZEROS: Self = Self::Constant(0.0);
     /// Ones.
     pub const ONES: Self = Self::Constant(1.0);
-    /// `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, as torchvision's image models use it.
+    /// `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, as in torchvision's image models.
     pub const KAIMING_FAN_OUT: Self = Self::KaimingNormal { fan: Fan::Out, gain: std::f64::consts::SQRT_2 };
 
     /// Fills `out` with elements `range` (row-major) of a parameter of shape `dims`.
@@ -131,7 +131,7 @@ impl Init {
     }
 }
 
-/// Fan-in and fan-out of a weight; a one-dimensional parameter counts its length for both.
+/// Returns fan-in and fan-out of a weight; both are the length of a one-dimensional parameter.
 fn fans(dims: &[usize]) -> (usize, usize) {
     match dims {
         [] => (1, 1),
@@ -202,7 +202,7 @@ mod tests {
             (Init::TorchBias { fan_in: 100 }, uniform_std(0.1)),
             (Init::Uniform { low: -2.0, high: 2.0 }, uniform_std(2.0)),
             (Init::Normal { mean: 0.0, std: 0.02 }, 0.02),
-            // The standard deviation of a normal cut at two is 0.8796 of the uncut one.
+            // The standard deviation of a normal truncated at two is 0.8796 of the original one.
             (Init::TruncatedNormal { mean: 0.0, std: 1.0 }, 0.8796),
         ];
         for (init, expected) in cases {

@@ -1,39 +1,37 @@
 //! Autograd for training over candle tensors.
 //!
-//! candle gives storage, devices and element types; its built-in graph is made for inference. This crate adds
-//! what training on several ranks needs: an explicit [`Tape`] of nodes over arrays, parameters that
-//! live in flat buffers, and blocks whose progress a listener can follow.
+//! candle provides storage, devices and element types; its graph is made for inference. This crate adds training on several
+//! ranks: an explicit [`Tape`] of nodes over arrays, parameters in buckets, and blocks whose progress a listener follows.
 //!
-//! - **[`Tape`]**: an op runs forward and pushes a node that can run backward. Gradients accumulate in place,
-//!   and what a node saved is freed as backward passes it.
-//! - **[`Array`]** is memory with a shape: candle's tensor on the CPU, or an array of another back end ([`backend`]). An op
-//!   checks shapes and records; its arithmetic is one function of the [`ArrayBackend`] that its arrays belong to, and nothing is
-//!   copied between the host and a device but by functions that say so.
-//! - **[`Value`]** is what ops take and give: an array and where its gradient goes, or a *handle* of a
-//!   parameter. Nodes keep handles, not weights, so a sharded parameter can be released after forward and
-//!   gathered again before backward.
-//! - **[`ParamStore`]**: parameters in the order and under the names of the reference state dict. They lie
-//!   in a few flat memories, each a [`FlatParam`]: one collective moves it, the optimizer runs on its slices, a shard is a
-//!   range of it. Running statistics are [`Buffer`]s, apart from parameters.
+//! - **[`Tape`]**: an op runs forward and pushes a node that can run backward. Gradients accumulate in place. Backward frees
+//!   the saved arrays of each node.
+//! - **[`Array`]**: memory with a shape, candle's tensor on the CPU or an array of another back end ([`backend`]). An op
+//!   checks shapes and records; its arithmetic is one function of the array's [`ArrayBackend`]. Only functions named for it
+//!   copy between the host and a device.
+//! - **[`Value`]**: the input or output of an op. It holds an array and the destination of its gradient, or a *handle* of a
+//!   parameter. Nodes save handles, not weights, so a sharded parameter can be released after forward and gathered again
+//!   before backward.
+//! - **[`ParamStore`]**: parameters in the order and with the names of the reference state dict, laid out in buckets
+//!   ([`ParamBucket`]). One collective moves a bucket, the optimizer runs on its slices, and a shard is a range of it. Running
+//!   statistics are [`Buffer`]s, apart from parameters.
 //! - **[`Precision`]**: activations in bf16 or f16, with parameters, their gradients, statistics and losses in f32.
-//! - **[`Block`]**: the named part of a model that strategies act on. A [`Listener`] hears when blocks start and
-//!   end, forward and backward, and when the gradients of a flat parameter are complete. A block can be run again in backward
-//!   instead of keeping what it saved ([`Recompute`]).
-//! - **[`ops`], [`nn`], [`loss`], [`optim`]**: the differentiable operations, layers with PyTorch's names and
-//!   initial values, stable losses, and optimizers over flat slices. Every backward is checked against finite
-//!   differences ([`gradcheck`]).
-//! - **[`ProcessGroup`]**: what ops that work over several ranks ask of them ([`ops::all_reduce`], [`ops::all_gather`], …,
-//!   synchronised batch norm, the contrastive loss); who moves the numbers is not known here.
-//! - **[`Key`]**: random numbers as a function of seed, purpose, step and position, so that every run can be
-//!   repeated and ranks agree.
-//! - **[`Tape::segment`]**: any candle code as one node; with the feature `candle-nn`, which is on by default, `CandleModule`
-//!   brings a module of candle-nn with its variables.
+//! - **[`Block`]**: a named part of a model, the unit of strategies. A [`Listener`] is called when blocks start and end,
+//!   forward and backward, and when the gradients of a bucket are complete. Backward can recompute a block instead of saving
+//!   its activations ([`Recompute`]).
+//! - **[`ops`], [`nn`], [`loss`], [`optim`]**: differentiable operations, layers with PyTorch's names and initial values,
+//!   stable losses, and optimizers over flat slices. Every backward is checked against finite differences ([`gradcheck`]).
+//! - **[`ProcessGroup`]**: the interface of ops over several ranks ([`ops::all_reduce`], [`ops::all_gather`], …,
+//!   synchronised batch norm, the contrastive loss) to a transport.
+//! - **[`Key`]**: random numbers as a function of seed, purpose, step and position, so that runs are repeatable and ranks
+//!   agree.
+//! - **[`Tape::segment`]**: any candle code as one node. With the feature `candle-nn` (default), `CandleModule` runs a module
+//!   of candle-nn with its variables.
 //!
-//! What it is not: it knows no ranks, no datasets and no files but those of weights, and it never prints.
+//! The crate has no ranks, datasets or files other than weights, and it never prints.
 //!
 //! # Example
 //!
-//! A layer, a loss, a step:
+//! Training steps of a linear layer:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -58,7 +56,7 @@
 //!     losses.push(loss.tensor()?.to_scalar::<f32>()?);
 //!     store.zero_grads();
 //!     tape.backward(&loss)?;
-//!     sgd.step(store.flat_params(), 0.1, &context)?;
+//!     sgd.step(store.buckets(), 0.1, &context)?;
 //! }
 //! assert!(losses[19] < losses[0]);
 //! # Ok(())
@@ -85,7 +83,7 @@ mod storage;
 pub mod store;
 pub mod tape;
 
-pub use backend::{Array, ArrayBackend, DeviceArray, Place};
+pub use backend::{Array, ArrayBackend, ComputeDevice, DeviceArray};
 #[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
 pub use error::{HookResult, Result, TensorError};
@@ -95,14 +93,14 @@ pub use phalanx_kernels::{Context, Level};
 pub use precision::Precision;
 pub use rng::Key;
 pub use store::{
-    Buffer, BuildOptions, FlatEntry, FlatParam, FlatStorage, GradState, LoadReport, Param, ParamGroup,
+    BucketEntry, Buffer, BuildOptions, FlatStorage, GradState, LoadReport, Param, ParamBucket, ParamGroup,
     ParamState, ParamStore, Scope, StoreBuilder, UnreducedGrads,
 };
 pub use tape::{
     Block, Grads, Listener, LossFactor, Recompute, Saved, Session, Tape, Value, take_peak_recorded_bytes,
 };
 
-/// The examples of this crate's README, as tests.
+/// Tests of the README's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,32 +1,32 @@
-//! Mixed precision: what products take, and what activations are kept in.
+//! Mixed precision: the types of products and of activations.
 
 use candle_core::DType;
 use phalanx_kernels::Products;
 
-/// What products take and what activations are kept in; see [`crate::Session::precision`].
+/// The types of products and of activations; see [`crate::Session::precision`].
 ///
 /// As under `torch.autocast`, parameters, their gradients, statistics and losses are f32 at any precision. Products
-/// (convolution, linear layers, attention) round both operands to the low type and add in f32; what an op gives to the
-/// next, and so what backward keeps, is stored in the low type; a gradient has the type of its value. f64 stays f64.
+/// (convolution, linear layers, attention) round both operands to the low type and add in f32. The result of an op,
+/// and so the memory for backward, is stored in the low type. A gradient has the type of its value. f64 stays f64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
     /// 32-bit floats throughout.
     #[default]
     F32,
-    /// 32-bit floats, whose products GPUs take by tensor cores, from operands with 10 bits after the point. A processor, which
-    /// has no such cores, multiplies f32.
+    /// 32-bit floats, which GPUs multiply with tensor cores, from operands with 10 fraction bits. A CPU, which has
+    /// none, multiplies f32.
     Tf32,
     /// bfloat16: the range of f32 with 8 bits of precision.
     Bf16,
-    /// IEEE half precision: 11 bits of precision up to 65504, which gradients need a [`crate::optim::LossScale`] for.
+    /// IEEE half precision: 11 bits of precision up to 65504. Gradients need a [`crate::optim::LossScale`].
     F16,
 }
 
 impl Precision {
-    /// What there is to choose from.
+    /// All precisions.
     pub const ALL: &'static [Self] = &[Self::F32, Self::Tf32, Self::Bf16, Self::F16];
 
-    /// The type that activations are stored in.
+    /// The type of stored activations.
     pub fn dtype(self) -> DType {
         match self {
             Self::F32 | Self::Tf32 => DType::F32,
@@ -35,8 +35,9 @@ impl Precision {
         }
     }
 
-    /// What a [`Context`](crate::Context) should multiply: [`Context::with_products`](crate::Context::with_products). Products
-    /// of operands that are rounded already lose nothing by it.
+    /// The operand type for a [`Context`](crate::Context), for
+    /// [`Context::with_products`](crate::Context::with_products). Operands that are rounded already lose nothing by
+    /// it.
     pub fn products(self) -> Products {
         match self {
             Self::F32 | Self::Tf32 | Self::F16 => Products::F32,
@@ -44,7 +45,7 @@ impl Precision {
         }
     }
 
-    /// The type that an op stores a result in which it computed from values of type `dtype`: the low type in place of f32.
+    /// The stored type of a result computed from values of type `dtype`: the low type in place of f32.
     pub(crate) fn stored(self, dtype: DType) -> DType {
         if dtype == DType::F32 { self.dtype() } else { dtype }
     }

@@ -1,10 +1,9 @@
-//! Counter-based random numbers: every number is a function of *what it is for*, not of who drew before.
+//! Counter-based random numbers: every number is a function of *its purpose*, not of earlier draws.
 //!
-//! A [`Key`] names a stream by seed, purpose, step and rank; element `i` of the stream is computed directly
-//! from `i`. So a shard of a parameter can be initialised without the rest of it, ranks can draw the noise of
-//! their own samples and get what a single rank would have drawn for the whole batch, and a resumed run
-//! continues with the same numbers. The generator is ChaCha with 8 rounds (`rand_chacha`), whose counter can
-//! be set to any position.
+//! A [`Key`] names a stream by seed, purpose, step and rank. Element `i` of the stream is computed directly from `i`.
+//! So a shard of a parameter can be initialised without the rest. Ranks draw the noise of their own samples, as a
+//! single rank would for the whole batch. A resumed run continues with the same numbers. The generator is ChaCha with
+//! 8 rounds (`rand_chacha`), whose counter can be set to any position.
 
 use rand::Rng as _;
 use rand::SeedableRng as _;
@@ -20,38 +19,38 @@ pub struct Key {
 }
 
 impl Key {
-    /// The root key of a run.
+    /// Returns the root key of a run.
     pub fn new(seed: u64) -> Self {
         Self { seed, stream: 0, step: 0, rank: 0 }
     }
 
-    /// The key of one purpose, such as a parameter's name or "dropout".
+    /// Derives the key of one purpose, such as a parameter's name or "dropout".
     pub fn stream(self, purpose: &str) -> Self {
         Self { stream: mix(self.stream ^ fnv1a(purpose)), ..self }
     }
 
-    /// The key of the `index`-th use within a purpose.
+    /// Derives the key of the `index`-th use within a purpose.
     pub fn index(self, index: u64) -> Self {
         Self { stream: mix(self.stream.wrapping_add(index).wrapping_add(1)), ..self }
     }
 
-    /// The key of an optimizer step.
+    /// Derives the key of an optimizer step.
     pub fn step(self, step: u64) -> Self {
         Self { step, ..self }
     }
 
-    /// The key of a rank, for numbers that ranks should *not* share.
+    /// Derives the key of a rank, for numbers that must *differ* between ranks.
     pub fn rank(self, rank: usize) -> Self {
         Self { rank: rank as u64 + 1, ..self }
     }
 
-    /// Seed, step, rank and stream, which a back end's generator starts from: see [`Key::uniform`] for what it draws.
+    /// Seed, step, rank and stream, the start of a back end's generator; [`Key::uniform`] says what it draws.
     #[cfg(feature = "cuda")]
     pub(crate) fn words(self) -> [u64; 4] {
         [self.seed, self.step, self.rank, self.stream]
     }
 
-    /// A generator at the 32-bit word `position` of the stream.
+    /// Returns a generator at the 32-bit word `position` of the stream.
     fn at(self, position: u128) -> ChaCha8Rng {
         let mut seed = [0_u8; 32];
         seed[..8].copy_from_slice(&self.seed.to_le_bytes());
@@ -63,7 +62,7 @@ impl Key {
         rng
     }
 
-    /// Elements `start..` of the stream of uniform numbers in [0, 1).
+    /// Writes elements `start..` of the stream of uniform numbers in [0, 1).
     pub fn uniform(self, start: usize, out: &mut [f64]) {
         let mut rng = self.at(start as u128);
         for value in out {
@@ -71,7 +70,7 @@ impl Key {
         }
     }
 
-    /// Elements `start..` of the stream of standard normal numbers.
+    /// Writes elements `start..` of the stream of standard normal numbers.
     ///
     /// Elements 2i and 2i+1 are the two results of one Box-Muller transform, so any range can be drawn alone.
     pub fn normal(self, start: usize, out: &mut [f64]) {

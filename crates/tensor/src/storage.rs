@@ -1,9 +1,8 @@
-//! Reading and writing candle's CPU storage as plain slices, without copies where elements are of the type that is
-//! computed in.
+//! Access to candle's CPU storage as plain slices, without copies where the elements have the type of the arithmetic.
 //!
-//! The kernels work on slices; candle tensors own their elements behind a lock. [`Contiguous`] holds the
-//! read lock for as long as a kernel needs the slice, and [`with_slice_mut`] runs a closure under the write
-//! lock. A tensor on another device is an error, never a hidden transfer.
+//! The kernels work on slices; candle tensors own their elements behind a lock. [`Contiguous`] holds the read lock as
+//! long as a kernel needs the slice. [`with_slice_mut`] runs a closure under the write lock. A tensor on another
+//! device is an error, never a hidden transfer.
 
 use std::cell::RefCell;
 
@@ -20,7 +19,7 @@ use crate::{Result, TensorError};
 mod half;
 mod unwritten;
 
-/// Element types that the CPU kernels and the tape compute in.
+/// An element type that the CPU kernels and the tape compute in.
 pub(crate) trait Scalar: phalanx_kernels::Float + WithDType {
     /// The elements, if the storage is of this type.
     fn of(storage: &CpuStorage) -> Option<&[Self]>;
@@ -54,8 +53,8 @@ macro_rules! scalar {
 scalar!(f32, F32, Some);
 scalar!(f64, F64, |_| None);
 
-/// Runs `$body` with `$t` standing for the type that elements of `$dtype` are computed in: f32 for those of 16 bits. Other
-/// types are an error naming `$op`.
+/// Runs `$body` with `$t` as the type of the arithmetic for elements of `$dtype`: f32 for those of 16 bits. Other
+/// types are an error of `$op`.
 macro_rules! dispatch {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
@@ -73,7 +72,7 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// A contiguous CPU tensor's elements: under its read lock, or, if they have 16 bits, widened to f32.
+/// A contiguous CPU tensor's elements: under its read lock, or widened to f32 if they have 16 bits.
 pub(crate) struct Contiguous<'a> {
     op: &'static str,
     elements: Elements<'a>,
@@ -85,7 +84,8 @@ enum Elements<'a> {
 }
 
 impl<'a> Contiguous<'a> {
-    /// Locks `tensor` for reading, or widens it on the context's threads. The tensor must be contiguous and on the CPU.
+    /// Locks `tensor` for reading, or widens it on the context's threads. The tensor must be contiguous and on the
+    /// CPU.
     pub(crate) fn by(op: &'static str, context: &Context, tensor: &'a Tensor) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         let Some((start, end)) = layout.contiguous_offsets() else {
@@ -102,7 +102,7 @@ impl<'a> Contiguous<'a> {
         Ok(Self { op, elements })
     }
 
-    /// Locks a tensor for reading whose elements are not of 16 bits: units, buffers, and what is added to them.
+    /// Locks a tensor for reading whose elements do not have 16 bits: buckets, buffers, and their addends.
     pub(crate) fn locked(op: &'static str, tensor: &'a Tensor) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         match (&*storage, layout.contiguous_offsets()) {
@@ -135,7 +135,7 @@ pub(crate) struct Exact<'a, I> {
     elements: std::marker::PhantomData<I>,
 }
 
-/// Positions of rows, classes, maxima.
+/// Indices of rows, classes, maxima.
 pub(crate) type Indices<'a> = Exact<'a, u32>;
 
 /// A mask.
@@ -163,7 +163,7 @@ impl<'a, I: WithDType> Exact<'a, I> {
     }
 }
 
-/// The error for a device without an implementation of `op`.
+/// Returns the error for a device without an implementation of `op`.
 pub(crate) fn unsupported_device(op: &'static str, device: &Device) -> TensorError {
     TensorError::Unsupported { op, what: format!("device {:?}", device.location()) }
 }
@@ -207,14 +207,14 @@ pub(crate) fn with_slice_mut<T: Scalar, R>(
         .unwrap_or_else(|| Err(TensorError::shape(op, "candle did not run the in-place operation")))
 }
 
-/// A new CPU tensor that takes the elements over.
+/// Makes a CPU tensor of the elements, without a copy.
 pub(crate) fn tensor_from<T: Scalar>(values: Vec<T>, shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
     Ok(Tensor::from_vec(values, shape.into(), &Device::Cpu)?)
 }
 
 const ADD: &str = "accumulate gradient";
 
-/// `accumulator += addend`, in place. Both must have as many elements of the same type.
+/// Computes `accumulator += addend`, in place. Both must have equally many elements of the same type.
 pub(crate) fn add_in_place(accumulator: &Tensor, addend: &Tensor) -> Result<()> {
     if accumulator.elem_count() != addend.elem_count() {
         return Err(TensorError::unequal(ADD, accumulator.shape(), addend.shape()));
@@ -230,7 +230,8 @@ pub(crate) fn add_in_place(accumulator: &Tensor, addend: &Tensor) -> Result<()> 
     })
 }
 
-/// `accumulator += addend`, in place, for elements of any type: those of 16 bits are added in f32 and each sum is rounded once.
+/// Computes `accumulator += addend`, in place, for elements of any type. Those of 16 bits are added in f32, and each
+/// sum is rounded once.
 pub(crate) fn accumulate(context: &Context, accumulator: &Tensor, addend: &Tensor) -> Result<()> {
     if is_half(accumulator.dtype()) && accumulator.elem_count() == addend.elem_count() {
         return half::add_in_place(context, ADD, accumulator, addend);
@@ -264,7 +265,7 @@ pub(crate) fn copy_in_place(target: &Tensor, source: &Tensor) -> Result<()> {
     })
 }
 
-/// The number of bytes that `count` elements of `dtype` take.
+/// Returns the size of `count` elements of `dtype` in bytes.
 pub(crate) fn bytes_of(count: usize, dtype: DType) -> usize {
     count * dtype.size_in_bytes()
 }

@@ -6,7 +6,7 @@ use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::{DataParallel, ParallelStrategy as _, Strategy};
 use phalanx_tensor::optim::{Adam, Optimizer};
-use phalanx_tensor::{BuildOptions, Context, FlatParam, Key, ParamStore, StoreBuilder};
+use phalanx_tensor::{BuildOptions, Context, Key, ParamBucket, ParamStore, StoreBuilder};
 use serde_json::Map;
 
 fn model(seed: u64, fill: bool) -> ParamStore {
@@ -28,7 +28,7 @@ fn saved(store: &ParamStore, optimizer: &Adam, folder: &std::path::Path) -> Chec
     };
     let model = store.state_dict().expect("resident");
     let model = model.into_iter().map(|(name, values)| piece(MODEL, &name, &name, values)).collect();
-    let (_, state) = optimizer.state(store.flat_params()).expect("a state");
+    let (_, state) = optimizer.state(store.buckets()).expect("a state");
     let of = |(key, values): (String, Tensor)| {
         let (kind, name) = key.split_once('.').expect("kind and name");
         piece(kind, name, &key, values)
@@ -43,10 +43,10 @@ fn saved(store: &ParamStore, optimizer: &Adam, folder: &std::path::Path) -> Chec
 /// An optimizer whose state is not zero.
 fn stepped(store: &ParamStore) -> Adam {
     let mut optimizer = Adam::new((0.9, 0.999), 1e-8, 0.0);
-    for param in store.flat_params().iter().filter(|param| param.trainable()) {
+    for param in store.buckets().iter().filter(|param| param.trainable()) {
         param.set_grads(&param.values().expect("resident")).expect("fits");
     }
-    optimizer.step(store.flat_params(), 0.1, &Context::new(1)).expect("steps");
+    optimizer.step(store.buckets(), 0.1, &Context::new(1)).expect("steps");
     optimizer
 }
 
@@ -55,7 +55,7 @@ fn flat(tensor: &Tensor) -> Vec<f32> {
 }
 
 /// Compares what a rank keeps with what was saved.
-fn check(param: &FlatParam, saved: &ParamStore) {
+fn check(param: &ParamBucket, saved: &ParamStore) {
     let (values, entries) = param.kept().expect("values");
     for entry in entries {
         let whole = flat(&saved.param(&entry.name).expect("a parameter").tensor().expect("resident"));
@@ -92,12 +92,12 @@ fn load(strategy: &str, comm: Communicator, folder: &std::path::Path, expected: 
     let of_state = reader.bytes_read() - of_model;
     parallel.broadcast_state(&store).expect("equal");
     if strategy == "fsdp" && world > 1 {
-        let mut inside = store.flat_params().iter().filter(|param| !param.is_outside());
+        let mut inside = store.buckets().iter().filter(|param| !param.is_outside());
         assert!(inside.all(|param| param.values().is_none()), "nothing was gathered");
-        let whole: u64 = store.flat_params().iter().map(|param| param.bytes() as u64).sum();
-        assert!(parallel.bytes().parameters <= whole / world as u64 + 8 * store.flat_params().len() as u64);
+        let whole: u64 = store.buckets().iter().map(|param| param.bytes() as u64).sum();
+        assert!(parallel.bytes().parameters <= whole / world as u64 + 8 * store.buckets().len() as u64);
     }
-    store.flat_params().iter().for_each(|param| check(param, expected));
+    store.buckets().iter().for_each(|param| check(param, expected));
     // And the whole is what was saved, buffers too.
     parallel.unshard().expect("gathers");
     for ((name, found), (_, expected)) in

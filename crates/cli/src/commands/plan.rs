@@ -174,7 +174,7 @@ fn lines(config: &Config, plan: &ModelPlan, chosen: Option<&str>, times: &[Optio
     let blocks: u64 = first.blocks.iter().map(|block| block.bytes).sum();
     lines.push(format!(
         "layout     {} flat memories for {} blocks of {}{}",
-        first.flat_params,
+        first.bucket_count,
         first.blocks.len(),
         size(blocks),
         largest.map_or_else(String::new, |block| format!(
@@ -300,7 +300,7 @@ fn as_json(config: &Config, plan: &ModelPlan, chosen: Option<&str>, times: &[Opt
     };
     let layout = reference.map(|ddp| {
         json!({
-            "flat_params": ddp.flat_params,
+            "flat_params": ddp.bucket_count,
             "blocks": ddp.blocks.len(),
             "largest_block": ddp.largest_block().map(|block| json!({ "name": block.name, "bytes": block.bytes })),
             "outside_of_blocks_bytes": ddp.outside,

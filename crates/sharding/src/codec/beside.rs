@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::DType;
-use phalanx_tensor::backend::{DeviceCodecs, Sent};
+use phalanx_tensor::backend::{DeviceCodecs, Upload};
 use phalanx_tensor::{FlatStorage, Result, TensorError};
 
 /// The codecs of the device that has some memory, at work beside what is computed. Clones are handles of the same work.
@@ -21,7 +21,7 @@ struct Inner {
 /// Work that a device was given, on its way: what is computed finds it once it was told to arrive.
 #[derive(Debug)]
 pub(crate) struct Working {
-    done: Sent,
+    done: Upload,
     _held: Vec<FlatStorage>,
 }
 
@@ -65,11 +65,11 @@ impl Beside {
 impl Working {
     /// Work of the host, which is over.
     pub(crate) fn over() -> Self {
-        Self { done: Sent::there(), _held: Vec::new() }
+        Self { done: Upload::ready(), _held: Vec::new() }
     }
 
     /// What is computed from now on finds it. The host does not wait.
     pub(crate) fn arrive(self) -> Result<()> {
-        self.done.arrive()
+        self.done.wait()
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use phalanx_collectives::Algorithm;
-use phalanx_tensor::FlatParam;
+use phalanx_tensor::ParamBucket;
 
 use crate::traffic::{all_reduced, chunk, scattered};
 
@@ -35,8 +35,8 @@ impl MatrixRange {
 }
 
 impl Bucket {
-    /// The gradients of a flat parameter. Parameters of two and more dimensions are matrices.
-    pub fn of(slot: usize, param: &FlatParam) -> Self {
+    /// The gradients of a bucket. Parameters of two and more dimensions are matrices.
+    pub fn of(slot: usize, param: &ParamBucket) -> Self {
         let matrices =
             param.entries().iter().filter(|entry| entry.shape.rank() > 1 && !entry.range.is_empty());
         let matrices =

@@ -113,7 +113,7 @@ impl Drawn {
                     true => values.clone(),
                     false => {
                         let all = beside.room(*taken, DType::F32)?;
-                        codecs.place(all.narrow(runs)?.array(), values.array())?;
+                        codecs.copy(all.narrow(runs)?.array(), values.array())?;
                         all
                     }
                 };

@@ -126,7 +126,7 @@ impl<'a> Numbers<'a> {
     pub(crate) fn copy_to(&self, to: &FlatStorage) -> Result<()> {
         match self {
             Self::Host(numbers) => Ok(with_singles(to, |to| to.copy_from_slice(numbers))?),
-            Self::Device(numbers) => Ok(numbers.beside.codecs()?.place(to.array(), numbers.flat.array())?),
+            Self::Device(numbers) => Ok(numbers.beside.codecs()?.copy(to.array(), numbers.flat.array())?),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The sums that a bucket's gradients go through under a strategy, and which of them a codec takes.
 
 use phalanx_collectives::Algorithm;
-use phalanx_tensor::FlatParam;
+use phalanx_tensor::ParamBucket;
 
 use super::bucket::{Among, Bucket, Keeps};
 use super::{CodecBytes, GradCodec};
@@ -124,7 +124,7 @@ impl Route {
 
     /// The sums of the bucket `param`, which is one of `params`, in order: among those that share what is sharded, or are of a
     /// group, and then of the shard between groups.
-    pub(crate) fn sums(&self, param: &FlatParam, params: usize) -> Vec<Sum> {
+    pub(crate) fn sums(&self, param: &ParamBucket, params: usize) -> Vec<Sum> {
         let (inside, between, keeps) = match self.groups {
             None => (self.shard, self.replica, self.keeps()),
             // All parts come together again: see `Route::regathered`.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_collectives::{CommStats, Communicator, ReduceOp};
-use phalanx_tensor::{FlatParam, FlatStorage};
+use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use crate::Result;
 use crate::beside::{Pending, Worker};
@@ -57,7 +57,7 @@ impl Coding {
         codec: Arc<dyn GradCodec>,
         route: Route,
         (shards, replicas): (Communicator, Option<Communicator>),
-        params: &[FlatParam],
+        params: &[ParamBucket],
         (when, beside): (CodecWhen, bool),
     ) -> Result<Self> {
         let sums = params.iter().map(|param| route.sums(param, params.len())).collect();

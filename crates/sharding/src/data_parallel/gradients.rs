@@ -89,7 +89,7 @@ impl DataParallel {
     /// Whether logical ranks' gradients lie on a device. Which bucket is finished before which is started then follows from their
     /// order alone: ranks have different numbers of logical ranks, and all must give their devices the same operations.
     pub(super) fn sums_on_device(&self) -> bool {
-        self.logical.is_some() && self.params.iter().any(|param| !param.place().is_host())
+        self.logical.is_some() && self.params.iter().any(|param| !param.device().is_host())
     }
 
     /// Starts the reduction of the next bucket in order.
@@ -201,11 +201,11 @@ impl DataParallel {
         if !self.params[bucket].is_offloaded() {
             return Ok(());
         }
-        self.params[bucket].bring_grads_home()?;
+        self.params[bucket].begin_grad_offload()?;
         step.leaving.push_back(bucket);
         while step.leaving.len() > self.options.prefetch.max(1) {
             let Some(oldest) = step.leaving.pop_front() else { break };
-            self.params[oldest].land_grads()?;
+            self.params[oldest].finish_grad_offload()?;
         }
         Ok(())
     }

@@ -219,7 +219,7 @@ impl TreeSum {
         let nodes: Vec<Vec<Range<usize>>> = (0..ranks).map(|rank| tree.nodes(self.placed.of(rank))).collect();
         let before = |rank: usize| nodes[..rank].iter().map(Vec::len).sum::<usize>();
         let (count, len) = (before(ranks), own.len());
-        let room = full.room_beside((count * len).max(1))?;
+        let room = full.unwritten_like((count * len).max(1))?;
         let mut coming = Vec::new();
         for round in 0..nodes.iter().map(Vec::len).max().unwrap_or(0) {
             let sent = sums.get(round);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 
 use phalanx_collectives::Handle;
-use phalanx_tensor::backend::Sent;
-use phalanx_tensor::{FlatParam, Key, ParamState};
+use phalanx_tensor::backend::Upload;
+use phalanx_tensor::{Key, ParamBucket, ParamState};
 
 use super::prefetch::{Pass, Prefetch, Visit};
 use super::{DataParallel, Progress};
@@ -35,9 +35,9 @@ pub(super) struct Gathered {
 #[derive(Debug)]
 enum Coming {
     /// From all ranks; this rank's shard from its host first, where that is kept there.
-    Exact(Handle<(InPlace, InPlace)>, Sent),
+    Exact(Handle<(InPlace, InPlace)>, Upload),
     /// From this rank's host, which has all of it.
-    Uploaded(Sent),
+    Uploaded(Upload),
     /// Rounded to integers with scales.
     Rounded(Pending<Working>),
 }
@@ -127,8 +127,8 @@ impl DataParallel {
     /// Bytes of whole buckets that are in memory or on their way beside the shards of them.
     fn bytes_beside_shards(&self) -> usize {
         let passing =
-            |param: &&FlatParam| matches!(param.state(), ParamState::Gathering | ParamState::Gathered);
-        self.params.iter().filter(passing).map(FlatParam::bytes).sum()
+            |param: &&ParamBucket| matches!(param.state(), ParamState::Gathering | ParamState::Gathered);
+        self.params.iter().filter(passing).map(ParamBucket::bytes).sum()
     }
 
     /// A pass has left a block: its parameters leave memory, unless they are used again so soon that they would be gathered
@@ -145,7 +145,7 @@ impl DataParallel {
         let soon = self.next_buckets(&open, ahead.get(1..).unwrap_or_default());
         // What the next block lacks comes first.
         let lacking = open.iter().flat_map(|block| &self.buckets[*block]).map(|at| &self.params[*at]);
-        let lacking = lacking.filter(|param| param.state() == ParamState::Sharded).map(FlatParam::bytes);
+        let lacking = lacking.filter(|param| param.state() == ParamState::Sharded).map(ParamBucket::bytes);
         let crowded = self.bytes_beside_shards() + lacking.sum::<usize>() > self.options.gathered_bytes;
         for at in &self.buckets[block] {
             if !self.used(&open, *at) && (crowded || !soon.contains(at)) {
@@ -165,7 +165,7 @@ impl DataParallel {
                 let (full, mut shard) = param.begin_gather()?;
                 if param.is_offloaded() {
                     let (uploaded, sent) = param.begin_upload(&shard)?;
-                    sent.arrive()?;
+                    sent.wait()?;
                     shard = uploaded;
                 }
                 state.gathered.coming.insert(at, Coming::Rounded(weights.start(full, shard)));
@@ -184,8 +184,8 @@ impl DataParallel {
                 Ok(shards.all_gather_into_async(InPlace::new(full.clone())?, shard)) as Result<_>
             };
             let coming = match (param.is_offloaded(), self.has_all()) {
-                (false, _) => Coming::Exact(gather(InPlace::new(shard)?)?, Sent::there()),
-                (true, true) => Coming::Uploaded(full.begin_fetch(&shard)?),
+                (false, _) => Coming::Exact(gather(InPlace::new(shard)?)?, Upload::ready()),
+                (true, true) => Coming::Uploaded(full.begin_upload_from(&shard)?),
                 (true, false) => {
                     let (shard, sent) = param.begin_upload(&shard)?;
                     Coming::Exact(gather(InPlace::moving_in(shard)?)?, sent)
@@ -218,9 +218,9 @@ impl DataParallel {
             (None, _) => return Ok(()),
             (Some(Coming::Exact(handle, shard)), _) => {
                 let _buffers = handle.wait()?;
-                shard.arrive()?;
+                shard.wait()?;
             }
-            (Some(Coming::Uploaded(values)), _) => values.arrive()?,
+            (Some(Coming::Uploaded(values)), _) => values.wait()?,
             (Some(Coming::Rounded(pending)), Some(weights)) => weights.wait(pending)?,
             (Some(Coming::Rounded(pending)), None) => pending.wait()?.arrive()?,
         }

@@ -1,7 +1,7 @@
 //! Gradients in the memory of a device, rounded for their way between ranks: no thread encodes them, the device does.
 
 use candle_core::DType;
-use phalanx_tensor::{FlatParam, FlatStorage};
+use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use crate::codec::{CodecKind, CodecScope, CodecWhen, GradCodec};
 use crate::options::Options;
@@ -36,18 +36,18 @@ impl Rounding {
     }
 
     /// What travels in place of gradients: themselves, or a rounded copy.
-    pub(super) fn sent(self, param: &FlatParam, gradients: &FlatStorage) -> Result<FlatStorage> {
+    pub(super) fn sent(self, param: &ParamBucket, gradients: &FlatStorage) -> Result<FlatStorage> {
         let Some(dtype) = self.0 else { return Ok(gradients.clone()) };
-        let rounded = param.room_on_the_way(gradients.len(), dtype)?;
+        let rounded = param.wire_buffer(gradients.len(), dtype)?;
         rounded.copy_from(gradients)?;
         Ok(rounded)
     }
 
     /// Where the sum of what travels arrives that goes to `sum`.
-    pub(super) fn room(self, param: &FlatParam, sum: &FlatStorage) -> Result<FlatStorage> {
+    pub(super) fn room(self, param: &ParamBucket, sum: &FlatStorage) -> Result<FlatStorage> {
         Ok(match self.0 {
             None => sum.clone(),
-            Some(dtype) => param.room_on_the_way(sum.len(), dtype)?,
+            Some(dtype) => param.wire_buffer(sum.len(), dtype)?,
         })
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use phalanx_tensor::{FlatParam, FlatStorage, UnreducedGrads};
+use phalanx_tensor::{FlatStorage, ParamBucket, UnreducedGrads};
 
 use crate::logical::ShardTree;
 use crate::{Result, ShardingError};
@@ -86,7 +86,7 @@ impl ShardSlots {
         &mut self,
         at: usize,
         more: Option<bool>,
-        params: impl Iterator<Item = &'p FlatParam>,
+        params: impl Iterator<Item = &'p ParamBucket>,
         spares: &Spares,
     ) -> Result<()> {
         if let Some(more) = more {
@@ -103,7 +103,7 @@ impl ShardSlots {
                 && self.added[bucket] <= at
                 && let Some(spare) = spares.take(bucket)
             {
-                *own = UnreducedGrads::room(spare);
+                *own = UnreducedGrads::with_memory(spare);
             }
             param.swap_unreduced(own)?;
         }
@@ -113,7 +113,7 @@ impl ShardSlots {
 
     /// All uses of a bucket by the logical rank whose turn it is are differentiated. True if its gradients are the last and can be
     /// summed with those of other ranks.
-    pub(super) fn ready(&mut self, param: &FlatParam, spares: &Spares) -> Result<bool> {
+    pub(super) fn ready(&mut self, param: &ParamBucket, spares: &Spares) -> Result<bool> {
         let (bucket, current) = (param.index(), self.current);
         if self.more[current] || self.added[bucket] != current {
             // If those before it have not come to this bucket they may not use it; that is known when all are through.
@@ -131,7 +131,7 @@ impl ShardSlots {
     /// where none came.
     pub(super) fn settle<'p>(
         &mut self,
-        params: impl Iterator<Item = &'p FlatParam> + Clone,
+        params: impl Iterator<Item = &'p ParamBucket> + Clone,
         spares: &Spares,
     ) -> Result<()> {
         self.turn(self.last(), None, params.clone(), spares)?;

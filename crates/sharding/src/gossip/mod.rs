@@ -20,7 +20,7 @@ mod rounds;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use phalanx_collectives::{CommStats, Communicator};
-use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, ProcessGroup};
+use phalanx_tensor::{Array, HookResult, Listener, ParamBucket, ParamStore, ProcessGroup};
 
 use self::pairs::Pairs;
 use self::rounds::Rounds;
@@ -132,7 +132,7 @@ impl Drop for Gossip {
 }
 
 impl Listener for Gossip {
-    fn gradients_ready(&self, param: &FlatParam) -> HookResult {
+    fn gradients_ready(&self, param: &ParamBucket) -> HookResult {
         self.replica.complete(param)?;
         Ok(())
     }
@@ -143,7 +143,7 @@ impl ParallelStrategy for Gossip {
         self.strategy.name
     }
 
-    fn params(&self) -> &[FlatParam] {
+    fn params(&self) -> &[ParamBucket] {
         &self.replica.params
     }
 
@@ -171,7 +171,7 @@ impl ParallelStrategy for Gossip {
         self.replica.end(completed);
     }
 
-    fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
+    fn update(&self, change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()> {
         if !self.replica.is_open() {
             self.quiesce()?;
             change(&self.replica.params)?;
@@ -316,7 +316,7 @@ impl ParallelStrategy for Gossip {
     fn salvage(
         &self,
         steps: u64,
-        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+        change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
     ) -> Result<Option<OwnState>> {
         self.replica.show_own()?;
         if let Exchange::Pairs(pairs) = &self.exchange {

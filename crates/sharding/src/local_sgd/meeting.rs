@@ -79,7 +79,7 @@ impl Outer {
             outer.kept.push(match param.trainable() {
                 true => {
                     let global = replica.here(at)?.copy()?;
-                    let momentum = FlatStorage::zeros(param.len(), param.dtype(), param.place())?;
+                    let momentum = FlatStorage::zeros(param.len(), param.dtype(), param.device())?;
                     Some(Kept { global, momentum })
                 }
                 false => None,
@@ -196,7 +196,7 @@ impl Outer {
 
 /// Starts the sum of a bucket's outer gradient over the ranks.
 fn send(own: &FlatStorage, at: usize, replica: &Replica, options: &SyncOptions) -> Result<Message> {
-    let place = replica.params[at].place();
+    let place = replica.params[at].device();
     let sum = ReduceOp::Sum;
     Ok(match (options.outer_bf16, place.is_host()) {
         (true, true) => {

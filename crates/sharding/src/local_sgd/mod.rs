@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use phalanx_collectives::{CommStats, Communicator};
-use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, ProcessGroup};
+use phalanx_tensor::{Array, HookResult, Listener, ParamBucket, ParamStore, ProcessGroup};
 
 use self::meeting::Outer;
 use self::reduction::Reduction;
@@ -125,7 +125,7 @@ impl LocalSgd {
 }
 
 impl Listener for LocalSgd {
-    fn gradients_ready(&self, param: &FlatParam) -> HookResult {
+    fn gradients_ready(&self, param: &ParamBucket) -> HookResult {
         let Some(at) = self.replica.complete(param)? else { return Ok(()) };
         let state = &mut *self.state();
         if self.sums_gradients(state.steps) {
@@ -140,7 +140,7 @@ impl ParallelStrategy for LocalSgd {
         self.strategy.name
     }
 
-    fn params(&self) -> &[FlatParam] {
+    fn params(&self) -> &[ParamBucket] {
         &self.replica.params
     }
 
@@ -171,7 +171,7 @@ impl ParallelStrategy for LocalSgd {
         self.replica.end(completed);
     }
 
-    fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
+    fn update(&self, change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()> {
         change(&self.replica.params)?;
         if !self.replica.is_open() {
             return Ok(());

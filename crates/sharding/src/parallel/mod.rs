@@ -8,7 +8,7 @@ mod step;
 use std::sync::Arc;
 
 use phalanx_collectives::CommStats;
-use phalanx_tensor::{Array, FlatParam, Listener, ParamStore, ProcessGroup};
+use phalanx_tensor::{Array, Listener, ParamBucket, ParamStore, ProcessGroup};
 
 pub(crate) use own_state::{Saved, whole};
 pub(crate) use rule::apply;
@@ -28,8 +28,8 @@ pub trait ParallelStrategy: Listener {
     /// What it is called.
     fn name(&self) -> &'static str;
 
-    /// The parameters, of which [`FlatParam::owned`] elements are this rank's to update.
-    fn params(&self) -> &[FlatParam];
+    /// The parameters, of which [`ParamBucket::owned`] elements are this rank's to update.
+    fn params(&self) -> &[ParamBucket];
 
     /// Begins a step with gradients of zero.
     ///
@@ -56,7 +56,7 @@ pub trait ParallelStrategy: Listener {
     ///
     /// # Errors
     /// Those of `change` and of communication.
-    fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()>;
+    fn update(&self, change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()>;
 
     /// Replaces sums over the elements that this rank owns by those over all elements, where they lie: of a device nobody waits
     /// for them.
@@ -105,7 +105,7 @@ pub trait ParallelStrategy: Listener {
     /// Lets the parameters leave memory again that [`ParallelStrategy::unshard`] has brought.
     ///
     /// # Errors
-    /// [`phalanx_tensor::TensorError::FlatState`] if they were not brought.
+    /// [`phalanx_tensor::TensorError::BucketState`] if they were not brought.
     fn reshard(&self) -> Result<()>;
 
     /// Makes all ranks' parameters and buffers equal to rank 0's, and keeps what the strategy says: after values were loaded.
@@ -162,7 +162,7 @@ pub trait ParallelStrategy: Listener {
 
     /// The gradients that clipping and scaling of losses act on, once they are reduced: those of the owned elements, or, where
     /// servers update, those that this rank pushes.
-    fn gradients(&self) -> &[FlatParam] {
+    fn gradients(&self) -> &[ParamBucket] {
         self.params()
     }
 
@@ -233,7 +233,7 @@ pub trait ParallelStrategy: Listener {
     fn salvage(
         &self,
         _steps: u64,
-        _change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+        _change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
     ) -> Result<Option<OwnState>> {
         Ok(None)
     }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use phalanx_tensor::optim::Optimizer;
-use phalanx_tensor::{Context, FlatParam};
+use phalanx_tensor::{Context, ParamBucket};
 
 /// Changes parameters by their gradients: an optimizer, and what follows every one of its steps.
 pub trait UpdateRule: Debug + Send {
@@ -12,7 +12,7 @@ pub trait UpdateRule: Debug + Send {
     ///
     /// # Errors
     /// The optimizer's.
-    fn apply(&mut self, params: &[FlatParam], learning_rate: f64) -> phalanx_tensor::Result<()>;
+    fn apply(&mut self, params: &[ParamBucket], learning_rate: f64) -> phalanx_tensor::Result<()>;
 }
 
 /// A rule that the thread that trains and a server's thread can call, and whoever saves its state look at.
@@ -33,12 +33,12 @@ impl<O: Optimizer + 'static> OptimizerRule<O> {
 }
 
 impl<O: Optimizer> UpdateRule for OptimizerRule<O> {
-    fn apply(&mut self, params: &[FlatParam], learning_rate: f64) -> phalanx_tensor::Result<()> {
+    fn apply(&mut self, params: &[ParamBucket], learning_rate: f64) -> phalanx_tensor::Result<()> {
         self.optimizer.step(params, learning_rate, &self.context)
     }
 }
 
 /// Applies a rule, whoever else has it.
-pub(crate) fn apply(rule: &Rule, params: &[FlatParam], learning_rate: f64) -> phalanx_tensor::Result<()> {
+pub(crate) fn apply(rule: &Rule, params: &[ParamBucket], learning_rate: f64) -> phalanx_tensor::Result<()> {
     rule.lock().unwrap_or_else(PoisonError::into_inner).apply(params, learning_rate)
 }

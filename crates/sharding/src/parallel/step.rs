@@ -1,6 +1,6 @@
 //! The protocol of a training step, as types: gradients are added up, then summed over the ranks, then used.
 
-use phalanx_tensor::{Array, FlatParam};
+use phalanx_tensor::{Array, ParamBucket};
 
 use super::{ParallelStrategy, Rule};
 use crate::Result;
@@ -77,7 +77,7 @@ impl<'a> Step<'a> {
     ///
     /// # Errors
     /// Those of either.
-    pub fn finish(self, change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
+    pub fn finish(self, change: impl FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()> {
         self.reduce()?.update(change)
     }
 
@@ -98,7 +98,7 @@ pub struct Reduced<'a>(Open<'a>);
 
 impl Reduced<'_> {
     /// What clipping acts on: the owned elements' gradients of these, or, where servers update, what this rank pushes.
-    pub fn params(&self) -> &[FlatParam] {
+    pub fn params(&self) -> &[ParamBucket] {
         self.0.parallel.gradients()
     }
 
@@ -127,7 +127,7 @@ impl Reduced<'_> {
     /// Those of `change` and of communication.
     pub fn update(
         mut self,
-        mut change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+        mut change: impl FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
     ) -> Result<()> {
         self.0.parallel.update(&mut change)?;
         self.0.completed = true;

@@ -1,6 +1,6 @@
 //! What workers and servers begin with: rank 0's values, what a checkpoint has, or what is left when others have died.
 
-use phalanx_tensor::{FlatParam, ParamStore};
+use phalanx_tensor::{ParamBucket, ParamStore};
 
 use super::{NOTHING, ParameterServer, State};
 use crate::arithmetic::write;
@@ -104,11 +104,11 @@ impl ParameterServer {
 
     /// What a server on this rank had when others died, by bucket, if that is what is gone on from.
     fn salvaged(&self, saved: &mut Saved) -> Result<Option<Vec<Vec<f32>>>> {
-        let first = self.twins.iter().position(FlatParam::trainable);
+        let first = self.twins.iter().position(ParamBucket::trainable);
         if !first.is_some_and(|first| saved.has(&shard_name(first))) {
             return Ok(None);
         }
-        let shard = |(at, twin): (usize, &FlatParam)| match twin.trainable() {
+        let shard = |(at, twin): (usize, &ParamBucket)| match twin.trainable() {
             true => saved.take(&shard_name(at), twin.owned().len()),
             false => Ok(Vec::new()),
         };
@@ -119,7 +119,7 @@ impl ParameterServer {
     pub(super) fn salvage_at(
         &self,
         steps: u64,
-        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+        change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
     ) -> Result<Option<OwnState>> {
         if self.options.servers == 0 || self.together {
             return Ok(None);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use phalanx_collectives::Communicator;
-use phalanx_tensor::{FlatParam, FlatStorage};
+use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use super::places::{Places, TO_SERVER, range};
 use crate::beside::{Pending, Worker};
@@ -67,8 +67,8 @@ pub(super) struct Rounded {
 
 impl Rounded {
     /// Rounds what a server has.
-    pub(super) fn of(twins: &[FlatParam], version: u64, codec: &PushCodec) -> Result<Self> {
-        let round = |twin: &FlatParam| match twin.owned_values()?.filter(|_| twin.trainable()) {
+    pub(super) fn of(twins: &[ParamBucket], version: u64, codec: &PushCodec) -> Result<Self> {
+        let round = |twin: &ParamBucket| match twin.owned_values()?.filter(|_| twin.trainable()) {
             Some(values) => with_singles(&values, |values| codec.message(values))?,
             None => Ok(Vec::new()),
         };
@@ -81,8 +81,8 @@ impl Rounded {
     }
 
     /// What workers compute with that have pulled it.
-    pub(super) fn values(&self, twins: &[FlatParam], codec: &PushCodec) -> Result<Vec<Vec<f32>>> {
-        let decode = |(twin, message): (&FlatParam, &Vec<u8>)| {
+    pub(super) fn values(&self, twins: &[ParamBucket], codec: &PushCodec) -> Result<Vec<Vec<f32>>> {
+        let decode = |(twin, message): (&ParamBucket, &Vec<u8>)| {
             let mut values = vec![0.0; if twin.trainable() { twin.owned().len() } else { 0 }];
             if !values.is_empty() {
                 codec.decode(message, &mut values)?;
@@ -138,9 +138,9 @@ impl Pusher {
         used: Vec<bool>,
     ) -> Result<Pending<Pushed>> {
         let (codec, mail, places) = (self.codec.clone(), self.mail.clone(), self.places);
-        let coming = gradients.begin_moving_out()?;
+        let coming = gradients.begin_download()?;
         Ok(self.worker.run(move || {
-            let gradients = FlatStorage::new(coming.take()?)?;
+            let gradients = FlatStorage::new(coming.wait()?)?;
             let parts: Vec<_> =
                 (0..places.servers).map(|server| range(gradients.len(), server, places.servers)).collect();
             let Some(codec) = codec else {

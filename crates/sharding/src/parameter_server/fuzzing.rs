@@ -52,8 +52,8 @@ impl Choice {
 pub(crate) fn server_hears(choice: Choice, said: &[Said]) -> Result<()> {
     const WORKERS: usize = 2;
     let store = store()?;
-    let twins = store.flat_params().iter().map(|param| {
-        let twin = param.twin();
+    let twins = store.buckets().iter().map(|param| {
+        let twin = param.empty_on_host();
         twin.set_owned(1..param.len())?;
         Ok(twin)
     });
@@ -109,7 +109,7 @@ pub(crate) fn worker_hears(choice: Choice, said: &[Said]) -> Result<()> {
         together: false,
         options: choice.options(),
         places: Places::new(world().len(), SERVERS, strategy.name)?,
-        twins: replica.params.iter().map(phalanx_tensor::FlatParam::twin).collect(),
+        twins: replica.params.iter().map(phalanx_tensor::ParamBucket::empty_on_host).collect(),
         server: None,
         encoding: choice.encoding()?,
         pusher: None,

@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_collectives::{CommStats, Communicator};
-use phalanx_tensor::{Array, FlatParam, HookResult, Listener, ParamStore, ProcessGroup};
+use phalanx_tensor::{Array, HookResult, Listener, ParamBucket, ParamStore, ProcessGroup};
 
 use self::begin::NOBODY;
 use self::encoded::{Encoding, Pushed, Pusher};
@@ -78,7 +78,7 @@ pub struct ParameterServer {
     options: SyncOptions,
     places: Places,
     /// Of each bucket the elements that a server on this rank has; none where there is no server.
-    twins: Vec<FlatParam>,
+    twins: Vec<ParamBucket>,
     server: Option<Arc<Server>>,
     encoding: Encoding,
     /// What pushes, of a worker whose gradients travel encoded or come from a device.
@@ -177,7 +177,7 @@ impl ParameterServer {
         let own = places.server_on(rank);
         let mut twins = Vec::new();
         for param in &replica.params {
-            let twin = param.twin();
+            let twin = param.empty_on_host();
             let own = own.filter(|_| param.trainable());
             twin.set_owned(own.map_or(0..0, |own| range(param.len(), own, places.servers)))?;
             twins.push(twin);
@@ -186,7 +186,7 @@ impl ParameterServer {
         let both = (mail.clone(), replica.comm.clone());
         let server =
             own.map(|_| Server::new(&twins, places, pace, (options.clone(), encoding.clone()), both));
-        let on_device = replica.params.iter().any(|param| !param.place().is_host());
+        let on_device = replica.params.iter().any(|param| !param.device().is_host());
         let pusher = match (&encoding.gradients, places.is_worker(rank)) {
             (None, true) if !on_device => None,
             (_, false) => None,
@@ -305,7 +305,7 @@ impl Listener for ParameterServer {
         Ok(())
     }
 
-    fn gradients_ready(&self, param: &FlatParam) -> HookResult {
+    fn gradients_ready(&self, param: &ParamBucket) -> HookResult {
         let Some(at) = self.replica.complete(param)? else { return Ok(()) };
         if !self.options.push_late || self.together {
             self.push(&mut self.state(), at)?;
@@ -319,11 +319,11 @@ impl ParallelStrategy for ParameterServer {
         self.strategy.name
     }
 
-    fn params(&self) -> &[FlatParam] {
+    fn params(&self) -> &[ParamBucket] {
         &self.twins
     }
 
-    fn gradients(&self) -> &[FlatParam] {
+    fn gradients(&self) -> &[ParamBucket] {
         match (self.together, self.works()) {
             (true, _) => &self.twins,
             (false, true) => &self.replica.params,
@@ -396,7 +396,7 @@ impl ParallelStrategy for ParameterServer {
         self.commit(&mut self.state(), learning_rate)
     }
 
-    fn update(&self, change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>) -> Result<()> {
+    fn update(&self, change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()> {
         let state = &mut *self.state();
         if self.replica.is_open() {
             if !self.together {
@@ -556,7 +556,7 @@ impl ParallelStrategy for ParameterServer {
     fn salvage(
         &self,
         steps: u64,
-        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+        change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
     ) -> Result<Option<OwnState>> {
         self.salvage_at(steps, change)
     }

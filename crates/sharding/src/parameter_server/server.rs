@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 use phalanx_collectives::{CommError, Communicator};
-use phalanx_tensor::{FlatParam, FlatStorage, ParamState};
+use phalanx_tensor::{FlatStorage, ParamBucket, ParamState};
 
 use super::encoded::{Encoding, Rounded};
 use super::places::{Places, TO_SERVER, TO_WORKER};
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Server {
     /// Of each bucket the elements that this server has.
-    twins: Vec<FlatParam>,
+    twins: Vec<ParamBucket>,
     workers: usize,
     /// Whether its rank only serves.
     apart: bool,
@@ -75,7 +75,7 @@ struct State {
 impl Server {
     /// A server of these elements for the workers of `places`; it has no values yet.
     pub(super) fn new(
-        twins: &[FlatParam],
+        twins: &[ParamBucket],
         places: Places,
         (bound, together): (Option<u64>, bool),
         (options, encoding): (SyncOptions, Encoding),
@@ -196,7 +196,7 @@ impl Server {
     /// steps that are used already and that they were still to give once more.
     pub(super) fn close(
         &self,
-        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+        change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
     ) -> Result<(u64, Vec<u64>)> {
         let mut state = self.state();
         state.closed = true;
@@ -249,7 +249,7 @@ impl Server {
     /// Changes the values by something that is no step, while no worker wants anything.
     pub(super) fn change(
         &self,
-        change: &mut dyn FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+        change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
     ) -> Result<()> {
         let mut state = self.state();
         state.rounded = None;
@@ -405,7 +405,7 @@ impl Server {
             })?;
             state.store.push_together(|()| apply(&rule, &self.twins, rate))?;
         }
-        self.twins.iter().for_each(FlatParam::zero_grads);
+        self.twins.iter().for_each(ParamBucket::zero_grads);
         state.committed.fill(None);
         state.agreed = !self.apart;
         state.summed = None;
@@ -466,7 +466,7 @@ impl Server {
             apply(&rule, twins, rate).map_err(ShardingError::from)
         });
         changed.1?;
-        self.twins.iter().for_each(FlatParam::zero_grads);
+        self.twins.iter().for_each(ParamBucket::zero_grads);
         state.complete[worker] = None;
         self.changed.notify_all();
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use phalanx_tensor::{FlatParam, FlatStorage};
+use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use crate::{Result, ShardingError};
 
@@ -28,15 +28,15 @@ impl Mirror {
     }
 
     /// Brings the values of these buckets to the host by page-locked memory, all at once, and waits for them.
-    pub(super) fn refresh<'p>(&self, params: impl Iterator<Item = (usize, &'p FlatParam)>) -> Result<()> {
+    pub(super) fn refresh<'p>(&self, params: impl Iterator<Item = (usize, &'p ParamBucket)>) -> Result<()> {
         let mut coming = Vec::new();
         for (at, param) in params {
             if let Some(values) = param.values() {
-                coming.push((at, values.begin_moving_out()?));
+                coming.push((at, values.begin_download()?));
             }
         }
         for (at, values) in coming {
-            self.buckets()[at] = Some(FlatStorage::new(values.take()?)?);
+            self.buckets()[at] = Some(FlatStorage::new(values.wait()?)?);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ mod mirror;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
-use phalanx_tensor::{Array, FlatParam, FlatStorage, ParamState, ParamStore, ProcessGroup};
+use phalanx_tensor::{Array, FlatStorage, ParamBucket, ParamState, ParamStore, ProcessGroup};
 
 use self::mirror::Mirror;
 use crate::agreement::{any_of, broadcast_buffers, check_same_model};
@@ -30,7 +30,7 @@ pub(crate) struct Replica {
     /// The ranks of `comm`, for sums of parameters and gradients, which go the way that the caller asks for.
     pub(crate) by: Communicator,
     /// The buckets, in forward order.
-    pub(crate) params: Vec<FlatParam>,
+    pub(crate) params: Vec<ParamBucket>,
     /// What the host has of values that a device computes with, if ranks exchange them on the host.
     mirror: Option<Mirror>,
     name: &'static str,
@@ -70,7 +70,7 @@ impl Replica {
         name: &'static str,
     ) -> Result<Self> {
         let mut this = Self::new(store, by, name)?;
-        if this.params.iter().any(|param| !param.place().is_host()) {
+        if this.params.iter().any(|param| !param.device().is_host()) {
             this.mirror = Some(Mirror::new(this.params.len()));
             this.refresh()?;
         }
@@ -84,7 +84,7 @@ impl Replica {
 
     fn checked(store: &ParamStore, by: Communicator, name: &'static str, keeps: bool) -> Result<Self> {
         let comm = by.preferring(Algorithm::Auto);
-        let params = store.flat_params().to_vec();
+        let params = store.buckets().to_vec();
         for param in &params {
             let first = || param.entries().first().map(|entry| entry.name.clone()).unwrap_or_default();
             if param.dtype() != candle_core::DType::F32 {
@@ -110,7 +110,7 @@ impl Replica {
                 }
                 ParamState::Absent => {
                     param.set_owned(0..0)?;
-                    param.fill_shard(FlatStorage::zeros(0, param.dtype(), param.place())?)?;
+                    param.fill_shard(FlatStorage::zeros(0, param.dtype(), param.device())?)?;
                 }
                 // It has let go of it already.
                 _ => {}
@@ -124,7 +124,7 @@ impl Replica {
     }
 
     /// Trainable buckets.
-    pub(crate) fn trainable(&self) -> impl DoubleEndedIterator<Item = (usize, &FlatParam)> {
+    pub(crate) fn trainable(&self) -> impl DoubleEndedIterator<Item = (usize, &ParamBucket)> {
         self.params.iter().enumerate().filter(|(_, param)| param.trainable())
     }
 
@@ -138,7 +138,7 @@ impl Replica {
         if state.open {
             return Err(ShardingError::Step("one is under way already; finish or drop it first"));
         }
-        self.params.iter().for_each(FlatParam::zero_grads);
+        self.params.iter().for_each(ParamBucket::zero_grads);
         (state.open, state.accumulating) = (true, false);
         Ok(())
     }
@@ -150,7 +150,7 @@ impl Replica {
     pub(crate) fn end(&self, completed: bool) {
         self.state().open = false;
         if !completed {
-            self.params.iter().for_each(FlatParam::forget_grads);
+            self.params.iter().for_each(ParamBucket::forget_grads);
         }
     }
 
@@ -160,7 +160,7 @@ impl Replica {
     }
 
     /// Gradients of a bucket have come: its number, if it is of this model and no more micro-batches follow.
-    pub(crate) fn complete(&self, param: &FlatParam) -> Result<Option<usize>> {
+    pub(crate) fn complete(&self, param: &ParamBucket) -> Result<Option<usize>> {
         if !self.params.get(param.index()).is_some_and(|own| own.is(param)) {
             return Ok(None);
         }
@@ -205,7 +205,7 @@ impl Replica {
 
     /// The values of all buckets; those of frozen ones are empty.
     pub(crate) fn all_values(&self) -> Result<Vec<Vec<f32>>> {
-        let of = |(at, param): (usize, &FlatParam)| {
+        let of = |(at, param): (usize, &ParamBucket)| {
             if param.trainable() { self.values(at) } else { Ok(Vec::new()) }
         };
         self.params.iter().enumerate().map(of).collect()
@@ -350,7 +350,7 @@ impl Replica {
 
     /// Bytes of parameters and of gradients.
     pub(crate) fn held(&self) -> [u64; 2] {
-        let held = self.params.iter().map(FlatParam::held_bytes);
+        let held = self.params.iter().map(ParamBucket::held_bytes);
         held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64))
     }
 }

@@ -41,7 +41,7 @@ impl Ranks {
     }
 }
 
-/// What a step of some networks takes, one after the other, each of which computes for so long and has flat parameters of so many
+/// What a step of some networks takes, one after the other, each of which computes for so long and has buckets of so many
 /// bytes in the order of forward. Where ranks are `led` the first scatters the images, sums gradients, updates and gives parameters
 /// to all. `None` if operations do not go by messages, or links are not known.
 pub(super) fn step_time(

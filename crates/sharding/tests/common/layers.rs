@@ -5,7 +5,8 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use phalanx_sharding::ParallelStrategy;
 use phalanx_tensor::{
-    BuildOptions, Context, Key, Listener, ParamStore, Place, Session, StoreBuilder, Tape, Value, loss, nn,
+    BuildOptions, ComputeDevice, Context, Key, Listener, ParamStore, Session, StoreBuilder, Tape, Value,
+    loss, nn,
 };
 
 pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -30,14 +31,14 @@ impl phalanx_tensor::Block for Layer {
 pub(crate) type Layers = [Arc<dyn phalanx_tensor::Block>; 2];
 
 pub(crate) fn model() -> Result<(Layers, ParamStore), AnyError> {
-    model_at(&Place::host())
+    model_at(&ComputeDevice::host())
 }
 
-/// The model, to be computed with at a place.
-pub(crate) fn model_at(place: &Place) -> Result<(Layers, ParamStore), AnyError> {
-    let place = place.clone();
+/// The model, to be computed with at a device.
+pub(crate) fn model_at(device: &ComputeDevice) -> Result<(Layers, ParamStore), AnyError> {
+    let device = device.clone();
     let builder =
-        StoreBuilder::new(BuildOptions { place, key: Key::new(2), bucket_bytes: 0, ..Default::default() });
+        StoreBuilder::new(BuildOptions { device, key: Key::new(2), bucket_bytes: 0, ..Default::default() });
     let layer = |name: &str, from, to| {
         let linear = nn::Linear::new(&builder.root().pp(name).block(), from, to)?;
         let layer: Arc<dyn phalanx_tensor::Block> = Arc::new(Layer { name: name.to_owned(), linear });
@@ -53,23 +54,23 @@ pub(crate) fn backward(
     parallel: &Arc<dyn ParallelStrategy>,
     (rank, step, samples): (usize, u64, usize),
 ) -> Result<(), AnyError> {
-    backward_at(&Place::host(), layers, parallel, (rank, step, samples))
+    backward_at(&ComputeDevice::host(), layers, parallel, (rank, step, samples))
 }
 
-/// Forward and backward as [`backward`] has them, at a place.
+/// Forward and backward as [`backward`] has them, at a device.
 pub(crate) fn backward_at(
-    place: &Place,
+    device: &ComputeDevice,
     layers: &Layers,
     parallel: &Arc<dyn ParallelStrategy>,
     (rank, step, samples): (usize, u64, usize),
 ) -> Result<(), AnyError> {
     let session = Session::training(Arc::new(Context::new(1)), Key::new(3).step(step));
-    let (listener, place): (Arc<dyn Listener>, _) = (parallel.clone(), place.clone());
-    let tape = Tape::recording(Session { listener: Some(listener), place: place.clone(), ..session });
+    let (listener, device): (Arc<dyn Listener>, _) = (parallel.clone(), device.clone());
+    let tape = Tape::recording(Session { listener: Some(listener), device: device.clone(), ..session });
     let mut draw = vec![0.0; 5];
     Key::new(4).step(step).normal(5 * rank, &mut draw);
     let draw: Vec<f32> = draw.into_iter().map(|value| value as f32).collect();
-    let mut x = Value::constant(place.put(&Tensor::from_vec(draw, (1, 5), &Device::Cpu)?)?);
+    let mut x = Value::constant(device.put(&Tensor::from_vec(draw, (1, 5), &Device::Cpu)?)?);
     for layer in layers {
         x = tape.run1(layer, &x)?;
     }

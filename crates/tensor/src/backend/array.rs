@@ -1,18 +1,18 @@
-//! Arrays: what values, parameters and gradients hold, on the host or on a device.
+//! Arrays of values, parameters and gradients, on the host or on a device.
 
 use std::any::Any;
 use std::sync::Arc;
 
 use candle_core::{DType, Shape, Tensor};
 
-use super::{ArrayBackend, Arriving, DeviceCodecs, Sent};
+use super::{ArrayBackend, Download, Upload};
 use crate::{Context, Result, TensorError, storage};
 
-/// An n-dimensional array: candle's tensor on the CPU, or an array of another back end. Clones are handles of the same
-/// memory.
+/// An n-dimensional array: candle's tensor on the CPU, or an array of another back end. Clones are handles of the
+/// same memory.
 ///
-/// Host memory is read with [`Array::tensor`]. An array of another back end is never copied there unasked: that is what
-/// [`Array::to_host`] and [`super::Memory::from_host`] are for, and nothing else does it.
+/// [`Array::tensor`] reads host memory. Only [`Array::to_host`] and [`super::Transfers::from_host`] copy between the
+/// host and a device; no other function does so implicitly.
 #[derive(Debug, Clone)]
 pub struct Array(Repr);
 
@@ -24,7 +24,7 @@ enum Repr {
 
 /// An array of a back end other than the CPU's.
 ///
-/// Its elements count as lying one after the other in row-major order, whatever the back end does with them.
+/// It counts as contiguous in row-major order, whichever layout the back end uses.
 pub trait DeviceArray: std::fmt::Debug + Send + Sync + Any {
     /// The shape.
     fn shape(&self) -> &Shape;
@@ -32,19 +32,18 @@ pub trait DeviceArray: std::fmt::Debug + Send + Sync + Any {
     /// The element type.
     fn dtype(&self) -> DType;
 
-    /// The back end that it belongs to.
+    /// The back end of the array.
     fn backend(&self) -> &dyn ArrayBackend;
 
-    /// Elements `start..start + shape.elem_count()` under another shape, in the same memory: what is written to one is
-    /// seen in the other.
+    /// Views elements `start..start + shape.elem_count()` under another shape, in the same memory.
     ///
     /// # Errors
-    /// If there are not so many elements.
+    /// If the array has fewer elements.
     fn view(&self, start: usize, shape: &Shape) -> Result<Array>;
 }
 
 impl Array {
-    /// An array of a back end other than the CPU's.
+    /// Wraps an array of a back end other than the CPU's.
     pub fn of_device(array: impl DeviceArray) -> Self {
         Self(Repr::Device(Arc::new(array)))
     }
@@ -62,12 +61,12 @@ impl Array {
         self.shape().dims()
     }
 
-    /// How many dimensions it has.
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.dims().len()
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn elem_count(&self) -> usize {
         self.shape().elem_count()
     }
@@ -80,21 +79,21 @@ impl Array {
         }
     }
 
-    /// Whether it is a tensor of the CPU.
+    /// True for a tensor of the CPU.
     pub fn is_host(&self) -> bool {
         matches!(self.0, Repr::Host(_))
     }
 
-    /// What tells the memory of a tensor of the CPU from that of others, as long as it is there, and how many bytes the tensor's
-    /// elements have; `None` on a device.
+    /// An identifier of the storage of a CPU tensor, valid as long as the storage exists, and the size of the
+    /// tensor's elements in bytes. `None` on a device.
     pub(crate) fn host_memory(&self) -> Option<(usize, usize)> {
         let Repr::Host(tensor) = &self.0 else { return None };
         let (storage, _) = tensor.storage_and_layout();
-        let place = std::ptr::from_ref::<candle_core::Storage>(&storage).addr();
-        Some((place, tensor.elem_count() * tensor.dtype().size_in_bytes()))
+        let address = std::ptr::from_ref::<candle_core::Storage>(&storage).addr();
+        Some((address, tensor.elem_count() * tensor.dtype().size_in_bytes()))
     }
 
-    /// The back end that computes with this array: its own, or for a tensor of the CPU `context`.
+    /// The back end that computes with this array: its own, or `context` for a tensor of the CPU.
     pub fn backend<'a>(&'a self, context: &'a Context) -> &'a dyn ArrayBackend {
         match &self.0 {
             Repr::Host(_) => context,
@@ -102,7 +101,7 @@ impl Array {
         }
     }
 
-    /// The back end of the device that this array lies on; nothing on the host.
+    /// The back end of the array's device; `None` on the host.
     pub fn device_backend(&self) -> Option<&dyn ArrayBackend> {
         match &self.0 {
             Repr::Host(_) => None,
@@ -110,15 +109,7 @@ impl Array {
         }
     }
 
-    /// What encodes the elements where they lie, if they lie on a device that can.
-    pub fn codecs(&self) -> Option<&dyn DeviceCodecs> {
-        match &self.0 {
-            Repr::Host(_) => None,
-            Repr::Device(array) => array.backend().codecs(),
-        }
-    }
-
-    /// The tensor of the CPU, for `op`, which reads its elements there.
+    /// Returns the CPU tensor to the host op `op`.
     ///
     /// # Errors
     /// [`TensorError::NotOnHost`] naming `op`, if the array is one of another back end.
@@ -129,7 +120,7 @@ impl Array {
         }
     }
 
-    /// The tensor of the CPU.
+    /// Returns the CPU tensor.
     ///
     /// # Errors
     /// [`TensorError::NotOnHost`], if the array is one of another back end; [`Array::to_host`] copies it.
@@ -137,7 +128,7 @@ impl Array {
         self.host("`tensor`").cloned()
     }
 
-    /// The elements on the host: the tensor itself, or a copy of what lies on a device, for which this waits.
+    /// Returns the elements on the host: the tensor itself, or a copy from a device, for which this waits.
     ///
     /// # Errors
     /// The back end's.
@@ -148,49 +139,49 @@ impl Array {
         }
     }
 
-    /// Begins to copy the elements of a floating-point array to the host, as f32, and does not wait for them. What is written to
-    /// the array later does not change them.
+    /// Begins to copy the elements of a floating-point array to the host, as f32, without waiting. Later writes to
+    /// the array do not change the copy.
     ///
     /// # Errors
-    /// The back end's, also for elements that are no floating-point numbers.
-    pub fn begin_numbers(&self) -> Result<Arriving> {
+    /// The back end's, also for elements that are not floating-point numbers.
+    pub fn begin_snapshot(&self) -> Result<Download> {
         match &self.0 {
             Repr::Host(tensor) if tensor.dtype().is_float() => {
-                Ok(Arriving::here(tensor.to_dtype(DType::F32)?.force_contiguous()?))
+                Ok(Download::ready(tensor.to_dtype(DType::F32)?.force_contiguous()?))
             }
-            Repr::Host(tensor) => Err(TensorError::dtype("begin_numbers", tensor.dtype())),
-            Repr::Device(array) => array.backend().begin_numbers(self),
+            Repr::Host(tensor) => Err(TensorError::dtype("begin_snapshot", tensor.dtype())),
+            Repr::Device(array) => array.backend().begin_snapshot(self),
         }
     }
 
-    /// Begins to copy the elements of an array of f32 to the host beside what is computed, if they lie elsewhere. Nobody writes to
-    /// them any more.
+    /// Begins to copy the elements of an f32 array to the host while the device computes. The caller must not write
+    /// to the array any more.
     ///
     /// # Errors
     /// The back end's.
-    pub fn begin_moving_out(&self) -> Result<Arriving> {
+    pub fn begin_download(&self) -> Result<Download> {
         match &self.0 {
-            Repr::Host(tensor) => Ok(Arriving::here(tensor.clone())),
-            Repr::Device(array) => array.backend().begin_moving_out(self),
+            Repr::Host(tensor) => Ok(Download::ready(tensor.clone())),
+            Repr::Device(array) => array.backend().begin_download(self),
         }
     }
 
-    /// Begins to overwrite the elements by those of the host, as many of the same type, beside what is computed. Nobody uses them
-    /// before [`Sent::arrive`].
+    /// Begins to overwrite the elements with as many of the same type from the host, while the device computes. The
+    /// caller must not use the array before [`Upload::wait`].
     ///
     /// # Errors
     /// If the numbers of elements or their types differ; and the back end's.
-    pub fn begin_moving_in(&self, elements: &Tensor) -> Result<Sent> {
+    pub fn begin_upload(&self, elements: &Tensor) -> Result<Upload> {
         match &self.0 {
             Repr::Host(tensor) => {
                 storage::copy_in_place(tensor, elements)?;
-                Ok(Sent::there())
+                Ok(Upload::ready())
             }
-            Repr::Device(array) => array.backend().begin_moving_in(self, elements),
+            Repr::Device(array) => array.backend().begin_upload(self, elements),
         }
     }
 
-    /// Elements of the host where this array lies: the tensor itself, or a copy of it on this array's device.
+    /// Puts elements of the host on this array's device: returns the tensor itself, or a copy on the device.
     ///
     /// # Errors
     /// The back end's.
@@ -201,7 +192,7 @@ impl Array {
         }
     }
 
-    /// The array as its back end knows it, for that back end's `op`.
+    /// Returns the array as the type of its back end, for that back end's `op`.
     ///
     /// # Errors
     /// [`TensorError::OtherBackend`] naming `op`, if it is not a `D`.
@@ -219,10 +210,10 @@ impl Array {
         Err(TensorError::OtherBackend { op, expected, found })
     }
 
-    /// Overwrites the elements by those of `source`, which has as many in the same place, converting their type.
+    /// Overwrites the elements with those of `source`, which has as many on the same device, converting their type.
     ///
     /// # Errors
-    /// If the numbers of elements differ, or the places.
+    /// If the numbers of elements differ, or the devices.
     pub fn copy_from(&self, source: &Self) -> Result<()> {
         match &self.0 {
             Repr::Host(tensor) => storage::copy_in_place(tensor, source.host("copy")?),
@@ -230,13 +221,13 @@ impl Array {
         }
     }
 
-    /// A copy in memory of its own.
+    /// Copies the array to memory of its own.
     ///
     /// # Errors
     /// If memory cannot be allocated.
     pub fn duplicate(&self) -> Result<Self> {
         match &self.0 {
-            // candle's copy of a view would keep all that the view is a part of.
+            // candle's copy of a view would keep the whole storage.
             Repr::Host(tensor) => Ok(tensor.force_contiguous()?.into()),
             Repr::Device(array) => array.backend().duplicate(self),
         }
@@ -253,10 +244,10 @@ impl Array {
         }
     }
 
-    /// The number that an array of one holds, for which this waits if it lies on a device.
+    /// Returns the value of an array of one element. Waits for a device.
     ///
     /// # Errors
-    /// If it is not one number, and the back end's.
+    /// If there is not exactly one element, and the back end's.
     pub fn number(&self) -> Result<f64> {
         let tensor = self.to_host()?;
         if tensor.elem_count() != 1 {
@@ -265,7 +256,7 @@ impl Array {
         Ok(tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()?[0])
     }
 
-    /// The array with its elements one after the other: itself, or a copy of a tensor that is a view across them.
+    /// Returns the array itself if it is contiguous, else a contiguous copy.
     ///
     /// # Errors
     /// If memory cannot be allocated.
@@ -276,7 +267,7 @@ impl Array {
         }
     }
 
-    /// Whether its elements lie one after the other.
+    /// True if the elements are contiguous.
     pub fn is_contiguous(&self) -> bool {
         match &self.0 {
             Repr::Host(tensor) => tensor.is_contiguous(),
@@ -284,7 +275,7 @@ impl Array {
         }
     }
 
-    /// All elements in row-major order under another shape, in the same memory if they lie one after the other.
+    /// Views all elements in row-major order under another shape; copies them if they are not contiguous.
     ///
     /// # Errors
     /// If the numbers of elements differ.
@@ -297,10 +288,10 @@ impl Array {
         }
     }
 
-    /// Elements `start..` of a flat array under a shape, in the same memory: a parameter in its buffer.
+    /// Views elements `start..` of a flat array under a shape, in the same memory: a parameter in its bucket.
     ///
     /// # Errors
-    /// If there are not so many elements, or the array is not flat.
+    /// If there are fewer elements, or the array is not flat.
     pub fn view(&self, start: usize, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         match &self.0 {

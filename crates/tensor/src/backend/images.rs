@@ -1,46 +1,41 @@
-//! Images as bytes, kept and made into numbers.
+//! Images as bytes: kept on a device, cropped and normalised there.
 
 use super::Array;
 use crate::{Precision, Result};
 
-/// What images become: which part of them, and by what their channels are normalised.
+/// The size of prepared images and the normalisation of their channels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ImagePreparation {
-    /// Height and width of what comes out.
+    /// Height and width of the result.
     pub size: [usize; 2],
-    /// Taken off bytes divided by 255, for red, green and blue.
+    /// Subtracted from bytes / 255, for red, green and blue.
     pub mean: [f32; 3],
-    /// Divided by then, for red, green and blue.
+    /// The divisor after that, for red, green and blue.
     pub std: [f32; 3],
+    /// The precision of the products that read the result. A back end may choose the memory layout by it.
+    pub precision: Precision,
 }
 
-/// How a back end prepares images. Bytes are u8 [M, H, W, 3].
+/// Image preparation on a back end. Bytes are u8 [M, H, W, 3].
 pub trait Images {
-    /// Room for bytes of `dims`, [M, H, W, 3], that stay for all of a training. What is in it is not specified.
+    /// Allocates bytes of `dims`, [M, H, W, 3], that stay for a whole training. The contents are not specified.
     ///
     /// # Errors
     /// If memory cannot be allocated.
     fn image_set(&self, dims: [usize; 4]) -> Result<Array>;
 
-    /// Makes the images `from`, u8 [N, H, W, 3], those of numbers `rows`, u32 `[N]`, of a set of the same size.
+    /// Copies the images `from`, u8 [N, H, W, 3], to the rows `rows`, u32 `[N]`, of a set with the same image size.
     ///
     /// # Errors
-    /// If sizes or types do not go together; and, where the back end can tell without waiting, if a number is not below M.
+    /// If sizes or types do not match; and, where the back end can tell without waiting, if a row is not below M.
     fn put_images(&self, set: &Array, rows: &Array, from: &Array) -> Result<()>;
 
-    /// (byte / 255 − mean) / std of parts of images, f32 [N, 3, height, width], with the same bits on every back end.
+    /// Computes (byte / 255 − mean) / std of crops of images, f32 [N, 3, height, width], with the same bits on every back end.
     ///
-    /// `places`, u32 [N, 4], says of each result: the number of its image, the row and the column of it where the result begins
-    /// (bits of i32, negative within a black border), and 1 if it is then mirrored left to right. `precision` is that of the
-    /// products to come: a back end may let the elements lie as these read them.
+    /// `places`, u32 [N, 4], has for each result: the index of its image, the row and the column where the crop begins (bits of
+    /// i32, negative within a black border), and 1 to mirror it left to right.
     ///
     /// # Errors
-    /// If sizes or types do not go together; and, where the back end can tell without waiting, if a number is not below M.
-    fn images(
-        &self,
-        pixels: &Array,
-        places: &Array,
-        how: &ImagePreparation,
-        precision: Precision,
-    ) -> Result<Array>;
+    /// If sizes or types do not match; and, where the back end can tell without waiting, if an index is not below M.
+    fn images(&self, pixels: &Array, places: &Array, how: &ImagePreparation) -> Result<Array>;
 }

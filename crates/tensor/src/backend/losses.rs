@@ -1,4 +1,4 @@
-//! Losses: a scalar from a batch, and its derivative.
+//! Losses, each a scalar of a batch, and their derivatives.
 
 use super::Array;
 use crate::Result;
@@ -10,7 +10,7 @@ pub enum ElementLoss {
     L1,
     /// (x − t)²/(2·beta) within `beta`, and |x − t| − beta/2 beyond.
     SmoothL1 {
-        /// Where the square ends.
+        /// The largest distance with a quadratic loss.
         beta: f64,
     },
     /// (x − t)².
@@ -20,7 +20,7 @@ pub enum ElementLoss {
 }
 
 impl ElementLoss {
-    /// What messages call it.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::L1 => "l1",
@@ -31,68 +31,77 @@ impl ElementLoss {
     }
 }
 
-/// How a back end computes losses. Each is a scalar, the sum of the samples' times `factor`, and f32 for inputs of 16 bits, as
+/// The targets of a cross-entropy.
+#[derive(Debug, Clone, Copy)]
+pub struct CrossEntropy<'a> {
+    /// The classes, u32 `[N]`.
+    pub labels: &'a Array,
+    /// The label smoothing.
+    pub smoothing: f64,
+    /// The weight of a sample.
+    pub factor: f64,
+}
+
+/// The inputs of an element loss.
+#[derive(Debug, Clone, Copy)]
+pub struct ElementLossInputs<'a> {
+    /// The loss.
+    pub loss: ElementLoss,
+    /// The elements.
+    pub x: &'a Array,
+    /// The targets, of the same shape.
+    pub target: &'a Array,
+    /// The weight of an element.
+    pub factor: f64,
+}
+
+/// The inputs of the KL divergence from a standard normal distribution.
+#[derive(Debug, Clone, Copy)]
+pub struct KlInputs<'a> {
+    /// The means.
+    pub mu: &'a Array,
+    /// The logarithms of the variances, of the same shape.
+    pub logvar: &'a Array,
+    /// The weight of an element.
+    pub factor: f64,
+}
+
+/// Losses on a back end. Each is a scalar, the weighted sum over samples or elements, and f32 for inputs of 16 bits, as
 /// gradients are. `grad` is the gradient of that scalar, a scalar too.
 pub trait Losses {
-    /// −log softmax of logits [N, K] at labels (u32 `[N]`) smoothed by `smoothing`, and the softmax for backward.
+    /// Computes −log softmax of logits [N, K] at the smoothed labels. Returns the loss and the softmax for backward.
     ///
     /// # Errors
     /// If the element type is not supported; and, where the back end can tell without waiting, if a label is not below K.
-    fn cross_entropy(
-        &self,
-        logits: &Array,
-        labels: &Array,
-        smoothing: f64,
-        factor: f64,
-    ) -> Result<(Array, Array)>;
+    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<(Array, Array)>;
 
-    /// The gradient of the logits.
+    /// Returns the gradient of the logits.
     ///
     /// # Errors
     /// If the element type is not supported.
-    fn cross_entropy_backward(
-        &self,
-        softmax: &Array,
-        labels: &Array,
-        smoothing: f64,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<Array>;
+    fn cross_entropy_backward(&self, softmax: &Array, of: CrossEntropy<'_>, grad: &Array) -> Result<Array>;
 
-    /// A loss of elements against targets.
+    /// Computes a loss of elements against targets.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn element_loss(&self, loss: ElementLoss, x: &Array, target: &Array, factor: f64) -> Result<Array>;
+    fn element_loss(&self, of: ElementLossInputs<'_>) -> Result<Array>;
 
-    /// The gradient of x.
+    /// Returns the gradient of x.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn element_loss_backward(
-        &self,
-        loss: ElementLoss,
-        x: &Array,
-        target: &Array,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<Array>;
+    fn element_loss_backward(&self, of: ElementLossInputs<'_>, grad: &Array) -> Result<Array>;
 
-    /// ½ Σ (mu² + e^logvar − 1 − logvar).
+    /// Computes ½ Σ (mu² + e^logvar − 1 − logvar).
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn kl_standard_normal(&self, mu: &Array, logvar: &Array, factor: f64) -> Result<Array>;
+    fn kl_standard_normal(&self, of: KlInputs<'_>) -> Result<Array>;
 
-    /// The gradients of mu and logvar.
+    /// Returns the gradients of mu and logvar.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn kl_standard_normal_backward(
-        &self,
-        mu: &Array,
-        logvar: &Array,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<[Array; 2]>;
+    fn kl_standard_normal_backward(&self, of: KlInputs<'_>, grad: &Array) -> Result<[Array; 2]>;
 }

@@ -1,57 +1,57 @@
-//! What a device does to matrices among gradients that travel as products of thin ones.
+//! Low-rank compression of gradient matrices on a device (PowerSGD).
 
 use phalanx_kernels::{Run, ThinMatrix};
 
 use super::Array;
 use crate::Result;
 
-/// Products of thin matrices on a device, in the order of its codecs' work ([`super::DeviceCodecs`], which says when that is). All arrays
-/// are flat and of f32; sums have an order that depends on sizes alone.
+/// Products with low-rank factors on a device, queued with the other codecs ([`super::CodecQueue`]). All arrays are
+/// flat, of f32. The order of sums depends on sizes alone.
 pub trait DeviceLowRank {
-    /// A flag of u32 that says of nothing yet that it is not finite.
+    /// Makes a flag of u32 for elements that are not finite, set to 0.
     ///
     /// # Errors
-    /// If there is no such memory.
+    /// If memory cannot be allocated.
     fn unspoiled(&self) -> Result<Array>;
 
-    /// Overwrites numbers of `to` by runs of those of `from`, or adds those to them. One that is not finite sets the flag `spoiled`, if
-    /// there is one.
+    /// Copies runs of `from` to `to`, or adds them. Sets the flag `spoiled`, if there is one, if an element is not
+    /// finite.
     ///
     /// # Errors
-    /// If a run does not lie within both.
+    /// If a run is out of range.
     fn move_runs(&self, runs: &[Run], of: (&Array, &Array), add: bool, spoiled: Option<&Array>)
     -> Result<()>;
 
-    /// values ← factor·values. One that is then not finite sets the flag `spoiled`.
+    /// Computes values ← factor·values. Sets the flag `spoiled` if a result is not finite.
     ///
     /// # Errors
     /// The back end's.
     fn scale(&self, values: &Array, factor: f32, spoiled: &Array) -> Result<()>;
 
-    /// values ← values + held and P ← values·Q, for each of the matrices among `values`.
+    /// Computes values ← values + held and P ← values·Q, for each of the matrices in `values`.
     ///
     /// # Errors
-    /// If an array does not have what a matrix needs of it.
+    /// If an array has the wrong size.
     fn project(&self, matrices: &[ThinMatrix], of: (&Array, &Array), q: &Array, p: &Array) -> Result<()>;
 
-    /// Q ← Mᵀ·P for each of the matrices M among the values. What it has worked in, which it gives, is not to be freed before that is
-    /// done.
+    /// Computes Q ← Mᵀ·P for each of the matrices M in the values. Returns scratch memory that must live until the
+    /// work is done.
     ///
     /// # Errors
-    /// If an array does not have what a matrix needs of it.
+    /// If an array has the wrong size.
     fn project_back(&self, matrices: &[ThinMatrix], of: (&Array, &Array), q: &Array) -> Result<Array>;
 
-    /// Makes the columns of each P orthonormal, as `phalanx_kernels::orthogonalise` does, with sums in another order.
+    /// Makes the columns of each P orthonormal, as `phalanx_kernels::orthogonalise` does, with another order of sums.
     ///
     /// # Errors
-    /// If the array does not have what a matrix needs of it.
+    /// If the array has the wrong size.
     fn orthogonalise(&self, matrices: &[ThinMatrix], p: &Array) -> Result<()>;
 
-    /// held ← values − P·Qᵀ and values ← ranks·P·Qᵀ, for each of the matrices among `values`; where the flag `spoiled` is set values become
-    /// NaN, and what is held stays.
+    /// Computes held ← values − P·Qᵀ and values ← ranks·P·Qᵀ, for each of the matrices in `values`. If the flag
+    /// `spoiled` is set, values become NaN and `held` stays.
     ///
     /// # Errors
-    /// If an array does not have what a matrix needs of it.
+    /// If an array has the wrong size.
     fn expand(
         &self,
         matrices: &[ThinMatrix],

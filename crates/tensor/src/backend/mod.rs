@@ -1,22 +1,23 @@
-//! The seam under the ops: what a processor must be able to do with arrays so that this crate trains on it.
+//! Back ends: the operations on arrays that training needs.
 //!
 //! An op checks shapes and records; its arithmetic is one function of a back end. The CPU's back end is a
-//! [`Context`](crate::Context), the threads and scratch memory that the kernels of `phalanx-kernels` run on. It computes with
-//! candle's tensors, and serves wherever nobody names another. An [`Array`] of another back end brings that along, so that
-//! models and optimizers name none.
+//! [`Context`](crate::Context), the threads and scratch memory of the kernels of `phalanx-kernels`. It computes with
+//! candle's tensors, and is the default. An [`Array`] of another back end names it, so that models and optimizers
+//! name none.
 //!
-//! A back end is the sum of its families, each a trait of its own. What the functions have in common:
+//! A back end implements all families of operations, each a trait. Their functions have in common:
 //!
-//! - They give new arrays, in memory that nobody else holds, except where they say that they write to one (`to`).
-//! - Arrays that they are given are contiguous: ops see to it ([`Array::contiguous`]).
-//! - Elements of 16 bits are computed with in f32, and rounded once.
-//! - None waits for the host, and none reads a number there, but [`Memory::to_host`] and [`Memory::from_host`] and what begins as
-//!   they do. Statistics, losses, norms and factors are arrays until somebody asks.
+//! - They return new arrays in memory of their own, unless they write to one (`to`).
+//! - Arguments are contiguous: ops ensure it ([`Array::contiguous`]).
+//! - Arithmetic on elements of 16 bits is in f32, rounded once.
+//! - Only [`Transfers::to_host`], [`Transfers::from_host`] and the transfers that begin like them read numbers on the
+//!   host, and only the first waits. Statistics, losses, norms and factors remain arrays until they are read.
 
+mod accounts;
 mod array;
-mod arriving;
 mod batch_norms;
 mod codecs;
+mod compute_device;
 mod convolutions;
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -28,42 +29,49 @@ mod losses;
 mod low_rank;
 mod memory;
 mod norms;
-mod place;
 mod pooling;
 mod products;
 mod random;
 mod shapes;
 mod stopwatch;
+mod transfers;
 mod updates;
 
+pub(crate) use accounts::{MemoryKind, counted_as};
 pub use array::{Array, DeviceArray};
-pub use arriving::{Arriving, Sent};
-pub use batch_norms::{BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation};
-pub use codecs::{DeviceCodecs, PackedMessages};
-pub use convolutions::{Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions};
+pub use batch_norms::{
+    BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation, RunningStatistics,
+};
+pub use codecs::{ChunkCodecs, CodecQueue, DeviceCodecs, FeedbackCodecs, PackedMessages, SparseCodecs};
+pub use compute_device::ComputeDevice;
+pub use convolutions::{Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dShape, Convolutions};
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, CudaArray, CudaOptions, Lent, Replay};
 pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
 pub use images::{ImagePreparation, Images};
 pub use lookups::Lookups;
-pub use losses::{ElementLoss, Losses};
+pub use losses::{CrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses};
 pub use low_rank::DeviceLowRank;
-pub use memory::Memory;
-pub use norms::{NormBackward, NormGrads, Normed, Norms};
-pub use place::Place;
-pub(crate) use place::{MemoryKind, counted_as};
+pub use memory::{Memory, Transfers};
+pub use norms::{GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};
 pub use pooling::{Pool2dShape, Pooling};
-pub use products::{Attended, AttentionShape, Factor, Products};
+pub use products::{
+    AttentionBackward, AttentionInputs, AttentionOutput, AttentionShape, Factor, LinearProduct,
+    LinearWeightGrad, MatrixProduct, Products,
+};
 pub use random::Random;
 pub use shapes::Shapes;
 pub use stopwatch::Stopwatch;
+pub use transfers::{Download, Upload};
 pub use updates::{
-    AdamOptions, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, ScaledStep, SgdOptions, Updates,
+    AdamOptions, AverageUpdate, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, LossScaleOutcome,
+    LossScaleStep, ParamUpdate, ScaledStep, SgdOptions, Updates,
 };
 
-/// Everything that ops, losses and optimizers compute by; see the module.
+/// All operations of ops, losses and optimizers; see the module.
 pub trait ArrayBackend:
-    Memory
+    Transfers
+    + Memory
     + Shapes
     + Elementwise
     + Products
@@ -80,21 +88,21 @@ pub trait ArrayBackend:
     + Send
     + Sync
 {
-    /// What messages call it: "the CPU".
+    /// The name for messages: "the CPU".
     fn name(&self) -> &'static str;
 
-    /// What encodes gradients and parameters in a device's memory on their way between ranks, if there is such a thing; the host's
-    /// are encoded by whoever sends them.
+    /// The codecs for gradients and parameters in a device's memory, if the device has any. The host's are encoded by
+    /// the caller.
     fn codecs(&self) -> Option<&dyn DeviceCodecs> {
         None
     }
 }
 
-/// Where a gradient is to be written: an array of as many elements.
+/// The memory for a gradient: an array of as many elements.
 #[derive(Debug, Clone)]
 pub struct Destination {
     /// The memory, flat or of the gradient's shape.
     pub array: Array,
-    /// Whether the gradient is added to what is there; otherwise all of it is overwritten.
+    /// True to add the gradient; false to overwrite.
     pub add: bool,
 }

@@ -1,12 +1,34 @@
-//! Normalisation of each sample by itself: layers, groups of channels, rows.
+//! Normalisation of each sample by itself: layer norm, group norm, unit length of rows.
 
 use super::Array;
 use crate::Result;
 
-/// What a normalisation gives.
+/// The inputs of a normalisation with a scale and a shift.
+#[derive(Debug, Clone, Copy)]
+pub struct NormPass<'a> {
+    /// The input.
+    pub x: &'a Array,
+    /// The weight.
+    pub gamma: &'a Array,
+    /// The bias.
+    pub beta: &'a Array,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+/// The sizes of a group norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupShape {
+    /// Samples, channels, and elements of a channel of one sample.
+    pub dims: [usize; 3],
+    /// Groups of channels.
+    pub groups: usize,
+}
+
+/// The output of a normalisation and the statistics for backward.
 #[derive(Debug)]
-pub struct Normed {
-    /// The normalised elements, stored as the input is.
+pub struct NormOutput {
+    /// The normalised elements, of the input's type.
     pub output: Array,
     /// The means.
     pub mean: Array,
@@ -14,7 +36,7 @@ pub struct Normed {
     pub inv_std: Array,
 }
 
-/// What the backward of a normalisation starts from.
+/// The inputs of the backward of a normalisation.
 #[derive(Debug, Clone, Copy)]
 pub struct NormBackward<'a> {
     /// The input.
@@ -23,9 +45,9 @@ pub struct NormBackward<'a> {
     pub dy: &'a Array,
     /// The weight.
     pub gamma: &'a Array,
-    /// The means that forward gave.
+    /// The means of the forward pass.
     pub mean: &'a Array,
-    /// 1/√(variance + eps), as forward gave it.
+    /// 1/√(variance + eps) of the forward pass.
     pub inv_std: &'a Array,
 }
 
@@ -40,52 +62,40 @@ pub struct NormGrads {
     pub dbeta: Array,
 }
 
-/// How a back end normalises samples. Statistics are those of [`NormBackward`], in the type that is computed in.
+/// Normalisation of samples on a back end. Statistics have the type of the arithmetic: f32 for elements of 16 bits.
 pub trait Norms {
-    /// Layer normalisation of every row (the last dimension).
+    /// Normalises every row (the last dimension).
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn layer_norm(&self, x: &Array, gamma: &Array, beta: &Array, eps: f64) -> Result<Normed>;
+    fn layer_norm(&self, of: NormPass<'_>) -> Result<NormOutput>;
 
-    /// The gradients of [`Norms::layer_norm`].
+    /// Returns the gradients of [`Norms::layer_norm`].
     ///
     /// # Errors
     /// If the element types are not supported.
     fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads>;
 
-    /// Group normalisation of `[N, C, elements a channel]` in `dims`.
+    /// Normalises every group of channels of every sample.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn group_norm(
-        &self,
-        dims: [usize; 3],
-        groups: usize,
-        x: &Array,
-        gamma: &Array,
-        beta: &Array,
-        eps: f64,
-    ) -> Result<Normed>;
+    fn group_norm(&self, shape: GroupShape, of: NormPass<'_>) -> Result<NormOutput>;
 
-    /// The gradients of [`Norms::group_norm`].
+    /// Returns the gradients of [`Norms::group_norm`].
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn group_norm_backward(
-        &self,
-        dims: [usize; 3],
-        groups: usize,
-        from: NormBackward<'_>,
-    ) -> Result<NormGrads>;
+    fn group_norm_backward(&self, shape: GroupShape, from: NormBackward<'_>) -> Result<NormGrads>;
 
-    /// Every row (the last dimension) divided by its length, and the inverses of the lengths in f64; a row of zeros stays.
+    /// Divides every row (the last dimension) by its length; a row of zeros stays. Returns the rows and the inverse lengths
+    /// in f64.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn l2_normalise(&self, x: &Array) -> Result<(Array, Array)>;
 
-    /// The gradient of the input of [`Norms::l2_normalise`] from the output `y`, its gradient, and the inverses.
+    /// Returns the gradient of the input of [`Norms::l2_normalise`] from the output `y`, its gradient, and the inverse lengths.
     ///
     /// # Errors
     /// If the element type is not supported.

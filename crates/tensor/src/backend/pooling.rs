@@ -1,43 +1,43 @@
-//! Pooling and nearest up-sampling of [N, C, H, W].
+//! Pooling and nearest-neighbour up-sampling of [N, C, H, W].
 
 use super::Array;
 use crate::Result;
 
 pub use phalanx_kernels::Pool2dShape;
 
-/// How a back end pools. Gradients of elements of 16 bits are f32.
+/// Pooling on a back end. Gradients of elements of 16 bits are f32.
 pub trait Pooling {
-    /// The largest element of every window, and what backward needs to find it: u32 positions of as many elements.
+    /// Returns the largest element of every window, and its position for backward: u32, of the same shape.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn max_pool2d(&self, shape: &Pool2dShape, x: &Array) -> Result<(Array, Array)>;
 
-    /// The gradient of the input of [`Pooling::max_pool2d`] from the output's and the positions.
+    /// Returns the gradient of the input of [`Pooling::max_pool2d`] from the output's gradient and the positions.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn max_pool2d_backward(&self, shape: &Pool2dShape, dy: &Array, positions: &Array) -> Result<Array>;
 
-    /// The mean of every window; with `count_padding` the border counts as zeros.
+    /// Returns the mean of every window; with `count_padding` the border counts as zeros.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn avg_pool2d(&self, shape: &Pool2dShape, count_padding: bool, x: &Array) -> Result<Array>;
 
-    /// The gradient of the input of [`Pooling::avg_pool2d`].
+    /// Returns the gradient of the input of [`Pooling::avg_pool2d`].
     ///
     /// # Errors
     /// If the element type is not supported.
     fn avg_pool2d_backward(&self, shape: &Pool2dShape, count_padding: bool, dy: &Array) -> Result<Array>;
 
-    /// Each pixel of [N, C, H, W] repeated `factor` times in both directions.
+    /// Repeats each pixel of [N, C, H, W] `factor` times in both directions.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn upsample_nearest2d(&self, dims: [usize; 4], factor: usize, x: &Array) -> Result<Array>;
 
-    /// The gradient of the input of [`Pooling::upsample_nearest2d`], of sizes `dims`.
+    /// Returns the gradient of the input of [`Pooling::upsample_nearest2d`], of sizes `dims`.
     ///
     /// # Errors
     /// If the element type is not supported.

@@ -1,144 +1,183 @@
-//! Matrix products, and attention, which is made of them.
+//! Matrix products, and attention, which consists of them.
 
 use candle_core::{DType, Shape};
 
 use super::{Array, Destination};
 use crate::{Precision, Result};
 
-/// A matrix as a factor: as it lies, or read transposed.
+/// A factor of a matrix product, plain or transposed.
 #[derive(Debug, Clone, Copy)]
 pub struct Factor<'a> {
     /// The elements, a matrix for each product.
     pub array: &'a Array,
-    /// Whether each is read transposed.
+    /// True to read each matrix transposed.
     pub transposed: bool,
 }
 
 impl<'a> Factor<'a> {
-    /// Matrices as they lie.
+    /// Returns a factor that is not transposed.
     pub fn plain(array: &'a Array) -> Self {
         Self { array, transposed: false }
     }
 
-    /// Matrices read transposed.
+    /// Returns a transposed factor.
     pub fn transposed(array: &'a Array) -> Self {
         Self { array, transposed: true }
     }
 }
 
-/// The sizes of attention, and what a position sees.
+/// A batch of matrix products.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixProduct<'a> {
+    /// `[batch, m, n, k]`: `batch` products of m×k and k×n matrices.
+    pub sizes: [usize; 4],
+    /// The left factor.
+    pub a: Factor<'a>,
+    /// The right factor.
+    pub b: Factor<'a>,
+    /// The shape of the result.
+    pub shape: &'a Shape,
+    /// The precision of the products.
+    pub precision: Precision,
+    /// The element type of the result.
+    pub dtype: DType,
+}
+
+/// The inputs of a linear layer.
+#[derive(Debug, Clone, Copy)]
+pub struct LinearProduct<'a> {
+    /// `[rows, inputs, outputs]`.
+    pub sizes: [usize; 3],
+    /// The input.
+    pub x: &'a Array,
+    /// The weight `[outputs, inputs]`.
+    pub weight: &'a Array,
+    /// The bias `[outputs]`.
+    pub bias: Option<&'a Array>,
+    /// The shape of the result.
+    pub shape: &'a Shape,
+    /// The precision of the products.
+    pub precision: Precision,
+    /// The element type of the result.
+    pub dtype: DType,
+}
+
+/// The factors of the gradient of a linear layer's weight.
+#[derive(Debug, Clone, Copy)]
+pub struct LinearWeightGrad<'a> {
+    /// `[rows, inputs, outputs]`.
+    pub sizes: [usize; 3],
+    /// The output's gradient.
+    pub dy: &'a Array,
+    /// The input.
+    pub x: &'a Array,
+    /// The precision of the products.
+    pub precision: Precision,
+}
+
+/// The sizes and the mask of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionShape {
     /// Samples.
     pub batch: usize,
     /// Heads.
     pub heads: usize,
-    /// Positions that look: those of q.
+    /// Query positions.
     pub length: usize,
-    /// Positions that are looked at: those of k and v.
+    /// Key and value positions.
     pub keys: usize,
     /// Elements of a head.
     pub dim: usize,
-    /// Whether position t sees only 0..=t.
+    /// True if position t attends only to 0..=t.
     pub causal: bool,
 }
 
-/// What attention gives.
+/// The inputs of attention.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionInputs<'a> {
+    /// The sizes.
+    pub shape: AttentionShape,
+    /// The queries [N, heads, T, D].
+    pub q: &'a Array,
+    /// The keys [N, heads, S, D].
+    pub k: &'a Array,
+    /// The values [N, heads, S, D].
+    pub v: &'a Array,
+    /// The precision of the products.
+    pub precision: Precision,
+}
+
+/// The result of attention.
 #[derive(Debug)]
-pub struct Attended {
-    /// softmax(q·kᵀ/√D)·v, as the precision stores products.
+pub struct AttentionOutput {
+    /// softmax(q·kᵀ/√D)·v, of the type in which the precision stores products.
     pub output: Array,
-    /// What backward needs besides the inputs: on the CPU ln Σ e^score of every position that looks, [N, heads, T], in the type
-    /// that is computed in.
+    /// The input of backward besides q, k and v. On the CPU: ln Σ e^score of every query position, [N, heads, T], in the type
+    /// of the arithmetic.
     pub saved: Array,
 }
 
-/// What a back end multiplies. Operands are rounded to what `precision` multiplies, and sums are f32 for operands of 16 bits.
+/// The inputs of the backward of attention.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionBackward<'a> {
+    /// The inputs of the forward pass.
+    pub inputs: AttentionInputs<'a>,
+    /// [`AttentionOutput::saved`].
+    pub saved: &'a Array,
+    /// The output's gradient.
+    pub grad: &'a Array,
+    /// The requested gradients: of q, k and v.
+    pub wants: [bool; 3],
+}
+
+/// Matrix products on a back end. Operands are rounded to the type that `precision` multiplies. Sums are f32 for operands of
+/// 16 bits.
 pub trait Products {
-    /// `batch` products of m×k and k×n matrices, `[batch, m, n, k]` being `sizes`, under `shape` and stored as `dtype`.
+    /// Computes a batch of matrix products.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn matmul(
-        &self,
-        sizes: [usize; 4],
-        a: Factor<'_>,
-        b: Factor<'_>,
-        shape: &Shape,
-        precision: Precision,
-        dtype: DType,
-    ) -> Result<Array>;
+    fn matmul(&self, of: MatrixProduct<'_>) -> Result<Array>;
 
-    /// x·Wᵀ + b of `[rows, inputs, outputs]` in `sizes`, under `shape` and stored as `dtype`.
+    /// Computes x·Wᵀ + b.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn linear(
-        &self,
-        sizes: [usize; 3],
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        shape: &Shape,
-        precision: Precision,
-        dtype: DType,
-    ) -> Result<Array>;
+    fn linear(&self, of: LinearProduct<'_>) -> Result<Array>;
 
-    /// dyᵀ·x, the gradient of a linear layer's weight.
+    /// Writes dyᵀ·x, the gradient of a linear layer's weight.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn linear_backward_weight(
-        &self,
-        sizes: [usize; 3],
-        dy: &Array,
-        x: &Array,
-        precision: Precision,
-        to: &Destination,
-    ) -> Result<()>;
+    fn linear_backward_weight(&self, of: LinearWeightGrad<'_>, to: &Destination) -> Result<()>;
 
-    /// The sums of the columns of dy, a linear layer's gradient of the bias: `[outputs]`, f32 for elements of 16 bits.
+    /// Returns the column sums of dy, the gradient of a linear layer's bias: `[outputs]`, f32 for elements of 16 bits.
     ///
     /// # Errors
     /// If the element types are not supported.
     fn linear_backward_bias(&self, sizes: [usize; 3], dy: &Array) -> Result<Array>;
 
-    /// Softmax of every row (the last dimension), stored as `dtype`.
+    /// Computes softmax of every row (the last dimension), stored as `dtype`.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn softmax(&self, x: &Array, dtype: DType) -> Result<Array>;
 
-    /// The gradient of softmax's input from its output `y` and that one's gradient; f32 for elements of 16 bits.
+    /// Returns the gradient of softmax's input from its output `y` and the output's gradient; f32 for elements of 16 bits.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn softmax_backward(&self, y: &Array, dy: &Array) -> Result<Array>;
 
-    /// softmax(q·kᵀ/√D)·v of q [N, heads, T, D] and k and v [N, heads, S, D], the softmax in f32.
+    /// Computes softmax(q·kᵀ/√D)·v, with the softmax in f32.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn attention(
-        &self,
-        shape: AttentionShape,
-        q: &Array,
-        k: &Array,
-        v: &Array,
-        precision: Precision,
-    ) -> Result<Attended>;
+    fn attention(&self, of: AttentionInputs<'_>) -> Result<AttentionOutput>;
 
-    /// The gradients of q, k and v, those of `wants`.
+    /// Returns the requested gradients of q, k and v.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn attention_backward(
-        &self,
-        shape: AttentionShape,
-        inputs: [&Array; 3],
-        saved: &Array,
-        grad: &Array,
-        precision: Precision,
-        wants: [bool; 3],
-    ) -> Result<[Option<Array>; 3]>;
+    fn attention_backward(&self, of: AttentionBackward<'_>) -> Result<[Option<Array>; 3]>;
 }

@@ -1,26 +1,25 @@
-//! Random numbers, drawn by counters: element i of a stream is a function of its [`Key`] and i alone.
+//! Counter-based random numbers: element i of a stream is a function of its [`Key`] and i alone.
 
 use candle_core::{DType, Shape};
 
 use super::Array;
 use crate::{Key, Result};
 
-/// How a back end draws. What it draws is the streams of [`Key`], whatever it computes them with.
+/// Random numbers on a back end, with the streams of [`Key`].
 pub trait Random {
-    /// Which of `shape`'s elements dropout keeps: 1 where element `start..` of the uniform stream is at least `p`, else 0, as
-    /// u8.
+    /// Returns the mask of dropout, u8: 1 where element `start..` of the uniform stream is at least `p`, else 0.
     ///
     /// # Errors
     /// If memory cannot be allocated.
     fn dropout_mask(&self, key: Key, start: usize, shape: &Shape, p: f64) -> Result<Array>;
 
-    /// x/(1 − p) where the mask has 1, and 0 elsewhere.
+    /// Computes x/(1 − p) where the mask is 1, and 0 elsewhere.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn dropout(&self, x: &Array, mask: &Array, p: f64) -> Result<Array>;
 
-    /// Elements `start..` of the normal stream.
+    /// Returns elements `start..` of the normal stream.
     ///
     /// # Errors
     /// If the element type is not supported.

@@ -1,25 +1,25 @@
-//! When a device came to what it was given.
+//! Timing of work on a device.
 
 use crate::Result;
 
-/// Moments that a device notes when it comes to them, so that the host measures without waiting.
+/// Times at which a device reaches points of its queue, measured without waiting.
 pub trait Stopwatch: std::fmt::Debug + Send {
-    /// Notes when the device's codecs have done what they were given until now.
+    /// Records the time at which all codec work queued so far is done.
     ///
     /// # Errors
     /// The back end's.
     fn note(&mut self) -> Result<()>;
 
-    /// Notes when what was to be computed until now is done.
+    /// Records the time at which all computing queued so far is done.
     ///
     /// # Errors
     /// The back end's.
     fn note_computing(&mut self) -> Result<()>;
 
-    /// Seconds from the first moment to each, in the order in which they were noted; nothing as long as the device has not come to all,
-    /// unless this is to wait for it.
+    /// Returns seconds from the first record to each, in order. Returns `None` if the device has not reached all,
+    /// unless `wait` is true.
     ///
     /// # Errors
-    /// The back end's, also of what was given before.
+    /// The back end's, also of earlier work.
     fn seconds(&self, wait: bool) -> Result<Option<Vec<f64>>>;
 }

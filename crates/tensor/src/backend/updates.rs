@@ -1,114 +1,132 @@
-//! Steps of optimizers over flat arrays, and what is done with gradients before.
+//! Optimizer steps over flat arrays, and the reductions and scalings of gradients before them.
 
 use super::Array;
 use crate::Result;
 
 pub use phalanx_kernels::{AdamOptions, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, SgdOptions};
 
-/// What becomes of a step whose loss was scaled, where its gradients lie: nobody on the host needs to know.
+/// The decision about a step with a scaled loss. It stays on the device of the gradients, so the host need not wait.
 #[derive(Debug, Clone)]
 pub struct ScaledStep {
-    /// What gradients are multiplied by before they are used: a scalar of f64.
+    /// The factor of the gradients: a scalar of f64.
     pub factor: Array,
-    /// Whether the step changes nothing, because a gradient is not finite: a scalar of u32, 0 or 1.
+    /// 1 if the step is skipped because a gradient is not finite, else 0: a scalar of u32.
     pub left_out: Array,
-    /// How many of the steps that were begun have changed nothing, this one included: a scalar of f64. They count for no average
-    /// and no correction of Adam.
+    /// Number of skipped steps so far, including this one: a scalar of f64. Averages and Adam's bias correction do not count
+    /// them.
     pub all_left_out: Array,
 }
 
-/// How a back end changes parameters. Arrays are flat, of f32 or f64, and written in place.
+/// The arrays of an optimizer step.
+#[derive(Debug, Clone, Copy)]
+pub struct ParamUpdate<'a> {
+    /// The weights, updated in place.
+    pub weights: &'a Array,
+    /// The gradients.
+    pub grads: &'a Array,
+    /// The decision about a step with a scaled loss; `None` uses the gradients unscaled.
+    pub scaled: Option<&'a ScaledStep>,
+}
+
+/// The arrays of an update of an exponential moving average.
+#[derive(Debug, Clone, Copy)]
+pub struct AverageUpdate<'a> {
+    /// The average, updated in place.
+    pub average: &'a Array,
+    /// The weights.
+    pub weights: &'a Array,
+    /// The decision about the preceding step, if its loss was scaled.
+    pub scaled: Option<&'a ScaledStep>,
+}
+
+/// The inputs of a decision about a step with a scaled loss.
+#[derive(Debug, Clone, Copy)]
+pub struct LossScaleStep<'a> {
+    /// Clipping and growth of the scale.
+    pub options: LossScaleOptions,
+    /// The sum of squares of the scaled gradients: a scalar of f64.
+    pub squares: &'a Array,
+    /// Not zero if any rank has a gradient that is not finite ([`Updates::not_finite`]): a scalar of f64.
+    pub not_finite: &'a Array,
+    /// The state of the scale, `[4]` of f64, updated in place.
+    pub state: &'a Array,
+}
+
+/// A decision about a step with a scaled loss.
+#[derive(Debug)]
+pub struct LossScaleOutcome {
+    /// [`ScaledStep::factor`].
+    pub factor: Array,
+    /// [`ScaledStep::left_out`].
+    pub left_out: Array,
+    /// `[7]` of f64 for the host: the scale of this step, 1 if it is skipped, the norm of the unscaled gradients, and the new
+    /// state.
+    pub report: Array,
+}
+
+/// Optimizer steps on a back end. Arrays are flat, of f32 or f64, and written in place.
 pub trait Updates {
-    /// One step of gradient descent; `buffer` is the momentum's, if there is momentum. `scaled` says of gradients of a scaled loss
-    /// what becomes of them; without it they are used as they are.
+    /// Takes a step of gradient descent; `buffer` is the momentum's, if there is momentum.
     ///
     /// # Errors
     /// If the lengths or element types differ.
-    fn sgd_step(
-        &self,
-        options: SgdOptions,
-        weights: &Array,
-        grads: &Array,
-        buffer: Option<&Array>,
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()>;
+    fn sgd_step(&self, options: SgdOptions, of: ParamUpdate<'_>, buffer: Option<&Array>) -> Result<()>;
 
-    /// One step of Adam; `moments` are the averages of gradients and of their squares. Of gradients of a scaled loss `scaled` says
-    /// what becomes of them, and `options` counts steps that were left out, too.
+    /// Takes a step of Adam; `moments` are the averages of gradients and of their squares. With a scaled loss, `options`
+    /// counts skipped steps too.
     ///
     /// # Errors
     /// If the lengths or element types differ.
-    fn adam_step(
-        &self,
-        options: AdamOptions,
-        weights: &Array,
-        grads: &Array,
-        moments: [&Array; 2],
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()>;
+    fn adam_step(&self, options: AdamOptions, of: ParamUpdate<'_>, moments: [&Array; 2]) -> Result<()>;
 
-    /// average ← keep·average + (1 − keep)·weights, with [`EmaOptions::keep`]. After a step of a scaled loss, `scaled`, nothing if
-    /// that was left out, `options` counts updates that were none, too, and the first that is one takes the weights as they are.
+    /// Computes average ← keep·average + (1 − keep)·weights, with [`EmaOptions::keep`]. With a scaled loss: changes nothing
+    /// after a skipped step, copies the weights in the first update that counts, and `options` counts skipped updates too.
     ///
     /// # Errors
     /// If the lengths or element types differ.
-    fn ema_step(
-        &self,
-        options: EmaOptions,
-        average: &Array,
-        weights: &Array,
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()>;
+    fn ema_step(&self, options: EmaOptions, of: AverageUpdate<'_>) -> Result<()>;
 
-    /// The sum of the squares of all elements, added in f64 and in a fixed order: a scalar of f64.
+    /// Returns the sum of squares of all elements, added in f64 in a fixed order: a scalar of f64.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn sum_of_squares(&self, x: &Array) -> Result<Array>;
 
-    /// The sum of the squares of all elements, of f32, without rounding: its digits, `[22]` of f64, which, added up over parts element
-    /// by element, are those of the whole ([`phalanx_kernels::ExactSquares::digits`]).
+    /// Returns the exact sum of squares of elements of f32 as digits, `[22]` of f64. The digits of parts, added element by
+    /// element, are those of the whole ([`phalanx_kernels::ExactSquares::digits`]).
     ///
     /// # Errors
     /// If the element type is not f32.
     fn exact_squares(&self, x: &Array) -> Result<Array>;
 
-    /// The number that the digits of [`Updates::exact_squares`] mean, rounded down: a scalar of f64.
+    /// Converts the digits of [`Updates::exact_squares`] to their value, rounded down: a scalar of f64.
     ///
     /// # Errors
-    /// If there are not as many numbers of f64 as there are digits.
+    /// If the number or type of the digits is wrong.
     fn exact_squares_value(&self, digits: &Array) -> Result<Array>;
 
-    /// to ← factor·to, where `factor` is a scalar of f64.
+    /// Computes to ← factor·to, where `factor` is a scalar of f64.
     ///
     /// # Errors
     /// If the element type is not supported.
     fn scale_by(&self, to: &Array, factor: &Array) -> Result<()>;
 
-    /// What gradients are to be multiplied by so that their norm is at most `max_norm`, from the sum of their squares; 1 if
-    /// they need not be, or the norm is not finite.
+    /// Returns the factor that limits the norm of gradients to `max_norm`, from their sum of squares. It is 1 if the norm is
+    /// smaller or not finite.
     ///
     /// # Errors
     /// If the element type is not f64.
     fn clip_factor(&self, sum_of_squares: &Array, max_norm: f64) -> Result<Array>;
 
-    /// 1 if a number is not finite and 0 if it is, where it lies, scalars of f64: what ranks agree on by the largest.
+    /// Returns 1 if a number is not finite and 0 if it is, scalars of f64. Ranks agree by their maximum.
     ///
     /// # Errors
     /// If the element type is not f64.
     fn not_finite(&self, number: &Array) -> Result<Array>;
 
-    /// A step of a scaled loss, from the sum of squares of its gradients and whether any rank's are not finite
-    /// ([`Updates::not_finite`]): the factor and the flag of a [`ScaledStep`], and `[7]` of f64 for whoever reads it later: the scale
-    /// of this step, 1 if it is left out, the norm of unscaled gradients, and the state after it. `state` is `[4]` of f64 and
-    /// changes, as [`phalanx_kernels::loss_scale_step`] says.
+    /// Decides about a step with a scaled loss and updates the scale ([`phalanx_kernels::loss_scale_step`]).
     ///
     /// # Errors
-    /// If an element type is not f64, or the state is not of four numbers.
-    fn loss_scale_step(
-        &self,
-        options: LossScaleOptions,
-        found: [&Array; 2],
-        state: &Array,
-    ) -> Result<[Array; 3]>;
+    /// If an element type is not f64, or the state does not have four numbers.
+    fn loss_scale_step(&self, of: LossScaleStep<'_>) -> Result<LossScaleOutcome>;
 }

@@ -1,4 +1,4 @@
-//! Writing a file so that it is complete or not there at all.
+//! Atomic writes: a file is complete or unchanged.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -11,18 +11,18 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Tens
     move |source| TensorError::Io { action, path, source }
 }
 
-/// Writes a file aside, syncs it, renames it into place and syncs the folder. Whatever fails, and whenever the
-/// machine stops, a file that was there before is whole: either the old one or the new one.
+/// Writes a temporary file, syncs it, renames it to `path` and syncs the folder. After any failure or crash, `path`
+/// is whole: the old file or the new one.
 ///
 /// # Errors
-/// [`TensorError::Io`] naming the file and what was being done; what was written aside is removed.
+/// [`TensorError::Io`] naming the file and the operation; the temporary file is removed.
 pub fn atomic_write(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".{}.partial", std::process::id()));
     let aside = PathBuf::from(aside);
     let result = write_aside(&aside, path, write);
     if result.is_err() {
-        // It may not exist; the error that matters is the first.
+        // It may not exist; the first error is the one to report.
         let _ = fs::remove_file(&aside);
     }
     result
@@ -43,12 +43,12 @@ fn write_aside(
     sync_folder(path)
 }
 
-/// Makes the names in `path`'s folder durable.
+/// Syncs `path`'s folder, which makes its names durable.
 ///
 /// # Errors
 /// [`TensorError::Io`] if the folder cannot be synced.
 pub fn sync_folder(path: &Path) -> Result<()> {
-    // Only Unix can open folders; elsewhere a rename is as durable as it gets.
+    // Only Unix can open folders. Elsewhere a rename has no stronger guarantee.
     if cfg!(unix) {
         let folder = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,4 +1,4 @@
-//! Files of weights: safetensors in and out, whole or by ranges of elements, and PyTorch's `.pth` in.
+//! Files of weights: reads and writes safetensors, whole or by ranges of elements, and reads PyTorch's `.pth`.
 
 mod atomic;
 mod pickle;

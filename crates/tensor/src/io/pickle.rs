@@ -1,9 +1,9 @@
-//! What reading one of PyTorch's files would take, found before it is read.
+//! Memory limits for PyTorch's files, checked before they are read.
 //!
-//! Such a file is an archive whose `data.pkl` is a program for a machine with a stack and a memo (Python's `pickletools` documents
-//! its instructions). candle runs it, and copies whatever the program puts into the memo or gets from it, so that a few hundred
-//! bytes can ask for any amount of memory, or for objects nested so deep that their end overflows the stack. Here the program is
-//! followed with sizes in the place of objects.
+//! Such a file is an archive whose `data.pkl` is a program for a machine with a stack and a memo (Python's
+//! `pickletools` documents its instructions). candle runs it, and copies every object that goes into the memo or
+//! comes from it. So a few hundred bytes can ask for any amount of memory, or for objects nested so deeply that
+//! dropping them overflows the stack. Here the program runs with sizes in place of objects.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,14 +12,15 @@ use std::path::Path;
 
 use zip::ZipArchive;
 
-/// Objects that a program may make for each of its bytes, and besides: a state dict makes less than four.
+/// The number of objects allowed for each byte of a program. A state dict makes less than four.
 const OBJECTS_PER_BYTE: u64 = 32;
 const OBJECTS: u64 = 4096;
 
-/// How deep objects may lie in each other; those of a state dict do about ten.
+/// The largest nesting of objects. A state dict has about ten.
 const DEPTH: u32 = 64;
 
-/// Refuses a file that claims more than it holds, or that would take much more memory than it has bytes. Says in words why.
+/// Rejects a file that claims more than it holds, or that would need much more memory than its size. The error is a
+/// message.
 pub(super) fn check(path: &Path) -> Result<(), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let there = file.metadata().map_err(|error| error.to_string())?.len();
@@ -27,7 +28,7 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
     for at in 0..archive.len() {
         let mut entry = archive.by_index(at).map_err(|error| error.to_string())?;
         let name = String::from_utf8_lossy(entry.name_raw()).into_owned();
-        // PyTorch does not compress, so nothing is larger than its file, whatever it claims.
+        // PyTorch does not compress, so no entry is larger than the file.
         if entry.size() > there {
             return Err(format!("`{name}` claims {} bytes, more than the file has", entry.size()));
         }
@@ -40,7 +41,7 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// An object on the stack: how many objects it consists of, and how deep they lie in each other.
+/// The size of an object on the stack: its number of objects, and their nesting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Size {
     objects: u64,
@@ -48,20 +49,20 @@ struct Size {
     is_mark: bool,
 }
 
-/// The machine, with sizes for objects.
+/// The machine, with sizes in place of objects.
 struct Machine<'a> {
     program: &'a [u8],
     stack: Vec<Size>,
     memo: HashMap<u32, Size>,
-    /// All objects that were made.
+    /// All objects made so far.
     made: u64,
 }
 
-/// What ends a program early.
+/// The reason for an early end of a program.
 enum End {
-    /// Its last instruction, or one that no reader understands, who says so better.
+    /// Its last instruction, or an unknown one, which the reader reports.
     Over,
-    /// It asks for too much.
+    /// It exceeds a limit.
     Refused(&'static str),
 }
 
@@ -108,20 +109,20 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// An object without others in it.
+    /// Pushes an object without parts.
     fn leaf(&mut self, objects: u64) -> Result<(), End> {
         self.made += objects;
         self.push(Size { objects, depth: 1, is_mark: false })
     }
 
-    /// An object of the upper so many.
+    /// Pushes an object made of the upper `count` objects.
     fn of(&mut self, count: usize) -> Result<(), End> {
         let first = self.stack.len().checked_sub(count).ok_or(End::Over)?;
         let parts = self.stack.split_off(first);
         self.holding(Size { objects: 1, depth: 1, is_mark: false }, &parts)
     }
 
-    /// An object with others in it.
+    /// Pushes an object with parts.
     fn holding(&mut self, object: Size, parts: &[Size]) -> Result<(), End> {
         self.made += 1;
         let objects = parts.iter().fold(object.objects, |sum, part| sum.saturating_add(part.objects));
@@ -129,7 +130,7 @@ impl Machine<'_> {
         self.push(Size { objects, depth, is_mark: false })
     }
 
-    /// What lies above the last mark, which goes too.
+    /// Pops everything above the last mark, and the mark.
     fn since_mark(&mut self) -> Result<Vec<Size>, End> {
         let mark = self.stack.iter().rposition(|size| size.is_mark).ok_or(End::Over)?;
         let parts = self.stack.split_off(mark + 1);
@@ -139,14 +140,14 @@ impl Machine<'_> {
 
     fn step(&mut self) -> Result<(), End> {
         match self.take(1)?[0] {
-            // The version of the protocol.
+            // The protocol version.
             0x80 => self.take(1).map(|_| ()),
             // Names of a module and a class.
             b'c' => {
                 let names = self.line()? + self.line()?;
                 self.leaf(1 + names / 16)
             }
-            // Numbers, truths, nothing, and empty containers. candle takes `d` for one, too.
+            // Numbers, booleans, None, and empty containers. candle takes `d` for one, too.
             b'J' => self.take(4).map(|_| ()).and_then(|()| self.leaf(1)),
             b'K' => self.take(1).map(|_| ()).and_then(|()| self.leaf(1)),
             b'M' => self.take(2).map(|_| ()).and_then(|()| self.leaf(1)),
@@ -157,7 +158,7 @@ impl Machine<'_> {
                 self.leaf(1)
             }
             b'N' | 0x88 | 0x89 | b')' | b']' | b'}' | b'd' => self.leaf(1),
-            // A text.
+            // A string.
             b'X' => {
                 let bytes = self.number(4)?;
                 if bytes as usize > self.program.len() {
@@ -217,13 +218,13 @@ mod tests {
 
     #[test]
     fn what_asks_for_too_much_is_refused_and_what_is_not_understood_is_left_to_others() {
-        // A pair of the last object twice, and again: it doubles with every five bytes.
+        // A pair of the last object twice, repeated: it doubles with every five bytes.
         let mut doubling = b"\x80\x02Nq\x00".to_vec();
         for _ in 0..40 {
             doubling.extend(b"h\x00h\x00\x86q\x00");
         }
         let nested = [&b"\x80\x02N"[..], &[0x85; 100_000], b"."].concat();
-        // A list that what was kept of it is put into, and that is kept again.
+        // A list that is put into itself from the memo, and stored in the memo again.
         let list_of_itself = [&b"\x80\x02]q\x00"[..], &b"h\x00aq\x00".repeat(100), b"."].concat();
         for (program, words) in [
             (doubling, "far more objects"),

@@ -1,4 +1,4 @@
-//! Reading ranges of elements out of safetensors files, without reading the rest.
+//! Reads ranges of elements from safetensors files, without reading the rest.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,22 +14,22 @@ use super::write::{TensorHeader, read_as};
 use crate::host::copy_host;
 use crate::{Result, TensorError};
 
-/// Bytes that are read at a time.
+/// The number of bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// A safetensors file of which the header has been read, and of the tensors nothing yet.
+/// A safetensors file whose header has been read.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
     file: File,
-    tensors: BTreeMap<String, Place>,
+    tensors: BTreeMap<String, ComputeDevice>,
     metadata: BTreeMap<String, String>,
     read: AtomicU64,
 }
 
-/// Where a tensor lies.
+/// The location of a tensor.
 #[derive(Debug)]
-struct Place {
+struct ComputeDevice {
     header: TensorHeader,
     /// Its first byte in the file.
     start: u64,
@@ -53,7 +53,7 @@ impl TensorFile {
         }
         file.read_exact(&mut length).map_err(failed)?;
         let length = u64::from_le_bytes(length);
-        // Before anything of that size is allocated.
+        // Checked before allocating memory of that size.
         if length > bytes - 8 {
             return Err(too_short());
         }
@@ -74,17 +74,17 @@ impl TensorFile {
                 wrong(format!("`{name}` has element type {:?}, which is not read", info.dtype))
             })?;
             let header = TensorHeader { name: name.clone(), dtype, shape: info.shape.clone() };
-            tensors.insert(name, Place { header, start: start + info.data_offsets.0 as u64 });
+            tensors.insert(name, ComputeDevice { header, start: start + info.data_offsets.0 as u64 });
         }
         Ok(Self { path: path.to_owned(), file, tensors, metadata, read: AtomicU64::new(start) })
     }
 
-    /// Its tensors, by name.
+    /// Its tensors, sorted by name.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorHeader> {
         self.tensors.values().map(|place| &place.header)
     }
 
-    /// What its header says besides: texts by their keys.
+    /// The metadata of its header: strings by key.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
@@ -94,17 +94,17 @@ impl TensorFile {
         self.tensors.get(name).map(|place| &place.header)
     }
 
-    /// Bytes that were read so far, the header included.
+    /// Bytes read so far, including the header.
     pub fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
 
-    /// Calls `take` with elements `range` of a tensor (numbered in the order of its elements) as little-endian bytes, in
-    /// pieces of at most a mebibyte, each with the position of its first element.
+    /// Calls `take` with elements `range` of a tensor (in storage order) as little-endian bytes, in pieces of at most
+    /// a mebibyte, each with the position of its first element.
     ///
     /// # Errors
-    /// [`TensorError::Weights`] if there is no such tensor or it has fewer elements, [`TensorError::Io`] if the file cannot be
-    /// read, and those of `take`.
+    /// [`TensorError::Weights`] if there is no such tensor or it has fewer elements, [`TensorError::Io`] if the file
+    /// cannot be read, and those of `take`.
     pub fn read_bytes(
         &self,
         name: &str,
@@ -132,8 +132,8 @@ impl TensorFile {
         Ok(())
     }
 
-    /// Reads elements `range` of a tensor into `target`, a flat tensor of as many elements whose memory is overwritten; the
-    /// element type becomes the target's.
+    /// Reads elements `range` of a tensor into `target`, a flat tensor of as many elements, and converts them to its
+    /// type.
     ///
     /// # Errors
     /// As [`TensorFile::read_bytes`]; and if the target has another number of elements.
@@ -150,7 +150,7 @@ impl TensorFile {
         })
     }
 
-    /// Elements `range` of a tensor as a flat tensor of the type in the file.
+    /// Reads elements `range` of a tensor as a flat tensor of the type in the file.
     ///
     /// # Errors
     /// As [`TensorFile::read_bytes`].

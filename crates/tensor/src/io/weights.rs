@@ -1,4 +1,4 @@
-//! Reading and writing files of named tensors.
+//! Reads and writes files of named tensors.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,7 @@ fn wrong(path: &Path, problem: impl Into<String>) -> TensorError {
     TensorError::Weights { path: path.to_owned(), problem: problem.into() }
 }
 
-/// Saves named tensors with string metadata, so that the file is complete or the old one stays.
+/// Saves named tensors with string metadata atomically.
 ///
 /// # Errors
 /// [`TensorError::Io`] naming the file.
@@ -53,15 +53,15 @@ pub fn load_safetensors(path: &Path) -> Result<Vec<(String, Tensor)>> {
     let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu).map_err(|error| {
         wrong(path, format!("not a whole safetensors file of {} bytes: {error}", bytes.len()))
     })?;
-    // candle gives a map without order; sorting makes one.
+    // candle returns an unordered map.
     Ok(tensors.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect())
 }
 
-/// Loads weights by the file's kind: `.safetensors`, or PyTorch's `.pth`, `.pt` or `.bin` as far as candle reads
-/// them (a plain state dict, or one under the key `state_dict`). Sorted by name.
+/// Loads weights by file type: `.safetensors`, or PyTorch's `.pth`, `.pt` or `.bin` as far as candle reads them (a
+/// plain state dict, or one under the key `state_dict`). Sorted by name.
 ///
 /// # Errors
-/// [`TensorError::Weights`] if the kind is unknown or the file cannot be read.
+/// [`TensorError::Weights`] if the type is unknown or the file cannot be read.
 pub fn load_weights(path: &Path) -> Result<Vec<(String, Tensor)>> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("safetensors") => load_safetensors(path),
@@ -90,10 +90,10 @@ pub fn load_weights(path: &Path) -> Result<Vec<(String, Tensor)>> {
     }
 }
 
-/// How many times the bytes of its file the tensors of a file of PyTorch may have, of which several may share what is stored.
+/// Largest ratio of the tensors' size to the size of a PyTorch file. Tied tensors share stored elements.
 const TIED: u64 = 8;
 
-/// The tensors of a file of PyTorch, or of what it has under a key.
+/// Reads the tensors of a PyTorch file, or those under a key of it.
 fn read_pickle(path: &Path, key: Option<&str>) -> Result<Vec<(String, Tensor)>, String> {
     let read = || -> candle_core::Result<Vec<(String, Tensor)>> {
         let file = PthTensors::new(path, key)?;
@@ -101,8 +101,8 @@ fn read_pickle(path: &Path, key: Option<&str>) -> Result<Vec<(String, Tensor)>, 
         let mut tensors = Vec::new();
         let mut all = 0_u64;
         for (name, info) in file.tensor_infos() {
-            // PyTorch does not compress, so nothing is larger than its file, whatever it claims. All together may be, where weights
-            // are tied, which are stored once and read into memory of their own each.
+            // PyTorch does not compress, so no tensor is larger than the file. All tensors together may be larger:
+            // tied weights are stored once and read into separate memory.
             let size = info.dtype.size_in_bytes() as u64;
             let bytes = info.layout.dims().iter().try_fold(size, |bytes, dim| bytes.checked_mul(*dim as u64));
             if bytes.is_none_or(|bytes| bytes > there) {
@@ -116,18 +116,18 @@ fn read_pickle(path: &Path, key: Option<&str>) -> Result<Vec<(String, Tensor)>, 
         }
         Ok(tensors)
     };
-    // candle panics at some damaged files; for who reads them these are files that cannot be read.
+    // candle panics at some damaged files, which are reported as errors here.
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(read) => read.map_err(|error| error.to_string()),
         Err(_) => Err("it is damaged".to_owned()),
     }
 }
 
-/// Loads a file into a store. With `strict`, names that only one side has are an error (a missing
-/// `num_batches_tracked` is not: old files lack it).
+/// Loads a file into a store. With `strict`, names without a counterpart are an error, except a missing
+/// `num_batches_tracked`, which old files lack.
 ///
 /// # Errors
-/// Those of [`load_weights`], and [`TensorError::Weights`] naming what does not fit.
+/// Those of [`load_weights`], and [`TensorError::Weights`] naming the names that do not fit.
 pub fn load_into(store: &ParamStore, path: &Path, strict: bool) -> Result<LoadReport> {
     let tensors = load_weights(path)?;
     let report = store

@@ -1,4 +1,4 @@
-//! Writing safetensors as a stream: the header first, then one tensor after the other, in pieces.
+//! Writes safetensors as a stream: the header, then the tensors one by one, in pieces.
 
 use std::io::{self, Write};
 
@@ -8,10 +8,10 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use crate::TensorError;
 
-/// Bytes that are converted at a time.
+/// The number of bytes converted at a time.
 const PIECE: usize = 1 << 20;
 
-/// What the header of a safetensors file says of one tensor.
+/// The header entry of a tensor in a safetensors file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorHeader {
     /// The name.
@@ -22,7 +22,7 @@ pub struct TensorHeader {
     pub shape: Vec<usize>,
 }
 
-/// The element type under its name in safetensors; `None` for types that are not saved.
+/// Converts an element type to safetensors; `None` for types that are not saved.
 pub(super) fn saved_as(dtype: DType) -> Option<Dtype> {
     Some(match dtype {
         DType::F32 => Dtype::F32,
@@ -36,15 +36,15 @@ pub(super) fn saved_as(dtype: DType) -> Option<Dtype> {
     })
 }
 
-/// What [`saved_as`] was called on.
+/// Converts an element type from safetensors, the inverse of [`saved_as`].
 pub(super) fn read_as(dtype: Dtype) -> Option<DType> {
     const SAVED: [DType; 7] =
         [DType::F32, DType::F64, DType::BF16, DType::F16, DType::I64, DType::U32, DType::U8];
     SAVED.into_iter().find(|known| saved_as(*known) == Some(dtype))
 }
 
-/// Whether something written so reads the same everywhere: tensors in the order in which the safetensors library itself lays
-/// them out, by falling size of the element type and then by name.
+/// Sorts tensors in the order of the safetensors library, by descending size of the element type and then by name. So
+/// equal contents give equal files.
 pub fn sort_for_safetensors<T>(tensors: &mut [T], header: impl Fn(&T) -> (&str, DType)) {
     tensors.sort_by(|a, b| {
         let ((a_name, a_type), (b_name, b_type)) = (header(a), header(b));
@@ -52,7 +52,8 @@ pub fn sort_for_safetensors<T>(tensors: &mut [T], header: impl Fn(&T) -> (&str, 
     });
 }
 
-/// Writes the start of a safetensors file. The elements of all tensors have to follow, in the same order and without gaps.
+/// Writes the header of a safetensors file. The elements of all tensors must follow, in the same order and without
+/// gaps.
 ///
 /// # Errors
 /// If a tensor's element type is not saved (kind [`io::ErrorKind::InvalidInput`], naming it), or writing fails.
@@ -77,7 +78,7 @@ pub fn write_header(
     let metadata = (!metadata.is_empty()).then_some(strings);
     let header = Metadata::new(metadata, infos).map_err(|error| invalid(error.to_string()))?;
     let mut header = serde_json::to_vec(&header)?;
-    // The elements begin at a multiple of eight bytes, as those who map the file into memory want it.
+    // Readers that map the file into memory need elements at a multiple of eight bytes.
     header.resize(header.len().next_multiple_of(8), b' ');
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)

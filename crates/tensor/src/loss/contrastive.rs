@@ -8,17 +8,17 @@ use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError, ops};
 
-/// The symmetric cross-entropy over the similarities of images and texts (Radford et al. 2021): row i of the
-/// one belongs to row i of the other. Features are [N, E] of unit length; `scale` is a scalar, the inverse
-/// temperature, that the similarities are multiplied by.
+/// Computes the symmetric cross-entropy of similarities of images and texts (Radford et al. 2021): row i of images
+/// belongs to row i of texts. Features are [N, E] of unit length. `scale` is a scalar, the inverse temperature, which
+/// multiplies the similarities.
 ///
-/// Where the session has a [`crate::Session::batch_group`], a rank's images are told apart from the texts of all its ranks, and
-/// its texts from all images, as in OpenCLIP with `local_loss` and `gather_with_grad`: the ranks' losses over
-/// [`Over::Count`] of the global batch, summed, are the loss of one rank with the whole batch, and so are the gradients. Ranks
+/// With a [`crate::Session::batch_group`], a rank contrasts its images with the texts of all ranks, and its texts
+/// with all images, as OpenCLIP with `local_loss` and `gather_with_grad`. The sum of the ranks' losses over
+/// [`Over::Count`] of the global batch is the loss of one rank with the whole batch, and so are the gradients. Ranks
 /// may have different numbers of samples.
 ///
 /// # Errors
-/// If the shapes do not go together, or a rank of the group has no sample; and the transport's.
+/// If the shapes do not match, or a rank of the group has no sample; and the transport's.
 pub fn clip_contrastive(
     tape: &Tape,
     image_features: &Value,
@@ -58,7 +58,7 @@ pub fn clip_contrastive(
     ops::scale(tape, &ops::add(tape, &by_image, &by_text)?, 0.5)
 }
 
-/// The features of all ranks, in the order of ranks.
+/// The features of all ranks, in rank order.
 struct Gathered {
     images: Value,
     texts: Value,
@@ -73,12 +73,12 @@ impl Gathered {
         let counts = gather_counts(group.as_ref(), samples);
         let counts = counts.map_err(TensorError::hook(OP))?;
         if let Some(rank) = counts.iter().position(|count| *count == 0) {
-            // Every rank finds this, so that none waits for the others.
+            // Every rank reports this error, so that none waits for the others.
             let problem =
                 format!("rank {rank} of the batch's group has no sample; leave it out of the group");
             return Err(TensorError::shape(OP, problem));
         }
-        // Both travel together, and are f32: gradients of all ranks are added before they are rounded.
+        // One gather moves both, in f32: gradients of all ranks are added before they are rounded.
         let both = ops::cat(tape, &[images, texts], 1)?;
         let all = ops::all_gather_stored(tape, &both, (0, &counts), group, wide(both.dtype()?))?;
         Ok(Self {

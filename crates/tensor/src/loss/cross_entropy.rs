@@ -1,18 +1,19 @@
 //! Cross-entropy of logits with class labels.
 
 use super::Over;
+use crate::backend::CrossEntropy;
 use crate::ops::Indices;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// −log softmax(logits) at the label, averaged; `logits` is [N, K], `labels` N classes below K, of the host or of the logits'
-/// device.
+/// Computes the mean of −log softmax(logits) at the label. `logits` is [N, K], `labels` N classes below K, on the
+/// host or on the logits' device.
 ///
 /// With `label_smoothing` s the target is 1 − s on the label plus s/K everywhere, as in PyTorch.
 ///
 /// # Errors
-/// If the shapes do not go together, a label is out of range (named with its row, where the back end can tell), or s is not in
-/// [0, 1).
+/// If the shapes do not match, a label is out of range (named with its row, where the back end can tell), or s is not
+/// in [0, 1).
 pub fn cross_entropy<'a>(
     tape: &Tape,
     logits: &Value,
@@ -36,9 +37,12 @@ pub fn cross_entropy<'a>(
     let input = logits.array()?.contiguous()?;
     let backend = input.backend(tape.context());
     let labels = labels.on(OP, backend)?;
-    let (loss, softmax) = backend.cross_entropy(&input, &labels, label_smoothing, factor)?;
+    let smoothing = label_smoothing;
+    let of = CrossEntropy { labels: &labels, smoothing, factor };
+    let (loss, softmax) = backend.cross_entropy(&input, of)?;
     tape.push(OP, &[logits], loss, move |tape, grad, grads| {
         let backend = grad.backend(tape.context());
-        grads.add(0, backend.cross_entropy_backward(&softmax, &labels, label_smoothing, factor, grad)?)
+        let of = CrossEntropy { labels: &labels, smoothing, factor };
+        grads.add(0, backend.cross_entropy_backward(&softmax, of, grad)?)
     })
 }

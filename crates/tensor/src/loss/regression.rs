@@ -1,11 +1,11 @@
 //! Losses of elements against targets: L1, squared error, binary cross-entropy.
 
 use super::Over;
-use crate::backend::ElementLoss;
+use crate::backend::{ElementLoss, ElementLossInputs};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// The mean of a loss over a sample's elements, then over samples.
+/// Averages a loss over a sample's elements, then over samples.
 fn elementwise(tape: &Tape, loss: ElementLoss, x: &Value, target: &Value, over: Over) -> Result<Value> {
     let op = loss.name();
     if x.shape() != target.shape() {
@@ -19,14 +19,16 @@ fn elementwise(tape: &Tape, loss: ElementLoss, x: &Value, target: &Value, over: 
     let per_sample = x.shape().elem_count() / batch.max(1);
     let factor = over.factor(batch) / per_sample.max(1) as f64;
     let (input, target) = (x.array()?.contiguous()?, target.array()?.contiguous()?);
-    let output = input.backend(tape.context()).element_loss(loss, &input, &target, factor)?;
+    let of = ElementLossInputs { loss, x: &input, target: &target, factor };
+    let output = input.backend(tape.context()).element_loss(of)?;
     tape.push(op, &[x], output, move |tape, grad, grads| {
         let backend = grad.backend(tape.context());
-        grads.add(0, backend.element_loss_backward(loss, &input, &target, factor, grad)?)
+        let of = ElementLossInputs { loss, x: &input, target: &target, factor };
+        grads.add(0, backend.element_loss_backward(of, grad)?)
     })
 }
 
-/// |x − target|, the mean over the elements of a sample, then over samples. At 0 the derivative is 0.
+/// Computes |x − target|, averaged over the elements of a sample, then over samples. At 0 the derivative is 0.
 ///
 /// # Errors
 /// If the shapes differ.
@@ -34,10 +36,10 @@ pub fn l1(tape: &Tape, x: &Value, target: &Value, over: Over) -> Result<Value> {
     elementwise(tape, ElementLoss::L1, x, target, over)
 }
 
-/// |x − target| with its tip rounded off: (x − target)²/(2·beta) within `beta` of the target and
-/// |x − target| − beta/2 beyond, the mean over the elements of a sample, then over samples
-/// (`torch.nn.SmoothL1Loss`); 0 is the plain L1 loss. The derivative of plain L1 is ±1 however close an element
-/// is, so that the many elements that are nearly right drown the few that are wrong.
+/// Computes the smooth L1 loss (`torch.nn.SmoothL1Loss`), averaged over the elements of a sample, then over samples.
+///
+/// It is (x − target)²/(2·beta) within `beta` of the target, and |x − target| − beta/2 beyond; `beta` 0 is the plain L1 loss.
+/// The derivative of plain L1 is ±1 at any distance, and many small errors outweigh a few large ones.
 ///
 /// # Errors
 /// If the shapes differ, or `beta` is negative or not finite.
@@ -52,7 +54,7 @@ pub fn smooth_l1(tape: &Tape, x: &Value, target: &Value, beta: f64, over: Over) 
     elementwise(tape, ElementLoss::SmoothL1 { beta }, x, target, over)
 }
 
-/// (x − target)², the mean over the elements of a sample, then over samples.
+/// Computes (x − target)², averaged over the elements of a sample, then over samples.
 ///
 /// # Errors
 /// If the shapes differ.
@@ -60,8 +62,8 @@ pub fn mse(tape: &Tape, x: &Value, target: &Value, over: Over) -> Result<Value> 
     elementwise(tape, ElementLoss::Mse, x, target, over)
 }
 
-/// The cross-entropy of targets in [0, 1] with σ(logits), as max(x, 0) − x·t + log(1 + e^−|x|), which is finite
-/// for any finite logit; the mean over the elements of a sample, then over samples.
+/// Computes the cross-entropy of targets in [0, 1] with σ(logits), averaged over the elements of a sample, then over
+/// samples. The form max(x, 0) − x·t + log(1 + e^−abs(x)) is finite for any finite logit.
 ///
 /// # Errors
 /// If the shapes differ.

@@ -1,11 +1,12 @@
-//! The divergence of a variational encoder's distribution from its prior.
+//! The KL divergence of a variational encoder's distribution from its prior.
 
 use super::Over;
+use crate::backend::KlInputs;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// KL(N(mu, e^logvar) ‖ N(0, 1)) = ½ Σ (mu² + e^logvar − 1 − logvar) over a sample's latent elements, averaged
-/// over samples (Kingma & Welling 2014); `mu` and `logvar` are [N, Z].
+/// Computes KL(N(mu, e^logvar) ‖ N(0, 1)) = ½ Σ (mu² + e^logvar − 1 − logvar) over a sample's latent elements,
+/// averaged over samples (Kingma & Welling 2014). `mu` and `logvar` are [N, Z].
 ///
 /// # Errors
 /// If the shapes differ.
@@ -16,10 +17,12 @@ pub fn kl_standard_normal(tape: &Tape, mu: &Value, logvar: &Value, over: Over) -
     }
     let factor = over.factor(mu.dims().first().copied().unwrap_or(1));
     let (mu_t, lv_t) = (mu.array()?.contiguous()?, logvar.array()?.contiguous()?);
-    let loss = mu_t.backend(tape.context()).kl_standard_normal(&mu_t, &lv_t, factor)?;
+    let loss =
+        mu_t.backend(tape.context()).kl_standard_normal(KlInputs { mu: &mu_t, logvar: &lv_t, factor })?;
     tape.push(OP, &[mu, logvar], loss, move |tape, grad, grads| {
         let backend = grad.backend(tape.context());
-        let [dmu, dlogvar] = backend.kl_standard_normal_backward(&mu_t, &lv_t, factor, grad)?;
+        let [dmu, dlogvar] =
+            backend.kl_standard_normal_backward(KlInputs { mu: &mu_t, logvar: &lv_t, factor }, grad)?;
         grads.add(0, dmu)?;
         grads.add(1, dlogvar)
     })

@@ -1,4 +1,4 @@
-//! Losses of samples that do not all count alike.
+//! Losses of weighted samples.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use super::Over;
 use crate::tape::{Tape, Value};
 use crate::{TensorError, ops};
 
-/// The sum of the samples' losses, each times its weight, divided by `sum`, the sum of the weights of the global batch.
+/// Computes the weighted sum of the samples' losses, divided by `sum`, the sum of the weights of the global batch.
 ///
-/// `output` has the samples along its first dimension. `loss` takes the loss of those in a range, of which it gets the
-/// part of `output`, divided as it is told; it is called once for each run of neighbours of one weight, so once for a
-/// batch of equal weights, and not at all for runs of weight 0 beside others.
+/// `output` has the samples along its first dimension. `loss` computes the loss of a range of samples from their part
+/// of `output`, with the given divisor. It is called once for each run of equal weights, so once for a batch of equal
+/// weights, and not for runs of weight 0 if there are others.
 ///
 /// # Errors
-/// If there is not one weight for each sample, or one is negative or not finite, and those of `loss`.
+/// If there is not one weight a sample, or one is negative or not finite, and those of `loss`.
 pub fn weighted<E: From<TensorError>>(
     tape: &Tape,
     output: &Value,
@@ -39,7 +39,7 @@ pub fn weighted<E: From<TensorError>>(
         if run[0] == 0.0 && !whole {
             continue;
         }
-        // Where nothing counts, dividing by infinity makes the loss and its gradients 0.
+        // A divisor of infinity makes the loss and its gradients 0 for weight 0.
         let over = Over::Sum(if run[0] > 0.0 { sum / f64::from(run[0]) } else { f64::INFINITY });
         let of_run = match whole {
             true => loss(output, rows, over)?,

@@ -19,7 +19,7 @@ pub struct MultiHeadAttention {
 }
 
 impl MultiHeadAttention {
-    /// Attention of `width` elements in `heads` heads with given initial values of the two projections.
+    /// Makes attention of `width` elements in `heads` heads, with given initial values of the two projections.
     ///
     /// # Errors
     /// If the heads do not divide the width, or a name is taken.
@@ -39,7 +39,7 @@ impl MultiHeadAttention {
         })
     }
 
-    /// [N, T, C] to [N, T, C]; with `causal`, position t sees 0..=t.
+    /// Maps [N, T, C] to [N, T, C]; with `causal`, position t attends to 0..=t.
     ///
     /// # Errors
     /// If the shape is another.

@@ -6,7 +6,7 @@ use crate::ops::{self, Conv2dOptions};
 use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 
-/// As `torch.nn.Conv2d`: parameters `weight` [O, I/groups, K, K] and, if asked for, `bias` `[O]`.
+/// As `torch.nn.Conv2d`: parameters `weight` [O, I/groups, K, K] and optionally `bias` `[O]`.
 #[derive(Debug, Clone)]
 pub struct Conv2d {
     weight: Param,
@@ -15,7 +15,7 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// A layer with a bias, a square window and PyTorch's initial values (uniform in ±1/√fan-in).
+    /// Makes a layer with a bias, a square window and PyTorch's initial values (uniform in ±1/√fan-in).
     ///
     /// # Errors
     /// If a name is taken.
@@ -31,7 +31,7 @@ impl Conv2d {
         Self::with_init(scope, in_channels, out_channels, kernel, options, Init::TorchDefault, bias)
     }
 
-    /// A layer with given initial values; without a bias if there is none for it.
+    /// Makes a layer with given initial values; without a bias if there is none for it.
     ///
     /// # Errors
     /// If a name is taken.
@@ -50,17 +50,17 @@ impl Conv2d {
         Ok(Self { weight, bias, options })
     }
 
-    /// [N, I, H, W] to [N, O, H', W'].
+    /// Maps [N, I, H, W] to [N, O, H', W'].
     ///
     /// # Errors
-    /// If the shapes do not go together.
+    /// If the shapes do not match.
     pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
         let bias = self.bias.as_ref().map(|bias| tape.param(bias)).transpose()?;
         ops::conv2d(tape, x, &tape.param(&self.weight)?, bias.as_ref(), self.options)
     }
 }
 
-/// As `torch.nn.ConvTranspose2d`: parameters `weight` [I, O/groups, K, K] and, if asked for, `bias` `[O]`.
+/// As `torch.nn.ConvTranspose2d`: parameters `weight` [I, O/groups, K, K] and optionally `bias` `[O]`.
 #[derive(Debug, Clone)]
 pub struct ConvTranspose2d {
     weight: Param,
@@ -70,7 +70,7 @@ pub struct ConvTranspose2d {
 }
 
 impl ConvTranspose2d {
-    /// A layer with a square window and given initial values; without a bias if there is none for it.
+    /// Makes a layer with a square window and given initial values; without a bias if there is none for it.
     ///
     /// # Errors
     /// If a name is taken.
@@ -89,10 +89,10 @@ impl ConvTranspose2d {
         Ok(Self { weight, bias, options, output_padding })
     }
 
-    /// [N, I, H, W] to [N, O, H', W'].
+    /// Maps [N, I, H, W] to [N, O, H', W'].
     ///
     /// # Errors
-    /// If the shapes do not go together.
+    /// If the shapes do not match.
     pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
         let bias = self.bias.as_ref().map(|bias| tape.param(bias)).transpose()?;
         let weight = tape.param(&self.weight)?;

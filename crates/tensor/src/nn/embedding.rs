@@ -13,7 +13,7 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A table of `rows` rows of `width` elements.
+    /// Makes a table of `rows` rows of `width` elements.
     ///
     /// # Errors
     /// If the name is taken.
@@ -21,7 +21,7 @@ impl Embedding {
         Ok(Self { weight: scope.param("weight", (rows, width), init)? })
     }
 
-    /// Ids of any shape, u32 below V, to [..ids, C].
+    /// Maps ids of any shape, u32 below V, to [..ids, C].
     ///
     /// # Errors
     /// If an id is out of range.

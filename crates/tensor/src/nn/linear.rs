@@ -5,7 +5,7 @@ use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 use crate::{Result, ops};
 
-/// y = x·Wᵀ + b, as `torch.nn.Linear`: parameters `weight` [O, I] and `bias` `[O]`.
+/// A linear layer y = x·Wᵀ + b, as `torch.nn.Linear`: parameters `weight` [O, I] and `bias` `[O]`.
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Param,
@@ -13,7 +13,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer with a bias and PyTorch's initial values (uniform in ±1/√I).
+    /// Makes a layer with a bias and PyTorch's initial values (uniform in ±1/√I).
     ///
     /// # Errors
     /// If a name is taken.
@@ -21,7 +21,7 @@ impl Linear {
         Self::with_init(scope, inputs, outputs, Init::TorchDefault, Some(Init::TorchBias { fan_in: inputs }))
     }
 
-    /// A layer with given initial values; without a bias if there is none for it.
+    /// Makes a layer with given initial values; without a bias if there is none for it.
     ///
     /// # Errors
     /// If a name is taken.
@@ -37,7 +37,7 @@ impl Linear {
         Ok(Self { weight, bias })
     }
 
-    /// [.., I] to [.., O].
+    /// Maps [.., I] to [.., O].
     ///
     /// # Errors
     /// If the last dimension is not I.

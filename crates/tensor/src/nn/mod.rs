@@ -1,6 +1,6 @@
-//! Layers: parameters registered under PyTorch's names with PyTorch's initial values, and a forward over ops.
+//! Layers: parameters with PyTorch's names and initial values, and a forward over ops.
 //!
-//! A layer holds handles, so cloning one is cheap and a clone shares the parameters.
+//! A layer holds handles, so cloning it is cheap and shares the parameters.
 
 mod attention;
 mod conv;

@@ -13,7 +13,7 @@ pub struct BatchNormConfig {
     pub eps: f64,
     /// Weight of the newest batch in the running statistics.
     pub momentum: f64,
-    /// Whether statistics span the batches of all ranks.
+    /// True to compute statistics over the batches of all ranks.
     pub sync: bool,
     /// Initial value of the weight.
     pub weight: f64,
@@ -38,7 +38,7 @@ pub struct BatchNorm2d {
 }
 
 impl BatchNorm2d {
-    /// A layer over `channels` channels.
+    /// Makes a layer over `channels` channels.
     ///
     /// # Errors
     /// If a name is taken.
@@ -46,12 +46,12 @@ impl BatchNorm2d {
         Self::with_init(scope, channels, config, Init::Constant(config.weight))
     }
 
-    /// A layer whose weight has given initial values.
+    /// Makes a layer whose weight has given initial values.
     ///
     /// # Errors
     /// If a name is taken.
     pub fn with_init(scope: &Scope, channels: usize, config: BatchNormConfig, weight: Init) -> Result<Self> {
-        // Without statistics over the batch of all, each rank's follow its own samples.
+        // Without `sync`, each rank's statistics follow its own samples.
         let statistics = |name, value| match config.sync {
             true => scope.shared_buffer(name, channels, value),
             false => scope.buffer(name, channels, value),
@@ -69,7 +69,7 @@ impl BatchNorm2d {
     /// Normalises [N, C, H, W] and applies the activation in the same pass.
     ///
     /// # Errors
-    /// If the shapes do not go together.
+    /// If the shapes do not match.
     pub fn forward(&self, tape: &Tape, x: &Value, activation: FusedActivation) -> Result<Value> {
         self.run(tape, x, activation, None)
     }
@@ -77,7 +77,7 @@ impl BatchNorm2d {
     /// Normalises [N, C, H, W], adds `residual` of the same shape and applies the activation, in the same pass.
     ///
     /// # Errors
-    /// If the shapes do not go together.
+    /// If the shapes do not match.
     pub fn forward_added(
         &self,
         tape: &Tape,
@@ -104,7 +104,8 @@ impl BatchNorm2d {
             sync: self.config.sync,
         };
         let (weight, bias) = (tape.param(&self.weight)?, tape.param(&self.bias)?);
-        ops::batch_norm2d(tape, x, &weight, &bias, &stats, activation, residual)
+        let affine = ops::BatchNormAffine { gamma: &weight, beta: &bias, residual, activation };
+        ops::batch_norm2d(tape, x, affine, &stats)
     }
 }
 
@@ -117,7 +118,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// A layer over rows of `width` elements.
+    /// Makes a layer over rows of `width` elements.
     ///
     /// # Errors
     /// If a name is taken.
@@ -145,7 +146,7 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// A layer over `channels` channels in `groups` groups.
+    /// Makes a layer over `channels` channels in `groups` groups.
     ///
     /// # Errors
     /// If a name is taken.

@@ -12,7 +12,7 @@ pub use crate::backend::UnaryOp;
 pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     let input = x.array()?.contiguous()?;
     let output = input.backend(tape.context()).unary(op, &input)?;
-    // A function whose derivative follows from its output does not keep its input, and others do not keep their output.
+    // Backward reads either the input or, if the derivative follows from it, the output. Only that one is saved.
     let (x_saved, y_saved) =
         if op.derivative_from_output() { (output.clone(), output.clone()) } else { (input.clone(), input) };
     tape.push("unary", &[x], output, move |tape, grad, grads| {
@@ -21,8 +21,8 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     })
 }
 
-/// value·gelu(gate), where the last dimension of `x` holds values and then as many gates (GEGLU, Shazeer 2020): [.., 2·width] to
-/// [.., width].
+/// Computes value·gelu(gate) (GEGLU, Shazeer 2020): [.., 2·width] to [.., width]. The last dimension of `x` has the
+/// values, then as many gates.
 ///
 /// # Errors
 /// If the last dimension is odd, or there is none.
@@ -52,25 +52,25 @@ macro_rules! named {
 }
 
 named! {
-    /// max(x, 0).
+    /// Computes max(x, 0).
     relu => UnaryOp::Relu;
-    /// min(max(x, 0), 6).
+    /// Computes min(max(x, 0), 6).
     relu6 => UnaryOp::Relu6;
-    /// 1/(1 + e⁻ˣ).
+    /// Computes 1/(1 + e⁻ˣ).
     sigmoid => UnaryOp::Sigmoid;
-    /// The hyperbolic tangent.
+    /// Computes the hyperbolic tangent.
     tanh => UnaryOp::Tanh;
-    /// x·σ(x) (Ramachandran et al. 2017).
+    /// Computes x·σ(x) (Ramachandran et al. 2017).
     silu => UnaryOp::Silu;
-    /// x·Φ(x), by the exact error function (Hendrycks & Gimpel 2016).
+    /// Computes x·Φ(x), by the exact error function (Hendrycks & Gimpel 2016).
     gelu => UnaryOp::Gelu;
-    /// x·σ(1.702x), as openai/CLIP uses it.
+    /// Computes x·σ(1.702x), as in openai/CLIP.
     quick_gelu => UnaryOp::QuickGelu;
-    /// eˣ.
+    /// Computes eˣ.
     exp => UnaryOp::Exp;
 }
 
-/// x where positive, `slope`·x elsewhere.
+/// Computes x where it is positive, and `slope`·x elsewhere.
 ///
 /// # Errors
 /// If the element type is not supported.
@@ -78,7 +78,7 @@ pub fn leaky_relu(tape: &Tape, x: &Value, slope: f64) -> Result<Value> {
     unary(tape, x, UnaryOp::LeakyRelu(slope))
 }
 
-/// min(max(x, low), high); at the bounds and between them the derivative is 1, beyond them 0.
+/// Computes min(max(x, low), high). The derivative is 1 between the bounds and at them, and 0 beyond.
 ///
 /// # Errors
 /// If the element type is not supported.

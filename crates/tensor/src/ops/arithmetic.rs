@@ -1,5 +1,5 @@
-//! Elementwise sums and products. Elements of 16 bits are computed with in f32 and rounded once; where they meet f32, the
-//! result has 16 bits.
+//! Elementwise sums and products. Elements of 16 bits are computed in f32 and rounded once. The result has 16 bits if
+//! one operand has.
 
 use crate::backend::{Array, BinaryOp};
 use crate::tape::{Tape, Value};
@@ -14,7 +14,7 @@ fn same_shape(op: &'static str, a: &Value, b: &Value) -> Result<()> {
     if a.shape() == b.shape() { Ok(()) } else { Err(TensorError::unequal(op, a.shape(), b.shape())) }
 }
 
-/// a + b, of equal shapes.
+/// Adds values of equal shapes.
 ///
 /// # Errors
 /// If the shapes differ.
@@ -27,7 +27,7 @@ pub fn add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     })
 }
 
-/// a − b, of equal shapes.
+/// Subtracts values of equal shapes.
 ///
 /// # Errors
 /// If the shapes differ.
@@ -40,7 +40,7 @@ pub fn sub(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     })
 }
 
-/// a · b elementwise, of equal shapes.
+/// Multiplies values of equal shapes elementwise.
 ///
 /// # Errors
 /// If the shapes differ.
@@ -49,7 +49,7 @@ pub fn mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     broadcast_mul(tape, a, b)
 }
 
-/// a + b with b broadcast to a's shape, by PyTorch's rules (dimensions align at the end; 1 stretches).
+/// Computes a + b with b broadcast to a's shape, by PyTorch's rules (dimensions align at the end; 1 stretches).
 ///
 /// # Errors
 /// If b does not broadcast to a's shape.
@@ -63,7 +63,7 @@ pub fn broadcast_add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     })
 }
 
-/// a · b elementwise with either broadcast to the other's shape, by PyTorch's rules.
+/// Computes a · b elementwise, broadcast to each other by PyTorch's rules.
 ///
 /// # Errors
 /// If the shapes do not broadcast.
@@ -83,7 +83,7 @@ pub fn broadcast_mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     })
 }
 
-/// x · factor.
+/// Computes x · factor.
 ///
 /// # Errors
 /// If memory cannot be allocated.
@@ -95,7 +95,7 @@ pub fn scale(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
     })
 }
 
-/// x + addend.
+/// Computes x + addend.
 ///
 /// # Errors
 /// If memory cannot be allocated.

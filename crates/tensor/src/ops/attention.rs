@@ -2,11 +2,11 @@
 
 use candle_core::Shape;
 
-use crate::backend::AttentionShape;
+use crate::backend::{AttentionBackward, AttentionInputs, AttentionShape};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// Softmax over the last dimension.
+/// Computes softmax over the last dimension.
 ///
 /// # Errors
 /// If the element type is not supported.
@@ -20,13 +20,13 @@ pub fn softmax(tape: &Tape, x: &Value) -> Result<Value> {
     })
 }
 
-/// softmax(q·kᵀ/√D)·v, the softmax in f32, for `q` of shape [N, heads, T, D] and `k` and `v` of shape [N, heads, S, D]; the
-/// result is [N, heads, T, D]. Where S is T the positions may be those of one sequence; with `causal`, position t then sees
-/// 0..=t. Where they are positions of another, this is cross-attention.
+/// Computes softmax(q·kᵀ/√D)·v, with the softmax in f32: self-attention or cross-attention.
+///
+/// `q` is [N, heads, T, D], `k` and `v` are [N, heads, S, D], and the result is [N, heads, T, D]. With `causal`,
+/// position t attends to 0..=t, and S must be T.
 ///
 /// # Errors
-/// If the shapes do not go together or are not four-dimensional, or `causal` is asked for between sequences of
-/// different lengths.
+/// If the shapes do not match or are not four-dimensional, or `causal` is set for sequences of different lengths.
 pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> Result<Value> {
     const OP: &str = "attention";
     let (&[batch, heads, length, dim], &[.., keys, _]) = (q.dims(), k.dims()) else {
@@ -45,7 +45,8 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
     let shape = AttentionShape { batch, heads, length, keys, dim, causal };
     let precision = tape.session().precision;
     let (q_t, k_t, v_t) = (q.array()?.contiguous()?, k.array()?.contiguous()?, v.array()?.contiguous()?);
-    let attended = q_t.backend(tape.context()).attention(shape, &q_t, &k_t, &v_t, precision)?;
+    let inputs = AttentionInputs { shape, q: &q_t, k: &k_t, v: &v_t, precision };
+    let attended = q_t.backend(tape.context()).attention(inputs)?;
     let (q_saved, k_saved, v_saved) = (q.save(), k.save(), v.save());
     let saved = attended.saved;
     tape.push(OP, &[q, k, v], attended.output, move |tape, grad, grads| {
@@ -54,14 +55,9 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
         let grad = grad.contiguous()?;
         let wants = [grads.wants(0), grads.wants(1), grads.wants(2)];
         let precision = tape.session().precision;
-        let all = grad.backend(tape.context()).attention_backward(
-            shape,
-            [&q, &k, &v],
-            &saved,
-            &grad,
-            precision,
-            wants,
-        )?;
+        let inputs = AttentionInputs { shape, q: &q, k: &k, v: &v, precision };
+        let of = AttentionBackward { inputs, saved: &saved, grad: &grad, wants };
+        let all = grad.backend(tape.context()).attention_backward(of)?;
         all.into_iter().enumerate().try_for_each(|(index, grad)| match grad {
             Some(grad) => grads.add(index, grad),
             None => Ok(()),

@@ -1,52 +1,66 @@
 //! Batch normalisation.
 
+use std::sync::Arc;
+
 use super::norm::check_affine;
-use crate::backend::{Array, BatchNormBackward, BatchNormPass};
+use crate::backend::{
+    Array, ArrayBackend, BatchNormBackward, BatchNormMaps, BatchNormPass, RunningStatistics,
+};
 use crate::group::ProcessGroup;
 use crate::storage::wide;
 use crate::store::Buffer;
-use crate::tape::{Tape, Value};
+use crate::tape::{Grads, Saved, Tape, Value};
 use crate::{Result, TensorError};
 
 pub use crate::backend::FusedActivation;
 
 const OP: &str = "batch_norm2d";
 
-/// The running statistics of a batch norm, and how it keeps them.
+/// The running statistics of a batch norm, and their update.
 #[derive(Debug, Clone)]
 pub struct BatchNormStats<'a> {
     /// Running mean, `[C]`.
     pub running_mean: &'a Buffer,
     /// Running unbiased variance, `[C]`.
     pub running_var: &'a Buffer,
-    /// How many batches were seen; a 64-bit counter.
+    /// Number of batches so far; a 64-bit counter.
     pub num_batches: &'a Buffer,
     /// Weight of the newest batch in the running statistics.
     pub momentum: f64,
     /// Added to the variance.
     pub eps: f64,
-    /// Whether statistics span the batches of all ranks, if the session can reduce them.
+    /// True to compute statistics over the batches of all ranks, if the session can reduce them.
     pub sync: bool,
 }
 
-/// Batch normalisation of [N, C, H, W] (Ioffe & Szegedy 2015), with an optional addition and an optional activation in
-/// the same pass: act(norm(x) + residual).
+/// The scale and shift of a batch norm, and the operations in the same pass.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchNormAffine<'a> {
+    /// The weight `[C]`.
+    pub gamma: &'a Value,
+    /// The bias `[C]`.
+    pub beta: &'a Value,
+    /// Added before the activation, of the input's shape.
+    pub residual: Option<&'a Value>,
+    /// The activation of the sum.
+    pub activation: FusedActivation,
+}
+
+/// Normalises [N, C, H, W] by batch (Ioffe & Szegedy 2015), with an optional residual and an optional activation in the same
+/// pass: act(norm(x) + residual).
 ///
-/// In training the statistics are those of the batch (of all ranks' batches with `sync`), and the running ones
-/// move towards them; in evaluation the running ones are used. As in PyTorch, the running variance is unbiased
-/// and the one used for normalising is not.
+/// Training uses the statistics of the batch (of all ranks' batches with `sync`) and updates the running ones; evaluation
+/// uses the running ones. As in PyTorch, the running variance is unbiased and the variance of a batch is not.
 ///
 /// # Errors
-/// If the shapes do not go together, or training sees one element a channel.
+/// If the shapes do not match, or training has only one element a channel.
 pub fn batch_norm2d(
     tape: &Tape,
     x: &Value,
-    gamma: &Value,
-    beta: &Value,
+    affine: BatchNormAffine<'_>,
     stats: &BatchNormStats<'_>,
-    activation: FusedActivation,
-    residual: Option<&Value>,
 ) -> Result<Value> {
+    let BatchNormAffine { gamma, beta, residual, activation } = affine;
     let &[batch, channels, height, width] = x.dims() else {
         return Err(TensorError::shape(OP, format!("expected [N, C, H, W], not {:?}", x.shape())));
     };
@@ -60,71 +74,138 @@ pub fn batch_norm2d(
     let (gamma_t, beta_t) = (gamma.array()?.contiguous()?, beta.array()?.contiguous()?);
     let backend = input.backend(tape.context());
     let sync = if stats.sync { tape.session().batch_group.clone() } else { None };
-    let training = tape.training();
-    // Whether all statistics are here, so that a channel is done in one go.
-    let alone = training && sync.is_none();
-    let count = batch * height * width;
-    if alone && count < 2 {
-        let problem =
-            format!("training needs more than one element a channel; the input is {:?}", input.shape());
-        return Err(TensorError::shape(OP, problem));
+    let mode = Mode { training: tape.training(), alone: tape.training() && sync.is_none(), sync };
+    let (eps, residual_t) = (stats.eps, added.as_ref());
+    let pass = BatchNormPass {
+        dims,
+        x: &input,
+        gamma: &gamma_t,
+        beta: &beta_t,
+        eps,
+        activation,
+        residual: residual_t,
+    };
+    let (output, statistics) = mode.forward(backend, pass, stats)?;
+    if mode.training && !tape.recomputing() && tape.session().moves_statistics {
+        update_running(backend, &statistics, stats)?;
     }
-    let eps = stats.eps;
-    let pass = BatchNormPass { dims, x: &input, gamma: &gamma_t, beta: &beta_t, eps, activation };
-    let (output, statistics) = if alone {
-        backend.batch_norm_train(pass, added.as_ref())?
-    } else {
-        let statistics = if training {
-            let sums = backend.batch_norm_sums(dims, &input)?;
-            reduce(sync.as_deref(), &sums)?;
+    // The input alone does not tell which elements passed the activation if there was a residual.
+    let saved_output = (residual.is_some() && !activation.is_none()).then(|| output.clone());
+    let saved = SavedPass { dims, eps, activation, input, statistics, output: saved_output };
+    let params = [gamma.save(), beta.save()];
+    let none = Value::absent()?;
+    let inputs = [x, gamma, beta, residual.unwrap_or(&none)];
+    tape.push(OP, &inputs, output, move |tape, grad, grads| saved.backward(tape, &mode, &params, grad, grads))
+}
+
+/// The source of the statistics.
+struct Mode {
+    training: bool,
+    /// True if training has all statistics on this rank, so that one pass does a channel.
+    alone: bool,
+    /// The ranks to reduce statistics over.
+    sync: Option<Arc<dyn ProcessGroup>>,
+}
+
+impl Mode {
+    /// Returns the output and the statistics.
+    fn forward(
+        &self,
+        backend: &dyn ArrayBackend,
+        pass: BatchNormPass<'_>,
+        stats: &BatchNormStats<'_>,
+    ) -> Result<(Array, Array)> {
+        let [batch, _, pixels] = pass.dims;
+        let count = batch * pixels;
+        if self.alone && count < 2 {
+            let shape = pass.x.shape();
+            let problem = format!("training needs more than one element a channel; the input is {shape:?}");
+            return Err(TensorError::shape(OP, problem));
+        }
+        if self.alone {
+            return backend.batch_norm_train(pass);
+        }
+        let statistics = if self.training {
+            let sums = backend.batch_norm_sums(pass.dims, pass.x)?;
+            self.reduce(&sums)?;
             backend.batch_norm_statistics(&sums)?
         } else {
             let (mean, variance) = (stats.running_mean.array(), stats.running_var.array());
             backend.batch_norm_fixed(&mean, &variance, count as f64)?
         };
-        (backend.batch_norm(pass, &statistics, added.as_ref())?, statistics)
-    };
-    if training && !tape.recomputing() && tape.session().moves_statistics {
-        let (mean, variance) = (stats.running_mean.array(), stats.running_var.array());
-        let [mean, variance] = backend.batch_norm_running(&statistics, stats.momentum, &mean, &variance)?;
-        stats.running_mean.set_array(mean)?;
-        stats.running_var.set_array(variance)?;
-        stats.num_batches.set_array(backend.count_up(&stats.num_batches.array())?)?;
+        Ok((backend.batch_norm(pass, &statistics)?, statistics))
     }
-    // What an addition let through cannot be told from the input.
-    let saved_output = (residual.is_some() && !activation.is_none()).then(|| output.clone());
-    let (gamma_saved, beta_saved) = (gamma.save(), beta.save());
-    let none = Value::absent()?;
-    let inputs = [x, gamma, beta, residual.unwrap_or(&none)];
-    tape.push(OP, &inputs, output, move |tape, grad, grads| {
+
+    /// Returns the gradients of input and residual, if wanted, and this rank's sums of the output's gradient.
+    fn backward(
+        &self,
+        backend: &dyn ArrayBackend,
+        of: BatchNormBackward<'_>,
+        wants_maps: bool,
+    ) -> Result<(Option<BatchNormMaps>, Array)> {
+        if self.alone && wants_maps {
+            let (maps, sums) = backend.batch_norm_train_backward(of)?;
+            return Ok((Some(maps), sums));
+        }
+        let sums = backend.batch_norm_gradient_sums(of)?;
+        // Fixed statistics need no sums. Otherwise other ranks may want them, even if this one does not.
+        let total = self.training.then(|| backend.duplicate(&sums)).transpose()?;
+        if let Some(total) = &total {
+            self.reduce(total)?;
+        }
+        let maps = wants_maps.then(|| backend.batch_norm_backward(of, total.as_ref())).transpose()?;
+        Ok((maps, sums))
+    }
+
+    /// Sums the numbers over the ranks of synchronised statistics.
+    fn reduce(&self, numbers: &Array) -> Result<()> {
+        let Some(group) = self.sync.as_deref() else { return Ok(()) };
+        group.all_reduce(numbers).map_err(TensorError::hook(OP))
+    }
+}
+
+/// Updates the running statistics by those of a batch.
+fn update_running(backend: &dyn ArrayBackend, statistics: &Array, stats: &BatchNormStats<'_>) -> Result<()> {
+    let (mean, variance) = (&stats.running_mean.array(), &stats.running_var.array());
+    let running = RunningStatistics { momentum: stats.momentum, mean, variance };
+    let [mean, variance] = backend.batch_norm_running(statistics, running)?;
+    stats.running_mean.set_array(mean)?;
+    stats.running_var.set_array(variance)?;
+    stats.num_batches.set_array(backend.count_up(&stats.num_batches.array())?)
+}
+
+/// The arrays of a forward pass that backward reads.
+struct SavedPass {
+    dims: [usize; 3],
+    eps: f64,
+    activation: FusedActivation,
+    input: Array,
+    statistics: Array,
+    output: Option<Array>,
+}
+
+impl SavedPass {
+    fn backward(
+        &self,
+        tape: &Tape,
+        mode: &Mode,
+        [gamma, beta]: &[Saved; 2],
+        grad: &Array,
+        grads: &mut Grads<'_>,
+    ) -> Result<()> {
+        let &Self { dims, eps, activation, .. } = self;
         let grad = grad.contiguous()?;
         let backend = grad.backend(tape.context());
-        let (gamma, beta) = (gamma_saved.array()?.contiguous()?, beta_saved.array()?.contiguous()?);
-        let from = BatchNormBackward {
-            pass: BatchNormPass { dims, x: &input, gamma: &gamma, beta: &beta, eps, activation },
-            statistics: &statistics,
-            output: saved_output.as_ref(),
+        let (gamma, beta) = (&gamma.array()?.contiguous()?, &beta.array()?.contiguous()?);
+        let of = BatchNormBackward {
+            pass: BatchNormPass { dims, x: &self.input, gamma, beta, eps, activation, residual: None },
+            statistics: &self.statistics,
+            output: self.output.as_ref(),
             dy: &grad,
             // Without an activation the residual's gradient is the output's.
             residual: grads.wants(3) && !activation.is_none(),
         };
-        let wants_maps = grads.wants(0) || grads.wants(3);
-        let (maps, sums) = if alone && wants_maps {
-            let (maps, sums) = backend.batch_norm_train_backward(from)?;
-            (Some(maps), sums)
-        } else {
-            let sums = backend.batch_norm_gradient_sums(from)?;
-            // With fixed statistics nothing is summed; else the other ranks may want theirs, wanted here or not.
-            let total = training.then(|| backend.duplicate(&sums)).transpose()?;
-            if let Some(total) = &total {
-                reduce(sync.as_deref(), total)?;
-            }
-            let maps = match wants_maps {
-                true => Some(backend.batch_norm_backward(from, total.as_ref())?),
-                false => None,
-            };
-            (maps, sums)
-        };
+        let (maps, sums) = mode.backward(backend, of, grads.wants(0) || grads.wants(3))?;
         // The parameters' gradients are this rank's share; they are summed over ranks like all others.
         let [dgamma, dbeta] = backend.batch_norm_affine_gradients(&sums, wide(grad.dtype()))?;
         grads.add(1, dgamma)?;
@@ -137,11 +218,5 @@ pub fn batch_norm2d(
             Some(residual) => grads.add(3, residual),
             None => grads.share(3, grad),
         }
-    })
-}
-
-/// Adds the numbers up over ranks, if they are to be.
-fn reduce(group: Option<&dyn ProcessGroup>, numbers: &Array) -> Result<()> {
-    let Some(group) = group else { return Ok(()) };
-    group.all_reduce(numbers).map_err(TensorError::hook(OP))
+    }
 }

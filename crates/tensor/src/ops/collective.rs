@@ -1,11 +1,10 @@
 //! Operations over ranks, with gradients.
 //!
-//! What the gradient of such an operation is depends on what the loss is, and taking the wrong one gives numbers that look
-//! right. There are two cases, and each op serves one of them (n ranks, x_r what rank r gives, y_r what it gets, g_r = ∂L/∂y_r as
-//! rank r has it):
+//! The gradient of such an operation depends on the loss, and a wrong one gives plausible numbers. There are two cases, and each
+//! op serves one (n ranks; x_r is the input of rank r, y_r its output, and g_r = ∂L/∂y_r on rank r).
 //!
-//! **The loss is the sum of the ranks' losses**, L = Σ_r L_r, as in data parallelism, where each rank divides its samples' losses
-//! by the size of the global batch. Every rank's y counts, so gradients come from all:
+//! **The loss is the sum of the ranks' losses**, L = Σ_r L_r, as in data parallelism, where each rank divides its samples'
+//! losses by the size of the global batch. Every rank's y counts, so gradients come from all ranks:
 //!
 //! | op | forward | backward: ∂L/∂x_r |
 //! |---|---|---|
@@ -13,19 +12,20 @@
 //! | [`all_gather`] | y_r = [x_0 … x_(n−1)] | part r of Σ_s g_s |
 //! | [`reduce_scatter`] | y_r = part r of Σ_s x_s | [g_0 … g_(n−1)] |
 //!
-//! **The loss is replicated**: behind a tensor-parallel layer every rank computes the same on the same numbers and comes to the
-//! same L, which counts once. A tensor that is alike on all ranks is one variable:
+//! **The loss is replicated**: after a tensor-parallel layer every rank does the same computation on the same numbers and gets
+//! the same L, which counts once. A tensor that is equal on all ranks is one variable:
 //!
 //! | op | forward | backward: ∂L/∂x_r |
 //! |---|---|---|
-//! | [`copy_to_group`], Megatron's f | y_r = x | Σ_s g_s: ranks compute different parts of what follows |
-//! | [`reduce_from_group`], Megatron's g | y_r = Σ_s x_s | g_r: alike on all ranks, and counted once |
+//! | [`copy_to_group`], Megatron's f | y_r = x | Σ_s g_s: ranks compute different parts afterwards |
+//! | [`reduce_from_group`], Megatron's g | y_r = Σ_s x_s | g_r: equal on all ranks, and counted once |
 //! | [`gather_from_group`] | y_r = [x_0 … x_(n−1)] | part r of g_r |
 //! | [`split_to_group`] | y_r = part r of x | [g_0 … g_(n−1)] |
 //!
-//! [`reduce_scatter`] is right in both cases, as each rank's y is a part of its own. (Shoeybi et al. 2019; Korthikanti et al. 2022.)
+//! [`reduce_scatter`] is right in both cases, because each rank has a different part of y. (Shoeybi et al. 2019; Korthikanti et
+//! al. 2022.)
 //!
-//! Sums are taken in f32 for values of 16 bits, and in f64 for f64; results have the type of the input.
+//! Sums are in f32 for values of 16 bits, and in f64 for f64. Results have the type of the input.
 
 use candle_core::{DType, Shape};
 
@@ -36,10 +36,11 @@ use crate::tape::{Tape, Value};
 use crate::{Context, Result, TensorError};
 use std::sync::Arc;
 
-/// Σ_s x_s on every rank; the loss is the sum of the ranks' losses, so the gradient is the sum of the ranks' gradients.
+/// Computes Σ_s x_s on every rank. The loss is the sum of the ranks' losses, so the gradient is the sum of the ranks'
+/// gradients.
 ///
 /// # Errors
-/// The transport's, which it has too where ranks give different numbers of elements.
+/// The transport's, also if ranks have different numbers of elements.
 pub fn all_reduce(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "all_reduce";
     let output = summed(OP, tape.context(), group.as_ref(), &x.array()?)?;
@@ -49,11 +50,11 @@ pub fn all_reduce(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Resu
     })
 }
 
-/// The ranks' values one after the other along `dim`, where rank r has `lens[r]`; the loss is the sum of the ranks' losses, so the
+/// Concatenates the ranks' values along `dim`; rank r has `lens[r]`. The loss is the sum of the ranks' losses, so the
 /// gradient is this rank's part of the sum of the ranks' gradients.
 ///
 /// # Errors
-/// If `lens` are not one for each rank, this rank's not the size of `x` along `dim`; and the transport's.
+/// If `lens` does not have one length a rank, or this rank's is not the size of `x` along `dim`; and the transport's.
 pub fn all_gather(
     tape: &Tape,
     x: &Value,
@@ -64,7 +65,7 @@ pub fn all_gather(
     all_gather_stored(tape, x, (dim, lens), group, x.dtype()?)
 }
 
-/// [`all_gather`] with a result of another type: f32, so that gradients of values of 16 bits are summed before they are rounded.
+/// As [`all_gather`], with a result of another type. f32 sums gradients of values of 16 bits before they are rounded.
 pub(crate) fn all_gather_stored(
     tape: &Tape,
     x: &Value,
@@ -81,11 +82,11 @@ pub(crate) fn all_gather_stored(
     })
 }
 
-/// This rank's part along `dim` of Σ_s x_s, where rank r gets `lens[r]`; its gradient is the ranks' gradients one after the
-/// other, whichever of the two the loss is.
+/// Returns this rank's part along `dim` of Σ_s x_s; rank r gets `lens[r]`. Its gradient is the concatenation of the
+/// ranks' gradients, for either loss.
 ///
 /// # Errors
-/// If `lens` are not one for each rank or do not add up to the size of `x` along `dim`; and the transport's.
+/// If `lens` does not have one length a rank or does not add up to the size of `x` along `dim`; and the transport's.
 pub fn reduce_scatter(
     tape: &Tape,
     x: &Value,
@@ -102,8 +103,8 @@ pub fn reduce_scatter(
     })
 }
 
-/// Megatron's f: what is alike on all ranks goes into computations that are not, such as the columns of a weight. The gradient is
-/// the sum of the ranks' gradients; the loss is replicated.
+/// Megatron's f: passes a replicated value to a computation that is split over ranks, such as the columns of a
+/// weight. The gradient is the sum of the ranks' gradients; the loss is replicated.
 ///
 /// # Errors
 /// In backward the transport's.
@@ -116,8 +117,8 @@ pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> R
     })
 }
 
-/// Megatron's g: Σ_s x_s on every rank, for what follows to be alike on all of them. The gradient is the own one, unchanged; the
-/// loss is replicated.
+/// Megatron's g: returns Σ_s x_s on every rank, for a replicated computation. The gradient is the rank's own,
+/// unchanged; the loss is replicated.
 ///
 /// # Errors
 /// The transport's.
@@ -127,8 +128,8 @@ pub fn reduce_from_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) 
     tape.push(OP, &[x], output, |_, grad, grads| grads.share(0, grad.clone()))
 }
 
-/// The ranks' values one after the other along `dim`, where rank r has `lens[r]`, for what follows to be alike on all ranks. The
-/// gradient is this rank's part of its own gradient; the loss is replicated.
+/// Concatenates the ranks' values along `dim`, for a replicated computation; rank r has `lens[r]`. The gradient is
+/// this rank's part of its own gradient; the loss is replicated.
 ///
 /// # Errors
 /// As [`all_gather`].
@@ -148,8 +149,8 @@ pub fn gather_from_group(
     })
 }
 
-/// This rank's part along `dim` of what is alike on all ranks, where rank r gets `lens[r]`. The gradient is the ranks' gradients one
-/// after the other; the loss is replicated.
+/// Returns this rank's part along `dim` of a replicated value; rank r gets `lens[r]`. The gradient is the
+/// concatenation of the ranks' gradients; the loss is replicated.
 ///
 /// # Errors
 /// As [`reduce_scatter`].
@@ -169,7 +170,7 @@ pub fn split_to_group(
     })
 }
 
-/// The elements in the type that sums are taken in, in memory that nobody else holds.
+/// Copies the elements to memory of their own, in the type of sums.
 fn fresh(context: &Context, x: &Array) -> Result<Array> {
     let backend = x.backend(context);
     let fresh = backend.unwritten(x.shape(), wide(x.dtype()))?;
@@ -183,11 +184,11 @@ fn summed(op: &'static str, context: &Context, group: &dyn ProcessGroup, x: &Arr
     x.backend(context).cast(&sum, x.dtype())
 }
 
-/// How a tensor is spread over the ranks of a group along one dimension.
+/// The split of a tensor over the ranks of a group along one dimension.
 struct Spread {
     op: &'static str,
     dim: usize,
-    /// Where this rank's part begins.
+    /// The start of this rank's part.
     start: usize,
     /// By rank.
     lens: Vec<usize>,
@@ -213,7 +214,7 @@ impl Spread {
         Ok(Self { op, dim, start: lens[..rank].iter().sum(), lens: lens.to_vec(), rank })
     }
 
-    /// For this rank's part of shape `dims`.
+    /// Makes the split from this rank's part of shape `dims`.
     fn of_part(
         op: &'static str,
         group: &dyn ProcessGroup,
@@ -232,7 +233,7 @@ impl Spread {
         }
     }
 
-    /// For the whole, of shape `dims`.
+    /// Makes the split of a whole of shape `dims`.
     fn of_whole(
         op: &'static str,
         group: &dyn ProcessGroup,
@@ -251,14 +252,14 @@ impl Spread {
         }
     }
 
-    /// The dimension in front, so that a rank's part is one range of elements; or back in its place.
+    /// Moves the dimension to the front, so that a rank's part is contiguous; or back.
     fn in_front(&self, context: &Context, x: &Array) -> Result<Array> {
         let mut dims: Vec<usize> = (0..x.rank()).collect();
         dims.swap(0, self.dim);
         x.backend(context).permute(x, &dims)
     }
 
-    /// By rank, how many elements its part has.
+    /// Returns the number of elements of each rank's part.
     fn elements(&self, front: &[usize]) -> Vec<usize> {
         let row: usize = front[1..].iter().product();
         self.lens.iter().map(|len| len * row).collect()
@@ -268,7 +269,7 @@ impl Spread {
         whole.backend(context).narrow(whole, self.dim, self.start, self.lens[self.rank])
     }
 
-    /// The parts of all ranks, of which `part` is this one's.
+    /// Gathers the parts of all ranks; `part` is this rank's.
     fn gathered(
         &self,
         context: &Context,
@@ -291,7 +292,7 @@ impl Spread {
         backend.cast(&self.in_front(context, &whole.reshape(dims)?)?, dtype)
     }
 
-    /// This rank's part of the sum of what the ranks have.
+    /// Returns this rank's part of the sum over ranks.
     fn scattered(&self, context: &Context, group: &dyn ProcessGroup, whole: &Array) -> Result<Array> {
         let backend = whole.backend(context);
         let sum = fresh(context, &self.in_front(context, whole)?)?;

@@ -1,6 +1,6 @@
 //! Two-dimensional convolution.
 
-use crate::backend::{Array, ArrayBackend, Conv2dShape, ConvBackward};
+use crate::backend::{Array, ArrayBackend, Conv2dShape, ConvBackward, ConvForward};
 use crate::storage::wide;
 use crate::tape::{Grads, Saved, Tape, Value};
 use crate::{Result, TensorError};
@@ -14,7 +14,7 @@ pub struct Conv2dOptions {
     pub padding: [usize; 2],
     /// Step between the taps of a window.
     pub dilation: [usize; 2],
-    /// Channels are split into this many independent convolutions.
+    /// Number of groups of channels, each an independent convolution.
     pub groups: usize,
 }
 
@@ -25,23 +25,23 @@ impl Default for Conv2dOptions {
 }
 
 impl Conv2dOptions {
-    /// Square stride and padding, no dilation, one group.
+    /// Makes options with square stride and padding, no dilation, and one group.
     pub fn new(stride: usize, padding: usize) -> Self {
         Self { stride: [stride; 2], padding: [padding; 2], dilation: [1; 2], groups: 1 }
     }
 
-    /// These options with the channels in `groups` groups.
+    /// Splits the channels into `groups` groups.
     #[must_use]
     pub fn groups(self, groups: usize) -> Self {
         Self { groups, ..self }
     }
 }
 
-/// The convolution (cross-correlation) of `x` [N, C, H, W] with `weight` [O, C/groups, KH, KW], plus `bias` `[O]`;
-/// the result is [N, O, H', W'] with H' = (H + 2·padding − dilation·(KH − 1) − 1)/stride + 1, rounded down.
+/// Convolves (cross-correlates) `x` [N, C, H, W] with `weight` [O, C/groups, KH, KW] and adds `bias` `[O]`. The
+/// result is [N, O, H', W'] with H' = (H + 2·padding − dilation·(KH − 1) − 1)/stride + 1, rounded down.
 ///
 /// # Errors
-/// If the shapes do not go together or a window does not fit.
+/// If the shapes do not match or a window does not fit.
 pub fn conv2d(
     tape: &Tape,
     x: &Value,
@@ -82,25 +82,27 @@ pub fn conv2d(
     shape.validate()?;
     let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
     let b_t = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
-    let output =
-        x_t.backend(tape.context()).conv2d(&shape, &x_t, &w_t, b_t.as_ref(), tape.session().precision)?;
+    let precision = tape.session().precision;
+    let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision };
+    let output = x_t.backend(tape.context()).conv2d(of)?;
     let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
     let none = Value::absent()?;
     tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
-        run_backward(tape, grad, grads, (&x_saved, &w_saved), (&w_dims, out_channels), |backend, wanted| {
-            backend.conv2d_backward(&shape, wanted)
+        let sizes = (&shape, &*w_dims, out_channels);
+        run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
+            backend.conv2d_backward(of)
         })
     })
 }
 
-/// Collects what the backward of a convolution needs, runs it, and hands its gradients in.
-pub(super) fn run_backward(
+/// Collects the inputs of a convolution's backward, runs it, and adds its gradients.
+pub(super) fn run_backward<S>(
     tape: &Tape,
     grad: &Array,
     grads: &mut Grads<'_>,
     (x, w): (&Saved, &Saved),
-    (w_dims, out_channels): (&[usize], usize),
-    run: impl FnOnce(&dyn ArrayBackend, ConvBackward<'_>) -> Result<Option<Array>>,
+    (shape, w_dims, out_channels): (&S, &[usize], usize),
+    run: impl FnOnce(&dyn ArrayBackend, ConvBackward<'_, S>) -> Result<Option<Array>>,
 ) -> Result<()> {
     let dy = grad.contiguous()?;
     let backend = dy.backend(tape.context());
@@ -109,10 +111,8 @@ pub(super) fn run_backward(
     let w = if grads.wants(0) { Some(w.array()?.contiguous()?) } else { None };
     let precision = tape.session().precision;
     let dx = grads.write(backend, [(1, w_dims), (2, &[out_channels])], dtype, |[weight, bias]| {
-        run(
-            backend,
-            ConvBackward { dy: &dy, weight: x.as_ref().zip(weight), bias, input: w.as_ref(), precision },
-        )
+        let (weight, input) = (x.as_ref().zip(weight), w.as_ref());
+        run(backend, ConvBackward { shape, dy: &dy, weight, bias, input, precision })
     })?;
     match dx {
         Some(dx) => grads.add(0, dx),

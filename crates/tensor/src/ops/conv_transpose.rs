@@ -2,16 +2,16 @@
 
 use super::Conv2dOptions;
 use super::conv::run_backward;
-use crate::backend::ConvTranspose2dShape;
+use crate::backend::{ConvForward, ConvTranspose2dShape};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// The transposed convolution of `x` [N, C, H, W] with `weight` [C, O/groups, KH, KW], plus `bias` `[O]`, as in
-/// `torch.nn.functional.conv_transpose2d`; the result is [N, O, H', W'] with
-/// H' = (H − 1)·stride − 2·padding + dilation·(KH − 1) + output_padding + 1.
+/// Computes the transposed convolution of `x` [N, C, H, W] with `weight` [C, O/groups, KH, KW] and adds `bias` `[O]`,
+/// as `torch.nn.functional.conv_transpose2d`. The result is [N, O, H', W'] with H' = (H − 1)·stride − 2·padding +
+/// dilation·(KH − 1) + output_padding + 1.
 ///
 /// # Errors
-/// If the shapes do not go together.
+/// If the shapes do not match.
 pub fn conv_transpose2d(
     tape: &Tape,
     x: &Value,
@@ -56,12 +56,14 @@ pub fn conv_transpose2d(
     let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
     let b_t = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
     let precision = tape.session().precision;
-    let output = x_t.backend(tape.context()).conv_transpose2d(&shape, &x_t, &w_t, b_t.as_ref(), precision)?;
+    let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision };
+    let output = x_t.backend(tape.context()).conv_transpose2d(of)?;
     let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
     let none = Value::absent()?;
     tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
-        run_backward(tape, grad, grads, (&x_saved, &w_saved), (&w_dims, out_channels), |backend, wanted| {
-            backend.conv_transpose2d_backward(&shape, wanted)
+        let sizes = (&shape, &*w_dims, out_channels);
+        run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
+            backend.conv_transpose2d_backward(of)
         })
     })
 }

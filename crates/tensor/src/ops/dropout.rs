@@ -1,20 +1,20 @@
 //! Randomness in the forward pass: dropout and Gaussian noise, drawn by sample of the *global* batch.
 //!
-//! Sample i of the global batch gets the same mask and noise whatever rank holds it, so that several ranks
-//! compute what one rank would.
+//! Sample i of the global batch gets the same mask and noise on any rank. So several ranks compute the same as one.
 
 use candle_core::{DType, Shape};
 
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// Where the stream of random numbers stands at this rank's first sample, for a tensor whose first dimension is its samples.
+/// Returns the position in the random stream of this rank's first sample, for a tensor whose first dimension is the
+/// batch.
 fn start(tape: &Tape, shape: &Shape) -> usize {
     tape.session().sample_offset * shape.dims().iter().skip(1).product::<usize>()
 }
 
-/// In training, sets each element to zero with probability `p` and divides the others by 1 − p
-/// (Srivastava et al. 2014); in evaluation, the identity. The first dimension is the batch.
+/// In training, sets each element to zero with probability `p` and divides the others by 1 − p (Srivastava et al.
+/// 2014). In evaluation, returns the input. The first dimension is the batch.
 ///
 /// # Errors
 /// If `p` is not in [0, 1).
@@ -39,7 +39,7 @@ pub fn dropout(tape: &Tape, x: &Value, p: f64) -> Result<Value> {
     })
 }
 
-/// Standard normal noise of a shape whose first dimension is the batch. No gradient flows to it.
+/// Draws standard normal noise of a shape whose first dimension is the batch. No gradient flows to it.
 ///
 /// # Errors
 /// If the element type is not supported.

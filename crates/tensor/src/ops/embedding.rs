@@ -1,12 +1,12 @@
-//! Looking rows up: token embeddings, and the position that a sequence is read at.
+//! Embedding lookups, and the selection of positions.
 
 use super::Indices;
 use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// Rows of a table: `table` is [V, C], `ids` any shape of u32 below V; the result is [..ids, C], stored as
-/// the tape's precision stores activations.
+/// Looks up rows of a table: `table` is [V, C], `ids` any shape of u32 below V. The result is [..ids, C], of the type
+/// of the tape's activations.
 ///
 /// # Errors
 /// If an id is out of range, named with its position, where the back end can tell.
@@ -29,7 +29,8 @@ pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) ->
     })
 }
 
-/// One position of each sequence: `x` is [N, T, C], `positions` one index below T a row; the result is [N, C].
+/// Selects one position of each sequence: `x` is [N, T, C], `positions` has one index below T a row. The result is
+/// [N, C].
 ///
 /// # Errors
 /// If a position is out of range or their number is not N.

@@ -1,9 +1,10 @@
-//! Constants beside a value.
+//! Constants like a value.
 
 use crate::Result;
 use crate::tape::{Tape, Value};
 
-/// A constant of the shape, the element type and the place of `like`, whose elements are all `number`: the target of a loss.
+/// Makes a constant with the shape, the element type and the device of `like`, filled with `number`: the target of a
+/// loss.
 ///
 /// # Errors
 /// If memory cannot be allocated.

@@ -1,13 +1,13 @@
-//! Indices that ops take: labels, token ids, positions.
+//! Indices as arguments of ops: labels, token ids, positions.
 
 use candle_core::{DType, Tensor};
 
 use crate::backend::{Array, ArrayBackend};
 use crate::{Result, TensorError};
 
-/// Labels or ids: numbers of the host, which are copied to where the op computes, or an array that is there already.
+/// Labels or ids: numbers of the host, which are copied to the op's device, or an array that is there already.
 ///
-/// Made by `into()` from slices and vectors of u32, from tensors, and from arrays.
+/// `into()` makes them from slices and vectors of u32, from tensors, and from arrays.
 #[derive(Debug, Clone)]
 pub struct Indices<'a>(Source<'a>);
 
@@ -18,7 +18,7 @@ enum Source<'a> {
 }
 
 impl Indices<'_> {
-    /// How many there are.
+    /// The number of indices.
     pub fn len(&self) -> usize {
         match &self.0 {
             Source::Slice(slice) => slice.len(),
@@ -26,7 +26,7 @@ impl Indices<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// True if there are no indices.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -39,10 +39,10 @@ impl Indices<'_> {
         }
     }
 
-    /// The array of u32 that `backend` computes with.
+    /// Returns an array of u32 for `backend`.
     ///
     /// # Errors
-    /// If they are no u32 and cannot be converted.
+    /// If they cannot be converted to u32.
     pub(crate) fn on(&self, op: &'static str, backend: &dyn ArrayBackend) -> Result<Array> {
         match &self.0 {
             Source::Slice(slice) => {

@@ -2,12 +2,12 @@
 
 use candle_core::{DType, Shape};
 
-use crate::backend::{Array, Factor};
+use crate::backend::{Array, Factor, LinearProduct, LinearWeightGrad, MatrixProduct};
 use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// Refuses operands that are computed with in different types.
+/// Checks that the arithmetic of both operands has the same type.
 fn same_type(op: &'static str, a: &Array, b: &Array) -> Result<()> {
     if wide(a.dtype()) == wide(b.dtype()) {
         return Ok(());
@@ -15,15 +15,16 @@ fn same_type(op: &'static str, a: &Array, b: &Array) -> Result<()> {
     Err(TensorError::shape(op, format!("element types {:?} and {:?}", a.dtype(), b.dtype())))
 }
 
-/// x·Wᵀ + b: `x` is [.., I], `weight` [O, I], `bias` `[O]`; the result is [.., O], as in `torch.nn.functional.linear`.
+/// Computes x·Wᵀ + b: `x` is [.., I], `weight` [O, I], `bias` `[O]`, and the result [.., O], as
+/// `torch.nn.functional.linear`.
 ///
 /// # Errors
-/// If the shapes do not go together.
+/// If the shapes do not match.
 pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> Result<Value> {
     linear_stored(tape, x, weight, bias, tape.session().precision.product(x.dtype()?))
 }
 
-/// [`linear`] with a result of another type: f32 for what a loss takes at once.
+/// As [`linear`], with a result of another type: f32 for the input of a loss.
 pub(crate) fn linear_stored(
     tape: &Tape,
     x: &Value,
@@ -54,8 +55,10 @@ pub(crate) fn linear_stored(
         let (x, w) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
         same_type(OP, &x, &w)?;
         let bias = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
-        let precision = tape.session().precision;
-        x.backend(tape.context()).linear(sizes, &x, &w, bias.as_ref(), &shape.into(), precision, dtype)?
+        let (precision, shape) = (tape.session().precision, &shape.into());
+        let (x, weight, bias) = (&x, &w, bias.as_ref());
+        let of = LinearProduct { sizes, x, weight, bias, shape, precision, dtype };
+        x.backend(tape.context()).linear(of)?
     };
     let (x_saved, w_saved) = (x.save(), weight.save());
     let none = Value::absent()?;
@@ -66,12 +69,14 @@ pub(crate) fn linear_stored(
         if grads.wants(0) {
             let w = w_saved.array()?.contiguous()?;
             same_type(OP, &grad, &w)?;
-            let (dy, w) = (Factor::plain(&grad), Factor::plain(&w));
-            grads.add(0, backend.matmul([1, rows, inputs, outputs], dy, w, &x_shape, precision, dtype)?)?;
+            let (sizes, a, b) = ([1, rows, inputs, outputs], Factor::plain(&grad), Factor::plain(&w));
+            let of = MatrixProduct { sizes, a, b, shape: &x_shape, precision, dtype };
+            grads.add(0, backend.matmul(of)?)?;
         }
         grads.write(backend, [(1, &[outputs, inputs])], dtype, |[to]| match to {
             Some(to) => {
-                backend.linear_backward_weight(sizes, &grad, &x_saved.array()?.contiguous()?, precision, to)
+                let x = &x_saved.array()?.contiguous()?;
+                backend.linear_backward_weight(LinearWeightGrad { sizes, dy: &grad, x, precision }, to)
             }
             None => Ok(()),
         })?;
@@ -82,10 +87,10 @@ pub(crate) fn linear_stored(
     })
 }
 
-/// The batched matrix product of [.., M, K] and [.., K, N] with equal leading dimensions.
+/// Multiplies batches of matrices, [.., M, K] and [.., K, N] with equal leading dimensions.
 ///
 /// # Errors
-/// If the shapes do not go together.
+/// If the shapes do not match.
 pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     const OP: &str = "matmul";
     let (a_dims, b_dims) = (a.dims(), b.dims());
@@ -107,9 +112,10 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
         let (a, b) = (a.array()?.contiguous()?, b.array()?.contiguous()?);
         same_type(OP, &a, &b)?;
         let precision = tape.session().precision;
-        let (dtype, shape) = (precision.product(a.dtype()), Shape::from(shape));
-        let (left, right) = (Factor::plain(&a), Factor::plain(&b));
-        a.backend(tape.context()).matmul([batch, m, n, k], left, right, &shape, precision, dtype)?
+        let (dtype, shape) = (precision.product(a.dtype()), &Shape::from(shape));
+        let (sizes, backend) = ([batch, m, n, k], a.backend(tape.context()));
+        let (a, b) = (Factor::plain(&a), Factor::plain(&b));
+        backend.matmul(MatrixProduct { sizes, a, b, shape, precision, dtype })?
     };
     let (a_saved, b_saved) = (a.save(), b.save());
     tape.push(OP, &[a, b], output, move |tape, grad, grads| {
@@ -118,13 +124,15 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
         let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
         if grads.wants(0) {
             let b = b_saved.array()?.contiguous()?;
-            let (dy, b) = (Factor::plain(&grad), Factor::transposed(&b));
-            grads.add(0, backend.matmul([batch, m, k, n], dy, b, &a_shape, precision, dtype)?)?;
+            let (sizes, a, b) = ([batch, m, k, n], Factor::plain(&grad), Factor::transposed(&b));
+            let of = MatrixProduct { sizes, a, b, shape: &a_shape, precision, dtype };
+            grads.add(0, backend.matmul(of)?)?;
         }
         if grads.wants(1) {
             let a = a_saved.array()?.contiguous()?;
-            let (a, dy) = (Factor::transposed(&a), Factor::plain(&grad));
-            grads.add(1, backend.matmul([batch, k, n, m], a, dy, &b_shape, precision, dtype)?)?;
+            let (sizes, a, b) = ([batch, k, n, m], Factor::transposed(&a), Factor::plain(&grad));
+            let of = MatrixProduct { sizes, a, b, shape: &b_shape, precision, dtype };
+            grads.add(1, backend.matmul(of)?)?;
         }
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! Differentiable operations: each runs forward and records its own backward.
 //!
-//! All are functions of the tape and values, in the manner of `torch.nn.functional`. Shapes are written with
-//! N for the batch, C for channels, H and W for height and width, T for positions in a sequence.
+//! All are functions of the tape and values, as in `torch.nn.functional`. In shapes, N is the batch, C channels, H
+//! and W height and width, and T positions in a sequence.
 
 mod activation;
 mod arithmetic;
@@ -25,7 +25,7 @@ pub use activation::{
 };
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
 pub use attention::{attention, softmax};
-pub use batch_norm::{BatchNormStats, FusedActivation, batch_norm2d};
+pub use batch_norm::{BatchNormAffine, BatchNormStats, FusedActivation, batch_norm2d};
 pub(crate) use collective::all_gather_stored;
 pub use collective::{
     all_gather, all_reduce, copy_to_group, gather_from_group, reduce_from_group, reduce_scatter,

@@ -1,6 +1,6 @@
 //! Layer and group normalisation, and unit length.
 
-use crate::backend::{NormBackward, NormGrads};
+use crate::backend::{GroupShape, NormBackward, NormGrads, NormPass};
 use crate::tape::{Grads, Tape, Value};
 use crate::{Result, TensorError};
 
@@ -14,17 +14,18 @@ pub(super) fn check_affine(op: &'static str, channels: usize, gamma: &Value, bet
     Err(TensorError::shape(op, problem))
 }
 
-/// Layer normalisation over the last dimension (Ba et al. 2016); `gamma` and `beta` are `[C]`.
+/// Normalises the last dimension (layer norm, Ba et al. 2016); `gamma` and `beta` are `[C]`.
 ///
 /// # Errors
-/// If the shapes do not go together.
+/// If the shapes do not match.
 pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64) -> Result<Value> {
     const OP: &str = "layer_norm";
     let width = x.dims().last().copied().unwrap_or(0);
     check_affine(OP, width, gamma, beta)?;
     let input = x.array()?.contiguous()?;
     let (gamma_t, beta_t) = (gamma.array()?.contiguous()?, beta.array()?.contiguous()?);
-    let normed = input.backend(tape.context()).layer_norm(&input, &gamma_t, &beta_t, eps)?;
+    let of = NormPass { x: &input, gamma: &gamma_t, beta: &beta_t, eps };
+    let normed = input.backend(tape.context()).layer_norm(of)?;
     let gamma_saved = gamma.save();
     let (mean, inv_std) = (normed.mean, normed.inv_std);
     tape.push(OP, &[x, gamma, beta], normed.output, move |tape, grad, grads| {
@@ -40,10 +41,10 @@ fn hand_in(grads: &mut Grads<'_>, computed: NormGrads) -> Result<()> {
     grads.add(2, computed.dbeta)
 }
 
-/// Group normalisation of [N, C, ..] over `groups` groups of channels (Wu & He 2018); `gamma` and `beta` are `[C]`.
+/// Normalises [N, C, ..] over `groups` groups of channels (Wu & He 2018); `gamma` and `beta` are `[C]`.
 ///
 /// # Errors
-/// If the shapes do not go together or the groups do not divide the channels.
+/// If the shapes do not match or the groups do not divide the channels.
 pub fn group_norm(
     tape: &Tape,
     x: &Value,
@@ -62,20 +63,21 @@ pub fn group_norm(
         return Err(TensorError::shape(OP, problem));
     }
     check_affine(OP, channels, gamma, beta)?;
-    let dims = [batch, channels, rest.iter().product()];
+    let shape = GroupShape { dims: [batch, channels, rest.iter().product()], groups };
     let input = x.array()?.contiguous()?;
     let (gamma_t, beta_t) = (gamma.array()?.contiguous()?, beta.array()?.contiguous()?);
-    let normed = input.backend(tape.context()).group_norm(dims, groups, &input, &gamma_t, &beta_t, eps)?;
+    let of = NormPass { x: &input, gamma: &gamma_t, beta: &beta_t, eps };
+    let normed = input.backend(tape.context()).group_norm(shape, of)?;
     let gamma_saved = gamma.save();
     let (mean, inv_std) = (normed.mean, normed.inv_std);
     tape.push(OP, &[x, gamma, beta], normed.output, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
-        hand_in(grads, dy.backend(tape.context()).group_norm_backward(dims, groups, from)?)
+        hand_in(grads, dy.backend(tape.context()).group_norm_backward(shape, from)?)
     })
 }
 
-/// Every row (last dimension) divided by its Euclidean length; a row of zeros stays zero.
+/// Divides every row (last dimension) by its Euclidean length; a row of zeros stays zero.
 ///
 /// # Errors
 /// If memory cannot be allocated.

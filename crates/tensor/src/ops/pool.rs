@@ -1,4 +1,4 @@
-//! Pooling and nearest up-sampling, with true gradients at any kernel, stride, padding and size.
+//! Pooling and nearest-neighbour up-sampling, with exact gradients at any kernel, stride, padding and size.
 
 use crate::backend::Pool2dShape;
 use crate::tape::{Tape, Value};
@@ -16,7 +16,7 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// A square window.
+    /// Makes a square window.
     pub fn new(kernel: usize, stride: usize, padding: usize) -> Self {
         Self { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2] }
     }
@@ -32,7 +32,7 @@ fn pool_shape(op: &'static str, x: &Value, options: PoolOptions) -> Result<Pool2
     Ok(shape)
 }
 
-/// The largest element of every window of [N, C, H, W]; the border counts as −∞.
+/// Returns the largest element of every window of [N, C, H, W]; the border counts as −∞.
 ///
 /// # Errors
 /// If a window does not fit.
@@ -47,7 +47,7 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
     })
 }
 
-/// The mean of every window of [N, C, H, W]. With `count_include_pad` the border counts as zeros (PyTorch's
+/// Returns the mean of every window of [N, C, H, W]. With `count_include_pad` the border counts as zeros (PyTorch's
 /// default), else it does not count.
 ///
 /// # Errors
@@ -63,7 +63,7 @@ pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pa
     })
 }
 
-/// The mean over height and width: [N, C, H, W] gives [N, C].
+/// Averages over height and width: [N, C, H, W] to [N, C].
 ///
 /// # Errors
 /// If `x` is not four-dimensional or has no elements.
@@ -79,7 +79,7 @@ pub fn global_avg_pool2d(tape: &Tape, x: &Value) -> Result<Value> {
     super::reshape(tape, &pooled, (batch, channels))
 }
 
-/// Each pixel repeated `factor` times in both directions: [N, C, H, W] gives [N, C, H·factor, W·factor].
+/// Repeats each pixel `factor` times in both directions: [N, C, H, W] to [N, C, H·factor, W·factor].
 ///
 /// # Errors
 /// If `x` is not four-dimensional.

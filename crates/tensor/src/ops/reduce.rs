@@ -1,9 +1,9 @@
-//! Sums and means, in f32 also over elements of 16 bits.
+//! Sums and means, in f32 for elements of 16 bits.
 
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// The sum of all elements, as a scalar; f32 for elements of 16 bits.
+/// Sums all elements to a scalar; f32 for elements of 16 bits.
 ///
 /// # Errors
 /// If memory cannot be allocated.
@@ -11,7 +11,7 @@ pub fn sum(tape: &Tape, x: &Value) -> Result<Value> {
     scaled_sum(tape, x, 1.0)
 }
 
-/// The mean of all elements, as a scalar; f32 for elements of 16 bits.
+/// Averages all elements to a scalar; f32 for elements of 16 bits.
 ///
 /// # Errors
 /// If there are no elements.
@@ -33,7 +33,7 @@ fn scaled_sum(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
     })
 }
 
-/// The sum over one dimension, which disappears.
+/// Sums over one dimension and removes it.
 ///
 /// # Errors
 /// If the dimension is out of range.
@@ -48,7 +48,7 @@ pub fn sum_over(tape: &Tape, x: &Value, dim: usize) -> Result<Value> {
         let mut kept = shape.dims().to_vec();
         kept[dim] = 1;
         let repeated = grad.backend(tape.context()).broadcast_as(&grad.reshape(kept)?, &shape)?;
-        // One element is not repeated: that is the output's gradient itself.
+        // A dimension of size one needs no copy: the gradient is the output's.
         if shape.dims()[dim] == 1 { grads.share(0, repeated) } else { grads.add(0, repeated) }
     })
 }

@@ -5,7 +5,7 @@ use candle_core::Shape;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
-/// The elements in row-major order under another shape.
+/// Views the elements in row-major order under another shape.
 ///
 /// # Errors
 /// If the numbers of elements differ.
@@ -20,7 +20,7 @@ pub fn reshape(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value>
     tape.push("reshape", &[x], output, move |_, grad, grads| grads.share(0, grad.reshape(before)?))
 }
 
-/// The dimensions in another order.
+/// Permutes the dimensions.
 ///
 /// # Errors
 /// If `dims` is not a permutation of the dimensions.
@@ -41,7 +41,7 @@ pub fn permute(tape: &Tape, x: &Value, dims: &[usize]) -> Result<Value> {
     })
 }
 
-/// Two dimensions swapped.
+/// Swaps two dimensions.
 ///
 /// # Errors
 /// If a dimension is out of range.
@@ -56,7 +56,7 @@ pub fn transpose(tape: &Tape, x: &Value, dim1: usize, dim2: usize) -> Result<Val
     permute(tape, x, &dims)
 }
 
-/// Elements `start..start + len` of one dimension.
+/// Returns elements `start..start + len` of one dimension.
 ///
 /// # Errors
 /// If the range is out of bounds.
@@ -70,12 +70,12 @@ pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> R
     let output = x_t.backend(tape.context()).narrow(&x_t, dim, start, len)?;
     tape.push("narrow", &[x], output, move |tape, grad, grads| {
         let padded = grad.backend(tape.context()).pad_with_zeros(grad, dim, start, size - start - len)?;
-        // The whole is not padded: that is the output's gradient itself.
+        // The full range needs no padding: the gradient is the output's.
         if len == size { grads.share(0, padded) } else { grads.add(0, padded) }
     })
 }
 
-/// With `before` zeros in front of dimension `dim` and `after` behind it.
+/// Pads dimension `dim` with `before` zeros in front and `after` behind.
 ///
 /// # Errors
 /// If the dimension is out of range.
@@ -93,7 +93,7 @@ pub fn pad_with_zeros(tape: &Tape, x: &Value, dim: usize, before: usize, after: 
     })
 }
 
-/// Several values one after the other along `dim`.
+/// Concatenates values along `dim`.
 ///
 /// # Errors
 /// If the other dimensions differ, or there are no values.
@@ -116,7 +116,7 @@ pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
     })
 }
 
-/// The value repeated to a larger shape, by PyTorch's rules.
+/// Broadcasts the value to a larger shape, by PyTorch's rules.
 ///
 /// # Errors
 /// If it does not broadcast to that shape.

@@ -3,13 +3,13 @@
 use candle_core::Tensor;
 
 use super::offload::{Owned, each_owned};
-use super::{FlatState, Optimizer, StateAt};
-use crate::backend::{AdamOptions, ScaledStep};
-use crate::store::{FlatParam, FlatStorage};
+use super::{Optimizer, OptimizerState, StateLocation};
+use crate::backend::{AdamOptions, ParamUpdate, ScaledStep};
+use crate::store::{FlatStorage, ParamBucket};
 use crate::{Context, Result};
 
-/// Adam (Kingma & Ba 2015) with weight decay added to the gradient as in `torch.optim.Adam`, or taken off the
-/// weights as in `torch.optim.AdamW` (Loshchilov & Hutter 2019).
+/// Adam (Kingma & Ba 2015) with weight decay added to the gradient as in `torch.optim.Adam`, or decoupled as in
+/// `torch.optim.AdamW` (Loshchilov & Hutter 2019).
 #[derive(Debug)]
 pub struct Adam {
     betas: (f64, f64),
@@ -17,14 +17,14 @@ pub struct Adam {
     weight_decay: f64,
     decoupled: bool,
     steps: u64,
-    /// Of these, those that have changed nothing.
+    /// The number of skipped steps among these.
     left_out: u64,
-    first: FlatState,
-    second: FlatState,
+    first: OptimizerState,
+    second: OptimizerState,
 }
 
 impl Adam {
-    /// Adam.
+    /// Makes Adam.
     pub fn new(betas: (f64, f64), eps: f64, weight_decay: f64) -> Self {
         Self {
             betas,
@@ -33,19 +33,19 @@ impl Adam {
             decoupled: false,
             steps: 0,
             left_out: 0,
-            first: FlatState::new("exp_avg"),
-            second: FlatState::new("exp_avg_sq"),
+            first: OptimizerState::new("exp_avg"),
+            second: OptimizerState::new("exp_avg_sq"),
         }
     }
 
-    /// AdamW.
+    /// Makes AdamW.
     pub fn decoupled(betas: (f64, f64), eps: f64, weight_decay: f64) -> Self {
         Self { decoupled: true, ..Self::new(betas, eps, weight_decay) }
     }
 
-    /// With its state there.
+    /// Sets the location of the state.
     #[must_use]
-    pub fn with_state_at(mut self, at: StateAt) -> Self {
+    pub fn with_state_location(mut self, at: StateLocation) -> Self {
         (self.first, self.second) = (self.first.kept_at(at.clone()), self.second.kept_at(at));
         self
     }
@@ -54,7 +54,7 @@ impl Adam {
 impl Optimizer for Adam {
     fn scaled_step(
         &mut self,
-        params: &[FlatParam],
+        params: &[ParamBucket],
         lr: f64,
         scaled: Option<&ScaledStep>,
         context: &Context,
@@ -76,7 +76,8 @@ impl Optimizer for Adam {
                 let (weights, grads) = (part(values)?, part(grads)?);
                 let (first, second) = (part(&states[0])?, part(&states[1])?);
                 let moments = [first.array(), second.array()];
-                backend.adam_step(options(decay), weights.array(), grads.array(), moments, scaled)?;
+                let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled };
+                backend.adam_step(options(decay), of, moments)?;
             }
             Ok(())
         })
@@ -86,18 +87,18 @@ impl Optimizer for Adam {
         self.left_out = steps;
     }
 
-    fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
+    fn reserve(&mut self, params: &[ParamBucket]) -> Result<()> {
         self.first.reserve(params)?;
         self.second.reserve(params)
     }
 
-    fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
+    fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)> {
         let mut all = self.first.named(params)?;
         all.extend(self.second.named(params)?);
         Ok((self.steps - self.left_out, all))
     }
 
-    fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
+    fn load_state(&mut self, params: &[ParamBucket], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         (self.steps, self.left_out) = (steps, 0);
         self.first.load(params, tensors)?;
         self.second.load(params, tensors).map(drop)

@@ -4,38 +4,38 @@ use candle_core::{DType, Shape};
 use phalanx_kernels::ExactSquares;
 
 use super::owned;
-use crate::backend::{Array, Place};
-use crate::store::FlatParam;
+use crate::backend::{Array, ComputeDevice};
+use crate::store::ParamBucket;
 use crate::{Context, Result};
 
-/// The sum of squares over the gradients of owned elements, in f64 and a fixed order: a scalar where the gradients lie, on the host
-/// if some lie there. Ranks that own shards add theirs up.
+/// Returns the sum of squares of the gradients of owned elements, in f64 and a fixed order: a scalar on their device,
+/// or on the host if some are there. Ranks with shards add theirs up.
 ///
 /// # Errors
 /// The back end's.
-pub fn grad_sum_of_squares(params: &[FlatParam], context: &Context) -> Result<Array> {
+pub fn grad_sum_of_squares(params: &[ParamBucket], context: &Context) -> Result<Array> {
     total(params, (().into(), context), |grads| grads.backend(context).sum_of_squares(grads))
 }
 
-/// The sum of squares over the gradients of owned elements, exactly, so that it does not depend on which rank owns which of them: its
-/// digits, where [`grad_sum_of_squares`] has the sum. Ranks that own shards add theirs up, and
-/// [`exact_squares_value`](crate::backend::Updates::exact_squares_value) says what they mean.
+/// Returns the exact sum of squares of the gradients of owned elements as digits, so that it does not depend on the
+/// sharding. Its device is that of [`grad_sum_of_squares`]. Ranks with shards add the digits up, and
+/// [`exact_squares_value`](crate::backend::Updates::exact_squares_value) converts them.
 ///
 /// # Errors
 /// If gradients are not f32; and the back end's.
-pub fn exact_grad_squares(params: &[FlatParam], context: &Context) -> Result<Array> {
+pub fn exact_grad_squares(params: &[ParamBucket], context: &Context) -> Result<Array> {
     total(params, (ExactSquares::DIGITS.into(), context), |grads| grads.backend(context).exact_squares(grads))
 }
 
-/// What `of` makes of the gradients of each group of owned elements, added up: numbers of f64 of a shape, where the gradients lie, on
-/// the host if some lie there.
+/// Returns the sum of `of` over the gradients of each group of owned elements: f64 of a shape, on their device, or on
+/// the host if some are there.
 fn total(
-    params: &[FlatParam],
+    params: &[ParamBucket],
     (shape, context): (Shape, &Context),
     of: impl Fn(&Array) -> Result<Array>,
 ) -> Result<Array> {
     let mut total: Option<Array> = None;
-    let on_host = params.iter().any(|param| param.trainable() && param.home().is_host());
+    let on_host = params.iter().any(|param| param.trainable() && param.storage_device().is_host());
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
         for (at, _) in param.owned_groups() {
@@ -49,8 +49,10 @@ fn total(
     }
     match total {
         Some(total) => Ok(total),
-        None if on_host => Place::host().full(0.0, shape, DType::F64),
-        None => params.first().map_or(&Place::host(), FlatParam::place).full(0.0, shape, DType::F64),
+        None if on_host => ComputeDevice::host().full(0.0, shape, DType::F64),
+        None => {
+            params.first().map_or(&ComputeDevice::host(), ParamBucket::device).full(0.0, shape, DType::F64)
+        }
     }
 }
 
@@ -58,7 +60,7 @@ fn total(
 ///
 /// # Errors
 /// The back end's.
-pub fn scale_grads(params: &[FlatParam], factor: f64, context: &Context) -> Result<()> {
+pub fn scale_grads(params: &[ParamBucket], factor: f64, context: &Context) -> Result<()> {
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
         let backend = grads.array().backend(context);
@@ -68,26 +70,26 @@ pub fn scale_grads(params: &[FlatParam], factor: f64, context: &Context) -> Resu
     Ok(())
 }
 
-/// Scales gradients so that their global L2 norm is at most `max_norm`, and returns the sum of their squares before. Nobody waits
-/// for a number: the factor is computed where the gradients lie. A norm that is not finite scales nothing: the caller decides
-/// what a broken step means.
+/// Scales gradients to a global L2 norm of at most `max_norm`, and returns their sum of squares before. The host does
+/// not wait: the gradients' device computes the factor. A norm that is not finite scales nothing; the caller decides
+/// about such a step.
 ///
 /// # Errors
 /// The back end's.
-pub fn clip_grad_norm(params: &[FlatParam], max_norm: f64, context: &Context) -> Result<Array> {
+pub fn clip_grad_norm(params: &[ParamBucket], max_norm: f64, context: &Context) -> Result<Array> {
     let squares = grad_sum_of_squares(params, context)?;
     clip_by_squares(params, &squares, max_norm, context)?;
     Ok(squares)
 }
 
-/// Scales gradients the sum of whose squares is `squares` so that their global L2 norm is at most `max_norm`, by a factor that is
-/// computed where the gradients lie. Ranks that own shards have added their [`grad_sum_of_squares`] up. A norm that is not finite
+/// Scales gradients with sum of squares `squares` to a global L2 norm of at most `max_norm`. The gradients' device
+/// computes the factor. Ranks with shards have added up their [`grad_sum_of_squares`]. A norm that is not finite
 /// scales nothing.
 ///
 /// # Errors
 /// The back end's.
 pub fn clip_by_squares(
-    params: &[FlatParam],
+    params: &[ParamBucket],
     squares: &Array,
     max_norm: f64,
     context: &Context,
@@ -95,11 +97,11 @@ pub fn clip_by_squares(
     scale_grads_by(params, &squares.backend(context).clip_factor(squares, max_norm)?, context)
 }
 
-/// Multiplies the gradients of owned elements by a scalar of f64 that lies where they do, or on the host.
+/// Multiplies the gradients of owned elements by a scalar of f64 on their device or on the host.
 ///
 /// # Errors
 /// The back end's.
-pub(super) fn scale_grads_by(params: &[FlatParam], factor: &Array, context: &Context) -> Result<()> {
+pub(super) fn scale_grads_by(params: &[ParamBucket], factor: &Array, context: &Context) -> Result<()> {
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
         let factor =
@@ -109,14 +111,14 @@ pub(super) fn scale_grads_by(params: &[FlatParam], factor: &Array, context: &Con
     Ok(())
 }
 
-/// Scales gradients whose global L2 norm is `norm` so that it is at most `max_norm`, and returns `norm`. Ranks that own shards
-/// have it as the root of the sum of all their [`grad_sum_of_squares`]. A norm that is not finite scales nothing.
+/// Scales gradients with global L2 norm `norm` to at most `max_norm`, and returns `norm`. Ranks with shards take the
+/// root of the sum of all their [`grad_sum_of_squares`]. A norm that is not finite scales nothing.
 ///
 /// # Errors
 /// The back end's.
-pub fn clip_to_norm(params: &[FlatParam], norm: f64, max_norm: f64, context: &Context) -> Result<f64> {
+pub fn clip_to_norm(params: &[ParamBucket], norm: f64, max_norm: f64, context: &Context) -> Result<f64> {
     if norm.is_finite() && norm > max_norm {
-        // The small number is PyTorch's, so that both clip alike.
+        // PyTorch adds the same small number.
         scale_grads(params, max_norm / (norm + 1e-6), context)?;
     }
     Ok(norm)

@@ -1,4 +1,4 @@
-//! State on a disk: a file for each kind of state of each flat parameter, read and written beside the step.
+//! Optimizer state on a disk: a file for each kind of state of each bucket, read and written in the background.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -14,15 +14,15 @@ use crate::host::HostSliceMut;
 use crate::store::FlatStorage;
 use crate::{Result, TensorError};
 
-/// A folder that holds the state of optimizers while they live, and a thread that reads and writes it. Clones are handles; the last
-/// one deletes the files, which are no checkpoint. (Rajbhandari et al. 2021.)
+/// A folder with the state of live optimizers, and a thread that reads and writes it. Clones are handles; the last
+/// one deletes the files, which are not a checkpoint. (Rajbhandari et al. 2021.)
 #[derive(Debug, Clone)]
 pub struct Disk(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     folder: PathBuf,
-    /// Folders that were made for it, the outermost first.
+    /// Folders created for it, the outermost first.
     made: Vec<PathBuf>,
     queue: Mutex<Queue>,
 }
@@ -31,21 +31,21 @@ struct Inner {
 struct Queue {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// The outcomes of writes, the oldest first.
+    /// The results of writes, the oldest first.
     writing: VecDeque<Receiver<Result<()>>>,
 }
 
-/// What the thread does, in the order in which it is asked.
+/// A request to the thread, served in order.
 enum Job {
     Read { path: PathBuf, elements: usize, dtype: DType, reply: Sender<Result<Tensor>> },
     Write { path: PathBuf, elements: FlatStorage, reply: Sender<Result<()>> },
 }
 
-/// Elements on their way from the disk.
+/// Elements that are being read from the disk.
 #[derive(Debug)]
-pub(super) struct Reading(Receiver<Result<Tensor>>);
+pub(super) struct PendingRead(Receiver<Result<Tensor>>);
 
-impl Reading {
+impl PendingRead {
     /// Waits for them.
     pub(super) fn take(self) -> Result<FlatStorage> {
         let gone = || TensorError::Argument {
@@ -58,10 +58,10 @@ impl Reading {
 }
 
 impl Disk {
-    /// State in a folder of its own inside of this one, which is made if it is not there.
+    /// Makes a folder of its own inside of this one, which is created if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be made, or the system gives no thread.
+    /// If a folder cannot be created, or a thread cannot be started.
     pub fn new(folder: impl Into<PathBuf>) -> Result<Self> {
         let outer: PathBuf = folder.into();
         let failed = |source| TensorError::Io { action: "make", path: outer.clone(), source };
@@ -70,7 +70,7 @@ impl Disk {
         made.reverse();
         fs::create_dir_all(&outer).map_err(failed)?;
         let process = std::process::id();
-        // Other processes, also of other hosts, may have state there: what exists is somebody else's.
+        // Other processes, also of other hosts, may have state there.
         let own =
             (0..).map(|number| outer.join(format!("{process}-{number}"))).find_map(
                 |own| match fs::create_dir(&own) {
@@ -98,19 +98,19 @@ impl Disk {
     fn ask(&self, job: Job) {
         let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(jobs) = &queue.jobs {
-            // Whoever waits for the outcome notices that the thread is gone.
+            // The receiver of the result notices a thread that has ended.
             let _ = jobs.send(job);
         }
     }
 
-    /// Begins to read the state of a kind of the flat parameter with this index, after what was written to it.
-    pub(super) fn read(&self, kind: &str, index: usize, elements: usize, dtype: DType) -> Reading {
+    /// Begins to read the state of a kind of the bucket with this index, after earlier writes to it.
+    pub(super) fn read(&self, kind: &str, index: usize, elements: usize, dtype: DType) -> PendingRead {
         let (reply, outcome) = channel();
         self.ask(Job::Read { path: self.path(kind, index), elements, dtype, reply });
-        Reading(outcome)
+        PendingRead(outcome)
     }
 
-    /// Begins to write it. What goes wrong a later call tells.
+    /// Begins to write the state. A later call reports a failure.
     ///
     /// # Errors
     /// If an earlier write failed.
@@ -139,7 +139,7 @@ impl Drop for Inner {
         if let Some(thread) = queue.thread.take() {
             let _ = thread.join();
         }
-        // Files that stay are of no use to anybody; folders stay if there is something else in them by now.
+        // Leftover files are useless. Folders with other contents stay.
         let _ = fs::remove_dir_all(&self.folder);
         self.made.iter().rev().for_each(|folder| drop(fs::remove_dir(folder)));
     }
@@ -147,7 +147,7 @@ impl Drop for Inner {
 
 fn work(queue: &Receiver<Job>) {
     while let Ok(job) = queue.recv() {
-        // Who has not waited does not want to know.
+        // A receiver that is gone needs no result.
         match job {
             Job::Read { path, elements, dtype, reply } => drop(reply.send(read(&path, elements, dtype))),
             Job::Write { path, elements, reply } => drop(reply.send(write(&path, &elements))),
@@ -155,7 +155,7 @@ fn work(queue: &Receiver<Job>) {
     }
 }
 
-/// As many bytes as are turned into numbers at a time.
+/// The number of bytes converted at a time.
 const PIECE: usize = 1 << 20;
 
 fn read(path: &Path, elements: usize, dtype: DType) -> Result<Tensor> {

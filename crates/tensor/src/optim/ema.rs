@@ -4,77 +4,78 @@ use std::collections::BTreeSet;
 
 use candle_core::Tensor;
 
-use super::{FlatState, StateAt, owned};
-use crate::backend::{EmaOptions, ScaledStep};
-use crate::store::{FlatParam, FlatStorage};
+use super::{OptimizerState, StateLocation, owned};
+use crate::backend::{AverageUpdate, EmaOptions, ScaledStep};
+use crate::store::{FlatStorage, ParamBucket};
 use crate::{Context, Result};
 
-/// average ← d·average + (1 − d)·weights after every step, with d = min(decay, (1 + n)/(10 + n)) for the n-th
-/// update ([`EmaOptions::keep`]).
+/// Computes average ← d·average + (1 − d)·weights after every step, with d = min(decay, (1 + n)/(10 + n)) for the
+/// n-th update ([`EmaOptions::keep`]).
 #[derive(Debug)]
 pub struct Ema {
     decay: f64,
     updates: u64,
-    /// Of these, those that have changed nothing.
+    /// The number of skipped updates among these.
     left_out: u64,
-    average: FlatState,
-    /// The flat parameters whose averages have begun, once an update has changed anything.
+    average: OptimizerState,
+    /// The buckets whose averages have begun, once an update has changed anything.
     begun: BTreeSet<usize>,
 }
 
 impl Ema {
-    /// An average that starts at the first weights it sees.
+    /// Makes an average that starts at the first weights.
     pub fn new(decay: f64) -> Self {
-        Self { decay, updates: 0, left_out: 0, average: FlatState::new("ema"), begun: BTreeSet::new() }
+        Self { decay, updates: 0, left_out: 0, average: OptimizerState::new("ema"), begun: BTreeSet::new() }
     }
 
-    /// With the averages there: on the host they are computed by the processor, from weights that go there after every step.
+    /// Sets the location of the averages. On the host the CPU computes them, from weights downloaded after every
+    /// step.
     #[must_use]
-    pub fn with_state_at(mut self, at: StateAt) -> Self {
+    pub fn with_state_location(mut self, at: StateLocation) -> Self {
         self.average = self.average.kept_at(at);
         self
     }
 
-    /// Allocates the averages of everything trainable now, not at the first update.
+    /// Allocates the averages of all trainable buckets now, not at the first update.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    pub fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
+    pub fn reserve(&mut self, params: &[ParamBucket]) -> Result<()> {
         self.average.reserve(params)
     }
 
-    /// Takes the current weights in.
+    /// Updates the averages with the current weights.
     ///
     /// # Errors
     /// The back end's.
-    pub fn update(&mut self, params: &[FlatParam], context: &Context) -> Result<()> {
+    pub fn update(&mut self, params: &[ParamBucket], context: &Context) -> Result<()> {
         self.scaled_update(params, None, context)
     }
 
-    /// Takes the weights in that a step of a scaled loss has changed ([`super::Optimizer::scaled_step`]), unless it was left out. The
-    /// host counts it all the same, until [`Ema::note_left_out`].
+    /// Updates the averages after a step of a scaled loss ([`super::Optimizer::scaled_step`]), unless the step was
+    /// skipped. The host counts the update in any case, until [`Ema::note_left_out`].
     ///
     /// # Errors
-    /// The back end's, and if averages are kept elsewhere than the weights.
+    /// The back end's, and if averages and weights have different locations.
     pub fn scaled_update(
         &mut self,
-        params: &[FlatParam],
+        params: &[ParamBucket],
         scaled: Option<&ScaledStep>,
         context: &Context,
     ) -> Result<()> {
         let options = EmaOptions { decay: self.decay, updates: self.updates };
         self.updates += 1;
-        let first = |param: &FlatParam| param.owned_values().transpose();
+        let first = |param: &ParamBucket| param.owned_values().transpose();
         if scaled.is_none()
             && let Some(values) = owned(params).find_map(first).transpose()?
         {
-            // The first time something else is computed.
+            // The first update computes something else.
             values.array().backend(context).branch(u64::from(self.begun.is_empty()))?;
         }
         let mut all = owned(params).peekable();
         while let Some(param) = all.next() {
             let Some(values) = param.owned_values()? else { continue };
-            // Of what a device may leave out it knows itself which is the first.
+            // With skipped updates, only the device knows which one is the first.
             let known = !self.begun.insert(param.index()) || scaled.is_some();
             let average = self.average.open(param)?;
             if let Some(next) = all.peek() {
@@ -85,7 +86,8 @@ impl Ema {
             match known {
                 true => {
                     let backend = values.array().backend(context);
-                    backend.ema_step(options, average.array(), values.array(), scaled)?;
+                    let (average, weights) = (average.array(), values.array());
+                    backend.ema_step(options, AverageUpdate { average, weights, scaled })?;
                 }
                 false => average.copy_from(&values)?,
             }
@@ -94,21 +96,21 @@ impl Ema {
         Ok(())
     }
 
-    /// Learns that so many of the updates since it was made or loaded have changed nothing.
+    /// Sets the number of skipped updates since the average was made or loaded.
     pub fn note_left_out(&mut self, updates: u64) {
         self.left_out = updates;
     }
 
-    /// Whether there is an average of a flat parameter.
-    fn has_begun(&self, param: &FlatParam) -> bool {
+    /// True if a bucket has an average.
+    fn has_begun(&self, param: &ParamBucket) -> bool {
         self.updates > self.left_out && self.begun.contains(&param.index())
     }
 
-    /// Exchanges weights and averages: once to evaluate with the averages, again to go on training.
+    /// Exchanges weights and averages: once to evaluate with the averages, again to continue training.
     ///
     /// # Errors
     /// The back end's.
-    pub fn swap(&mut self, params: &[FlatParam]) -> Result<()> {
+    pub fn swap(&mut self, params: &[ParamBucket]) -> Result<()> {
         for param in owned(params) {
             let begun = self.has_begun(param);
             let Some(values) = param.owned_values()?.filter(|_| begun) else { continue };
@@ -121,22 +123,22 @@ impl Ema {
         Ok(())
     }
 
-    /// The averages by name (`ema.{parameter}`) and the number of updates.
+    /// Returns the averages by name (`ema.{parameter}`) and the number of updates.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    pub fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
+    pub fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)> {
         let begun = params.iter().filter(|param| self.has_begun(param));
         Ok((self.updates - self.left_out, self.average.named(&begun.cloned().collect::<Vec<_>>())?))
     }
 
-    /// Takes a state over.
+    /// Loads a state.
     ///
     /// # Errors
     /// If a tensor's shape is not its parameter's.
     pub fn load_state(
         &mut self,
-        params: &[FlatParam],
+        params: &[ParamBucket],
         updates: u64,
         tensors: &[(String, Tensor)],
     ) -> Result<()> {
@@ -145,7 +147,7 @@ impl Ema {
         Ok(())
     }
 
-    /// Bytes of averages held.
+    /// The size of the averages in bytes.
     pub fn bytes(&self) -> usize {
         self.average.bytes()
     }

@@ -1,77 +1,80 @@
-//! Loss scaling, so that small gradients survive in f16 (Micikevicius et al. 2018).
+//! Loss scaling, which keeps small gradients representable in f16 (Micikevicius et al. 2018).
 
 use candle_core::{DType, Device, Tensor};
 
 use super::scale_grads_by;
-use crate::backend::{Array, Arriving, LOSS_SCALE_STATE, LossScaleOptions, Place, ScaledStep};
-use crate::store::FlatParam;
+use crate::backend::{
+    Array, ComputeDevice, Download, LOSS_SCALE_STATE, LossScaleOptions, LossScaleOutcome, LossScaleStep,
+    ScaledStep,
+};
+use crate::store::ParamBucket;
 use crate::{Context, Result, TensorError};
 
-/// The scale that a dynamic one starts from.
+/// The initial value of a dynamic scale.
 const INITIAL: f64 = 65_536.0;
 
-/// Good steps after which a dynamic scale doubles.
+/// The number of good steps after which a dynamic scale doubles.
 const INTERVAL: u64 = 2000;
 
-/// What the loss is multiplied by before it is differentiated, and gradients divided by before they are used.
+/// The factor of the loss in backward, and the divisor of gradients before the update.
 ///
-/// f16 has no number between 0 and 6e-8, and gradients are often smaller. A dynamic scale keeps them as large as fits: it
-/// halves after a step whose gradients were not finite, which is left out, and doubles after 2000 steps that were; as
-/// `torch.amp.GradScaler` does.
+/// f16 has no number between 0 and 6e-8, and gradients are often smaller. A dynamic scale keeps them as large as
+/// possible: it halves after a step with gradients that are not finite, which is skipped, and doubles after 2000 good
+/// steps, as `torch.amp.GradScaler` does.
 ///
-/// Start backward with [`crate::Tape::backward_scaled`] by [`LossScale::factor`], sum gradients over ranks, and take a step by
-/// [`LossScale::step`]. The scale lives where steps are computed ([`LossScale::kept_at`]). On the host a step is known at once: apply
-/// it to the gradients ([`Scaled::unscale`]), or drop them. On a device the optimizer is given the step
-/// ([`super::Optimizer::scaled_step`]) and the host reads later what it has come to ([`Scaled::begin_reading`],
-/// [`LossScale::take_note`]).
+/// Start backward with [`crate::Tape::backward_scaled`] by [`LossScale::factor`], sum gradients over ranks, and take
+/// a step by [`LossScale::step`]. The scale is on the device of the step ([`LossScale::kept_at`]). On the host the
+/// decision is known at once: apply it to the gradients ([`Scaled::unscale`]), or drop them. On a device, pass it to
+/// the optimizer ([`super::Optimizer::scaled_step`]); the host reads the outcome later ([`Scaled::begin_read`],
+/// [`LossScale::apply_report`]).
 #[derive(Debug)]
 pub struct LossScale {
     dynamic: bool,
-    /// `[4]` of f64: the scale, good steps since it changed, steps in a row that were left out, and all that were.
+    /// `[4]` of f64: the scale, good steps since it changed, consecutive skipped steps, and all skipped steps.
     numbers: Array,
-    /// What the host knows of them.
+    /// The values known to the host.
     known: LossScaleState,
 }
 
-/// What a checkpoint has to keep of a [`LossScale`].
+/// The state of a [`LossScale`] in a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScaleState {
     /// The scale.
     pub scale: f64,
     /// Steps with finite gradients since the scale changed.
     pub good_steps: u64,
-    /// Steps in a row, up to now, that were left out.
+    /// Consecutive skipped steps up to now.
     pub left_out: u64,
 }
 
-/// A step of a scaled loss, where its gradients lie.
+/// The decision about a step of a scaled loss, on the gradients' device.
 #[derive(Debug, Clone)]
 pub struct Scaled {
     step: ScaledStep,
-    told: Array,
+    report: Array,
 }
 
-/// What a step of a scaled loss has come to.
+/// The outcome of a step of a scaled loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScaledOutcome {
-    /// What its loss was multiplied by.
+    /// The factor of its loss.
     pub scale: f64,
-    /// Whether it was left out, as a gradient was not finite.
+    /// True if it was skipped because a gradient was not finite.
     pub left_out: bool,
     /// The norm of the unscaled gradients.
     pub norm: f64,
-    /// Steps in a row, up to this one, that were left out.
+    /// Consecutive skipped steps up to this one.
     pub in_a_row: u64,
-    /// All steps that were begun and left out since the scale was made or loaded.
+    /// All skipped steps since the scale was made or loaded.
     pub all_left_out: u64,
 }
 
 impl LossScale {
-    /// Steps in a row that may be left out. A dynamic scale has then fallen by so many halvings that not the scale is at
-    /// fault.
+    /// The largest number of consecutive skipped steps. After 40 halvings of a dynamic scale, the scale is not
+    /// the cause.
     pub const MOST_LEFT_OUT: u64 = 40;
 
-    /// A scale that starts at 65536 and changes.
+    /// Makes a dynamic scale that starts at 65536.
     ///
     /// # Errors
     /// If memory cannot be allocated.
@@ -79,7 +82,7 @@ impl LossScale {
         Self::dynamic_from(INITIAL)
     }
 
-    /// A scale that starts at `scale` and changes.
+    /// Makes a dynamic scale that starts at `scale`.
     ///
     /// # Errors
     /// If `scale` is not a positive number.
@@ -87,7 +90,7 @@ impl LossScale {
         Ok(Self { dynamic: true, ..Self::fixed(scale)? })
     }
 
-    /// A scale that stays. A power of two changes no digits of a gradient.
+    /// Makes a constant scale. A power of two changes no digits of a gradient.
     ///
     /// # Errors
     /// If `scale` is not a positive number.
@@ -96,20 +99,20 @@ impl LossScale {
         Ok(Self { dynamic: false, numbers: known.numbers()?.into(), known })
     }
 
-    /// The scale with its state at a place: where steps of the optimizer are computed.
+    /// Moves the state to the device of optimizer steps.
     ///
     /// # Errors
     /// The back end's.
-    pub fn kept_at(self, place: &Place) -> Result<Self> {
-        Ok(Self { numbers: place.put(&self.known.numbers()?)?, ..self })
+    pub fn kept_at(self, device: &ComputeDevice) -> Result<Self> {
+        Ok(Self { numbers: device.put(&self.known.numbers()?)?, ..self })
     }
 
-    /// Whether the host decides about steps.
+    /// True if the host decides about steps.
     pub fn is_host(&self) -> bool {
         self.numbers.is_host()
     }
 
-    /// What the next loss is multiplied by: a scalar of f64 where the scale lives.
+    /// The factor of the next loss: a scalar of f64 on the scale's device.
     ///
     /// # Errors
     /// The back end's.
@@ -117,14 +120,14 @@ impl LossScale {
         self.numbers.view(0, ())
     }
 
-    /// What the next loss is multiplied by, as far as the host knows: [`LossScale::take_note`].
+    /// The factor of the next loss, as far as the host knows: [`LossScale::apply_report`].
     pub fn scale(&self) -> f64 {
         self.known.scale
     }
 
-    /// Takes a step with gradients of this sum of squares ([`super::grad_sum_of_squares`]) over all ranks, and clips their norm
-    /// to `max_norm`. `agree` replaces a flag, 0 or 1 in f64 where the gradients lie, by the largest of all ranks: what one of them
-    /// sees counts for all.
+    /// Decides about a step with gradients of this sum of squares ([`super::grad_sum_of_squares`]) over all ranks,
+    /// and clips their norm to `max_norm`. `agree` replaces a flag, 0 or 1 in f64 on the gradients' device, by the
+    /// maximum of all ranks.
     ///
     /// # Errors
     /// Those of `agree`, and the back end's.
@@ -140,23 +143,24 @@ impl LossScale {
         let overflow = backend.not_finite(&squares)?;
         agree(&overflow)?;
         let options = LossScaleOptions { max_norm, interval: self.dynamic.then_some(INTERVAL) };
-        let [factor, left_out, told] =
-            backend.loss_scale_step(options, [&squares, &overflow], &self.numbers)?;
+        let of = LossScaleStep { options, squares: &squares, not_finite: &overflow, state: &self.numbers };
+        let LossScaleOutcome { factor, left_out, report } = backend.loss_scale_step(of)?;
         let all_left_out = self.numbers.view(LOSS_SCALE_STATE - 1, ())?;
-        Ok(Scaled { step: ScaledStep { factor, left_out, all_left_out }, told })
+        Ok(Scaled { step: ScaledStep { factor, left_out, all_left_out }, report })
     }
 
-    /// Learns what a step has come to, from what [`Scaled::read`] or [`Scaled::begin_reading`] has brought, in the order of steps.
+    /// Updates the host's knowledge by the report of a step, from [`Scaled::read`] or [`Scaled::begin_read`], in
+    /// the order of steps.
     ///
     /// # Errors
-    /// If it is not what a step has told.
-    pub fn take_note(&mut self, told: &Tensor) -> Result<ScaledOutcome> {
-        let told = told.to_dtype(DType::F64)?.to_vec1::<f64>()?;
-        let &[scale, left_out, norm, next, good_steps, in_a_row, all_left_out] = told.as_slice() else {
-            let problem = format!("a step tells of itself by 7 numbers, not {}", told.len());
+    /// If it is not such a report.
+    pub fn apply_report(&mut self, report: &Tensor) -> Result<ScaledOutcome> {
+        let report = report.to_dtype(DType::F64)?.to_vec1::<f64>()?;
+        let &[scale, left_out, norm, next, good_steps, in_a_row, all_left_out] = report.as_slice() else {
+            let problem = format!("the report of a step has 7 numbers, not {}", report.len());
             return Err(TensorError::shape("loss_scale_step", problem));
         };
-        // A device tells in f32, which has all powers of two that come, but not every number that a scale may start from.
+        // A device reports in f32, which represents powers of two, but not every initial scale.
         let ratio = next / scale;
         let scale = if self.known.scale as f32 == scale as f32 { self.known.scale } else { scale };
         let next = scale * ratio;
@@ -166,12 +170,12 @@ impl LossScale {
         Ok(ScaledOutcome { scale, left_out, norm, in_a_row, all_left_out })
     }
 
-    /// What a checkpoint keeps: what the host knows.
+    /// The state for a checkpoint, as far as the host knows.
     pub fn state(&self) -> LossScaleState {
         self.known
     }
 
-    /// Goes on from a checkpoint. A fixed scale keeps its value.
+    /// Restores a checkpoint. A constant scale keeps its value.
     ///
     /// # Errors
     /// If the scale is not a positive number.
@@ -182,7 +186,7 @@ impl LossScale {
         Ok(())
     }
 
-    /// How far it is, for others of the same loss ([`LossScale::follow`]).
+    /// Returns the scale and its progress, for other scales of the same loss ([`LossScale::follow`]).
     ///
     /// # Errors
     /// If memory cannot be allocated.
@@ -190,54 +194,55 @@ impl LossScale {
         self.numbers.view(0, LOSS_SCALE_STATE - 1)?.duplicate()
     }
 
-    /// Takes over how far another scale of the same loss is ([`LossScale::progress`]). What was left out is each one's own.
+    /// Copies the progress of another scale of the same loss ([`LossScale::progress`]). The number of skipped steps
+    /// stays.
     ///
     /// # Errors
-    /// If the other one lives elsewhere.
+    /// If the other one is on another device.
     pub fn follow(&mut self, other: &Array) -> Result<()> {
         self.numbers.view(0, LOSS_SCALE_STATE - 1)?.copy_from(other)
     }
 }
 
 impl LossScaleState {
-    /// The state of a scale of which no step was left out yet but those in a row.
+    /// Returns the state of a scale without skipped steps other than the consecutive ones.
     fn numbers(&self) -> Result<Tensor> {
         Ok(Tensor::new(&[self.scale, self.good_steps as f64, self.left_out as f64, 0.0], &Device::Cpu)?)
     }
 }
 
 impl Scaled {
-    /// What the optimizer needs to take the step: [`super::Optimizer::scaled_step`].
+    /// The decision, for [`super::Optimizer::scaled_step`].
     pub fn step(&self) -> &ScaledStep {
         &self.step
     }
 
-    /// Divides gradients by the scale, and clips them: where the host has decided that the step is taken.
+    /// Divides gradients by the scale and clips them, after the host has decided to take the step.
     ///
     /// # Errors
     /// The back end's.
-    pub fn unscale(&self, params: &[FlatParam], context: &Context) -> Result<()> {
+    pub fn unscale(&self, params: &[ParamBucket], context: &Context) -> Result<()> {
         scale_grads_by(params, &self.step.factor, context)
     }
 
-    /// What the step has come to, for which this waits if it lies on a device.
+    /// Reads the report of the step; waits for a device.
     ///
     /// # Errors
     /// The back end's.
     pub fn read(&self) -> Result<Tensor> {
-        self.told.to_host()
+        self.report.to_host()
     }
 
-    /// Begins to bring what the step has come to to the host, which does not wait for it.
+    /// Begins to copy the report of the step to the host, without waiting.
     ///
     /// # Errors
     /// The back end's.
-    pub fn begin_reading(&self) -> Result<Arriving> {
-        self.told.begin_numbers()
+    pub fn begin_read(&self) -> Result<Download> {
+        self.report.begin_snapshot()
     }
 }
 
-/// A number that can be a scale.
+/// Checks that a number is a valid scale.
 fn checked(scale: f64) -> Result<f64> {
     if !(scale.is_finite() && scale > 0.0) {
         let (value, expected) = (scale.to_string(), "expected a finite number above 0");
@@ -255,7 +260,7 @@ mod tests {
         let context = Context::new(1);
         let alone = |_: &Array| Ok::<_, TensorError>(());
         let step = scale.step(&squares, None, &context, alone).expect("on the host");
-        scale.take_note(&step.read().expect("on the host")).expect("seven numbers")
+        scale.apply_report(&step.read().expect("on the host")).expect("seven numbers")
     }
 
     #[test]

@@ -1,12 +1,13 @@
-//! Optimizers over flat parameters, learning-rate schedules, gradient clipping, and averages of weights.
+//! Optimizers over buckets, learning-rate schedules, gradient clipping, and averages of weights.
 //!
-//! All act on the elements that this rank owns ([`FlatParam::owned`]). An optimizer keeps its state flat, as these lie; it is
-//! saved and loaded *by parameter name*, so that a checkpoint does not depend on how parameters lie in memory.
+//! All act on the elements that this rank owns ([`ParamBucket::owned`]). Optimizer state has the layout of the
+//! buckets. It is saved and loaded *by parameter name*, so that a checkpoint does not depend on the layout.
 
 mod adam;
 mod clip;
 mod disk;
 mod ema;
+mod location;
 mod loss_scale;
 mod offload;
 mod schedule;
@@ -20,71 +21,71 @@ pub use clip::{
 };
 pub use disk::Disk;
 pub use ema::Ema;
+pub use location::StateLocation;
 pub use loss_scale::{LossScale, LossScaleState, Scaled, ScaledOutcome};
-pub use offload::StateAt;
 pub use phalanx_kernels::ExactSquares;
 pub use schedule::{Decay, Schedule, linear_scaling};
 pub use sgd::Sgd;
-pub use state::FlatState;
+pub use state::OptimizerState;
 
 use candle_core::Tensor;
 
 use crate::backend::ScaledStep;
-use crate::store::FlatParam;
+use crate::store::ParamBucket;
 use crate::{Context, Result};
 
-/// What is changed: whatever is trainable, if this rank owns elements of it.
-fn owned(params: &[FlatParam]) -> impl Iterator<Item = &FlatParam> {
+/// Returns the trainable buckets with owned elements.
+fn owned(params: &[ParamBucket]) -> impl Iterator<Item = &ParamBucket> {
     params.iter().filter(|param| param.trainable() && !param.owned().is_empty())
 }
 
-/// Changes parameters by their gradients.
+/// An optimizer, which updates parameters by their gradients.
 pub trait Optimizer: std::fmt::Debug + Send {
-    /// One step at learning rate `lr` over the owned elements of everything trainable that has gradients. Weight decay applies
-    /// to groups with [`crate::ParamGroup::decay`].
+    /// Takes a step at learning rate `lr` over the owned elements of all trainable buckets with gradients. Weight
+    /// decay applies to groups with [`crate::ParamGroup::decay`].
     ///
     /// # Errors
     /// If gradients are not summed over the ranks yet; and the back end's.
-    fn step(&mut self, params: &[FlatParam], lr: f64, context: &Context) -> Result<()> {
+    fn step(&mut self, params: &[ParamBucket], lr: f64, context: &Context) -> Result<()> {
         self.scaled_step(params, lr, None, context)
     }
 
-    /// One step as [`Optimizer::step`] takes it, with gradients of a scaled loss, of which `scaled` says where they lie what becomes
-    /// of them; perhaps the step changes nothing. The host counts it all the same, until [`Optimizer::note_left_out`].
+    /// Takes a step as [`Optimizer::step`] does, with gradients of a scaled loss. The decision `scaled` is on their
+    /// device and may skip the step. The host counts it in any case, until [`Optimizer::note_left_out`].
     ///
     /// # Errors
-    /// Those of [`Optimizer::step`], and if state that is kept elsewhere than the gradients would have to know.
+    /// Those of [`Optimizer::step`], and if state and gradients have different locations.
     fn scaled_step(
         &mut self,
-        params: &[FlatParam],
+        params: &[ParamBucket],
         lr: f64,
         scaled: Option<&ScaledStep>,
         context: &Context,
     ) -> Result<()>;
 
-    /// Learns that so many of the steps since it was made or loaded have changed nothing ([`ScaledOutcome::all_left_out`]).
+    /// Sets the number of skipped steps since the optimizer was made or loaded ([`ScaledOutcome::all_left_out`]).
     fn note_left_out(&mut self, steps: u64);
 
-    /// Allocates the state of everything trainable now, not in the first step: then it does not lie between memory that
-    /// comes and goes.
+    /// Allocates the state of all trainable buckets now, not in the first step. This avoids fragmentation by
+    /// short-lived memory.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    fn reserve(&mut self, params: &[FlatParam]) -> Result<()>;
+    fn reserve(&mut self, params: &[ParamBucket]) -> Result<()>;
 
-    /// The state by name: `{kind}.{parameter}` with the parameter's shape, and the number of steps taken, but for those that were
-    /// left out.
+    /// Returns the state by name, `{kind}.{parameter}` with the parameter's shape, and the number of steps without
+    /// skipped ones.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)>;
+    fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)>;
 
-    /// Takes a state over; what is not named keeps its start.
+    /// Loads a state; parameters without an entry keep their initial state.
     ///
     /// # Errors
     /// If a tensor's shape is not its parameter's.
-    fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()>;
+    fn load_state(&mut self, params: &[ParamBucket], steps: u64, tensors: &[(String, Tensor)]) -> Result<()>;
 
-    /// Bytes of state held.
+    /// The size of the state in bytes.
     fn state_bytes(&self) -> usize;
 }

@@ -1,44 +1,17 @@
-//! Where optimizers keep their state: beside the parameters, or on the host although those lie on a device.
+//! Optimizer steps with the state on the parameters' device, on the host, or on a disk.
 
 use std::collections::VecDeque;
 
 use candle_core::DType;
 
-use super::disk::Disk;
-use super::{FlatState, owned};
-use crate::backend::{ArrayBackend, Arriving, Place};
-use crate::store::{FlatParam, FlatStorage};
+use super::{OptimizerState, StateLocation, owned};
+use crate::backend::{ArrayBackend, Download};
+use crate::store::{FlatStorage, ParamBucket};
 use crate::{Context, Result};
 
-/// Where the state of an optimizer lies, and so what computes a step.
-#[derive(Debug, Clone, Default)]
-pub enum StateAt {
-    /// Where the parameters are kept.
-    #[default]
-    Parameters,
-    /// On the host, whose processor computes the step: a device then holds no state. Gradients and weights of a device go to the
-    /// host, those of the next flat parameter while a step of this one is computed, and changed weights come back (Ren et al.
-    /// 2021). The host waits for what it computes with. Of parameters on the host this changes nothing.
-    Host,
-    /// In files, whose contents are in the host's memory for one flat parameter at a time while its processor computes the step, and
-    /// for the next one, which is read meanwhile; those of the one before are being written. Of parameters on a device it is otherwise
-    /// as [`StateAt::Host`].
-    Disk(Disk),
-}
-
-impl StateAt {
-    /// Where the state of a parameter is made.
-    pub(super) fn place(&self, param: &FlatParam) -> Place {
-        match self {
-            Self::Parameters => param.home().clone(),
-            Self::Host | Self::Disk(_) => Place::host(),
-        }
-    }
-}
-
-/// What a step changes, where its state is.
+/// The arrays of a step, on the device of the state.
 pub(super) struct Owned<'a> {
-    pub(super) param: &'a FlatParam,
+    pub(super) param: &'a ParamBucket,
     pub(super) values: FlatStorage,
     pub(super) grads: FlatStorage,
     /// The state of each kind.
@@ -46,37 +19,37 @@ pub(super) struct Owned<'a> {
     pub(super) backend: &'a dyn ArrayBackend,
 }
 
-/// Elements on their way to the host.
+/// Elements that are being copied to the host.
 enum Coming {
-    Numbers(Arriving),
-    /// Of another type than what travels without being waited for.
+    Numbers(Download),
+    /// Elements of a type that is copied synchronously.
     Waiting(FlatStorage),
 }
 
 impl Coming {
     fn begin(flat: &FlatStorage) -> Result<Self> {
         Ok(match flat.dtype() {
-            DType::F32 => Self::Numbers(flat.array().begin_numbers()?),
+            DType::F32 => Self::Numbers(flat.array().begin_snapshot()?),
             _ => Self::Waiting(flat.clone()),
         })
     }
 
     fn take(self) -> Result<FlatStorage> {
         FlatStorage::new(match self {
-            Self::Numbers(numbers) => numbers.take()?,
+            Self::Numbers(numbers) => numbers.wait()?,
             Self::Waiting(flat) => flat.to_host()?,
         })
     }
 }
 
-/// Runs `change` on the owned elements of everything trainable that has gradients, with the state that these kinds have of them.
+/// Runs `change` on the owned elements of all trainable buckets with gradients, with their state of these kinds.
 pub(super) fn each_owned(
-    params: &[FlatParam],
-    kinds: &mut [&mut FlatState],
+    params: &[ParamBucket],
+    kinds: &mut [&mut OptimizerState],
     context: &Context,
     mut change: impl FnMut(&Owned<'_>) -> Result<()>,
 ) -> Result<()> {
-    let there = kinds.first().is_none_or(|kind| matches!(kind.at(), StateAt::Parameters));
+    let there = kinds.first().is_none_or(|kind| matches!(kind.at(), StateLocation::Parameters));
     let mut all = owned(params).peekable();
     let mut coming = VecDeque::new();
     while let Some(param) = all.next() {
@@ -97,10 +70,10 @@ pub(super) fn each_owned(
     coming.into_iter().try_for_each(|last| on_host(last, (kinds, None), context, &mut change))
 }
 
-/// Changes what has come to the host, and sends the weights back.
+/// Updates downloaded weights on the host, and uploads them.
 fn on_host(
-    (param, values, [weights, grads]): (&FlatParam, FlatStorage, [Coming; 2]),
-    kinds: (&mut [&mut FlatState], Option<&FlatParam>),
+    (param, values, [weights, grads]): (&ParamBucket, FlatStorage, [Coming; 2]),
+    kinds: (&mut [&mut OptimizerState], Option<&ParamBucket>),
     context: &Context,
     change: &mut impl FnMut(&Owned<'_>) -> Result<()>,
 ) -> Result<()> {
@@ -109,11 +82,11 @@ fn on_host(
     values.put(&weights.tensor()?)
 }
 
-/// Changes a flat parameter with its state in memory, while that of the next one is brought there.
+/// Updates a bucket with its state in memory, and prefetches the state of the next one.
 fn run(
-    param: &FlatParam,
+    param: &ParamBucket,
     (values, grads): (FlatStorage, FlatStorage),
-    (kinds, next): (&mut [&mut FlatState], Option<&FlatParam>),
+    (kinds, next): (&mut [&mut OptimizerState], Option<&ParamBucket>),
     backend: &dyn ArrayBackend,
     change: &mut impl FnMut(&Owned<'_>) -> Result<()>,
 ) -> Result<()> {

@@ -1,20 +1,20 @@
-//! Learning rates over time.
+//! Learning-rate schedules.
 
 use crate::{Result, TensorError};
 
-/// How the learning rate falls after the warm-up.
+/// The decay of the learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decay {
-    /// Not at all.
+    /// No decay.
     Constant,
-    /// By `gamma` every `every` steps.
+    /// A factor of `gamma` every `every` steps.
     Step {
-        /// Steps between falls.
+        /// Steps between decays.
         every: u64,
-        /// The factor of each fall.
+        /// The factor of each decay.
         gamma: f64,
     },
-    /// Along half a cosine from 1 to `min` at `total` steps (Loshchilov & Hutter 2017), warm-up included.
+    /// Half a cosine from 1 to `min` at `total` steps (Loshchilov & Hutter 2017), warm-up included.
     Cosine {
         /// The last step.
         total: u64,
@@ -32,10 +32,10 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule around learning rate `base`; step i < `warmup` has (i + 1)/warmup of it.
+    /// Makes a schedule with peak learning rate `base`; step i < `warmup` has (i + 1)/warmup of it.
     ///
     /// # Errors
-    /// [`TensorError::Argument`] naming what is out of range.
+    /// [`TensorError::Argument`] naming the argument that is out of range.
     pub fn new(base: f64, warmup: u64, decay: Decay) -> Result<Self> {
         let wrong = |name, value: String, expected| Err(TensorError::Argument { name, value, expected });
         if !base.is_finite() || base < 0.0 {
@@ -59,7 +59,7 @@ impl Schedule {
         Ok(Self { base, warmup, decay })
     }
 
-    /// The learning rate of step `step`, counted from 0.
+    /// Returns the learning rate of step `step`, counted from 0.
     pub fn lr(&self, step: u64) -> f64 {
         if step < self.warmup {
             return self.base * (step + 1) as f64 / self.warmup as f64;
@@ -76,7 +76,7 @@ impl Schedule {
     }
 }
 
-/// The linear scaling rule (Goyal et al. 2017): a learning rate found at `base_batch`, for `batch`.
+/// Scales a learning rate found at `base_batch` to `batch` by the linear scaling rule (Goyal et al. 2017).
 pub fn linear_scaling(lr: f64, batch: usize, base_batch: usize) -> f64 {
     lr * batch as f64 / base_batch.max(1) as f64
 }

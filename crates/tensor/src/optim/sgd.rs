@@ -3,9 +3,9 @@
 use candle_core::Tensor;
 
 use super::offload::{Owned, each_owned};
-use super::{FlatState, Optimizer, StateAt};
-use crate::backend::{ScaledStep, SgdOptions};
-use crate::store::{FlatParam, FlatStorage};
+use super::{Optimizer, OptimizerState, StateLocation};
+use crate::backend::{ParamUpdate, ScaledStep, SgdOptions};
+use crate::store::{FlatStorage, ParamBucket};
 use crate::{Context, Result};
 
 /// Gradient descent with momentum, Nesterov's variant, and weight decay added to the gradient: `torch.optim.SGD`.
@@ -15,21 +15,21 @@ pub struct Sgd {
     nesterov: bool,
     weight_decay: f64,
     steps: u64,
-    /// Of these, those that have changed nothing.
+    /// The number of skipped steps among these.
     left_out: u64,
-    buffer: FlatState,
+    buffer: OptimizerState,
 }
 
 impl Sgd {
-    /// With `momentum` (0 for none), Nesterov's variant or not, and `weight_decay`.
+    /// Makes gradient descent with `momentum` (0 for none), Nesterov's variant or not, and `weight_decay`.
     pub fn new(momentum: f64, nesterov: bool, weight_decay: f64) -> Self {
-        let buffer = FlatState::new("momentum_buffer");
+        let buffer = OptimizerState::new("momentum_buffer");
         Self { momentum, nesterov, weight_decay, steps: 0, left_out: 0, buffer }
     }
 
-    /// With its state there.
+    /// Sets the location of the state.
     #[must_use]
-    pub fn with_state_at(mut self, at: StateAt) -> Self {
+    pub fn with_state_location(mut self, at: StateLocation) -> Self {
         self.buffer = self.buffer.kept_at(at);
         self
     }
@@ -38,13 +38,13 @@ impl Sgd {
 impl Optimizer for Sgd {
     fn scaled_step(
         &mut self,
-        params: &[FlatParam],
+        params: &[ParamBucket],
         lr: f64,
         scaled: Option<&ScaledStep>,
         context: &Context,
     ) -> Result<()> {
         let &mut Self { momentum, nesterov, weight_decay, .. } = self;
-        // Zeros with momentum and the first gradient are what the first step begins with.
+        // A zero buffer and the first gradient give PyTorch's first step.
         let mut kinds = Vec::from_iter((momentum != 0.0).then_some(&mut self.buffer));
         each_owned(params, &mut kinds, context, |Owned { param, values, grads, states, backend }| {
             let options = |decay: bool| SgdOptions {
@@ -58,7 +58,8 @@ impl Optimizer for Sgd {
                 let (weights, grads) = (values.narrow(at.clone())?, grads.narrow(at.clone())?);
                 let buffer = states.first().map(|buffer| buffer.narrow(at)).transpose()?;
                 let buffer = buffer.as_ref().map(FlatStorage::array);
-                backend.sgd_step(options(decay), weights.array(), grads.array(), buffer, scaled)?;
+                let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled };
+                backend.sgd_step(options(decay), of, buffer)?;
             }
             Ok(())
         })?;
@@ -70,15 +71,15 @@ impl Optimizer for Sgd {
         self.left_out = steps;
     }
 
-    fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
+    fn reserve(&mut self, params: &[ParamBucket]) -> Result<()> {
         if self.momentum == 0.0 { Ok(()) } else { self.buffer.reserve(params) }
     }
 
-    fn state(&self, params: &[FlatParam]) -> Result<(u64, Vec<(String, Tensor)>)> {
+    fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)> {
         Ok((self.steps - self.left_out, self.buffer.named(params)?))
     }
 
-    fn load_state(&mut self, params: &[FlatParam], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
+    fn load_state(&mut self, params: &[ParamBucket], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         (self.steps, self.left_out) = (steps, 0);
         self.buffer.load(params, tensors).map(drop)
     }

@@ -1,130 +1,130 @@
-//! Flat state beside flat parameters: memory for the owned elements of each, addressed by parameter name when saved.
+//! Optimizer state of buckets, in memory or on a disk, addressed by parameter name when saved.
 
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
-use super::disk::Reading;
-use super::{StateAt, owned};
+use super::disk::PendingRead;
+use super::{StateLocation, owned};
 use crate::backend::{MemoryKind, counted_as};
-use crate::store::{FlatParam, FlatStorage};
+use crate::store::{FlatStorage, ParamBucket};
 use crate::{Result, TensorError};
 
-/// One kind of state (a momentum, an average): a number for every owned element of what has it.
+/// One kind of state (a momentum, an average): one number for every owned element.
 #[derive(Debug)]
-pub struct FlatState {
+pub struct OptimizerState {
     kind: &'static str,
-    at: StateAt,
-    flat: BTreeMap<usize, Held>,
+    at: StateLocation,
+    flat: BTreeMap<usize, StoredState>,
 }
 
-/// The state of a flat parameter.
+/// The state of a bucket.
 #[derive(Debug)]
-enum Held {
-    Memory(FlatStorage),
-    /// In a file; on its way to memory, if somebody will want it soon.
-    OnDisk(Option<Reading>),
+enum StoredState {
+    InMemory(FlatStorage),
+    /// In a file; being read, if it was prefetched.
+    OnDisk(Option<PendingRead>),
 }
 
-impl FlatState {
-    /// An empty state of a kind, whose name starts those of its tensors: `exp_avg.conv1.weight`.
+impl OptimizerState {
+    /// Makes an empty state of a kind, which prefixes the names of its tensors: `exp_avg.conv1.weight`.
     pub fn new(kind: &'static str) -> Self {
-        Self { kind, at: StateAt::Parameters, flat: BTreeMap::new() }
+        Self { kind, at: StateLocation::Parameters, flat: BTreeMap::new() }
     }
 
-    /// An empty state of this kind that will be there.
+    /// Makes an empty state of this kind at another location.
     #[must_use]
-    pub fn kept_at(self, at: StateAt) -> Self {
+    pub fn kept_at(self, at: StateLocation) -> Self {
         Self { at, ..Self::new(self.kind) }
     }
 
-    /// Where it is.
-    pub fn at(&self) -> &StateAt {
+    /// The location of the state.
+    pub fn at(&self) -> &StateLocation {
         &self.at
     }
 
-    fn zeros(&self, param: &FlatParam) -> Result<FlatStorage> {
-        let make = || FlatStorage::zeros(param.owned().len(), param.dtype(), &self.at.place(param));
+    fn zeros(&self, param: &ParamBucket) -> Result<FlatStorage> {
+        let make = || FlatStorage::zeros(param.owned().len(), param.dtype(), &self.at.device(param));
         counted_as(MemoryKind::Optimizer, make)
     }
 
-    /// Begins to bring the state of a flat parameter to memory, for [`FlatState::open`].
-    pub fn prefetch(&mut self, param: &FlatParam) {
-        if let (StateAt::Disk(disk), Some(Held::OnDisk(reading @ None))) =
+    /// Begins to read the state of a bucket, for [`OptimizerState::open`].
+    pub fn prefetch(&mut self, param: &ParamBucket) {
+        if let (StateLocation::Disk(disk), Some(StoredState::OnDisk(reading @ None))) =
             (&self.at, self.flat.get_mut(&param.index()))
         {
             *reading = Some(disk.read(self.kind, param.index(), param.owned().len(), param.dtype()));
         }
     }
 
-    /// The state of a flat parameter in memory, zeros at first. What was changed is given to [`FlatState::close`].
+    /// Returns the state of a bucket in memory, zeros at first. After a change, call [`OptimizerState::close`].
     ///
     /// # Errors
     /// If memory cannot be allocated, or a file cannot be read.
-    pub fn open(&mut self, param: &FlatParam) -> Result<FlatStorage> {
+    pub fn open(&mut self, param: &ParamBucket) -> Result<FlatStorage> {
         self.prefetch(param);
         match self.flat.get_mut(&param.index()) {
-            Some(Held::Memory(flat)) => Ok(flat.clone()),
-            Some(Held::OnDisk(reading)) => match reading.take() {
+            Some(StoredState::InMemory(flat)) => Ok(flat.clone()),
+            Some(StoredState::OnDisk(reading)) => match reading.take() {
                 Some(reading) => reading.take(),
                 None => self.zeros(param),
             },
             None => {
                 let flat = self.zeros(param)?;
-                if !matches!(self.at, StateAt::Disk(_)) {
-                    self.flat.insert(param.index(), Held::Memory(flat.clone()));
+                if !matches!(self.at, StateLocation::Disk(_)) {
+                    self.flat.insert(param.index(), StoredState::InMemory(flat.clone()));
                 }
                 Ok(flat)
             }
         }
     }
 
-    /// Keeps what [`FlatState::open`] gave, as it is now.
+    /// Stores the changed state of [`OptimizerState::open`].
     ///
     /// # Errors
-    /// If something that was kept before could not be written.
-    pub fn close(&mut self, param: &FlatParam, flat: FlatStorage) -> Result<()> {
-        let StateAt::Disk(disk) = &self.at else { return Ok(()) };
-        self.flat.insert(param.index(), Held::OnDisk(None));
+    /// If an earlier write failed.
+    pub fn close(&mut self, param: &ParamBucket, flat: FlatStorage) -> Result<()> {
+        let StateLocation::Disk(disk) = &self.at else { return Ok(()) };
+        self.flat.insert(param.index(), StoredState::OnDisk(None));
         disk.write(self.kind, param.index(), flat)
     }
 
-    /// Makes the state of everything trainable, where it lies in memory.
+    /// Allocates the state of all trainable buckets, unless it is on a disk.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    pub fn reserve(&mut self, params: &[FlatParam]) -> Result<()> {
+    pub fn reserve(&mut self, params: &[ParamBucket]) -> Result<()> {
         match self.at {
-            StateAt::Disk(_) => Ok(()),
+            StateLocation::Disk(_) => Ok(()),
             _ => owned(params).try_for_each(|param| self.open(param).map(drop)),
         }
     }
 
-    /// Bytes held in memory.
+    /// The size of the state in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let in_memory = self.flat.values().map(|held| match held {
-            Held::Memory(flat) => flat.bytes(),
-            Held::OnDisk(_) => 0,
+            StoredState::InMemory(flat) => flat.bytes(),
+            StoredState::OnDisk(_) => 0,
         });
         in_memory.sum()
     }
 
-    /// The state of a flat parameter in memory, to be looked at.
-    fn look(&self, param: &FlatParam) -> Result<Option<FlatStorage>> {
+    /// Returns the state of a bucket for reading.
+    fn look(&self, param: &ParamBucket) -> Result<Option<FlatStorage>> {
         match (self.flat.get(&param.index()), &self.at) {
-            (Some(Held::Memory(flat)), _) => Ok(Some(flat.clone())),
-            (Some(Held::OnDisk(_)), StateAt::Disk(disk)) => {
+            (Some(StoredState::InMemory(flat)), _) => Ok(Some(flat.clone())),
+            (Some(StoredState::OnDisk(_)), StateLocation::Disk(disk)) => {
                 disk.read(self.kind, param.index(), param.owned().len(), param.dtype()).take().map(Some)
             }
             _ => Ok(None),
         }
     }
 
-    /// Copies of the state by parameter name, in the shapes of [`FlatParam::owned_entries`].
+    /// Copies the state by parameter name, in the shapes of [`ParamBucket::owned_entries`].
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    pub fn named(&self, params: &[FlatParam]) -> Result<Vec<(String, Tensor)>> {
+    pub fn named(&self, params: &[ParamBucket]) -> Result<Vec<(String, Tensor)>> {
         let mut all = Vec::new();
         for param in params {
             let Some(flat) = self.look(param)? else { continue };
@@ -137,11 +137,11 @@ impl FlatState {
         Ok(all)
     }
 
-    /// Takes over those of `tensors` that are of this kind: the indices of the flat parameters that they are of.
+    /// Loads the tensors of this kind, and returns the indices of their buckets.
     ///
     /// # Errors
     /// If a tensor's shape is not its entry's.
-    pub fn load(&mut self, params: &[FlatParam], tensors: &[(String, Tensor)]) -> Result<Vec<usize>> {
+    pub fn load(&mut self, params: &[ParamBucket], tensors: &[(String, Tensor)]) -> Result<Vec<usize>> {
         let by_name: BTreeMap<&str, &Tensor> = tensors
             .iter()
             .filter_map(|(name, tensor)| Some((name.strip_prefix(self.kind)?.strip_prefix('.')?, tensor)))

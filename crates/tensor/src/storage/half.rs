@@ -1,4 +1,4 @@
-//! Elements of 16 bits: widened to f32 to compute with, and rounded to be kept.
+//! Elements of 16 bits: widened to f32 for arithmetic, rounded for storage.
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor};
 use phalanx_kernels::{Context, Half, Products, add_half, bf16, f16, narrow_half, round_half, widen_half};
@@ -7,17 +7,17 @@ use super::{Contiguous, Elements, Scalar, tensor_from, unwritten};
 use crate::precision::Precision;
 use crate::{Result, TensorError};
 
-/// Whether elements of this type are kept and not computed with.
+/// True for element types that are stored but not computed in.
 pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16)
 }
 
-/// The type that elements of type `dtype` are computed in.
+/// The type of the arithmetic for elements of type `dtype`.
 pub(crate) fn wide(dtype: DType) -> DType {
     if is_half(dtype) { DType::F32 } else { dtype }
 }
 
-/// The numbers in f32.
+/// Widens elements to f32.
 pub(super) fn widened<L: Half>(context: &Context, values: &[L]) -> Result<Vec<f32>> {
     let mut wide = unwritten::<f32>(values.len());
     widen_half(context, values, &mut wide)?;
@@ -30,7 +30,7 @@ fn narrowed<L: Half>(context: &Context, values: &[f32]) -> Result<Vec<L>> {
     Ok(low)
 }
 
-/// A new CPU tensor of computed elements, kept as `dtype`: rounded, if that has 16 bits, or the type they have.
+/// Makes a CPU tensor of computed elements, stored as `dtype`: rounded if that has 16 bits, else of their own type.
 pub(crate) fn stored<T: Scalar>(
     context: &Context,
     values: Vec<T>,
@@ -48,7 +48,7 @@ pub(crate) fn stored<T: Scalar>(
     }
 }
 
-/// The elements as `dtype`; the tensor itself if it has that type.
+/// Converts the elements to `dtype`; returns the tensor itself if it has that type.
 pub(crate) fn cast(context: &Context, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     const OP: &str = "convert";
     if tensor.dtype() == dtype {
@@ -73,8 +73,8 @@ pub(crate) fn cast(context: &Context, tensor: &Tensor, dtype: DType) -> Result<T
     }
 }
 
-/// Both operands of an elementwise op in the type that it is computed in, and the type that its result is stored in. Where
-/// a low type meets f32 that is the low one: it is an activation, and stays one when a parameter is added to it.
+/// Returns both operands of an elementwise op in the type of the arithmetic, and the type of the stored result. Where
+/// a low type meets f32, the result is of the low type: it is an activation, and stays one when a parameter is added.
 pub(crate) fn meet(
     context: &Context,
     op: &'static str,
@@ -96,8 +96,8 @@ pub(crate) fn meet(
     Ok((cast(context, a, DType::F32)?, cast(context, b, DType::F32)?, low))
 }
 
-/// An operand of a product: its elements in the type that is computed in, rounded to what `precision` multiplies. `tensor`
-/// must be contiguous.
+/// Reads an operand of a product in the type of the arithmetic, rounded to the type that `precision` multiplies.
+/// `tensor` must be contiguous.
 pub(crate) fn operand<'a>(
     op: &'static str,
     context: &Context,
@@ -128,7 +128,7 @@ pub(crate) fn operand<'a>(
     Ok(Contiguous { op, elements: Elements::Wide(values) })
 }
 
-/// `accumulator += addend` for an accumulator of 16 bits.
+/// Computes `accumulator += addend` for an accumulator of 16 bits.
 pub(super) fn add_in_place(
     context: &Context,
     op: &'static str,

@@ -1,4 +1,4 @@
-//! Buffers: arrays that belong to a model's state but are not learned, such as running statistics.
+//! Buffers: arrays of a model's state that are not learned, such as running statistics.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -7,7 +7,7 @@ use candle_core::{Shape, Tensor};
 use crate::backend::Array;
 use crate::{Result, TensorError};
 
-/// A named array that is saved with the model and never seen by an optimizer. Clones are handles.
+/// A named array that is saved with the model and not updated by an optimizer. Clones are handles.
 #[derive(Debug, Clone)]
 pub struct Buffer(Arc<Inner>);
 
@@ -28,7 +28,7 @@ impl Buffer {
         &self.0.name
     }
 
-    /// Whether every rank that has samples of a step moves it alike ([`super::Scope::shared_buffer`]).
+    /// True if every rank with samples of a step updates it identically ([`super::Scope::shared_buffer`]).
     pub fn is_shared(&self) -> bool {
         self.0.is_shared
     }
@@ -43,7 +43,7 @@ impl Buffer {
         self.0.value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The current value on the host, copied there if it lies on a device.
+    /// Returns the current value on the host, copied if it is on a device.
     ///
     /// # Errors
     /// The back end's.
@@ -51,7 +51,7 @@ impl Buffer {
         self.array().to_host()
     }
 
-    /// Replaces the value by a tensor, converted to the buffer's element type and copied to where the value lies.
+    /// Replaces the value with a tensor, converted to the buffer's element type and copied to its device.
     ///
     /// # Errors
     /// If the shape differs.
@@ -61,7 +61,7 @@ impl Buffer {
         self.set_array(current.alongside(&value)?)
     }
 
-    /// Replaces the value by another array of the element type.
+    /// Replaces the value with another array of the element type.
     ///
     /// # Errors
     /// If the shape or the element type differs.

@@ -1,53 +1,54 @@
-//! Flat memory: elements in a row, of which parameters, shards and gradients are ranges.
+//! Flat memory: contiguous elements, of which parameters, shards and gradients are ranges.
 
 use std::ops::Range;
 
 use candle_core::{DType, Shape, Tensor};
 
-use crate::backend::{Array, Arriving, Place, Sent};
+use crate::backend::{Array, ComputeDevice, Download, Upload};
 use crate::host::{HostSliceMut, with_host_slice_mut};
 use crate::{Result, TensorError, storage};
 
-/// Elements of one type in a row, on the host or on a device. Clones and ranges ([`FlatStorage::narrow`]) share the memory; it
-/// is freed with the last.
+/// Contiguous elements of one type, on the host or on a device. Clones and ranges ([`FlatStorage::narrow`]) share the
+/// memory; the last one frees it.
 ///
-/// This is the only place that knows what the memory is made of: everybody else asks for ranges, for views in a shape, for
-/// the elements on the host, or for copies.
+/// Only this type knows the kind of memory. Its users ask for ranges, views in a shape, the elements on the host, or
+/// copies.
 #[derive(Debug, Clone)]
 pub struct FlatStorage(Array);
 
 impl FlatStorage {
-    /// Memory of unspecified content, for whoever overwrites all of it before anybody reads any.
+    /// Allocates memory of unspecified contents. The caller must write every element before reading one.
     ///
     /// # Errors
-    /// If the element type is not f32 or f64, or the memory cannot be had.
-    pub fn unwritten(len: usize, dtype: DType, place: &Place) -> Result<Self> {
-        Ok(Self(place.unwritten_flat(len, dtype)?))
+    /// If the element type is not f32 or f64, or memory cannot be allocated.
+    pub fn unwritten(len: usize, dtype: DType, device: &ComputeDevice) -> Result<Self> {
+        Ok(Self(device.unwritten_flat(len, dtype)?))
     }
 
-    /// Memory of unspecified content beside these elements and of their type, for whoever overwrites all of it before anybody reads any.
+    /// Allocates memory of unspecified contents on the same device and of the same type. The caller must write every
+    /// element before reading one.
     ///
     /// # Errors
-    /// If the memory cannot be had.
-    pub fn room_beside(&self, len: usize) -> Result<Self> {
+    /// If memory cannot be allocated.
+    pub fn unwritten_like(&self, len: usize) -> Result<Self> {
         match self.0.device_backend() {
             Some(backend) => Ok(Self(backend.unwritten(&len.into(), self.dtype())?)),
-            None => Self::unwritten(len, self.dtype(), &Place::host()),
+            None => Self::unwritten(len, self.dtype(), &ComputeDevice::host()),
         }
     }
 
-    /// Memory of zeros.
+    /// Allocates memory of zeros.
     ///
     /// # Errors
-    /// If the memory cannot be had.
-    pub fn zeros(len: usize, dtype: DType, place: &Place) -> Result<Self> {
-        Ok(Self(place.full(0.0, len, dtype)?))
+    /// If memory cannot be allocated.
+    pub fn zeros(len: usize, dtype: DType, device: &ComputeDevice) -> Result<Self> {
+        Ok(Self(device.full(0.0, len, dtype)?))
     }
 
-    /// Takes an array of one dimension over, without copying its elements.
+    /// Wraps an array of one dimension without copying its elements.
     ///
     /// # Errors
-    /// If it has another number of dimensions, or its elements do not follow each other.
+    /// If it has another number of dimensions, or is not contiguous.
     pub fn new(flat: impl Into<Array>) -> Result<Self> {
         let flat = flat.into();
         if flat.rank() != 1 || !flat.is_contiguous() {
@@ -57,12 +58,12 @@ impl FlatStorage {
         Ok(Self(flat))
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.0.elem_count()
     }
 
-    /// Whether it has none.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -72,23 +73,23 @@ impl FlatStorage {
         self.0.dtype()
     }
 
-    /// How many bytes the elements take.
+    /// The size of the elements in bytes.
     pub fn bytes(&self) -> usize {
         storage::bytes_of(self.len(), self.dtype())
     }
 
-    /// Elements `range`, in the same memory.
+    /// Returns elements `range`, in the same memory.
     ///
     /// # Errors
-    /// If the range does not lie inside.
+    /// If the range is not inside.
     pub fn narrow(&self, range: Range<usize>) -> Result<Self> {
         Ok(Self(self.0.view(range.start, range.len())?))
     }
 
-    /// Elements `range` as an array of `shape`, in the same memory.
+    /// Returns elements `range` as an array of `shape`, in the same memory.
     ///
     /// # Errors
-    /// If the range does not lie inside, or the shape has another number of elements.
+    /// If the range is not inside, or the shape has another number of elements.
     pub fn view(&self, range: Range<usize>, shape: &Shape) -> Result<Array> {
         if range.len() != shape.elem_count() {
             return Err(TensorError::unequal("flat storage", &Shape::from(range.len()), shape));
@@ -101,7 +102,7 @@ impl FlatStorage {
         &self.0
     }
 
-    /// All elements as a tensor of one dimension, in the same memory.
+    /// Returns all elements as a tensor of one dimension, in the same memory.
     ///
     /// # Errors
     /// [`TensorError::NotOnHost`] if the memory is a device's.
@@ -109,7 +110,7 @@ impl FlatStorage {
         self.0.host("`tensor` of flat memory").cloned()
     }
 
-    /// All elements as a tensor of one dimension: the memory itself, or a copy of a device's.
+    /// Returns all elements as a tensor of one dimension: the memory itself, or a copy of a device's.
     ///
     /// # Errors
     /// The back end's.
@@ -117,10 +118,11 @@ impl FlatStorage {
         self.0.to_host()
     }
 
-    /// A tensor to write all elements to on the host: the memory itself, or room to be given to [`FlatStorage::take_staged`].
+    /// Returns a tensor on the host to write all elements to: the memory itself, or a staging buffer for
+    /// [`FlatStorage::take_staged`].
     ///
     /// # Errors
-    /// If the memory cannot be had.
+    /// If memory cannot be allocated.
     pub fn staging(&self) -> Result<Tensor> {
         match self.0.is_host() {
             true => self.tensor(),
@@ -128,7 +130,7 @@ impl FlatStorage {
         }
     }
 
-    /// Takes what was written to [`FlatStorage::staging`].
+    /// Copies the elements written to [`FlatStorage::staging`].
     ///
     /// # Errors
     /// The back end's.
@@ -136,7 +138,7 @@ impl FlatStorage {
         if self.0.is_host() { Ok(()) } else { self.put(staged) }
     }
 
-    /// Overwrites the elements by those of a tensor of as many, converted to their type.
+    /// Overwrites the elements with those of a tensor of as many, converted to their type.
     ///
     /// # Errors
     /// If it has another number of elements.
@@ -144,7 +146,7 @@ impl FlatStorage {
         self.0.copy_from(&self.0.alongside(elements)?)
     }
 
-    /// Runs `f` on the elements, open for writing on the host; all clones and ranges see the change.
+    /// Runs `f` on the elements, mutable on the host. All clones and ranges see the change.
     ///
     /// # Errors
     /// If the memory is not the host's, or the element type is not f32 or f64.
@@ -152,10 +154,10 @@ impl FlatStorage {
         with_host_slice_mut(self.0.host("host access")?, f)
     }
 
-    /// The elements as libraries take a GPU's memory; `None` if they lie on the host.
+    /// Lends a GPU's memory to a library; `None` for memory of the host.
     ///
     /// # Errors
-    /// If the memory is that of a back end that is no GPU.
+    /// If the back end is not a GPU.
     #[cfg(feature = "cuda")]
     pub fn lend(&self) -> Result<Option<crate::backend::Lent>> {
         if self.0.is_host() {
@@ -165,37 +167,37 @@ impl FlatStorage {
         Ok(Some(array.slice()?.lend()))
     }
 
-    /// The elements as libraries take a GPU's memory that [`FlatStorage::begin_fetch`] is filling: after that is done.
+    /// Lends a GPU's memory to a library, after the upload of [`FlatStorage::begin_upload_from`].
     ///
     /// # Errors
-    /// If the memory is that of a back end that is no GPU.
+    /// If the back end is not a GPU.
     #[cfg(feature = "cuda")]
     pub fn lend_moving_in(&self) -> Result<Option<crate::backend::Lent>> {
         Ok(self.lend()?.map(|lent| lent.between(phalanx_cuda::Stream::Copies)).transpose()?)
     }
 
-    /// The elements as libraries take a GPU's memory that [`DeviceCodecs`](crate::backend::DeviceCodecs) use: after what those were
-    /// given, and before what they are given next.
+    /// Lends a GPU's memory to a library, in the order of the work of [`DeviceCodecs`](crate::backend::DeviceCodecs).
     ///
     /// # Errors
-    /// If the memory is that of a back end that is no GPU.
+    /// If the back end is not a GPU.
     #[cfg(feature = "cuda")]
     pub fn lend_to_codecs(&self) -> Result<Option<crate::backend::Lent>> {
         Ok(self.lend()?.map(|lent| lent.between(phalanx_cuda::Stream::Communication)).transpose()?)
     }
 
-    /// Overwrites the elements by those of `source`.
+    /// Overwrites the elements with those of `source`.
     ///
     /// # Errors
-    /// If `source` has another number of elements, or lies elsewhere.
+    /// If `source` has another number of elements, or is on another device.
     pub fn copy_from(&self, source: &Self) -> Result<()> {
         self.0.copy_from(&source.0)
     }
 
-    /// Adds the elements of `addend`, which lie beside these and are as many and of their type, on the calling thread or by the device.
+    /// Adds the elements of `addend`, as many of the same type on the same device. The host adds on the calling
+    /// thread.
     ///
     /// # Errors
-    /// If they are of another number or type, or lie elsewhere.
+    /// If their number, type or device differs.
     pub fn add(&self, addend: &Self) -> Result<()> {
         fn each<T: Copy + std::ops::AddAssign>(to: &mut [T], from: &[T]) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
@@ -216,7 +218,7 @@ impl FlatStorage {
         })?
     }
 
-    /// Overwrites the elements by those of `source`, which may lie on the other side of the bus.
+    /// Overwrites the elements with those of `source`, on any device.
     ///
     /// # Errors
     /// If `source` has another number of elements; and the back end's.
@@ -227,39 +229,39 @@ impl FlatStorage {
         }
     }
 
-    /// Begins to overwrite the elements by those of `source`, which lies on the host, beside what is computed. Nobody uses them before
-    /// [`Sent::arrive`].
+    /// Begins to overwrite the elements with those of `source` on the host, while the device computes. The caller
+    /// must not use them before [`Upload::wait`].
     ///
     /// # Errors
-    /// If `source` has another number or type of elements, or lies on a device; and the back end's.
-    pub fn begin_fetch(&self, source: &Self) -> Result<Sent> {
+    /// If `source` has another number or type of elements, or is on a device; and the back end's.
+    pub fn begin_upload_from(&self, source: &Self) -> Result<Upload> {
         if source.len() != self.len() {
             let shape = Shape::from(self.len());
             return Err(TensorError::unequal("fetch", &shape, &Shape::from(source.len())));
         }
-        self.0.begin_moving_in(source.0.host("fetch")?)
+        self.0.begin_upload(source.0.host("fetch")?)
     }
 
-    /// Begins to copy the elements to the host beside what is computed, if they lie elsewhere. Nobody writes to them any more.
+    /// Begins to copy the elements to the host while the device computes. The caller must not write to them any more.
     ///
     /// # Errors
     /// The back end's.
-    pub fn begin_moving_out(&self) -> Result<Arriving> {
+    pub fn begin_download(&self) -> Result<Download> {
         match self.dtype() {
-            DType::F32 => self.0.begin_moving_out(),
-            _ => Ok(Arriving::here(self.to_host()?)),
+            DType::F32 => self.0.begin_download(),
+            _ => Ok(Download::ready(self.to_host()?)),
         }
     }
 
-    /// A copy in memory of its own.
+    /// Copies the elements to memory of their own.
     ///
     /// # Errors
-    /// If the memory cannot be had.
+    /// If memory cannot be allocated.
     pub fn copy(&self) -> Result<Self> {
         Ok(Self(self.0.duplicate()?))
     }
 
-    /// Makes elements `range` zero.
+    /// Sets elements `range` to zero.
     pub(super) fn zero(&self, range: Range<usize>) -> Result<()> {
         self.narrow(range)?.0.zero()
     }
@@ -273,7 +275,7 @@ mod tests {
 
     #[test]
     fn ranges_share_memory_and_copies_do_not() {
-        let whole = FlatStorage::zeros(6, DType::F32, &Place::host()).expect("small");
+        let whole = FlatStorage::zeros(6, DType::F32, &ComputeDevice::host()).expect("small");
         let part = whole.narrow(2..5).expect("inside");
         let copy = part.copy().expect("small");
         let ones = Tensor::ones(3, DType::F32, &Device::Cpu).map(|ones| FlatStorage(ones.into()));

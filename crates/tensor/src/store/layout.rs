@@ -1,47 +1,48 @@
-//! How parameters lie in flat memory, decided once: from blocks and sizes, before there is any.
+//! The layout of parameters in buckets, decided once from blocks and sizes.
 
 use std::ops::Range;
 
 use candle_core::{DType, Shape};
 
-use super::{BuildOptions, Param};
+use super::BuildOptions;
+use super::spec::ParamSpec;
 use crate::init::Init;
 
-/// One parameter of a [`super::FlatParam`], or the elements of it that a rank owns.
+/// A parameter of a [`super::ParamBucket`], or the elements of it that a rank owns.
 #[derive(Debug, Clone)]
-pub struct FlatEntry {
+pub struct BucketEntry {
     /// The parameter's name.
     pub name: String,
-    /// Its shape; flat where these are the elements of a shard.
+    /// Its shape; flat for the elements of a shard.
     pub shape: Shape,
-    /// Where the elements lie in the flat memory that the entry is of.
+    /// The elements' position in the flat memory.
     pub range: Range<usize>,
-    /// Which elements of the parameter these are.
+    /// The elements' position in the parameter.
     pub part: Range<usize>,
     pub(super) init: Init,
 }
 
-/// Neighbouring parameters of one block that optimizers treat alike.
+/// Consecutive parameters of one block with the same weight decay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamGroup {
-    /// The block; empty for parameters outside of any.
+    /// The block; empty for parameters outside of blocks.
     pub block: String,
-    /// Whether weight decay applies.
+    /// True if weight decay applies.
     pub decay: bool,
-    /// Their elements in the flat memory that the group is of.
+    /// The group's elements in the flat memory.
     pub range: Range<usize>,
 }
 
-/// What lies in one flat memory.
+/// The parameters of one bucket.
 #[derive(Debug, Clone)]
-pub(super) struct FlatLayout {
+pub(super) struct BucketLayout {
     pub(super) trainable: bool,
     pub(super) dtype: DType,
-    pub(super) entries: Vec<FlatEntry>,
+    pub(super) entries: Vec<BucketEntry>,
     pub(super) groups: Vec<ParamGroup>,
 }
 
-impl FlatLayout {
+impl BucketLayout {
     pub(super) fn len(&self) -> usize {
         self.groups.last().map_or(0, |group| group.range.end)
     }
@@ -51,35 +52,35 @@ impl FlatLayout {
     }
 }
 
-/// A group that is being collected.
+/// A group under construction.
 struct Collected<'a> {
     block: &'a str,
     trainable: bool,
     decay: bool,
-    members: Vec<&'a Param>,
+    members: Vec<&'a ParamSpec>,
 }
 
 impl Collected<'_> {
     fn len(&self) -> usize {
-        self.members.iter().map(|param| param.elem_count()).sum()
+        self.members.iter().map(|param| param.shape.elem_count()).sum()
     }
 }
 
-/// Lays parameters, each with its block, out in flat memories.
+/// Groups parameters and lays the groups out in buckets.
 ///
-/// Parameters of a block that are treated alike make a group, or several where they would have more than
-/// [`BuildOptions::unit_bytes`] together. Groups that follow each other, all trainable or all frozen, share one memory until
-/// it has [`BuildOptions::bucket_bytes`]; small companions of a large group of their block join it, because what belongs to a
-/// block is needed together anyway. A group outside of any block lies alone: its parameters are used at any time, and nobody
-/// says when their gradients begin to come.
-pub(super) fn lay_out(params: &[(Param, String)], options: &BuildOptions) -> Vec<FlatLayout> {
+/// Parameters of a block with the same properties form a group, or several if they exceed
+/// [`BuildOptions::unit_bytes`] together. Consecutive groups, all trainable or all frozen, share a bucket until it
+/// has [`BuildOptions::bucket_bytes`]. A small group joins a large one of its block, because a block needs its
+/// parameters together. A group outside of blocks has its own bucket: its parameters are used at any time, and no
+/// listener announces when their gradients begin.
+pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<BucketLayout> {
     let size = options.dtype.size_in_bytes();
     let mut groups: Vec<Collected<'_>> = Vec::new();
-    for (param, block) in params {
-        let decay = !options.decay_matrices_only || param.dims().len() >= 2;
-        let of = (block.as_str(), param.trainable(), decay);
+    for param in params {
+        let decay = !options.decay_matrices_only || param.shape.rank() >= 2;
+        let of = (param.block.as_str(), param.trainable, decay);
         let fits = |group: &Collected<'_>| {
-            (group.len() + param.elem_count()).saturating_mul(size) <= options.unit_bytes
+            (group.len() + param.shape.elem_count()).saturating_mul(size) <= options.unit_bytes
         };
         match groups.iter_mut().rev().find(|group| (group.block, group.trainable, group.decay) == of) {
             Some(group) if fits(group) => group.members.push(param),
@@ -89,40 +90,40 @@ pub(super) fn lay_out(params: &[(Param, String)], options: &BuildOptions) -> Vec
             }
         }
     }
-    let mut flats: Vec<FlatLayout> = Vec::new();
+    let mut buckets: Vec<BucketLayout> = Vec::new();
     for group in groups {
-        let joins = flats.last().is_some_and(|flat| {
-            let before = flat.groups.last().map_or("", |group| &group.block);
+        let joins = buckets.last().is_some_and(|bucket| {
+            let before = bucket.groups.last().map_or("", |group| &group.block);
             let small = group.block == before && group.len() * size < options.bucket_bytes;
             let inside = !group.block.is_empty() && !before.is_empty();
-            flat.trainable == group.trainable && inside && (flat.bytes() < options.bucket_bytes || small)
+            bucket.trainable == group.trainable && inside && (bucket.bytes() < options.bucket_bytes || small)
         });
         if !joins {
             let (trainable, dtype) = (group.trainable, options.dtype);
-            flats.push(FlatLayout { trainable, dtype, entries: Vec::new(), groups: Vec::new() });
+            buckets.push(BucketLayout { trainable, dtype, entries: Vec::new(), groups: Vec::new() });
         }
-        let Some(flat) = flats.last_mut() else { continue };
-        let start = flat.len();
+        let Some(bucket) = buckets.last_mut() else { continue };
+        let start = bucket.len();
         let mut end = start;
         for param in group.members {
-            let range = end..end + param.elem_count();
+            let range = end..end + param.shape.elem_count();
             end = range.end;
-            let (name, shape) = (param.name().to_owned(), param.shape().clone());
-            flat.entries.push(FlatEntry {
+            let (name, shape) = (param.name.clone(), param.shape.clone());
+            bucket.entries.push(BucketEntry {
                 name,
                 shape,
                 range,
-                part: 0..param.elem_count(),
-                init: param.init(),
+                part: 0..param.shape.elem_count(),
+                init: param.init,
             });
         }
         let (block, decay) = (group.block.to_owned(), group.decay);
-        flat.groups.push(ParamGroup { block, decay, range: start..end });
+        bucket.groups.push(ParamGroup { block, decay, range: start..end });
     }
-    flats
+    buckets
 }
 
-/// The part of `range` that lies in `within`, counted from its start; nothing if they do not meet.
+/// Returns the part of `range` inside `within`, counted from the start of `within`; `None` if they are disjoint.
 pub(super) fn meet(range: &Range<usize>, within: &Range<usize>) -> Option<Range<usize>> {
     let (start, end) = (range.start.max(within.start), range.end.min(within.end));
     (start < end).then(|| start - within.start..end - within.start)
@@ -130,7 +131,7 @@ pub(super) fn meet(range: &Range<usize>, within: &Range<usize>) -> Option<Range<
 
 #[cfg(test)]
 mod tests {
-    use crate::{BuildOptions, FlatParam, Init, StoreBuilder};
+    use crate::{BuildOptions, Init, ParamBucket, StoreBuilder};
 
     #[test]
     fn large_blocks_are_cut_between_parameters() {
@@ -143,7 +144,7 @@ mod tests {
             }
             let store = builder.build().expect("small");
             assert_eq!(store.param("a.t").expect("known").tensor().expect("filled").dims(), [2]);
-            store.flat_params().iter().map(FlatParam::len).collect::<Vec<_>>()
+            store.buckets().iter().map(ParamBucket::len).collect::<Vec<_>>()
         };
         assert_eq!(lens(usize::MAX), [30]);
         assert_eq!(lens(28), [7, 20, 3]);
@@ -151,7 +152,7 @@ mod tests {
     }
 
     /// Groups of 10, 2 (block a), 100 (block b), 3 (block c), 4 (block d) and 5 (outside) elements of 4 bytes.
-    fn flats(bucket_bytes: usize) -> Vec<FlatParam> {
+    fn buckets(bucket_bytes: usize) -> Vec<ParamBucket> {
         let options = BuildOptions { decay_matrices_only: true, bucket_bytes, ..Default::default() };
         let builder = StoreBuilder::new(options);
         let root = builder.root();
@@ -162,7 +163,7 @@ mod tests {
                 scope.param("bias", vector, Init::ZEROS).expect("a new name");
             }
         }
-        builder.build().expect("small").flat_params().to_vec()
+        builder.build().expect("small").buckets().to_vec()
     }
 
     #[test]
@@ -174,10 +175,10 @@ mod tests {
             (16, vec![12, 100, 7, 5]),
             (1 << 20, vec![119, 5]),
         ] {
-            let found: Vec<_> = flats(bucket_bytes).iter().map(FlatParam::len).collect();
+            let found: Vec<_> = buckets(bucket_bytes).iter().map(ParamBucket::len).collect();
             assert_eq!(found, lens, "{bucket_bytes}");
         }
-        let together = flats(1 << 20);
+        let together = buckets(1 << 20);
         assert_eq!(together[0].blocks().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
         let decays: Vec<_> =
             together[0].groups().iter().map(|group| (group.decay, group.range.clone())).collect();

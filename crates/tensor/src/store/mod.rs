@@ -1,30 +1,29 @@
-//! Parameters and buffers of a model: ordered, named as in the reference state dict, and laid out flat.
+//! Parameters and buffers of a model: ordered, named as in the reference state dict, and laid out in buckets.
 //!
-//! Layers register what they need in a [`Scope`]; [`StoreBuilder::build`] then decides once how parameters lie in flat
-//! memories ([`FlatParam`]), and fills them. A [`Param`] is a handle: it knows its name, its shape, and where it lies, and
-//! asks its flat parameter for values whenever they are needed.
+//! Layers register their parameters in a [`Scope`]. [`StoreBuilder::build`] then lays them out in buckets
+//! ([`ParamBucket`]) and fills them. A [`Param`] is a handle: it has a name, a shape and a location, and reads its
+//! values from its bucket.
 
+mod bucket;
 mod buffer;
 mod builder;
-mod flat_gradients;
-mod flat_param;
 mod flat_storage;
-mod flat_values;
 mod layout;
+mod options;
 mod param;
+mod scope;
+mod spec;
 mod state;
-mod unreduced;
 
+pub use bucket::{GradState, ParamBucket, ParamState, UnreducedGrads};
 pub use buffer::Buffer;
-pub use builder::{BuildOptions, Scope, StoreBuilder};
-pub use flat_gradients::GradState;
-pub use flat_param::FlatParam;
+pub use builder::StoreBuilder;
 pub use flat_storage::FlatStorage;
-pub use flat_values::ParamState;
-pub use layout::{FlatEntry, ParamGroup};
+pub use layout::{BucketEntry, ParamGroup};
+pub use options::BuildOptions;
 pub use param::Param;
+pub use scope::Scope;
 pub use state::LoadReport;
-pub use unreduced::UnreducedGrads;
 
 use std::collections::BTreeMap;
 
@@ -37,11 +36,11 @@ pub struct ParamStore {
     key: Key,
     params: Vec<Param>,
     buffers: Vec<Buffer>,
-    flat_params: Vec<FlatParam>,
+    buckets: Vec<ParamBucket>,
     by_name: BTreeMap<String, Entry>,
 }
 
-/// Where a name leads.
+/// The parameter or buffer of a name.
 #[derive(Debug, Clone, Copy)]
 enum Entry {
     Param(usize),
@@ -49,29 +48,28 @@ enum Entry {
 }
 
 impl ParamStore {
-    /// The key that all initial values are drawn from: with it whoever holds a shard fills that alone
-    /// ([`FlatParam::initial_values`]).
+    /// The key of all initial values. A rank fills its shard from it alone ([`ParamBucket::initial_values`]).
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// Parameters in the order of their registration, which is the order of the reference state dict.
+    /// Parameters in registration order, which is the order of the reference state dict.
     pub fn params(&self) -> &[Param] {
         &self.params
     }
 
-    /// Buffers (running statistics and the like) in the order of their registration.
+    /// Buffers (running statistics and the like) in registration order.
     pub fn buffers(&self) -> &[Buffer] {
         &self.buffers
     }
 
-    /// The flat memories that the parameters lie in, in the order of the model's forward pass: what collectives move, and what
-    /// optimizers, clipping and averages act on.
-    pub fn flat_params(&self) -> &[FlatParam] {
-        &self.flat_params
+    /// The buckets of the parameters, in the order of the model's forward pass. Collectives, optimizers, clipping and
+    /// averages act on buckets.
+    pub fn buckets(&self) -> &[ParamBucket] {
+        &self.buckets
     }
 
-    /// The parameter called `name`.
+    /// Returns the parameter called `name`.
     ///
     /// # Errors
     /// [`TensorError::UnknownName`] if there is none.
@@ -82,7 +80,7 @@ impl ParamStore {
         }
     }
 
-    /// The buffer called `name`.
+    /// Returns the buffer called `name`.
     ///
     /// # Errors
     /// [`TensorError::UnknownName`] if there is none.
@@ -93,14 +91,14 @@ impl ParamStore {
         }
     }
 
-    /// How many numbers the model learns or holds frozen, buffers not counted.
+    /// The number of elements of all parameters, frozen ones included, buffers not.
     pub fn num_parameters(&self) -> usize {
         self.params.iter().map(Param::elem_count).sum()
     }
 
-    /// Makes all gradients zero; see [`FlatParam::zero_grads`].
+    /// Sets all gradients to zero; see [`ParamBucket::zero_grads`].
     pub fn zero_grads(&self) {
-        self.flat_params.iter().for_each(FlatParam::zero_grads);
+        self.buckets.iter().for_each(ParamBucket::zero_grads);
     }
 
     fn unknown(&self, name: &str) -> TensorError {

@@ -1,10 +1,11 @@
-//! A handle to one parameter: a name, a shape and a place in flat memory.
+//! A handle to one parameter: a name, a shape and a location in a bucket.
 
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{Shape, Tensor};
 
-use super::FlatParam;
+use super::ParamBucket;
+use super::spec::ParamSpec;
 use crate::backend::{Array, Destination};
 use crate::init::Init;
 use crate::{Context, Result, TensorError};
@@ -15,63 +16,64 @@ pub struct Param(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    name: String,
-    shape: Shape,
-    trainable: bool,
-    init: Init,
-    /// The flat parameter, and the position of this one's entry in it.
-    place: OnceLock<(FlatParam, usize)>,
+    spec: ParamSpec,
+    /// The bucket, and the index of the parameter's entry in it.
+    location: OnceLock<(ParamBucket, usize)>,
 }
 
 impl Param {
-    pub(super) fn new(name: String, shape: Shape, trainable: bool, init: Init) -> Self {
-        Self(Arc::new(Inner { name, shape, trainable, init, place: OnceLock::new() }))
+    pub(super) fn new(spec: ParamSpec) -> Self {
+        Self(Arc::new(Inner { spec, location: OnceLock::new() }))
     }
 
-    pub(super) fn settle(&self, flat: FlatParam, entry: usize) {
-        // A builder is consumed by building, so this runs once a parameter.
-        let _ = self.0.place.set((flat, entry));
+    pub(super) fn spec(&self) -> &ParamSpec {
+        &self.0.spec
+    }
+
+    pub(super) fn place_in(&self, bucket: ParamBucket, entry: usize) {
+        // Building consumes the builder, so this runs once a parameter.
+        let _ = self.0.location.set((bucket, entry));
     }
 
     /// The name in the reference state dict.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.spec.name
     }
 
     /// The shape.
     pub fn shape(&self) -> &Shape {
-        &self.0.shape
+        &self.0.spec.shape
     }
 
     /// The shape's sizes.
     pub fn dims(&self) -> &[usize] {
-        self.0.shape.dims()
+        self.0.spec.shape.dims()
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn elem_count(&self) -> usize {
-        self.0.shape.elem_count()
+        self.0.spec.shape.elem_count()
     }
 
-    /// Whether gradients are computed for it.
+    /// True if gradients are computed for it.
     pub fn trainable(&self) -> bool {
-        self.0.trainable
+        self.0.spec.trainable
     }
 
-    /// How it is filled at the start.
+    /// The initial distribution.
     pub fn init(&self) -> Init {
-        self.0.init
+        self.0.spec.init
     }
 
-    /// The flat parameter that it lies in.
+    /// The parameter's bucket.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] before the store is built.
-    pub fn flat_param(&self) -> Result<&FlatParam> {
-        Ok(&self.place()?.0)
+    pub fn bucket(&self) -> Result<&ParamBucket> {
+        Ok(&self.location()?.0)
     }
 
-    /// The current values, as a view into flat memory: no copy is made.
+    /// Returns the current values, as a view into flat memory, without a copy.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] if they are not in memory, and [`TensorError::NotOnHost`] if that is a device's.
@@ -79,40 +81,40 @@ impl Param {
         self.array()?.host("`tensor` of a parameter").cloned()
     }
 
-    /// The current values as an array: a view into flat memory.
+    /// Returns the current values as an array, a view into flat memory.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] if they are not in memory.
     pub fn array(&self) -> Result<Array> {
-        let (flat, entry) = self.place()?;
-        let Some(values) = flat.values() else {
+        let (bucket, entry) = self.location()?;
+        let Some(values) = bucket.values() else {
             return Err(self.absent("they were released and not gathered again"));
         };
-        values.view(flat.entries()[*entry].range.clone(), self.shape())
+        values.view(bucket.entries()[*entry].range.clone(), self.shape())
     }
 
-    /// The values on the host, as an independent copy, also where only memory that is kept between uses has all of them.
+    /// Copies the values to the host, also if only the storage between uses has all of them.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] if this rank does not have all of them.
     pub fn to_host(&self) -> Result<Tensor> {
-        let (flat, entry) = self.place()?;
-        let Some(values) = flat.whole_values() else {
+        let (bucket, entry) = self.location()?;
+        let Some(values) = bucket.whole_values() else {
             return Err(self.absent("this rank has a part of them, and the others were not gathered"));
         };
-        let view = values.view(flat.entries()[*entry].range.clone(), self.shape())?;
+        let view = values.view(bucket.entries()[*entry].range.clone(), self.shape())?;
         Ok(view.to_host()?.force_contiguous()?)
     }
 
-    /// The accumulated gradient, as a view into flat memory; `None` if none is allocated.
+    /// Returns the accumulated gradient, as a view into flat memory; `None` if none is allocated.
     ///
     /// # Errors
-    /// [`TensorError::NotResident`] before the store is built, [`TensorError::FlatState`] while it is reduced, and
-    /// [`TensorError::NotOnHost`] if it lies on a device.
+    /// [`TensorError::NotResident`] before the store is built, [`TensorError::BucketState`] during its reduction, and
+    /// [`TensorError::NotOnHost`] if it is on a device.
     pub fn grad(&self) -> Result<Option<Tensor>> {
-        let (flat, entry) = self.place()?;
-        let Some(grads) = flat.grads()? else { return Ok(None) };
-        let grad = grads.view(flat.entries()[*entry].range.clone(), self.shape())?;
+        let (bucket, entry) = self.location()?;
+        let Some(grads) = bucket.grads()? else { return Ok(None) };
+        let grad = grads.view(bucket.entries()[*entry].range.clone(), self.shape())?;
         Ok(Some(grad.host("gradient of a parameter")?.clone()))
     }
 
@@ -131,17 +133,20 @@ impl Param {
     /// Adds `grad` to the gradient.
     pub(crate) fn accumulate_grad(&self, context: &Context, grad: &Array) -> Result<()> {
         let backend = grad.backend(context);
-        let (flat, entry) = self.place()?;
-        let Destination { array, add } = flat.grad_destination(*entry)?;
+        let (bucket, entry) = self.location()?;
+        let Destination { array, add } = bucket.grad_destination(*entry)?;
         if add { backend.accumulate(&array, grad) } else { backend.copy(&array, grad) }
     }
 
-    /// The flat parameter that it lies in, and which of the entries there it is.
-    pub(crate) fn place(&self) -> Result<&(FlatParam, usize)> {
-        self.0.place.get().ok_or_else(|| self.absent("the store that it was registered in is not built yet"))
+    /// The bucket, and the index of the parameter's entry in it.
+    pub(crate) fn location(&self) -> Result<&(ParamBucket, usize)> {
+        self.0
+            .location
+            .get()
+            .ok_or_else(|| self.absent("the store that it was registered in is not built yet"))
     }
 
     fn absent(&self, why: &'static str) -> TensorError {
-        TensorError::NotResident { name: self.0.name.clone(), why }
+        TensorError::NotResident { name: self.0.spec.name.clone(), why }
     }
 }

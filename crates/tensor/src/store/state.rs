@@ -1,21 +1,21 @@
-//! The state dict: all parameters and buffers by name, in and out.
+//! The state dict: saving and loading of all parameters and buffers by name.
 
 use candle_core::Tensor;
 
 use super::{Entry, ParamStore};
 use crate::{Result, TensorError};
 
-/// What loading a state dict left over.
+/// Names without a counterpart after loading a state dict.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct LoadReport {
-    /// Names of the model that the file did not have; they keep their values.
+    /// Names of the model that the file lacks; they keep their values.
     pub missing: Vec<String>,
-    /// Names of the file that the model does not have.
+    /// Names of the file that the model lacks.
     pub unexpected: Vec<String>,
 }
 
 impl ParamStore {
-    /// All parameters and buffers with their current values, in registration order, as independent copies.
+    /// Copies all parameters and buffers with their current values, in registration order.
     ///
     /// # Errors
     /// If a parameter's values are not in memory.
@@ -30,9 +30,9 @@ impl ParamStore {
         Ok(all)
     }
 
-    /// Takes values over by name, converting element types.
+    /// Loads values by name, converting element types.
     ///
-    /// Nothing is written unless every shape fits; names that only one side has are reported, not an error.
+    /// Writes nothing unless every shape fits. Names without a counterpart are reported and not an error.
     ///
     /// # Errors
     /// [`TensorError::Shape`] naming the first tensor of a wrong shape.

@@ -1,4 +1,4 @@
-//! The walk from the loss back to the parameters.
+//! The backward pass, from the loss to the parameters.
 
 use super::Tape;
 use super::block::backward_span;
@@ -8,7 +8,7 @@ use super::value::Value;
 use crate::backend::Array;
 use crate::{Result, TensorError};
 
-/// What a loss is multiplied by before it is differentiated.
+/// The factor of a loss before differentiation.
 #[derive(Debug, Clone)]
 pub struct LossFactor(Factor);
 
@@ -19,7 +19,7 @@ enum Factor {
 }
 
 impl Default for LossFactor {
-    /// The loss as it is.
+    /// A factor of 1.
     fn default() -> Self {
         1.0.into()
     }
@@ -32,26 +32,26 @@ impl From<f64> for LossFactor {
 }
 
 impl From<Array> for LossFactor {
-    /// A scalar that lies where the loss does, or on the host: [`crate::optim::LossScale::factor`].
+    /// A scalar on the loss's device, or on the host: [`crate::optim::LossScale::factor`].
     fn from(factor: Array) -> Self {
         Self(Factor::At(factor))
     }
 }
 
 impl Tape {
-    /// Differentiates a loss of one element with respect to everything that it was computed from.
+    /// Differentiates a loss of one element with respect to all its inputs.
     ///
-    /// Gradients of parameters are added to those already in their flat memory. The tape is empty afterwards.
+    /// Gradients of parameters are added to their buckets. The tape is empty afterwards.
     ///
     /// # Errors
-    /// [`TensorError::Backward`] if the loss has more than one element or needs no gradient, and the errors of
-    /// the ops and of the listener.
+    /// [`TensorError::Backward`] if the loss has more than one element or needs no gradient, and the errors of the
+    /// ops and of the listener.
     pub fn backward(&self, loss: &Value) -> Result<()> {
         self.backward_scaled(loss, LossFactor::default())
     }
 
-    /// Differentiates `factor` times a loss of one element, so that every gradient is larger by that factor: small ones then do
-    /// not vanish in f16. See [`crate::optim::LossScale`].
+    /// Differentiates `factor` times a loss of one element. All gradients are larger by that factor, so that small
+    /// ones do not vanish in f16. See [`crate::optim::LossScale`].
     ///
     /// # Errors
     /// Those of [`Tape::backward`].
@@ -91,12 +91,12 @@ impl Tape {
             inner.used.clear();
             (std::mem::take(&mut inner.nodes), std::mem::take(&mut inner.slot_types))
         };
-        // From here on, values of this recording are recognised as past.
+        // From here on, values of this recording count as past.
         self.past_id.set(id);
         self.id.set(super::fresh_id());
         let params = nodes.iter().filter_map(|node| match &node.action {
             Action::Param(param) => {
-                Some(param.place().map(|(flat, entry)| (node.outputs.start, flat.clone(), *entry)))
+                Some(param.location().map(|(bucket, entry)| (node.outputs.start, bucket.clone(), *entry)))
             }
             _ => None,
         });
@@ -111,7 +111,7 @@ impl Tape {
             }
         }
         let mut leaves = Vec::new();
-        // Of the blocks that backward is in, the innermost last.
+        // The blocks that backward is in, the innermost last.
         let mut spans = Vec::new();
         for node in nodes.into_iter().rev() {
             let begins = match &node.action {
@@ -131,14 +131,14 @@ impl Tape {
         Ok(())
     }
 
-    /// Runs one node backward and drops it, with everything it saved.
+    /// Runs one node backward and drops it with its saved arrays.
     fn pass(&self, node: Node, slots: &mut GradSlots, leaves: &mut Vec<(usize, Array)>) -> Result<()> {
         let Node { inputs, outputs, action, _recorded, .. } = node;
-        let (listener, told) = (self.listener(), TensorError::hook);
+        let (listener, failed) = (self.listener(), TensorError::hook);
         match action {
-            Action::BlockEnd(name) => listener.before_backward(&name).map_err(told("before backward")),
-            Action::BlockStart(name) => listener.after_backward(&name).map_err(told("after backward")),
-            Action::FirstUse(used) => listener.gradients_ready(&used).map_err(told("gradients ready")),
+            Action::BlockEnd(name) => listener.before_backward(&name).map_err(failed("before backward")),
+            Action::BlockStart(name) => listener.after_backward(&name).map_err(failed("after backward")),
+            Action::FirstUse(used) => listener.gradients_ready(&used).map_err(failed("gradients ready")),
             Action::Leaf => {
                 leaves.extend(slots.take(outputs.start).map(|grad| (outputs.start, grad)));
                 Ok(())

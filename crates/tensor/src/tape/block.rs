@@ -1,4 +1,4 @@
-//! Blocks: what strategies act on, and what is recomputed in activation checkpointing.
+//! Blocks: the units of strategies and of activation checkpointing.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::{Result, TensorError};
 /// A named part of a model whose parameters are gathered, released and reduced together.
 ///
 /// The name must be that of the [`crate::Scope::block`] in which its parameters were registered
-/// ([`crate::Scope::block_name`]). `forward`
-/// must be repeatable: called twice with the same inputs on tapes of the same session it does the same.
+/// ([`crate::Scope::block_name`]). `forward` must be repeatable: the same inputs on tapes of the same session give
+/// the same result.
 pub trait Block: std::fmt::Debug + Send + Sync {
     /// The name of the block, a prefix of its parameters' names.
     fn name(&self) -> &str;
@@ -22,22 +22,22 @@ pub trait Block: std::fmt::Debug + Send + Sync {
     /// Runs the block.
     ///
     /// # Errors
-    /// Those of the ops that it runs.
+    /// Those of its ops.
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>>;
 }
 
-/// The span of a block's forward, between what the listener is told before and after it.
+/// Returns the trace span of a block's forward, without the listener's calls.
 fn forward_span(block: &str) -> Span {
     tracing::trace_span!(target: "phalanx_trace::compute", "forward", block)
 }
 
-/// The span of a block's backward, between what the listener is told before and after it.
+/// Returns the trace span of a block's backward, without the listener's calls.
 pub(super) fn backward_span(block: &str) -> Span {
     tracing::trace_span!(target: "phalanx_trace::compute", "backward", block)
 }
 
 impl Tape {
-    /// Runs a block, telling the listener before and after, forward and later backward.
+    /// Runs a block and calls the listener before and after it, in forward and later in backward.
     ///
     /// # Errors
     /// The block's, or the listener's.
@@ -62,7 +62,7 @@ impl Tape {
     /// Runs a block with one input and one output.
     ///
     /// # Errors
-    /// The block's, or the listener's, or if the block gives another number of outputs.
+    /// The block's, or the listener's, or if the block returns another number of outputs.
     pub fn run1(&self, block: &Arc<dyn Block>, input: &Value) -> Result<Value> {
         let mut outputs = self.run(block, std::slice::from_ref(input))?;
         match (outputs.pop(), outputs.is_empty()) {
@@ -71,7 +71,7 @@ impl Tape {
         }
     }
 
-    /// Runs blocks of one input and one output, each on what the one before it gave.
+    /// Runs blocks of one input and one output in sequence.
     ///
     /// # Errors
     /// As [`Tape::run1`].
@@ -79,7 +79,7 @@ impl Tape {
         blocks.iter().try_fold(input.clone(), |x, block| self.run1(block, &x))
     }
 
-    /// Runs something as the block called `name`, which is not one that could be run again.
+    /// Runs a function as the block called `name`, which cannot be recomputed.
     #[cfg(feature = "candle-nn")]
     pub(crate) fn in_block<R>(&self, name: &str, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let name: Arc<str> = name.into();
@@ -94,7 +94,7 @@ impl Tape {
         Ok(result)
     }
 
-    /// Runs the block without recording, and records one node that runs it again in backward.
+    /// Runs the block without recording, and records one node that recomputes it in backward.
     fn run_recomputed(&self, block: Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let keys_at = self.keys_drawn();
         let frozen = self.frozen.get();
@@ -130,8 +130,8 @@ impl Tape {
         self.push_node("recomputed block", &inputs.iter().collect::<Vec<_>>(), arrays, &used, Box::new(again))
     }
 
-    /// Runs `f` with recording off, collecting what the trainable parameters that it reads lie in.
-    fn without_recording<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<(R, Vec<crate::FlatParam>)> {
+    /// Runs `f` with recording off, and collects the buckets of the trainable parameters that it reads.
+    fn without_recording<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<(R, Vec<crate::ParamBucket>)> {
         let before = self.mode.replace(Mode::Collecting);
         let result = f();
         self.mode.set(before);

@@ -1,23 +1,23 @@
-//! Gradients in flight: one slot per recorded value, accumulated in place where nobody else looks.
+//! Gradients during backward: one slot for each recorded value, accumulated in place where the memory is not shared.
 
 use candle_core::{DType, Shape};
 
 use super::value::Slot;
 use crate::backend::{Array, ArrayBackend, BinaryOp, Destination};
-use crate::store::FlatParam;
+use crate::store::ParamBucket;
 use crate::{Context, Result, TensorError};
 
 /// The gradients of a tape during backward.
 #[derive(Debug, Default)]
 pub(super) struct GradSlots {
     pending: Vec<Option<PendingGrad>>,
-    /// The element type of each recorded value, which its gradient has too.
+    /// The element type of each recorded value, and so of its gradient.
     types: Vec<DType>,
-    /// The parameters among the recorded values, in the order of their slots: what each lies in, and which entry it is.
-    params: Vec<(Slot, FlatParam, usize)>,
+    /// The parameters among the recorded values, in the order of their slots: slot, bucket, and index of the entry.
+    params: Vec<(Slot, ParamBucket, usize)>,
 }
 
-/// What has been added up of a gradient, and whether its memory belongs to this slot alone.
+/// An accumulated gradient, and whether its memory is shared.
 #[derive(Debug)]
 struct PendingGrad {
     array: Array,
@@ -25,23 +25,23 @@ struct PendingGrad {
 }
 
 impl GradSlots {
-    pub(super) fn new(types: Vec<DType>, params: Vec<(Slot, FlatParam, usize)>) -> Self {
+    pub(super) fn new(types: Vec<DType>, params: Vec<(Slot, ParamBucket, usize)>) -> Self {
         Self { pending: types.iter().map(|_| None).collect(), types, params }
     }
 
-    /// The parameter at a slot, if its gradients are of type `dtype`.
-    fn param(&self, slot: Slot, dtype: DType) -> Option<(&FlatParam, usize)> {
+    /// Returns the parameter at a slot, if its gradients are of type `dtype`.
+    fn param(&self, slot: Slot, dtype: DType) -> Option<(&ParamBucket, usize)> {
         let at = self.params.binary_search_by_key(&slot, |(slot, ..)| *slot).ok()?;
-        let (_, flat, entry) = &self.params[at];
-        (flat.dtype() == dtype).then_some((flat, *entry))
+        let (_, bucket, entry) = &self.params[at];
+        (bucket.dtype() == dtype).then_some((bucket, *entry))
     }
 
     pub(super) fn take(&mut self, slot: Slot) -> Option<Array> {
         self.pending[slot].take().map(|pending| pending.array)
     }
 
-    /// Adds to a gradient, which has the type of its value: an addend of another is rounded or widened first, and so is
-    /// every sum.
+    /// Adds to a gradient, which has the type of its value. An addend of another type is rounded or widened first,
+    /// and every sum is rounded.
     pub(super) fn add(&mut self, context: &Context, slot: Slot, array: Array, exclusive: bool) -> Result<()> {
         let dtype = self.types[slot];
         let (array, exclusive) = match array.dtype() == dtype {
@@ -71,8 +71,7 @@ impl GradSlots {
     }
 }
 
-/// Where the backward of an op puts the gradients of its inputs. Each is kept in the type of its input, whatever type it is
-/// given in.
+/// The destination of an op's gradients. Each is stored in the type of its input.
 #[derive(Debug)]
 pub struct Grads<'a> {
     pub(super) context: &'a Context,
@@ -81,33 +80,34 @@ pub struct Grads<'a> {
 }
 
 impl Grads<'_> {
-    /// Whether the gradient of input `index` is wanted; if not, it need not be computed.
+    /// True if the gradient of input `index` is needed.
     pub fn wants(&self, index: usize) -> bool {
         self.inputs[index].is_some()
     }
 
-    /// Adds a freshly computed contiguous gradient, whose memory nobody else holds, to that of input `index`.
+    /// Adds a new contiguous gradient in unshared memory to that of input `index`.
     ///
     /// # Errors
-    /// If a gradient of another shape is already there.
+    /// If there is a gradient of another shape already.
     pub fn add(&mut self, index: usize, grad: impl Into<Array>) -> Result<()> {
         self.put(index, grad.into(), true)
     }
 
-    /// Adds a gradient whose memory may be held by others too (a view, or the output's gradient itself).
+    /// Adds a gradient whose memory may be shared (a view, or the output's gradient itself).
     ///
     /// # Errors
-    /// If a gradient of another shape is already there.
+    /// If there is a gradient of another shape already.
     pub fn share(&mut self, index: usize, grad: impl Into<Array>) -> Result<()> {
         self.put(index, grad.into(), false)
     }
 
-    /// Lets `write` compute the gradients of some inputs, each given with its shape, in type `dtype`. It gets a destination for
-    /// each that is wanted: that of a parameter is where its flat memory keeps it, so that nothing is copied or handed on;
-    /// any other is fresh memory of `backend`, taken as [`Grads::add`] does.
+    /// Lets `write` compute the gradients of some inputs, each given with its shape, in type `dtype`.
+    ///
+    /// `write` gets a destination for each needed gradient. The destination of a parameter is in its bucket, which
+    /// avoids a copy. Others are new memory of `backend`, added as [`Grads::add`] does.
     ///
     /// # Errors
-    /// Those of `write`; if the memory cannot be had, or a gradient of another shape is already there.
+    /// Those of `write`; if memory cannot be allocated, or there is a gradient of another shape already.
     pub fn write<const N: usize, R>(
         &mut self,
         backend: &dyn ArrayBackend,
@@ -120,7 +120,7 @@ impl Grads<'_> {
         for ((index, dims), destination) in inputs.into_iter().zip(&mut destinations) {
             let Some(slot) = self.inputs[index] else { continue };
             *destination = Some(match self.slots.param(slot, dtype) {
-                Some((flat, entry)) => flat.grad_destination(entry)?,
+                Some((bucket, entry)) => bucket.grad_destination(entry)?,
                 None => {
                     let array = backend.unwritten(&Shape::from(dims), dtype)?;
                     fresh.push((index, array.clone()));

@@ -1,63 +1,63 @@
-//! The few calls that everything distributed hangs on.
+//! The interface between the tape and distributed strategies.
 
 use crate::error::HookResult;
-use crate::store::FlatParam;
+use crate::store::ParamBucket;
 
-/// Is told how far forward and backward have come.
+/// Callbacks about the progress of forward and backward.
 ///
-/// Calls come on the thread that runs the tape, in an order that depends only on the model, so that ranks that
-/// run the same model issue the same collectives in the same order. A block that is recomputed in backward
-/// reports its forward once; its recomputation happens between *before* and *after backward*.
+/// The thread of the tape makes the calls, in an order that depends only on the model. So ranks with the same model
+/// issue the same collectives in the same order. A block that is recomputed in backward reports its forward once; the
+/// recomputation is between *before* and *after backward*.
 pub trait Listener: std::fmt::Debug + Send + Sync {
-    /// Block `block` is about to run forward: its parameters must be in memory when this returns.
+    /// Block `block` will run forward. Its parameters must be in memory on return.
     ///
     /// # Errors
-    /// Whatever keeps the pass from going on.
+    /// The reason that the pass cannot continue.
     fn before_forward(&self, block: &str) -> HookResult {
         let _ = block;
         Ok(())
     }
 
-    /// Block `block` has run forward: its parameters may leave memory.
+    /// Block `block` has run forward. Its parameters may be released.
     ///
     /// # Errors
-    /// Whatever keeps the pass from going on.
+    /// The reason that the pass cannot continue.
     fn after_forward(&self, block: &str) -> HookResult {
         let _ = block;
         Ok(())
     }
 
-    /// Backward has come to the end of block `block`: its parameters must be in memory when this returns.
+    /// Backward will enter block `block` at its end. Its parameters must be in memory on return.
     ///
     /// # Errors
-    /// Whatever keeps the pass from going on.
+    /// The reason that the pass cannot continue.
     fn before_backward(&self, block: &str) -> HookResult {
         let _ = block;
         Ok(())
     }
 
-    /// Backward has passed the start of block `block`: its parameters may leave memory.
+    /// Backward has passed the start of block `block`. Its parameters may be released.
     ///
     /// # Errors
-    /// Whatever keeps the pass from going on.
+    /// The reason that the pass cannot continue.
     fn after_backward(&self, block: &str) -> HookResult {
         let _ = block;
         Ok(())
     }
 
-    /// Every use of these parameters on this tape has been differentiated: their gradients are complete, zero for those that
-    /// were not used.
+    /// Backward has passed all uses of these parameters on this tape. Their gradients are complete; unused parameters
+    /// have zeros.
     ///
     /// # Errors
-    /// Whatever keeps the pass from going on.
-    fn gradients_ready(&self, flat_param: &FlatParam) -> HookResult {
-        let _ = flat_param;
+    /// The reason that the pass cannot continue.
+    fn gradients_ready(&self, bucket: &ParamBucket) -> HookResult {
+        let _ = bucket;
         Ok(())
     }
 }
 
-/// Listens to passes that nobody listens to.
+/// A listener that does nothing.
 #[derive(Debug)]
-pub(super) struct Nobody;
+pub(super) struct NoListener;
 
-impl Listener for Nobody {}
+impl Listener for NoListener {}

@@ -1,9 +1,8 @@
 //! The tape: an explicit record of ops over arrays.
 //!
-//! Forward runs an op and pushes a node that can run backward; [`Tape::backward`] walks the nodes from the
-//! last to the first, and drops each as it passes, so that what it saved is freed at once. Gradients of values
-//! accumulate in place; gradients of parameters are added to their flat memory, and a listener is told as soon
-//! as those of a flat parameter are complete.
+//! Forward runs an op and pushes a node that can run backward. [`Tape::backward`] runs the nodes from the last to the
+//! first and drops each, which frees its saved arrays at once. Gradients of values accumulate in place. Gradients of
+//! parameters are added to their buckets, and a listener is called as soon as those of a bucket are complete.
 
 mod backward;
 mod block;
@@ -30,21 +29,21 @@ use candle_core::DType;
 
 use crate::backend::{Array, ArrayBackend};
 use crate::rng::Key;
-use crate::store::{FlatParam, Param};
+use crate::store::{Param, ParamBucket};
 use crate::{Context, Result, TensorError};
-use listener::Nobody;
+use listener::NoListener;
 use node::{Action, BackwardFn, Node};
 use recorded::Recorded;
 use value::Slot;
 
-/// What a tape does with the ops that it is given.
+/// The mode of a tape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Nodes are pushed.
+    /// Pushes nodes.
     Recording,
-    /// Nothing is kept.
+    /// Records nothing.
     Idle,
-    /// Nothing is kept but which flat parameters were read, for a block that will run again.
+    /// Collects only the buckets that are read, for a block that will be recomputed.
     Collecting,
 }
 
@@ -69,13 +68,13 @@ enum Mode {
 pub struct Tape {
     session: Session,
     mode: Cell<Mode>,
-    /// Whether this tape runs a block a second time, in backward.
+    /// True while this tape recomputes a block in backward.
     recomputing: bool,
-    /// Whether parameters are constants at the moment.
+    /// True while parameters are constants.
     frozen: Cell<bool>,
-    /// Changes with every backward, so that values of an earlier recording are recognised.
+    /// Changes with every backward, to detect values of an earlier recording.
     id: Cell<u64>,
-    /// The id of the recording that backward ran last.
+    /// The id of the last recording that ran backward.
     past_id: Cell<u64>,
     inner: RefCell<Inner>,
 }
@@ -87,19 +86,19 @@ struct Inner {
     slot_types: Vec<DType>,
     num_blocks: usize,
     keys_drawn: u64,
-    /// What the parameters lie in that have been used so far.
-    used: Vec<FlatParam>,
-    collected: Vec<FlatParam>,
+    /// The buckets used so far.
+    used: Vec<ParamBucket>,
+    collected: Vec<ParamBucket>,
     leaf_grads: Vec<(Slot, Array)>,
 }
 
 impl Tape {
-    /// A tape that records for a backward pass.
+    /// Makes a tape that records for a backward pass.
     pub fn recording(session: Session) -> Self {
         Self::with_mode(session, Mode::Recording)
     }
 
-    /// A tape that records nothing: for evaluation and sampling.
+    /// Makes a tape that records nothing: for evaluation and sampling.
     pub fn forward_only(session: Session) -> Self {
         Self::with_mode(session, Mode::Idle)
     }
@@ -116,7 +115,7 @@ impl Tape {
         }
     }
 
-    /// A tape for running a block again inside the backward pass of `outer`.
+    /// Makes a tape that recomputes a block inside the backward pass of `outer`.
     fn nested(outer: &Self, keys_drawn: u64) -> Self {
         let session = Session { listener: None, recompute: Recompute::Never, ..outer.session.clone() };
         let mut tape = Self::recording(session);
@@ -125,44 +124,44 @@ impl Tape {
         tape
     }
 
-    /// The circumstances of this pass.
+    /// The settings of this pass.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Threads and scratch memory for kernels.
+    /// Threads and scratch memory of the kernels.
     pub fn context(&self) -> &Context {
         &self.session.context
     }
 
-    /// The back end that arrays are made on which no other array says it for.
+    /// The back end of arrays that do not follow another array.
     pub fn backend(&self) -> &dyn ArrayBackend {
-        self.session.place.backend(self.context())
+        self.session.device.backend(self.context())
     }
 
-    /// Whether layers behave as in training.
+    /// True if layers behave as in training.
     pub fn training(&self) -> bool {
         self.session.training
     }
 
-    /// Whether a block is being run a second time: side effects such as running statistics must not repeat.
+    /// True while a block is recomputed: side effects such as running statistics must not repeat.
     pub fn recomputing(&self) -> bool {
         self.recomputing
     }
 
-    /// Whether ops are being recorded.
+    /// True while ops are recorded.
     pub fn records(&self) -> bool {
         self.mode.get() == Mode::Recording
     }
 
-    /// The key for the next random op, different for every call within a step and the same on every rank.
+    /// Returns the key of the next random op. It differs between calls of a step and is equal on all ranks.
     pub fn next_key(&self) -> Key {
         let mut inner = self.inner.borrow_mut();
         inner.keys_drawn += 1;
         self.session.key.index(inner.keys_drawn)
     }
 
-    /// A value whose gradient the caller wants: read it with [`Tape::leaf_grad`] after backward.
+    /// Records a value whose gradient the caller reads with [`Tape::leaf_grad`] after backward.
     pub fn leaf(&self, array: impl Into<Array>) -> Value {
         let array = array.into();
         if !self.records() {
@@ -174,7 +173,7 @@ impl Tape {
         Value::recorded(array, self.id.get(), slot)
     }
 
-    /// The gradient of a leaf after backward; `None` if it took no part. Can be taken once.
+    /// Takes the gradient of a leaf after backward; `None` if the loss does not depend on it, or at the second call.
     pub fn leaf_grad(&self, leaf: &Value) -> Option<Array> {
         let slot = leaf.slot_on(self.past_id.get(), "leaf_grad").ok()??;
         let mut inner = self.inner.borrow_mut();
@@ -182,7 +181,7 @@ impl Tape {
         Some(inner.leaf_grads.swap_remove(at).1)
     }
 
-    /// The value of a parameter, whose gradient backward adds to its flat memory.
+    /// Returns the value of a parameter, whose gradient backward adds to its bucket.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] if the parameter's store is not built.
@@ -191,14 +190,14 @@ impl Tape {
         if !param.trainable() || frozen || self.mode.get() == Mode::Idle {
             return Ok(Value::of_param(param.clone(), None));
         }
-        let flat_param = param.flat_param()?.clone();
+        let bucket = param.bucket()?.clone();
         let mut inner = self.inner.borrow_mut();
         if self.mode.get() == Mode::Collecting {
-            inner.collected.push(flat_param);
+            inner.collected.push(bucket);
             return Ok(Value::of_param(param.clone(), None));
         }
-        let slot = inner.new_slots([flat_param.dtype()]);
-        inner.note_use(&flat_param);
+        let slot = inner.new_slots([bucket.dtype()]);
+        inner.note_use(&bucket);
         inner.nodes.push(Node {
             op: "parameter",
             outputs: slot..slot + 1,
@@ -207,8 +206,8 @@ impl Tape {
         Ok(Value::of_param(param.clone(), Some((self.id.get(), slot))))
     }
 
-    /// Runs `f` with all parameters as constants: gradients flow through what it computes, but not to the parameters
-    /// it uses. This is how the discriminator takes part in a generator's loss.
+    /// Runs `f` with all parameters as constants. Gradients flow through its result, but not to its parameters: the
+    /// discriminator's part in a generator's loss.
     ///
     /// # Errors
     /// Those of `f`.
@@ -221,9 +220,9 @@ impl Tape {
 
     /// Records an op with one output.
     ///
-    /// `backward` gets the output's gradient and adds those of the inputs, by position, to [`Grads`]. It runs at
-    /// most once, only if the output has a gradient; what it captured is freed right after. If no input needs a
-    /// gradient nothing is recorded.
+    /// `backward` gets the output's gradient and adds those of the inputs, by position, to [`Grads`]. It runs at most
+    /// once, only if the output has a gradient; its captured arrays are freed right after. If no input needs a
+    /// gradient, nothing is recorded.
     ///
     /// # Errors
     /// [`TensorError::ForeignValue`] if an input was recorded on another tape.
@@ -246,13 +245,13 @@ impl Tape {
         outputs.pop().ok_or_else(|| TensorError::Backward(format!("{op} recorded no output")))
     }
 
-    /// Records an op with several outputs that uses parameters itself; see [`Tape::push`].
+    /// Records an op with several outputs that uses parameters directly; see [`Tape::push`].
     fn push_node(
         &self,
         op: &'static str,
         inputs: &[&Value],
         outputs: Vec<Array>,
-        uses: &[FlatParam],
+        uses: &[ParamBucket],
         backward: BackwardFn,
     ) -> Result<Vec<Value>> {
         let id = self.id.get();
@@ -282,9 +281,9 @@ impl Tape {
         inner.num_blocks - 1
     }
 
-    /// Who is told about blocks and gradients.
+    /// The listener of blocks and gradients.
     fn listener(&self) -> &dyn Listener {
-        self.session.listener.as_deref().unwrap_or(&Nobody)
+        self.session.listener.as_deref().unwrap_or(&NoListener)
     }
 }
 
@@ -295,17 +294,17 @@ impl Inner {
         first
     }
 
-    /// Marks the place of a first use.
-    fn note_use(&mut self, flat_param: &FlatParam) {
+    /// Records the first use of a bucket.
+    fn note_use(&mut self, bucket: &ParamBucket) {
         // Uses cluster, so it is nearly always the last one.
-        if !self.used.iter().rev().any(|known| known.is(flat_param)) {
-            self.used.push(flat_param.clone());
-            self.nodes.push(Node::bare(Action::FirstUse(flat_param.clone())));
+        if !self.used.iter().rev().any(|known| known.is(bucket)) {
+            self.used.push(bucket.clone());
+            self.nodes.push(Node::bare(Action::FirstUse(bucket.clone())));
         }
     }
 }
 
-/// A number that no other recording of this process has.
+/// Returns a number that no other recording of this process has.
 fn fresh_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Nodes: what the tape remembers of an op.
+//! Nodes of the tape, one for each op.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use super::recorded::Recorded;
 use super::value::Slot;
 use crate::Result;
 use crate::backend::Array;
-use crate::store::{FlatParam, Param};
+use crate::store::{Param, ParamBucket};
 
 /// Computes the gradients of an op's inputs from those of its outputs.
 pub(super) type BackwardFn = Box<dyn FnOnce(&Tape, Vec<Option<Array>>, &mut Grads<'_>) -> Result<()>>;
 
-/// What backward does when it comes to a node.
+/// The backward action of a node.
 pub(super) enum Action {
     /// Runs an op's backward.
     Op(BackwardFn),
@@ -22,16 +22,15 @@ pub(super) enum Action {
     Param(Param),
     /// Keeps the gradient for the caller.
     Leaf,
-    /// A block began here.
+    /// The start of a block.
     BlockStart(Arc<str>),
-    /// A block ended here.
+    /// The end of a block.
     BlockEnd(Arc<str>),
-    /// What comes next is the first to use these parameters, so that backward, which comes here from behind, has then passed
-    /// all of their uses.
-    FirstUse(FlatParam),
+    /// Before the first use of a bucket: when backward gets here, it has passed all uses.
+    FirstUse(ParamBucket),
 }
 
-/// One entry of the tape.
+/// An entry of the tape.
 pub(super) struct Node {
     pub(super) op: &'static str,
     pub(super) inputs: Vec<Option<Slot>>,

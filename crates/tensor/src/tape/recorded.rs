@@ -1,4 +1,4 @@
-//! How many bytes the values have that tapes of a thread have recorded, and backward has not passed.
+//! Accounting of the memory of recorded values until backward has passed them.
 
 use std::cell::Cell;
 
@@ -10,23 +10,24 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The most bytes that activations of this thread's tapes had at once since the last call: of the outputs of all recorded ops,
-/// from when they are recorded until backward has passed them. Outputs that are views of inputs are not counted again, nor are
-/// parameters; an output that nobody kept is counted, though its memory was freed. Only what lies on the host counts: a device
-/// has accounts of its own.
+/// Returns the peak size of activations of this thread's tapes since the last call, in bytes, and resets it.
+///
+/// It counts outputs of recorded ops on the host until backward has passed them. Views of inputs and parameters do
+/// not count. An output counts even if its memory was freed early. A device has its own accounts.
 pub fn take_peak_recorded_bytes() -> usize {
     PEAK.replace(NOW.get())
 }
 
-/// What a node's outputs count for, as long as the tape has the node.
+/// The size of a node's outputs, counted as long as the tape has the node.
 #[derive(Debug, Default)]
 pub(super) struct Recorded(usize);
 
 impl Recorded {
     /// Counts the outputs of an op.
     pub(super) fn of(inputs: &[&Value], outputs: &[Array]) -> Self {
-        let own = outputs.iter().filter_map(Array::host_memory).filter(|(place, _)| {
-            let is_theirs = |input: &&Value| input.host_memory().is_some_and(|(theirs, _)| theirs == *place);
+        let own = outputs.iter().filter_map(Array::host_memory).filter(|(address, _)| {
+            let is_theirs =
+                |input: &&Value| input.host_memory().is_some_and(|(theirs, _)| theirs == *address);
             !inputs.iter().any(is_theirs)
         });
         let bytes = own.map(|(_, bytes)| bytes).sum();

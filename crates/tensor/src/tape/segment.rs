@@ -7,7 +7,7 @@ use crate::Result;
 use crate::storage::{cast, wide};
 
 impl Tape {
-    /// A value's tensor in the type that is computed in. candle's graph is one of host tensors.
+    /// Returns a value's tensor in the type of the arithmetic. candle's graph has host tensors.
     fn computed(&self, value: &Value) -> Result<Tensor> {
         let tensor = value.host("segment")?;
         cast(self.context(), &tensor, wide(tensor.dtype()))
@@ -15,14 +15,14 @@ impl Tape {
 
     /// Runs candle code as one node of the tape.
     ///
-    /// candle knows no mixed precision: inputs of 16 bits are widened, and the segment computes in f32 and gives f32, which
-    /// the products after it round.
+    /// candle has no mixed precision: inputs of 16 bits are widened, the segment computes in f32 and returns f32, and
+    /// later products round it.
     ///
     /// `run` gets the inputs' tensors and returns one tensor, using any candle operations that candle can
-    /// differentiate. While recording, the inputs that need gradients are candle variables and candle's own
-    /// graph of this segment is kept until backward passes it. Beware of candle operations without a backward,
-    /// which cut gradients silently (`candle_nn::LayerNorm` and `softmax_last_dim` among them); to be safe,
-    /// an input that needs a gradient and gets none from candle is an error.
+    /// differentiate. While recording, the inputs that need gradients are candle variables, and candle's graph of
+    /// this segment is kept until backward passes it. Some candle operations have no backward and cut gradients
+    /// silently (`candle_nn::LayerNorm` and `softmax_last_dim` among them). So an input that needs a gradient and
+    /// gets none from candle is an error.
     ///
     /// # Errors
     /// candle's, and [`crate::TensorError::Backward`] if candle's graph does not reach an input.
@@ -41,7 +41,7 @@ impl Tape {
         for value in inputs {
             let tensor = self.computed(value)?;
             if value.needs_grad() {
-                // candle's copy of a view would keep all that the view is a part of.
+                // candle's copy of a view would keep the whole storage.
                 let variable = Var::from_tensor(&tensor.force_contiguous()?)?;
                 tensors.push(variable.as_tensor().clone());
                 variables.push(Some(variable));
@@ -54,8 +54,8 @@ impl Tape {
         drop(tensors);
         let value = output.detach();
         self.push("segment", inputs, value, move |_, grad, grads| {
-            // candle differentiates scalars only to ones; the product with the gradient makes the scalar
-            // whose derivative is the vector-Jacobian product.
+            // candle differentiates scalars only. The derivative of the sum of output · gradient is the
+            // vector-Jacobian product.
             let scalar = (output * grad.host("segment")?)?.sum_all()?;
             let mut store = scalar.backward()?;
             for (index, variable) in variables.iter().enumerate() {

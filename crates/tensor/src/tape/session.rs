@@ -1,19 +1,19 @@
-//! What a tape is told from outside: how to compute, and who listens.
+//! The settings of a pass: arithmetic, randomness, listener.
 
 use std::sync::Arc;
 
 use super::listener::Listener;
 use crate::Context;
-use crate::backend::Place;
+use crate::backend::ComputeDevice;
 use crate::group::ProcessGroup;
 use crate::precision::Precision;
 use crate::rng::Key;
 
-/// Which blocks are recomputed in backward instead of keeping what they saved (activation checkpointing,
-/// Chen et al. 2016).
+/// The blocks that are recomputed in backward instead of saving their activations (activation checkpointing, Chen et
+/// al. 2016).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recompute {
-    /// None: everything is saved.
+    /// None: all activations are saved.
     #[default]
     Never,
     /// Every k-th block, counting from the first; 1 recomputes all.
@@ -29,39 +29,40 @@ impl Recompute {
     }
 }
 
-/// The circumstances of one pass.
+/// The settings of one pass.
 #[derive(Debug, Clone)]
 pub struct Session {
     /// Threads and scratch memory of the kernels.
     pub context: Arc<Context>,
-    /// Whether layers behave as in training (batch statistics, dropout) or as in evaluation.
+    /// True if layers behave as in training (batch statistics, dropout), false for evaluation.
     pub training: bool,
-    /// The key that noise and masks of this step are drawn from; the same on all ranks.
+    /// The key of this step's noise and masks; equal on all ranks.
     pub key: Key,
-    /// The position of this rank's first sample in the global batch. Noise is drawn by sample, so that ranks
-    /// together draw what one rank would draw for the whole batch.
+    /// The position of this rank's first sample in the global batch. Noise is drawn by sample, so that the ranks
+    /// together draw the same as one rank.
     pub sample_offset: usize,
-    /// Who is told about blocks and gradients.
+    /// The listener of blocks and gradients.
     pub listener: Option<Arc<dyn Listener>>,
-    /// The ranks that the global batch is spread over, for ops whose results depend on all of it: synchronised batch norm and
-    /// the contrastive loss. Without it this rank's samples are all.
+    /// The ranks of the global batch, for ops that depend on all of it: synchronised batch norm and the contrastive
+    /// loss. `None` if this rank has the whole batch.
     pub batch_group: Option<Arc<dyn ProcessGroup>>,
-    /// Whether running statistics move towards those of this pass. Where a rank runs several parts of a batch apart from each other
-    /// one of them moves them.
+    /// True to update running statistics. If a rank runs several parts of a batch separately, one of them updates the
+    /// statistics.
     pub moves_statistics: bool,
-    /// Which blocks are recomputed in backward.
+    /// The blocks that are recomputed in backward.
     pub recompute: Recompute,
-    /// What products take and what activations are kept in.
+    /// The types of products and of activations.
     pub precision: Precision,
-    /// Where ops that are given no array make theirs, such as noise. Others compute where their arrays lie.
-    pub place: Place,
-    /// Parameters whose names begin with one of these are constants in this pass, as in [`super::Tape::frozen`]: the networks
-    /// of a training whose turn it is not.
+    /// The device of arrays without an array argument, such as noise. Other ops compute on the device of their
+    /// arrays.
+    pub device: ComputeDevice,
+    /// Prefixes of parameters that are constants in this pass, as in [`super::Tape::frozen`]: the networks of a GAN
+    /// that are not trained in this step.
     pub frozen: Arc<[String]>,
 }
 
 impl Session {
-    /// A session for training on one rank.
+    /// Makes a session for training on one rank.
     pub fn training(context: Arc<Context>, key: Key) -> Self {
         Self {
             context,
@@ -73,17 +74,17 @@ impl Session {
             moves_statistics: true,
             recompute: Recompute::Never,
             precision: Precision::F32,
-            place: Place::host(),
+            device: ComputeDevice::host(),
             frozen: Arc::default(),
         }
     }
 
-    /// Whether parameter `name` is a constant in this pass.
+    /// True if parameter `name` is a constant in this pass.
     pub(super) fn freezes(&self, name: &str) -> bool {
         self.frozen.iter().any(|start| name.starts_with(start.as_str()))
     }
 
-    /// A session for evaluation on one rank.
+    /// Makes a session for evaluation on one rank.
     pub fn evaluation(context: Arc<Context>) -> Self {
         Self { training: false, ..Self::training(context, Key::new(0)) }
     }

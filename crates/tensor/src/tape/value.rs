@@ -1,4 +1,4 @@
-//! Values: what ops take and give.
+//! Values: the inputs and outputs of ops.
 
 use candle_core::{DType, Device, Shape, Tensor};
 
@@ -6,11 +6,10 @@ use crate::backend::Array;
 use crate::store::Param;
 use crate::{Result, TensorError};
 
-/// An array in a computation, and where its gradient goes.
+/// An array in a computation, and the destination of its gradient.
 ///
-/// A value either holds an array or refers to a parameter, whose values it asks for when they are needed.
-/// Values without a gradient ([`Value::constant`]) may be used on any tape; others only on the tape that
-/// recorded them. Cloning is cheap.
+/// A value holds an array, or refers to a parameter and reads its values when needed. Values without a gradient
+/// ([`Value::constant`]) may be used on any tape; others only on the tape that recorded them. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Value {
     source: Source,
@@ -36,7 +35,7 @@ impl Source {
 }
 
 impl Value {
-    /// A value that no gradient flows to: data, labels, masks.
+    /// Makes a value without a gradient: data, labels, masks.
     pub fn constant(array: impl Into<Array>) -> Self {
         Self { source: Source::Array(array.into()), slot: None }
     }
@@ -49,12 +48,12 @@ impl Value {
         Self { source: Source::Param(param), slot }
     }
 
-    /// What an op takes in place of an input that it was not given: nothing, of which nothing depends.
+    /// Makes a placeholder for a missing optional input.
     pub(crate) fn absent() -> Result<Self> {
         Ok(Self::constant(Tensor::zeros(0, DType::F32, &Device::Cpu)?))
     }
 
-    /// The array. For a parameter this is a view of its current values.
+    /// Returns the array. For a parameter this is a view of its current values.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] for a parameter whose values are not in memory.
@@ -62,7 +61,7 @@ impl Value {
         self.source.array()
     }
 
-    /// The tensor of a value on the CPU. For a parameter this is a view of its current values.
+    /// Returns the tensor of a value on the CPU. For a parameter this is a view of its current values.
     ///
     /// # Errors
     /// [`TensorError::NotOnHost`] for a value on a device, which [`Value::to_host`] copies, and
@@ -71,17 +70,17 @@ impl Value {
         self.host("`tensor` of a value")
     }
 
-    /// The tensor of a value on the CPU, for `op`, which reads its elements there.
+    /// Returns the tensor of a value on the CPU to the host op `op`.
     ///
     /// # Errors
-    /// [`TensorError::NotOnHost`] naming `op` for a value on a device, and [`TensorError::NotResident`] for a parameter whose
-    /// values are not in memory.
+    /// [`TensorError::NotOnHost`] naming `op` for a value on a device, and [`TensorError::NotResident`] for a
+    /// parameter whose values are not in memory.
     pub fn host(&self, op: &'static str) -> Result<Tensor> {
         self.source.array()?.host(op).cloned()
     }
 
-    /// The elements on the host: the tensor itself, or a copy of what lies on a device, for which this waits. This is how
-    /// a loss is read.
+    /// Returns the elements on the host: the tensor itself, or a copy from a device, for which this waits. Losses are
+    /// read by it.
     ///
     /// # Errors
     /// The back end's, and [`TensorError::NotResident`] for a parameter whose values are not in memory.
@@ -102,18 +101,18 @@ impl Value {
         self.shape().dims()
     }
 
-    /// The element type.
+    /// Returns the element type.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] for a parameter of a store that is not built.
     pub fn dtype(&self) -> Result<DType> {
         match &self.source {
             Source::Array(array) => Ok(array.dtype()),
-            Source::Param(param) => Ok(param.flat_param()?.dtype()),
+            Source::Param(param) => Ok(param.bucket()?.dtype()),
         }
     }
 
-    /// Where a value that is no parameter lies on the host, and how many bytes it has.
+    /// The identifier of the host storage of a value that is not a parameter, and its size in bytes.
     pub(super) fn host_memory(&self) -> Option<(usize, usize)> {
         match &self.source {
             Source::Array(array) => array.host_memory(),
@@ -121,23 +120,23 @@ impl Value {
         }
     }
 
-    /// Whether a gradient flows to this value.
+    /// True if a gradient flows to this value.
     pub fn needs_grad(&self) -> bool {
         self.slot.is_some()
     }
 
-    /// The array without its history: no gradient flows back through it.
+    /// Returns the array without its history: no gradient flows back through it.
     #[must_use]
     pub fn detach(&self) -> Self {
         Self { source: self.source.clone(), slot: None }
     }
 
-    /// What a node keeps of this value for backward: an array, or just the handle of a parameter.
+    /// Returns the part of this value that a node keeps for backward: an array, or the handle of a parameter.
     pub fn save(&self) -> Saved {
         Saved(self.source.clone())
     }
 
-    /// The slot on tape `id`, if a gradient is wanted.
+    /// Returns the slot on tape `id`, if a gradient is needed.
     pub(super) fn slot_on(&self, id: u64, op: &'static str) -> Result<Option<Slot>> {
         match self.slot {
             None => Ok(None),
@@ -147,18 +146,17 @@ impl Value {
     }
 }
 
-/// Something kept from forward for backward. A parameter is kept as a handle, so that its values may be
-/// released in between.
+/// A value saved for backward. A parameter is saved as a handle, so that its values may be released in between.
 #[derive(Debug, Clone)]
 pub struct Saved(Source);
 
 impl Saved {
-    /// Keeps an array.
+    /// Saves an array.
     pub fn of(array: impl Into<Array>) -> Self {
         Self(Source::Array(array.into()))
     }
 
-    /// The array.
+    /// Returns the array.
     ///
     /// # Errors
     /// [`TensorError::NotResident`] for a parameter whose values are not in memory.

@@ -1,31 +1,35 @@
-//! Normalisation, losses, steps of optimizers.
+//! Normalisation, losses, optimizer steps.
 
 use candle_core::DType;
 use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
-    AdamOptions, Array, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, ElementLoss, EmaOptions,
-    LossScaleOptions, Losses, NormBackward, NormGrads, Normed, Norms, ScaledStep, SgdOptions, Updates,
+    AdamOptions, Array, AverageUpdate, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms,
+    CrossEntropy, ElementLossInputs, EmaOptions, GroupShape, KlInputs, LossScaleOutcome, LossScaleStep,
+    Losses, NormBackward, NormGrads, NormOutput, NormPass, Norms, ParamUpdate, RunningStatistics, ScaledStep,
+    SgdOptions, Updates,
 };
 
 use super::Checking;
 
 const BATCH: &str = "batch_norm2d";
 
-/// Runs `$run` with `$pass` opened.
+/// Runs `$run` with the wrapped arrays of `$pass`.
 macro_rules! opened {
     ($self:ident, $pass:ident => $run:expr) => {{
         let (x, gamma, beta) =
             ($self.open(BATCH, $pass.x)?, $self.open(BATCH, $pass.gamma)?, $self.open(BATCH, $pass.beta)?);
-        let $pass = BatchNormPass { x: &x, gamma: &gamma, beta: &beta, ..$pass };
+        let residual = $self.open_if(BATCH, $pass.residual)?;
+        let $pass =
+            BatchNormPass { x: &x, gamma: &gamma, beta: &beta, residual: residual.as_ref(), ..$pass };
         $run
     }};
-    ($self:ident, backward $from:ident => $run:expr) => {{
-        let pass = $from.pass;
+    ($self:ident, backward $of:ident => $run:expr) => {{
+        let pass = $of.pass;
         opened!($self, pass => {
-            let (statistics, dy) = ($self.open(BATCH, $from.statistics)?, $self.open(BATCH, $from.dy)?);
-            let output = $self.open_if(BATCH, $from.output)?;
-            let $from = BatchNormBackward {
-                pass, statistics: &statistics, output: output.as_ref(), dy: &dy, residual: $from.residual,
+            let (statistics, dy) = ($self.open(BATCH, $of.statistics)?, $self.open(BATCH, $of.dy)?);
+            let output = $self.open_if(BATCH, $of.output)?;
+            let $of = BatchNormBackward {
+                pass, statistics: &statistics, output: output.as_ref(), dy: &dy, residual: $of.residual,
             };
             $run
         })
@@ -57,50 +61,35 @@ impl BatchNorms for Checking {
         self.hide(&self.cpu().batch_norm_fixed(&mean, &variance, count)?)
     }
 
-    fn batch_norm_train(&self, pass: BatchNormPass<'_>, residual: Option<&Array>) -> Result<(Array, Array)> {
-        let residual = self.open_if(BATCH, residual)?;
-        let (y, statistics) = opened!(self, pass => self.cpu().batch_norm_train(pass, residual.as_ref())?);
+    fn batch_norm_train(&self, pass: BatchNormPass<'_>) -> Result<(Array, Array)> {
+        let (y, statistics) = opened!(self, pass => self.cpu().batch_norm_train(pass)?);
         Ok((self.hide(&y)?, self.hide(&statistics)?))
     }
 
-    fn batch_norm(
-        &self,
-        pass: BatchNormPass<'_>,
-        statistics: &Array,
-        residual: Option<&Array>,
-    ) -> Result<Array> {
-        let (statistics, residual) = (self.open(BATCH, statistics)?, self.open_if(BATCH, residual)?);
-        self.hide(&opened!(self, pass => self.cpu().batch_norm(pass, &statistics, residual.as_ref())?))
+    fn batch_norm(&self, pass: BatchNormPass<'_>, statistics: &Array) -> Result<Array> {
+        let statistics = self.open(BATCH, statistics)?;
+        self.hide(&opened!(self, pass => self.cpu().batch_norm(pass, &statistics)?))
     }
 
-    fn batch_norm_running(
-        &self,
-        statistics: &Array,
-        momentum: f64,
-        mean: &Array,
-        variance: &Array,
-    ) -> Result<[Array; 2]> {
-        let open = |array| self.open(BATCH, array);
-        let (statistics, mean, variance) = (open(statistics)?, open(mean)?, open(variance)?);
-        self.hide_two(&self.cpu().batch_norm_running(&statistics, momentum, &mean, &variance)?)
+    fn batch_norm_running(&self, statistics: &Array, running: RunningStatistics<'_>) -> Result<[Array; 2]> {
+        let statistics = self.open(BATCH, statistics)?;
+        let (mean, variance) = (&self.open(BATCH, running.mean)?, &self.open(BATCH, running.variance)?);
+        let running = RunningStatistics { mean, variance, ..running };
+        self.hide_two(&self.cpu().batch_norm_running(&statistics, running)?)
     }
 
-    fn batch_norm_train_backward(&self, from: BatchNormBackward<'_>) -> Result<(BatchNormMaps, Array)> {
-        let (maps, sums) = opened!(self, backward from => self.cpu().batch_norm_train_backward(from)?);
+    fn batch_norm_train_backward(&self, of: BatchNormBackward<'_>) -> Result<(BatchNormMaps, Array)> {
+        let (maps, sums) = opened!(self, backward of => self.cpu().batch_norm_train_backward(of)?);
         Ok((self.hide_maps(&maps)?, self.hide(&sums)?))
     }
 
-    fn batch_norm_gradient_sums(&self, from: BatchNormBackward<'_>) -> Result<Array> {
-        self.hide(&opened!(self, backward from => self.cpu().batch_norm_gradient_sums(from)?))
+    fn batch_norm_gradient_sums(&self, of: BatchNormBackward<'_>) -> Result<Array> {
+        self.hide(&opened!(self, backward of => self.cpu().batch_norm_gradient_sums(of)?))
     }
 
-    fn batch_norm_backward(
-        &self,
-        from: BatchNormBackward<'_>,
-        sums: Option<&Array>,
-    ) -> Result<BatchNormMaps> {
+    fn batch_norm_backward(&self, of: BatchNormBackward<'_>, sums: Option<&Array>) -> Result<BatchNormMaps> {
         let sums = self.open_if(BATCH, sums)?;
-        self.hide_maps(&opened!(self, backward from => self.cpu().batch_norm_backward(from, sums.as_ref())?))
+        self.hide_maps(&opened!(self, backward of => self.cpu().batch_norm_backward(of, sums.as_ref())?))
     }
 
     fn batch_norm_affine_gradients(&self, sums: &Array, dtype: DType) -> Result<[Array; 2]> {
@@ -113,55 +102,46 @@ impl BatchNorms for Checking {
 }
 
 impl Checking {
-    fn hide_normed(&self, normed: &Normed) -> Result<Normed> {
-        let (output, mean) = (self.hide(&normed.output)?, self.hide(&normed.mean)?);
-        Ok(Normed { output, mean, inv_std: self.hide(&normed.inv_std)? })
+    fn normalise(
+        &self,
+        of: NormPass<'_>,
+        run: impl FnOnce(NormPass<'_>) -> Result<NormOutput>,
+    ) -> Result<NormOutput> {
+        let open = |array| self.open("norm", array);
+        let (x, gamma, beta) = (&open(of.x)?, &open(of.gamma)?, &open(of.beta)?);
+        let NormOutput { output, mean, inv_std } = run(NormPass { x, gamma, beta, eps: of.eps })?;
+        Ok(NormOutput { output: self.hide(&output)?, mean: self.hide(&mean)?, inv_std: self.hide(&inv_std)? })
     }
 
-    fn normalised(
+    fn normalise_backward(
         &self,
         from: NormBackward<'_>,
         run: impl FnOnce(NormBackward<'_>) -> Result<NormGrads>,
     ) -> Result<NormGrads> {
         let open = |array| self.open("norm", array);
-        let (x, dy, gamma, mean, inv_std) =
-            (open(from.x)?, open(from.dy)?, open(from.gamma)?, open(from.mean)?, open(from.inv_std)?);
-        let grads = run(NormBackward { x: &x, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std })?;
+        let (x, dy, gamma) = (&open(from.x)?, &open(from.dy)?, &open(from.gamma)?);
+        let (mean, inv_std) = (&open(from.mean)?, &open(from.inv_std)?);
+        let grads = run(NormBackward { x, dy, gamma, mean, inv_std })?;
         let (dx, dgamma) = (self.hide(&grads.dx)?, self.hide(&grads.dgamma)?);
         Ok(NormGrads { dx, dgamma, dbeta: self.hide(&grads.dbeta)? })
     }
 }
 
 impl Norms for Checking {
-    fn layer_norm(&self, x: &Array, gamma: &Array, beta: &Array, eps: f64) -> Result<Normed> {
-        let open = |array| self.open("layer_norm", array);
-        self.hide_normed(&self.cpu().layer_norm(&open(x)?, &open(gamma)?, &open(beta)?, eps)?)
+    fn layer_norm(&self, of: NormPass<'_>) -> Result<NormOutput> {
+        self.normalise(of, |of| self.cpu().layer_norm(of))
     }
 
     fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads> {
-        self.normalised(from, |from| self.cpu().layer_norm_backward(from))
+        self.normalise_backward(from, |from| self.cpu().layer_norm_backward(from))
     }
 
-    fn group_norm(
-        &self,
-        dims: [usize; 3],
-        groups: usize,
-        x: &Array,
-        gamma: &Array,
-        beta: &Array,
-        eps: f64,
-    ) -> Result<Normed> {
-        let open = |array| self.open("group_norm", array);
-        self.hide_normed(&self.cpu().group_norm(dims, groups, &open(x)?, &open(gamma)?, &open(beta)?, eps)?)
+    fn group_norm(&self, shape: GroupShape, of: NormPass<'_>) -> Result<NormOutput> {
+        self.normalise(of, |of| self.cpu().group_norm(shape, of))
     }
 
-    fn group_norm_backward(
-        &self,
-        dims: [usize; 3],
-        groups: usize,
-        from: NormBackward<'_>,
-    ) -> Result<NormGrads> {
-        self.normalised(from, |from| self.cpu().group_norm_backward(dims, groups, from))
+    fn group_norm_backward(&self, shape: GroupShape, from: NormBackward<'_>) -> Result<NormGrads> {
+        self.normalise_backward(from, |from| self.cpu().group_norm_backward(shape, from))
     }
 
     fn l2_normalise(&self, x: &Array) -> Result<(Array, Array)> {
@@ -176,64 +156,40 @@ impl Norms for Checking {
 }
 
 impl Losses for Checking {
-    fn cross_entropy(
-        &self,
-        logits: &Array,
-        labels: &Array,
-        smoothing: f64,
-        factor: f64,
-    ) -> Result<(Array, Array)> {
-        let (logits, labels) = (self.open("cross_entropy", logits)?, self.open("cross_entropy", labels)?);
-        let (loss, softmax) = self.cpu().cross_entropy(&logits, &labels, smoothing, factor)?;
+    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<(Array, Array)> {
+        let (logits, labels) = (self.open("cross_entropy", logits)?, &self.open("cross_entropy", of.labels)?);
+        let (loss, softmax) = self.cpu().cross_entropy(&logits, CrossEntropy { labels, ..of })?;
         Ok((self.hide(&loss)?, self.hide(&softmax)?))
     }
 
-    fn cross_entropy_backward(
-        &self,
-        softmax: &Array,
-        labels: &Array,
-        smoothing: f64,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<Array> {
+    fn cross_entropy_backward(&self, softmax: &Array, of: CrossEntropy<'_>, grad: &Array) -> Result<Array> {
         let open = |array| self.open("cross_entropy", array);
-        let (softmax, labels, grad) = (open(softmax)?, open(labels)?, open(grad)?);
-        self.hide(&self.cpu().cross_entropy_backward(&softmax, &labels, smoothing, factor, &grad)?)
+        let labels = &open(of.labels)?;
+        let of = CrossEntropy { labels, ..of };
+        self.hide(&self.cpu().cross_entropy_backward(&open(softmax)?, of, &open(grad)?)?)
     }
 
-    fn element_loss(&self, loss: ElementLoss, x: &Array, target: &Array, factor: f64) -> Result<Array> {
-        let (x, target) = (self.open(loss.name(), x)?, self.open(loss.name(), target)?);
-        self.hide(&self.cpu().element_loss(loss, &x, &target, factor)?)
+    fn element_loss(&self, of: ElementLossInputs<'_>) -> Result<Array> {
+        let (x, target) = (&self.open(of.loss.name(), of.x)?, &self.open(of.loss.name(), of.target)?);
+        self.hide(&self.cpu().element_loss(ElementLossInputs { x, target, ..of })?)
     }
 
-    fn element_loss_backward(
-        &self,
-        loss: ElementLoss,
-        x: &Array,
-        target: &Array,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<Array> {
-        let open = |array| self.open(loss.name(), array);
-        let (x, target, grad) = (open(x)?, open(target)?, open(grad)?);
-        self.hide(&self.cpu().element_loss_backward(loss, &x, &target, factor, &grad)?)
+    fn element_loss_backward(&self, of: ElementLossInputs<'_>, grad: &Array) -> Result<Array> {
+        let open = |array| self.open(of.loss.name(), array);
+        let (x, target) = (&open(of.x)?, &open(of.target)?);
+        let of = ElementLossInputs { x, target, ..of };
+        self.hide(&self.cpu().element_loss_backward(of, &self.open(of.loss.name(), grad)?)?)
     }
 
-    fn kl_standard_normal(&self, mu: &Array, logvar: &Array, factor: f64) -> Result<Array> {
-        let (mu, logvar) = (self.open("kl", mu)?, self.open("kl", logvar)?);
-        self.hide(&self.cpu().kl_standard_normal(&mu, &logvar, factor)?)
+    fn kl_standard_normal(&self, of: KlInputs<'_>) -> Result<Array> {
+        let (mu, logvar) = (&self.open("kl", of.mu)?, &self.open("kl", of.logvar)?);
+        self.hide(&self.cpu().kl_standard_normal(KlInputs { mu, logvar, ..of })?)
     }
 
-    fn kl_standard_normal_backward(
-        &self,
-        mu: &Array,
-        logvar: &Array,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<[Array; 2]> {
-        let open = |array| self.open("kl", array);
-        let (mu, logvar, grad) = (open(mu)?, open(logvar)?, open(grad)?);
-        self.hide_two(&self.cpu().kl_standard_normal_backward(&mu, &logvar, factor, &grad)?)
+    fn kl_standard_normal_backward(&self, of: KlInputs<'_>, grad: &Array) -> Result<[Array; 2]> {
+        let (mu, logvar) = (&self.open("kl", of.mu)?, &self.open("kl", of.logvar)?);
+        let (of, grad) = (KlInputs { mu, logvar, ..of }, self.open("kl", grad)?);
+        self.hide_two(&self.cpu().kl_standard_normal_backward(of, &grad)?)
     }
 }
 
@@ -244,44 +200,29 @@ impl Checking {
         let (factor, left_out) = (open(&scaled.factor)?, open(&scaled.left_out)?);
         Ok(Some(ScaledStep { factor, left_out, all_left_out: open(&scaled.all_left_out)? }))
     }
+
+    fn updated(&self, of: ParamUpdate<'_>, run: impl FnOnce(ParamUpdate<'_>) -> Result<()>) -> Result<()> {
+        let (weights, grads) = (&self.open("update", of.weights)?, &self.open("update", of.grads)?);
+        run(ParamUpdate { weights, grads, scaled: self.scaled(of.scaled)?.as_ref() })
+    }
 }
 
 impl Updates for Checking {
-    fn sgd_step(
-        &self,
-        options: SgdOptions,
-        weights: &Array,
-        grads: &Array,
-        buffer: Option<&Array>,
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()> {
-        let (weights, grads) = (self.open("sgd", weights)?, self.open("sgd", grads)?);
+    fn sgd_step(&self, options: SgdOptions, of: ParamUpdate<'_>, buffer: Option<&Array>) -> Result<()> {
         let buffer = self.open_if("sgd", buffer)?;
-        self.cpu().sgd_step(options, &weights, &grads, buffer.as_ref(), self.scaled(scaled)?.as_ref())
+        self.updated(of, |of| self.cpu().sgd_step(options, of, buffer.as_ref()))
     }
 
-    fn adam_step(
-        &self,
-        options: AdamOptions,
-        weights: &Array,
-        grads: &Array,
-        [first, second]: [&Array; 2],
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()> {
-        let open = |array| self.open("adam", array);
-        let (moments, scaled) = ([&open(first)?, &open(second)?], self.scaled(scaled)?);
-        self.cpu().adam_step(options, &open(weights)?, &open(grads)?, moments, scaled.as_ref())
+    fn adam_step(&self, options: AdamOptions, of: ParamUpdate<'_>, moments: [&Array; 2]) -> Result<()> {
+        let [first, second] = moments.map(|moment| self.open("adam", moment));
+        let moments = [&first?, &second?];
+        self.updated(of, |of| self.cpu().adam_step(options, of, moments))
     }
 
-    fn ema_step(
-        &self,
-        options: EmaOptions,
-        average: &Array,
-        weights: &Array,
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()> {
-        let (average, weights) = (self.open("ema", average)?, self.open("ema", weights)?);
-        self.cpu().ema_step(options, &average, &weights, self.scaled(scaled)?.as_ref())
+    fn ema_step(&self, options: EmaOptions, of: AverageUpdate<'_>) -> Result<()> {
+        let (average, weights) = (&self.open("ema", of.average)?, &self.open("ema", of.weights)?);
+        let scaled = self.scaled(of.scaled)?;
+        self.cpu().ema_step(options, AverageUpdate { average, weights, scaled: scaled.as_ref() })
     }
 
     fn sum_of_squares(&self, x: &Array) -> Result<Array> {
@@ -308,15 +249,12 @@ impl Updates for Checking {
         self.hide(&self.cpu().not_finite(&self.open("not_finite", number)?)?)
     }
 
-    fn loss_scale_step(
-        &self,
-        options: LossScaleOptions,
-        [squares, overflow]: [&Array; 2],
-        state: &Array,
-    ) -> Result<[Array; 3]> {
+    fn loss_scale_step(&self, of: LossScaleStep<'_>) -> Result<LossScaleOutcome> {
         let open = |array| self.open("loss_scale_step", array);
-        let (squares, overflow) = (open(squares)?, open(overflow)?);
-        let [a, b, c] = self.cpu().loss_scale_step(options, [&squares, &overflow], &open(state)?)?;
-        Ok([self.hide(&a)?, self.hide(&b)?, self.hide(&c)?])
+        let (squares, not_finite, state) = (&open(of.squares)?, &open(of.not_finite)?, &open(of.state)?);
+        let of = LossScaleStep { squares, not_finite, state, ..of };
+        let LossScaleOutcome { factor, left_out, report } = self.cpu().loss_scale_step(of)?;
+        let (factor, left_out) = (self.hide(&factor)?, self.hide(&left_out)?);
+        Ok(LossScaleOutcome { factor, left_out, report: self.hide(&report)? })
     }
 }

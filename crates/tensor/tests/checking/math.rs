@@ -1,11 +1,12 @@
 //! Elementwise functions, products, convolutions, pooling.
 
 use candle_core::{DType, Shape};
+use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
-    Array, Attended, AttentionShape, BinaryOp, Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions,
-    Destination, Elementwise, Factor, Pool2dShape, Pooling, Products, UnaryOp,
+    Array, AttentionBackward, AttentionInputs, AttentionOutput, BinaryOp, Conv2dShape, ConvBackward,
+    ConvForward, ConvTranspose2dShape, Convolutions, Destination, Elementwise, Factor, LinearProduct,
+    LinearWeightGrad, MatrixProduct, Pool2dShape, Pooling, Products, UnaryOp,
 };
-use phalanx_tensor::{Context, Precision, Result};
 
 use super::Checking;
 
@@ -57,46 +58,21 @@ impl Elementwise for Checking {
 }
 
 impl Products for Checking {
-    fn matmul(
-        &self,
-        sizes: [usize; 4],
-        a: Factor<'_>,
-        b: Factor<'_>,
-        shape: &Shape,
-        precision: Precision,
-        dtype: DType,
-    ) -> Result<Array> {
-        let (left, right) = (self.open("matmul", a.array)?, self.open("matmul", b.array)?);
-        let (a, b) = (Factor { array: &left, ..a }, Factor { array: &right, ..b });
-        self.hide(&self.cpu().matmul(sizes, a, b, shape, precision, dtype)?)
+    fn matmul(&self, of: MatrixProduct<'_>) -> Result<Array> {
+        let (left, right) = (self.open("matmul", of.a.array)?, self.open("matmul", of.b.array)?);
+        let (a, b) = (Factor { array: &left, ..of.a }, Factor { array: &right, ..of.b });
+        self.hide(&self.cpu().matmul(MatrixProduct { a, b, ..of })?)
     }
 
-    fn linear(
-        &self,
-        sizes: [usize; 3],
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        shape: &Shape,
-        precision: Precision,
-        dtype: DType,
-    ) -> Result<Array> {
-        let (x, weight) = (self.open("linear", x)?, self.open("linear", weight)?);
-        let bias = self.open_if("linear", bias)?;
-        self.hide(&self.cpu().linear(sizes, &x, &weight, bias.as_ref(), shape, precision, dtype)?)
+    fn linear(&self, of: LinearProduct<'_>) -> Result<Array> {
+        let (x, weight) = (&self.open("linear", of.x)?, &self.open("linear", of.weight)?);
+        let bias = self.open_if("linear", of.bias)?;
+        self.hide(&self.cpu().linear(LinearProduct { x, weight, bias: bias.as_ref(), ..of })?)
     }
 
-    fn linear_backward_weight(
-        &self,
-        sizes: [usize; 3],
-        dy: &Array,
-        x: &Array,
-        precision: Precision,
-        to: &Destination,
-    ) -> Result<()> {
-        let to = self.open_destination(to)?;
-        let (dy, x) = (self.open("linear", dy)?, self.open("linear", x)?);
-        self.cpu().linear_backward_weight(sizes, &dy, &x, precision, &to)
+    fn linear_backward_weight(&self, of: LinearWeightGrad<'_>, to: &Destination) -> Result<()> {
+        let (dy, x) = (&self.open("linear", of.dy)?, &self.open("linear", of.x)?);
+        self.cpu().linear_backward_weight(LinearWeightGrad { dy, x, ..of }, &self.open_destination(to)?)
     }
 
     fn linear_backward_bias(&self, sizes: [usize; 3], dy: &Array) -> Result<Array> {
@@ -111,32 +87,19 @@ impl Products for Checking {
         self.hide(&self.cpu().softmax_backward(&self.open("softmax", y)?, &self.open("softmax", dy)?)?)
     }
 
-    fn attention(
-        &self,
-        shape: AttentionShape,
-        q: &Array,
-        k: &Array,
-        v: &Array,
-        precision: Precision,
-    ) -> Result<Attended> {
+    fn attention(&self, of: AttentionInputs<'_>) -> Result<AttentionOutput> {
         let open = |array| self.open("attention", array);
-        let attended = self.cpu().attention(shape, &open(q)?, &open(k)?, &open(v)?, precision)?;
-        Ok(Attended { output: self.hide(&attended.output)?, saved: self.hide(&attended.saved)? })
+        let (q, k, v) = (&open(of.q)?, &open(of.k)?, &open(of.v)?);
+        let AttentionOutput { output, saved } = self.cpu().attention(AttentionInputs { q, k, v, ..of })?;
+        Ok(AttentionOutput { output: self.hide(&output)?, saved: self.hide(&saved)? })
     }
 
-    fn attention_backward(
-        &self,
-        shape: AttentionShape,
-        [q, k, v]: [&Array; 3],
-        saved: &Array,
-        grad: &Array,
-        precision: Precision,
-        wants: [bool; 3],
-    ) -> Result<[Option<Array>; 3]> {
+    fn attention_backward(&self, of: AttentionBackward<'_>) -> Result<[Option<Array>; 3]> {
         let open = |array| self.open("attention", array);
-        let (q, k, v, saved, grad) = (open(q)?, open(k)?, open(v)?, open(saved)?, open(grad)?);
-        let [q, k, v] =
-            self.cpu().attention_backward(shape, [&q, &k, &v], &saved, &grad, precision, wants)?;
+        let (q, k, v) = (&open(of.inputs.q)?, &open(of.inputs.k)?, &open(of.inputs.v)?);
+        let (saved, grad) = (&open(of.saved)?, &open(of.grad)?);
+        let inputs = AttentionInputs { q, k, v, ..of.inputs };
+        let [q, k, v] = self.cpu().attention_backward(AttentionBackward { inputs, saved, grad, ..of })?;
         let hide = |array: Option<Array>| array.map(|array| self.hide(&array)).transpose();
         Ok([hide(q)?, hide(k)?, hide(v)?])
     }
@@ -147,68 +110,50 @@ impl Checking {
         Ok(Destination { array: self.open("gradient", &to.array)?, add: to.add })
     }
 
-    /// Runs the backward of a convolution on what is inside.
-    fn convolved(
+    /// Runs a convolution on the wrapped arrays.
+    fn convolve<S>(
         &self,
-        wanted: ConvBackward<'_>,
-        run: impl FnOnce(&Context, ConvBackward<'_>) -> Result<Option<Array>>,
+        of: ConvForward<'_, S>,
+        run: impl FnOnce(ConvForward<'_, S>) -> Result<Array>,
+    ) -> Result<Array> {
+        let (x, weight) = (&self.open("convolution", of.x)?, &self.open("convolution", of.weight)?);
+        let bias = self.open_if("convolution", of.bias)?;
+        self.hide(&run(ConvForward { x, weight, bias: bias.as_ref(), ..of })?)
+    }
+
+    /// Runs the backward of a convolution on the wrapped arrays.
+    fn convolve_backward<S>(
+        &self,
+        of: ConvBackward<'_, S>,
+        run: impl FnOnce(ConvBackward<'_, S>) -> Result<Option<Array>>,
     ) -> Result<Option<Array>> {
-        let ConvBackward { dy, weight, bias, input, precision } = wanted;
-        let dy = self.open("conv2d", dy)?;
-        let weight = weight.map(|(x, to)| {
-            Ok::<_, phalanx_tensor::TensorError>((self.open("conv2d", x)?, self.open_destination(to)?))
+        let dy = &self.open("convolution", of.dy)?;
+        let weight = of.weight.map(|(x, to)| {
+            Ok::<_, phalanx_tensor::TensorError>((self.open("convolution", x)?, self.open_destination(to)?))
         });
         let weight = weight.transpose()?;
-        let bias = bias.map(|to| self.open_destination(to)).transpose()?;
-        let input = self.open_if("conv2d", input)?;
-        let wanted = ConvBackward {
-            dy: &dy,
-            weight: weight.as_ref().map(|(x, to)| (x, to)),
-            bias: bias.as_ref(),
-            input: input.as_ref(),
-            precision,
-        };
-        run(self.cpu(), wanted)?.map(|dx| self.hide(&dx)).transpose()
+        let bias = of.bias.map(|to| self.open_destination(to)).transpose()?;
+        let input = self.open_if("convolution", of.input)?;
+        let (weight, bias, input) = (weight.as_ref().map(|(x, to)| (x, to)), bias.as_ref(), input.as_ref());
+        run(ConvBackward { dy, weight, bias, input, ..of })?.map(|dx| self.hide(&dx)).transpose()
     }
 }
 
 impl Convolutions for Checking {
-    fn conv2d(
-        &self,
-        shape: &Conv2dShape,
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        precision: Precision,
-    ) -> Result<Array> {
-        let (x, weight) = (self.open("conv2d", x)?, self.open("conv2d", weight)?);
-        let bias = self.open_if("conv2d", bias)?;
-        self.hide(&self.cpu().conv2d(shape, &x, &weight, bias.as_ref(), precision)?)
+    fn conv2d(&self, of: ConvForward<'_, Conv2dShape>) -> Result<Array> {
+        self.convolve(of, |of| self.cpu().conv2d(of))
     }
 
-    fn conv2d_backward(&self, shape: &Conv2dShape, wanted: ConvBackward<'_>) -> Result<Option<Array>> {
-        self.convolved(wanted, |cpu, wanted| cpu.conv2d_backward(shape, wanted))
+    fn conv2d_backward(&self, of: ConvBackward<'_, Conv2dShape>) -> Result<Option<Array>> {
+        self.convolve_backward(of, |of| self.cpu().conv2d_backward(of))
     }
 
-    fn conv_transpose2d(
-        &self,
-        shape: &ConvTranspose2dShape,
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        precision: Precision,
-    ) -> Result<Array> {
-        let (x, weight) = (self.open("conv_transpose2d", x)?, self.open("conv_transpose2d", weight)?);
-        let bias = self.open_if("conv_transpose2d", bias)?;
-        self.hide(&self.cpu().conv_transpose2d(shape, &x, &weight, bias.as_ref(), precision)?)
+    fn conv_transpose2d(&self, of: ConvForward<'_, ConvTranspose2dShape>) -> Result<Array> {
+        self.convolve(of, |of| self.cpu().conv_transpose2d(of))
     }
 
-    fn conv_transpose2d_backward(
-        &self,
-        shape: &ConvTranspose2dShape,
-        wanted: ConvBackward<'_>,
-    ) -> Result<Option<Array>> {
-        self.convolved(wanted, |cpu, wanted| cpu.conv_transpose2d_backward(shape, wanted))
+    fn conv_transpose2d_backward(&self, of: ConvBackward<'_, ConvTranspose2dShape>) -> Result<Option<Array>> {
+        self.convolve_backward(of, |of| self.cpu().conv_transpose2d_backward(of))
     }
 }
 
@@ -236,10 +181,7 @@ impl Pooling for Checking {
     }
 
     fn upsample_nearest2d_backward(&self, dims: [usize; 4], factor: usize, dy: &Array) -> Result<Array> {
-        self.hide(&self.cpu().upsample_nearest2d_backward(
-            dims,
-            factor,
-            &self.open("upsample_nearest2d", dy)?,
-        )?)
+        let dy = self.open("upsample_nearest2d", dy)?;
+        self.hide(&self.cpu().upsample_nearest2d_backward(dims, factor, &dy)?)
     }
 }

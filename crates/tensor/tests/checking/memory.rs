@@ -2,39 +2,41 @@
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_tensor::backend::{
-    Array, Arriving, ImagePreparation, Images, Lookups, Memory, Random, Sent, Shapes,
+    Array, Download, ImagePreparation, Images, Lookups, Memory, Random, Shapes, Transfers, Upload,
 };
-use phalanx_tensor::{Key, Precision, Result};
+use phalanx_tensor::{Key, Result};
 
 use super::{Checking, Opaque, Transfer};
 
-impl Memory for Checking {
+impl Transfers for Checking {
     fn to_host(&self, array: &Array) -> Result<Tensor> {
         let opaque = array.device::<Opaque>("copy to the host", "the checking back end")?;
         self.note(Transfer::Out(array.dtype(), array.dims().to_vec()));
         Ok(opaque.tensor.force_contiguous()?)
     }
 
-    fn begin_numbers(&self, array: &Array) -> Result<Arriving> {
+    fn begin_snapshot(&self, array: &Array) -> Result<Download> {
         let opaque = array.device::<Opaque>("numbers for the host", "the checking back end")?;
         self.note(Transfer::Out(array.dtype(), array.dims().to_vec()));
-        Array::from(&opaque.tensor).begin_numbers()
+        Array::from(&opaque.tensor).begin_snapshot()
     }
 
-    fn begin_moving_out(&self, array: &Array) -> Result<Arriving> {
-        self.begin_numbers(array)
+    fn begin_download(&self, array: &Array) -> Result<Download> {
+        self.begin_snapshot(array)
     }
 
-    fn begin_moving_in(&self, to: &Array, elements: &Tensor) -> Result<Sent> {
+    fn begin_upload(&self, to: &Array, elements: &Tensor) -> Result<Upload> {
         self.note(Transfer::In(elements.dtype(), elements.dims().to_vec()));
-        self.cpu().begin_moving_in(&self.open("move in", to)?, elements)
+        self.cpu().begin_upload(&self.open("move in", to)?, elements)
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {
         self.note(Transfer::In(tensor.dtype(), tensor.dims().to_vec()));
         Ok(self.seal(tensor.force_contiguous()?))
     }
+}
 
+impl Memory for Checking {
     fn unwritten(&self, shape: &Shape, dtype: DType) -> Result<Array> {
         self.hide(&self.cpu().unwritten(shape, dtype)?)
     }
@@ -131,14 +133,8 @@ impl Images for Checking {
         self.cpu().put_images(&set, &rows, &self.open("images", from)?)
     }
 
-    fn images(
-        &self,
-        pixels: &Array,
-        places: &Array,
-        how: &ImagePreparation,
-        precision: Precision,
-    ) -> Result<Array> {
+    fn images(&self, pixels: &Array, places: &Array, how: &ImagePreparation) -> Result<Array> {
         let (pixels, places) = (self.open("images", pixels)?, self.open("images", places)?);
-        self.hide(&self.cpu().images(&pixels, &places, how, precision)?)
+        self.hide(&self.cpu().images(&pixels, &places, how)?)
     }
 }

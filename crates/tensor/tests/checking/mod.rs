@@ -1,5 +1,5 @@
-//! A back end that proves the seam: it computes by the CPU's functions on arrays that nobody else can look into, and writes
-//! down what crosses between it and the host.
+//! A back end for tests. It computes with the CPU's functions on arrays that only it can read, and records transfers
+//! to and from the host.
 
 mod learning;
 mod math;
@@ -11,7 +11,7 @@ use candle_core::{DType, Shape, Tensor};
 use phalanx_tensor::backend::{Array, ArrayBackend, DeviceArray};
 use phalanx_tensor::{Context, Result};
 
-/// What crossed, and which way.
+/// A transfer of elements, by type and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Transfer {
     /// To the device.
@@ -57,12 +57,12 @@ impl DeviceArray for Opaque {
 }
 
 impl Checking {
-    /// A device that computes as `context` does.
+    /// Makes a device that computes with `context`.
     pub(crate) fn new(context: Context) -> Self {
         Self(Arc::new(Inner { context, transfers: Mutex::default() }))
     }
 
-    /// What crossed since the last call.
+    /// Returns the transfers since the last call.
     pub(crate) fn take_transfers(&self) -> Vec<Transfer> {
         std::mem::take(&mut self.0.transfers.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -75,7 +75,7 @@ impl Checking {
         &self.0.context
     }
 
-    /// What the CPU's functions take. Arrays of the host are refused here, as any device would.
+    /// Returns the wrapped array. Arrays of the host are errors, as on any device.
     fn open(&self, op: &'static str, array: &Array) -> Result<Array> {
         let opaque = array.device::<Opaque>(op, self.name())?;
         assert!(opaque.tensor.is_contiguous(), "{op}: ops give contiguous arrays");
@@ -90,7 +90,7 @@ impl Checking {
         Array::of_device(Opaque { tensor, backend: self.clone() })
     }
 
-    /// Hides what the CPU computed.
+    /// Wraps an array that the CPU computed.
     fn hide(&self, array: &Array) -> Result<Array> {
         Ok(self.seal(array.host("checking")?.contiguous()?))
     }

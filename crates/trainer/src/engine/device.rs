@@ -2,7 +2,7 @@
 
 use phalanx_collectives::{Algorithm, Communicator, Encryption};
 use phalanx_sharding::{CodecKind, Strategy};
-use phalanx_tensor::Place;
+use phalanx_tensor::ComputeDevice;
 
 use super::error::TrainError;
 use crate::config::{Config, DeviceKind, Offload};
@@ -14,7 +14,7 @@ pub(in crate::engine) const HOST: &str = "-";
 /// What a rank computes on. Clones are handles.
 #[derive(Debug, Clone)]
 pub(in crate::engine) struct Device {
-    place: Place,
+    compute: ComputeDevice,
     words: String,
     #[cfg(feature = "cuda")]
     cuda: Option<phalanx_tensor::backend::Cuda>,
@@ -133,7 +133,7 @@ impl Device {
 
     /// What others need to know of it: [`HOST`], or the identity of the GPU.
     pub(in crate::engine) fn told(&self) -> String {
-        if self.place.is_host() { HOST.to_owned() } else { self.identity() }
+        if self.compute.is_host() { HOST.to_owned() } else { self.identity() }
     }
 
     /// The processor, if it may be chosen.
@@ -152,7 +152,7 @@ impl Device {
     /// The processor, in these words.
     fn processor_since(words: String) -> Self {
         Self {
-            place: Place::host(),
+            compute: ComputeDevice::host(),
             words,
             #[cfg(feature = "cuda")]
             cuda: None,
@@ -160,8 +160,8 @@ impl Device {
     }
 
     /// Where its arrays are made.
-    pub(in crate::engine) fn place(&self) -> &Place {
-        &self.place
+    pub(in crate::engine) fn compute(&self) -> &ComputeDevice {
+        &self.compute
     }
 
     /// It in words, and where `auto` chose the processor, why.
@@ -243,7 +243,7 @@ impl Device {
         };
         opened.insert(gpu, cuda.clone());
         let words = format!("GPU {gpu}, {}", cuda.gpu().device().description().name);
-        Ok(Self { place: Place::device(Arc::new(cuda.clone())), words, cuda: Some(cuda) })
+        Ok(Self { compute: ComputeDevice::of(Arc::new(cuda.clone())), words, cuda: Some(cuda) })
     }
 
     #[cfg(not(feature = "cuda"))]

@@ -3,35 +3,37 @@
 use std::path::Path;
 
 use phalanx_tensor::TensorError;
-use phalanx_tensor::optim::{Adam, Decay, Disk, Ema, Optimizer, Schedule, Sgd, StateAt, linear_scaling};
+use phalanx_tensor::optim::{
+    Adam, Decay, Disk, Ema, Optimizer, Schedule, Sgd, StateLocation, linear_scaling,
+};
 
 use super::Plan;
 use crate::config::{Config, Offload, OptimKind, ScheduleKind};
 
 /// The optimizer.
-pub(super) fn optimizer(config: &Config, state: StateAt) -> Box<dyn Optimizer> {
+pub(super) fn optimizer(config: &Config, state: StateLocation) -> Box<dyn Optimizer> {
     let optim = &config.optim;
     // The configuration has been checked to hold two.
     let betas = (optim.betas.first().copied().unwrap_or(0.9), optim.betas.get(1).copied().unwrap_or(0.999));
     match optim.kind {
         OptimKind::Sgd => {
             let sgd = Sgd::new(optim.momentum, optim.nesterov, optim.weight_decay);
-            Box::new(sgd.with_state_at(state))
+            Box::new(sgd.with_state_location(state))
         }
         OptimKind::Adam => {
             let adam = Adam::new(betas, optim.eps, optim.weight_decay);
-            Box::new(adam.with_state_at(state))
+            Box::new(adam.with_state_location(state))
         }
         OptimKind::AdamW => {
             let adamw = Adam::decoupled(betas, optim.eps, optim.weight_decay);
-            Box::new(adamw.with_state_at(state))
+            Box::new(adamw.with_state_location(state))
         }
     }
 }
 
 /// Averages of the weights, if they are wanted.
-pub(super) fn averages(config: &Config, state: StateAt) -> Option<Ema> {
-    (config.train.ema > 0.0).then(|| Ema::new(config.train.ema).with_state_at(state))
+pub(super) fn averages(config: &Config, state: StateLocation) -> Option<Ema> {
+    (config.train.ema > 0.0).then(|| Ema::new(config.train.ema).with_state_location(state))
 }
 
 /// Where the state of a network's optimizer and averages lies; if in files, then under `folder`, or where the configuration says.
@@ -43,10 +45,10 @@ pub(super) fn state_at(
     folder: &Path,
     rank: usize,
     network: &str,
-) -> Result<StateAt, TensorError> {
+) -> Result<StateLocation, TensorError> {
     Ok(match config.train.offload {
-        Offload::None => StateAt::Parameters,
-        Offload::Optimizer | Offload::Parameters => StateAt::Host,
+        Offload::None => StateLocation::Parameters,
+        Offload::Optimizer | Offload::Parameters => StateLocation::Host,
         Offload::Disk => {
             let run = folder.file_name().map(Path::new).unwrap_or(folder);
             let base = match config.train.offload_folder.as_str() {
@@ -54,7 +56,7 @@ pub(super) fn state_at(
                 elsewhere => Path::new(elsewhere).join(run),
             };
             let network = if network.is_empty() { "network" } else { network };
-            StateAt::Disk(Disk::new(base.join("offload").join(format!("rank-{rank}")).join(network))?)
+            StateLocation::Disk(Disk::new(base.join("offload").join(format!("rank-{rank}")).join(network))?)
         }
     })
 }

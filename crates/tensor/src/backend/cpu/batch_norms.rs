@@ -1,4 +1,4 @@
-//! Batch normalisation, by the kernels.
+//! Batch normalisation with the CPU kernels.
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_kernels::{
@@ -6,13 +6,13 @@ use phalanx_kernels::{
     batch_norm_forward, batch_norm_moments, batch_norm_train, batch_norm_train_backward,
 };
 
-use crate::backend::{Array, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms};
+use crate::backend::{Array, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, RunningStatistics};
 use crate::storage::{Contiguous, Scalar, dispatch, stored, tensor_from, unwritten};
 use crate::{Context, Result, TensorError};
 
 const OP: &str = "batch_norm2d";
 
-/// Statistics taken apart.
+/// The parts of statistics.
 struct Statistics<'a> {
     count: f64,
     mean: &'a [f64],
@@ -30,7 +30,7 @@ impl<'a> Statistics<'a> {
         }
     }
 
-    /// Mean and 1/√(variance + eps) in the element type.
+    /// Returns mean and 1/√(variance + eps) in the element type.
     fn rounded<T: Scalar>(&self, eps: f64) -> (Vec<T>, Vec<T>) {
         let round = <T as phalanx_kernels::Float>::from_f64;
         let mean = self.mean.iter().map(|mean| round(*mean)).collect();
@@ -52,7 +52,7 @@ fn floats(array: &Array) -> Result<Vec<f64>> {
     Ok(array.host(OP)?.to_dtype(DType::F64)?.to_vec1::<f64>()?)
 }
 
-/// A backward's inputs under their locks.
+/// The inputs of a backward, locked for reading.
 struct Reads<'a> {
     x: Contiguous<'a>,
     dy: Contiguous<'a>,
@@ -86,7 +86,7 @@ impl BatchNorms for Context {
         dispatch!(OP, x.dtype(), T => {
             batch_norm_moments(self, dims, read.slice::<T>()?, &mut mean, &mut moment).map_err(TensorError::from)
         })?;
-        // In f64 the detour through Σx² costs no accuracy that f32 had.
+        // In f64, going through Σx² costs no accuracy that f32 had.
         let mut sums = Vec::with_capacity(2 * channels + 1);
         sums.push(count);
         sums.extend(mean.iter().map(|m| m * count));
@@ -120,8 +120,8 @@ impl BatchNorms for Context {
         doubles(statistics)
     }
 
-    fn batch_norm_train(&self, pass: BatchNormPass<'_>, residual: Option<&Array>) -> Result<(Array, Array)> {
-        let BatchNormPass { dims, x, gamma, beta, eps, activation } = pass;
+    fn batch_norm_train(&self, pass: BatchNormPass<'_>) -> Result<(Array, Array)> {
+        let BatchNormPass { dims, x, gamma, beta, eps, activation, residual } = pass;
         let [batch, channels, pixels] = dims;
         let input = x.host(OP)?;
         let read = Contiguous::by(OP, self, input)?;
@@ -142,13 +142,8 @@ impl BatchNorms for Context {
         Ok((output.into(), doubles(statistics)?))
     }
 
-    fn batch_norm(
-        &self,
-        pass: BatchNormPass<'_>,
-        statistics: &Array,
-        residual: Option<&Array>,
-    ) -> Result<Array> {
-        let BatchNormPass { dims, x, gamma, beta, eps, activation } = pass;
+    fn batch_norm(&self, pass: BatchNormPass<'_>, statistics: &Array) -> Result<Array> {
+        let BatchNormPass { dims, x, gamma, beta, eps, activation, residual } = pass;
         let input = x.host(OP)?;
         let read = Contiguous::by(OP, self, input)?;
         let residual = residual.map(|residual| Contiguous::by(OP, self, residual.host(OP)?)).transpose()?;
@@ -167,13 +162,8 @@ impl BatchNorms for Context {
         })
     }
 
-    fn batch_norm_running(
-        &self,
-        statistics: &Array,
-        momentum: f64,
-        mean: &Array,
-        variance: &Array,
-    ) -> Result<[Array; 2]> {
+    fn batch_norm_running(&self, statistics: &Array, running: RunningStatistics<'_>) -> Result<[Array; 2]> {
+        let RunningStatistics { momentum, mean, variance } = running;
         let read = Contiguous::locked(OP, statistics.host(OP)?)?;
         let Statistics { count, mean: new_mean, moment } = Statistics::of(read.slice::<f64>()?)?;
         let mixed = |old: &Array, new: &mut dyn Iterator<Item = f64>| -> Result<Array> {
@@ -187,10 +177,10 @@ impl BatchNorms for Context {
         ])
     }
 
-    fn batch_norm_train_backward(&self, from: BatchNormBackward<'_>) -> Result<(BatchNormMaps, Array)> {
-        let BatchNormPass { dims, x, eps, activation, .. } = from.pass;
+    fn batch_norm_train_backward(&self, of: BatchNormBackward<'_>) -> Result<(BatchNormMaps, Array)> {
+        let BatchNormPass { dims, x, eps, activation, .. } = of.pass;
         let (input, channels) = (x.host(OP)?, dims[1]);
-        let reads = Reads::of(self, from)?;
+        let reads = Reads::of(self, of)?;
         let statistics = Statistics::of(reads.statistics.slice::<f64>()?)?;
         let mut sums = vec![0.0_f64; 2 * channels];
         dispatch!(OP, input.dtype(), T => {
@@ -200,7 +190,7 @@ impl BatchNorms for Context {
             let (gamma, beta) = (reads.gamma.slice::<T>()?, reads.beta.slice::<T>()?);
             let affine = Affine { mean: &mean, inv_std: &inv_std, gamma, beta };
             let mut dx = unwritten::<T>(x.len());
-            let mut residual = from.residual.then(|| unwritten::<T>(x.len()));
+            let mut residual = of.residual.then(|| unwritten::<T>(x.len()));
             let to = BatchNormGrads { dx: &mut dx, residual: residual.as_deref_mut() };
             let (sum_dy, sum_dy_xhat) = sums.split_at_mut(channels);
             let mask = ActivationMask { activation, output };
@@ -211,10 +201,10 @@ impl BatchNorms for Context {
         })
     }
 
-    fn batch_norm_gradient_sums(&self, from: BatchNormBackward<'_>) -> Result<Array> {
-        let BatchNormPass { dims, x, eps, activation, .. } = from.pass;
+    fn batch_norm_gradient_sums(&self, of: BatchNormBackward<'_>) -> Result<Array> {
+        let BatchNormPass { dims, x, eps, activation, .. } = of.pass;
         let (input, channels) = (x.host(OP)?, dims[1]);
-        let reads = Reads::of(self, from)?;
+        let reads = Reads::of(self, of)?;
         let statistics = Statistics::of(reads.statistics.slice::<f64>()?)?;
         let mut sums = vec![0.0_f64; 2 * channels];
         dispatch!(OP, input.dtype(), T => {
@@ -230,14 +220,10 @@ impl BatchNorms for Context {
         })
     }
 
-    fn batch_norm_backward(
-        &self,
-        from: BatchNormBackward<'_>,
-        sums: Option<&Array>,
-    ) -> Result<BatchNormMaps> {
-        let BatchNormPass { dims, x, eps, activation, .. } = from.pass;
+    fn batch_norm_backward(&self, of: BatchNormBackward<'_>, sums: Option<&Array>) -> Result<BatchNormMaps> {
+        let BatchNormPass { dims, x, eps, activation, .. } = of.pass;
         let (input, channels) = (x.host(OP)?, dims[1]);
-        let reads = Reads::of(self, from)?;
+        let reads = Reads::of(self, of)?;
         let statistics = Statistics::of(reads.statistics.slice::<f64>()?)?;
         let mut means = vec![0.0; 2 * channels];
         if let Some(sums) = sums {
@@ -251,7 +237,7 @@ impl BatchNorms for Context {
             let (gamma, beta) = (reads.gamma.slice::<T>()?, reads.beta.slice::<T>()?);
             let affine = Affine { mean: &mean, inv_std: &inv_std, gamma, beta };
             let mut dx = unwritten::<T>(x.len());
-            let mut residual = from.residual.then(|| unwritten::<T>(x.len()));
+            let mut residual = of.residual.then(|| unwritten::<T>(x.len()));
             let to = BatchNormGrads { dx: &mut dx, residual: residual.as_deref_mut() };
             let mask = ActivationMask { activation, output };
             let means = [&means[..channels], &means[channels..]];

@@ -1,23 +1,17 @@
-//! Convolutions, by the kernels.
+//! Convolutions with the CPU kernels.
 
 use phalanx_kernels::{
     conv_transpose2d_backward_input, conv_transpose2d_backward_weight, conv_transpose2d_forward,
     conv2d_backward_bias, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
 };
 
-use crate::backend::{Array, Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions};
+use crate::backend::{Array, Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dShape, Convolutions};
 use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from, unwritten, with_slice_mut};
-use crate::{Context, Precision, Result};
+use crate::{Context, Result};
 
 impl Convolutions for Context {
-    fn conv2d(
-        &self,
-        shape: &Conv2dShape,
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        precision: Precision,
-    ) -> Result<Array> {
+    fn conv2d(&self, of: ConvForward<'_, Conv2dShape>) -> Result<Array> {
+        let ConvForward { shape, x, weight, bias, precision } = of;
         const OP: &str = "conv2d";
         let (x, w) = (x.host(OP)?, weight.host(OP)?);
         let dtype = x.dtype();
@@ -32,9 +26,9 @@ impl Convolutions for Context {
         })
     }
 
-    fn conv2d_backward(&self, shape: &Conv2dShape, wanted: ConvBackward<'_>) -> Result<Option<Array>> {
+    fn conv2d_backward(&self, of: ConvBackward<'_, Conv2dShape>) -> Result<Option<Array>> {
         const OP: &str = "conv2d";
-        let ConvBackward { dy, weight, bias, input, precision } = wanted;
+        let ConvBackward { shape, dy, weight, bias, input, precision } = of;
         let grad = dy.host(OP)?;
         let dy = operand(OP, self, precision, grad)?;
         dispatch!(OP, grad.dtype(), T => {
@@ -60,14 +54,8 @@ impl Convolutions for Context {
         })
     }
 
-    fn conv_transpose2d(
-        &self,
-        shape: &ConvTranspose2dShape,
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        precision: Precision,
-    ) -> Result<Array> {
+    fn conv_transpose2d(&self, of: ConvForward<'_, ConvTranspose2dShape>) -> Result<Array> {
+        let ConvForward { shape, x, weight, bias, precision } = of;
         const OP: &str = "conv_transpose2d";
         let (x, w) = (x.host(OP)?, weight.host(OP)?);
         let dtype = x.dtype();
@@ -83,13 +71,9 @@ impl Convolutions for Context {
         })
     }
 
-    fn conv_transpose2d_backward(
-        &self,
-        shape: &ConvTranspose2dShape,
-        wanted: ConvBackward<'_>,
-    ) -> Result<Option<Array>> {
+    fn conv_transpose2d_backward(&self, of: ConvBackward<'_, ConvTranspose2dShape>) -> Result<Option<Array>> {
         const OP: &str = "conv_transpose2d";
-        let ConvBackward { dy, weight, bias, input, precision } = wanted;
+        let ConvBackward { shape, dy, weight, bias, input, precision } = of;
         let grad = dy.host(OP)?;
         let dy = operand(OP, self, precision, grad)?;
         dispatch!(OP, grad.dtype(), T => {

@@ -1,4 +1,5 @@
-//! Elementwise functions and sums, by the kernels; what is broadcast in other ways than over planes, and what is rare, by candle.
+//! Elementwise functions and sums with the CPU kernels. candle does rare functions and broadcasts other than over
+//! planes.
 
 use candle_core::{Shape, Tensor};
 use phalanx_kernels::{
@@ -9,7 +10,7 @@ use crate::backend::{Array, BinaryOp, Elementwise, UnaryOp};
 use crate::storage::{Contiguous, cast, dispatch, meet, stored, tensor_from, unwritten, wide};
 use crate::{Context, Result};
 
-/// What candle computes of a tensor, in the type that the tensor is stored in.
+/// Runs a candle function on a tensor in the type of the arithmetic and stores the result as the tensor's type.
 fn single(
     context: &Context,
     x: &Tensor,
@@ -18,7 +19,7 @@ fn single(
     Ok(cast(context, &compute(&cast(context, x, wide(x.dtype()))?)?, x.dtype())?.into())
 }
 
-/// Two tensors of one element type, combined.
+/// Combines two tensors of one element type.
 fn combined(context: &Context, op: BinaryOp, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if !spans_planes(a.dims(), b.dims()) || a.dtype() != b.dtype() {
         return Ok(match op {
@@ -28,7 +29,7 @@ fn combined(context: &Context, op: BinaryOp, a: &Tensor, b: &Tensor) -> Result<T
         }?);
     }
     let name = op.name();
-    // The kernels read one element after the other, and hold both tensors while they do.
+    // The kernels read contiguous elements, and lock both tensors.
     let (a, b) = (a.contiguous()?, b.contiguous()?);
     let (x, y) = (Contiguous::by(name, context, &a)?, Contiguous::by(name, context, &b)?);
     dispatch!(name, a.dtype(), T => {
@@ -38,7 +39,7 @@ fn combined(context: &Context, op: BinaryOp, a: &Tensor, b: &Tensor) -> Result<T
     })
 }
 
-/// Whether the second of two shapes is the first one, or has 1 in place of its last sizes.
+/// True if `part` is `of`, or has 1 in place of its last sizes.
 fn spans_planes(of: &[usize], part: &[usize]) -> bool {
     let alike = of.iter().zip(part).take_while(|(of, part)| of == part).count();
     of.len() == part.len() && part[alike..].iter().all(|size| *size == 1) && !part.contains(&0)

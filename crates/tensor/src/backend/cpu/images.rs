@@ -1,19 +1,19 @@
-//! Images as bytes, kept and made into numbers.
+//! Preparation of images on the CPU.
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::backend::{Array, ImagePreparation, Images};
 use crate::storage::{Bytes, Indices};
-use crate::{Context, Precision, Result, TensorError};
+use crate::{Context, Result, TensorError};
 
 const OP: &str = "images";
 
-/// The error for the number of an image that is not there.
+/// Returns the error for an image index that is out of range.
 fn missing(image: u32, images: usize) -> TensorError {
     TensorError::shape(OP, format!("image {image} is asked for, and there are {images}"))
 }
 
-/// What a byte of a channel becomes.
+/// Normalises a byte of a channel.
 fn value(byte: u8, mean: f32, std: f32) -> f32 {
     (f32::from(byte) / 255.0 - mean) / std
 }
@@ -37,7 +37,7 @@ impl Images for Context {
         Ok(())
     }
 
-    fn images(&self, pixels: &Array, places: &Array, how: &ImagePreparation, _: Precision) -> Result<Array> {
+    fn images(&self, pixels: &Array, places: &Array, how: &ImagePreparation) -> Result<Array> {
         let pixels = pixels.host(OP)?;
         let (images, height, width, channels) = pixels.dims4()?;
         let places = places.host(OP)?;
@@ -49,7 +49,7 @@ impl Images for Context {
         }
         let (bytes, places) = (Bytes::of(OP, pixels)?, Indices::of(OP, places)?);
         let (bytes, places) = (bytes.slice()?, places.slice()?);
-        // A byte has 256 values, so tables spare the arithmetic.
+        // A byte has 256 values, so tables replace the arithmetic.
         let tables: [[f32; 256]; 3] = std::array::from_fn(|channel| {
             std::array::from_fn(|byte| value(byte as u8, how.mean[channel], how.std[channel]))
         });
@@ -82,6 +82,7 @@ impl Images for Context {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Precision;
 
     #[test]
     fn images_come_from_where_they_are_put() {
@@ -91,10 +92,10 @@ mod tests {
             Tensor::from_vec((0_u8..12).map(|byte| 51 * (byte % 6)).collect(), (2, 1, 2, 3), &Device::Cpu);
         let rows = Array::from(Tensor::new(&[2_u32, 0], &Device::Cpu).expect("a tensor"));
         context.put_images(&set, &rows, &bytes.expect("a tensor").into()).expect("they fit");
-        let how = ImagePreparation { size: [1, 2], mean: [0.0; 3], std: [1.0; 3] };
+        let how = ImagePreparation { size: [1, 2], mean: [0.0; 3], std: [1.0; 3], precision: Precision::F32 };
         let place = |numbers: [u32; 4]| {
             let places = Tensor::from_vec(numbers.to_vec(), (1, 4), &Device::Cpu).expect("a tensor");
-            let made = context.images(&set, &places.into(), &how, Precision::F32)?;
+            let made = context.images(&set, &places.into(), &how)?;
             Ok::<_, TensorError>(made.tensor()?.flatten_all()?.to_vec1::<f32>()?)
         };
         assert_eq!(place([2, 0, 0, 0]).expect("there"), [0.0, 0.6, 0.2, 0.8, 0.4, 1.0]);

@@ -1,4 +1,4 @@
-//! Rows looked up by index.
+//! Embedding lookups on the CPU.
 
 use candle_core::{DType, Device, Shape, Tensor};
 

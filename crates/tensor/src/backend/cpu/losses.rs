@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use phalanx_kernels::{Float as _, cross_entropy_rows_backward, cross_entropy_rows_forward};
 
-use crate::backend::{Array, ElementLoss, Losses};
+use crate::backend::{Array, CrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses};
 use crate::storage::{Contiguous, Indices, dispatch, tensor_from};
 use crate::{Context, Result, TensorError};
 
@@ -12,13 +12,8 @@ fn scalar(op: &'static str, array: &Array) -> Result<f64> {
 }
 
 impl Losses for Context {
-    fn cross_entropy(
-        &self,
-        logits: &Array,
-        labels: &Array,
-        smoothing: f64,
-        factor: f64,
-    ) -> Result<(Array, Array)> {
+    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<(Array, Array)> {
+        let CrossEntropy { labels, smoothing, factor } = of;
         const OP: &str = "cross_entropy";
         let (logits, labels) = (logits.host(OP)?, Indices::of(OP, labels.host(OP)?)?);
         let (batch, classes) = logits.dims2()?;
@@ -35,14 +30,8 @@ impl Losses for Context {
         })
     }
 
-    fn cross_entropy_backward(
-        &self,
-        softmax: &Array,
-        labels: &Array,
-        smoothing: f64,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<Array> {
+    fn cross_entropy_backward(&self, softmax: &Array, of: CrossEntropy<'_>, grad: &Array) -> Result<Array> {
+        let CrossEntropy { labels, smoothing, factor } = of;
         const OP: &str = "cross_entropy";
         let (softmax, labels) = (softmax.host(OP)?, Indices::of(OP, labels.host(OP)?)?);
         let classes = softmax.dims2()?.1;
@@ -56,7 +45,8 @@ impl Losses for Context {
         })
     }
 
-    fn element_loss(&self, loss: ElementLoss, x: &Array, target: &Array, factor: f64) -> Result<Array> {
+    fn element_loss(&self, of: ElementLossInputs<'_>) -> Result<Array> {
+        let ElementLossInputs { loss, x, target, factor } = of;
         let op = loss.name();
         let (x, t) = (x.host(op)?, target.host(op)?);
         match loss {
@@ -72,14 +62,8 @@ impl Losses for Context {
         }
     }
 
-    fn element_loss_backward(
-        &self,
-        loss: ElementLoss,
-        x: &Array,
-        target: &Array,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<Array> {
+    fn element_loss_backward(&self, of: ElementLossInputs<'_>, grad: &Array) -> Result<Array> {
+        let ElementLossInputs { loss, x, target, factor } = of;
         let op = loss.name();
         let grad = scalar(op, grad)? * factor;
         let (x, t) = (x.host(op)?, target.host(op)?);
@@ -91,26 +75,22 @@ impl Losses for Context {
                 derivative(self, op, x, t, grad, |x, t| ((x - t) / beta).clamp(-1.0, 1.0))
             }
             ElementLoss::Mse => derivative(self, op, x, t, grad, |x, t| 2.0 * (x - t)),
-            // The sigmoid written so that e^x never overflows.
+            // This form of the sigmoid never overflows e^x.
             ElementLoss::BceWithLogits => derivative(self, op, x, t, grad, |x, t| {
                 if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) - t } else { x.exp() / (1.0 + x.exp()) - t }
             }),
         }
     }
 
-    fn kl_standard_normal(&self, mu: &Array, logvar: &Array, factor: f64) -> Result<Array> {
+    fn kl_standard_normal(&self, of: KlInputs<'_>) -> Result<Array> {
+        let KlInputs { mu, logvar, factor } = of;
         let f = |mu: f64, lv: f64| 0.5 * (mu * mu + lv.exp() - 1.0 - lv);
         const OP: &str = "kl_standard_normal";
         total(self, OP, mu.host(OP)?, logvar.host(OP)?, factor, f)
     }
 
-    fn kl_standard_normal_backward(
-        &self,
-        mu: &Array,
-        logvar: &Array,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<[Array; 2]> {
+    fn kl_standard_normal_backward(&self, of: KlInputs<'_>, grad: &Array) -> Result<[Array; 2]> {
+        let KlInputs { mu, logvar, factor } = of;
         const OP: &str = "kl_standard_normal";
         let grad = scalar(OP, grad)? * factor;
         let (mu_t, lv_t) = (mu.host(OP)?, logvar.host(OP)?);
@@ -125,7 +105,7 @@ impl Losses for Context {
     }
 }
 
-/// The sum of `f` over pairs of elements, times `factor`.
+/// Returns the sum of `f` over pairs of elements, times `factor`.
 fn total(
     context: &Context,
     op: &'static str,
@@ -143,7 +123,7 @@ fn total(
     })
 }
 
-/// `df` of pairs of elements, times `grad`.
+/// Returns `df` of pairs of elements, times `grad`.
 fn derivative(
     context: &Context,
     op: &'static str,

@@ -2,30 +2,32 @@
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use crate::backend::{Array, Arriving, Memory, Sent};
+use crate::backend::{Array, Download, Memory, Transfers, Upload};
 use crate::{Context, Result, storage};
 
-impl Memory for Context {
+impl Transfers for Context {
     fn to_host(&self, array: &Array) -> Result<Tensor> {
         array.host("copy to the host").cloned()
     }
 
-    fn begin_numbers(&self, array: &Array) -> Result<Arriving> {
-        array.begin_numbers()
+    fn begin_snapshot(&self, array: &Array) -> Result<Download> {
+        array.begin_snapshot()
     }
 
-    fn begin_moving_out(&self, array: &Array) -> Result<Arriving> {
-        array.begin_moving_out()
+    fn begin_download(&self, array: &Array) -> Result<Download> {
+        array.begin_download()
     }
 
-    fn begin_moving_in(&self, to: &Array, elements: &Tensor) -> Result<Sent> {
-        to.begin_moving_in(elements)
+    fn begin_upload(&self, to: &Array, elements: &Tensor) -> Result<Upload> {
+        to.begin_upload(elements)
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {
         Ok(tensor.into())
     }
+}
 
+impl Memory for Context {
     fn unwritten(&self, shape: &Shape, dtype: DType) -> Result<Array> {
         if storage::is_half(dtype) {
             return Ok(Tensor::zeros(shape, dtype, &Device::Cpu)?.into());

@@ -1,4 +1,5 @@
-//! The CPU's back end: candle's tensors, and the kernels of `phalanx-kernels` on a context's threads. A file a family.
+//! The CPU's back end: candle's tensors, and the kernels of `phalanx-kernels` on a context's threads. One file a
+//! family.
 
 mod batch_norms;
 mod convolutions;

@@ -1,14 +1,14 @@
-//! Normalisation of samples, by the kernels.
+//! Normalisation of samples with the CPU kernels.
 
 use phalanx_kernels::{
     Float as _, group_norm_backward, group_norm_forward, layer_norm_backward, layer_norm_forward,
 };
 
-use crate::backend::{Array, NormBackward, NormGrads, Normed, Norms};
+use crate::backend::{Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};
 use crate::storage::{Contiguous, dispatch, stored, tensor_from, unwritten};
 use crate::{Context, Result};
 
-/// The inputs of a backward under their locks.
+/// The inputs of a backward, locked for reading.
 struct Reads<'a> {
     x: Contiguous<'a>,
     dy: Contiguous<'a>,
@@ -31,7 +31,8 @@ impl<'a> Reads<'a> {
 }
 
 impl Norms for Context {
-    fn layer_norm(&self, x: &Array, gamma: &Array, beta: &Array, eps: f64) -> Result<Normed> {
+    fn layer_norm(&self, of: NormPass<'_>) -> Result<NormOutput> {
+        let NormPass { x, gamma, beta, eps } = of;
         const OP: &str = "layer_norm";
         let input = x.host(OP)?;
         let width = input.dims().last().copied().unwrap_or(0);
@@ -44,7 +45,7 @@ impl Norms for Context {
             let (mut mean, mut inv_std) = (vec![T::default(); rows], vec![T::default(); rows]);
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
             layer_norm_forward(self, rows, width, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
-            Ok(Normed {
+            Ok(NormOutput {
                 output: stored(self, y, input.shape().clone(), input.dtype())?.into(),
                 mean: tensor_from(mean, rows)?.into(),
                 inv_std: tensor_from(inv_std, rows)?.into(),
@@ -74,15 +75,9 @@ impl Norms for Context {
         })
     }
 
-    fn group_norm(
-        &self,
-        dims: [usize; 3],
-        groups: usize,
-        x: &Array,
-        gamma: &Array,
-        beta: &Array,
-        eps: f64,
-    ) -> Result<Normed> {
+    fn group_norm(&self, shape: GroupShape, of: NormPass<'_>) -> Result<NormOutput> {
+        let GroupShape { dims, groups } = shape;
+        let NormPass { x, gamma, beta, eps } = of;
         const OP: &str = "group_norm";
         let input = x.host(OP)?;
         let count = dims[0] * groups;
@@ -94,7 +89,7 @@ impl Norms for Context {
             let (mut mean, mut inv_std) = (vec![T::default(); count], vec![T::default(); count]);
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
             group_norm_forward(self, dims, groups, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
-            Ok(Normed {
+            Ok(NormOutput {
                 output: stored(self, y, input.shape().clone(), input.dtype())?.into(),
                 mean: tensor_from(mean, count)?.into(),
                 inv_std: tensor_from(inv_std, count)?.into(),
@@ -102,12 +97,8 @@ impl Norms for Context {
         })
     }
 
-    fn group_norm_backward(
-        &self,
-        dims: [usize; 3],
-        groups: usize,
-        from: NormBackward<'_>,
-    ) -> Result<NormGrads> {
+    fn group_norm_backward(&self, shape: GroupShape, from: NormBackward<'_>) -> Result<NormGrads> {
+        let GroupShape { dims, groups } = shape;
         const OP: &str = "group_norm";
         let input = from.x.host(OP)?;
         let channels = dims[1];

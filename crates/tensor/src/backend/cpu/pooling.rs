@@ -1,4 +1,4 @@
-//! Pooling, by the kernels.
+//! Pooling with the CPU kernels.
 
 use candle_core::{Device, Tensor};
 use phalanx_kernels::{

@@ -1,4 +1,4 @@
-//! Matrix products, attention and softmax, by the kernels.
+//! Matrix products, attention and softmax with the CPU kernels.
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_kernels::{
@@ -6,20 +6,16 @@ use phalanx_kernels::{
     linear_forward, matmul_batched, softmax_rows_backward, softmax_rows_forward, sum_columns,
 };
 
-use crate::backend::{Array, Attended, AttentionShape, Destination, Factor, Products};
+use crate::backend::{
+    Array, AttentionBackward, AttentionInputs, AttentionOutput, AttentionShape, Destination, LinearProduct,
+    LinearWeightGrad, MatrixProduct, Products,
+};
 use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from, unwritten, wide, with_slice_mut};
-use crate::{Context, Precision, Result, TensorError};
+use crate::{Context, Result, TensorError};
 
 impl Products for Context {
-    fn matmul(
-        &self,
-        [batch, m, n, k]: [usize; 4],
-        a: Factor<'_>,
-        b: Factor<'_>,
-        shape: &Shape,
-        precision: Precision,
-        dtype: DType,
-    ) -> Result<Array> {
+    fn matmul(&self, of: MatrixProduct<'_>) -> Result<Array> {
+        let MatrixProduct { sizes: [batch, m, n, k], a, b, shape, precision, dtype } = of;
         const OP: &str = "matmul";
         let (a_t, b_t) = (a.array.host(OP)?, b.array.host(OP)?);
         let (a_read, b_read) = (operand(OP, self, precision, a_t)?, operand(OP, self, precision, b_t)?);
@@ -32,16 +28,8 @@ impl Products for Context {
         })
     }
 
-    fn linear(
-        &self,
-        sizes: [usize; 3],
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        shape: &Shape,
-        precision: Precision,
-        dtype: DType,
-    ) -> Result<Array> {
+    fn linear(&self, of: LinearProduct<'_>) -> Result<Array> {
+        let LinearProduct { sizes, x, weight, bias, shape, precision, dtype } = of;
         const OP: &str = "linear";
         let (x, w) = (x.host(OP)?, weight.host(OP)?);
         let (x_read, w_read) = (operand(OP, self, precision, x)?, operand(OP, self, precision, w)?);
@@ -55,14 +43,8 @@ impl Products for Context {
         })
     }
 
-    fn linear_backward_weight(
-        &self,
-        [rows, inputs, outputs]: [usize; 3],
-        dy: &Array,
-        x: &Array,
-        precision: Precision,
-        to: &Destination,
-    ) -> Result<()> {
+    fn linear_backward_weight(&self, of: LinearWeightGrad<'_>, to: &Destination) -> Result<()> {
+        let LinearWeightGrad { sizes: [rows, inputs, outputs], dy, x, precision } = of;
         const OP: &str = "linear";
         let (grad, x) = (dy.host(OP)?, x.host(OP)?);
         let (x, dy) = (operand(OP, self, precision, x)?, operand(OP, self, precision, grad)?);
@@ -95,14 +77,8 @@ impl Products for Context {
         Ok(softmax_backward(self, y.host(OP)?, dy.host(OP)?)?.into())
     }
 
-    fn attention(
-        &self,
-        shape: AttentionShape,
-        q: &Array,
-        k: &Array,
-        v: &Array,
-        precision: Precision,
-    ) -> Result<Attended> {
+    fn attention(&self, of: AttentionInputs<'_>) -> Result<AttentionOutput> {
+        let AttentionInputs { shape, q, k, v, precision } = of;
         const OP: &str = "attention";
         let [q_t, k_t, v_t] = [q.host(OP)?, k.host(OP)?, v.host(OP)?];
         let read = |tensor| operand(OP, self, precision, tensor);
@@ -115,19 +91,13 @@ impl Products for Context {
             let dtype = precision.product(wide(q_t.dtype()));
             let output = stored(self, out, outer(shape, shape.length), dtype)?.into();
             let saved = tensor_from(log_sums, Shape::from((shape.batch, shape.heads, shape.length)))?.into();
-            Ok(Attended { output, saved })
+            Ok(AttentionOutput { output, saved })
         })
     }
 
-    fn attention_backward(
-        &self,
-        shape: AttentionShape,
-        [q, k, v]: [&Array; 3],
-        saved: &Array,
-        grad: &Array,
-        precision: Precision,
-        wants: [bool; 3],
-    ) -> Result<[Option<Array>; 3]> {
+    fn attention_backward(&self, of: AttentionBackward<'_>) -> Result<[Option<Array>; 3]> {
+        let AttentionBackward { inputs, saved, grad, wants } = of;
+        let AttentionInputs { shape, q, k, v, precision } = inputs;
         const OP: &str = "attention";
         let [q_t, k_t, v_t, grad] = [q.host(OP)?, k.host(OP)?, v.host(OP)?, grad.host(OP)?];
         let read = |tensor| operand(OP, self, precision, tensor);
@@ -150,12 +120,12 @@ impl Products for Context {
     }
 }
 
-/// The shape of attention as its kernels take it.
+/// Returns the shape of attention for its kernels.
 fn heads(AttentionShape { batch, heads, length, keys, dim, causal }: AttentionShape) -> HeadShape {
     HeadShape { heads: batch * heads, length, keys, dim, causal }
 }
 
-/// The shape of `rows` positions.
+/// Returns the shape of `rows` positions.
 fn outer(shape: AttentionShape, rows: usize) -> Shape {
     Shape::from((shape.batch, shape.heads, rows, shape.dim))
 }

@@ -1,4 +1,4 @@
-//! Elements moved: candle's.
+//! Moving elements, by candle.
 
 use candle_core::{DType, Shape, Tensor};
 
@@ -22,7 +22,7 @@ impl Shapes for Context {
     fn cat(&self, arrays: &[Array], dim: usize) -> Result<Array> {
         let mut tensors =
             arrays.iter().map(|array| Ok(array.host("cat")?.clone())).collect::<Result<Vec<_>>>()?;
-        // An activation that a f32 constant is put beside stays one, as in sums.
+        // A f32 constant does not widen an activation, as in sums.
         if let Some(half) = tensors.iter().map(Tensor::dtype).find(|dtype| is_half(*dtype)) {
             for tensor in tensors.iter_mut().filter(|tensor| tensor.dtype() == DType::F32) {
                 *tensor = cast(self, tensor, half)?;

@@ -1,4 +1,4 @@
-//! Steps of optimizers, by the kernels.
+//! Optimizer steps with the CPU kernels.
 
 use std::borrow::Cow;
 
@@ -8,27 +8,28 @@ use phalanx_kernels::{
 };
 
 use crate::backend::{
-    AdamOptions, Array, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, ScaledStep, SgdOptions, Updates,
+    AdamOptions, Array, AverageUpdate, EmaOptions, LOSS_SCALE_STATE, LossScaleOutcome, LossScaleStep,
+    ParamUpdate, ScaledStep, SgdOptions, Updates,
 };
 use crate::storage::{Contiguous, copy_in_place, dispatch, tensor_from, with_slice_mut};
 use crate::{Context, Result, TensorError};
 
-/// A scalar of f64.
+/// Reads a scalar of f64.
 fn scalar(op: &'static str, array: &Array) -> Result<f64> {
     Ok(array.host(op)?.to_scalar::<f64>()?)
 }
 
-/// What a step of a scaled loss does on the host: nothing if it is left out.
+/// Returns true unless the step is skipped.
 fn counts(op: &'static str, scaled: Option<&ScaledStep>) -> Result<bool> {
     scaled.map_or(Ok(true), |scaled| Ok(scaled.left_out.host(op)?.to_scalar::<u32>()? == 0))
 }
 
-/// How many steps were left out before one that is not.
+/// Returns the number of steps skipped before a step that counts.
 fn left_out(op: &'static str, scaled: Option<&ScaledStep>) -> Result<u64> {
     scaled.map_or(Ok(0), |scaled| Ok(scalar(op, &scaled.all_left_out)? as u64))
 }
 
-/// The gradients that a step uses.
+/// Returns the unscaled gradients of a step.
 fn unscaled<'a>(
     context: &Context,
     op: &'static str,
@@ -42,14 +43,8 @@ fn unscaled<'a>(
 }
 
 impl Updates for Context {
-    fn sgd_step(
-        &self,
-        options: SgdOptions,
-        weights: &Array,
-        grads: &Array,
-        buffer: Option<&Array>,
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()> {
+    fn sgd_step(&self, options: SgdOptions, of: ParamUpdate<'_>, buffer: Option<&Array>) -> Result<()> {
+        let ParamUpdate { weights, grads, scaled } = of;
         const OP: &str = "sgd";
         if !counts(OP, scaled)? {
             return Ok(());
@@ -70,11 +65,10 @@ impl Updates for Context {
     fn adam_step(
         &self,
         options: AdamOptions,
-        weights: &Array,
-        grads: &Array,
+        of: ParamUpdate<'_>,
         [first, second]: [&Array; 2],
-        scaled: Option<&ScaledStep>,
     ) -> Result<()> {
+        let ParamUpdate { weights, grads, scaled } = of;
         const OP: &str = "adam";
         if !counts(OP, scaled)? {
             return Ok(());
@@ -91,13 +85,8 @@ impl Updates for Context {
         }))
     }
 
-    fn ema_step(
-        &self,
-        options: EmaOptions,
-        average: &Array,
-        weights: &Array,
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()> {
+    fn ema_step(&self, options: EmaOptions, of: AverageUpdate<'_>) -> Result<()> {
+        let AverageUpdate { average, weights, scaled } = of;
         const OP: &str = "ema";
         if !counts(OP, scaled)? {
             return Ok(());
@@ -165,14 +154,10 @@ impl Updates for Context {
         Ok(tensor_from(vec![f64::from(u8::from(!finite))], ())?.into())
     }
 
-    fn loss_scale_step(
-        &self,
-        options: LossScaleOptions,
-        [squares, overflow]: [&Array; 2],
-        state: &Array,
-    ) -> Result<[Array; 3]> {
+    fn loss_scale_step(&self, of: LossScaleStep<'_>) -> Result<LossScaleOutcome> {
+        let LossScaleStep { options, squares, not_finite, state } = of;
         const OP: &str = "loss_scale_step";
-        let found = (scalar(OP, squares)?, scalar(OP, overflow)? != 0.0);
+        let found = (scalar(OP, squares)?, scalar(OP, not_finite)? != 0.0);
         with_slice_mut::<f64, _>(OP, state.host(OP)?, |state| {
             let problem = format!("a state of {} numbers; there are {LOSS_SCALE_STATE}", state.len());
             let state: &mut [f64; LOSS_SCALE_STATE] =
@@ -180,13 +165,13 @@ impl Updates for Context {
             let scale = state[0];
             let step = loss_scale_step(options, found, state);
             let left_out = u8::from(step.left_out);
-            let told = [&[scale, f64::from(left_out), step.norm], &state[..]].concat();
-            let len = told.len();
-            Ok([
-                tensor_from(vec![step.factor], ())?.into(),
-                Tensor::new(u32::from(left_out), &Device::Cpu)?.into(),
-                tensor_from(told, len)?.into(),
-            ])
+            let report = [&[scale, f64::from(left_out), step.norm], &state[..]].concat();
+            let len = report.len();
+            Ok(LossScaleOutcome {
+                factor: tensor_from(vec![step.factor], ())?.into(),
+                left_out: Tensor::new(u32::from(left_out), &Device::Cpu)?.into(),
+                report: tensor_from(report, len)?.into(),
+            })
         })
     }
 }

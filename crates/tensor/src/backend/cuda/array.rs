@@ -9,12 +9,12 @@ use super::{Cuda, dtype_of};
 use crate::Result;
 use crate::backend::{Array, ArrayBackend, DeviceArray};
 
-/// In which order elements lie.
+/// The memory order of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As the shape says.
+    /// Row-major order of the shape.
     RowMajor,
-    /// Those of [N, C, H, W] in the order N, H, W, C.
+    /// The order N, H, W, C for a shape [N, C, H, W].
     ChannelsLast,
 }
 
@@ -23,50 +23,50 @@ pub(super) enum Order {
 pub struct CudaArray {
     slice: Slice,
     order: Order,
-    /// A copy in row-major order, once somebody needed it.
+    /// A cached copy in row-major order.
     rows: OnceLock<Slice>,
     shape: Shape,
-    /// What only this back end reads besides.
-    beside: Option<Slice>,
+    /// Further elements for the back end's own use.
+    attached: Option<Slice>,
     backend: Cuda,
 }
 
 impl CudaArray {
     pub(super) fn new(backend: Cuda, slice: Slice, shape: Shape) -> Self {
         debug_assert_eq!(slice.len(), shape.elem_count(), "elements and shape");
-        Self { slice, order: Order::RowMajor, rows: OnceLock::new(), shape, beside: None, backend }
+        Self { slice, order: Order::RowMajor, rows: OnceLock::new(), shape, attached: None, backend }
     }
 
-    /// Elements of [N, C, H, W] in the order N, H, W, C.
+    /// Makes an array of shape [N, C, H, W] from elements in the order N, H, W, C.
     pub(super) fn channels_last(backend: Cuda, slice: Slice, shape: Shape) -> Self {
         debug_assert_eq!(shape.rank(), 4, "images");
         Self { order: Order::ChannelsLast, ..Self::new(backend, slice, shape) }
     }
 
-    /// The elements as they lie.
+    /// The elements in memory order, and that order.
     pub(super) fn physical(&self) -> (&Slice, Order) {
         (&self.slice, self.order)
     }
 
-    /// The copy in row-major order of elements that lie otherwise, if there is one: whoever writes to them writes there, too.
+    /// The cached row-major copy of elements in another order. Writers must update both.
     pub(super) fn copy_in_rows(&self) -> Option<&Slice> {
         self.rows.get()
     }
 
-    /// An array that brings other elements along, for the back end's own use.
-    pub(super) fn with(self, beside: Slice) -> Self {
-        Self { beside: Some(beside), ..self }
+    /// Attaches other elements, for the back end's own use.
+    pub(super) fn with(self, attached: Slice) -> Self {
+        Self { attached: Some(attached), ..self }
     }
 
-    /// The elements that it brings along.
-    pub(super) fn beside(&self) -> Option<&Slice> {
-        self.beside.as_ref()
+    /// The attached elements.
+    pub(super) fn attached(&self) -> Option<&Slice> {
+        self.attached.as_ref()
     }
 
-    /// The elements in row-major order, to be read.
+    /// Returns the elements in row-major order, for reading.
     ///
     /// # Errors
-    /// If they lie otherwise and there is no memory for a copy.
+    /// If they are in another order and there is no memory for a copy.
     pub fn slice(&self) -> Result<&Slice> {
         if self.order == Order::RowMajor {
             return Ok(&self.slice);
@@ -80,7 +80,7 @@ impl CudaArray {
         Ok(self.rows.get_or_init(|| rows))
     }
 
-    /// The GPU that has them.
+    /// The GPU of the array.
     pub fn cuda(&self) -> &Cuda {
         &self.backend
     }
@@ -90,12 +90,12 @@ impl CudaArray {
         self.shape.dims()
     }
 
-    /// Sizes of a matrix.
+    /// Returns the sizes of a matrix.
     pub(super) fn dims2(&self) -> Result<(usize, usize)> {
         Ok(self.shape.dims2()?)
     }
 
-    /// The last dimension: how wide rows are.
+    /// The size of the last dimension.
     pub(super) fn width(&self) -> usize {
         self.dims().last().copied().unwrap_or(1)
     }

@@ -1,15 +1,15 @@
-//! Batch normalisation, by the kernels.
+//! Batch normalisation with the GPU kernels.
 
 use candle_core::DType;
 use phalanx_cuda::{GpuError, Slice, kernels};
 
 use super::{Cuda, argument, element_type};
-use crate::backend::{Array, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms};
+use crate::backend::{Array, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, RunningStatistics};
 use crate::{Result, TensorError};
 
 const OP: &str = "batch_norm2d";
 
-/// The maps of a pass, in the order of its input: as [N, C, P], or channels-last as [N·P, C, 1].
+/// The feature maps of a pass, in the memory order of its input: as [N, C, P], or channels-last as [N·P, C, 1].
 struct Maps {
     dims: [usize; 3],
     x: Slice,
@@ -50,7 +50,7 @@ impl Cuda {
         Ok(kernels::BatchNorm { dims: maps.dims, x: &maps.x, gamma, beta, eps, activation })
     }
 
-    /// Runs the backward of a pass on its maps, with the kernel that it is for.
+    /// Runs a backward kernel on the maps of a pass.
     fn backward<R>(
         &self,
         from: BatchNormBackward<'_>,
@@ -64,7 +64,7 @@ impl Cuda {
         Ok((result, maps.last))
     }
 
-    /// A map in the order of the others.
+    /// Makes an array of a map in the memory order of the others.
     fn map(&self, x: &Array, slice: Slice, last: bool) -> Array {
         if last { self.array_last(slice, x.shape().clone()) } else { self.array(slice, x.shape().clone()) }
     }
@@ -90,69 +90,55 @@ impl BatchNorms for Cuda {
         Ok(self.array(statistics, len))
     }
 
-    fn batch_norm_train(&self, pass: BatchNormPass<'_>, residual: Option<&Array>) -> Result<(Array, Array)> {
+    fn batch_norm_train(&self, pass: BatchNormPass<'_>) -> Result<(Array, Array)> {
         let [batch, _, pixels] = pass.dims;
         if batch * pixels < 2 {
             let problem =
                 format!("training needs more than one element a channel; there is {}", batch * pixels);
             return Err(TensorError::shape(OP, problem));
         }
-        let maps = self.maps_of(pass.dims, pass.x, [None, None, residual])?;
+        let maps = self.maps_of(pass.dims, pass.x, [None, None, pass.residual])?;
         let by = self.pass(pass, &maps)?;
         let (y, statistics) = kernels::batch_norm_train(self.gpu(), by, maps.residual.as_ref())?;
         let len = statistics.len();
         Ok((self.map(pass.x, y, maps.last), self.array(statistics, len)))
     }
 
-    fn batch_norm(
-        &self,
-        pass: BatchNormPass<'_>,
-        statistics: &Array,
-        residual: Option<&Array>,
-    ) -> Result<Array> {
-        let maps = self.maps_of(pass.dims, pass.x, [None, None, residual])?;
+    fn batch_norm(&self, pass: BatchNormPass<'_>, statistics: &Array) -> Result<Array> {
+        let maps = self.maps_of(pass.dims, pass.x, [None, None, pass.residual])?;
         let (by, statistics) = (self.pass(pass, &maps)?, self.slice(OP, statistics)?);
         let y = kernels::batch_norm(self.gpu(), by, statistics, maps.residual.as_ref())?;
         Ok(self.map(pass.x, y, maps.last))
     }
 
-    fn batch_norm_running(
-        &self,
-        statistics: &Array,
-        momentum: f64,
-        mean: &Array,
-        variance: &Array,
-    ) -> Result<[Array; 2]> {
+    fn batch_norm_running(&self, statistics: &Array, running: RunningStatistics<'_>) -> Result<[Array; 2]> {
+        let RunningStatistics { momentum, mean, variance } = running;
         let (old_mean, old_variance) = (self.slice(OP, mean)?, self.slice(OP, variance)?);
         let statistics = self.slice(OP, statistics)?;
-        // Where they lie: work that is recorded finds them there in the next step.
+        // In place: a captured graph finds them at the same address in the next step.
         kernels::batch_norm_running(self.gpu(), statistics, momentum, old_mean, old_variance)?;
         Ok([mean.clone(), variance.clone()])
     }
 
-    fn batch_norm_train_backward(&self, from: BatchNormBackward<'_>) -> Result<(BatchNormMaps, Array)> {
+    fn batch_norm_train_backward(&self, of: BatchNormBackward<'_>) -> Result<(BatchNormMaps, Array)> {
         let run = |by: kernels::BatchNormBackward<'_>| kernels::batch_norm_train_backward(self.gpu(), by);
-        let ((dx, residual, sums), last) = self.backward(from, run)?;
-        let (map, len) = (|slice| self.map(from.pass.x, slice, last), sums.len());
+        let ((dx, residual, sums), last) = self.backward(of, run)?;
+        let (map, len) = (|slice| self.map(of.pass.x, slice, last), sums.len());
         Ok((BatchNormMaps { dx: map(dx), residual: residual.map(map) }, self.array(sums, len)))
     }
 
-    fn batch_norm_gradient_sums(&self, from: BatchNormBackward<'_>) -> Result<Array> {
+    fn batch_norm_gradient_sums(&self, of: BatchNormBackward<'_>) -> Result<Array> {
         let run = |by: kernels::BatchNormBackward<'_>| kernels::batch_norm_gradient_sums(self.gpu(), by);
-        let (sums, _) = self.backward(from, run)?;
+        let (sums, _) = self.backward(of, run)?;
         let len = sums.len();
         Ok(self.array(sums, len))
     }
 
-    fn batch_norm_backward(
-        &self,
-        from: BatchNormBackward<'_>,
-        sums: Option<&Array>,
-    ) -> Result<BatchNormMaps> {
+    fn batch_norm_backward(&self, of: BatchNormBackward<'_>, sums: Option<&Array>) -> Result<BatchNormMaps> {
         let sums = self.slice_if(OP, sums)?;
         let run = |by: kernels::BatchNormBackward<'_>| kernels::batch_norm_backward(self.gpu(), by, sums);
-        let ((dx, residual), last) = self.backward(from, run)?;
-        let map = |slice| self.map(from.pass.x, slice, last);
+        let ((dx, residual), last) = self.backward(of, run)?;
+        let map = |slice| self.map(of.pass.x, slice, last);
         Ok(BatchNormMaps { dx: map(dx), residual: residual.map(map) })
     }
 

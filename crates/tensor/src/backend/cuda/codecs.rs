@@ -1,4 +1,4 @@
-//! Codecs of gradients and parameters on a GPU, on the stream of communication.
+//! Codecs of gradients and parameters on a GPU, on the communication stream.
 
 use std::ops::Range;
 
@@ -9,7 +9,10 @@ use phalanx_kernels::ChunkFormat;
 
 use super::{Cuda, element_type};
 use crate::Result;
-use crate::backend::{Array, DeviceCodecs, MemoryKind, PackedMessages, Sent, Stopwatch, counted_as};
+use crate::backend::{
+    Array, ChunkCodecs, CodecQueue, FeedbackCodecs, MemoryKind, PackedMessages, SparseCodecs, Stopwatch,
+    Upload, counted_as,
+};
 
 const OP: &str = "a codec";
 
@@ -35,14 +38,14 @@ impl Stopwatch for Laps {
     }
 }
 
-impl DeviceCodecs for Cuda {
+impl CodecQueue for Cuda {
     fn begin(&self) -> Result<()> {
         Ok(self.gpu().device().wait(Stream::Communication, Stream::Compute)?)
     }
 
-    fn done(&self) -> Result<Sent> {
+    fn done(&self) -> Result<Upload> {
         let mark = self.gpu().device().mark(Stream::Communication)?;
-        Ok(Sent::on_the_way(move || Ok(mark.before(Stream::Compute)?)))
+        Ok(Upload::pending(move || Ok(mark.before(Stream::Compute)?)))
     }
 
     fn stopwatch(&self) -> Result<Box<dyn Stopwatch>> {
@@ -59,7 +62,7 @@ impl DeviceCodecs for Cuda {
         Ok(self.slice(OP, to)?.zero_on(Stream::Communication)?)
     }
 
-    fn place(&self, to: &Array, from: &Array) -> Result<()> {
+    fn copy(&self, to: &Array, from: &Array) -> Result<()> {
         Ok(self.slice(OP, to)?.copy_from_on(self.slice(OP, from)?, Stream::Communication)?)
     }
 
@@ -67,7 +70,9 @@ impl DeviceCodecs for Cuda {
         let (to, from) = (self.slice(OP, to)?, self.slice(OP, from)?);
         Ok(kernels::convert_on(self.gpu(), from, to, Stream::Communication)?)
     }
+}
 
+impl ChunkCodecs for Cuda {
     fn stride(&self, format: ChunkFormat, len: usize, parts: usize) -> usize {
         ChunkMessages::stride(format, len, parts)
     }
@@ -96,7 +101,9 @@ impl DeviceCodecs for Cuda {
         let (values, spoiled, to) = (self.slice(OP, values)?, self.slice(OP, spoiled)?, self.slice(OP, to)?);
         Ok(kernels::chunk_errors(self.gpu(), self.messages(messages)?, (values, parts), spoiled, to)?)
     }
+}
 
+impl FeedbackCodecs for Cuda {
     fn feed_back(&self, values: &Array, held: &Array) -> Result<Array> {
         let (values, held) = (self.slice(OP, values)?, self.slice(OP, held)?);
         let spoiled = self.gpu().unwritten(ElementType::U32, 1)?;
@@ -124,7 +131,9 @@ impl DeviceCodecs for Cuda {
         kernels::gather_momentum(self.gpu(), self.slice(OP, gradients)?, of, momentum, &spoiled)?;
         Ok(self.array(spoiled, 1))
     }
+}
 
+impl SparseCodecs for Cuda {
     fn index_bytes(&self, entries: usize) -> usize {
         kernels::index_bytes(entries)
     }

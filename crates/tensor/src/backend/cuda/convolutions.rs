@@ -1,7 +1,7 @@
-//! Convolutions, by cuDNN; depthwise ones by the kernels, as cuDNN's are slow.
+//! Convolutions by cuDNN. The kernels compute depthwise ones, because cuDNN's are slow.
 //!
-//! All of one convolution has one element type there, so that gradients of parameters in bf16 and f16 are rounded to those once,
-//! as under `torch.autocast`, and that of the input stays in them.
+//! A convolution has one element type in cuDNN. So gradients of parameters in bf16 and f16 are rounded to it once, as
+//! under `torch.autocast`, and the input's gradient keeps it.
 
 use candle_core::DType;
 use phalanx_cuda::dnn::{Convolution, Reading};
@@ -9,7 +9,7 @@ use phalanx_cuda::{Layout, Slice, kernels};
 
 use super::{Cuda, argument, element_type};
 use crate::backend::{
-    Array, BinaryOp, Conv2dShape, ConvBackward, ConvTranspose2dShape, Convolutions, Destination,
+    Array, BinaryOp, Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dShape, Convolutions, Destination,
 };
 use crate::{Precision, Result, TensorError};
 
@@ -28,8 +28,8 @@ fn convolution(shape: &Conv2dShape) -> Convolution {
     }
 }
 
-/// A convolution as it is computed: of which precision, and how its arrays lie. Tensor cores read images channels-last; without them
-/// they lie as everything else does.
+/// The precision and memory order of a convolution. Tensor cores read images channels-last; other arithmetic uses
+/// row-major order.
 struct Run<'a> {
     cuda: &'a Cuda,
     op: &'static str,
@@ -46,7 +46,7 @@ impl Run<'_> {
         Reading { layout: self.layout(), tf32: self.precision == Precision::Tf32 }
     }
 
-    /// Images, or weights, as an operand.
+    /// Returns images, or weights, as an operand.
     fn operand(&self, array: &Array) -> Result<Slice> {
         if !self.last {
             return self.cuda.operand(self.op, self.precision, array);
@@ -56,7 +56,7 @@ impl Run<'_> {
         Ok(kernels::convert(self.cuda.gpu(), &slice, dtype)?)
     }
 
-    /// Images that were computed, plus a number for each channel.
+    /// Makes an array of computed images, plus a bias for each channel.
     fn made(&self, y: Slice, [n, c, h, w]: [usize; 4], bias: Option<&Array>) -> Result<Array> {
         let add = |dims: [usize; 4], channels: &[usize], bias: &Array| {
             let bias = (self.cuda.slice(self.op, bias)?, channels);
@@ -112,7 +112,7 @@ impl Cuda {
         Run { cuda: self, op, precision, last }
     }
 
-    /// Writes what was computed where it is to go.
+    /// Writes a gradient to its destination.
     pub(super) fn write(&self, op: &'static str, from: &Slice, to: &Destination) -> Result<()> {
         let target = self.slice(op, &to.array)?;
         match to.add {
@@ -123,14 +123,8 @@ impl Cuda {
 }
 
 impl Convolutions for Cuda {
-    fn conv2d(
-        &self,
-        shape: &Conv2dShape,
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        precision: Precision,
-    ) -> Result<Array> {
+    fn conv2d(&self, of: ConvForward<'_, Conv2dShape>) -> Result<Array> {
+        let ConvForward { shape, x, weight, bias, precision } = of;
         let run = self.run("conv2d", precision, x);
         let of = convolution(shape);
         let (x, w) = (run.operand(x)?, run.operand(weight)?);
@@ -144,8 +138,8 @@ impl Convolutions for Cuda {
         run.made(y, [shape.batch, shape.out_channels, shape.out_height(), shape.out_width()], bias)
     }
 
-    fn conv2d_backward(&self, shape: &Conv2dShape, wanted: ConvBackward<'_>) -> Result<Option<Array>> {
-        let ConvBackward { dy, weight, bias, input, precision } = wanted;
+    fn conv2d_backward(&self, of: ConvBackward<'_, Conv2dShape>) -> Result<Option<Array>> {
+        let ConvBackward { shape, dy, weight, bias, input, precision } = of;
         let run = self.run("conv2d", precision, dy);
         let (of, layout) = (convolution(shape), run.layout());
         let depthwise = kernels::depthwise_supports(layout, shape);
@@ -175,16 +169,10 @@ impl Convolutions for Cuda {
         Ok(Some(run.made(dx, [shape.batch, shape.in_channels, shape.height, shape.width], None)?))
     }
 
-    fn conv_transpose2d(
-        &self,
-        shape: &ConvTranspose2dShape,
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        precision: Precision,
-    ) -> Result<Array> {
+    fn conv_transpose2d(&self, of: ConvForward<'_, ConvTranspose2dShape>) -> Result<Array> {
+        let ConvForward { shape, x, weight, bias, precision } = of;
         let run = self.run("conv_transpose2d", precision, x);
-        // The gradient of the input of the convolution that it is the transpose of.
+        // The transposed convolution is the gradient of a convolution's input.
         let of = transposed(run.op, shape)?;
         let (x, w) = (run.operand(x)?, run.operand(weight)?);
         let y = self.gpu().unwritten(x.dtype(), of.input_len())?;
@@ -192,12 +180,8 @@ impl Convolutions for Cuda {
         run.made(y, [of.batch, of.in_channels, of.height, of.width], bias)
     }
 
-    fn conv_transpose2d_backward(
-        &self,
-        shape: &ConvTranspose2dShape,
-        wanted: ConvBackward<'_>,
-    ) -> Result<Option<Array>> {
-        let ConvBackward { dy, weight, bias, input, precision } = wanted;
+    fn conv_transpose2d_backward(&self, of: ConvBackward<'_, ConvTranspose2dShape>) -> Result<Option<Array>> {
+        let ConvBackward { shape, dy, weight, bias, input, precision } = of;
         let run = self.run("conv_transpose2d", precision, dy);
         let of = transposed(run.op, shape)?;
         if let Some(to) = bias {
@@ -205,7 +189,7 @@ impl Convolutions for Cuda {
         }
         let dy = run.operand(dy)?;
         if let Some((x, to)) = weight {
-            // Input and output change places.
+            // Input and output are exchanged.
             run.write_weight(&of, [&dy, &run.operand(x)?], to)?;
         }
         let Some(w) = input else { return Ok(None) };
@@ -216,7 +200,7 @@ impl Convolutions for Cuda {
     }
 }
 
-/// The convolution that a transposed one is the transpose of.
+/// Returns the convolution whose transpose this is.
 fn transposed(op: &'static str, shape: &ConvTranspose2dShape) -> Result<Convolution> {
     let of = convolution(&shape.convolution()?);
     if of.output() == Some([shape.height, shape.width]) {

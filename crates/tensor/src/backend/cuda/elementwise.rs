@@ -1,4 +1,4 @@
-//! Elementwise functions and sums, by the kernels.
+//! Elementwise functions and sums with the GPU kernels.
 
 use candle_core::{DType, Shape};
 use phalanx_cuda::kernels;
@@ -8,7 +8,7 @@ use crate::backend::{Array, BinaryOp, Elementwise, UnaryOp};
 use crate::storage::is_half;
 use crate::{Result, TensorError};
 
-/// The type of what two operands are combined to: where 16 bits meet f32 those of 16 bits, as it is an activation and stays one.
+/// The result type of two operands: where 16 bits meet f32, those of 16 bits, because it is an activation.
 fn met(op: &'static str, a: DType, b: DType) -> Result<DType> {
     let low = [a, b].into_iter().find(|dtype| is_half(*dtype));
     let fits = match low {

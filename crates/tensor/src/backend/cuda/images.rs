@@ -1,4 +1,5 @@
-//! Images as bytes, kept and made into numbers, by the kernels. An image that is not there makes NaN: nobody waits to find out.
+//! Preparation of images with the GPU kernels. An index out of range makes NaN, because checking would wait for the
+//! device.
 
 use candle_core::DType;
 use phalanx_cuda::kernels::{self, ImageBatch};
@@ -10,7 +11,7 @@ use crate::{Precision, Result, TensorError};
 
 const OP: &str = "images";
 
-/// The sizes of bytes, [M, H, W, C].
+/// Returns the sizes of bytes, [M, H, W, C].
 fn sizes(pixels: &Array) -> Result<[usize; 4]> {
     if pixels.dtype() != DType::U8 {
         return Err(TensorError::dtype(OP, pixels.dtype()));
@@ -33,15 +34,9 @@ impl Images for Cuda {
         Ok(kernels::put_rows(self.gpu(), to, from, self.slice(OP, rows)?, each)?)
     }
 
-    fn images(
-        &self,
-        pixels: &Array,
-        places: &Array,
-        how: &ImagePreparation,
-        precision: Precision,
-    ) -> Result<Array> {
-        // Convolutions by tensor cores read images channels-last.
-        let layout = match precision {
+    fn images(&self, pixels: &Array, places: &Array, how: &ImagePreparation) -> Result<Array> {
+        // Convolutions on tensor cores read images channels-last.
+        let layout = match how.precision {
             Precision::F32 => Layout::ChannelsFirst,
             _ => Layout::ChannelsLast,
         };

@@ -1,4 +1,4 @@
-//! Rows looked up by index, by the kernels. An id or a label that is out of range makes NaN: nobody waits to find out.
+//! Embedding lookups with the GPU kernels. An id out of range makes NaN, because checking would wait for the device.
 
 use candle_core::{DType, Shape};
 use phalanx_cuda::kernels;

@@ -1,11 +1,11 @@
-//! Losses, by the kernels.
+//! Losses with the GPU kernels.
 
 use phalanx_cuda::kernels::{self, PairLoss};
 use phalanx_cuda::{ElementType, Slice};
 
 use super::Cuda;
 use crate::Result;
-use crate::backend::{Array, ElementLoss, Losses};
+use crate::backend::{Array, CrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses};
 
 fn pair_loss(loss: ElementLoss) -> PairLoss {
     match loss {
@@ -17,20 +17,15 @@ fn pair_loss(loss: ElementLoss) -> PairLoss {
 }
 
 impl Cuda {
-    /// The gradient of a loss, as a scalar of the type that is computed in.
+    /// Returns the gradient of a loss as a scalar in the type of the arithmetic.
     fn scalar(&self, op: &'static str, grad: &Array, dtype: ElementType) -> Result<Slice> {
         Ok(kernels::convert(self.gpu(), self.slice(op, grad)?, dtype)?)
     }
 }
 
 impl Losses for Cuda {
-    fn cross_entropy(
-        &self,
-        logits: &Array,
-        labels: &Array,
-        smoothing: f64,
-        factor: f64,
-    ) -> Result<(Array, Array)> {
+    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<(Array, Array)> {
+        let CrossEntropy { labels, smoothing, factor } = of;
         const OP: &str = "cross_entropy";
         let (x, labels) = (self.open(OP, logits)?, self.slice(OP, labels)?);
         let width = x.dims2()?.1;
@@ -39,14 +34,8 @@ impl Losses for Cuda {
         Ok((self.array(loss, ()), self.array(softmax, logits.shape().clone())))
     }
 
-    fn cross_entropy_backward(
-        &self,
-        softmax: &Array,
-        labels: &Array,
-        smoothing: f64,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<Array> {
+    fn cross_entropy_backward(&self, softmax: &Array, of: CrossEntropy<'_>, grad: &Array) -> Result<Array> {
+        let CrossEntropy { labels, smoothing, factor } = of;
         const OP: &str = "cross_entropy";
         let (y, labels) = (self.open(OP, softmax)?, self.slice(OP, labels)?);
         let (width, grad) = (y.dims2()?.1, self.scalar(OP, grad, y.slice()?.dtype())?);
@@ -55,20 +44,15 @@ impl Losses for Cuda {
         Ok(self.array(dx, softmax.shape().clone()))
     }
 
-    fn element_loss(&self, loss: ElementLoss, x: &Array, target: &Array, factor: f64) -> Result<Array> {
+    fn element_loss(&self, of: ElementLossInputs<'_>) -> Result<Array> {
+        let ElementLossInputs { loss, x, target, factor } = of;
         let op = loss.name();
         let (x, target) = (self.slice(op, x)?, self.slice(op, target)?);
         Ok(self.array(kernels::pair_loss(self.gpu(), pair_loss(loss), x, target, factor)?, ()))
     }
 
-    fn element_loss_backward(
-        &self,
-        loss: ElementLoss,
-        x: &Array,
-        target: &Array,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<Array> {
+    fn element_loss_backward(&self, of: ElementLossInputs<'_>, grad: &Array) -> Result<Array> {
+        let ElementLossInputs { loss, x, target, factor } = of;
         let op = loss.name();
         let (values, target) = (self.slice(op, x)?, self.slice(op, target)?);
         let grad = self.scalar(op, grad, values.dtype().wide())?;
@@ -76,19 +60,15 @@ impl Losses for Cuda {
         Ok(self.array(dx, x.shape().clone()))
     }
 
-    fn kl_standard_normal(&self, mu: &Array, logvar: &Array, factor: f64) -> Result<Array> {
+    fn kl_standard_normal(&self, of: KlInputs<'_>) -> Result<Array> {
+        let KlInputs { mu, logvar, factor } = of;
         const OP: &str = "kl_standard_normal";
         let (mu, logvar) = (self.slice(OP, mu)?, self.slice(OP, logvar)?);
         Ok(self.array(kernels::pair_loss(self.gpu(), PairLoss::KlStandardNormal, mu, logvar, factor)?, ()))
     }
 
-    fn kl_standard_normal_backward(
-        &self,
-        mu: &Array,
-        logvar: &Array,
-        factor: f64,
-        grad: &Array,
-    ) -> Result<[Array; 2]> {
+    fn kl_standard_normal_backward(&self, of: KlInputs<'_>, grad: &Array) -> Result<[Array; 2]> {
+        let KlInputs { mu, logvar, factor } = of;
         const OP: &str = "kl_standard_normal";
         let (means, logs) = (self.slice(OP, mu)?, self.slice(OP, logvar)?);
         let grad = self.scalar(OP, grad, means.dtype().wide())?;

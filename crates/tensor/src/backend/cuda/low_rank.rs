@@ -1,4 +1,4 @@
-//! Products of thin matrices on a GPU, on the stream of communication.
+//! Low-rank compression on a GPU, on the communication stream.
 
 use phalanx_cuda::{ElementType, Stream, kernels};
 use phalanx_kernels::{Run, ThinMatrix};

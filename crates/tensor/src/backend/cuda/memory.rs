@@ -9,11 +9,11 @@ use phalanx_cuda::{Element, ElementType, Gpu, GpuError, Slice, Stream, kernels};
 
 use super::array::Order;
 use super::{Cuda, element_type};
-use crate::backend::{Array, Arriving, Memory, Sent};
+use crate::backend::{Array, Download, Memory, Transfers, Upload};
 use crate::storage::Exact;
 use crate::{Result, TensorError};
 
-/// The fewest numbers that page-locked memory is made for: a page.
+/// The minimum length of page-locked memory: a page.
 const SMALLEST: usize = 1024;
 
 impl Cuda {
@@ -28,8 +28,8 @@ impl Cuda {
 }
 
 impl Cuda {
-    /// Page-locked memory for at least so many numbers: some that was used before if there is any, since making it stops the
-    /// device.
+    /// Returns page-locked memory for at least `len` numbers. Reuses memory if possible, because allocating it stops
+    /// the device.
     fn page_locked(&self, len: usize) -> Result<Pinned<f32>> {
         let mut kept = self.0.page_locked.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = kept.iter().position(|memory| memory.values().len() >= len);
@@ -39,11 +39,11 @@ impl Cuda {
         }
     }
 
-    /// Numbers of a slice that a stream begins to copy to the host.
-    fn arriving(&self, numbers: &Slice, shape: &Shape, stream: Stream) -> Result<Arriving> {
+    /// Begins to copy the numbers of a slice to the host on a stream.
+    fn arriving(&self, numbers: &Slice, shape: &Shape, stream: Stream) -> Result<Download> {
         let coming = self.page_locked(numbers.len())?.receive(numbers, stream)?;
         let (this, shape) = (self.clone(), shape.clone());
-        Ok(Arriving::coming(move || {
+        Ok(Download::pending(move || {
             let memory = coming.finish()?;
             let numbers = memory.values()[..shape.elem_count()].to_vec();
             this.keep_page_locked(memory);
@@ -51,7 +51,7 @@ impl Cuda {
         }))
     }
 
-    /// Keeps page-locked memory for the next numbers; the smallest first, so that scalars do not take what logits need.
+    /// Keeps page-locked memory for reuse, sorted by size, so that scalars do not take the memory of logits.
     fn keep_page_locked(&self, memory: Pinned<f32>) {
         let mut kept = self.0.page_locked.lock().unwrap_or_else(PoisonError::into_inner);
         let place = kept.partition_point(|other| other.values().len() <= memory.values().len());
@@ -60,7 +60,7 @@ impl Cuda {
 }
 
 impl Cuda {
-    /// Writes elements of one array to another by `write`, which gets the source first, wherever the target has them.
+    /// Writes the elements of an array to all copies of a target by `write`, which gets the source first.
     fn write_to(
         &self,
         op: &'static str,
@@ -83,7 +83,7 @@ impl Cuda {
     }
 }
 
-impl Memory for Cuda {
+impl Transfers for Cuda {
     fn to_host(&self, array: &Array) -> Result<Tensor> {
         let slice = self.slice("copy to the host", array)?;
         let shape = array.shape();
@@ -98,7 +98,7 @@ impl Memory for Cuda {
         }
     }
 
-    fn begin_numbers(&self, array: &Array) -> Result<Arriving> {
+    fn begin_snapshot(&self, array: &Array) -> Result<Download> {
         const OP: &str = "numbers for the host";
         let slice = self.slice(OP, array)?;
         let numbers = match slice.dtype() {
@@ -113,7 +113,7 @@ impl Memory for Cuda {
         self.arriving(&numbers, array.shape(), Stream::Compute)
     }
 
-    fn begin_moving_out(&self, array: &Array) -> Result<Arriving> {
+    fn begin_download(&self, array: &Array) -> Result<Download> {
         const OP: &str = "move to the host";
         let slice = self.slice(OP, array)?;
         if slice.dtype() != ElementType::F32 {
@@ -123,7 +123,7 @@ impl Memory for Cuda {
         self.arriving(slice, array.shape(), Stream::Copies)
     }
 
-    fn begin_moving_in(&self, to: &Array, elements: &Tensor) -> Result<Sent> {
+    fn begin_upload(&self, to: &Array, elements: &Tensor) -> Result<Upload> {
         const OP: &str = "move in";
         let (slice, elements) = (self.slice(OP, to)?, &elements.contiguous()?);
         let mark = match elements.dtype() {
@@ -131,7 +131,7 @@ impl Memory for Cuda {
             DType::F64 => self.gpu().upload_beside(Exact::<f64>::of(OP, elements)?.slice()?, slice)?,
             other => return Err(TensorError::dtype(OP, other)),
         };
-        Ok(Sent::on_the_way(move || Ok(mark.before(Stream::Compute)?)))
+        Ok(Upload::pending(move || Ok(mark.before(Stream::Compute)?)))
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {
@@ -147,7 +147,9 @@ impl Memory for Cuda {
             other => Err(TensorError::dtype("copy to a GPU", other)),
         }
     }
+}
 
+impl Memory for Cuda {
     fn unwritten(&self, shape: &Shape, dtype: DType) -> Result<Array> {
         let slice = self.gpu().unwritten(element_type("memory", dtype)?, shape.elem_count())?;
         Ok(self.array(slice, shape.clone()))

@@ -1,10 +1,12 @@
-//! The back end of NVIDIA GPUs: arrays in the memory of one, and the kernels and libraries of `phalanx-cuda`. A file a family.
+//! The back end of NVIDIA GPUs: arrays in a GPU's memory, and the kernels and libraries of `phalanx-cuda`. One file a
+//! family.
 //!
-//! Everything but codecs is issued on the GPU's computing stream and nothing waits but [`Memory::to_host`](super::Memory::to_host).
+//! Everything but codecs runs on the GPU's compute stream. Only [`Transfers::to_host`](super::Transfers::to_host)
+//! waits.
 //!
-//! Elements lie in row-major order, but those of images that a convolution by tensor cores made: they lie channels-last, in the
-//! order N, H, W, C, and so does what norms, pooling and elementwise functions make of them. Whoever needs them in row-major
-//! order gets a copy, which is kept with the array.
+//! Elements are in row-major order, with one exception. Images from a convolution on tensor cores are channels-last,
+//! in the order N, H, W, C, and norms, pooling and elementwise functions keep that order. A reader that needs
+//! row-major order gets a copy, which is cached with the array.
 
 mod array;
 mod batch_norms;
@@ -40,27 +42,28 @@ pub use phalanx_cuda::memory::Lent;
 use super::{Array, ArrayBackend, DeviceCodecs};
 use crate::{Precision, Result, TensorError};
 
-/// What messages call this back end.
+/// The name for messages.
 const NAME: &str = "a GPU";
 
 /// A GPU as a back end. Clones are handles.
 ///
-/// A [`Place`](super::Place) makes it that of a model: `Place::device(Arc::new(Cuda::new(0, &Options::default())?))`.
+/// A model computes on it through a [`ComputeDevice`](super::ComputeDevice): `ComputeDevice::of(Arc::new(Cuda::new(0,
+/// &Options::default())?))`.
 #[derive(Debug, Clone)]
 pub struct Cuda(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     blas: Blas,
-    /// Opened at the first convolution: a network without any needs no cuDNN.
+    /// Opened at the first convolution: other networks need no cuDNN.
     dnn: Mutex<Option<Arc<Dnn>>>,
-    /// Memory of the host for numbers that are read later, the smallest first.
+    /// Page-locked host memory for downloads, sorted by size.
     page_locked: Mutex<Vec<Pinned<f32>>>,
     gpu: Gpu,
 }
 
 impl Cuda {
-    /// GPU `index`, from 0.
+    /// Opens GPU `index`, from 0.
     ///
     /// # Errors
     /// [`TensorError::Gpu`] if there is no driver, no such GPU, or no cuBLASLt.
@@ -74,7 +77,7 @@ impl Cuda {
         })))
     }
 
-    /// The GPU, with its streams and its memory's accounts.
+    /// The GPU, with its streams and its memory accounts.
     pub fn gpu(&self) -> &Gpu {
         &self.0.gpu
     }
@@ -93,17 +96,17 @@ impl Cuda {
         Ok(opened)
     }
 
-    /// An array of this back end.
+    /// Returns an array of this back end.
     fn open<'a>(&self, op: &'static str, array: &'a Array) -> Result<&'a CudaArray> {
         array.device(op, NAME)
     }
 
-    /// The elements of an array of this back end.
+    /// Returns the elements of an array of this back end.
     fn slice<'a>(&self, op: &'static str, array: &'a Array) -> Result<&'a Slice> {
         self.open(op, array)?.slice()
     }
 
-    /// The elements of images in the order N, H, W, C.
+    /// Returns the elements of images in the order N, H, W, C.
     fn last(&self, op: &'static str, array: &Array) -> Result<Slice> {
         let array = self.open(op, array)?;
         match array.physical() {
@@ -114,12 +117,12 @@ impl Cuda {
         }
     }
 
-    /// Whether an array's elements lie in the order N, H, W, C.
+    /// True if an array's elements are in the order N, H, W, C.
     fn is_last(&self, op: &'static str, array: &Array) -> Result<bool> {
         Ok(self.open(op, array)?.physical().1 == Order::ChannelsLast)
     }
 
-    /// The elements of images as they lie.
+    /// Returns the elements of images in memory order, and that order.
     fn laid(&self, op: &'static str, array: &Array) -> Result<(Layout, Slice)> {
         match self.is_last(op, array)? {
             true => Ok((Layout::ChannelsLast, self.last(op, array)?)),
@@ -127,7 +130,7 @@ impl Cuda {
         }
     }
 
-    /// The elements of images in an order.
+    /// Returns the elements of images in a given order.
     fn laid_as(&self, op: &'static str, layout: Layout, array: &Array) -> Result<Slice> {
         match layout {
             Layout::ChannelsLast => self.last(op, array),
@@ -143,17 +146,17 @@ impl Cuda {
         array.map(|array| self.slice(op, array)).transpose()
     }
 
-    /// An array of elements that were computed.
+    /// Makes an array of computed elements.
     fn array(&self, slice: Slice, shape: impl Into<Shape>) -> Array {
         Array::of_device(CudaArray::new(self.clone(), slice, shape.into()))
     }
 
-    /// An array of images whose elements were computed in the order N, H, W, C. The shape is [N, C, H, W] all the same.
+    /// Makes an array of images from elements in the order N, H, W, C. The shape is still [N, C, H, W].
     fn array_last(&self, slice: Slice, shape: impl Into<Shape>) -> Array {
         Array::of_device(CudaArray::channels_last(self.clone(), slice, shape.into()))
     }
 
-    /// An array of images whose elements were computed in an order. The shape is [N, C, H, W] in both.
+    /// Makes an array of images from elements in a given order. The shape is [N, C, H, W] in both.
     fn array_laid(&self, layout: Layout, slice: Slice, shape: impl Into<Shape>) -> Array {
         match layout {
             Layout::ChannelsLast => self.array_last(slice, shape),
@@ -161,7 +164,7 @@ impl Cuda {
         }
     }
 
-    /// An array like another one, in shape and order.
+    /// Makes an array like another one, in shape and order.
     fn array_like(&self, op: &'static str, like: &Array, slice: Slice) -> Result<Array> {
         match self.is_last(op, like)? {
             true => Ok(self.array_last(slice, like.shape().clone())),
@@ -169,7 +172,7 @@ impl Cuda {
         }
     }
 
-    /// An operand of a product: elements of the type that `precision` multiplies.
+    /// Returns an operand of a product: elements of the type that `precision` multiplies.
     fn operand(&self, op: &'static str, precision: Precision, array: &Array) -> Result<Slice> {
         let slice = self.slice(op, array)?;
         let dtype = match slice.dtype() {
@@ -190,7 +193,7 @@ impl ArrayBackend for Cuda {
     }
 }
 
-/// candle's element type as the GPU's.
+/// Converts candle's element type to the GPU's.
 fn element_type(op: &'static str, dtype: DType) -> Result<ElementType> {
     match dtype {
         DType::F32 => Ok(ElementType::F32),
@@ -204,7 +207,7 @@ fn element_type(op: &'static str, dtype: DType) -> Result<ElementType> {
     }
 }
 
-/// The GPU's element type as candle's.
+/// Converts the GPU's element type to candle's.
 fn dtype_of(dtype: ElementType) -> DType {
     match dtype {
         ElementType::F32 => DType::F32,
@@ -217,7 +220,7 @@ fn dtype_of(dtype: ElementType) -> DType {
     }
 }
 
-/// The error for sizes that a GPU's library does not take.
+/// Returns the error for sizes that a GPU's library does not support.
 fn argument(function: &'static str, problem: String) -> TensorError {
     GpuError::argument(function, problem).into()
 }

@@ -1,15 +1,15 @@
-//! Normalisation of samples, by the kernels.
+//! Normalisation of samples with the GPU kernels.
 
 use phalanx_cuda::{Slice, kernels};
 
 use super::Cuda;
 use crate::Result;
-use crate::backend::{Array, NormBackward, NormGrads, Normed, Norms};
+use crate::backend::{Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};
 
 impl Cuda {
-    fn normed(&self, x: &Array, [output, mean, inv_std]: [Slice; 3]) -> Normed {
+    fn normed(&self, x: &Array, [output, mean, inv_std]: [Slice; 3]) -> NormOutput {
         let (means, inverses) = (mean.len(), inv_std.len());
-        Normed {
+        NormOutput {
             output: self.array(output, x.shape().clone()),
             mean: self.array(mean, means),
             inv_std: self.array(inv_std, inverses),
@@ -37,7 +37,8 @@ impl Cuda {
 }
 
 impl Norms for Cuda {
-    fn layer_norm(&self, x: &Array, gamma: &Array, beta: &Array, eps: f64) -> Result<Normed> {
+    fn layer_norm(&self, of: NormPass<'_>) -> Result<NormOutput> {
+        let NormPass { x, gamma, beta, eps } = of;
         const OP: &str = "layer_norm";
         let (from, g, b) = (self.open(OP, x)?, self.slice(OP, gamma)?, self.slice(OP, beta)?);
         Ok(self.normed(x, kernels::layer_norm(self.gpu(), from.slice()?, g, b, from.width(), eps)?))
@@ -50,29 +51,19 @@ impl Norms for Cuda {
         Ok(self.norm_grads(from.x, grads))
     }
 
-    fn group_norm(
-        &self,
-        dims: [usize; 3],
-        groups: usize,
-        x: &Array,
-        gamma: &Array,
-        beta: &Array,
-        eps: f64,
-    ) -> Result<Normed> {
+    fn group_norm(&self, shape: GroupShape, of: NormPass<'_>) -> Result<NormOutput> {
+        let GroupShape { dims, groups } = shape;
+        let NormPass { x, gamma, beta, eps } = of;
         const OP: &str = "group_norm";
         let (g, b) = (self.slice(OP, gamma)?, self.slice(OP, beta)?);
         let (layout, from) = self.laid(OP, x)?;
         let [y, mean, inv_std] = kernels::group_norm(self.gpu(), layout, dims, groups, &from, [g, b], eps)?;
         let rest = self.normed(x, [y.clone(), mean, inv_std]);
-        Ok(Normed { output: self.array_laid(layout, y, x.shape().clone()), ..rest })
+        Ok(NormOutput { output: self.array_laid(layout, y, x.shape().clone()), ..rest })
     }
 
-    fn group_norm_backward(
-        &self,
-        dims: [usize; 3],
-        groups: usize,
-        from: NormBackward<'_>,
-    ) -> Result<NormGrads> {
+    fn group_norm_backward(&self, shape: GroupShape, from: NormBackward<'_>) -> Result<NormGrads> {
+        let GroupShape { dims, groups } = shape;
         const OP: &str = "group_norm";
         let (layout, x) = self.laid(OP, from.x)?;
         let dy = self.laid_as(OP, layout, from.dy)?;

@@ -1,4 +1,4 @@
-//! Pooling, by the kernels.
+//! Pooling with the GPU kernels.
 
 use phalanx_cuda::kernels;
 

@@ -1,7 +1,7 @@
 //! Matrix products by cuBLASLt, softmax by the kernels, and attention by either.
 //!
-//! Attention in one pass keeps no weights, and by tensor cores it is the faster way for operands of 16 bits. In f32 products of
-//! the library are faster, as long as there is room for the weights.
+//! The fused kernel keeps no attention weights, and is faster for operands of 16 bits on tensor cores. In f32 the
+//! library's products are faster, as long as the weights fit in memory.
 
 use candle_core::{DType, Shape};
 use phalanx_cuda::blas::{Matrix, Product};
@@ -9,12 +9,15 @@ use phalanx_cuda::kernels::AttentionSizes;
 use phalanx_cuda::{ElementType, Gpu, Slice, kernels};
 
 use super::{Cuda, CudaArray, element_type};
-use crate::backend::{Array, Attended, AttentionShape, BinaryOp, Destination, Factor, Products};
+use crate::backend::{
+    Array, AttentionBackward, AttentionInputs, AttentionOutput, AttentionShape, BinaryOp, Destination,
+    Factor, LinearProduct, LinearWeightGrad, MatrixProduct, Products,
+};
 use crate::storage::wide;
 use crate::{Precision, Result};
 
 impl Cuda {
-    /// Products of factors that are of one type, as another.
+    /// Multiplies factors of one type and stores the products as another.
     fn multiply(
         &self,
         sizes: [usize; 4],
@@ -26,7 +29,7 @@ impl Cuda {
         let tf32 = precision == Precision::Tf32;
         let gpu = self.gpu();
         let factors = a.slice.dtype();
-        // What the library does not give is rounded apart.
+        // An extra pass rounds results that the library cannot store.
         let given = if dtype == factors || dtype == factors.wide() { dtype } else { factors.wide() };
         let [batch, m, n, _] = sizes;
         let to = gpu.unwritten(given, batch * m * n)?;
@@ -45,15 +48,8 @@ impl Cuda {
 }
 
 impl Products for Cuda {
-    fn matmul(
-        &self,
-        sizes: [usize; 4],
-        a: Factor<'_>,
-        b: Factor<'_>,
-        shape: &Shape,
-        precision: Precision,
-        dtype: DType,
-    ) -> Result<Array> {
+    fn matmul(&self, of: MatrixProduct<'_>) -> Result<Array> {
+        let MatrixProduct { sizes, a, b, shape, precision, dtype } = of;
         const OP: &str = "matmul";
         let (left, right) = (self.operand(OP, precision, a.array)?, self.operand(OP, precision, b.array)?);
         let left = Matrix { slice: &left, transposed: a.transposed };
@@ -62,16 +58,8 @@ impl Products for Cuda {
         Ok(self.array(to, shape.clone()))
     }
 
-    fn linear(
-        &self,
-        [rows, inputs, outputs]: [usize; 3],
-        x: &Array,
-        weight: &Array,
-        bias: Option<&Array>,
-        shape: &Shape,
-        precision: Precision,
-        dtype: DType,
-    ) -> Result<Array> {
+    fn linear(&self, of: LinearProduct<'_>) -> Result<Array> {
+        let LinearProduct { sizes: [rows, inputs, outputs], x, weight, bias, shape, precision, dtype } = of;
         const OP: &str = "linear";
         let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight)?);
         let bias = self.slice_if(OP, bias)?;
@@ -81,14 +69,8 @@ impl Products for Cuda {
         Ok(self.array(to, shape.clone()))
     }
 
-    fn linear_backward_weight(
-        &self,
-        [rows, inputs, outputs]: [usize; 3],
-        dy: &Array,
-        x: &Array,
-        precision: Precision,
-        to: &Destination,
-    ) -> Result<()> {
+    fn linear_backward_weight(&self, of: LinearWeightGrad<'_>, to: &Destination) -> Result<()> {
+        let LinearWeightGrad { sizes: [rows, inputs, outputs], dy, x, precision } = of;
         const OP: &str = "linear";
         let (dy, x) = (self.operand(OP, precision, dy)?, self.operand(OP, precision, x)?);
         let (sizes, factors) = ([1, outputs, inputs, rows], (Matrix::transposed(&dy), Matrix::plain(&x)));
@@ -128,23 +110,22 @@ impl Products for Cuda {
         Ok(self.array(dx, y.shape().clone()))
     }
 
-    fn attention(
-        &self,
-        shape: AttentionShape,
-        q: &Array,
-        k: &Array,
-        v: &Array,
-        precision: Precision,
-    ) -> Result<Attended> {
+    fn attention(&self, of: AttentionInputs<'_>) -> Result<AttentionOutput> {
+        let AttentionInputs { shape, q, k, v, precision } = of;
         const OP: &str = "attention";
         let AttentionShape { length, keys, dim, causal, .. } = shape;
         let wide = wide(q.dtype());
         if in_one_pass(self.gpu(), shape, element_type(OP, precision.product(wide))?) {
-            return self.attention_in_one_pass(shape, [q, k, v], precision);
+            return self.attention_in_one_pass(of);
         }
-        let factors = (Factor::plain(q), Factor::transposed(k));
-        let scores =
-            self.matmul(scores_sizes(shape), factors.0, factors.1, &pairs(shape), precision, wide)?;
+        let scores = self.matmul(MatrixProduct {
+            sizes: scores_sizes(shape),
+            a: Factor::plain(q),
+            b: Factor::transposed(k),
+            shape: &pairs(shape),
+            precision,
+            dtype: wide,
+        })?;
         let dtype = precision.product(wide);
         let (from, factor) = (self.open(OP, &scores)?, 1.0 / (dim as f64).sqrt());
         kernels::scale_and_mask(self.gpu(), from.slice()?, [length, keys], factor, causal)?;
@@ -152,23 +133,17 @@ impl Products for Cuda {
         let saved = self.array(weights, pairs(shape));
         drop(scores);
         let sizes = [shape.batch * shape.heads, length, dim, keys];
-        let (weights, queries) = (Factor::plain(&saved), outer(shape, length));
-        let output = self.matmul(sizes, weights, Factor::plain(v), &queries, precision, dtype)?;
-        Ok(Attended { output, saved })
+        let (a, b, shape) = (Factor::plain(&saved), Factor::plain(v), &outer(shape, length));
+        let output = self.matmul(MatrixProduct { sizes, a, b, shape, precision, dtype })?;
+        Ok(AttentionOutput { output, saved })
     }
 
-    fn attention_backward(
-        &self,
-        shape: AttentionShape,
-        [q, k, v]: [&Array; 3],
-        saved: &Array,
-        grad: &Array,
-        precision: Precision,
-        wants: [bool; 3],
-    ) -> Result<[Option<Array>; 3]> {
+    fn attention_backward(&self, of: AttentionBackward<'_>) -> Result<[Option<Array>; 3]> {
+        let AttentionBackward { inputs, saved, grad, wants } = of;
+        let AttentionInputs { shape, q, k, v, precision } = inputs;
         const OP: &str = "attention";
         let AttentionShape { length, keys, dim, .. } = shape;
-        if let Some(output) = self.open(OP, saved)?.beside() {
+        if let Some(output) = self.open(OP, saved)?.attached() {
             let operand = |array| self.operand(OP, precision, array);
             let (q, k, v) = (operand(q)?, operand(k)?, operand(v)?);
             let (kept, grad) = ([output, self.slice(OP, saved)?], self.slice(OP, grad)?);
@@ -178,10 +153,11 @@ impl Products for Cuda {
             let array = |grad: Option<Slice>, rows| grad.map(|grad| self.array(grad, outer(shape, rows)));
             return Ok([array(dq, length), array(dk, keys), array(dv, keys)]);
         }
-        // Of as many rows as `rows`, from sums over `over`.
+        // A product of `rows` rows, summed over `over`.
         let product = |rows: usize, over: usize, a: Factor<'_>, b: Factor<'_>| {
             let sizes = [shape.batch * shape.heads, rows, dim, over];
-            self.matmul(sizes, a, b, &outer(shape, rows), precision, wide(a.array.dtype()))
+            let (shape, dtype) = (&outer(shape, rows), wide(a.array.dtype()));
+            self.matmul(MatrixProduct { sizes, a, b, shape, precision, dtype })
         };
         let mut grads = [None, None, None];
         if wants[2] {
@@ -190,10 +166,15 @@ impl Products for Cuda {
         if !wants[0] && !wants[1] {
             return Ok(grads);
         }
-        let (dy, v) = (Factor::plain(grad), Factor::transposed(v));
-        let grad_weights =
-            self.matmul(scores_sizes(shape), dy, v, &pairs(shape), precision, wide(grad.dtype()))?;
-        // Masked weights are zero, and softmax's gradient is a product with them, so the mask needs no step.
+        let grad_weights = self.matmul(MatrixProduct {
+            sizes: scores_sizes(shape),
+            a: Factor::plain(grad),
+            b: Factor::transposed(v),
+            shape: &pairs(shape),
+            precision,
+            dtype: wide(grad.dtype()),
+        })?;
+        // Masked weights are zero, and softmax's gradient is multiplied by them, so the mask needs no step.
         let (weights, factor) = (self.open(OP, saved)?, 1.0 / (dim as f64).sqrt());
         let from = self.slice(OP, &grad_weights)?;
         let scores = kernels::softmax_backward(self.gpu(), weights.slice()?, from, keys)?;
@@ -209,10 +190,10 @@ impl Products for Cuda {
     }
 }
 
-/// Weights of f32 from which on attention keeps none, although products are faster with them.
+/// The number of f32 attention weights from which on the fused kernel saves memory, although products are faster.
 const MOST_WEIGHTS: usize = 1 << 28;
 
-/// Whether attention over operands of a type is made in one pass.
+/// True if the fused kernel computes attention for this operand type.
 fn in_one_pass(gpu: &Gpu, shape: AttentionShape, operands: ElementType) -> bool {
     let weights = shape.batch * shape.heads * shape.length * shape.keys;
     kernels::attention_supports(gpu, operands, shape.dim) && (operands.is_half() || weights >= MOST_WEIGHTS)
@@ -224,19 +205,15 @@ fn sizes_of(shape: AttentionShape) -> AttentionSizes {
 }
 
 impl Cuda {
-    /// Attention that keeps the logarithms of the sums of exponentials, and the output, which backward reads again.
-    fn attention_in_one_pass(
-        &self,
-        shape: AttentionShape,
-        [q, k, v]: [&Array; 3],
-        precision: Precision,
-    ) -> Result<Attended> {
+    /// Computes attention with the fused kernel. Backward reads the log-sums of exponentials and the output.
+    fn attention_in_one_pass(&self, of: AttentionInputs<'_>) -> Result<AttentionOutput> {
+        let AttentionInputs { shape, q, k, v, precision } = of;
         let operand = |array| self.operand("attention", precision, array);
         let (q, k, v) = (operand(q)?, operand(k)?, operand(v)?);
         let [output, log_sums] = kernels::attention(self.gpu(), sizes_of(shape), &q, &k, &v)?;
         let rows = Shape::from((shape.batch, shape.heads, shape.length));
         let saved = CudaArray::new(self.clone(), log_sums, rows).with(output.clone());
-        Ok(Attended {
+        Ok(AttentionOutput {
             output: self.array(output, outer(shape, shape.length)),
             saved: Array::of_device(saved),
         })
@@ -247,12 +224,12 @@ fn scores_sizes(shape: AttentionShape) -> [usize; 4] {
     [shape.batch * shape.heads, shape.length, shape.keys, shape.dim]
 }
 
-/// The shape of scores.
+/// Returns the shape of scores.
 fn pairs(shape: AttentionShape) -> Shape {
     Shape::from((shape.batch, shape.heads, shape.length, shape.keys))
 }
 
-/// The shape of `rows` positions.
+/// Returns the shape of `rows` positions.
 fn outer(shape: AttentionShape, rows: usize) -> Shape {
     Shape::from((shape.batch, shape.heads, rows, shape.dim))
 }

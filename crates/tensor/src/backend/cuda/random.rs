@@ -1,4 +1,4 @@
-//! Random numbers, by the kernels: the streams of [`Key`].
+//! Random numbers with the GPU kernels: the streams of [`Key`].
 
 use candle_core::{DType, Shape};
 use phalanx_cuda::kernels::{self, StreamKey};

@@ -1,4 +1,4 @@
-//! Elements moved, by the kernels.
+//! Moving elements with the GPU kernels.
 
 use candle_core::{DType, Shape};
 use phalanx_cuda::kernels;
@@ -33,7 +33,7 @@ impl Shapes for Cuda {
 
     fn cat(&self, arrays: &[Array], dim: usize) -> Result<Array> {
         const OP: &str = "cat";
-        // An activation that a f32 constant is put beside stays one, as in sums.
+        // A f32 constant does not widen an activation, as in sums.
         let low = arrays.iter().map(Array::dtype).find(|dtype| is_half(*dtype));
         let alike = |array: &Array| match low {
             Some(low) if array.dtype() == DType::F32 => {

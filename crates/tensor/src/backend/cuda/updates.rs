@@ -1,21 +1,19 @@
-//! Steps of optimizers, by the kernels.
+//! Optimizer steps with the GPU kernels.
 
 use phalanx_cuda::Slice;
 use phalanx_cuda::kernels::{self, EmaInputs, StepInputs};
 
 use super::Cuda;
 use crate::Result;
-use crate::backend::{AdamOptions, Array, EmaOptions, LossScaleOptions, ScaledStep, SgdOptions, Updates};
+use crate::backend::{
+    AdamOptions, Array, AverageUpdate, EmaOptions, LossScaleOutcome, LossScaleStep, ParamUpdate, ScaledStep,
+    SgdOptions, Updates,
+};
 
 impl Cuda {
-    /// What a step reads and writes besides its moments.
-    fn step_inputs<'a>(
-        &self,
-        op: &'static str,
-        weights: &'a Array,
-        grads: &'a Array,
-        scaled: Option<&'a ScaledStep>,
-    ) -> Result<StepInputs<'a>> {
+    /// Returns the arrays of a step besides its moments.
+    fn step_inputs<'a>(&self, op: &'static str, of: ParamUpdate<'a>) -> Result<StepInputs<'a>> {
+        let ParamUpdate { weights, grads, scaled } = of;
         let step = StepInputs::new(self.slice(op, weights)?, self.slice(op, grads)?);
         let Some(scaled) = scaled else { return Ok(step) };
         let [skip, left_out] = self.counted(op, scaled)?;
@@ -23,47 +21,33 @@ impl Cuda {
         Ok(StepInputs { factor, skip: Some(skip), left_out: Some(left_out), ..step })
     }
 
-    /// Whether a step changes nothing, and how many have changed nothing.
+    /// Returns the skip flag and the number of skipped steps.
     fn counted<'a>(&self, op: &'static str, scaled: &'a ScaledStep) -> Result<[&'a Slice; 2]> {
         Ok([self.slice(op, &scaled.left_out)?, self.slice(op, &scaled.all_left_out)?])
     }
 }
 
 impl Updates for Cuda {
-    fn sgd_step(
-        &self,
-        options: SgdOptions,
-        weights: &Array,
-        grads: &Array,
-        buffer: Option<&Array>,
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()> {
+    fn sgd_step(&self, options: SgdOptions, of: ParamUpdate<'_>, buffer: Option<&Array>) -> Result<()> {
         const OP: &str = "sgd";
-        let step = self.step_inputs(OP, weights, grads, scaled)?;
+        let step = self.step_inputs(OP, of)?;
         Ok(kernels::sgd_step(self.gpu(), options, step, self.slice_if(OP, buffer)?)?)
     }
 
     fn adam_step(
         &self,
         options: AdamOptions,
-        weights: &Array,
-        grads: &Array,
+        of: ParamUpdate<'_>,
         [first, second]: [&Array; 2],
-        scaled: Option<&ScaledStep>,
     ) -> Result<()> {
         const OP: &str = "adam";
-        let step = self.step_inputs(OP, weights, grads, scaled)?;
+        let step = self.step_inputs(OP, of)?;
         let moments = [self.slice(OP, first)?, self.slice(OP, second)?];
         Ok(kernels::adam_step(self.gpu(), options, step, moments)?)
     }
 
-    fn ema_step(
-        &self,
-        options: EmaOptions,
-        average: &Array,
-        weights: &Array,
-        scaled: Option<&ScaledStep>,
-    ) -> Result<()> {
+    fn ema_step(&self, options: EmaOptions, of: AverageUpdate<'_>) -> Result<()> {
+        let AverageUpdate { average, weights, scaled } = of;
         const OP: &str = "ema";
         let mut step = EmaInputs::new(self.slice(OP, average)?, self.slice(OP, weights)?);
         if let Some(scaled) = scaled {
@@ -101,16 +85,16 @@ impl Updates for Cuda {
         Ok(self.array(kernels::not_finite(self.gpu(), self.slice("not_finite", number)?)?, ()))
     }
 
-    fn loss_scale_step(
-        &self,
-        options: LossScaleOptions,
-        [squares, overflow]: [&Array; 2],
-        state: &Array,
-    ) -> Result<[Array; 3]> {
+    fn loss_scale_step(&self, of: LossScaleStep<'_>) -> Result<LossScaleOutcome> {
+        let LossScaleStep { options, squares, not_finite, state } = of;
         const OP: &str = "loss_scale_step";
-        let found = (self.slice(OP, squares)?, self.slice(OP, overflow)?);
+        let found = (self.slice(OP, squares)?, self.slice(OP, not_finite)?);
         let step = kernels::loss_scale_step(self.gpu(), options, found, self.slice(OP, state)?)?;
-        let told = step.told.len();
-        Ok([self.array(step.factor, ()), self.array(step.skip, ()), self.array(step.told, told)])
+        let numbers = step.told.len();
+        Ok(LossScaleOutcome {
+            factor: self.array(step.factor, ()),
+            left_out: self.array(step.skip, ()),
+            report: self.array(step.told, numbers),
+        })
     }
 }

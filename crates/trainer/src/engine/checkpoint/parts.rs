@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 use phalanx_sharding::{Layout, ShardRole};
-use phalanx_tensor::{FlatParam, ParamStore, TensorError};
+use phalanx_tensor::{ParamBucket, ParamStore, TensorError};
 
 use crate::engine::error::TrainError;
 use phalanx_checkpoint::{EMA, MODEL, NewFile, NewPiece};
@@ -24,8 +24,8 @@ impl Cut {
     }
 
     /// Notes the shapes of a network's parameters and which elements of them this rank owns, as those say that it updates.
-    pub(in crate::engine) fn learn_places(&mut self, store: &ParamStore, updated: &[FlatParam]) {
-        let owned = updated.iter().flat_map(FlatParam::owned_entries);
+    pub(in crate::engine) fn learn_places(&mut self, store: &ParamStore, updated: &[ParamBucket]) {
+        let owned = updated.iter().flat_map(ParamBucket::owned_entries);
         let starts: BTreeMap<String, usize> = owned.map(|entry| (entry.name, entry.part.start)).collect();
         let place = |param: &phalanx_tensor::Param| {
             let start = starts.get(param.name()).copied().unwrap_or(0);
@@ -47,7 +47,7 @@ impl Cut {
     /// This rank's parts of parameters, and the buffers, if it falls to this rank to save them.
     pub(in crate::engine) fn own_values(&mut self, store: &ParamStore) -> Result<(), TrainError> {
         if self.role.saves(Layout::Sharded) {
-            for param in store.flat_params() {
+            for param in store.buckets() {
                 let Some(values) = param.owned_values()? else { continue };
                 for entry in param.owned_entries() {
                     let part = values.narrow(entry.range)?.copy()?.to_host()?;

@@ -51,8 +51,8 @@ impl Batch {
     pub(in crate::engine) fn array(&self, name: &str, tape: &Tape) -> Result<Array, TrainError> {
         let session = tape.session();
         match self.images(name) {
-            Some(images) => images.prepared_at(&session.place, tape.backend(), session.precision),
-            None => Ok(session.place.put(self.tensor(name)?)?),
+            Some(images) => images.prepared_at(&session.device, tape.backend(), session.precision),
+            None => Ok(session.device.put(self.tensor(name)?)?),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Device, Tensor};
 use phalanx_data::{ImageBytes, ImageRecipe};
 use phalanx_tensor::backend::ImagePreparation;
-use phalanx_tensor::{Array, ArrayBackend, Context, Place, Precision};
+use phalanx_tensor::{Array, ArrayBackend, ComputeDevice, Context, Precision};
 
 use super::kept_set::KeptSet;
 use crate::engine::TrainError;
@@ -68,17 +68,17 @@ impl BatchImages {
         Ok(Self { pixels, recipe: self.recipe.narrow(samples), prepared: OnceLock::new() })
     }
 
-    /// f32 [N, 3, height, width] at `place`, prepared there by `backend`, for products of this precision.
+    /// f32 [N, 3, height, width] on `device`, prepared there by `backend`, for products of this precision.
     pub(super) fn prepared_at(
         &self,
-        place: &Place,
+        device: &ComputeDevice,
         backend: &dyn ArrayBackend,
         precision: Precision,
     ) -> Result<Array, TrainError> {
         match &self.pixels {
-            Pixels::Here(_) if place.is_host() => Ok(self.on_host()?.into()),
-            Pixels::Here(pixels) => self.by(backend, &place.put(pixels)?, place, precision),
-            Pixels::Kept(kept) => self.by(backend, kept.images(), place, precision),
+            Pixels::Here(_) if device.is_host() => Ok(self.on_host()?.into()),
+            Pixels::Here(pixels) => self.by(backend, &device.put(pixels)?, device, precision),
+            Pixels::Kept(kept) => self.by(backend, kept.images(), device, precision),
         }
     }
 
@@ -91,11 +91,11 @@ impl BatchImages {
         let prepared = match &self.pixels {
             Pixels::Here(pixels) => {
                 let context = Context::new(1);
-                self.by(&context, &pixels.into(), &Place::host(), Precision::F32)?.tensor()?
+                self.by(&context, &pixels.into(), &ComputeDevice::host(), Precision::F32)?.tensor()?
             }
             Pixels::Kept(kept) => {
-                let (place, backend) = (kept.place(), kept.place().backend(kept.context()));
-                self.by(backend, kept.images(), place, Precision::F32)?.to_host()?
+                let (device, backend) = (kept.device(), kept.device().backend(kept.context()));
+                self.by(backend, kept.images(), device, Precision::F32)?.to_host()?
             }
         };
         Ok(self.prepared.get_or_init(|| prepared))
@@ -105,7 +105,7 @@ impl BatchImages {
         &self,
         backend: &dyn ArrayBackend,
         pixels: &Array,
-        place: &Place,
+        device: &ComputeDevice,
         precision: Precision,
     ) -> Result<Array, TrainError> {
         let samples = self.recipe.samples();
@@ -114,8 +114,9 @@ impl BatchImages {
         });
         let places = Tensor::from_vec(places.collect::<Vec<u32>>(), (samples.len(), 4), &Device::Cpu)?;
         let normalise = self.recipe.normalise();
-        let how = ImagePreparation { size: self.recipe.size(), mean: normalise.mean, std: normalise.std };
-        Ok(backend.images(pixels, &place.put(&places)?, &how, precision)?)
+        let (mean, std) = (normalise.mean, normalise.std);
+        let how = ImagePreparation { size: self.recipe.size(), mean, std, precision };
+        Ok(backend.images(pixels, &device.put(&places)?, &how)?)
     }
 }
 
@@ -208,7 +209,7 @@ mod tests {
             let source = sources(config);
             // Images of sizes of their own cannot be kept.
             let Some(size) = source.fixed_images() else { continue };
-            let kept = Arc::new(KeptSet::new(&Place::host(), LEN, size).expect("room"));
+            let kept = Arc::new(KeptSet::new(&ComputeDevice::host(), LEN, size).expect("room"));
             for epoch in 0..3 {
                 let indices: Vec<usize> = (0..LEN).rev().collect();
                 let whole = source.batch(&indices, epoch, &|| true).expect("sound");

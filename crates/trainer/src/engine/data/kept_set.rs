@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use phalanx_data::{HeldImages, ImageRecipe};
-use phalanx_tensor::{Array, Context, Place};
+use phalanx_tensor::{Array, ComputeDevice, Context};
 
 use crate::engine::TrainError;
 
@@ -14,20 +14,24 @@ use crate::engine::TrainError;
 pub(super) struct KeptSet {
     set: Array,
     held: Arc<HeldImages>,
-    place: Place,
+    device: ComputeDevice,
     /// What a device does not compute by, and the host does.
     context: Context,
 }
 
 impl KeptSet {
-    /// Room for `len` images of a height and a width at `place`, none of which is there yet.
+    /// Room for `len` images of a height and a width on `device`, none of which is there yet.
     ///
     /// # Errors
     /// If memory cannot be allocated.
-    pub(super) fn new(place: &Place, len: usize, [height, width]: [usize; 2]) -> Result<Self, TrainError> {
+    pub(super) fn new(
+        device: &ComputeDevice,
+        len: usize,
+        [height, width]: [usize; 2],
+    ) -> Result<Self, TrainError> {
         let context = Context::new(1);
-        let set = place.backend(&context).image_set([len, height, width, 3])?;
-        Ok(Self { set, held: Arc::new(HeldImages::none_of(len)), place: place.clone(), context })
+        let set = device.backend(&context).image_set([len, height, width, 3])?;
+        Ok(Self { set, held: Arc::new(HeldImages::none_of(len)), device: device.clone(), context })
     }
 
     /// Which images it has.
@@ -41,8 +45,8 @@ impl KeptSet {
     }
 
     /// Where it lies.
-    pub(super) fn place(&self) -> &Place {
-        &self.place
+    pub(super) fn device(&self) -> &ComputeDevice {
+        &self.device
     }
 
     /// What computes there on the host, if that is where it lies.
@@ -68,8 +72,8 @@ impl KeptSet {
         }
         let pixels = Tensor::from_vec(pixels, (fresh.len(), height, width, 3), &Device::Cpu)?;
         let rows = Tensor::from_slice(fresh, fresh.len(), &Device::Cpu)?;
-        let (rows, pixels) = (self.place.put(&rows)?, self.place.put(&pixels)?);
-        self.place.backend(&self.context).put_images(&self.set, &rows, &pixels)?;
+        let (rows, pixels) = (self.device.put(&rows)?, self.device.put(&pixels)?);
+        self.device.backend(&self.context).put_images(&self.set, &rows, &pixels)?;
         // What is issued from now on finds them, in the order of the device's stream.
         fresh.iter().for_each(|number| self.held.add(*number as usize));
         Ok(())

@@ -8,7 +8,7 @@ use phalanx_data::{
     Stretches, Tail,
 };
 use phalanx_sharding::LogicalRanks;
-use phalanx_tensor::Place;
+use phalanx_tensor::ComputeDevice;
 use serde::{Deserialize, Serialize};
 
 use super::Batch;
@@ -55,9 +55,13 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// For what computes at `place`; there `room` bytes may still be taken by images that stay.
-    fn new(source: Arc<dyn BatchSource>, place: &Place, room: &mut usize) -> Result<Self, TrainError> {
-        if place.is_host() {
+    /// For what computes on `device`; there `room` bytes may still be taken by images that stay.
+    fn new(
+        source: Arc<dyn BatchSource>,
+        device: &ComputeDevice,
+        room: &mut usize,
+    ) -> Result<Self, TrainError> {
+        if device.is_host() {
             return Ok(Self { here: source.clone(), source, kept: None });
         }
         let bytes_of = |[height, width]: [usize; 2]| {
@@ -66,7 +70,7 @@ impl Prepared {
         let mut kept = None;
         if let Some(size) = source.fixed_images().filter(|size| bytes_of(*size) <= *room) {
             *room -= bytes_of(size);
-            kept = Some(Arc::new(KeptSet::new(place, source.len(), size)?));
+            kept = Some(Arc::new(KeptSet::new(device, source.len(), size)?));
             tracing::info!("images of {} stay on the GPU: {} bytes", source.name(), bytes_of(size));
         }
         match source.as_bytes(kept.as_ref().map(|kept| kept.held())) {
@@ -85,15 +89,15 @@ impl Data {
         config: &Config,
         own: Option<Result<[Arc<dyn BatchSource>; 2], TrainError>>,
         distributed: &Distributed,
-        place: &Place,
+        device: &ComputeDevice,
         room: usize,
     ) -> Result<Self, TrainError> {
         let Some(fed) = distributed.fed() else {
-            return Self::open_here(config, own.transpose()?, place, room);
+            return Self::open_here(config, own.transpose()?, device, room);
         };
         if fed.rank() == 0 {
             // The one who reads does not know what the others have kept.
-            let this = Self::open_here(config, own.transpose()?, place, 0)?;
+            let this = Self::open_here(config, own.transpose()?, device, 0)?;
             feed::tell(fed, &this.facts)?;
             return Ok(this);
         }
@@ -103,7 +107,7 @@ impl Data {
     fn open_here(
         config: &Config,
         own: Option<[Arc<dyn BatchSource>; 2]>,
-        place: &Place,
+        device: &ComputeDevice,
         mut room: usize,
     ) -> Result<Self, TrainError> {
         let loader = LoaderConfig { workers: config.data.workers, prefetch: config.data.prefetch };
@@ -120,8 +124,8 @@ impl Data {
                 (train, test, Some(images), facts)
             }
         };
-        let train = Prepared::new(train, place, &mut room)?;
-        let test = Prepared::new(test, place, &mut room)?;
+        let train = Prepared::new(train, device, &mut room)?;
+        let test = Prepared::new(test, device, &mut room)?;
         Ok(Self { facts, splits: Some(Splits { train, test, loader, images }) })
     }
 

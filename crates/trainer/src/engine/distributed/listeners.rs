@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use phalanx_sharding::ParallelStrategy;
-use phalanx_tensor::{FlatParam, HookResult, Listener};
+use phalanx_tensor::{HookResult, Listener, ParamBucket};
 
 use super::Network;
 
@@ -19,7 +19,7 @@ pub(in crate::engine) fn listener<'n>(
         several => {
             let (mut by_block, mut by_param) = (BTreeMap::new(), BTreeMap::new());
             for (network, parallel) in several {
-                for param in network.store().flat_params() {
+                for param in network.store().buckets() {
                     by_block.extend(param.blocks().map(|block| (block.to_owned(), parallel.clone())));
                     let first = param.entries().first().map(|entry| entry.name.clone());
                     by_param.extend(first.map(|name| (name, parallel.clone())));
@@ -63,7 +63,7 @@ impl Listener for Listeners {
         self.of_block(block, |parallel| parallel.after_backward(block))
     }
 
-    fn gradients_ready(&self, param: &FlatParam) -> HookResult {
+    fn gradients_ready(&self, param: &ParamBucket) -> HookResult {
         let first = param.entries().first().and_then(|entry| self.by_param.get(&entry.name));
         first.map_or(Ok(()), |parallel| parallel.gradients_ready(param))
     }

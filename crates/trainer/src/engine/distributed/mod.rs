@@ -166,7 +166,7 @@ impl Distributed {
             Some(world) => Device::among(config, world)?,
             None => Device::alone(config)?,
         };
-        if (link.is_some() || config.comm.clock == Clock::Cpu) && !device.place().is_host() {
+        if (link.is_some() || config.comm.clock == Clock::Cpu) && !device.compute().is_host() {
             let problem = "comm.link and comm.clock are for CPUs; set train.device = cpu".to_owned();
             return Err(TrainError::Setup(problem));
         }
@@ -449,7 +449,7 @@ impl Distributed {
     /// is read before anybody knows that a rank was lost.
     pub(in crate::engine) fn mixes_unseen(&self) -> bool {
         let on_host = self.strategy.is_none_or(|strategy| strategy.exchanges_on_host());
-        !self.device.place().is_host() && !on_host
+        !self.device.compute().is_host() && !on_host
     }
 
     /// Tells the other ranks that this one fails, so that they do not wait for it.

@@ -15,7 +15,7 @@ use crate::engine::error::TrainError;
 /// begin.
 #[cfg(feature = "mpi")]
 pub(super) fn connected(device: &Device, world: &Communicator) -> Result<Communicator, TrainError> {
-    if !device.place().is_host() {
+    if !device.compute().is_host() {
         return Err(TrainError::Setup(
             "comm.transport = mpi is for ranks on processors, and this one has a GPU, whose ranks reach each other by NCCL: set \
              train.device = cpu"

@@ -6,7 +6,7 @@ use phalanx_sharding::{
     CatchUp, DataParallel, Layout, Options, Overlap, ParallelStrategy, ShardRole, StateBytes, SyncOptions,
     SyncStats, share,
 };
-use phalanx_tensor::{FlatParam, Key, ParamStore, ProcessGroup};
+use phalanx_tensor::{Key, ParamBucket, ParamStore, ProcessGroup};
 
 use super::{Distributed, Traffic};
 use crate::config::{Config, mib};
@@ -53,12 +53,12 @@ impl Network {
 
     /// Whether anything of it is learnt.
     pub(in crate::engine) fn is_learnt(&self) -> bool {
-        self.store.flat_params().iter().any(FlatParam::trainable)
+        self.store.buckets().iter().any(ParamBucket::trainable)
     }
 
     /// Whether parameters of it are kept on the host, and come to a GPU with the blocks that use them.
     pub(in crate::engine) fn is_offloaded(&self) -> bool {
-        self.store.flat_params().iter().any(FlatParam::is_offloaded)
+        self.store.buckets().iter().any(ParamBucket::is_offloaded)
     }
 
     /// Whether this rank has all of its parameters, for itself and on the host: a pass brings what it needs and asks nobody.
@@ -164,7 +164,7 @@ impl Network {
     /// Has `change` change the parameters that this rank owns, and brings what others have changed to this one.
     pub(in crate::engine) fn update(
         &self,
-        mut change: impl FnMut(&[FlatParam]) -> phalanx_tensor::Result<()>,
+        mut change: impl FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
     ) -> Result<(), TrainError> {
         Ok(self.parallel()?.update(&mut change)?)
     }

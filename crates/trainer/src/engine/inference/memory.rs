@@ -1,7 +1,7 @@
 //! What a run will hold and send under a strategy, without allocating the model.
 
 use phalanx_sharding::{MemoryPlan, Strategy, Workload};
-use phalanx_tensor::Place;
+use phalanx_tensor::ComputeDevice;
 
 use crate::config::{Config, Offload};
 use crate::engine::distributed::{Network, sync_options};
@@ -29,7 +29,7 @@ pub struct ModelPlan {
 /// # Errors
 /// If the model cannot be built, or strategies do not fit the number of ranks.
 pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
-    let Built { training, networks } = task.build(config, None, Weights::Absent, &Place::host())?;
+    let Built { training, networks } = task.build(config, None, Weights::Absent, &ComputeDevice::host())?;
     let updates = |network: &Network| {
         let phases = training.phases();
         phases.iter().filter(|phase| network.is_learnt() && phase.updates(network.name())).count()
@@ -70,11 +70,11 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
                 // Nothing is sent, so nothing is encoded.
                 workload = Workload { codec: None, weights: None, ..workload };
             }
-            let mut plan = MemoryPlan::new(network.store().flat_params(), strategy, &workload)?;
+            let mut plan = MemoryPlan::new(network.store().buckets(), strategy, &workload)?;
             plan.sent_per_step *= updates(network).max(1) as u64;
             if config.train.offload == Offload::Disk {
                 // It is in memory for three flat units at a time: the one before, which is written, and the one after, which is read.
-                let units = network.store().flat_params().iter().filter(|param| param.trainable());
+                let units = network.store().buckets().iter().filter(|param| param.trainable());
                 let most = 3 * units.map(|param| param.bytes() as u64).max().unwrap_or(0);
                 let numbers = optimize::numbers_per_parameter(config) as u64;
                 for rank in &mut plan.ranks {
@@ -96,7 +96,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             && codec.as_ref().is_none_or(|codec| strategy.encodes_by(&**codec, config.codec.scope).is_ok())
     };
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
-    let params = || networks.iter().flat_map(|network| network.store().flat_params());
+    let params = || networks.iter().flat_map(|network| network.store().buckets());
     Ok(ModelPlan {
         model: training.describe().to_owned(),
         parameters: networks.iter().map(|network| network.store().num_parameters() as u64).sum(),
@@ -120,7 +120,7 @@ fn add(sum: &mut MemoryPlan, other: MemoryPlan) {
     sum.unreduced += other.unreduced;
     sum.wire += other.wire;
     sum.sent_per_step += other.sent_per_step;
-    sum.flat_params += other.flat_params;
+    sum.bucket_count += other.bucket_count;
     sum.outside += other.outside;
     sum.blocks.extend(other.blocks);
     sum.buckets.extend(other.buckets);

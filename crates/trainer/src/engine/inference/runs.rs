@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_tensor::io::load_into;
-use phalanx_tensor::{Context, FlatParam, Session};
+use phalanx_tensor::{Context, ParamBucket, Session};
 
 use super::{draw, evaluate};
 use crate::config::Config;
@@ -35,16 +35,16 @@ impl Ready {
     ) -> Result<Self, TrainError> {
         let device = Device::alone(config)?;
         // Every image is looked at once, so none need stay on the device.
-        let data = Data::open(config, task.open_data(config), &Distributed::none(), device.place(), 0)?;
-        let mut built = task.build(config, Some(data.num_classes()), weights, device.place())?;
+        let data = Data::open(config, task.open_data(config), &Distributed::none(), device.compute(), 0)?;
+        let mut built = task.build(config, Some(data.num_classes()), weights, device.compute())?;
         load(&built)?;
         let listener = built.ready(config)?;
         let context = precision::context(
             config,
             Cores::of(config, &device, None, false)?.threads(config.train.threads),
         )?;
-        let (precision, place) = (config.train.precision, device.place().clone());
-        let session = Session { precision, place, listener, ..Session::evaluation(context.clone()) };
+        let (precision, device) = (config.train.precision, device.compute().clone());
+        let session = Session { precision, device, listener, ..Session::evaluation(context.clone()) };
         Ok(Self { built, data, context, session })
     }
 
@@ -76,7 +76,7 @@ pub fn evaluate_run(
     let checkpoint = newest_checkpoint(folder)?;
     let ready = Ready::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
     let mut measures = ready.evaluate(config, checkpoint.step())?;
-    if let Some(mut quality) = Quality::open(task, &ready.context, &ready.session.place)? {
+    if let Some(mut quality) = Quality::open(task, &ready.context, &ready.session.device)? {
         let (training, alone) = (&*ready.built.training, Distributed::none());
         measures.extend(quality.measure(training, &ready.data, &alone, &ready.session, config)?);
     }
@@ -135,12 +135,12 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
     let (images, batch) = (ready.data.train_len(), config.train.global_batch);
     let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
     let networks = &ready.built.networks;
-    let params = || networks.iter().flat_map(|network| network.store().flat_params());
+    let params = || networks.iter().flat_map(|network| network.store().buckets());
     let learnt = |network: &Network| -> usize {
-        network.store().flat_params().iter().filter(|param| param.trainable()).map(FlatParam::len).sum()
+        network.store().buckets().iter().filter(|param| param.trainable()).map(ParamBucket::len).sum()
     };
     let trainable: usize = networks.iter().map(learnt).sum();
-    let values: usize = params().map(FlatParam::bytes).sum();
+    let values: usize = params().map(ParamBucket::bytes).sum();
     let states: usize = networks
         .iter()
         .map(|network| {

@@ -49,7 +49,7 @@ pub(in crate::engine) fn draw_restored(
     size: usize,
     path: &Path,
 ) -> Result<bool, TrainError> {
-    let images = Value::constant(session.place.put(images)?);
+    let images = Value::constant(session.device.put(images)?);
     let tape = Tape::forward_only(session);
     let Some(restored) = training.restore(&tape, &images)? else { return Ok(false) };
     let (given, restored) = (planar(&images)?, planar(&restored)?);

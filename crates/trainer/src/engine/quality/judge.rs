@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::DType;
 use image::RgbImage;
 use phalanx_data::transform::Transform;
-use phalanx_tensor::{Context, Place, Session, Tape, Value};
+use phalanx_tensor::{ComputeDevice, Context, Session, Tape, Value};
 
 use super::pictures::{Pictures, Seen};
 use crate::engine::checkpoint::newest_checkpoint;
@@ -25,17 +25,21 @@ pub(super) struct OpenJudge {
 
 impl OpenJudge {
     /// Loads the network of a judge, which sees where the run computes.
-    pub(super) fn open(judge: &Judge, context: &Arc<Context>, place: &Place) -> Result<Self, TrainError> {
+    pub(super) fn open(
+        judge: &Judge,
+        context: &Arc<Context>,
+        device: &ComputeDevice,
+    ) -> Result<Self, TrainError> {
         let Judge { run, task, config } = judge;
         let name = config.model.kind.clone();
         let open = || -> Result<Self, TrainError> {
             let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
-            let mut built = task.build(config, None, Weights::Here, place)?;
+            let mut built = task.build(config, None, Weights::Here, device)?;
             built.load_for_use(&checkpoint)?;
             let listener = built.ready(config)?;
             let (prepare, session) = (
                 picture_transform(config)?,
-                Session { place: place.clone(), listener, ..Session::evaluation(context.clone()) },
+                Session { device: device.clone(), listener, ..Session::evaluation(context.clone()) },
             );
             Ok(Self { name: name.clone(), built, prepare, session })
         };

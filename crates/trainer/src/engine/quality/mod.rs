@@ -15,7 +15,7 @@ mod sharpness;
 use std::ops::Range;
 use std::sync::Arc;
 
-use phalanx_tensor::{Context, Key, Place, Session, Tape};
+use phalanx_tensor::{ComputeDevice, Context, Key, Session, Tape};
 
 use frechet::frechet_distance;
 use judge::OpenJudge;
@@ -48,12 +48,12 @@ impl Quality {
     pub(super) fn open(
         task: &Task,
         context: &Arc<Context>,
-        place: &Place,
+        device: &ComputeDevice,
     ) -> Result<Option<Self>, TrainError> {
         let judges: Vec<OpenJudge> = task
             .judges()
             .iter()
-            .map(|judge| OpenJudge::open(judge, context, place))
+            .map(|judge| OpenJudge::open(judge, context, device))
             .collect::<Result<_, _>>()?;
         for (at, judge) in judges.iter().enumerate() {
             if judges[..at].iter().any(|other| other.name == judge.name) {
@@ -148,7 +148,9 @@ fn restored(
     pictures: &Pictures,
 ) -> Result<Option<Vec<image::RgbImage>>, TrainError> {
     let tape = Tape::forward_only(session.clone());
-    let Some(restored) = training.restore(&tape, &pictures.values(&session.place)?)? else { return Ok(None) };
+    let Some(restored) = training.restore(&tape, &pictures.values(&session.device)?)? else {
+        return Ok(None);
+    };
     let rows = planar(&restored)?;
     rows.iter().map(|row| drawn(row)).collect::<Result<_, _>>().map(Some)
 }

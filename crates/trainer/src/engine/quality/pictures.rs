@@ -2,7 +2,7 @@
 
 use image::RgbImage;
 use phalanx_data::transform::Normalise;
-use phalanx_tensor::{Place, Value};
+use phalanx_tensor::{ComputeDevice, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::data::Batch;
@@ -33,8 +33,8 @@ impl Pictures {
     }
 
     /// The pictures as they come from the data, [N, 3, size, size], where a session computes.
-    pub(super) fn values(&self, place: &Place) -> Result<Value, TrainError> {
-        Ok(Value::constant(place.put(self.batch.tensor("images")?)?))
+    pub(super) fn values(&self, device: &ComputeDevice) -> Result<Value, TrainError> {
+        Ok(Value::constant(device.put(self.batch.tensor("images")?)?))
     }
 
     /// A caption for each.

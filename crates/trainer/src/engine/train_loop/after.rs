@@ -249,8 +249,8 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
     let batch = if eval.batch > 0 { eval.batch } else { share };
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
     let (data, distributed, context) = (&run.data, &run.distributed, run.context.clone());
-    let (precision, place) = (run.config.train.precision, run.place.clone());
-    let session = Session { precision, place, ..Session::evaluation(context) };
+    let (precision, device) = (run.config.train.precision, run.place.clone());
+    let session = Session { precision, device, ..Session::evaluation(context) };
     let (listener, step) = (run.state.listener(), run.state.step);
     let groups = run.state.networks().next().map(Network::batch_groups).unwrap_or_default();
     let session = Session { listener, ..session };
@@ -263,9 +263,9 @@ pub(super) fn evaluate_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, Trai
 pub(super) fn judge_run(run: &mut Run<'_>) -> Result<Vec<(String, f64)>, TrainError> {
     let Some(quality) = &mut run.quality else { return Ok(Vec::new()) };
     run.state.networks().try_for_each(Network::broadcast_buffers)?;
-    let (precision, place) = (run.config.train.precision, run.place.clone());
+    let (precision, device) = (run.config.train.precision, run.place.clone());
     let listener = run.state.listener();
-    let session = Session { precision, place, listener, ..Session::evaluation(run.context.clone()) };
+    let session = Session { precision, device, listener, ..Session::evaluation(run.context.clone()) };
     let (data, distributed, config) = (&run.data, &run.distributed, run.config);
     run.state.with_averages(|training| quality.measure(training, data, distributed, &session, config))
 }
@@ -285,9 +285,9 @@ fn draw_for_run(run: &mut Run<'_>, path: &Path) -> Result<bool, TrainError> {
         true => run.data.test_captions(sample.rows)?,
         false => sample.prompts.clone(),
     };
-    let (precision, place) = (run.config.train.precision, run.place.clone());
+    let (precision, device) = (run.config.train.precision, run.place.clone());
     let listener = run.state.listener();
-    let session = Session { precision, place, listener, ..Session::evaluation(run.context.clone()) };
+    let session = Session { precision, device, listener, ..Session::evaluation(run.context.clone()) };
     let seed = run.config.train.seed;
     let (drawing, size) = (Drawing::samples(&prompts, sample.columns), run.config.model.image_size);
     let distributed = &run.distributed;

@@ -47,7 +47,7 @@ impl Resumable {
 
     /// The state before the first step.
     fn state(&self) -> Result<TrainState, TrainError> {
-        let place = self.distributed.device().place();
+        let place = self.distributed.device().compute();
         let built = self.task.build(&self.config, None, Weights::Here, place)?;
         let (plan, context) = (&self.plan, self.context.clone());
         TrainState::new(&self.config, built, plan, &self.distributed, context, &self.folder)

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use phalanx_tensor::{Context, Key, Place};
+use phalanx_tensor::{ComputeDevice, Context, Key};
 use serde_json::{Map, Value};
 
 #[cfg(feature = "fuzzing")]
@@ -106,7 +106,7 @@ pub fn train(
 /// # Errors
 /// See [`TrainError`].
 pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
-    let (place, alone) = (Place::host(), Distributed::none());
+    let (place, alone) = (ComputeDevice::host(), Distributed::none());
     let data = Data::open(config, task.open_data(config), &alone, &place, 0)?;
     let (images, batch) = (data.train_len(), config.train.global_batch);
     Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
@@ -124,7 +124,7 @@ pub(super) struct Run<'a> {
     state: TrainState,
     context: Arc<Context>,
     /// Where arrays are made.
-    place: Place,
+    place: ComputeDevice,
     /// What the GPU does, if there is one.
     gauge: Option<Arc<Gauge>>,
     /// What this rank uses, once it trains.
@@ -214,7 +214,7 @@ impl<'a> Run<'a> {
             data,
             plan,
             context,
-            place: distributed.device().place().clone(),
+            place: distributed.device().compute().clone(),
             gauge: Gauge::of(distributed.device()).map(Arc::new),
             usage: None,
             traced: None,
@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
         distributed: &Distributed,
         context: &Arc<Context>,
     ) -> Result<(Data, Plan, TrainState, Option<Quality>), TrainError> {
-        let place = distributed.device().place().clone();
+        let place = distributed.device().compute().clone();
         let room = config.data.device_cache_mib.saturating_mul(1 << 20);
         let data = Data::open(config, task.open_data(config), distributed, &place, room)?;
         let (images, batch) = (data.train_len(), config.train.global_batch);

@@ -80,7 +80,7 @@ impl Run<'_> {
                     moves_statistics: shard == own.start,
                     recompute: precision::recompute(config),
                     precision: config.train.precision,
-                    place: place.clone(),
+                    device: place.clone(),
                     frozen: constants.clone(),
                     ..Session::training(context.clone(), key.step(number))
                 };

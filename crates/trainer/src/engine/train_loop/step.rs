@@ -212,7 +212,7 @@ impl Run<'_> {
                 batch_group,
                 recompute: precision::recompute(self.config),
                 precision: self.config.train.precision,
-                place: self.place.clone(),
+                device: self.place.clone(),
                 frozen: state.constants(phase),
                 ..Session::training(self.context.clone(), key.step(self.state.step))
             };

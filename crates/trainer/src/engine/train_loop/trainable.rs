@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Device, Tensor};
 use phalanx_sharding::{CatchUp, Reduced, Rule, ShardRole, UpdateRule};
-use phalanx_tensor::backend::{Arriving, ScaledStep};
+use phalanx_tensor::backend::{Download, ScaledStep};
 use phalanx_tensor::optim::{
     Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm, exact_grad_squares,
     grad_sum_of_squares,
 };
-use phalanx_tensor::{Array, Context, FlatParam, LossFactor, Place, TensorError, Value as Variable};
+use phalanx_tensor::{
+    Array, ComputeDevice, Context, LossFactor, ParamBucket, TensorError, Value as Variable,
+};
 use serde_json::{Map, Value};
 
 use crate::config::{Config, Offload};
@@ -61,11 +63,11 @@ pub(super) enum Coming {
     /// The norm of the gradients.
     Norm(Measure),
     /// What the scale of the loss has come to.
-    Scale(Arriving),
+    Scale(Download),
 }
 
 impl UpdateRule for Updater {
-    fn apply(&mut self, params: &[FlatParam], learning_rate: f64) -> Result<(), TensorError> {
+    fn apply(&mut self, params: &[ParamBucket], learning_rate: f64) -> Result<(), TensorError> {
         let scaled = self.scaled.take();
         self.optimizer.scaled_step(params, learning_rate, scaled.as_ref(), &self.context)?;
         self.ema.as_mut().map_or(Ok(()), |ema| ema.scaled_update(params, scaled.as_ref(), &self.context))
@@ -73,7 +75,7 @@ impl UpdateRule for Updater {
 }
 
 /// Exchanges weights and averages.
-fn swap(updater: &Mutex<Updater>, params: &[FlatParam]) -> Result<(), TensorError> {
+fn swap(updater: &Mutex<Updater>, params: &[ParamBucket]) -> Result<(), TensorError> {
     let mut updater = updater.lock().unwrap_or_else(PoisonError::into_inner);
     updater.ema.as_mut().map_or(Ok(()), |ema| ema.swap(params))
 }
@@ -101,8 +103,8 @@ impl Trainable {
         // what becomes of a step.
         let on_host = config.train.offload != Offload::None || !config.train.strategy.is_bulk_synchronous();
         let first = network.parallel()?.params().first().filter(|_| !on_host);
-        let place = first.map_or_else(Place::host, |param| param.place().clone());
-        let loss_scale = precision::loss_scale(config)?.map(|scale| scale.kept_at(&place)).transpose()?;
+        let device = first.map_or_else(ComputeDevice::host, |param| param.device().clone());
+        let loss_scale = precision::loss_scale(config)?.map(|scale| scale.kept_at(&device)).transpose()?;
         let updater = Updater { optimizer, ema, scaled: None, context };
         let updater = Arc::new(Mutex::new(updater));
         let rule: Rule = updater.clone();
@@ -189,7 +191,7 @@ impl Trainable {
         reduced.update_by(&rule, report.learning_rate)?;
         if let Some(scaled) = decided {
             // After the update, so that nothing lies between that and what comes before where steps are recorded.
-            coming = Some(Coming::Scale(scaled.begin_reading()?));
+            coming = Some(Coming::Scale(scaled.begin_read()?));
         }
         Ok((report, coming))
     }
@@ -218,7 +220,7 @@ impl Trainable {
     ) -> Result<(), TrainError> {
         match coming {
             Coming::Norm(norm) => report.gradient_norm = Some(norm.take()?),
-            Coming::Scale(told) => drop(self.take_note(&told.take()?, report, step, distributed)?),
+            Coming::Scale(told) => drop(self.take_note(&told.wait()?, report, step, distributed)?),
         }
         Ok(())
     }
@@ -232,7 +234,7 @@ impl Trainable {
         distributed: &Distributed,
     ) -> Result<bool, TrainError> {
         let Some(scale) = &mut self.loss_scale else { return Ok(false) };
-        let outcome = scale.take_note(told)?;
+        let outcome = scale.apply_report(told)?;
         (report.loss_scale, report.left_out) = (Some(outcome.scale), outcome.left_out);
         if outcome.in_a_row > LossScale::MOST_LEFT_OUT {
             let (in_a_row, scale) = (LossScale::MOST_LEFT_OUT, scale.scale());
@@ -391,7 +393,7 @@ impl Trainable {
     /// Takes over what [`Trainable::own_state`] gave, after the state that all had in common.
     pub(super) fn load_own_state(&mut self, own: &[(String, Vec<f32>)]) -> Result<(), TrainError> {
         let params = self.network.parallel()?.params();
-        let shapes = params.iter().flat_map(FlatParam::owned_entries);
+        let shapes = params.iter().flat_map(ParamBucket::owned_entries);
         let shapes: std::collections::BTreeMap<_, _> =
             shapes.map(|entry| (entry.name, entry.shape)).collect();
         let mut named = Vec::new();

@@ -46,10 +46,10 @@ impl Measure {
         value: &Value,
         read: impl FnOnce(&Tensor) -> Result<f64, TrainError> + Send + 'static,
     ) -> Result<Self, TrainError> {
-        let arriving = value.array()?.begin_numbers()?;
-        Ok(Self(match arriving.is_here() {
-            true => Number::Known(read(&arriving.take()?)?),
-            false => Number::Coming(Box::new(move || read(&arriving.take()?))),
+        let download = value.array()?.begin_snapshot()?;
+        Ok(Self(match download.is_ready() {
+            true => Number::Known(read(&download.wait()?)?),
+            false => Number::Coming(Box::new(move || read(&download.wait()?))),
         }))
     }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use phalanx_data::Attribute;
 use phalanx_tensor::io::load_weights;
-use phalanx_tensor::{BuildOptions, Key, Listener, ParamStore, Place, Scope, StoreBuilder, TensorError};
+use phalanx_tensor::{
+    BuildOptions, ComputeDevice, Key, Listener, ParamStore, Scope, StoreBuilder, TensorError,
+};
 
 use super::of_run::load_of_run;
 use super::phase::{AnyTraining, Phase, Training};
@@ -36,7 +38,7 @@ pub struct Setup<'a> {
     key: Key,
     weights: Weights,
     /// Where parameters are made.
-    place: Place,
+    device: ComputeDevice,
     networks: Vec<Network>,
 }
 
@@ -65,7 +67,7 @@ impl Built {
         reader.check_model(self.networks.iter().map(Network::store))?;
         for store in self.networks.iter().map(Network::store) {
             reader.read_model(store)?;
-            for param in store.flat_params() {
+            for param in store.buckets() {
                 reader.read_values(EMA, param)?;
             }
         }
@@ -78,10 +80,10 @@ impl<'a> Setup<'a> {
         config: &'a Config,
         classes: Option<usize>,
         weights: Weights,
-        place: &Place,
+        device: &ComputeDevice,
     ) -> Self {
         let key = Key::new(config.train.seed).stream("weights");
-        Self { config, classes, key, weights, place: place.clone(), networks: Vec::new() }
+        Self { config, classes, key, weights, device: device.clone(), networks: Vec::new() }
     }
 
     /// The run's configuration.
@@ -247,9 +249,10 @@ impl<'a> Setup<'a> {
             Weights::Absent => false,
         };
         // What is only counted, and never filled, needs no GPU.
-        let place = if self.weights == Weights::Absent { Place::host() } else { self.place.clone() };
+        let device =
+            if self.weights == Weights::Absent { ComputeDevice::host() } else { self.device.clone() };
         let builder = StoreBuilder::new(BuildOptions {
-            place,
+            device,
             offload: config.train.offload == Offload::Parameters,
             key: self.key,
             decay_matrices_only: config.optim.decay_matrices_only,
@@ -406,7 +409,7 @@ mod tests {
     /// What is said about a training that `describe` registers and describes.
     fn said(describe: impl FnOnce(&mut Setup<'_>) -> Result<Training<()>, TrainError>) -> String {
         let config = Config::default();
-        let mut setup = Setup::new(&config, Some(0), Weights::Here, &Place::host());
+        let mut setup = Setup::new(&config, Some(0), Weights::Here, &ComputeDevice::host());
         let built = describe(&mut setup).and_then(|training| setup.finish(training));
         built.map_or_else(|error| error.to_string(), |_| "sound".to_owned())
     }
@@ -479,19 +482,19 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("weights.safetensors");
         let config = Config::default();
-        let mut other = Setup::new(&config, Some(0), Weights::Here, &Place::host());
+        let mut other = Setup::new(&config, Some(0), Weights::Here, &ComputeDevice::host());
         other.model(line).expect("registers");
         let named = other.networks[0].store().state_dict().expect("here");
         phalanx_tensor::io::save_safetensors(&path, &named, &[]).expect("writes");
-        let mut setup = Setup::new(&config, Some(0), Weights::ByRanks, &Place::host());
+        let mut setup = Setup::new(&config, Some(0), Weights::ByRanks, &ComputeDevice::host());
         setup.frozen_network("still", Some(&path), line).expect("reads");
         setup.network("b", line).expect("registers");
         let still = setup.networks[0].store().param("still.weight").expect("named").tensor().expect("here");
         let saved = other.networks[0].store().param("weight").expect("named").tensor().expect("here");
         assert_eq!(still.to_vec2::<f32>().expect("f32"), saved.to_vec2::<f32>().expect("f32"));
-        assert!(setup.networks[1].store().flat_params()[0].values().is_none(), "ranks draw what they hold");
+        assert!(setup.networks[1].store().buckets()[0].values().is_none(), "ranks draw what they hold");
         let wide = |scope: &Scope| nn::Linear::new(scope, 3, 1);
-        let error = Setup::new(&config, Some(0), Weights::Here, &Place::host())
+        let error = Setup::new(&config, Some(0), Weights::Here, &ComputeDevice::host())
             .frozen_network("still", Some(&path), wide)
             .expect_err("another shape")
             .to_string();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use phalanx_data::{BatchSource, Split};
-use phalanx_tensor::Place;
+use phalanx_tensor::ComputeDevice;
 
 use super::phase::Training;
 use super::setup::{Built, Setup, Weights};
@@ -176,11 +176,11 @@ impl Task {
         config: &Config,
         classes: Option<usize>,
         weights: Weights,
-        place: &Place,
+        device: &ComputeDevice,
     ) -> Result<Built, TrainError> {
         // Configured images without classes have no number of them, so that whoever asks for it hears why.
         let classes = if self.data.is_some() { Some(0) } else { classes.filter(|number| *number > 0) };
-        (self.build)(Setup::new(config, classes, weights, place))
+        (self.build)(Setup::new(config, classes, weights, device))
     }
 
     /// Data of its own, if it has some.

@@ -133,7 +133,7 @@ impl<'a> Step<'a> {
     pub fn diversity(&self, made: &Value, real: &Value) -> Result<Measure, TrainError> {
         let tape = self.tape;
         let samples = made.dims().first().copied().unwrap_or(0);
-        let number = Value::constant(tape.session().place.full(samples as f64, 1, DType::F32)?);
+        let number = Value::constant(tape.session().device.full(samples as f64, 1, DType::F32)?);
         let ([made, made_squares], [real, real_squares]) = (self.sums(made)?, self.sums(real)?);
         let elements = made.dims()[0];
         let sums = ops::cat(tape, &[&number, &made, &made_squares, &real, &real_squares], 0)?;

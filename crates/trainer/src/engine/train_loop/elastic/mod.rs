@@ -92,7 +92,7 @@ impl<'a> Elastic<'a> {
         task: &'a Task,
         distributed: &Distributed,
     ) -> Option<Self> {
-        let on_device = !distributed.device().place().is_host();
+        let on_device = !distributed.device().compute().is_host();
         let is_sharded = config.train.strategy.layout.optimizer == Layout::Sharded;
         let redundant = config.elastic.redundancy > 0;
         let copied = on_device || is_sharded && (redundant || !config.has_lone_shards());

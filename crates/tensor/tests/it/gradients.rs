@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use phalanx_tensor::gradcheck::check_gradients;
-use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions, UnaryOp};
+use phalanx_tensor::ops::{self, BatchNormAffine, Conv2dOptions, FusedActivation, PoolOptions, UnaryOp};
 use phalanx_tensor::{BuildOptions, Key, Result, StoreBuilder, Tape, Value};
 
 /// A fixed pseudo-random f64 tensor.
@@ -12,7 +12,7 @@ fn draw(name: &str, dims: &[usize]) -> Tensor {
     Tensor::from_vec(values, dims, &Device::Cpu).expect("as many values as the shape has")
 }
 
-/// Values that are a permutation of well separated numbers, so that no maximum changes within a step.
+/// Returns a permutation of well separated numbers, so that no maximum changes within a step.
 fn separated(dims: &[usize]) -> Tensor {
     let n: usize = dims.iter().product();
     let values: Vec<f64> = (0..n).map(|i| ((i * 7919 + 13) % n) as f64 / n as f64 - 0.5).collect();
@@ -50,7 +50,7 @@ fn arithmetic_and_reductions() {
 
 #[test]
 fn a_value_used_in_many_places_gets_every_gradient_once() {
-    // Shared, exclusive and in-place accumulation meet here in every order.
+    // Shared, exclusive and in-place accumulation occur here in every order.
     check("diamond", &[draw("x", &[4, 3])], |t, v| {
         let x = &v[0];
         let square = ops::mul(t, x, x)?;
@@ -159,7 +159,7 @@ fn convolutions() {
 
 #[test]
 fn pooling_and_upsampling() {
-    // 31 -> 15 -> 7 and the stem of an ImageNet ResNet: windows that overlap, overhang, or leave a rest.
+    // 31 -> 15 -> 7 and the stem of an ImageNet ResNet: windows that overlap, overhang, or leave a remainder.
     for (dims, options) in [
         ([1, 2, 7, 5], PoolOptions::new(2, 2, 0)),
         ([2, 1, 7, 6], PoolOptions::new(3, 2, 1)),
@@ -209,10 +209,13 @@ fn batch_norm() {
         let inputs = [draw("x", &dims), draw("gamma", &[3]), draw("beta", &[3]), draw("added", &dims)];
         for activation in [FusedActivation::None, FusedActivation::Relu, FusedActivation::Relu6] {
             check(&format!("batch_norm2d {activation:?}"), &inputs[..3], |t, v| {
-                ops::batch_norm2d(t, &v[0], &v[1], &v[2], &stats, activation, None)
+                let affine = BatchNormAffine { gamma: &v[1], beta: &v[2], residual: None, activation };
+                ops::batch_norm2d(t, &v[0], affine, &stats)
             });
             check(&format!("batch_norm2d and addition {activation:?}"), &inputs, |t, v| {
-                ops::batch_norm2d(t, &v[0], &v[1], &v[2], &stats, activation, Some(&v[3]))
+                let residual = Some(&v[3]);
+                let affine = BatchNormAffine { gamma: &v[1], beta: &v[2], residual, activation };
+                ops::batch_norm2d(t, &v[0], affine, &stats)
             });
         }
     }

@@ -1,22 +1,22 @@
-//! Gradients of flat parameters: added up on this rank, on their way, and summed over the ranks.
+//! Gradients of buckets: accumulated on this rank, in reduction, and summed over the ranks.
 
 use std::collections::BTreeSet;
 
 use candle_core::DType;
 
-use super::{FlatParam, FlatStorage};
+use super::{FlatStorage, ParamBucket};
 use crate::Result;
-use crate::backend::{Arriving, Destination, MemoryKind, counted_as};
+use crate::backend::{Destination, Download, MemoryKind, counted_as};
 
-/// What the gradients of a [`FlatParam`] are.
+/// The state of the gradients of a [`ParamBucket`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GradState {
-    /// There are none.
+    /// No gradients.
     #[default]
     Empty,
-    /// Those of this rank, which backward adds to.
+    /// This rank's gradients, which backward adds to.
     Accumulating,
-    /// On their way to the sum over the ranks; nobody else may read or write them.
+    /// In reduction over the ranks; no other reader or writer is allowed.
     Reducing,
     /// The sum over the ranks, at least for the owned elements.
     Reduced,
@@ -27,49 +27,49 @@ pub enum GradState {
 pub(super) struct Gradients {
     pub(super) state: GradState,
     pub(super) full: Option<FlatStorage>,
-    /// Room for the owned elements of the sum, if they have memory of their own. It is kept from step to step.
+    /// Memory for the owned elements of the sum, if separate. It is reused in every step.
     shard: Option<FlatStorage>,
-    /// The owned elements of the sum on their way home, and there, where that is not where they were summed.
-    leaving: Option<Arriving>,
-    home: Option<FlatStorage>,
-    /// The entries that a gradient has come to. That of any other counts as zero, although older numbers are still in its
-    /// memory: the first gradient overwrites them, which saves filling and adding.
+    /// The owned elements of the sum during and after their offload to the storage device.
+    offloading: Option<Download>,
+    offloaded: Option<FlatStorage>,
+    /// The entries with a gradient. The others count as zero, although their memory has old values: the first
+    /// gradient overwrites them, which saves filling and adding.
     pub(super) written: BTreeSet<usize>,
 }
 
 impl Gradients {
     pub(super) fn bytes(&self) -> usize {
-        self.full.iter().chain(&self.shard).chain(&self.home).map(FlatStorage::bytes).sum()
+        self.full.iter().chain(&self.shard).chain(&self.offloaded).map(FlatStorage::bytes).sum()
     }
 
-    /// Forgets what has come home, or is on its way there.
-    fn forget_home(&mut self) {
-        (self.leaving, self.home) = (None, None);
+    /// Drops an offloaded sum, also one in transfer.
+    fn drop_offloaded(&mut self) {
+        (self.offloading, self.offloaded) = (None, None);
     }
 
-    /// Waits for what is on its way home.
-    fn land(&mut self) -> Result<()> {
-        if let Some(leaving) = self.leaving.take() {
-            self.home = Some(FlatStorage::new(leaving.take()?)?);
+    /// Waits for the offload.
+    fn finish_offload(&mut self) -> Result<()> {
+        if let Some(offloading) = self.offloading.take() {
+            self.offloaded = Some(FlatStorage::new(offloading.wait()?)?);
         }
         Ok(())
     }
 }
 
-impl FlatParam {
-    /// What the gradients are.
+impl ParamBucket {
+    /// The state of the gradients.
     pub fn grad_state(&self) -> GradState {
         self.memory().gradients.state
     }
 
-    /// Whether there are gradients.
+    /// True if there are gradients.
     pub fn has_grads(&self) -> bool {
         self.grad_state() != GradState::Empty
     }
 
-    /// Makes gradients zero for the next step: memory that there is for all of them is kept, and nothing is written yet,
-    /// because what comes first overwrites. Any state → Accumulating, or Empty without such memory. Gradients that are on
-    /// their way are left to whoever moves them.
+    /// Sets gradients to zero for the next step: any state → Accumulating, or Empty without memory for all of them.
+    /// The memory is kept and not written yet, because the first gradient overwrites. Gradients in reduction are left
+    /// to the reduction.
     pub fn zero_grads(&self) {
         let mut memory = self.memory_mut();
         let gradients = &mut memory.gradients;
@@ -77,18 +77,19 @@ impl FlatParam {
             *gradients = Gradients::default();
         }
         gradients.written.clear();
-        gradients.forget_home();
+        gradients.drop_offloaded();
         gradients.state = if gradients.full.is_some() { GradState::Accumulating } else { GradState::Empty };
     }
 
-    /// Forgets the gradients of a step that is given up, and keeps their memory, unless somebody still moves them: any state → Empty.
+    /// Drops the gradients of an abandoned step and keeps their memory, unless a reduction still uses it: any state →
+    /// Empty.
     pub fn forget_grads(&self) {
         let gradients = &mut self.memory_mut().gradients;
         if gradients.state == GradState::Reducing {
             *gradients = Gradients::default();
         }
         gradients.written.clear();
-        gradients.forget_home();
+        gradients.drop_offloaded();
         gradients.state = GradState::Empty;
     }
 
@@ -97,11 +98,11 @@ impl FlatParam {
         self.memory_mut().gradients = Gradients::default();
     }
 
-    /// Makes room now for what is kept from step to step, that of the sum's owned elements or of all gradients: then it does not
-    /// lie between memory that comes and goes.
+    /// Allocates the memory that is reused in every step now: for the sum's owned elements, or for all gradients.
+    /// This avoids fragmentation by short-lived memory.
     ///
     /// # Errors
-    /// If the memory cannot be had.
+    /// If memory cannot be allocated.
     pub fn reserve_grads(&self, scattered: bool) -> Result<()> {
         let mut memory = self.memory_mut();
         let owned = memory.owned.len();
@@ -114,7 +115,7 @@ impl FlatParam {
     /// Overwrites all gradients: Empty or Accumulating → Accumulating.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state; and if the number of elements differs.
+    /// [`crate::TensorError::BucketState`] from another state; and if the number of elements differs.
     pub fn set_grads(&self, values: &FlatStorage) -> Result<()> {
         self.check(values, self.len())?;
         let gradients = &mut self.memory_mut().gradients;
@@ -125,10 +126,10 @@ impl FlatParam {
         Ok(())
     }
 
-    /// Takes over the sum of gradients that others have computed, for the owned elements: any state but Reducing → Reduced.
+    /// Sets the sum of gradients for the owned elements, computed elsewhere: any state but Reducing → Reduced.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] while they are reduced; and if the number of elements differs.
+    /// [`crate::TensorError::BucketState`] during a reduction; and if the number of elements differs.
     pub fn set_owned_grads(&self, sum: FlatStorage) -> Result<()> {
         let memory = &mut *self.memory_mut();
         self.check(&sum, memory.owned.len())?;
@@ -139,10 +140,10 @@ impl FlatParam {
         Ok(())
     }
 
-    /// Where the gradient of a parameter is to be written, or added: Empty or Accumulating → Accumulating.
+    /// Returns the destination of a parameter's gradient: Empty or Accumulating → Accumulating.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state; and if the memory cannot be had.
+    /// [`crate::TensorError::BucketState`] from another state; and if memory cannot be allocated.
     pub fn grad_destination(&self, entry: usize) -> Result<Destination> {
         let gradients = &mut self.memory_mut().gradients;
         self.require_unreduced(gradients)?;
@@ -152,33 +153,33 @@ impl FlatParam {
         Ok(Destination { array, add: !gradients.written.insert(entry) })
     }
 
-    /// All gradients, zero where none came; `None` if there is no memory for all of them.
+    /// Returns all gradients, zero for entries without one; `None` if there is no memory for all of them.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] while they are reduced.
+    /// [`crate::TensorError::BucketState`] during a reduction.
     pub fn grads(&self) -> Result<Option<FlatStorage>> {
         let memory = &mut *self.memory_mut();
         let (all, gradients) = (memory.owned == (0..self.len()), &mut memory.gradients);
-        gradients.land()?;
+        gradients.finish_offload()?;
         match gradients.state {
             GradState::Reducing => Err(self.wrong(GradState::Reducing, "show gradients", "another state")),
             GradState::Accumulating => self.settled(gradients).map(Some),
             GradState::Empty => Ok(None),
-            GradState::Reduced => Ok(gradients.full.clone().or(gradients.home.clone().filter(|_| all))),
+            GradState::Reduced => Ok(gradients.full.clone().or(gradients.offloaded.clone().filter(|_| all))),
         }
     }
 
-    /// The gradients of the owned elements, as an optimizer takes them: the sum over the ranks, or, if this rank owns
-    /// everything, what there is. `None` if there are none, or the rank owns nothing.
+    /// Returns the gradients of the owned elements for an optimizer: the sum over the ranks, or the accumulated ones
+    /// if this rank owns everything. `None` if there are none, or the rank owns nothing.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] while they are reduced, and before it if the rank owns some elements only.
+    /// [`crate::TensorError::BucketState`] during a reduction, and before it if the rank owns only some elements.
     pub fn owned_grads(&self) -> Result<Option<FlatStorage>> {
         let mut memory = self.memory_mut();
         let owned = memory.owned.clone();
         let gradients = &mut memory.gradients;
-        gradients.land()?;
-        match (gradients.state, gradients.home.as_ref().or(gradients.shard.as_ref())) {
+        gradients.finish_offload()?;
+        match (gradients.state, gradients.offloaded.as_ref().or(gradients.shard.as_ref())) {
             (GradState::Reduced, Some(sum)) => return Ok(Some(sum.clone())),
             (GradState::Accumulating, _) if owned != (0..self.len()) => {
                 return Err(self.wrong(gradients.state, "show a rank's gradients", "Reduced"));
@@ -188,19 +189,19 @@ impl FlatParam {
         self.grads()?.map(|full| full.narrow(owned)).transpose()
     }
 
-    /// Room for `len` gradients of another type, where these are computed: for whoever rounds them for their way to other ranks.
+    /// Allocates `len` gradients of another type on this device, for a reduction that rounds them.
     ///
     /// # Errors
-    /// If the memory cannot be had.
-    pub fn room_on_the_way(&self, len: usize, dtype: DType) -> Result<FlatStorage> {
-        counted_as(MemoryKind::Gradients, || FlatStorage::unwritten(len, dtype, self.place()))
+    /// If memory cannot be allocated.
+    pub fn wire_buffer(&self, len: usize, dtype: DType) -> Result<FlatStorage> {
+        counted_as(MemoryKind::Gradients, || FlatStorage::unwritten(len, dtype, self.device()))
     }
 
-    /// Gives all gradients, zero where none came, to whoever sums them over the ranks: Empty or Accumulating → Reducing. If the
-    /// sum is to be scattered there is room for the owned elements of it.
+    /// Hands all gradients, zero for entries without one, to a reduction: Empty or Accumulating → Reducing. With
+    /// `scatter` there is also memory for the owned elements of the sum.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state; and if the memory cannot be had.
+    /// [`crate::TensorError::BucketState`] from another state; and if memory cannot be allocated.
     pub fn begin_reduce(&self, scatter: bool) -> Result<(FlatStorage, Option<FlatStorage>)> {
         let mut memory = self.memory_mut();
         let (owned, gradients) = (memory.owned.len(), &mut memory.gradients);
@@ -211,11 +212,11 @@ impl FlatParam {
         Ok((full, shard))
     }
 
-    /// Frees the memory of all gradients while the sum of the owned ones, which has room of its own, is still on its way: they
-    /// have been encoded, or summed inside a group of ranks.
+    /// Frees the memory of all gradients while the owned elements of the sum, in separate memory, are still in
+    /// reduction: the others have been encoded, or summed inside a group of ranks.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] unless they are being reduced.
+    /// [`crate::TensorError::BucketState`] unless they are in reduction.
     pub fn free_unreduced_grads(&self) -> Result<()> {
         let gradients = &mut self.memory_mut().gradients;
         self.require_reducing(gradients, "free unreduced gradients")?;
@@ -223,10 +224,10 @@ impl FlatParam {
         Ok(())
     }
 
-    /// The sum is there: Reducing → Reduced. The memory of all gradients is kept, or freed.
+    /// Ends a reduction: Reducing → Reduced. Keeps or frees the memory of all gradients.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state.
+    /// [`crate::TensorError::BucketState`] from another state.
     pub fn end_reduce(&self, keep: bool) -> Result<()> {
         let gradients = &mut self.memory_mut().gradients;
         self.require_reducing(gradients, "end a reduction")?;
@@ -235,36 +236,37 @@ impl FlatParam {
         Ok(())
     }
 
-    /// Begins to bring the sum of the owned elements home and frees the memory that it was computed in: Reduced → Reduced. Whoever
-    /// asks for it later waits until it is there, and so does [`FlatParam::land_grads`]. Nothing happens where they are at home.
+    /// Begins to move the owned elements of the sum to the storage device and frees their memory: Reduced → Reduced.
+    /// Later readers, and [`ParamBucket::finish_grad_offload`], wait for the transfer. Does nothing if they are there
+    /// already.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state; and the back end's.
-    pub fn bring_grads_home(&self) -> Result<()> {
+    /// [`crate::TensorError::BucketState`] from another state; and the back end's.
+    pub fn begin_grad_offload(&self) -> Result<()> {
         if !self.is_offloaded() {
             return Ok(());
         }
         let memory = &mut *self.memory_mut();
         let (owned, gradients) = (memory.owned.clone(), &mut memory.gradients);
         if gradients.state != GradState::Reduced {
-            return Err(self.wrong(gradients.state, "bring gradients home", "Reduced"));
+            return Err(self.wrong(gradients.state, "offload gradients", "Reduced"));
         }
         let sum = match (gradients.shard.take(), gradients.full.take()) {
             (Some(shard), _) => Some(shard),
             (None, Some(full)) => Some(full.narrow(owned)?),
             (None, None) => None,
         };
-        gradients.leaving =
-            sum.filter(|sum| !sum.is_empty()).map(|sum| sum.begin_moving_out()).transpose()?;
+        gradients.offloading =
+            sum.filter(|sum| !sum.is_empty()).map(|sum| sum.begin_download()).transpose()?;
         Ok(())
     }
 
-    /// Waits until the sum has come home, if it is on its way there.
+    /// Waits for the offload of the sum, if one is under way.
     ///
     /// # Errors
     /// The back end's.
-    pub fn land_grads(&self) -> Result<()> {
-        self.memory_mut().gradients.land()
+    pub fn finish_grad_offload(&self) -> Result<()> {
+        self.memory_mut().gradients.finish_offload()
     }
 
     pub(super) fn require_unreduced(&self, gradients: &Gradients) -> Result<()> {
@@ -281,18 +283,19 @@ impl FlatParam {
         }
     }
 
-    /// Memory for `len` elements, made if there is none yet. It is not filled with zeros: what comes first overwrites.
+    /// Returns memory for `len` elements, allocated if there is none yet. It is not filled with zeros: the first
+    /// gradient overwrites.
     fn made<'m>(&self, memory: &'m mut Option<FlatStorage>, len: usize) -> Result<&'m FlatStorage> {
         let made = match memory.take() {
             Some(made) => made,
-            None => {
-                counted_as(MemoryKind::Gradients, || FlatStorage::unwritten(len, self.dtype(), self.place()))?
-            }
+            None => counted_as(MemoryKind::Gradients, || {
+                FlatStorage::unwritten(len, self.dtype(), self.device())
+            })?,
         };
         Ok(memory.insert(made))
     }
 
-    /// All gradients, with the zeros written that are still owed.
+    /// Returns all gradients, with the pending zeros written.
     pub(super) fn settled(&self, gradients: &mut Gradients) -> Result<FlatStorage> {
         let full = self.made(&mut gradients.full, self.len())?;
         for (at, entry) in self.entries().iter().enumerate() {

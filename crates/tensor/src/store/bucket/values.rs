@@ -1,21 +1,21 @@
-//! Where the values of flat parameters are: all of them, a shard, or on their way.
+//! Values of buckets: complete, sharded, or in transfer.
 
-use super::{FlatEntry, FlatParam, FlatStorage};
+use super::{BucketEntry, FlatStorage, ParamBucket};
 use crate::Result;
-use crate::backend::{MemoryKind, Sent, counted_as};
+use crate::backend::{MemoryKind, Upload, counted_as};
 
-/// Where the values of a [`FlatParam`] are.
+/// The state of the values of a [`ParamBucket`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParamState {
-    /// There are none yet.
+    /// No values yet.
     Absent,
-    /// All elements are in memory, and stay.
+    /// All elements are in memory, permanently.
     Full,
-    /// This rank's shard is in memory and nothing else.
+    /// Only this rank's shard is in memory.
     Sharded,
-    /// All elements are on their way into memory beside the shard; nobody may read them.
+    /// All elements are being gathered, next to the shard; no reader is allowed.
     Gathering,
-    /// All elements are in memory for a while, beside the shard.
+    /// All elements are in memory temporarily, next to the shard.
     Gathered,
 }
 
@@ -72,8 +72,8 @@ impl Values {
     }
 }
 
-impl FlatParam {
-    /// Where the values are.
+impl ParamBucket {
+    /// The state of the values.
     pub fn state(&self) -> ParamState {
         self.memory().values.state()
     }
@@ -83,10 +83,11 @@ impl FlatParam {
         self.memory().values.full().cloned()
     }
 
-    /// The values of the owned elements, in the memory where they are kept between steps; `None` if there are none yet.
+    /// Returns the values of the owned elements, in the memory that keeps them between steps; `None` if there are
+    /// none yet.
     ///
     /// # Errors
-    /// If the owned elements cannot be seen as a range of all.
+    /// If the range of owned elements is not valid.
     pub fn owned_values(&self) -> Result<Option<FlatStorage>> {
         let memory = self.memory();
         match (memory.values.shard(), memory.values.full()) {
@@ -96,9 +97,9 @@ impl FlatParam {
         }
     }
 
-    /// The values that this rank keeps between steps, and what they are of: its shard, or everything. `None` if there are
-    /// none yet.
-    pub fn kept(&self) -> Option<(FlatStorage, Vec<FlatEntry>)> {
+    /// The values that this rank keeps between steps, with their entries: its shard, or everything. `None` if there
+    /// are none yet.
+    pub fn kept(&self) -> Option<(FlatStorage, Vec<BucketEntry>)> {
         let memory = self.memory();
         if let Some(full) = memory.values.shard().is_none().then(|| memory.values.full()) {
             return Some((full?.clone(), self.entries().to_vec()));
@@ -108,17 +109,17 @@ impl FlatParam {
         Some((shard, self.owned_entries()))
     }
 
-    /// All values, wherever they lie, if this rank has them between uses or they are in memory.
+    /// All values, on any device, if this rank keeps them between uses or they are in memory.
     pub fn whole_values(&self) -> Option<FlatStorage> {
         let memory = self.memory();
         let shard = || memory.values.shard().filter(|shard| shard.len() == self.len());
         memory.values.full().or_else(shard).cloned()
     }
 
-    /// Takes all values over: Absent → Full.
+    /// Sets all values: Absent → Full.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state; and if the number or type of the elements differs.
+    /// [`crate::TensorError::BucketState`] from another state; and if the number or type of the elements differs.
     pub fn fill(&self, values: FlatStorage) -> Result<()> {
         self.check(&values, self.len())?;
         let mut memory = self.memory_mut();
@@ -127,10 +128,10 @@ impl FlatParam {
         Ok(())
     }
 
-    /// Takes the values of the owned elements over: Absent → Sharded.
+    /// Sets the values of the owned elements: Absent → Sharded.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state; and if the number or type of the elements differs.
+    /// [`crate::TensorError::BucketState`] from another state; and if the number or type of the elements differs.
     pub fn fill_shard(&self, shard: FlatStorage) -> Result<()> {
         let mut memory = self.memory_mut();
         self.check(&shard, memory.owned.len())?;
@@ -146,11 +147,11 @@ impl FlatParam {
         }
     }
 
-    /// Keeps the owned elements' values and frees the others: Full → Sharded; and Gathered → Sharded, with what was changed in
-    /// the gathered values taken over.
+    /// Keeps the owned elements' values and frees the others: Full → Sharded, or Gathered → Sharded with changes of
+    /// the gathered values copied to the shard.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state; and if the memory cannot be had.
+    /// [`crate::TensorError::BucketState`] from another state; and if memory cannot be allocated.
     pub fn shard(&self) -> Result<()> {
         let mut memory = self.memory_mut();
         let owned = memory.owned.clone();
@@ -167,39 +168,39 @@ impl FlatParam {
         Ok(())
     }
 
-    /// Makes room for all values: Sharded → Gathering. Whoever gathers gets that room, to be filled from all ranks' shards,
-    /// and this rank's shard, which lies at [`FlatParam::home`].
+    /// Allocates memory for all values: Sharded → Gathering. Returns that memory, for the gather to fill, and this
+    /// rank's shard, which is on [`ParamBucket::storage_device`].
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state; and if the memory cannot be had.
+    /// [`crate::TensorError::BucketState`] from another state; and if memory cannot be allocated.
     pub fn begin_gather(&self) -> Result<(FlatStorage, FlatStorage)> {
         let mut memory = self.memory_mut();
         let shard = match &memory.values {
             Values::Sharded(shard) => shard.clone(),
             other => return Err(self.wrong(other.state(), "be gathered", "Sharded")),
         };
-        let make = || FlatStorage::unwritten(self.len(), self.dtype(), self.place());
+        let make = || FlatStorage::unwritten(self.len(), self.dtype(), self.device());
         let full = counted_as(MemoryKind::Parameters, make)?;
         memory.values = Values::Gathering { shard: shard.clone(), full: full.clone() };
         Ok((full, shard))
     }
 
-    /// Begins to bring a shard from the host to memory of its own where it is computed with, beside what is computed: for whoever
-    /// gathers. Who computes with it waits for [`Sent::arrive`].
+    /// Begins to upload a shard from the host to new memory on the bucket's device, for a gather. Users must first
+    /// call [`Upload::wait`].
     ///
     /// # Errors
-    /// If the memory cannot be had; and the back end's.
-    pub fn begin_upload(&self, shard: &FlatStorage) -> Result<(FlatStorage, Sent)> {
-        let make = || FlatStorage::unwritten(shard.len(), self.dtype(), self.place());
+    /// If memory cannot be allocated; and the back end's.
+    pub fn begin_upload(&self, shard: &FlatStorage) -> Result<(FlatStorage, Upload)> {
+        let make = || FlatStorage::unwritten(shard.len(), self.dtype(), self.device());
         let to = counted_as(MemoryKind::Parameters, make)?;
-        let sent = to.begin_fetch(shard)?;
+        let sent = to.begin_upload_from(shard)?;
         Ok((to, sent))
     }
 
-    /// All values have arrived: Gathering → Gathered.
+    /// Ends a gather: Gathering → Gathered.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state.
+    /// [`crate::TensorError::BucketState`] from another state.
     pub fn end_gather(&self) -> Result<()> {
         let mut memory = self.memory_mut();
         match std::mem::take(&mut memory.values) {
@@ -213,10 +214,10 @@ impl FlatParam {
         Ok(())
     }
 
-    /// Frees what was gathered: Gathered → Sharded. The shard is as it was, or as the optimizer has left it.
+    /// Frees the gathered values: Gathered → Sharded. The shard keeps its values.
     ///
     /// # Errors
-    /// [`crate::TensorError::FlatState`] from another state.
+    /// [`crate::TensorError::BucketState`] from another state.
     pub fn reshard(&self) -> Result<()> {
         let mut memory = self.memory_mut();
         match std::mem::take(&mut memory.values) {

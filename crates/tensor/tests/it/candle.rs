@@ -1,5 +1,4 @@
-//! Modules of candle-nn on the tape: those that candle can differentiate, and those that it cannot.
-#![cfg(feature = "candle-nn")]
+//! candle-nn modules on the tape: with and without a backward in candle.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ fn input() -> Tensor {
 
 #[test]
 fn a_segment_that_candle_cannot_differentiate_is_an_error() {
-    // candle_nn's fused layer norm has no backward: in candle the gradient silently disappears.
+    // candle_nn's fused layer norm has no backward: candle cuts its gradient silently.
     let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(1)));
     let x = tape.leaf(input());
     let norm = candle_nn::LayerNorm::new(
@@ -75,7 +74,7 @@ fn variables_begin_as_candle_says_and_the_same_in_every_run() {
             vb.get_with_hints((64, 100), "normal", DEFAULT_KAIMING_NORMAL)?;
             vb.get_with_hints(3, "zero", ZERO)?;
             candle_nn::layer_norm(5, 1e-5, vb.pp("norm"))?;
-            // Asked for a second time, as by a layer that shares it.
+            // Two layers may share a variable.
             vb.get_with_hints((64, 100), "uniform", DEFAULT_KAIMING_UNIFORM)?;
             vb.get_with_hints((64, 100), "uniform", DEFAULT_KAIMING_UNIFORM)
         })

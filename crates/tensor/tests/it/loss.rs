@@ -1,4 +1,4 @@
-//! Losses: gradients, extremes, and how they are divided.
+//! Losses: gradients, extreme inputs, and divisors.
 
 use std::sync::Arc;
 
@@ -107,17 +107,17 @@ fn samples_count_by_their_weights() {
         let logits = Value::constant(logits.narrow(0, row, 1).expect("in range"));
         scalar(&loss::cross_entropy(&tape, &logits, &[labels[row]], 0.0, Over::Batch).expect("sound"))
     };
-    // Of four samples two count half and one not at all; other ranks have a weight of 3 more.
+    // Two of four samples count half and one not at all; other ranks have a weight of 3 more.
     let weights = [0.5, 0.5, 0.0, 2.0];
     let expected = (0.5 * row(0) + 0.5 * row(1) + 2.0 * row(3)) / 6.0;
     let found = scalar(&weighted(&tape, &value, &weights, 6.0).expect("sound"));
     assert!((found - expected).abs() < 1e-12, "{found} {expected}");
     check(&[logits], |t, v| weighted(t, &v[0], &weights, 6.0));
-    // Samples that all count 1 are those of a plain loss, to the bit.
+    // Equal weights give a plain loss, to the bit.
     let plain = loss::cross_entropy(&tape, &value, &labels, 0.0, Over::Count(7)).expect("sound");
     let even = scalar(&weighted(&tape, &value, &[1.0; 4], 7.0).expect("sound"));
     assert_eq!(even.to_bits(), scalar(&plain).to_bits());
-    // A batch in which nothing counts has a loss of 0, also where no other rank has anything that counts.
+    // A batch without weight has a loss of 0, also if all ranks together have no weight.
     for sum in [0.0, 3.0] {
         assert_eq!(scalar(&weighted(&tape, &value, &[0.0; 4], sum).expect("sound")), 0.0);
     }

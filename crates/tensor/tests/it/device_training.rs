@@ -1,14 +1,11 @@
-//! Training steps on a device: the numbers are the CPU's to the bit, and what crosses is the batch, in, and the loss, out.
-
-mod checking;
-mod nets;
+//! Training steps on a device: results equal the CPU's to the bit, and only the batch and the loss are transferred.
 
 use std::sync::Arc;
 
+use crate::checking::{Checking, Transfer};
+use crate::nets::{Images, Mlp, Net, STEPS, Tokens, train};
 use candle_core::{DType, Tensor};
-use checking::{Checking, Transfer};
-use nets::{Images, Mlp, Net, STEPS, Tokens, train};
-use phalanx_tensor::{Context, Place, Precision};
+use phalanx_tensor::{ComputeDevice, Context, Precision};
 
 fn bits(tensors: &[Tensor]) -> Vec<Vec<u64>> {
     let bits = |tensor: &Tensor| {
@@ -20,13 +17,13 @@ fn bits(tensors: &[Tensor]) -> Vec<Vec<u64>> {
 
 fn agrees<N: Net>() {
     for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
-        let on_cpu = train::<N>(&Place::host(), precision, || ()).expect("trains on the CPU");
+        let on_cpu = train::<N>(&ComputeDevice::host(), precision, || ()).expect("trains on the CPU");
         let loss = |step: usize| on_cpu[step].to_scalar::<f32>().expect("a loss");
         let (first, last) = (loss(0), loss(STEPS as usize - 1));
         assert!(first.is_finite() && last.is_finite() && first != last, "{first} {last}");
 
         let checking = Checking::new(Context::new(2));
-        let device = Place::device(Arc::new(checking.clone()));
+        let device = ComputeDevice::of(Arc::new(checking.clone()));
         let mut crossed = Vec::new();
         let on_device = train::<N>(&device, precision, || crossed.push(checking.take_transfers()));
         assert_eq!(bits(&on_device.expect("trains on the device")), bits(&on_cpu), "{precision}");

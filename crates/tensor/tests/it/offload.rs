@@ -1,15 +1,15 @@
-//! State of optimizers in files: the numbers of state in memory to the bit, and errors that name what is wrong.
+//! Optimizer state in files: equal to state in memory to the bit, and errors that name their cause.
 
 use std::path::Path;
 
 use candle_core::{DType, Tensor};
-use phalanx_tensor::optim::{Adam, Disk, Ema, FlatState, Optimizer, Sgd, StateAt};
+use phalanx_tensor::optim::{Adam, Disk, Ema, Optimizer, OptimizerState, Sgd, StateLocation};
 use phalanx_tensor::{
-    BuildOptions, Context, FlatParam, Init, Key, ParamStore, Place, Session, StoreBuilder, Tape, TensorError,
-    ops,
+    BuildOptions, ComputeDevice, Context, Init, Key, ParamBucket, ParamStore, Session, StoreBuilder, Tape,
+    TensorError, ops,
 };
 
-/// Three matrices, each in a flat parameter of its own.
+/// Makes three matrices, each in a bucket of its own.
 fn store() -> ParamStore {
     let options = BuildOptions { bucket_bytes: 1, ..BuildOptions::default() };
     let builder = StoreBuilder::new(options);
@@ -21,7 +21,7 @@ fn store() -> ParamStore {
     builder.build().expect("builds")
 }
 
-/// Gradients that depend on the weights, as those of the sum of their squares do.
+/// Sets gradients that depend on the weights, as those of their sum of squares do.
 fn differentiate(store: &ParamStore, step: u64) {
     let session = Session::training(Context::new(1).into(), Key::new(1).step(step));
     let tape = Tape::recording(session);
@@ -34,7 +34,7 @@ fn differentiate(store: &ParamStore, step: u64) {
             None => squares,
         });
     }
-    store.flat_params().iter().for_each(FlatParam::zero_grads);
+    store.buckets().iter().for_each(ParamBucket::zero_grads);
     tape.backward(&total.expect("some")).expect("differentiates");
 }
 
@@ -47,12 +47,12 @@ fn bits(tensors: &[(String, Tensor)]) -> Vec<(String, Vec<u32>)> {
     tensors.iter().map(bits).collect()
 }
 
-type Make = fn(StateAt) -> Box<dyn Optimizer>;
+type Make = fn(StateLocation) -> Box<dyn Optimizer>;
 
 const OPTIMIZERS: &[(&str, Make)] = &[
-    ("AdamW", |at| Box::new(Adam::decoupled((0.9, 0.99), 1e-8, 0.1).with_state_at(at))),
-    ("SGD with momentum", |at| Box::new(Sgd::new(0.9, true, 0.1).with_state_at(at))),
-    ("SGD", |at| Box::new(Sgd::new(0.0, false, 0.1).with_state_at(at))),
+    ("AdamW", |at| Box::new(Adam::decoupled((0.9, 0.99), 1e-8, 0.1).with_state_location(at))),
+    ("SGD with momentum", |at| Box::new(Sgd::new(0.9, true, 0.1).with_state_location(at))),
+    ("SGD", |at| Box::new(Sgd::new(0.0, false, 0.1).with_state_location(at))),
 ];
 
 #[test]
@@ -61,24 +61,25 @@ fn state_in_files_has_the_numbers_of_state_in_memory() {
     let context = Context::new(1);
     for (name, make) in OPTIMIZERS {
         let files = folder.path().join("state");
-        let at_files = || StateAt::Disk(Disk::new(&files).expect("a folder"));
-        // Others have state there.
+        let at_files = || StateLocation::Disk(Disk::new(&files).expect("a folder"));
+        // Other processes have state there.
         let other = Disk::new(&files).expect("a folder");
         let mut ended = Vec::new();
-        for at in [StateAt::Parameters, at_files()] {
-            let on_disk = matches!(at, StateAt::Disk(_));
+        for at in [StateLocation::Parameters, at_files()] {
+            let on_disk = matches!(at, StateLocation::Disk(_));
             let store = store();
-            assert_eq!(store.flat_params().len(), 3, "there is something to read ahead");
-            let params = store.flat_params();
-            let (mut optimizer, mut ema) = (make(at.clone()), Ema::new(0.9).with_state_at(at));
+            assert_eq!(store.buckets().len(), 3, "there is something to read ahead");
+            let params = store.buckets();
+            let (mut optimizer, mut ema) = (make(at.clone()), Ema::new(0.9).with_state_location(at));
             optimizer.reserve(params).expect("has room");
             for step in 0..6 {
                 if step == 3 {
-                    // Goes on from what a checkpoint has.
+                    // Continues from a checkpoint.
                     let (steps, saved) = optimizer.state(params).expect("is read");
                     let (updates, averages) = ema.state(params).expect("is read");
-                    let at = if on_disk { at_files_in(folder.path(), "later") } else { StateAt::Parameters };
-                    (optimizer, ema) = (make(at.clone()), Ema::new(0.9).with_state_at(at));
+                    let at =
+                        if on_disk { at_files_in(folder.path(), "later") } else { StateLocation::Parameters };
+                    (optimizer, ema) = (make(at.clone()), Ema::new(0.9).with_state_location(at));
                     optimizer.load_state(params, steps, &saved).expect("fits");
                     ema.load_state(params, updates, &averages).expect("fits");
                     let left = std::fs::read_dir(&files).expect("is there").count();
@@ -109,12 +110,12 @@ fn state_in_files_has_the_numbers_of_state_in_memory() {
     }
 }
 
-fn at_files_in(folder: &Path, name: &str) -> StateAt {
-    StateAt::Disk(Disk::new(folder.join(name)).expect("a folder"))
+fn at_files_in(folder: &Path, name: &str) -> StateLocation {
+    StateLocation::Disk(Disk::new(folder.join(name)).expect("a folder"))
 }
 
 #[test]
-fn what_is_wrong_with_files_is_told_with_their_names() {
+fn errors_of_files_name_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let taken = folder.path().join("taken");
     std::fs::write(&taken, "a file").expect("writes");
@@ -122,22 +123,22 @@ fn what_is_wrong_with_files_is_told_with_their_names() {
     assert!(error.contains("taken"), "{error}");
 
     let store = store();
-    let param = &store.flat_params()[0];
+    let param = &store.buckets()[0];
     let disk = Disk::new(folder.path().join("state")).expect("a folder");
     let file = disk.folder().join("moment-0");
-    let mut state = FlatState::new("moment").kept_at(StateAt::Disk(disk));
+    let mut state = OptimizerState::new("moment").kept_at(StateLocation::Disk(disk));
     let opened = state.open(param).expect("zeros");
     state.close(param, opened).expect("is written");
     assert_eq!(state.open(param).expect("is read").len(), param.owned().len());
-    // Cut off, lost, and in the way of what is written.
+    // Truncated, deleted, and blocked by a folder.
     std::fs::write(&file, [0; 8]).expect("writes");
     let error = state.open(param).map(drop).expect_err("is too short");
     assert!(matches!(&error, TensorError::Io { action: "read", path, .. } if *path == file), "{error}");
     std::fs::remove_file(&file).expect("removes");
     assert!(state.open(param).is_err());
     std::fs::create_dir(&file).expect("makes a folder");
-    let zeros =
-        phalanx_tensor::FlatStorage::zeros(param.owned().len(), DType::F32, &Place::host()).expect("zeros");
+    let zeros = phalanx_tensor::FlatStorage::zeros(param.owned().len(), DType::F32, &ComputeDevice::host())
+        .expect("zeros");
     let failed = (0..100).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         state.close(param, zeros.clone()).err()

@@ -1,11 +1,11 @@
-//! The tape's promises: blocks, listeners, recomputation, handles instead of weights, memory.
+//! The tape: blocks, listeners, recomputation, handles instead of weights, memory.
 
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::{
-    Block, BuildOptions, Context, FlatParam, FlatStorage, HookResult, Init, Key, Listener, Param, ParamStore,
-    Recompute, Result, Session, StoreBuilder, Tape, TensorError, Value, ops,
+    Block, BuildOptions, Context, FlatStorage, HookResult, Init, Key, Listener, Param, ParamBucket,
+    ParamStore, Recompute, Result, Session, StoreBuilder, Tape, TensorError, Value, ops,
 };
 
 /// x -> tanh(x W) with dropout, as a block.
@@ -27,7 +27,7 @@ impl Block for Layer {
 }
 
 fn model(depth: usize) -> (Vec<Arc<dyn Block>>, ParamStore) {
-    // Every block has memory of its own.
+    // Every block has a bucket of its own.
     let options = BuildOptions { key: Key::new(4), bucket_bytes: 0, ..Default::default() };
     let builder = StoreBuilder::new(options);
     let layers = (0..depth)
@@ -47,7 +47,7 @@ fn input() -> Tensor {
     Tensor::from_vec(values, (4, 6), &Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).expect("a constant")
 }
 
-/// What a listener heard.
+/// The recorded calls of a listener.
 #[derive(Debug, Default)]
 struct Heard(Mutex<Vec<String>>);
 
@@ -71,7 +71,7 @@ impl Listener for Heard {
     fn after_backward(&self, block: &str) -> HookResult {
         self.note(format!("-b {block}"))
     }
-    fn gradients_ready(&self, param: &FlatParam) -> HookResult {
+    fn gradients_ready(&self, param: &ParamBucket) -> HookResult {
         self.note(format!("ready {}", param.blocks().collect::<String>()))
     }
 }
@@ -93,11 +93,11 @@ fn run(layers: &[Arc<dyn Block>], recompute: Recompute, listener: Option<Arc<Hea
 }
 
 fn grads(store: &ParamStore) -> Vec<Vec<f32>> {
-    let flat = |param: &FlatParam| {
+    let flat = |param: &ParamBucket| {
         let grads = param.grads().expect("sound").expect("backward ran");
         grads.tensor().expect("on the CPU").to_vec1::<f32>().expect("f32")
     };
-    store.flat_params().iter().map(flat).collect()
+    store.buckets().iter().map(flat).collect()
 }
 
 #[test]
@@ -150,12 +150,12 @@ fn recomputed_blocks_give_the_same_bits() {
 /// Releases every block's parameters after forward and backward, and gathers them again.
 #[derive(Debug)]
 struct Sharder {
-    params: Vec<FlatParam>,
+    params: Vec<ParamBucket>,
     kept: Vec<FlatStorage>,
 }
 
 impl Sharder {
-    fn each(&self, block: &str, f: impl Fn(&FlatParam, &FlatStorage) -> Result<()>) -> HookResult {
+    fn each(&self, block: &str, f: impl Fn(&ParamBucket, &FlatStorage) -> Result<()>) -> HookResult {
         let all = self.params.iter().zip(&self.kept);
         for (param, kept) in all.filter(|(param, _)| param.blocks().any(|known| known == block)) {
             f(param, kept)?;
@@ -195,10 +195,9 @@ fn nodes_hold_handles_so_weights_can_leave_between_forward_and_backward() {
         let (layers, store) = model(3);
         let loss = run(&layers, Recompute::Never, None).expect("a sound model");
         let expected = grads(&store);
-        let kept =
-            store.flat_params().iter().map(|param| param.values().expect("resident")).collect::<Vec<_>>();
-        let sharder = Sharder { params: store.flat_params().to_vec(), kept };
-        for param in store.flat_params() {
+        let kept = store.buckets().iter().map(|param| param.values().expect("resident")).collect::<Vec<_>>();
+        let sharder = Sharder { params: store.buckets().to_vec(), kept };
+        for param in store.buckets() {
             // An empty shard: all values leave.
             param.set_owned(0..0).expect("all are in memory");
             param.shard().expect("all are in memory");
@@ -212,10 +211,7 @@ fn nodes_hold_handles_so_weights_can_leave_between_forward_and_backward() {
         let mut x = Value::constant(input());
         for layer in &layers {
             x = tape.run1(layer, &x).expect("gathered");
-            assert!(
-                store.flat_params().iter().all(|param| param.values().is_none()),
-                "released after forward"
-            );
+            assert!(store.buckets().iter().all(|param| param.values().is_none()), "released after forward");
         }
         let value = ops::mean(&tape, &ops::mul(&tape, &x, &x).expect("sound")).expect("sound");
         tape.backward(&value).expect("gathered again");
@@ -223,7 +219,7 @@ fn nodes_hold_handles_so_weights_can_leave_between_forward_and_backward() {
         assert_eq!(grads(&store), expected);
     }
     let missing = model(1);
-    missing.1.flat_params()[0].shard().expect("all are in memory");
+    missing.1.buckets()[0].shard().expect("all are in memory");
     match run(&missing.0, Recompute::Never, None) {
         Err(TensorError::NotResident { name, .. }) => assert_eq!(name, "layers.0.weight"),
         other => panic!("{other:?}"),
@@ -285,7 +281,7 @@ fn noise_is_drawn_by_sample_of_the_global_batch() {
 }
 
 #[test]
-fn gradients_made_zero_are_zero_and_what_comes_first_overwrites_them() {
+fn zeroed_gradients_are_overwritten() {
     let (layers, store) = model(2);
     run(&layers, Recompute::Never, None).expect("sound");
     let grads = |layer: &Arc<dyn Block>| {
@@ -295,11 +291,11 @@ fn gradients_made_zero_are_zero_and_what_comes_first_overwrites_them() {
     };
     let first = [grads(&layers[0]), grads(&layers[1])];
     assert!(first.iter().flatten().flatten().any(|grad| *grad != 0.0));
-    // Without zeroing they add up.
+    // Without zeroing, gradients add up.
     run(&layers, Recompute::Never, None).expect("sound");
     let twice: Vec<f32> = first[1].iter().flatten().map(|grad| 2.0 * grad).collect();
     assert_eq!(grads(&layers[1]), Some(twice));
-    // After zeroing only the layer that takes part has a gradient; the other's old one is gone.
+    // After zeroing, only the layer in use has a gradient.
     store.zero_grads();
     run(&layers[..1], Recompute::Never, None).expect("sound");
     assert!(grads(&layers[0]).expect("allocated").iter().any(|grad| *grad != 0.0));
@@ -310,7 +306,7 @@ fn gradients_made_zero_are_zero_and_what_comes_first_overwrites_them() {
 }
 
 #[test]
-fn what_tapes_have_recorded_is_counted_until_backward_has_passed_it() -> Result<()> {
+fn recorded_bytes_count_until_backward() -> Result<()> {
     let rows = 8 * 4 * size_of::<f32>();
     let taken = || phalanx_tensor::take_peak_recorded_bytes();
     taken();
@@ -326,7 +322,7 @@ fn what_tapes_have_recorded_is_counted_until_backward_has_passed_it() -> Result<
     tape.backward(&loss)?;
     taken();
     assert_eq!(taken(), start, "backward has passed all of it");
-    // A tape that is dropped without backward holds nothing either.
+    // A tape that is dropped without backward frees its values.
     let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
     let x = tape.leaf(Tensor::ones((8, 4), DType::F32, &Device::Cpu)?);
     ops::mul(&tape, &x, &x)?;

@@ -1,4 +1,4 @@
-//! Files of weights: round trips, damage, and writing that never leaves half a file.
+//! Files of weights: round trips, damaged files, and atomic writes.
 
 use std::fs;
 use std::io::Write as _;
@@ -41,7 +41,7 @@ fn a_state_dict_survives_the_round_trip() {
     let report = load_into(&to, &path, true).expect("the same model");
     assert!(report.missing.is_empty() && report.unexpected.is_empty());
     assert_eq!(values(&from), values(&to));
-    assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1, "nothing is left beside the file");
+    assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1, "no temporary file is left");
     assert!(matches!(load_weights(&folder.path().join("x.npz")), Err(TensorError::Weights { .. })));
 }
 
@@ -106,7 +106,7 @@ fn a_failed_write_leaves_the_old_file() {
     assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1);
     let nowhere = folder.path().join("missing/state");
     assert!(matches!(atomic_write(&nowhere, |_| Ok(())), Err(TensorError::Io { action: "create", .. })));
-    // A real full device, where the system has one: every write to it fails.
+    // A device that is full, where the system has one: every write to it fails.
     if Path::new("/dev/full").exists() {
         let mut full = fs::OpenOptions::new().write(true).open("/dev/full").expect("it opens");
         let failed = atomic_write(&path, |out| {
@@ -122,7 +122,7 @@ fn a_failed_write_leaves_the_old_file() {
 fn optimizers_resume_by_name_bit_for_bit() {
     let context = Context::new(1);
     let grads = |store: &ParamStore, step: u64| {
-        for param in store.flat_params() {
+        for param in store.buckets() {
             let mut values = vec![0.0; param.len()];
             Key::new(9).index(param.index() as u64).step(step).normal(0, &mut values);
             let flat =
@@ -142,31 +142,31 @@ fn optimizers_resume_by_name_bit_for_bit() {
         for step in 0..6 {
             if step == 3 {
                 let dict = whole.state_dict().expect("resident");
-                let state = optimizer.state(whole.flat_params()).expect("small");
-                saved = Some((dict, state, ema.state(whole.flat_params()).expect("small")));
+                let state = optimizer.state(whole.buckets()).expect("small");
+                saved = Some((dict, state, ema.state(whole.buckets()).expect("small")));
             }
             grads(&whole, step);
-            optimizer.step(whole.flat_params(), 0.1, &context).expect("sound");
-            ema.update(whole.flat_params(), &context).expect("sound");
+            optimizer.step(whole.buckets(), 0.1, &context).expect("sound");
+            ema.update(whole.buckets(), &context).expect("sound");
         }
         let (dict, (steps, tensors), (updates, averages)) = saved.expect("step 3 came");
         assert!(tensors.iter().any(|(name, _)| name.ends_with(".a.weight")), "named by parameter");
         let (again, mut optimizer, mut ema2) = (store(5), make(), Ema::new(0.9));
         again.load_state_dict(dict.iter().map(|(n, t)| (n.as_str(), t))).expect("the same model");
-        optimizer.load_state(again.flat_params(), steps, &tensors).expect("fits");
-        ema2.load_state(again.flat_params(), updates, &averages).expect("fits");
+        optimizer.load_state(again.buckets(), steps, &tensors).expect("fits");
+        ema2.load_state(again.buckets(), updates, &averages).expect("fits");
         for step in 3..6 {
             grads(&again, step);
-            optimizer.step(again.flat_params(), 0.1, &context).expect("sound");
-            ema2.update(again.flat_params(), &context).expect("sound");
+            optimizer.step(again.buckets(), 0.1, &context).expect("sound");
+            ema2.update(again.buckets(), &context).expect("sound");
         }
         assert_eq!(values(&again), values(&whole), "{optimizer:?}");
         let before = values(&again);
-        ema.swap(whole.flat_params()).expect("sound");
-        ema2.swap(again.flat_params()).expect("sound");
+        ema.swap(whole.buckets()).expect("sound");
+        ema2.swap(again.buckets()).expect("sound");
         assert_eq!(values(&again), values(&whole));
         assert_ne!(values(&again), before, "the averages are others than the weights");
-        ema2.swap(again.flat_params()).expect("sound");
+        ema2.swap(again.buckets()).expect("sound");
         assert_eq!(values(&again), before);
     }
 }
@@ -175,7 +175,7 @@ fn optimizers_resume_by_name_bit_for_bit() {
 fn ranges_are_read_and_nothing_else() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("ranges.safetensors");
-    // Longer than what is read at a time, and of every element type that is saved.
+    // Longer than one piece, and of every element type that is saved.
     let long: Vec<f32> = (0..600_000).map(|i| i as f32).collect();
     let long = Tensor::from_vec(long, (600, 1000), &Device::Cpu).expect("a tensor");
     let mut all = vec![("long".to_owned(), long)];
@@ -250,15 +250,15 @@ fn headers_that_lie_are_told_before_anything_is_allocated() {
 
 #[test]
 fn copies_of_parameters_are_no_larger_than_they() {
-    // A copy of a view in candle keeps a copy of all that the view is a part of.
+    // candle's copy of a view keeps a copy of the whole storage.
     let store = store(1);
     let mut adam = Adam::new((0.9, 0.999), 1e-8, 0.0);
-    for param in store.flat_params() {
-        let zeros = FlatStorage::zeros(param.len(), param.dtype(), param.place()).expect("small");
+    for param in store.buckets() {
+        let zeros = FlatStorage::zeros(param.len(), param.dtype(), param.device()).expect("small");
         param.set_grads(&zeros).expect("fits");
     }
-    adam.step(store.flat_params(), 0.1, &Context::new(1)).expect("resident");
-    let (_, state) = adam.state(store.flat_params()).expect("small");
+    adam.step(store.buckets(), 0.1, &Context::new(1)).expect("resident");
+    let (_, state) = adam.state(store.buckets()).expect("small");
     for (name, tensor) in store.state_dict().expect("resident").into_iter().chain(state) {
         let held = match &*tensor.storage_and_layout().0 {
             Storage::Cpu(CpuStorage::F32(values)) => values.len(),

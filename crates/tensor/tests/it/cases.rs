@@ -1,10 +1,10 @@
-//! Every op that the networks of the training tests lack: forward and backward, with the gradients of all inputs.
+//! Ops that the networks of the training tests lack: forward and backward, with the gradients of all inputs.
 
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::loss::{self, Over};
-use phalanx_tensor::{Context, Key, Place, Precision, Result, Session, Tape, Value, ops};
+use phalanx_tensor::{ComputeDevice, Context, Key, Precision, Result, Session, Tape, Value, ops};
 
 pub(crate) fn draw(name: &str, dims: &[usize]) -> Tensor {
     let mut values = vec![0.0; dims.iter().product()];
@@ -12,9 +12,9 @@ pub(crate) fn draw(name: &str, dims: &[usize]) -> Tensor {
     Tensor::from_vec(values, dims, &Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).expect("a constant")
 }
 
-/// An op, or a few.
+/// One or several ops.
 pub(crate) type Run = fn(&Tape, &[Value]) -> Result<Value>;
-/// What is computed, of inputs of which shapes, and how.
+/// Name, shapes of the inputs, and ops of each case.
 pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
     ("arithmetic", &[&[2, 3], &[2, 3]], |t, v| {
         let sum = ops::broadcast_add(t, &ops::sub(t, &v[0], &v[1])?, &ops::sum_over(t, &v[0], 0)?)?;
@@ -76,19 +76,19 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
     }),
 ];
 
-/// The output of a case and the gradients of its inputs, computed at a place.
+/// Computes the output of a case and the gradients of its inputs on a device.
 pub(crate) fn outcome(
     (name, shapes, run): (&str, &[&[usize]], Run),
-    place: &Place,
+    device: &ComputeDevice,
     precision: Precision,
 ) -> Result<Vec<Tensor>> {
     let mut session = Session::training(Arc::new(Context::new(1)), Key::new(5));
-    (session.precision, session.place) = (precision, place.clone());
+    (session.precision, session.device) = (precision, device.clone());
     let tape = Tape::recording(session);
     let inputs = shapes.iter().enumerate().map(|(i, dims)| draw(&format!("{name}{i}"), dims));
-    let leaves = inputs.map(|x| Ok(tape.leaf(place.put(&x)?))).collect::<Result<Vec<_>>>()?;
+    let leaves = inputs.map(|x| Ok(tape.leaf(device.put(&x)?))).collect::<Result<Vec<_>>>()?;
     let output = run(&tape, &leaves)?;
-    let seed = place.put(&draw("seed", output.dims()).to_dtype(output.dtype()?)?)?;
+    let seed = device.put(&draw("seed", output.dims()).to_dtype(output.dtype()?)?)?;
     tape.backward_from([(&output, seed)])?;
     let mut all = vec![output.to_host()?];
     for leaf in &leaves {

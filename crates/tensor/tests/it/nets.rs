@@ -1,4 +1,4 @@
-//! Small networks and their training, wherever their arrays lie.
+//! Small networks and their training on any device.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use phalanx_tensor::nn::{self, BatchNormConfig};
 use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions};
 use phalanx_tensor::optim::{Adam, Ema, LossScale, Optimizer, Sgd, grad_sum_of_squares};
 use phalanx_tensor::{
-    Array, BuildOptions, Context, Init, Key, ParamStore, Place, Precision, Recompute, Result, Scope, Session,
-    StoreBuilder, Tape, TensorError, Value,
+    Array, BuildOptions, ComputeDevice, Context, Init, Key, ParamStore, Precision, Recompute, Result, Scope,
+    Session, StoreBuilder, Tape, TensorError, Value,
 };
 
 pub(crate) const STEPS: u64 = 5;
@@ -24,7 +24,7 @@ fn numbers(values: Vec<u32>, dims: &[usize]) -> Tensor {
     Tensor::from_vec(values, dims, &Device::Cpu).expect("as many")
 }
 
-/// A network that makes a loss of a batch, wherever both are.
+/// A network with a loss, on any device.
 pub(crate) trait Net {
     fn new(scope: &Scope) -> Result<Self>
     where
@@ -38,7 +38,7 @@ pub(crate) trait Net {
         Self: Sized;
 }
 
-/// Three linear layers and a class for each row.
+/// Three linear layers that classify each row.
 pub(crate) struct Mlp {
     layers: [nn::Linear; 3],
 }
@@ -65,7 +65,7 @@ impl Net for Mlp {
     }
 }
 
-/// Two convolutions with batch norms, the second over a shortcut, and a classifier.
+/// Two convolutions with batch norms, the second with a skip connection, and a classifier.
 pub(crate) struct Images {
     convolutions: [nn::Conv2d; 2],
     norms: [nn::BatchNorm2d; 2],
@@ -107,7 +107,7 @@ impl Net for Images {
     }
 }
 
-/// Embeddings, causal attention of two heads, layer norm, dropout, and a class for each sequence.
+/// Embeddings, causal attention of two heads, layer norm and dropout, which classify each sequence.
 pub(crate) struct Tokens {
     table: nn::Embedding,
     norm: nn::LayerNorm,
@@ -146,30 +146,31 @@ impl Net for Tokens {
     }
 }
 
-/// Trains a few steps with a scaled loss, clipping and averages; gives the losses, what the last step tells of the scale, the
-/// model's state, the optimizer's and the averages. Another rank has the first step left out, and the third. `after` runs before the
-/// first step and after every one.
+/// Trains a few steps with a scaled loss, clipping and averages. Returns the losses, the scale's report of the last
+/// step, the model's state, the optimizer state and the averages. An overflow on another rank skips the first and the
+/// third step. `after` runs before the first step and after every step.
 pub(crate) fn train<N: Net>(
-    place: &Place,
+    device: &ComputeDevice,
     precision: Precision,
     mut after: impl FnMut(),
 ) -> Result<Vec<Tensor>> {
     let context = Arc::new(Context::new(2));
     let builder =
-        StoreBuilder::new(BuildOptions { key: Key::new(7), place: place.clone(), ..Default::default() });
+        StoreBuilder::new(BuildOptions { key: Key::new(7), device: device.clone(), ..Default::default() });
     let net = N::new(&builder.root())?;
     let store = builder.build()?;
-    let params = store.flat_params();
+    let params = store.buckets();
     let (mut optimizer, mut ema) = (N::optimizer(), Ema::new(0.5));
-    let mut scale = LossScale::dynamic_from(1024.0)?.kept_at(place)?;
-    let overflow = place.full(1.0, (), DType::F64)?;
+    let mut scale = LossScale::dynamic_from(1024.0)?.kept_at(device)?;
+    let overflow = device.full(1.0, (), DType::F64)?;
     let (mut all, mut last) = (Vec::new(), None);
     after();
     for step in 0..STEPS {
         let mut session = Session::training(context.clone(), Key::new(1).step(step));
-        (session.place, session.precision, session.recompute) = (place.clone(), precision, Recompute::Never);
+        (session.device, session.precision, session.recompute) =
+            (device.clone(), precision, Recompute::Never);
         let tape = Tape::recording(session);
-        let batch = N::batch(step).iter().map(|tensor| place.put(tensor)).collect::<Result<Vec<_>>>()?;
+        let batch = N::batch(step).iter().map(|tensor| device.put(tensor)).collect::<Result<Vec<_>>>()?;
         let loss = net.loss(&tape, &batch)?;
         store.zero_grads();
         tape.backward_scaled(&loss, scale.factor()?)?;
@@ -198,7 +199,7 @@ pub(crate) fn train<N: Net>(
 
 fn state(store: &ParamStore, optimizer: &dyn Optimizer, ema: &Ema) -> Result<Vec<Tensor>> {
     let mut all = store.state_dict()?;
-    all.extend(optimizer.state(store.flat_params())?.1);
-    all.extend(ema.state(store.flat_params())?.1);
+    all.extend(optimizer.state(store.buckets())?.1);
+    all.extend(ema.state(store.buckets())?.1);
     Ok(all.into_iter().map(|(_, tensor)| tensor).collect())
 }

@@ -1,4 +1,4 @@
-//! Every op in bf16 and f16 against itself in f32: results, gradients and their types; and what training in them promises.
+//! Every op in bf16 and f16 against f32: results, gradients and their types; and training in low precision.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use phalanx_tensor::{
 
 const LOW: [Precision; 2] = [Precision::Bf16, Precision::F16];
 
-/// Half a unit in the last place, relative to the number.
+/// Returns half a unit in the last place, relative to the number.
 fn epsilon(precision: Precision) -> f64 {
     match precision {
         Precision::F32 | Precision::Tf32 => f64::powi(2.0, -24),
@@ -36,7 +36,7 @@ fn floats(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).and_then(|t| t.flatten_all()?.to_vec1::<f64>()).expect("numbers")
 }
 
-/// The distance of two tensors relative to the size of the second.
+/// Returns the distance of two tensors relative to the size of the second.
 fn distance(a: &Tensor, b: &Tensor) -> f64 {
     assert_eq!(a.dims(), b.dims());
     let (a, b) = (floats(a), floats(b));
@@ -47,12 +47,12 @@ fn distance(a: &Tensor, b: &Tensor) -> f64 {
 
 type Run = Box<dyn Fn(&Tape, &[Value]) -> Result<Value>>;
 
-/// An op over values of which the first `activations` may be activations, of 16 bits; the others are parameters, f32.
+/// An op over values. The first `activations` may have 16 bits; the others are parameters in f32.
 struct Case {
     name: &'static str,
     inputs: Vec<Tensor>,
     activations: usize,
-    /// Whether the result is f32 whatever goes in.
+    /// True if the result is always f32.
     wide: bool,
     run: Run,
 }
@@ -181,7 +181,8 @@ fn cases() -> Vec<Case> {
                 sync: false,
             };
             let residual = added.then_some(&v[1]);
-            let out = ops::batch_norm2d(t, &v[0], &v[2], &v[3], &stats, activation, residual)?;
+            let affine = ops::BatchNormAffine { gamma: &v[2], beta: &v[3], residual, activation };
+            let out = ops::batch_norm2d(t, &v[0], affine, &stats)?;
             assert_eq!(mean.array().dtype(), DType::F32);
             Ok(out)
         });
@@ -193,7 +194,7 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// The result, and the gradients of the inputs under weights that make every element count.
+/// Returns the result, and the gradients of the inputs for a weighted sum of all elements.
 fn outcome(case: &Case, inputs: &[Tensor], precision: Precision) -> (Tensor, Vec<Option<Tensor>>) {
     let tape = Tape::recording(session(precision, 2));
     let leaves: Vec<Value> = inputs.iter().map(|input| tape.leaf(input.clone())).collect();
@@ -211,7 +212,7 @@ fn every_op_rounds_and_no_more() {
     for case in cases() {
         for precision in LOW {
             let low = precision.dtype();
-            // The f32 op sees the same rounded numbers, so that only what the op itself rounds makes a difference.
+            // The f32 op gets the same rounded inputs, so that only the op's own rounding matters.
             let given: Vec<Tensor> = case
                 .inputs
                 .iter()
@@ -223,7 +224,7 @@ fn every_op_rounds_and_no_more() {
             let (result, gradients) = outcome(&case, &given, precision);
             let (exact, exact_gradients) = outcome(&case, &plain, Precision::F32);
             assert_eq!(result.dtype(), if case.wide { DType::F32 } else { low }, "{what}");
-            // A handful of roundings of operands, inner results and the result.
+            // A few roundings: operands, intermediate results and the result.
             let tolerance = 8.0 * epsilon(precision);
             assert!(distance(&result, &exact) < tolerance, "{what}: {:e}", distance(&result, &exact));
             for (index, (found, expected)) in gradients.iter().zip(&exact_gradients).enumerate() {
@@ -256,12 +257,12 @@ fn instructions_and_threads_change_no_more_than_the_order_of_sums() {
         for (threads, products) in [(1, Precision::Bf16.products()), (3, Precision::F32.products())] {
             let Ok(context) = Context::with_level(threads, *level) else { continue };
             for (found, expected) in run(context.with_products(products)).iter().zip(&reference) {
-                // Another order of a sum in f32 moves a result over the edge of rounding only rarely.
+                // Another order of a sum in f32 rarely changes the rounding of a result.
                 assert!(distance(found, expected) < 5e-4, "{level}: {:e}", distance(found, expected));
             }
         }
     }
-    // What is multiplied is rounded: the same as rounding first and multiplying in f32.
+    // Products of rounded operands equal rounding first and multiplying in f32.
     let rounded = |tensor: &Tensor| wide(&tensor.to_dtype(DType::BF16).expect("rounds"));
     let tape = Tape::forward_only(session(Precision::F32, 1));
     let (x, w) = (Value::constant(rounded(&x)), Value::constant(rounded(&w)));
@@ -289,13 +290,13 @@ fn parameters_and_their_gradients_stay_f32() {
             let logits = second.forward(&tape, &x).expect("sound");
             let loss = loss::cross_entropy(&tape, &logits, &[0, 1], 0.0, Over::Batch).expect("sound");
             assert_eq!(loss.dtype().expect("a tensor"), DType::F32);
-            // What is scaled is scaled everywhere.
+            // The scale multiplies all gradients.
             tape.backward_scaled(&loss, 1024.0).expect("sound");
-            let of = |param: &phalanx_tensor::FlatParam| {
+            let of = |param: &phalanx_tensor::ParamBucket| {
                 let grads = param.grads().expect("held").expect("some");
                 grads.tensor().expect("on the CPU").copy().expect("copies")
             };
-            store.flat_params().iter().map(of).collect::<Vec<_>>()
+            store.buckets().iter().map(of).collect::<Vec<_>>()
         };
         for (low, exact) in gradients(precision).iter().zip(gradients(Precision::F32)) {
             assert_eq!(low.dtype(), DType::F32);
@@ -309,7 +310,7 @@ fn parameters_and_their_gradients_stay_f32() {
 }
 
 #[test]
-fn what_does_not_go_together_is_told() {
+fn mismatched_operands_are_errors() {
     let mixed = Session { precision: Precision::F16, ..session(Precision::Bf16, 1) };
     let tape = Tape::forward_only(mixed);
     let constant = |dtype| Value::constant(draw("x", &[2, 2]).to_dtype(dtype).expect("rounds"));
@@ -343,15 +344,15 @@ fn a_scale_brings_small_gradients_through_f16() {
         let tape = Tape::recording(session(Precision::F16, 1));
         let x = Value::constant(Tensor::new(&[[1.0_f32]], &Device::Cpu).expect("a constant"));
         let y = ops::linear(&tape, &x, &tape.param(&weight).expect("built"), None).expect("sound");
-        // A gradient of 2e-9, which f16 does not have.
+        // A gradient of 2e-9, which f16 cannot represent.
         let small = ops::scale(&tape, &ops::sum(&tape, &y).expect("sound"), 2e-9).expect("sound");
         tape.backward_scaled(&small, scale.factor().expect("held")).expect("sound");
-        let squares = grad_sum_of_squares(store.flat_params(), &context).expect("held");
+        let squares = grad_sum_of_squares(store.buckets(), &context).expect("held");
         let alone = |_: &phalanx_tensor::Array| Ok::<_, phalanx_tensor::TensorError>(());
         let step = scale.step(&squares, None, &context, alone).expect("on the host");
-        let outcome = scale.take_note(&step.read().expect("on the host")).expect("numbers");
+        let outcome = scale.apply_report(&step.read().expect("on the host")).expect("numbers");
         if !outcome.left_out {
-            step.unscale(store.flat_params(), &context).expect("held");
+            step.unscale(store.buckets(), &context).expect("held");
         }
         (!outcome.left_out, floats(&weight.grad().expect("built").expect("some"))[0])
     };
@@ -359,7 +360,7 @@ fn a_scale_brings_small_gradients_through_f16() {
     let mut scale = LossScale::dynamic().expect("a constant");
     let (finite, scaled) = gradient(&mut scale);
     assert!(finite && (scaled / 2e-9 - 1.0).abs() < 1e-3, "{scaled:e}");
-    // Too large a scale is noticed, and halves until it fits.
+    // A scale that is too large is detected and halved until it fits.
     let mut scale = LossScale::dynamic_from(f64::powi(2.0, 50)).expect("positive");
     let mut rejected = 0;
     while !gradient(&mut scale).0 {
@@ -367,7 +368,7 @@ fn a_scale_brings_small_gradients_through_f16() {
     }
     assert!(rejected > 0 && scale.scale() == f64::powi(2.0, 50 - rejected), "{rejected} {}", scale.scale());
     let mut sgd = Sgd::new(0.0, false, 0.0);
-    sgd.step(store.flat_params(), 1.0, &context).expect("held");
+    sgd.step(store.buckets(), 1.0, &context).expect("held");
 }
 
 #[test]

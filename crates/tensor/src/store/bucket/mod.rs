@@ -1,0 +1,420 @@
+//! Buckets: consecutive parameters in one memory, their gradients, and the elements that a rank owns.
+
+mod gradients;
+mod unreduced;
+mod values;
+
+pub use gradients::GradState;
+pub use unreduced::UnreducedGrads;
+pub use values::ParamState;
+
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use candle_core::{DType, Device, Shape};
+
+use gradients::Gradients;
+use values::Values;
+
+use super::layout::{BucketLayout, meet};
+use super::{BucketEntry, FlatStorage, ParamGroup};
+use crate::backend::{ComputeDevice, MemoryKind, counted_as};
+use crate::rng::Key;
+use crate::{Result, TensorError, storage};
+
+/// Consecutive parameters, and the only owner of their memory: all values, this rank's shard of them, all gradients,
+/// and the shard of those.
+///
+/// A bucket is the unit of gathering, reduction and update (the flat parameter of FSDP, Zhao et al. 2023, and the
+/// bucket of DDP, Li et al. 2020). The values are in a state of [`ParamState`], the gradients in a state of
+/// [`GradState`]; methods that change a state check the current one.
+///
+/// A rank *owns* some elements ([`ParamBucket::owned`]), at first all. Its optimizer, clipping and averages act on
+/// these. Clones are handles.
+#[derive(Debug, Clone)]
+pub struct ParamBucket(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    index: usize,
+    layout: BucketLayout,
+    device: ComputeDevice,
+    storage_device: ComputeDevice,
+    memory: RwLock<Memory>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    owned: Range<usize>,
+    values: Values,
+    gradients: Gradients,
+}
+
+impl ParamBucket {
+    /// Makes a bucket that computes on `device` and is kept on `storage_device` between uses.
+    pub(super) fn new(
+        index: usize,
+        layout: BucketLayout,
+        (device, storage_device): (ComputeDevice, ComputeDevice),
+    ) -> Self {
+        let memory = Memory { owned: 0..layout.len(), ..Memory::default() };
+        Self(Arc::new(Inner { index, layout, device, storage_device, memory: RwLock::new(memory) }))
+    }
+
+    /// Makes an empty bucket of this layout on the host, for a parameter server: it stores and updates values that
+    /// other ranks compute with.
+    #[must_use]
+    pub fn empty_on_host(&self) -> Self {
+        Self::new(self.index(), self.0.layout.clone(), (ComputeDevice::host(), ComputeDevice::host()))
+    }
+
+    /// True if both handles are of the same bucket.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The position in the store, in forward order.
+    pub fn index(&self) -> usize {
+        self.0.index
+    }
+
+    /// True if gradients are computed.
+    pub fn trainable(&self) -> bool {
+        self.0.layout.trainable
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.0.layout.dtype
+    }
+
+    /// The device that computes with the values and computes the gradients.
+    pub fn device(&self) -> &ComputeDevice {
+        &self.0.device
+    }
+
+    /// The device that keeps the values between uses, and the summed gradients: [`ParamBucket::device`], or the host.
+    pub fn storage_device(&self) -> &ComputeDevice {
+        &self.0.storage_device
+    }
+
+    /// True if values are kept on the host and uploaded to a device before each use.
+    pub fn is_offloaded(&self) -> bool {
+        self.storage_device().is_host() && !self.device().is_host()
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.0.layout.len()
+    }
+
+    /// True if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The size of all values in bytes.
+    pub fn bytes(&self) -> usize {
+        storage::bytes_of(self.len(), self.dtype())
+    }
+
+    /// The parameters in order.
+    pub fn entries(&self) -> &[BucketEntry] {
+        &self.0.layout.entries
+    }
+
+    /// The groups of parameters in order, each of one block and with or without weight decay.
+    pub fn groups(&self) -> &[ParamGroup] {
+        &self.0.layout.groups
+    }
+
+    /// The blocks of the parameters, in order. Parameters outside of blocks have an empty name and a bucket of their
+    /// own.
+    pub fn blocks(&self) -> impl Iterator<Item = &str> {
+        let groups = self.groups();
+        let first = |at: &usize| groups[..*at].iter().all(|group| group.block != groups[*at].block);
+        (0..groups.len()).filter(first).map(|at| groups[at].block.as_str())
+    }
+
+    /// True if the parameters are outside of blocks, so that no listener announces their use.
+    pub fn is_outside(&self) -> bool {
+        self.groups().iter().all(|group| group.block.is_empty())
+    }
+
+    /// The elements that this rank owns.
+    pub fn owned(&self) -> Range<usize> {
+        self.memory().owned.clone()
+    }
+
+    /// Sets the elements that this rank owns, and discards gradients.
+    ///
+    /// # Errors
+    /// [`TensorError::BucketState`] once the values are sharded; [`TensorError::Argument`] if the range is not
+    /// inside.
+    pub fn set_owned(&self, range: Range<usize>) -> Result<()> {
+        if range.start > range.end || range.end > self.len() {
+            let (value, expected) =
+                (format!("{range:?} of {}", self.len()), "expected elements that there are");
+            return Err(TensorError::Argument { name: "owned elements", value, expected });
+        }
+        let mut memory = self.memory_mut();
+        match &memory.values {
+            Values::Absent | Values::Full(_) => {
+                memory.owned = range;
+                memory.gradients = Gradients::default();
+                Ok(())
+            }
+            values => Err(self.wrong(values.state(), "give elements to a rank", "Absent or Full")),
+        }
+    }
+
+    /// The owned parameters, or owned parts of them; ranges count from the first owned element. If the rank owns all
+    /// elements, the entries have the parameters' shapes; otherwise they are flat.
+    pub fn owned_entries(&self) -> Vec<BucketEntry> {
+        let owned = self.owned();
+        if owned == (0..self.len()) {
+            return self.entries().to_vec();
+        }
+        let entries = self.entries().iter().filter_map(|entry| {
+            let range = meet(&entry.range, &owned)?;
+            let first = owned.start + range.start - entry.range.start;
+            let (part, shape) = (first..first + range.len(), Shape::from(range.len()));
+            Some(BucketEntry { name: entry.name.clone(), shape, range, part, init: entry.init })
+        });
+        entries.collect()
+    }
+
+    /// The owned elements of each group, counted from the first owned one, and true if weight decay applies. Groups
+    /// without owned elements are left out.
+    pub fn owned_groups(&self) -> Vec<(Range<usize>, bool)> {
+        let owned = self.owned();
+        let groups = self.groups().iter();
+        groups.filter_map(|group| Some((meet(&group.range, &owned)?, group.decay))).collect()
+    }
+
+    /// Computes the initial values of elements `range` from the key and the parameters' names alone, on the storage
+    /// device.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    pub fn initial_values(&self, key: Key, range: Range<usize>) -> Result<FlatStorage> {
+        const CHUNK: usize = 1 << 16;
+        let mut scratch = vec![0.0_f64; CHUNK.min(range.len())];
+        let mut narrow = Vec::new();
+        let mut wide = Vec::new();
+        let single = self.dtype() == DType::F32;
+        if single {
+            narrow.reserve_exact(range.len());
+        } else {
+            wide.reserve_exact(range.len());
+        }
+        for entry in self.entries() {
+            let Some(met) = meet(&range, &entry.range) else { continue };
+            let key = key.stream(&entry.name);
+            for start in met.clone().step_by(CHUNK) {
+                let chunk = start..(start + CHUNK).min(met.end);
+                let out = &mut scratch[..chunk.len()];
+                entry.init.fill(entry.shape.dims(), key, chunk, out);
+                if single {
+                    narrow.extend(out.iter().map(|v| *v as f32));
+                } else {
+                    wide.extend_from_slice(out);
+                }
+            }
+        }
+        let (len, host) = (range.len(), &Device::Cpu);
+        let flat = match single {
+            true => candle_core::Tensor::from_vec(narrow, len, host)?,
+            false => candle_core::Tensor::from_vec(wide, len, host)?.to_dtype(self.dtype())?,
+        };
+        FlatStorage::new(counted_as(MemoryKind::Parameters, || self.storage_device().put(&flat))?)
+    }
+
+    /// Memory of parameters and of gradients now, in bytes. Elements that are stored twice count twice.
+    pub fn held_bytes(&self) -> [usize; 2] {
+        let memory = self.memory();
+        [memory.values.bytes(), memory.gradients.bytes()]
+    }
+
+    fn memory(&self) -> RwLockReadGuard<'_, Memory> {
+        self.0.memory.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn memory_mut(&self) -> RwLockWriteGuard<'_, Memory> {
+        self.0.memory.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks the length and the type of memory for this bucket.
+    fn check(&self, flat: &FlatStorage, len: usize) -> Result<()> {
+        if flat.len() != len {
+            return Err(TensorError::unequal("bucket", &Shape::from(len), &Shape::from(flat.len())));
+        }
+        if flat.dtype() != self.dtype() {
+            return Err(TensorError::dtype("bucket", flat.dtype()));
+        }
+        Ok(())
+    }
+
+    /// Returns the error of a transition from a wrong state.
+    fn wrong(
+        &self,
+        is: impl std::fmt::Debug,
+        operation: &'static str,
+        expected: &'static str,
+    ) -> TensorError {
+        let name = self.entries().first().map(|entry| entry.name.clone()).unwrap_or_default();
+        TensorError::BucketState { index: self.index(), name, is: format!("{is:?}"), operation, expected }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Destination;
+    use crate::{BuildOptions, GradState, Init, ParamState, StoreBuilder};
+
+    /// Parameters of 4 and 3 elements with the values 1 to 7.
+    fn bucket() -> ParamBucket {
+        let builder = StoreBuilder::new(BuildOptions { fill: false, ..Default::default() });
+        let scope = builder.root().pp("a").block();
+        scope.param("w", (2, 2), Init::ZEROS).expect("a new name");
+        scope.param("b", 3, Init::ZEROS).expect("a new name");
+        let bucket = builder.build().expect("small").buckets()[0].clone();
+        bucket.fill(numbers(1..8)).expect("absent");
+        bucket
+    }
+
+    fn numbers(range: Range<u8>) -> FlatStorage {
+        let values: Vec<f32> = range.map(f32::from).collect();
+        let len = values.len();
+        let values = candle_core::Tensor::from_vec(values, len, &Device::Cpu).expect("small");
+        FlatStorage::new(values).expect("flat")
+    }
+
+    fn read(memory: &FlatStorage) -> Vec<f32> {
+        memory.tensor().expect("of the host").to_vec1().expect("f32")
+    }
+
+    #[test]
+    fn a_shard_is_a_range_of_entries_and_groups() {
+        let bucket = bucket();
+        assert_eq!(bucket.owned_entries()[0].shape.dims(), [2, 2]);
+        for world in 1..=5 {
+            let mut seen = vec![0; 2];
+            for rank in 0..world {
+                bucket.set_owned(rank * 7 / world..(rank + 1) * 7 / world).expect("all are in memory");
+                let owned: usize = bucket.owned_entries().iter().map(|entry| entry.range.len()).sum();
+                assert_eq!(owned, bucket.owned().len());
+                for entry in bucket.owned_entries() {
+                    let of = usize::from(entry.name == "a.b");
+                    assert_eq!((entry.part.start, entry.part.len()), (seen[of], entry.range.len()));
+                    seen[of] += entry.part.len();
+                    let whole = &bucket.entries()[of];
+                    assert_eq!(
+                        bucket.owned().start + entry.range.start,
+                        whole.range.start + entry.part.start
+                    );
+                }
+            }
+            assert_eq!(seen, [4, 3], "{world} ranks own everything once");
+        }
+        bucket.set_owned(3..6).expect("all are in memory");
+        assert_eq!(bucket.owned_groups(), [(0..3, true)]);
+        assert!(bucket.set_owned(3..8).is_err());
+    }
+
+    #[test]
+    fn values_pass_through_their_states() {
+        let bucket = bucket();
+        bucket.set_owned(2..5).expect("all are in memory");
+        let owned = |bucket: &ParamBucket| read(&bucket.owned_values().expect("sound").expect("held"));
+        assert_eq!((bucket.state(), owned(&bucket)), (ParamState::Full, vec![3.0, 4.0, 5.0]));
+        let error = bucket.reshard().expect_err("nothing was gathered").to_string();
+        assert_eq!(error, "bucket 0 (from `a.w`) is Full; to free what was gathered it must be Gathered");
+        bucket.shard().expect("all are in memory");
+        assert_eq!((bucket.state(), bucket.held_bytes()), (ParamState::Sharded, [12, 0]));
+        assert!(bucket.values().is_none() && bucket.set_owned(0..7).is_err());
+        let (full, shard) = bucket.begin_gather().expect("sharded");
+        assert_eq!((bucket.state(), bucket.held_bytes()), (ParamState::Gathering, [40, 0]));
+        assert!(bucket.values().is_none() && bucket.begin_gather().is_err());
+        full.copy_from(&numbers(11..18)).expect("seven");
+        assert_eq!(read(&shard), [3.0, 4.0, 5.0]);
+        bucket.end_gather().expect("under way");
+        assert_eq!(read(&bucket.values().expect("gathered"))[0], 11.0);
+        assert_eq!(owned(&bucket), [3.0, 4.0, 5.0], "what is updated is the shard");
+        bucket.shard().expect("gathered");
+        assert_eq!((bucket.state(), owned(&bucket)), (ParamState::Sharded, vec![13.0, 14.0, 15.0]));
+    }
+
+    #[test]
+    fn gradients_pass_through_their_states() {
+        let bucket = bucket();
+        let add = |entry: usize, value: f32| {
+            let len = bucket.entries()[entry].range.len();
+            let grad = candle_core::Tensor::full(value, len, &Device::Cpu).expect("small");
+            let Destination { array, add } = bucket.grad_destination(entry)?;
+            let to = array.host("test").expect("of the host");
+            if add { storage::add_in_place(to, &grad) } else { storage::copy_in_place(to, &grad) }
+        };
+        let owned = || bucket.owned_grads().expect("sound").map(|grads| read(&grads));
+        assert_eq!((bucket.grad_state(), owned()), (GradState::Empty, None));
+        add(0, 2.0).expect("in memory");
+        add(0, 1.0).expect("in memory");
+        // Entries without a gradient are zero.
+        assert_eq!(owned(), Some(vec![3.0, 3.0, 3.0, 3.0, 0.0, 0.0, 0.0]));
+        bucket.set_owned(2..5).expect("all are in memory");
+        add(1, 4.0).expect("in memory");
+        assert!(bucket.owned_grads().is_err(), "they are this rank's own, not the sum");
+        let (full, shard) = bucket.begin_reduce(true).expect("trainable");
+        assert_eq!(read(&full), [0.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0]);
+        assert_eq!((bucket.grad_state(), bucket.held_bytes()[1]), (GradState::Reducing, 40));
+        assert!(add(0, 1.0).is_err() && bucket.grads().is_err());
+        shard.expect("scattered").copy_from(&numbers(7..10)).expect("three");
+        bucket.end_reduce(false).expect("under way");
+        assert_eq!((bucket.grad_state(), bucket.held_bytes()[1]), (GradState::Reduced, 12));
+        assert_eq!(owned(), Some(vec![7.0, 8.0, 9.0]));
+        assert!(add(0, 1.0).is_err(), "the sum is not added to");
+        bucket.zero_grads();
+        assert_eq!(
+            (bucket.grad_state(), bucket.held_bytes()[1]),
+            (GradState::Empty, 12),
+            "room for the next is kept"
+        );
+        let (_, again) = bucket.begin_reduce(true).expect("zeros");
+        assert!(again.is_some() && bucket.end_reduce(true).is_ok());
+        bucket.discard_grads();
+        assert_eq!(bucket.held_bytes()[1], 0);
+    }
+
+    #[test]
+    fn a_twin_has_the_layout_and_values_of_its_own() {
+        let bucket = bucket();
+        let twin = bucket.empty_on_host();
+        assert!(!twin.is(&bucket) && twin.state() == ParamState::Absent);
+        assert_eq!((twin.index(), twin.len(), twin.groups()), (bucket.index(), 7, bucket.groups()));
+        twin.set_owned(2..5).expect("absent");
+        twin.fill_shard(numbers(20..23)).expect("three");
+        twin.set_owned_grads(numbers(1..4)).expect("three");
+        assert_eq!(read(&twin.owned_grads().expect("sound").expect("taken over")), [1.0, 2.0, 3.0]);
+        assert!(twin.set_owned_grads(numbers(1..5)).is_err(), "four");
+        assert_eq!(read(&twin.owned_values().expect("sound").expect("held")), [20.0, 21.0, 22.0]);
+        assert_eq!(bucket.owned(), 0..7);
+    }
+
+    #[test]
+    fn memory_of_gradients_is_made_beforehand_and_holds_none() {
+        let bucket = bucket();
+        bucket.set_owned(2..5).expect("all are in memory");
+        for (scattered, bytes) in [(true, 12), (false, 12 + 28)] {
+            bucket.reserve_grads(scattered).expect("small");
+            assert_eq!((bucket.grad_state(), bucket.held_bytes()[1]), (GradState::Empty, bytes));
+            assert!(bucket.grads().expect("sound").is_none());
+        }
+        bucket.zero_grads();
+        let (full, shard) = bucket.begin_reduce(true).expect("trainable");
+        assert_eq!((read(&full), shard.map(|shard| shard.len())), (vec![0.0; 7], Some(3)));
+        bucket.free_unreduced_grads().expect("on their way");
+        bucket.end_reduce(false).expect("under way");
+        assert_eq!((bucket.grad_state(), bucket.held_bytes()[1]), (GradState::Reduced, 12));
+    }
+}

@@ -1,0 +1,148 @@
+//! Registration of parameters and buffers by the layers of a model.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use candle_core::{DType, Device, Shape, Tensor};
+
+use super::spec::ParamSpec;
+use super::{Buffer, BuildOptions, Entry, Param};
+use crate::backend::{Array, ComputeDevice};
+use crate::init::Init;
+use crate::{Result, TensorError};
+
+/// Everything registered so far.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    pub(super) params: Vec<Param>,
+    pub(super) buffers: Vec<Buffer>,
+    pub(super) by_name: BTreeMap<String, Entry>,
+}
+
+/// A place in the tree of names where a layer registers its parameters.
+#[derive(Debug, Clone)]
+pub struct Scope {
+    registry: Rc<RefCell<Registry>>,
+    dtype: DType,
+    device: ComputeDevice,
+    prefix: String,
+    block: String,
+    trainable: bool,
+}
+
+impl Scope {
+    /// Returns the scope without a prefix.
+    pub(super) fn root(options: &BuildOptions, registry: Rc<RefCell<Registry>>) -> Self {
+        Self {
+            registry,
+            dtype: options.dtype,
+            device: options.device.clone(),
+            prefix: String::new(),
+            block: String::new(),
+            trainable: true,
+        }
+    }
+
+    /// Returns the scope one level down, as in candle's `VarBuilder::pp`.
+    #[must_use]
+    pub fn pp(&self, name: impl std::fmt::Display) -> Self {
+        Self { prefix: self.full(&name.to_string()), ..self.clone() }
+    }
+
+    /// Starts a block named by this scope's prefix. All parameters below belong to it.
+    #[must_use]
+    pub fn block(&self) -> Self {
+        Self { block: self.prefix.clone(), ..self.clone() }
+    }
+
+    /// Starts a block of another name, for parameters whose reference names share no prefix.
+    #[must_use]
+    pub fn block_named(&self, name: &str) -> Self {
+        Self { block: self.full(name), ..self.clone() }
+    }
+
+    /// Freezes all parameters below: no gradients, no optimizer.
+    #[must_use]
+    pub fn frozen(&self) -> Self {
+        Self { trainable: false, ..self.clone() }
+    }
+
+    /// The block of parameters registered here.
+    pub fn block_name(&self) -> &str {
+        &self.block
+    }
+
+    /// The element type of parameters and buffers.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The device of parameters and buffers.
+    pub fn device(&self) -> &ComputeDevice {
+        &self.device
+    }
+
+    /// The common prefix of names.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Registers a parameter.
+    ///
+    /// # Errors
+    /// [`TensorError::DuplicateName`] if the name is taken.
+    pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
+        let name = self.full(name);
+        let mut registry = self.registry.borrow_mut();
+        let entry = Entry::Param(registry.params.len());
+        if registry.by_name.insert(name.clone(), entry).is_some() {
+            return Err(TensorError::DuplicateName(name));
+        }
+        let (block, shape, trainable) = (self.block.clone(), shape.into(), self.trainable);
+        let param = Param::new(ParamSpec { name, block, shape, trainable, init });
+        registry.params.push(param.clone());
+        Ok(param)
+    }
+
+    /// Registers a buffer of the store's element type, filled with `value`.
+    ///
+    /// # Errors
+    /// [`TensorError::DuplicateName`] if the name is taken.
+    pub fn buffer(&self, name: &str, shape: impl Into<Shape>, value: f64) -> Result<Buffer> {
+        self.register_buffer(name, self.device.full(value, shape, self.dtype)?, false)
+    }
+
+    /// Registers a buffer as [`Scope::buffer`] does. All ranks with samples of a step update it identically, from
+    /// values of the whole batch.
+    ///
+    /// # Errors
+    /// [`TensorError::DuplicateName`] if the name is taken.
+    pub fn shared_buffer(&self, name: &str, shape: impl Into<Shape>, value: f64) -> Result<Buffer> {
+        self.register_buffer(name, self.device.full(value, shape, self.dtype)?, true)
+    }
+
+    /// Registers a 64-bit integer counter, starting at zero, such as `num_batches_tracked`.
+    ///
+    /// # Errors
+    /// [`TensorError::DuplicateName`] if the name is taken.
+    pub fn counter(&self, name: &str) -> Result<Buffer> {
+        self.register_buffer(name, self.device.put(&Tensor::new(0_i64, &Device::Cpu)?)?, false)
+    }
+
+    fn register_buffer(&self, name: &str, value: Array, is_shared: bool) -> Result<Buffer> {
+        let name = self.full(name);
+        let mut registry = self.registry.borrow_mut();
+        let entry = Entry::Buffer(registry.buffers.len());
+        if registry.by_name.insert(name.clone(), entry).is_some() {
+            return Err(TensorError::DuplicateName(name));
+        }
+        let buffer = Buffer::new(name, value, is_shared);
+        registry.buffers.push(buffer.clone());
+        Ok(buffer)
+    }
+
+    fn full(&self, name: &str) -> String {
+        if self.prefix.is_empty() { name.to_owned() } else { format!("{}.{name}", self.prefix) }
+    }
+}

@@ -1,0 +1,21 @@
+//! Integration tests of the tensor crate, as one program.
+
+#[cfg(feature = "candle-nn")]
+mod candle;
+mod cases;
+#[path = "../checking/mod.rs"]
+mod checking;
+#[cfg(feature = "cuda")]
+mod cuda;
+mod device;
+mod device_training;
+mod gradients;
+mod io;
+mod loss;
+mod nets;
+mod offload;
+mod precision;
+#[cfg(feature = "cuda")]
+#[path = "../../../cuda/tests/software/mod.rs"]
+mod software;
+mod tape;
