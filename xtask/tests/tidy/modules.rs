@@ -34,8 +34,6 @@ const NOT_MENDED: &[(&str, &[&str])] = &[
         "crates/tensor/src/store",
         &["builder", "flat_gradients", "flat_param", "flat_values", "layout", "param"],
     ),
-    ("crates/trainer/src/config", &["catalogue", "layer"]),
-    ("crates/trainer/src/config", &["keys", "origin", "section", "settings"]),
     ("fuzz/src/targets", &["datasets", "pictures"]),
 ];
 

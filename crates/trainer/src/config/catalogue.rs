@@ -8,10 +8,11 @@ use toml::Value;
 
 use super::Resolved;
 use super::keys::Config;
-use super::layer::{self, Assignment};
-use super::origin::{ConfigError, Origin, nearest};
+use super::layer::{self, Assignment, Presets};
+use super::origin::{ConfigError, Origin};
 use super::section::{KeyDoc, Mismatch};
 use super::settings::{Settings, TaskSettings};
+use super::suggest::nearest;
 use super::validate::Relations;
 
 /// Checks the settings of a task.
@@ -128,7 +129,10 @@ impl Catalogue {
         of_run: bool,
     ) -> Result<Resolved, ConfigError> {
         let (mut assignments, description) = match name {
-            Some(name) => layer::load(self, name)?,
+            Some(name) => {
+                let presets = Presets { program: &self.program, texts: &self.presets };
+                layer::load(&presets, name)?
+            }
             None => (Vec::new(), None),
         };
         let mut problems = Vec::new();

@@ -24,7 +24,7 @@ impl Config {
     /// Checks what worlds need that change.
     pub(super) fn check_elastic(&self, relations: &mut Relations<'_>) {
         const KEY: &str = "elastic.min";
-        let Self { train, codec, comm, sync, elastic, log, .. } = self;
+        let Self { train, elastic, .. } = self;
         let Some(bounds) = self.elastic() else {
             let unused = elastic.max == 0 && elastic.respawn == 0 && elastic.redundancy == 0;
             relations.require(
@@ -57,8 +57,8 @@ impl Config {
                 format!("elastic.max = {most}, but train.logical_ranks = {logical} has one shard for at most as many ranks"),
             );
         }
-        let strategy = &train.strategy;
         let redundancy = elastic.redundancy;
+        let strategy = &train.strategy;
         relations.require(
             redundancy == 0 || (redundancy == 1 && self.has_lone_shards()),
             "elastic.redundancy",
@@ -66,6 +66,14 @@ impl Config {
                 "elastic.redundancy = {redundancy} with train.strategy = {strategy}: it is 0, or 1 for zero1, zero2 and fsdp, where nobody else has a rank's shard"
             ),
         );
+        self.check_changing_world(relations, least);
+    }
+
+    /// Refuses settings that need a world which stays as it is.
+    fn check_changing_world(&self, relations: &mut Relations<'_>, least: usize) {
+        const KEY: &str = "elastic.min";
+        let Self { train, codec, comm, sync, log, .. } = self;
+        let strategy = &train.strategy;
         let other = [
             (
                 strategy.is_bulk_synchronous() && strategy.ranks == Ranks::Processes,

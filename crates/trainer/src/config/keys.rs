@@ -11,8 +11,8 @@ use phalanx_sharding::{
 use phalanx_tensor::Precision;
 use toml::Value;
 
-use super::origin::nearest;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
+use super::suggest::nearest;
 use phalanx_trace::TraceSteps;
 
 library_choices! {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use toml::Value;
 use toml::de::{DeTable, DeValue};
 
-use super::catalogue::Catalogue;
-use super::origin::{ConfigError, Origin, nearest};
+use super::origin::{ConfigError, Origin};
+use super::suggest::nearest;
 
 /// One assignment `section.key = value` and where it stands.
 #[derive(Debug, Clone)]
@@ -29,6 +29,14 @@ impl Assignment {
         let origin = Origin::Option(option.to_owned());
         Self { key: key.to_owned(), value, origin, raw: None, layer: OPTIONS }
     }
+}
+
+/// The presets of a program, as layers see them.
+pub(super) struct Presets<'a> {
+    /// The program's name.
+    pub(super) program: &'a str,
+    /// Names and texts.
+    pub(super) texts: &'a [(String, String)],
 }
 
 /// A parsed preset or file.
@@ -67,14 +75,16 @@ impl Source {
         }
     }
 
-    fn text(&self, catalogue: &Catalogue, origin: &Origin) -> Result<String, ConfigError> {
+    fn text(&self, presets: &Presets<'_>, origin: &Origin) -> Result<String, ConfigError> {
         match self {
             Self::Preset(name) => {
-                catalogue.preset(name).map(str::to_owned).ok_or_else(|| ConfigError::NoSuchPreset {
+                let text =
+                    presets.texts.iter().find(|(known, _)| known == name).map(|(_, text)| text.clone());
+                text.ok_or_else(|| ConfigError::NoSuchPreset {
                     origin: origin.clone(),
                     name: name.clone(),
-                    suggestion: nearest(name, catalogue.presets.iter().map(|(known, _)| known.as_str())),
-                    program: catalogue.program.clone(),
+                    suggestion: nearest(name, presets.texts.iter().map(|(known, _)| known.as_str())),
+                    program: presets.program.to_owned(),
                 })
             }
             Self::File(path) => std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
@@ -88,7 +98,7 @@ impl Source {
 
 /// The assignments of `name` and of everything it extends, the base first, and its one-line description.
 pub(super) fn load(
-    catalogue: &Catalogue,
+    presets: &Presets<'_>,
     name: &str,
 ) -> Result<(Vec<Assignment>, Option<String>), ConfigError> {
     let mut layers = Vec::new();
@@ -102,7 +112,7 @@ pub(super) fn load(
             let chain = chain[start..].iter().map(Source::display).collect();
             return Err(ConfigError::Cycle { origin, chain });
         }
-        let layer = parse(&source.display(), &source.text(catalogue, &origin)?)?;
+        let layer = parse(&source.display(), &source.text(presets, &origin)?)?;
         let beside = match &source {
             Source::Preset(_) => PathBuf::new(),
             Source::File(path) => path.parent().unwrap_or(Path::new("")).to_owned(),

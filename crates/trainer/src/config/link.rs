@@ -58,7 +58,7 @@ impl Config {
 
     /// Checks that a link can be simulated, and with simulated clocks that they know of all that takes time.
     pub(super) fn check_link(&self, relations: &mut Relations<'_>) {
-        let Self { train, comm, codec, .. } = self;
+        let Self { train, comm, .. } = self;
         if let Err(error) = comm.simulated() {
             relations.require(false, "comm.link", format!("comm.link: {error}"));
         } else if let Err(error) = comm.simulated_inside() {
@@ -99,9 +99,14 @@ impl Config {
             "comm.link",
             "comm.link and comm.clock need Linux, whose clock all processes of a machine share".to_owned(),
         );
-        if comm.clock == Clock::Wall {
-            return;
+        if comm.clock == Clock::Cpu {
+            self.check_simulated_clock(relations);
         }
+    }
+
+    /// Refuses settings whose time the simulated clock does not know.
+    fn check_simulated_clock(&self, relations: &mut Relations<'_>) {
+        let Self { train, comm, codec, .. } = self;
         let needs = |what: &str| format!("comm.clock = cpu {what}");
         relations.require(
             train.ranks == 1 || !comm.link.is_empty(),

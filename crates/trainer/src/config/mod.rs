@@ -8,6 +8,8 @@
 //! [`Settings`]; which tasks and presets there are a [`Catalogue`] says. A training of several networks has keys for each of
 //! them where they are to differ: `[critic.optim]`.
 
+mod suggest;
+
 mod keys;
 mod section;
 
@@ -23,6 +25,7 @@ mod link;
 mod logical;
 mod networks;
 mod render;
+mod section_checks;
 mod synchrony;
 mod trace;
 mod transport;
@@ -39,10 +42,11 @@ pub use keys::{
     ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig,
     SampleConfig, ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, Transport, WatchConfig, WeightCodec,
 };
-pub use origin::{ConfigError, Origin, nearest};
+pub use origin::{ConfigError, Origin};
 pub use render::{Detail, diff};
 pub use section::{KeyDoc, KeyType, Mismatch};
 pub use settings::{Settings, TaskSettings};
+pub use suggest::nearest;
 pub use validate::Relations;
 
 use std::collections::BTreeMap;

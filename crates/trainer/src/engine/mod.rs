@@ -36,6 +36,8 @@ mod training;
 
 mod checkpoint;
 mod inference;
+
+mod estimate;
 mod quality;
 mod watch;
 
@@ -47,6 +49,7 @@ pub use data::Batch;
 pub(crate) use distributed::listed;
 pub use distributed::{World, in_one_process, invited_world, launcher_world};
 pub use error::{Divergence, TrainError};
+pub use estimate::{Estimate, estimate};
 pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_memory, sample_run};
 pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;

@@ -1,0 +1,171 @@
+//! Relations between the values of one section.
+
+use super::keys::{
+    DataConfig, DataKind, LogConfig, OptimConfig, QualityConfig, ScheduleConfig, TrainConfig, WatchConfig,
+};
+use super::validate::Relations;
+
+impl TrainConfig {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.positive("train.ranks", self.ranks as u64);
+        relations.positive("train.global_batch", self.global_batch as u64);
+        relations.positive("train.accumulate", self.accumulate as u64);
+        relations.fraction("train.ema", self.ema);
+        relations.not_negative("train.clip_norm", self.clip_norm);
+        relations.not_negative("train.loss_scale", self.loss_scale);
+        let (batch, pieces) = (self.global_batch, self.ranks.saturating_mul(self.accumulate));
+        let product = format!("train.ranks {} x train.accumulate {}", self.ranks, self.accumulate);
+        relations.require(
+            batch >= pieces,
+            "train.global_batch",
+            format!("train.global_batch {batch} is not at least {product} = {pieces}"),
+        );
+        relations.require(
+            self.steps > 0 || self.epochs > 0,
+            "train.epochs",
+            "train.steps and train.epochs are both 0: the run has no length".to_owned(),
+        );
+    }
+}
+
+impl OptimConfig {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.fraction("optim.momentum", self.momentum);
+        relations.not_negative("optim.lr", self.lr);
+        relations.not_negative("optim.eps", self.eps);
+        relations.not_negative("optim.weight_decay", self.weight_decay);
+        relations.require(
+            self.betas.len() == 2 && self.betas.iter().all(|beta| (0.0..1.0).contains(beta)),
+            "optim.betas",
+            format!("optim.betas = {:?} is not a pair of numbers in [0, 1)", self.betas),
+        );
+        relations.require(
+            !self.nesterov || self.momentum > 0.0,
+            "optim.nesterov",
+            "optim.nesterov needs optim.momentum above 0".to_owned(),
+        );
+    }
+}
+
+impl ScheduleConfig {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.not_negative("schedule.final_fraction", self.final_fraction);
+        relations.require(
+            self.gamma > 0.0 && self.gamma <= 1.0,
+            "schedule.gamma",
+            format!("schedule.gamma = {} is not in (0, 1]", self.gamma),
+        );
+        relations.require(
+            self.final_fraction <= 1.0,
+            "schedule.final_fraction",
+            format!("schedule.final_fraction = {} is not in [0, 1]", self.final_fraction),
+        );
+    }
+}
+
+impl LogConfig {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.positive("log.every", self.every);
+        relations.not_negative("log.cpu_watts", self.cpu_watts);
+        let seconds = self.usage_seconds;
+        relations.require(
+            seconds == 0.0 || (0.01..=60.0).contains(&seconds),
+            "log.usage_seconds",
+            format!("log.usage_seconds = {seconds} is neither 0 nor from 0.01 to 60"),
+        );
+    }
+}
+
+impl QualityConfig {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.positive("quality.batch", self.batch as u64);
+        relations.positive("quality.neighbours", self.neighbours as u64);
+        relations.require(
+            self.samples >= 2,
+            "quality.samples",
+            format!("quality.samples = {} is not at least 2, without which nothing varies", self.samples),
+        );
+    }
+}
+
+impl WatchConfig {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.not_negative("watch.low_loss", self.low_loss);
+        relations.not_negative("watch.high_loss", self.high_loss);
+        relations.not_negative("watch.still_loss", self.still_loss);
+        relations.not_negative("watch.low_measure", self.low_measure);
+    }
+}
+
+impl DataConfig {
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        relations.positive("data.prefetch", self.prefetch as u64);
+        relations.positive("data.window", self.window as u64);
+        relations.not_negative("data.box_crop", self.box_crop);
+        relations.require(
+            self.kind != DataKind::Shapes || self.objects <= 2,
+            "data.objects",
+            format!("data.objects = {} is not 1 or 2, which shapes can have", self.objects),
+        );
+        relations.require(
+            self.kind != DataKind::Scenes || [0, 2, 3].contains(&self.objects),
+            "data.objects",
+            format!("data.objects = {} is not 2 or 3, which scenes can have", self.objects),
+        );
+        self.check_keys_of_kinds(relations);
+        let parts = match self.crop_area[..] {
+            [] => true,
+            [least, most] => least > 0.0 && least <= most && most <= 1.0,
+            _ => false,
+        };
+        relations.require(
+            parts,
+            "data.crop_area",
+            format!("data.crop_area = {:?} is not a pair of parts above 0 and at most 1", self.crop_area),
+        );
+        relations.require(
+            self.crop_area.is_empty() || self.crop_padding == 0,
+            "data.crop_area",
+            "data.crop_area and data.crop_padding are both set: a part is cut already".to_owned(),
+        );
+    }
+
+    /// Refuses keys that belong to another kind of data set.
+    fn check_keys_of_kinds(&self, relations: &mut Relations<'_>) {
+        let files = [DataKind::Cifar10, DataKind::Folder, DataKind::Cub, DataKind::Coco, DataKind::Imagenet];
+        let of_kind = [
+            ("data.test_path", &self.test_path, &[DataKind::Shards][..]),
+            ("data.index", &self.index, &[DataKind::Shards]),
+            ("data.captions", &self.captions, &[DataKind::Cub]),
+            ("data.test_classes", &self.test_classes, &[DataKind::Cub]),
+            ("data.exclude", &self.exclude, &files),
+        ];
+        for (key, value, kinds) in of_kind {
+            let names: Vec<String> = kinds.iter().map(ToString::to_string).collect();
+            relations.require(
+                value.is_empty() || kinds.contains(&self.kind),
+                key,
+                format!("{key} is for data.kind = {}, and not for {}", names.join(", "), self.kind),
+            );
+        }
+    }
+
+    /// Checks what reading images of `size` pixels needs.
+    pub(super) fn check_images(&self, relations: &mut Relations<'_>, size: usize) {
+        relations.require(
+            self.kind.is_embedded() || !self.path.is_empty(),
+            "data.kind",
+            format!("data.kind = {0} needs data.path, or the option --data {0}=PATH", self.kind),
+        );
+        relations.require(
+            self.resize == 0 || self.resize >= size,
+            "data.resize",
+            format!("data.resize {} is not at least model.image_size {size}", self.resize),
+        );
+        relations.require(
+            self.crop_padding < size.max(1),
+            "data.crop_padding",
+            format!("data.crop_padding {} is not below model.image_size {size}", self.crop_padding),
+        );
+    }
+}
