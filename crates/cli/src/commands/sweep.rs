@@ -99,108 +99,18 @@ impl From<SweepFileError> for CliError {
     }
 }
 
+/// Trains the runs of a sweep, and writes tables and pictures.
 fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Result<(), CliError> {
-    let mut file = file.clone();
-    if let Some(preset) = &how.preset {
-        file.extend(preset);
-    }
-    if !how.ranks.is_empty() {
-        file.vary_ranks(name, &how.ranks)?;
-    }
-    let file = &file;
-    let mut sets = how.sets.clone();
-    sets.extend(how.link.as_ref().map(|link| format!("comm.link={link}")));
-    let trials = Trials::of(file, &sets, how.quick);
-    let configured = |run: &Run| -> Result<_, CliError> {
-        let mut resolved = program.catalogue().resolve(Some(&run.extends), &run.sets)?;
-        if let Some(data) = &how.data {
-            set_data(&mut resolved, data)?;
-        }
-        resolved.validate()?;
-        Ok((run.clone(), resolved))
-    };
-    let runs = trials.runs.iter().map(configured).collect::<Result<Vec<_>, CliError>>()?;
-    let folder = how.out.clone().unwrap_or_else(|| Path::new(RUNS).join(name));
-    let executable = std::env::current_exe().map_err(CliError::failed)?;
-    let parallel = match how.parallel {
-        0 => fitting(runs.iter().map(|(_, resolved)| &resolved.config), Machine::detect().cores),
-        parallel => parallel,
-    };
-    let runner = Runner { program: executable, folder: &folder, parallel };
+    let sweep = Sweep::new(program, name, file, how)?;
     if how.dry_run {
-        for (run, resolved) in &runs {
-            let done = match (run.predicted, runner.is_finished(run)) {
-                (true, _) => "  (predicted, not trained)",
-                (false, true) => "  (finished)",
-                (false, false) => "",
-            };
-            out(&format!(
-                "{}: {} ranks, {}{done}",
-                run.name,
-                resolved.config.train.ranks,
-                run.sets.join(" ")
-            ));
-        }
-        out(&format!("{} runs in {}", runs.len(), folder.display()));
+        sweep.list();
         return Ok(());
     }
-    if let Some((run, _)) = runs.iter().find(|(run, resolved)| runner.differs(run, resolved)) {
-        let path = runner.folder_of(run);
-        return Err(CliError::Usage(format!(
-            "{} holds a run of other settings; choose another folder with --out, or remove it",
-            path.display()
-        )));
-    }
-    std::fs::create_dir_all(&folder).map_err(CliError::failed)?;
-    out(&format!("{name}: {}", file.about));
-    out(&format!("{} runs in {}, {} at a time", runs.len(), folder.display(), parallel));
+    sweep.check_folder()?;
     let interrupts = Interrupts::listen()?;
-    let told = AtomicBool::new(false);
-    let asked = || {
-        let count = interrupts.count();
-        if count > 0 && !told.swap(true, Ordering::Relaxed) {
-            announce();
-        }
-        count
-    };
-    let count = runs.len();
-    let ended = runner.run(&runs, &asked, &|at, ended| {
-        let what = match ended {
-            Ended::Was => "was finished".to_owned(),
-            Ended::Now(time) => format!("finished in {}", format::duration(*time)),
-            Ended::Failed(error) => format!("failed: {error}"),
-            Ended::Stopped => "stopped".to_owned(),
-        };
-        out(&format!("[{}/{count}] {}: {what}", at + 1, runs[at].0.name));
-    });
-    let outcome = |((run, _), ended): (&(Run, _), &Ended)| match ended {
-        Ended::Stopped => None,
-        Ended::Failed(error) => Some(Err(error.clone())),
-        Ended::Was | Ended::Now(_) => {
-            let read = Outcome::read(&runner.folder_of(run), file.target.as_ref());
-            Some(read.map_err(|error| error.to_string()))
-        }
-    };
-    let mut outcomes: Vec<_> = runs.iter().zip(&ended).map(outcome).collect();
-    predict_steps(program, &trials, &runs, &mut outcomes)?;
-    let trained = || runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
-    let conditions = Conditions {
-        machine: Machine::detect(),
-        quick: how.quick,
-        parallel,
-        ranks: trained().map(|config| config.train.ranks).max().unwrap_or(1),
-        simulated: trained().any(|config| config.comm.clock == Clock::Cpu),
-    };
-    let results = Results { name, file, trials: &trials, outcomes: &outcomes, conditions: &conditions };
-    for table in results.tables() {
-        out(&format!("\n{}", table.title));
-        format::columns(&table.words()).iter().for_each(|line| out(&format!("  {line}")));
-        table.failures().iter().chain(&table.notes()).for_each(|note| out(&format!("  {note}")));
-    }
-    out("");
-    results.write(&folder).map_err(CliError::failed)?;
-    write_page(&folder)?;
-    out(&format!("tables and pictures in {}, all of it in report.html", folder.display()));
+    let ended = sweep.train(&interrupts)?;
+    let outcomes = sweep.outcomes(program, &ended)?;
+    sweep.tell(&outcomes)?;
     if interrupts.count() > 0 {
         let message = "interrupted; the same command goes on".to_owned();
         return Err(CliError::Ended { message, code: interrupts.exit_code() });
@@ -209,8 +119,155 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Resu
     match failed {
         0 => Ok(()),
         _ => Err(CliError::failed(format!(
-            "{failed} of {count} runs failed; the same command tries them again"
+            "{failed} of {} runs failed; the same command tries them again",
+            outcomes.len()
         ))),
+    }
+}
+
+/// A sweep whose runs are resolved and checked.
+struct Sweep<'a> {
+    name: &'a str,
+    file: SweepFile,
+    quick: bool,
+    trials: Trials,
+    /// The runs with their configurations.
+    runs: Vec<(Run, Resolved)>,
+    folder: PathBuf,
+    executable: PathBuf,
+    /// Runs that train at the same time.
+    parallel: usize,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(program: &Program, name: &'a str, file: &SweepFile, how: &How) -> Result<Self, CliError> {
+        let mut file = file.clone();
+        if let Some(preset) = &how.preset {
+            file.extend(preset);
+        }
+        if !how.ranks.is_empty() {
+            file.vary_ranks(name, &how.ranks)?;
+        }
+        let mut sets = how.sets.clone();
+        sets.extend(how.link.as_ref().map(|link| format!("comm.link={link}")));
+        let trials = Trials::of(&file, &sets, how.quick);
+        let configured = |run: &Run| -> Result<_, CliError> {
+            let mut resolved = program.catalogue().resolve(Some(&run.extends), &run.sets)?;
+            if let Some(data) = &how.data {
+                set_data(&mut resolved, data)?;
+            }
+            resolved.validate()?;
+            Ok((run.clone(), resolved))
+        };
+        let runs = trials.runs.iter().map(configured).collect::<Result<Vec<_>, CliError>>()?;
+        let parallel = match how.parallel {
+            0 => fitting(runs.iter().map(|(_, resolved)| &resolved.config), Machine::detect().cores),
+            parallel => parallel,
+        };
+        let folder = how.out.clone().unwrap_or_else(|| Path::new(RUNS).join(name));
+        let executable = std::env::current_exe().map_err(CliError::failed)?;
+        Ok(Self { name, file, quick: how.quick, trials, runs, folder, executable, parallel })
+    }
+
+    fn runner(&self) -> Runner<'_> {
+        Runner { program: self.executable.clone(), folder: &self.folder, parallel: self.parallel }
+    }
+
+    /// Prints the runs.
+    fn list(&self) {
+        let runner = self.runner();
+        for (run, resolved) in &self.runs {
+            let done = match (run.predicted, runner.is_finished(run)) {
+                (true, _) => "  (predicted, not trained)",
+                (false, true) => "  (finished)",
+                (false, false) => "",
+            };
+            let ranks = resolved.config.train.ranks;
+            out(&format!("{}: {ranks} ranks, {}{done}", run.name, run.sets.join(" ")));
+        }
+        out(&format!("{} runs in {}", self.runs.len(), self.folder.display()));
+    }
+
+    /// Refuses a folder that holds a run of other settings, and creates one that is missing.
+    fn check_folder(&self) -> Result<(), CliError> {
+        let runner = self.runner();
+        if let Some((run, _)) = self.runs.iter().find(|(run, resolved)| runner.differs(run, resolved)) {
+            let path = runner.folder_of(run);
+            return Err(CliError::Usage(format!(
+                "{} holds a run of other settings; choose another folder with --out, or remove it",
+                path.display()
+            )));
+        }
+        std::fs::create_dir_all(&self.folder).map_err(CliError::failed)
+    }
+
+    /// Trains the runs that are not finished.
+    fn train(&self, interrupts: &Interrupts) -> Result<Vec<Ended>, CliError> {
+        let count = self.runs.len();
+        out(&format!("{}: {}", self.name, self.file.about));
+        out(&format!("{count} runs in {}, {} at a time", self.folder.display(), self.parallel));
+        let told = AtomicBool::new(false);
+        let asked = || {
+            let count = interrupts.count();
+            if count > 0 && !told.swap(true, Ordering::Relaxed) {
+                announce();
+            }
+            count
+        };
+        Ok(self.runner().run(&self.runs, &asked, &|at, ended| {
+            let what = match ended {
+                Ended::Was => "was finished".to_owned(),
+                Ended::Now(time) => format!("finished in {}", format::duration(*time)),
+                Ended::Failed(error) => format!("failed: {error}"),
+                Ended::Stopped => "stopped".to_owned(),
+            };
+            out(&format!("[{}/{count}] {}: {what}", at + 1, self.runs[at].0.name));
+        }))
+    }
+
+    /// Reads the outcomes of the runs, and adds predicted times where tables ask for them.
+    fn outcomes(
+        &self,
+        program: &Program,
+        ended: &[Ended],
+    ) -> Result<Vec<Option<Result<Outcome, String>>>, CliError> {
+        let runner = self.runner();
+        let outcome = |((run, _), ended): (&(Run, _), &Ended)| match ended {
+            Ended::Stopped => None,
+            Ended::Failed(error) => Some(Err(error.clone())),
+            Ended::Was | Ended::Now(_) => {
+                let read = Outcome::read(&runner.folder_of(run), self.file.target.as_ref());
+                Some(read.map_err(|error| error.to_string()))
+            }
+        };
+        let mut outcomes: Vec<_> = self.runs.iter().zip(ended).map(outcome).collect();
+        predict_steps(program, &self.trials, &self.runs, &mut outcomes)?;
+        Ok(outcomes)
+    }
+
+    /// Prints the tables, and writes them, the pictures and the page.
+    fn tell(&self, outcomes: &sweep::Outcomes) -> Result<(), CliError> {
+        let trained =
+            || self.runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
+        let conditions = Conditions {
+            machine: Machine::detect(),
+            quick: self.quick,
+            parallel: self.parallel,
+            ranks: trained().map(|config| config.train.ranks).max().unwrap_or(1),
+            simulated: trained().any(|config| config.comm.clock == Clock::Cpu),
+        };
+        let (name, file, trials) = (self.name, &self.file, &self.trials);
+        let results = Results { name, file, trials, outcomes, conditions: &conditions };
+        for table in results.tables() {
+            out(&format!("\n{}", table.title));
+            format::columns(&table.words()).iter().for_each(|line| out(&format!("  {line}")));
+            table.failures().iter().chain(&table.notes()).for_each(|note| out(&format!("  {note}")));
+        }
+        out("");
+        results.write(&self.folder).map_err(CliError::failed)?;
+        write_page(&self.folder)?;
+        out(&format!("tables and pictures in {}, all of it in report.html", self.folder.display()));
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) fn of(config: &Config, estimate: &Estimate, chosen: Option<&str>) -> 
     let rows: Vec<Value> = rows.map(|(row, time)| strategy(row, time.as_ref(), reference, chosen)).collect();
     let layout = reference.map(|ddp| {
         json!({
-            "flat_params": ddp.flat_params,
+            "flat_params": ddp.bucket_count,
             "blocks": ddp.blocks.len(),
             "largest_block": ddp.largest_block().map(|block| json!({ "name": block.name, "bytes": block.bytes })),
             "outside_of_blocks_bytes": ddp.outside,

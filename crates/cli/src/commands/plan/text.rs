@@ -83,7 +83,7 @@ fn layout(plan: &MemoryPlan) -> Vec<String> {
     let largest = plan
         .largest_block()
         .map_or_else(String::new, |block| format!(", the largest {} of {}", block.name, size(block.bytes)));
-    let (buckets, count) = (plan.flat_params, plan.blocks.len());
+    let (buckets, count) = (plan.bucket_count, plan.blocks.len());
     let mut lines =
         vec![format!("layout     {buckets} flat memories for {count} blocks of {}{largest}", size(blocks))];
     if plan.outside > 0 {

@@ -126,6 +126,7 @@ impl DiffusionSettings {
         })
     }
 
+    /// Checks the settings against each other and against the configuration.
     pub(super) fn check(&self, config: &Config, relations: &mut Relations<'_>) {
         check_pixels(config, relations);
         // How small latent images are the first stage knows.
@@ -155,6 +156,15 @@ impl DiffusionSettings {
         relations.fraction("model.dropout", self.dropout);
         relations.fraction("model.drop_text", self.drop_text);
         relations.not_negative("model.min_snr", self.min_snr);
+        self.check_sampling(relations);
+        self.check_noise(relations);
+        if self.conditional {
+            self.text.check(relations);
+        }
+    }
+
+    /// Checks how pictures are sampled.
+    fn check_sampling(&self, relations: &mut Relations<'_>) {
         let rescale = self.guidance_rescale;
         relations.require(
             (0.0..=1.0).contains(&rescale),
@@ -171,6 +181,18 @@ impl DiffusionSettings {
             "model.pool_text",
             "model.pool_text tells captions, and model.conditional = false shows none".to_owned(),
         );
+        let (steps, timesteps) = (self.sample_steps, self.timesteps);
+        relations.require(
+            timesteps >= 2 && steps <= timesteps,
+            "model.sample_steps",
+            format!(
+                "model.sample_steps {steps} are more than model.timesteps {timesteps}, or these are not two"
+            ),
+        );
+    }
+
+    /// Checks the noise schedule.
+    fn check_noise(&self, relations: &mut Relations<'_>) {
         relations.require(
             !(self.zero_snr && self.min_snr > 0.0),
             "model.min_snr",
@@ -189,16 +211,5 @@ impl DiffusionSettings {
             "model.betas",
             format!("model.betas = {:?} are not two rising numbers in (0, 1)", self.betas),
         );
-        let (steps, timesteps) = (self.sample_steps, self.timesteps);
-        relations.require(
-            timesteps >= 2 && steps <= timesteps,
-            "model.sample_steps",
-            format!(
-                "model.sample_steps {steps} are more than model.timesteps {timesteps}, or these are not two"
-            ),
-        );
-        if self.conditional {
-            self.text.check(relations);
-        }
     }
 }

@@ -110,8 +110,32 @@ impl StackGanSettings {
     }
 }
 
+/// Checks the settings of a StackGAN against each other and against the configuration.
 fn check(settings: &StackGanSettings, config: &Config, relations: &mut Relations<'_>) {
-    let StackGanSettings { stage, upscale, text, .. } = settings;
+    check_stages(settings, relations);
+    for (key, value) in [
+        ("model.condition", settings.condition),
+        ("model.noise", settings.noise),
+        ("model.gf_dim", settings.gf_dim),
+        ("model.df_dim", settings.df_dim),
+    ] {
+        relations.positive(key, value as u64);
+    }
+    relations.not_negative("model.kl_weight", settings.kl_weight);
+    check_texts(settings, relations);
+    let normalise = config.data.normalise;
+    relations.require(
+        normalise == Normalise::SYMMETRIC,
+        "data.normalise",
+        format!("model.kind {} draws from -1 to 1, but data.normalise is {normalise}", config.model.kind),
+    );
+    check_sizes(settings, config.model.image_size, relations);
+    settings.text.check(relations);
+}
+
+/// Checks which stages are trained, and in which part of the run.
+fn check_stages(settings: &StackGanSettings, relations: &mut Relations<'_>) {
+    let stage = &settings.stage;
     relations.require(
         ["1", "2", "both"].contains(&stage.as_str()),
         "model.stage",
@@ -130,19 +154,21 @@ fn check(settings: &StackGanSettings, config: &Config, relations: &mut Relations
             }
         },
     );
-    for (key, value) in [
-        ("model.condition", settings.condition),
-        ("model.noise", settings.noise),
-        ("model.gf_dim", settings.gf_dim),
-        ("model.df_dim", settings.df_dim),
-    ] {
-        relations.positive(key, value as u64);
-    }
-    relations.not_negative("model.kl_weight", settings.kl_weight);
+    let [[_, text_ends], [_, ends], _] = settings.parts();
+    relations.require(
+        stage != "both" || (settings.stage1_part > text_ends && settings.stage1_part < 1.0),
+        "model.stage1_part",
+        format!("model.stage1_part = {ends} is not between {text_ends}, where stage I begins, and 1"),
+    );
+}
+
+/// Checks the source of the vectors of texts.
+fn check_texts(settings: &StackGanSettings, relations: &mut Relations<'_>) {
+    let alone = settings.stage == "2";
     let from = [
         ("text_run", &settings.text_run),
         ("text_embeddings", &settings.text_embeddings),
-        ("text_weights", &text.text_weights),
+        ("text_weights", &settings.text.text_weights),
     ];
     let from: Vec<_> =
         from.iter().filter(|(_, from)| !from.is_empty()).map(|(key, _)| format!("model.{key}")).collect();
@@ -156,26 +182,18 @@ fn check(settings: &StackGanSettings, config: &Config, relations: &mut Relations
         "model.text_run",
         format!("model.stage1 brings its text encoder with it, so that {} is not needed", from.join(", ")),
     );
-    let [[_, text_ends], [_, ends], _] = settings.parts();
+    let [[_, text_ends], ..] = settings.parts();
     relations.fraction("model.text_part", settings.text_part);
     relations.require(
         !settings.learns_text() || text_ends > 0.0,
         "model.text_part",
         "model.text_part = 0, but the text encoder comes from nowhere else".to_owned(),
     );
-    relations.require(
-        stage != "both" || (settings.stage1_part > text_ends && settings.stage1_part < 1.0),
-        "model.stage1_part",
-        format!("model.stage1_part = {ends} is not between {text_ends}, where stage I begins, and 1"),
-    );
-    let normalise = config.data.normalise;
-    relations.require(
-        normalise == Normalise::SYMMETRIC,
-        "data.normalise",
-        format!("model.kind {} draws from -1 to 1, but data.normalise is {normalise}", config.model.kind),
-    );
-    let (size, small) = (config.model.image_size, settings.small_size(config.model.image_size));
-    let second = settings.stages()[1];
+}
+
+/// Checks that the images of both stages, `size` pixels wide in the end, fit the widths of the networks.
+fn check_sizes(settings: &StackGanSettings, size: usize, relations: &mut Relations<'_>) {
+    let (upscale, small, second) = (&settings.upscale, settings.small_size(size), settings.stages()[1]);
     relations.require(
         !second || (*upscale >= 2 && upscale.is_power_of_two() && size.is_multiple_of(*upscale)),
         "model.upscale",
@@ -206,7 +224,6 @@ fn check(settings: &StackGanSettings, config: &Config, relations: &mut Relations
             format!("4 times the width {width} of stage II's generator cannot be halved {doublings} times"),
         );
     }
-    settings.text.check(relations);
 }
 
 fn stackgan(setup: &mut Setup<'_>, settings: &StackGanSettings) -> Result<Training<StackGan>, TrainError> {
