@@ -8,7 +8,7 @@ use phalanx_models::{
     ResNetVariant, TextToImage,
 };
 use phalanx_tensor::loss::{self, Over};
-use phalanx_tensor::optim::{Adam, LossScale, Optimizer, Scaled, Sgd, grad_sum_of_squares};
+use phalanx_tensor::optim::{Adam, LossScale, Optimizer, Sgd, StepDecision, grad_sum_of_squares};
 use phalanx_tensor::{
     Array, BuildOptions, Context, Key, Precision, Recompute, Result, Session, StoreBuilder, Tape,
     TensorError, Value,
@@ -100,7 +100,7 @@ fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u6
             assert!(!outcome.left_out, "{subject:?}, step {step}");
             scaled
         });
-        optimizer.scaled_step(params, lr, scaled.as_ref().map(Scaled::step), &context).expect("held");
+        optimizer.scaled_step(params, lr, scaled.as_ref().map(StepDecision::step), &context).expect("held");
     }
     losses
 }

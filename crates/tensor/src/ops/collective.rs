@@ -27,14 +27,15 @@
 //!
 //! Sums are in f32 for values of 16 bits, and in f64 for f64. Results have the type of the input.
 
-use candle_core::{DType, Shape};
+use std::sync::Arc;
 
+use candle_core::DType;
+
+use super::rank_split::{RankSplit, summable};
 use crate::backend::Array;
 use crate::group::ProcessGroup;
-use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Context, Result, TensorError};
-use std::sync::Arc;
 
 /// Computes Σ_s x_s on every rank. The loss is the sum of the ranks' losses, so the gradient is the sum of the ranks'
 /// gradients.
@@ -74,11 +75,11 @@ pub(crate) fn all_gather_stored(
     dtype: DType,
 ) -> Result<Value> {
     const OP: &str = "all_gather";
-    let spread = Spread::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = spread.gathered(tape.context(), group.as_ref(), &x.array()?, dtype)?;
+    let split = RankSplit::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
+    let output = split.gathered(tape.context(), group.as_ref(), &x.array()?, dtype)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, spread.scattered(tape.context(), group.as_ref(), grad)?)
+        grads.add(0, split.scattered(tape.context(), group.as_ref(), grad)?)
     })
 }
 
@@ -95,11 +96,11 @@ pub fn reduce_scatter(
     group: &Arc<dyn ProcessGroup>,
 ) -> Result<Value> {
     const OP: &str = "reduce_scatter";
-    let spread = Spread::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = spread.scattered(tape.context(), group.as_ref(), &x.array()?)?;
+    let split = RankSplit::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
+    let output = split.scattered(tape.context(), group.as_ref(), &x.array()?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, spread.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
+        grads.add(0, split.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
     })
 }
 
@@ -141,11 +142,11 @@ pub fn gather_from_group(
     group: &Arc<dyn ProcessGroup>,
 ) -> Result<Value> {
     const OP: &str = "gather_from_group";
-    let spread = Spread::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
+    let split = RankSplit::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
     let part = x.array()?;
-    let output = spread.gathered(tape.context(), group.as_ref(), &part, part.dtype())?;
+    let output = split.gathered(tape.context(), group.as_ref(), &part, part.dtype())?;
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.share(0, spread.own_part(tape.context(), grad)?)
+        grads.share(0, split.own_part(tape.context(), grad)?)
     })
 }
 
@@ -162,143 +163,16 @@ pub fn split_to_group(
     group: &Arc<dyn ProcessGroup>,
 ) -> Result<Value> {
     const OP: &str = "split_to_group";
-    let spread = Spread::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = spread.own_part(tape.context(), &x.array()?)?;
+    let split = RankSplit::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
+    let output = split.own_part(tape.context(), &x.array()?)?;
     let group = group.clone();
     tape.push(OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, spread.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
+        grads.add(0, split.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
     })
 }
 
-/// Copies the elements to memory of their own, in the type of sums.
-fn fresh(context: &Context, x: &Array) -> Result<Array> {
-    let backend = x.backend(context);
-    let fresh = backend.unwritten(x.shape(), wide(x.dtype()))?;
-    backend.copy(&fresh, &x.contiguous()?)?;
-    Ok(fresh)
-}
-
 fn summed(op: &'static str, context: &Context, group: &dyn ProcessGroup, x: &Array) -> Result<Array> {
-    let sum = fresh(context, x)?;
+    let sum = summable(context, x)?;
     group.all_reduce(&sum).map_err(TensorError::hook(op))?;
     x.backend(context).cast(&sum, x.dtype())
-}
-
-/// The split of a tensor over the ranks of a group along one dimension.
-struct Spread {
-    op: &'static str,
-    dim: usize,
-    /// The start of this rank's part.
-    start: usize,
-    /// By rank.
-    lens: Vec<usize>,
-    rank: usize,
-}
-
-impl Spread {
-    fn new(
-        op: &'static str,
-        group: &dyn ProcessGroup,
-        dims: &[usize],
-        dim: usize,
-        lens: &[usize],
-    ) -> Result<Self> {
-        if lens.len() != group.size() {
-            let problem = format!("{} lengths for {} ranks; expected one each", lens.len(), group.size());
-            return Err(TensorError::shape(op, problem));
-        }
-        if dim >= dims.len() {
-            return Err(TensorError::shape(op, format!("there is no dimension {dim} in shape {dims:?}")));
-        }
-        let rank = group.rank();
-        Ok(Self { op, dim, start: lens[..rank].iter().sum(), lens: lens.to_vec(), rank })
-    }
-
-    /// Makes the split from this rank's part of shape `dims`.
-    fn of_part(
-        op: &'static str,
-        group: &dyn ProcessGroup,
-        dims: &[usize],
-        dim: usize,
-        lens: &[usize],
-    ) -> Result<Self> {
-        let spread = Self::new(op, group, dims, dim, lens)?;
-        let (found, expected) = (dims[dim], lens[spread.rank]);
-        match found == expected {
-            true => Ok(spread),
-            false => Err(TensorError::shape(
-                op,
-                format!("rank {} has {found} along dimension {dim}; {lens:?} says {expected}", spread.rank),
-            )),
-        }
-    }
-
-    /// Makes the split of a whole of shape `dims`.
-    fn of_whole(
-        op: &'static str,
-        group: &dyn ProcessGroup,
-        dims: &[usize],
-        dim: usize,
-        lens: &[usize],
-    ) -> Result<Self> {
-        let spread = Self::new(op, group, dims, dim, lens)?;
-        let (found, expected) = (dims[dim], lens.iter().sum::<usize>());
-        match found == expected {
-            true => Ok(spread),
-            false => Err(TensorError::shape(
-                op,
-                format!("{found} along dimension {dim} are not spread by {lens:?}, which are {expected}"),
-            )),
-        }
-    }
-
-    /// Moves the dimension to the front, so that a rank's part is contiguous; or back.
-    fn in_front(&self, context: &Context, x: &Array) -> Result<Array> {
-        let mut dims: Vec<usize> = (0..x.rank()).collect();
-        dims.swap(0, self.dim);
-        x.backend(context).permute(x, &dims)
-    }
-
-    /// Returns the number of elements of each rank's part.
-    fn elements(&self, front: &[usize]) -> Vec<usize> {
-        let row: usize = front[1..].iter().product();
-        self.lens.iter().map(|len| len * row).collect()
-    }
-
-    fn own_part(&self, context: &Context, whole: &Array) -> Result<Array> {
-        whole.backend(context).narrow(whole, self.dim, self.start, self.lens[self.rank])
-    }
-
-    /// Gathers the parts of all ranks; `part` is this rank's.
-    fn gathered(
-        &self,
-        context: &Context,
-        group: &dyn ProcessGroup,
-        part: &Array,
-        dtype: DType,
-    ) -> Result<Array> {
-        let backend = part.backend(context);
-        let front = self.in_front(context, part)?;
-        let mut dims = front.dims().to_vec();
-        let elements = self.elements(&dims);
-        dims[0] = self.lens.iter().sum();
-        let whole = backend.unwritten(&Shape::from(elements.iter().sum::<usize>()), wide(part.dtype()))?;
-        let own = elements[self.rank];
-        if own > 0 {
-            let before = elements[..self.rank].iter().sum();
-            backend.copy(&whole.view(before, own)?, &front.reshape(own)?)?;
-        }
-        group.all_gather(&whole, &elements).map_err(TensorError::hook(self.op))?;
-        backend.cast(&self.in_front(context, &whole.reshape(dims)?)?, dtype)
-    }
-
-    /// Returns this rank's part of the sum over ranks.
-    fn scattered(&self, context: &Context, group: &dyn ProcessGroup, whole: &Array) -> Result<Array> {
-        let backend = whole.backend(context);
-        let sum = fresh(context, &self.in_front(context, whole)?)?;
-        let elements = self.elements(sum.dims());
-        group.reduce_scatter(&sum, &elements).map_err(TensorError::hook(self.op))?;
-        let part = backend.narrow(&sum, 0, self.start, self.lens[self.rank])?;
-        backend.cast(&self.in_front(context, &part)?, whole.dtype())
-    }
 }

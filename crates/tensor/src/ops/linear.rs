@@ -7,12 +7,32 @@ use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
+const OP: &str = "linear";
+
 /// Checks that the arithmetic of both operands has the same type.
 fn same_type(op: &'static str, a: &Array, b: &Array) -> Result<()> {
     if wide(a.dtype()) == wide(b.dtype()) {
         return Ok(());
     }
     Err(TensorError::shape(op, format!("element types {:?} and {:?}", a.dtype(), b.dtype())))
+}
+
+/// Checks the shapes of a linear layer and returns `[rows, inputs, outputs]`.
+fn sizes(x: &Value, weight: &Value, bias: Option<&Value>) -> Result<[usize; 3]> {
+    let (&[outputs, inputs], Some((&last, lead))) = (weight.dims(), x.dims().split_last()) else {
+        let problem = format!("expected [.., I] and [O, I], not {:?} and {:?}", x.shape(), weight.shape());
+        return Err(TensorError::shape(OP, problem));
+    };
+    if last != inputs || bias.is_some_and(|b| b.dims() != [outputs]) {
+        let problem = format!(
+            "x {:?}, weight {:?} and bias {:?} do not go together",
+            x.shape(),
+            weight.shape(),
+            bias.map(Value::shape)
+        );
+        return Err(TensorError::shape(OP, problem));
+    }
+    Ok([lead.iter().product(), inputs, outputs])
 }
 
 /// Computes x·Wᵀ + b: `x` is [.., I], `weight` [O, I], `bias` `[O]`, and the result [.., O], as
@@ -32,25 +52,13 @@ pub(crate) fn linear_stored(
     bias: Option<&Value>,
     dtype: DType,
 ) -> Result<Value> {
-    const OP: &str = "linear";
-    let (&[outputs, inputs], Some((&last, lead))) = (weight.dims(), x.dims().split_last()) else {
-        let problem = format!("expected [.., I] and [O, I], not {:?} and {:?}", x.shape(), weight.shape());
-        return Err(TensorError::shape(OP, problem));
-    };
-    if last != inputs || bias.is_some_and(|b| b.dims() != [outputs]) {
-        let problem = format!(
-            "x {:?}, weight {:?} and bias {:?} do not go together",
-            x.shape(),
-            weight.shape(),
-            bias.map(Value::shape)
-        );
-        return Err(TensorError::shape(OP, problem));
-    }
-    let rows: usize = lead.iter().product();
+    let [rows, inputs, outputs] = sizes(x, weight, bias)?;
     let sizes = [rows, inputs, outputs];
     let x_shape = x.shape().clone();
-    let mut shape = lead.to_vec();
-    shape.push(outputs);
+    let mut shape = x.dims().to_vec();
+    if let Some(last) = shape.last_mut() {
+        *last = outputs;
+    }
     let output = {
         let (x, w) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
         same_type(OP, &x, &w)?;

@@ -17,6 +17,7 @@ mod indices;
 mod linear;
 mod norm;
 mod pool;
+mod rank_split;
 mod reduce;
 mod shape;
 

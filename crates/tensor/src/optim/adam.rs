@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::offload::{Owned, each_owned};
+use super::offload::{BucketUpdate, each_owned};
 use super::{Optimizer, OptimizerState, StateLocation};
 use crate::backend::{AdamOptions, ParamUpdate, ScaledStep};
 use crate::store::{FlatStorage, ParamBucket};
@@ -70,7 +70,7 @@ impl Optimizer for Adam {
             step,
         };
         let mut kinds = [&mut self.first, &mut self.second];
-        each_owned(params, &mut kinds, context, |Owned { param, values, grads, states, backend }| {
+        each_owned(params, &mut kinds, context, |BucketUpdate { param, values, grads, states, backend }| {
             for (at, decay) in param.owned_groups() {
                 let part = |flat: &FlatStorage| flat.narrow(at.clone());
                 let (weights, grads) = (part(values)?, part(grads)?);

@@ -24,8 +24,8 @@ const INTERVAL: u64 = 2000;
 ///
 /// Start backward with [`crate::Tape::backward_scaled`] by [`LossScale::factor`], sum gradients over ranks, and take
 /// a step by [`LossScale::step`]. The scale is on the device of the step ([`LossScale::kept_at`]). On the host the
-/// decision is known at once: apply it to the gradients ([`Scaled::unscale`]), or drop them. On a device, pass it to
-/// the optimizer ([`super::Optimizer::scaled_step`]); the host reads the outcome later ([`Scaled::begin_read`],
+/// decision is known at once: apply it to the gradients ([`StepDecision::unscale`]), or drop them. On a device, pass it to
+/// the optimizer ([`super::Optimizer::scaled_step`]); the host reads the outcome later ([`StepDecision::begin_read`],
 /// [`LossScale::apply_report`]).
 #[derive(Debug)]
 pub struct LossScale {
@@ -49,14 +49,14 @@ pub struct LossScaleState {
 
 /// The decision about a step of a scaled loss, on the gradients' device.
 #[derive(Debug, Clone)]
-pub struct Scaled {
+pub struct StepDecision {
     step: ScaledStep,
     report: Array,
 }
 
 /// The outcome of a step of a scaled loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ScaledOutcome {
+pub struct StepOutcome {
     /// The factor of its loss.
     pub scale: f64,
     /// True if it was skipped because a gradient was not finite.
@@ -137,7 +137,7 @@ impl LossScale {
         max_norm: Option<f64>,
         context: &Context,
         agree: impl FnOnce(&Array) -> Result<(), E>,
-    ) -> Result<Scaled, E> {
+    ) -> Result<StepDecision, E> {
         let squares = if self.is_host() { squares.to_host()?.into() } else { squares.clone() };
         let backend = squares.backend(context);
         let overflow = backend.not_finite(&squares)?;
@@ -146,15 +146,15 @@ impl LossScale {
         let of = LossScaleStep { options, squares: &squares, not_finite: &overflow, state: &self.numbers };
         let LossScaleOutcome { factor, left_out, report } = backend.loss_scale_step(of)?;
         let all_left_out = self.numbers.view(LOSS_SCALE_STATE - 1, ())?;
-        Ok(Scaled { step: ScaledStep { factor, left_out, all_left_out }, report })
+        Ok(StepDecision { step: ScaledStep { factor, left_out, all_left_out }, report })
     }
 
-    /// Updates the host's knowledge by the report of a step, from [`Scaled::read`] or [`Scaled::begin_read`], in
+    /// Updates the host's knowledge by the report of a step, from [`StepDecision::read`] or [`StepDecision::begin_read`], in
     /// the order of steps.
     ///
     /// # Errors
     /// If it is not such a report.
-    pub fn apply_report(&mut self, report: &Tensor) -> Result<ScaledOutcome> {
+    pub fn apply_report(&mut self, report: &Tensor) -> Result<StepOutcome> {
         let report = report.to_dtype(DType::F64)?.to_vec1::<f64>()?;
         let &[scale, left_out, norm, next, good_steps, in_a_row, all_left_out] = report.as_slice() else {
             let problem = format!("the report of a step has 7 numbers, not {}", report.len());
@@ -167,7 +167,7 @@ impl LossScale {
         let (good_steps, in_a_row) = (good_steps as u64, in_a_row as u64);
         self.known = LossScaleState { scale: next, good_steps, left_out: in_a_row };
         let (left_out, all_left_out) = (left_out != 0.0, all_left_out as u64);
-        Ok(ScaledOutcome { scale, left_out, norm, in_a_row, all_left_out })
+        Ok(StepOutcome { scale, left_out, norm, in_a_row, all_left_out })
     }
 
     /// The state for a checkpoint, as far as the host knows.
@@ -211,7 +211,7 @@ impl LossScaleState {
     }
 }
 
-impl Scaled {
+impl StepDecision {
     /// The decision, for [`super::Optimizer::scaled_step`].
     pub fn step(&self) -> &ScaledStep {
         &self.step
@@ -255,7 +255,7 @@ fn checked(scale: f64) -> Result<f64> {
 mod tests {
     use super::*;
 
-    fn step(scale: &mut LossScale, squares: f64) -> ScaledOutcome {
+    fn step(scale: &mut LossScale, squares: f64) -> StepOutcome {
         let squares = Tensor::new(squares, &Device::Cpu).expect("a number").into();
         let context = Context::new(1);
         let alone = |_: &Array| Ok::<_, TensorError>(());

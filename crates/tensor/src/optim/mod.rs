@@ -22,7 +22,7 @@ pub use clip::{
 pub use disk::Disk;
 pub use ema::Ema;
 pub use location::StateLocation;
-pub use loss_scale::{LossScale, LossScaleState, Scaled, ScaledOutcome};
+pub use loss_scale::{LossScale, LossScaleState, StepDecision, StepOutcome};
 pub use phalanx_kernels::ExactSquares;
 pub use schedule::{Decay, Schedule, linear_scaling};
 pub use sgd::Sgd;
@@ -63,7 +63,7 @@ pub trait Optimizer: std::fmt::Debug + Send {
         context: &Context,
     ) -> Result<()>;
 
-    /// Sets the number of skipped steps since the optimizer was made or loaded ([`ScaledOutcome::all_left_out`]).
+    /// Sets the number of skipped steps since the optimizer was made or loaded ([`StepOutcome::all_left_out`]).
     fn note_left_out(&mut self, steps: u64);
 
     /// Allocates the state of all trainable buckets now, not in the first step. This avoids fragmentation by

@@ -10,7 +10,7 @@ use crate::store::{FlatStorage, ParamBucket};
 use crate::{Context, Result};
 
 /// The arrays of a step, on the device of the state.
-pub(super) struct Owned<'a> {
+pub(super) struct BucketUpdate<'a> {
     pub(super) param: &'a ParamBucket,
     pub(super) values: FlatStorage,
     pub(super) grads: FlatStorage,
@@ -20,13 +20,13 @@ pub(super) struct Owned<'a> {
 }
 
 /// Elements that are being copied to the host.
-enum Coming {
+enum PendingInput {
     Numbers(Download),
     /// Elements of a type that is copied synchronously.
     Waiting(FlatStorage),
 }
 
-impl Coming {
+impl PendingInput {
     fn begin(flat: &FlatStorage) -> Result<Self> {
         Ok(match flat.dtype() {
             DType::F32 => Self::Numbers(flat.array().begin_snapshot()?),
@@ -47,7 +47,7 @@ pub(super) fn each_owned(
     params: &[ParamBucket],
     kinds: &mut [&mut OptimizerState],
     context: &Context,
-    mut change: impl FnMut(&Owned<'_>) -> Result<()>,
+    mut change: impl FnMut(&BucketUpdate<'_>) -> Result<()>,
 ) -> Result<()> {
     let there = kinds.first().is_none_or(|kind| matches!(kind.at(), StateLocation::Parameters));
     let mut all = owned(params).peekable();
@@ -59,7 +59,7 @@ pub(super) fn each_owned(
             run(param, (values, grads), (kinds, all.peek().copied()), array.backend(context), &mut change)?;
             continue;
         }
-        let begun = [Coming::begin(&values)?, Coming::begin(&grads)?];
+        let begun = [PendingInput::begin(&values)?, PendingInput::begin(&grads)?];
         coming.push_back((param, values, begun));
         if coming.len() > 1
             && let Some(oldest) = coming.pop_front()
@@ -72,10 +72,10 @@ pub(super) fn each_owned(
 
 /// Updates downloaded weights on the host, and uploads them.
 fn on_host(
-    (param, values, [weights, grads]): (&ParamBucket, FlatStorage, [Coming; 2]),
+    (param, values, [weights, grads]): (&ParamBucket, FlatStorage, [PendingInput; 2]),
     kinds: (&mut [&mut OptimizerState], Option<&ParamBucket>),
     context: &Context,
-    change: &mut impl FnMut(&Owned<'_>) -> Result<()>,
+    change: &mut impl FnMut(&BucketUpdate<'_>) -> Result<()>,
 ) -> Result<()> {
     let (weights, grads) = (weights.take()?, grads.take()?);
     run(param, (weights.clone(), grads), kinds, context, change)?;
@@ -88,13 +88,13 @@ fn run(
     (values, grads): (FlatStorage, FlatStorage),
     (kinds, next): (&mut [&mut OptimizerState], Option<&ParamBucket>),
     backend: &dyn ArrayBackend,
-    change: &mut impl FnMut(&Owned<'_>) -> Result<()>,
+    change: &mut impl FnMut(&BucketUpdate<'_>) -> Result<()>,
 ) -> Result<()> {
     let states = kinds.iter_mut().map(|kind| kind.open(param)).collect::<Result<Vec<_>>>()?;
     if let Some(next) = next {
         kinds.iter_mut().for_each(|kind| kind.prefetch(next));
     }
-    let owned = Owned { param, values, grads, states, backend };
-    change(&owned)?;
-    kinds.iter_mut().zip(owned.states).try_for_each(|(kind, state)| kind.close(param, state))
+    let update = BucketUpdate { param, values, grads, states, backend };
+    change(&update)?;
+    kinds.iter_mut().zip(update.states).try_for_each(|(kind, state)| kind.close(param, state))
 }

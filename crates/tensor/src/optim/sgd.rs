@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::offload::{Owned, each_owned};
+use super::offload::{BucketUpdate, each_owned};
 use super::{Optimizer, OptimizerState, StateLocation};
 use crate::backend::{ParamUpdate, ScaledStep, SgdOptions};
 use crate::store::{FlatStorage, ParamBucket};
@@ -46,7 +46,7 @@ impl Optimizer for Sgd {
         let &mut Self { momentum, nesterov, weight_decay, .. } = self;
         // A zero buffer and the first gradient give PyTorch's first step.
         let mut kinds = Vec::from_iter((momentum != 0.0).then_some(&mut self.buffer));
-        each_owned(params, &mut kinds, context, |Owned { param, values, grads, states, backend }| {
+        each_owned(params, &mut kinds, context, |BucketUpdate { param, values, grads, states, backend }| {
             let options = |decay: bool| SgdOptions {
                 lr,
                 momentum,

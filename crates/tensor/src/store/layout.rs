@@ -53,14 +53,14 @@ impl BucketLayout {
 }
 
 /// A group under construction.
-struct Collected<'a> {
+struct GroupDraft<'a> {
     block: &'a str,
     trainable: bool,
     decay: bool,
     members: Vec<&'a ParamSpec>,
 }
 
-impl Collected<'_> {
+impl GroupDraft<'_> {
     fn len(&self) -> usize {
         self.members.iter().map(|param| param.shape.elem_count()).sum()
     }
@@ -75,18 +75,18 @@ impl Collected<'_> {
 /// listener announces when their gradients begin.
 pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<BucketLayout> {
     let size = options.dtype.size_in_bytes();
-    let mut groups: Vec<Collected<'_>> = Vec::new();
+    let mut groups: Vec<GroupDraft<'_>> = Vec::new();
     for param in params {
         let decay = !options.decay_matrices_only || param.shape.rank() >= 2;
         let of = (param.block.as_str(), param.trainable, decay);
-        let fits = |group: &Collected<'_>| {
+        let fits = |group: &GroupDraft<'_>| {
             (group.len() + param.shape.elem_count()).saturating_mul(size) <= options.unit_bytes
         };
         match groups.iter_mut().rev().find(|group| (group.block, group.trainable, group.decay) == of) {
             Some(group) if fits(group) => group.members.push(param),
             _ => {
                 let (block, trainable, decay) = of;
-                groups.push(Collected { block, trainable, decay, members: vec![param] });
+                groups.push(GroupDraft { block, trainable, decay, members: vec![param] });
             }
         }
     }

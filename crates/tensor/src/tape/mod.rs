@@ -33,7 +33,7 @@ use crate::store::{Param, ParamBucket};
 use crate::{Context, Result, TensorError};
 use listener::NoListener;
 use node::{Action, BackwardFn, Node};
-use recorded::Recorded;
+use recorded::RecordedBytes;
 use value::Slot;
 
 /// The mode of a tape.
@@ -255,7 +255,7 @@ impl Tape {
         backward: BackwardFn,
     ) -> Result<Vec<Value>> {
         let id = self.id.get();
-        let recorded = Recorded::of(inputs, &outputs);
+        let recorded = RecordedBytes::of(inputs, &outputs);
         let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;
         let mut inner = self.inner.borrow_mut();
         let first = inner.new_slots(outputs.iter().map(Array::dtype));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Tape;
 use super::grads::Grads;
-use super::recorded::Recorded;
+use super::recorded::RecordedBytes;
 use super::value::Slot;
 use crate::Result;
 use crate::backend::Array;
@@ -37,12 +37,12 @@ pub(super) struct Node {
     pub(super) outputs: Range<Slot>,
     pub(super) action: Action,
     /// Counts its outputs until it is dropped.
-    pub(super) _recorded: Recorded,
+    pub(super) _recorded: RecordedBytes,
 }
 
 impl Node {
     pub(super) fn bare(action: Action) -> Self {
-        Self { op: "mark", inputs: Vec::new(), outputs: 0..0, action, _recorded: Recorded::default() }
+        Self { op: "mark", inputs: Vec::new(), outputs: 0..0, action, _recorded: RecordedBytes::default() }
     }
 }
 

@@ -20,9 +20,9 @@ pub fn take_peak_recorded_bytes() -> usize {
 
 /// The size of a node's outputs, counted as long as the tape has the node.
 #[derive(Debug, Default)]
-pub(super) struct Recorded(usize);
+pub(super) struct RecordedBytes(usize);
 
-impl Recorded {
+impl RecordedBytes {
     /// Counts the outputs of an op.
     pub(super) fn of(inputs: &[&Value], outputs: &[Array]) -> Self {
         let own = outputs.iter().filter_map(Array::host_memory).filter(|(address, _)| {
@@ -37,7 +37,7 @@ impl Recorded {
     }
 }
 
-impl Drop for Recorded {
+impl Drop for RecordedBytes {
     fn drop(&mut self) {
         NOW.set(NOW.get().saturating_sub(self.0));
     }
