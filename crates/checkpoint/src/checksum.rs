@@ -47,7 +47,7 @@ impl<W> Hashing<W> {
         Self { inner, bytes: 0, hasher: blake3::Hasher::new() }
     }
 
-    /// What was written to, how many bytes have passed, and their hash.
+    /// Returns the inner writer, the number of bytes written, and their hash.
     pub(super) fn finish(self) -> (W, u64, Checksum) {
         let checksum = Checksum::of(&self.hasher);
         (self.inner, self.bytes, checksum)

@@ -12,7 +12,7 @@ pub enum CheckpointError {
     Io {
         /// The step.
         step: u64,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// With what.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum CheckpointError {
     Elsewhere {
         /// The rank.
         rank: usize,
-        /// What it says.
+        /// The problem that it reports.
         problem: String,
     },
     /// A file is not what the index says.
@@ -45,7 +45,7 @@ pub enum CheckpointError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
     /// A checkpoint is whole, and of another model.
@@ -53,7 +53,7 @@ pub enum CheckpointError {
     Unfit {
         /// The checkpoint's folder.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         problem: String,
     },
 }

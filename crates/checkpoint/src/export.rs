@@ -9,12 +9,12 @@ use super::piece::{EMA, MODEL};
 use super::region::Region;
 use super::{Checkpoint, CheckpointError};
 
-/// What was exported.
+/// The number of exported tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     /// Tensors in the file.
     pub tensors: usize,
-    /// How many of them are averages.
+    /// The number of tensors that are averages.
     pub averaged: usize,
 }
 

@@ -1,8 +1,8 @@
-//! Hashes of what tensors hold, whoever wrote which parts of them: equal for equal bits, however a checkpoint is cut into files.
+//! Hashes of the values of tensors, which do not depend on how a checkpoint is cut into files.
 //!
-//! Every element is hashed with its tensor's name, type and shape and with its place in it, and the hashes of all elements are added
-//! up, so that ranks add up those of their parts. The sums of all tensors of a kind are then hashed by BLAKE3. It finds
-//! differences that come about by themselves; somebody who wants to can make two checkpoints with the same sums.
+//! Every element is hashed with its tensor's name, type and shape and with its position. The hashes of all elements are
+//! added, so ranks add those of their pieces. BLAKE3 then hashes the sums of all tensors of a kind. This finds
+//! accidental differences. It is no defence against an attacker, who can construct two checkpoints with equal sums.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ impl TensorSum {
         Self { kind, name, dtype, shape, sums: [0; 2] }
     }
 
-    /// What every element is hashed with.
+    /// The seed of every element's hash.
     fn seed(&self) -> [u64; 2] {
         let Self { name, dtype, shape, .. } = self;
         let hash = blake3::hash(format!("{name}\0{dtype}\0{shape:?}").as_bytes());
@@ -81,7 +81,7 @@ struct Elements {
     sum: TensorSum,
     seed: [u64; 2],
     size: usize,
-    /// What is to come, the next run last.
+    /// The remaining runs, the next one last.
     runs: Vec<Run>,
 }
 
@@ -164,8 +164,8 @@ pub(super) fn hashes(parts: impl IntoIterator<Item = TensorSum>) -> Hashes {
 }
 
 impl Checkpoint {
-    /// The hash of each kind of thing in it: that of [`super::MODEL`] is equal for equal parameters and buffers, however many ranks
-    /// trained by whatever strategy.
+    /// Returns the hash of each kind of tensor. That of [`super::MODEL`] is equal for equal parameters and buffers,
+    /// under every strategy and number of ranks.
     ///
     /// # Errors
     /// If files that have to be read cannot be.
@@ -176,7 +176,7 @@ impl Checkpoint {
         }
     }
 
-    /// Those hashes of what the files hold, whatever the index says.
+    /// Computes those hashes from the contents of the files, without the index's.
     ///
     /// # Errors
     /// If a file cannot be read.

@@ -1,5 +1,5 @@
-//! Parts of a training's state in memory, in the form in which checkpoints keep them: what ranks give each other when their world
-//! changes. Whoever has which elements, a [`Reader`] finds them by name and region, as it does in files.
+//! Pieces of training state in memory, in the form of checkpoints. Ranks exchange them when their world changes. A
+//! [`Reader`] finds them by name and region, as it does in files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::read::Reader;
 use super::region::{Run, find};
 use super::{CheckpointError, NewPiece, Piece};
 
-/// What one rank has of the state after a step.
+/// The state of one rank after a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Held {
     /// Steps done.
     pub step: u64,
-    /// What the index of a checkpoint would say.
+    /// The counters that the index of a checkpoint would hold.
     pub state: Map<String, Value>,
     /// Which elements there are.
     pub pieces: Vec<HeldPiece>,
@@ -31,7 +31,7 @@ pub struct HeldPiece {
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// A piece that somebody has.
+/// A piece, with the rank that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chosen {
     /// The rank.
@@ -75,7 +75,7 @@ impl Held {
     }
 }
 
-/// How many bytes a piece's elements take.
+/// Returns the size of a piece's elements in bytes.
 ///
 /// # Errors
 /// [`CheckpointError::Unfit`] if their type is unknown, or they are more than any memory has.
@@ -86,9 +86,9 @@ pub fn bytes_of(piece: &Piece) -> Result<usize, CheckpointError> {
     bytes.ok_or_else(|| unfit(format!("{} of `{}` is more than any memory has", piece.region, piece.name)))
 }
 
-/// Which of the pieces that ranks have, by rank, are all that there is, no element of them twice but where pieces overlap in part:
-/// the first who has something gives it. `None` if elements are missing of a tensor of which somebody has some, or of one that
-/// `wanted` names by kind and name.
+/// Chooses pieces, by rank, that together hold all elements. No element is chosen twice unless pieces overlap in part;
+/// the first rank that has a piece gives it. Returns `None` if elements are missing of a tensor that some rank has in
+/// part, or that `wanted` names by kind and name.
 pub fn choose<'w>(
     of_ranks: &[Vec<Piece>],
     wanted: impl IntoIterator<Item = (&'w str, &'w str)>,

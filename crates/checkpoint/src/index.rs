@@ -17,14 +17,14 @@ pub(super) const FORMAT: u32 = 3;
 /// The index's file.
 pub(super) const INDEX: &str = "checkpoint.json";
 
-/// What is in a checkpoint.
+/// The contents of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Index {
     /// The version of the layout.
     pub format: u32,
     /// Steps done.
     pub step: u64,
-    /// Whatever else the run needs to go on.
+    /// Counters that the run needs to continue.
     pub state: Map<String, Value>,
     /// The files.
     pub files: Vec<FileEntry>,

@@ -104,7 +104,7 @@ impl Checkpoint {
         list(checkpoints)
     }
 
-    /// Whether there is a complete checkpoint of `step` already.
+    /// Returns true if a complete checkpoint of `step` exists.
     pub fn exists(checkpoints: &Path, step: u64) -> bool {
         Self::open(&checkpoints.join(name(step))).is_ok()
     }
@@ -114,12 +114,12 @@ impl Checkpoint {
         self.index.step
     }
 
-    /// Whatever else the run needs to go on.
+    /// Returns the counters that the run needs to continue.
     pub fn state(&self) -> &Map<String, Value> {
         &self.index.state
     }
 
-    /// What is in it.
+    /// Returns the index.
     pub fn index(&self) -> &Index {
         &self.index
     }
@@ -328,7 +328,7 @@ mod tests {
         assert!(error.contains("rank-0.safetensors") && error.contains("5 are here"), "{error}");
         aside.abandon();
         assert!(hidden(folder.path()).is_empty());
-        // Somebody who does not share the folder, and somebody who comes to an attempt that is over.
+        // A rank that does not share the folder, and one that joins an attempt that is over.
         let error = Aside::join(folder.path(), 2, 1, 3).expect_err("no folder").to_string();
         assert!(error.contains("rank 3 does not see ") && error.contains("must share"), "{error}");
         assert_eq!(steps(folder.path()), [1]);

@@ -14,7 +14,7 @@ pub const EMA: &str = "ema";
 /// Some elements of one tensor, in one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// What it is: [`MODEL`], [`EMA`], or a kind of optimizer state such as `exp_avg`.
+    /// The kind: [`MODEL`], [`EMA`], or a kind of optimizer state such as `exp_avg`.
     pub kind: String,
     /// The name of the parameter or buffer in the reference state dict.
     pub name: String,
@@ -37,7 +37,7 @@ impl Piece {
         self.dtype.parse().ok().filter(|dtype: &DType| dtype.size_in_bytes() > 0)
     }
 
-    /// Whether its elements can be in a file that there is: each takes a byte at least.
+    /// Returns true if a file is large enough for its elements, each of which takes at least one byte.
     pub(super) fn is_sound(&self, files: &[FileEntry]) -> bool {
         let holds = |file: &FileEntry| file.name == self.file && self.region.len() as u64 <= file.bytes;
         self.region.fits(&self.shape) && files.iter().any(holds)

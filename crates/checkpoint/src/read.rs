@@ -1,4 +1,4 @@
-//! Reading a checkpoint by name and region, whoever wrote which pieces of it.
+//! Reading a checkpoint by name and region, independent of the pieces in which it was written.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ impl Reader {
     /// Calls `take` with the elements of a region in the type in which they are stored, as little-endian bytes, at most a
     /// mebibyte at a time, each with the position of its first element in the region. False if there is no such tensor.
     ///
-    /// Whoever wrote the pieces, and however they were cut: of each piece what the region shares with it is read.
+    /// Of each piece only the part that overlaps the region is read.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`] if elements are missing or a file does not hold what the index says, or cannot be read; and
@@ -347,7 +347,7 @@ impl Reader {
         self.pieces(kind, name).first()?.element_type()
     }
 
-    /// How many bytes an element of a tensor takes.
+    /// Returns the size of an element of a tensor in bytes.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`] if the index names no known type.
@@ -360,7 +360,7 @@ impl Reader {
     }
 }
 
-/// Runs of at most so many elements together, and the rest after them, in order.
+/// Splits runs into windows of at most `most` elements, in order.
 fn windows(runs: Vec<Run>, most: usize) -> impl Iterator<Item = Vec<Run>> {
     let mut runs = runs.into_iter().peekable();
     std::iter::from_fn(move || {

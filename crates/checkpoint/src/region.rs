@@ -39,7 +39,7 @@ impl Region {
         Self::Dims { ranges: ranges.iter().map(|range| [range.start, range.end]).collect() }
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         match self {
             Self::Flat { start, end } => end - start,
@@ -47,12 +47,12 @@ impl Region {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether these can be elements of a tensor of shape `shape`.
+    /// Returns true if these can be elements of a tensor of shape `shape`.
     pub fn fits(&self, shape: &[usize]) -> bool {
         let Some(count) = shape.iter().try_fold(1_usize, |count, size| count.checked_mul(*size)) else {
             return false;

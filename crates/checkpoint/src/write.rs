@@ -27,7 +27,7 @@ pub struct NewPiece {
     pub shape: Vec<usize>,
     /// Which of its elements.
     pub region: Region,
-    /// What the file calls them.
+    /// The tensor's name in the file.
     pub key: String,
     /// The elements, as many as the region has. They must not change until they are written.
     pub values: Tensor,
@@ -38,11 +38,11 @@ pub struct NewPiece {
 pub struct NewFile {
     /// Its name.
     pub name: String,
-    /// What is in it.
+    /// The pieces in it.
     pub pieces: Vec<NewPiece>,
 }
 
-/// What one rank has written, for the index.
+/// The files and pieces that one rank has written, for the index.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Written {
     files: Vec<FileEntry>,
@@ -225,8 +225,8 @@ impl Aside {
         Ok(Checkpoint::new(folder, index))
     }
 
-    /// Removes what saving has left that nobody goes on with, and has `latest` name the newest checkpoint, as it does when saving was
-    /// not cut short. What cannot be done is done by the next saving. Only rank 0 does this, and when no rank writes.
+    /// Removes leftovers of interrupted saves, and makes `latest` name the newest checkpoint. The next save repeats
+    /// what fails here. Only rank 0 calls this, while no rank writes.
     pub fn clear(checkpoints: &Path) {
         remove_leftovers(checkpoints);
         let latest = checkpoints.join("latest");

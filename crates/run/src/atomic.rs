@@ -1,10 +1,10 @@
-//! Files that are either as they were or complete, whatever happens in between.
+//! Files that are replaced as a whole or not at all.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-/// Writes a file beside `path`, has it reach the disk, and renames it into place.
+/// Writes a temporary file in the same folder, syncs it to disk, and renames it to `path`.
 ///
 /// # Errors
 /// If anything fails, such as a full disk; what was at `path` before is then still there.

@@ -23,7 +23,7 @@ const DASHES: [&str; 3] = ["", "6 3", "2 3"];
 /// A line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
-    /// What the legend calls it; lines of one name have one colour in all panels.
+    /// The name in the legend. Lines of one name have one colour in all panels.
     pub name: String,
     /// Its points.
     pub points: Vec<(f64, f64)>,
@@ -32,9 +32,9 @@ pub struct Series {
 /// A pair of axes with lines.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Panel {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What is to the right.
+    /// The label of the x axis.
     pub x: String,
     /// Its lines. What is not finite is left out.
     pub series: Vec<Series>,
@@ -42,7 +42,7 @@ pub struct Panel {
     pub mark: Option<(f64, String)>,
 }
 
-/// Draws panels, `columns` of them beside each other, each so wide and high.
+/// Renders panels as SVG, `columns` in a row, each of the given width and height.
 pub fn panels_svg(title: &str, panels: &[Panel], columns: usize, (width, height): (f64, f64)) -> String {
     let mut names: Vec<&str> = Vec::new();
     for series in panels.iter().flat_map(|panel| &panel.series) {

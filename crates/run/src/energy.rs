@@ -1,8 +1,8 @@
-//! What a summary says of energy: joules, and how they are known.
+//! The energy of a run: joules, and how they were determined.
 
 use serde::{Deserialize, Serialize};
 
-/// How a number of joules is known, the surest first.
+/// How a number of joules was determined, the most reliable first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EnergyKind {
@@ -15,10 +15,10 @@ pub enum EnergyKind {
     Absent,
 }
 
-/// The energy that processors, or GPUs, took in a run.
+/// The energy of the CPUs, or of the GPUs, in a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EnergyPart {
-    /// How it is known.
+    /// How it was determined.
     pub kind: EnergyKind,
     /// By which counter or model; of what is absent, why.
     pub model: String,
@@ -30,9 +30,9 @@ pub struct EnergyPart {
 /// are part of it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EnergySummary {
-    /// That of processors and the memory at them.
+    /// The energy of CPUs and their memory.
     pub cpu: EnergyPart,
-    /// That of GPUs.
+    /// The energy of GPUs.
     pub gpu: EnergyPart,
     /// All joules that are known, for each sample that was trained on.
     pub joules_per_sample: Option<f64>,

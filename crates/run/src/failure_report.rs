@@ -1,4 +1,4 @@
-//! What a failing rank leaves behind for its supervisor.
+//! The report that a failing rank leaves for its supervisor.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,14 +14,14 @@ pub struct FailureReport {
     pub rank: usize,
     /// When it failed, in milliseconds since 1970.
     pub time_ms: u64,
-    /// What happened.
+    /// The error.
     pub message: String,
-    /// Whether another rank's failure caused this one.
+    /// True if another rank's failure caused this one.
     pub consequence: bool,
-    /// Whether the other ranks go on without it.
+    /// True if the other ranks continue without it.
     #[serde(default)]
     pub left_out: bool,
-    /// Whether its process has ended without a word, and others go on.
+    /// True if its process ended without a report and the others continue.
     #[serde(default)]
     pub died: bool,
 }
@@ -65,7 +65,7 @@ impl FailureReport {
         std::fs::rename(aside, path)
     }
 
-    /// Whether the rank has failed by itself, which ends a run also where it outlives ranks.
+    /// Returns true if the rank failed by itself. Such a failure ends the run, even one that survives lost ranks.
     pub fn is_own_fault(&self) -> bool {
         !self.consequence && !self.left_out && !self.died
     }
@@ -75,10 +75,10 @@ impl FailureReport {
         serde_json::from_slice(&std::fs::read(Self::path(logs, rank)).ok()?).ok()
     }
 
-    /// Makes every panic of this process a report, and the end of the process: a rank whose helper thread has
-    /// panicked would otherwise wait for it forever, and the other ranks for that rank. The message also goes
-    /// to `also`, such as the log. Loaders catch the panics of their own threads and return them as errors, and so does whoever
-    /// starts ranks as threads ([`REPLICA_THREAD`]).
+    /// Turns every panic of this process into a report and ends the process. Otherwise a rank would wait for ever for a
+    /// helper thread that has panicked, and the other ranks for that rank. The message also goes to `also`, such as the
+    /// log. Loaders return the panics of their own threads as errors, as do the threads that start replicas
+    /// ([`REPLICA_THREAD`]).
     pub fn on_panic(logs: &Path, rank: usize, also: impl Fn(&str) + Send + Sync + 'static) {
         let logs = logs.to_owned();
         std::panic::set_hook(Box::new(move |info| {

@@ -30,7 +30,7 @@ pub enum RunError {
     /// A file or folder cannot be written or read.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// With what.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum RunError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
 }
@@ -142,7 +142,7 @@ impl RunFolder {
         if self.requests().exists() {
             fs::remove_dir_all(self.requests()).map_err(RunError::io("remove", &self.requests()))?;
         }
-        // Whoever looks for what went wrong wants to see it.
+        // Kept, so that the user can see the cause of the failure.
         if self.config().exists() {
             let kept = self.logs().join("config.toml");
             fs::rename(self.config(), &kept).map_err(RunError::io("write", &kept))?;
@@ -199,7 +199,7 @@ impl RunFolder {
         self.0.join("metrics-by-rank.jsonl")
     }
 
-    /// What the run is doing.
+    /// The state of the run.
     pub fn state(&self) -> PathBuf {
         self.0.join("state.json")
     }
@@ -219,7 +219,7 @@ impl RunFolder {
         self.0.join("secret")
     }
 
-    /// How the run ended.
+    /// The summary of the run.
     pub fn summary(&self) -> PathBuf {
         self.0.join("summary.json")
     }
@@ -249,7 +249,7 @@ impl RunFolder {
         self.0.join("logs")
     }
 
-    /// What one rank used over time.
+    /// The resource usage of one rank over time.
     pub fn usage(&self, rank: usize) -> PathBuf {
         self.logs().join(format!("rank-{rank}.usage.jsonl"))
     }

@@ -53,7 +53,7 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// What a line of `metrics.jsonl` says of its step, as far as a step's line says it.
+/// Renders a line of `metrics.jsonl` like the line of its step on the console.
 pub fn metrics(line: &Line) -> String {
     let bookkeeping =
         ["epoch", "seconds", "images_per_s", "memory_bytes", "data_share", "communication_share"];
@@ -68,7 +68,7 @@ pub fn metrics(line: &Line) -> String {
     parts.join("  ")
 }
 
-/// What a line of `metrics.jsonl` says of the test split after its step; nothing if that was not evaluated.
+/// Renders the test measures in a line of `metrics.jsonl`; `None` if the test split was not evaluated.
 pub fn evaluated(line: &Line) -> Option<String> {
     let measures: Vec<String> = line
         .numbers()

@@ -1,8 +1,8 @@
 //! Processes that want to take part in a run that goes on: each has a folder of its own, called by its number, in a folder of the
 //! run's. There it says again and again that it waits, and there it is told where the others meet.
 //!
-//! Any process that sees the run's folder can come, also one of another host. What is told is no secret: whoever connects has to
-//! prove what all ranks have to.
+//! Any process that sees the run's folder can join, also from another host. The invitation is no secret: a process that
+//! connects must prove the run's secret.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,20 +15,20 @@ use serde::{Deserialize, Serialize};
 
 use super::RunError;
 
-/// Bytes of a file by which somebody says that they wait; it has fewer.
+/// The size limit of a ticket's file in bytes.
 const LONGEST: u64 = 4096;
 
-/// How old the last word of somebody who waits may be.
+/// The age up to which a ticket counts as waiting.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// What a newcomer is told: its place among the others, and where they meet.
+/// The invitation of a newcomer: its rank, and where the ranks meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invitation {
     /// Its rank.
     pub rank: usize,
-    /// How many ranks there are with it.
+    /// The number of ranks, the newcomer included.
     pub world_size: usize,
-    /// How many ranks share the machine of the one that invites.
+    /// The number of ranks on the host of the rank that invites.
     pub local_world_size: usize,
     /// The address where they meet.
     pub address: String,
@@ -76,7 +76,7 @@ impl JoinTicket {
         Ok(())
     }
 
-    /// That of a process whose number was claimed for it.
+    /// Returns the ticket of a process whose number was claimed for it.
     pub fn of(joins: &Path, number: usize) -> Self {
         Self { folder: joins.join(number.to_string()), number, said: 0 }
     }
@@ -126,13 +126,13 @@ impl JoinTicket {
     }
 }
 
-/// Writes a file so that nobody reads half of it.
+/// Writes a file atomically.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
     let aside = path.with_extension("new");
     fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, path)).map_err(RunError::io("write", path))
 }
 
-/// Who waits, as whoever looks again and again sees it.
+/// The processes that wait, as seen by repeated looks.
 #[derive(Debug)]
 pub struct Waiting {
     joins: PathBuf,
@@ -150,7 +150,7 @@ impl Waiting {
     /// they say must have changed between two looks.
     ///
     /// # Errors
-    /// If the folder cannot be read; where there is none nobody waits.
+    /// If the folder cannot be read. A missing folder has no waiting processes.
     pub fn look(&mut self) -> Result<Vec<usize>, RunError> {
         let Ok(entries) = fs::read_dir(&self.joins) else { return Ok(Vec::new()) };
         let now = Instant::now();
@@ -161,7 +161,7 @@ impl Waiting {
             };
             // One that is being replaced is read by the next look.
             let waits = entry.path().join("waits");
-            // Whoever lets others write there may find anything there.
+            // Other users may be able to write there, so anything may be there.
             if !fs::metadata(&waits).is_ok_and(|found| found.is_file() && found.len() <= LONGEST) {
                 continue;
             }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((first.number(), second.number()), (3, 4));
         assert_eq!(first.wait().expect("writes"), None);
         assert_eq!(second.wait().expect("writes"), None);
-        // What may have been left by somebody who is gone does not count until it changes.
+        // A leftover of a process that is gone does not count until it changes.
         assert!(waiting.look().expect("reads").is_empty());
         assert_eq!(second.wait().expect("writes"), None);
         assert_eq!(waiting.look().expect("reads"), [4]);

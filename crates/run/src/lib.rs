@@ -1,4 +1,4 @@
-//! What a run leaves behind: its folder, and the files in it.
+//! The record of a training run: its folder, and the files in it.
 //!
 //! | file | holds |
 //! |---|---|

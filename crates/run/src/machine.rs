@@ -1,11 +1,11 @@
-//! What the machine is, and how much memory this process takes of it.
+//! The machine, and the memory that this process uses.
 
 use serde::{Deserialize, Serialize};
 
 /// The machine, as far as it can be told without privileges.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name.
+    /// The CPU's name.
     pub processor: String,
     /// Cores that this process may use.
     pub cores: usize,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::RunError;
 use super::atomic::write_aside;
 
-/// One line: `step` first, then whatever was measured, in the order of insertion.
+/// One line: `step` first, then the measurements in the order of insertion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line(Map<String, Value>);
 

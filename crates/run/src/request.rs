@@ -1,4 +1,4 @@
-//! What a user asks a run for while it goes on: a small file in the run's folder for each request.
+//! Requests of users to a running run: one small file each, in the run's folder.
 //!
 //! Any process that sees the folder can ask, also one of another host. Rank 0 looks between two steps, takes the files in
 //! the order of their names, which begin with the time, and removes each that it has heard.
@@ -19,7 +19,7 @@ const LONGEST: u64 = 256;
 /// Says why a run by the strategy of this name cannot do a request; none if it can. Strategies belong to a higher layer.
 pub type Refusal = fn(Request, &str) -> Option<String>;
 
-/// What a run can be asked for.
+/// A request to a running run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -47,7 +47,7 @@ impl Request {
         }
     }
 
-    /// What its file says: its name, and of `leave` the rank's number behind it.
+    /// Returns the contents of its file: its name, and for `leave` the rank's number.
     fn text(self) -> String {
         match self {
             Self::Leave(number) => format!("leave {number}"),
@@ -55,7 +55,7 @@ impl Request {
         }
     }
 
-    /// What a file says.
+    /// Parses the contents of a file.
     fn parse(text: &str) -> Option<Self> {
         let leave =
             text.strip_prefix("leave ").and_then(|number| number.trim().parse().ok()).map(Self::Leave);
@@ -80,14 +80,15 @@ impl Request {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{now:020}-{}-{count}", std::process::id());
         let (aside, path) = (folder.join(format!(".{name}")), folder.join(name));
-        // Renamed into place so that nobody reads half of it.
+        // Renamed into place, so that no reader sees half of it.
         fs::write(&aside, self.text()).map_err(RunError::io("write", &aside))?;
         fs::rename(&aside, &path).map_err(RunError::io("write", &path))?;
         Ok(path)
     }
 
-    /// Takes what was asked for, the oldest first, and removes it. A file that holds no request is told by its content. What is no
-    /// file is left, and so is one that may not be removed, or is gone again: whatever lies there, the run goes on.
+    /// Takes the requests, the oldest first, and removes their files. A file that holds no request is returned as its
+    /// content. Entries that are no files, that may not be removed, or that have vanished are skipped: no content of
+    /// the folder ends the run.
     ///
     /// A folder that is not there holds none.
     pub fn take(folder: &Path) -> Vec<Result<Self, String>> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RunError;
 
-/// What a run is doing.
+/// The activity of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doing {
@@ -23,10 +23,10 @@ pub enum Doing {
     Failed,
 }
 
-/// What a run is doing, and what it is; rank 0 writes it, about every second while it takes steps.
+/// The state and the description of a run. Rank 0 writes it about every second while the run takes steps.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunState {
-    /// What it does.
+    /// The activity.
     pub doing: Doing,
     /// The last step that was done.
     pub step: u64,
@@ -46,16 +46,16 @@ pub struct RunState {
     pub servers: usize,
     /// Compute threads of each rank.
     pub threads: usize,
-    /// What computes.
+    /// The device.
     pub device: String,
-    /// How ranks share the work.
+    /// The strategy.
     pub strategy: String,
     /// The host of rank 0.
     pub host: String,
     /// The process of rank 0.
     pub process: u32,
-    /// How often ranks that were left have met again since this attempt began. Whoever has taken over from rank 0 is called
-    /// rank 0 here.
+    /// The number of times that the remaining ranks have met again since this attempt began. The rank that has taken
+    /// over from rank 0 is called rank 0 here.
     #[serde(default)]
     pub meetings: u64,
     /// Where the world may change: who takes part, by number, and on which host.
@@ -92,7 +92,7 @@ impl RunState {
         serde_json::from_slice(&bytes).map_err(malformed)
     }
 
-    /// Whether the process of rank 0 is there; `None` if it is of another host, or the system does not say.
+    /// Returns true if the process of rank 0 is alive; `None` if it is on another host, or the system does not tell.
     pub fn is_alive(&self) -> Option<bool> {
         if self.host != super::machine::host_name() {
             return None;
@@ -101,8 +101,7 @@ impl RunState {
         {
             use rustix::process::{Pid, test_kill_process};
             let process = Pid::from_raw(i32::try_from(self.process).ok()?)?;
-            // A process of another user is there, though it may not be signalled. One that has ended and that nobody has waited
-            // for is not.
+            // A process of another user exists even if it may not be signalled. A zombie does not count.
             let there = !matches!(test_kill_process(process), Err(rustix::io::Errno::SRCH));
             let about = fs::read_to_string(format!("/proc/{}/stat", self.process)).unwrap_or_default();
             let has_ended =

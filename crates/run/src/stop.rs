@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Whether somebody asked for the run to stop after the step that it is in. Clones share the answer.
+/// A request to stop the run after the current step. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct StopFlag(Arc<Shared>);
 
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Listeners {
     }
 }
 
-/// Somebody who hears of a stop, until this is dropped.
+/// A subscription to the stop, until it is dropped.
 #[derive(Debug)]
 pub struct Hearing {
     flag: StopFlag,
@@ -40,7 +40,7 @@ impl Drop for Hearing {
 }
 
 impl StopFlag {
-    /// Asks for the stop; true if nobody had asked before.
+    /// Requests the stop. Returns true for the first request.
     pub fn raise(&self) -> bool {
         let first = !self.0.raised.swap(true, Ordering::SeqCst);
         // Called without the lock, so that a listener may take its time, or stop listening.
@@ -49,7 +49,7 @@ impl StopFlag {
         first
     }
 
-    /// Whether the stop was asked for.
+    /// Returns true if the stop was requested.
     pub fn is_raised(&self) -> bool {
         self.0.raised.load(Ordering::SeqCst)
     }
@@ -59,7 +59,7 @@ impl StopFlag {
         let mut listeners = self.listeners();
         let number = listeners.next;
         listeners.next += 1;
-        // Whoever raises it does so before it takes the lock: either it finds this listener, or this sees the flag.
+        // The flag is raised before the lock is taken: either `raise` finds this listener, or this code sees the flag.
         if self.is_raised() {
             drop(listeners);
             tell();

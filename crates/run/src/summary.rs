@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::atomic::write_aside;
 use super::{EnergySummary, Machine, RunError};
 
-/// What one rank has to account for.
+/// The account of one rank.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RankSummary {
     /// The rank.
@@ -22,8 +22,8 @@ pub struct RankSummary {
     pub gradient_bytes: u64,
     /// Bytes of optimizer state that it holds, with averages and what codecs and strategies keep.
     pub optimizer_bytes: u64,
-    /// The most bytes of whole parameters that it held at once beside these, for the blocks that ran; 0 where parameters are
-    /// not sharded. What is gathered for sampling is not counted.
+    /// The most bytes of gathered parameters that it held at once, for the blocks that ran; 0 where parameters are not
+    /// sharded. Gathering for samples is not counted.
     #[serde(default)]
     pub gathered_bytes: u64,
     /// Bytes that it sent to other ranks.
@@ -41,7 +41,7 @@ pub struct RankSummary {
     /// Bytes that it sent in these steps: without those of the start, of evaluations and of checkpoints.
     #[serde(default)]
     pub step_bytes_sent: u64,
-    /// Seconds in which processors ran its process during the run; what is said of a process is said by the first of its ranks.
+    /// CPU seconds of its process during the run. The first rank of a process accounts for the process.
     #[serde(default)]
     pub cpu_seconds: Option<f64>,
     /// Page faults of its process that the system answered without a disk.
@@ -56,28 +56,30 @@ pub struct RankSummary {
     /// Bytes that went to disks for its process.
     #[serde(default)]
     pub disk_written_bytes: Option<u64>,
-    /// Joules that its processors and its GPU took, as far as [`Summary::energy`] knows them.
+    /// Joules of its CPUs and its GPU, as far as [`Summary::energy`] has them.
     #[serde(default)]
     pub joules: Option<f64>,
-    /// How it kept step with the others, if the strategy does not have all take every step together.
+    /// Its synchrony with the others, under strategies whose ranks do not take every step together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchrony: Option<SyncSummary>,
 }
 
-/// How a rank kept step with the others.
+/// The synchrony of a rank with the others.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SyncSummary {
-    /// How many updates were computed for values that were 0, 1, 2, … updates old, as the server on this rank has seen.
+    /// The number of updates computed from values that were 0, 1, 2, … updates old, as seen by the server on this rank.
     pub staleness: Vec<u64>,
-    /// How many steps were begun by a worker that was 0, 1, 2, … steps ahead of the slowest, as the server on this rank has seen.
+    /// The number of steps begun by a worker that was 0, 1, 2, … steps ahead of the slowest, as seen by the server on
+    /// this rank.
     pub leads: Vec<u64>,
     /// Seconds in which this rank was held up by others.
     pub waited_seconds: f64,
     /// The most steps that any two workers ever were apart.
     pub clock_spread: u64,
-    /// How often this rank met others: averages, outer steps, exchanges; or, of a worker with servers, its steps.
+    /// The number of meetings of this rank with others: averages, outer steps, exchanges; for a worker with servers,
+    /// its steps.
     pub meetings: u64,
-    /// How far ranks were from their mean when it was made last: the root of the mean square distance.
+    /// The root mean square distance of the ranks from their mean, when it was last computed.
     pub consensus_distance: Option<f64>,
 }
 
@@ -94,7 +96,7 @@ pub struct DeadRank {
     pub host: String,
     /// The first step that the others shared without it, counted from 1.
     pub from_step: u64,
-    /// How it died, as far as a supervisor has seen it.
+    /// The cause of its death, as seen by a supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
@@ -116,7 +118,7 @@ pub struct WorldChange {
     pub bytes: u64,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// `finished`, or `interrupted`.
@@ -134,7 +136,7 @@ pub struct Summary {
     /// Ranks that only served.
     #[serde(default, skip_serializing_if = "is_none")]
     pub servers: usize,
-    /// How they shared the work.
+    /// The strategy.
     pub strategy: String,
     /// Images over all ranks and a second of training, evaluation and checkpoints not counted.
     pub images_per_second: f64,
@@ -145,7 +147,7 @@ pub struct Summary {
     /// The energy that it took; `null` in summaries of earlier versions.
     #[serde(default)]
     pub energy: Option<EnergySummary>,
-    /// What each rank has to account for; those that have died are not among them.
+    /// The account of each rank. Dead ranks are missing.
     pub ranks: Vec<RankSummary>,
     /// Workers that have died without ending the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -158,7 +160,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// What the user of a program can do about an interrupted run in a folder.
+    /// Returns the command that continues an interrupted run in a folder.
     pub fn how_to_continue(&self, program: &str, folder: &Path) -> String {
         let (step, folder) = (self.step, folder.display());
         format!("interrupted after step {step}; continue with: {program} train --resume --out {folder}")

@@ -11,7 +11,7 @@ pub fn aligned(rows: &[(String, String)]) -> Vec<String> {
     rows.iter().map(|(name, value)| format!("  {name:<width$}  {value}")).collect()
 }
 
-/// What is known of the energy that a run took, and how; nothing if nothing is.
+/// Renders the energy of a run and how it was determined; `None` if it is unknown.
 fn energy(energy: &EnergySummary) -> Option<String> {
     let known = [("processors", &energy.cpu), ("GPUs", &energy.gpu)];
     let known = known.into_iter().filter_map(|(whose, part)| {
@@ -23,7 +23,7 @@ fn energy(energy: &EnergySummary) -> Option<String> {
     Some(format!("{}; {} W in the mean", known.join(", "), number(watts)))
 }
 
-/// How the run ended.
+/// Renders the end of a run.
 pub fn finished(summary: &Summary) -> Vec<String> {
     let mut rows = vec![
         ("steps".to_owned(), format!("{} ({:.2} epochs)", count(summary.step), summary.epochs)),

@@ -1,4 +1,4 @@
-//! How stale updates were, and how long each rank waited, as a picture.
+//! A chart of the staleness of updates and the waiting time of each rank.
 
 use std::fmt::Write as _;
 
@@ -52,7 +52,7 @@ pub fn synchrony_svg(title: &str, ranks: &[RankSummary]) -> Option<String> {
     Some(svg)
 }
 
-/// Bars beside each other, with their numbers below and the largest value beside.
+/// Renders a row of bars, with their numbers below and the largest value at the side.
 fn panel(svg: &mut String, top: f64, name: &str, bars: &[f64], colour: &str) {
     let (base, room) = (top + PANEL - 34.0, PANEL - 58.0);
     let most = bars.iter().copied().fold(0.0, f64::max);

@@ -1,11 +1,11 @@
-//! What kinds of time a trace tells apart.
+//! The categories of time in a trace.
 
 use serde::{Deserialize, Serialize};
 
-/// How the targets of the spans begin that a trace has; the name of their category follows.
+/// The prefix of the targets of spans in a trace; the name of the category follows.
 pub const PREFIX: &str = "phalanx_trace::";
 
-/// What a span is about.
+/// The category of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Category {
@@ -75,7 +75,7 @@ impl Category {
         Self::ALL.into_iter().find(|category| category.name() == name)
     }
 
-    /// That of spans with this target, if a trace has them.
+    /// Returns the category of spans with this target, if a trace has them.
     pub fn of_target(target: &str) -> Option<Self> {
         Self::named(target.strip_prefix(PREFIX)?)
     }

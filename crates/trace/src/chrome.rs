@@ -12,17 +12,17 @@ use super::clock::Alignment;
 use super::event::{Arg, Event, EventKind, Issued};
 use super::recorder::RecordedTrace;
 
-/// What `otherData` calls the program, by which readers know what they have.
+/// The producer's name in `otherData`, by which readers recognise the file.
 pub const PRODUCER: &str = "phalanx";
 
-/// What is told of a rank beside its events.
+/// The facts about a rank that its events do not hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankFacts {
     /// Its number when the run began.
     pub rank: usize,
     /// The name of its host.
     pub host: String,
-    /// Its clock beside rank 0's.
+    /// Its clock relative to rank 0's.
     pub alignment: Alignment,
     /// Events that were left out.
     pub left_out: usize,
@@ -84,7 +84,7 @@ pub fn events_json(trace: RecordedTrace, facts: &RankFacts, origin: f64) -> Stri
     lines.join(",\n")
 }
 
-/// What a thread does, by its name.
+/// Returns the role of a thread, by its name.
 fn role(name: &str, computes: bool) -> String {
     if computes {
         return "compute".to_owned();

@@ -34,7 +34,7 @@ pub struct RoundTrip {
     pub returned: u64,
 }
 
-/// How far another rank's clock is ahead of the own one.
+/// The lead of another rank's clock over this one's.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Offset {
     /// When that was found, in nanoseconds of the own clock.
@@ -88,7 +88,7 @@ pub fn best(trips: impl IntoIterator<Item = RoundTrip>, same_system: bool) -> Op
     }
 }
 
-/// A rank's clock beside rank 0's, found at the start and at the end of a run.
+/// A rank's clock relative to rank 0's, measured at the start and at the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Alignment {
     /// At the start.

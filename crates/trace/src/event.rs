@@ -1,4 +1,4 @@
-//! What a trace is made of, as a rank has recorded it.
+//! The events that a rank records.
 
 use std::borrow::Cow;
 
@@ -24,14 +24,14 @@ pub struct Issued {
     pub at: u64,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventKind {
     /// Something that took time.
     Span {
         /// When it ended, in nanoseconds.
         end: u64,
-        /// What it was issued by, if that was another thread.
+        /// The thread that issued it, if it was another one.
         issued: Option<Issued>,
     },
     /// Numbers had these values, which go with the event.
@@ -47,13 +47,13 @@ pub struct Event {
     pub track: usize,
     /// Its name.
     pub name: Cow<'static, str>,
-    /// What it is about.
+    /// The category.
     pub category: Category,
     /// When it began, in nanoseconds of the clock of [`super::clock::now`].
     pub begin: u64,
-    /// What happened.
+    /// The kind.
     pub kind: EventKind,
-    /// What goes with it.
+    /// The arguments.
     pub args: Vec<(&'static str, Arg)>,
 }
 
@@ -72,6 +72,6 @@ impl Event {
 pub struct Track {
     /// The thread's name, or what it does.
     pub name: String,
-    /// Whether it is a rank's own thread, which computes.
+    /// True if it is the thread of a rank, which computes.
     pub computes: bool,
 }

@@ -24,7 +24,7 @@ pub enum TraceError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
 }
@@ -38,13 +38,13 @@ pub struct FileEvent {
     pub tid: u64,
     /// Its name.
     pub name: String,
-    /// What it is about; `None` if this program has no such category.
+    /// The category; `None` if this program has no such category.
     pub category: Option<Category>,
     /// When it began, in microseconds.
     pub begin: f64,
     /// When it ended.
     pub end: f64,
-    /// What goes with it.
+    /// The arguments.
     pub args: Map<String, Value>,
     /// The thread that issued it, and when, if that was another one.
     pub issued: Option<(u64, f64)>,
@@ -65,7 +65,7 @@ impl FileEvent {
 /// A trace.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TraceFile {
-    /// Whether this program has written it.
+    /// True if this program has written it.
     pub is_own: bool,
     /// The spans, by process, thread and beginning; one that holds another comes before it.
     pub spans: Vec<FileEvent>,

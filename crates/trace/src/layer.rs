@@ -21,8 +21,8 @@ use super::recorder::Recorder;
 #[derive(Debug)]
 pub struct TraceLayer(&'static Recorder);
 
-/// The layer that collects spans for this process's [`Recorder`], beside whatever other layers a subscriber has. It wants no
-/// spans but those of a trace, and of these, while nothing is recorded, only those that say which rank a thread is.
+/// Returns the layer that collects spans for this process's [`Recorder`], next to the other layers of a subscriber. It
+/// enables spans of a trace only. While nothing is recorded, it enables only those that say which rank a thread is.
 ///
 /// ```
 /// use tracing_subscriber::layer::SubscriberExt as _;
@@ -41,7 +41,7 @@ pub fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
     TraceLayer(recorder).with_filter(Wanted(recorder))
 }
 
-/// What the layer wants to hear of.
+/// The filter of the layer.
 struct Wanted(&'static Recorder);
 
 impl<S> Filter<S> for Wanted {
@@ -62,7 +62,7 @@ impl<S> Filter<S> for Wanted {
     }
 }
 
-/// What is known of a span that has not closed.
+/// A span that has not closed.
 struct Open {
     category: Category,
     rank: Option<usize>,
@@ -91,7 +91,7 @@ impl Fields {
         })
     }
 
-    /// What a span of this name with these fields is called: an operation by its own name, a block's span by both.
+    /// Returns the displayed name of a span: an operation's own name, and for a block's span both names.
     fn name(&self, name: &'static str) -> Cow<'static, str> {
         let text = |of: &str| {
             self.0.iter().find_map(|(known, arg)| match arg {

@@ -2,8 +2,8 @@
 //!
 //! The crates below emit `tracing` spans of level TRACE whose targets begin with [`PREFIX`]; what follows it is the
 //! [`Category`]. A [`layer`] collects them, thread by thread, while steps are recorded that [`TraceSteps`] names; without it
-//! nobody wants these spans, which `tracing` finds out once for each place that makes them. At the end of a run each rank
-//! renders its events ([`chrome`]) by rank 0's clock, as far as [`clock`] knows it, and rank 0 writes them into one file.
+//! these spans are disabled, which `tracing` checks once for each call site. At the end of a run each rank renders its
+//! events ([`chrome`]) by rank 0's clock, as far as [`clock`] has measured it, and rank 0 writes them into one file.
 //! [`TraceFile`] reads such a file, [`TraceSummary`] tells what ranks waited for, and [`StepLanes`] what they did in some steps.
 
 #![forbid(unsafe_code)]

@@ -15,7 +15,7 @@ const ROOM: usize = 256;
 /// The events of one thread. Only the thread writes, so its lock is free nearly always.
 type Buffer = Arc<Mutex<Vec<Event>>>;
 
-/// What the threads of this process have recorded.
+/// The events of the threads of this process.
 #[derive(Debug, Default)]
 pub struct Recorder {
     recording: AtomicBool,
@@ -29,7 +29,7 @@ pub struct Recorder {
 struct Recorded {
     track: Track,
     buffer: Buffer,
-    /// Whether the thread has ended.
+    /// True if the thread has ended.
     ended: bool,
 }
 
@@ -46,12 +46,12 @@ impl Drop for Here {
     }
 }
 
-/// What was recorded of a rank.
+/// The recorded events of a rank.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RecordedTrace {
     /// The threads of the process, by the numbers that events name them by.
     pub tracks: Vec<Track>,
-    /// What happened, in no order.
+    /// The events, in no order.
     pub events: Vec<Event>,
     /// Events of the process that were left out for want of room.
     pub left_out: usize,
@@ -66,12 +66,12 @@ thread_local! {
 }
 
 impl Recorder {
-    /// That of this process, if a layer was made.
+    /// Returns the recorder of this process, if a layer was made.
     pub fn installed() -> Option<&'static Self> {
         INSTALLED.get()
     }
 
-    /// That of this process.
+    /// Returns the recorder of this process, and creates it if needed.
     pub(super) fn install() -> &'static Self {
         INSTALLED.get_or_init(Self::default)
     }
@@ -81,7 +81,7 @@ impl Recorder {
         self.recording.store(yes, Ordering::Relaxed);
     }
 
-    /// Whether anything is recorded now.
+    /// Returns true while events are recorded.
     pub fn is_recording(&self) -> bool {
         self.recording.load(Ordering::Relaxed)
     }
@@ -137,7 +137,7 @@ impl Recorder {
         });
     }
 
-    /// Takes what was recorded of `rank`, out of this process's; what belongs to no rank goes to whoever takes `the_rest` too.
+    /// Removes and returns the events of `rank`. With `the_rest`, events that belong to no rank are returned too.
     pub fn take(&self, rank: usize, the_rest: bool) -> RecordedTrace {
         let threads = self.threads();
         let mut taken = RecordedTrace {

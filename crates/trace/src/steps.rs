@@ -21,12 +21,12 @@ pub enum TraceSteps {
 }
 
 impl TraceSteps {
-    /// Whether any are recorded.
+    /// Returns true if no steps are recorded.
     pub fn is_none(&self) -> bool {
         *self == Self::None
     }
 
-    /// Whether step `step` is recorded.
+    /// Returns true if step `step` is recorded.
     pub fn covers(&self, step: u64) -> bool {
         match self {
             Self::None => false,

@@ -1,4 +1,4 @@
-//! What a rank reads and holds while it takes a checkpoint over: its share, and never the whole.
+//! The bytes that a rank reads and holds while it resumes: its shards, never the whole.
 
 use candle_core::Tensor;
 use phalanx_checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
@@ -144,7 +144,7 @@ fn a_rank_reads_and_holds_its_share() {
             .collect();
         for rank in running {
             let [of_model, of_state] = rank.join().expect("no panic");
-            // Headers and buffers, which everybody reads, and the rounding of each shard.
+            // Headers and buffers, which every rank reads, and the rounding of each shard.
             let slack = 24 << 10;
             assert!(of_model <= bytes("model") / sharded as u64 + slack, "{strategy}: {of_model}");
             assert!(of_state <= bytes("optimizer") / sharers as u64 + slack, "{strategy}: {of_state}");

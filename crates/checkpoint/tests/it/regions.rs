@@ -1,4 +1,4 @@
-//! Pieces of tensors by ranges of every dimension: whatever ranks have written, others read what they hold of it.
+//! Pieces of tensors by ranges of every dimension: any rank reads its region from pieces that others wrote.
 
 use std::ops::Range;
 

@@ -110,7 +110,7 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// What TensorBoard calls a number: it groups by what is before the slash.
+/// Returns TensorBoard's tag of a number: TensorBoard groups by the part before the slash.
 fn tag(name: &str) -> String {
     let group = match name {
         _ if name.starts_with("test_") => return format!("test/{}", &name["test_".len()..]),

@@ -21,30 +21,30 @@ pub struct StepPath {
     /// From the beginning of the path to the end of the step. Where ranks begin a step at different times it begins with the one
     /// that it leads to.
     pub seconds: f64,
-    /// What lies on the path, the longest first.
+    /// The parts of the path, the longest first.
     pub parts: Vec<CriticalPart>,
 }
 
-/// What lies on a critical path.
+/// A part of a critical path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CriticalPart {
     /// The rank.
     pub rank: u64,
-    /// What it did.
+    /// The name of its span.
     pub name: String,
-    /// What that is about.
+    /// Its category.
     pub category: Category,
     /// Seconds on the path.
     pub seconds: f64,
 }
 
-/// What a rank's wait for the losses of the others is called.
+/// The name of the span in which a rank waits for the losses of the others.
 const LOSSES: &str = "wait for losses";
 
 /// An operation of several ranks: the communicator and its number there.
 type Collective = (u64, u64);
 
-/// What paths are made of.
+/// The data that paths are computed from.
 pub(super) struct Paths<'a> {
     views: &'a [RankView<'a>],
     /// By operation, the ranks' spans of it: the places of ranks and the spans.
@@ -141,8 +141,8 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// Who has ended a step last while the rank waited for losses, from `begin` on, and when: with the step a rank's losses are
-    /// told.
+    /// Finds the rank that ended a step last while this rank waited for losses, from `begin` on, and the time: a rank
+    /// sends its losses at the end of its step.
     fn told_last(&self, walk: &Walk, step: u64, begin: f64) -> Option<(usize, f64)> {
         let others = self.views.iter().enumerate().filter(|(place, _)| *place != walk.rank);
         let ends = others.filter_map(|(place, view)| Some((place, view.steps.get(&step)?.end)));
@@ -154,7 +154,7 @@ impl<'a> Paths<'a> {
     fn awaited(&self, view: &RankView<'a>, begin: f64, end: f64) -> Option<&'a FileEvent> {
         let last_of = |thread: &&'a [FileEvent]| {
             let begun = thread.partition_point(|span| span.begin < end);
-            // Whoever waits wakes a moment after the end.
+            // A waiting thread wakes a moment after the end.
             let ended = thread[..begun].iter().rev().take_while(|span| span.end > begin);
             ended.filter(|span| span.end <= end).find(|span| span.category == Some(Category::Communication))
         };
@@ -225,7 +225,7 @@ impl Walk {
     }
 }
 
-/// What paths went into: shares by category, the largest first.
+/// Returns the shares of categories in the paths, the largest first.
 pub(super) fn shares(paths: &[StepPath]) -> Vec<(Category, f64)> {
     let mut sums: BTreeMap<Category, f64> = BTreeMap::new();
     for part in paths.iter().flat_map(|path| &path.parts) {

@@ -19,7 +19,7 @@ impl Intervals {
         Self(merged)
     }
 
-    /// What lies in both.
+    /// Returns the intersection.
     pub(super) fn and(&self, other: &Self) -> Self {
         let (mut own, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut both = Vec::new();
@@ -37,7 +37,7 @@ impl Intervals {
         Self(both)
     }
 
-    /// What lies in these and not in the others.
+    /// Returns the difference.
     pub(super) fn without(&self, other: &Self) -> Self {
         let mut left = Vec::new();
         for (begin, end) in &self.0 {
@@ -61,7 +61,7 @@ impl Intervals {
         self.0.iter().copied()
     }
 
-    /// How long they are together.
+    /// Returns the total length.
     pub(super) fn length(&self) -> f64 {
         // The sum of nothing would be -0.
         self.0.iter().fold(0.0, |sum, (begin, end)| sum + (end - begin))

@@ -1,4 +1,5 @@
-//! What ranks did in some steps, lane by lane, to be drawn: the thread that computes, and beside it communication, data, saving.
+//! The activity of ranks in some steps as lanes of a timeline: the thread that computes, communication, data, and
+//! saving.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,12 @@ use super::timeline::stretches;
 
 /// Consecutive steps that are drawn together.
 const STEPS: usize = 3;
-/// A step that takes so many times the median is drawn for itself.
+/// A step longer than this multiple of the median is shown on its own.
 const SLOW: f64 = 1.2;
 /// Stretches of a drawing at most; the shortest are left out.
 const STRETCHES: usize = 8000;
 
-/// What a rank does in a stretch of time.
+/// The activity of a rank in a stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Activity {
     /// Up to the loss.
@@ -71,7 +72,7 @@ impl Activity {
         }
     }
 
-    /// That of a span of the thread that computes; nothing of one that lies between steps.
+    /// Returns the activity of a span of the thread that computes; `None` for a span between steps.
     fn of_own(span: &FileEvent) -> Option<Self> {
         Some(match span.category? {
             Category::Compute if span.name.starts_with("forward") => Self::Forward,
@@ -118,7 +119,7 @@ impl Lane {
     }
 }
 
-/// What a rank did.
+/// The lanes of a rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankLanes {
     /// The rank.
@@ -133,20 +134,21 @@ pub struct RankLanes {
     pub seconds: BTreeMap<Activity, f64>,
 }
 
-/// What all ranks did in some steps.
+/// The lanes of all ranks in some steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepLanes {
     /// The steps, and when rank 0 began each.
     pub steps: Vec<(u64, f64)>,
-    /// How long they took, from the first rank's beginning to the last rank's end.
+    /// The seconds from the first rank's beginning to the last rank's end.
     pub seconds: f64,
-    /// What each rank did.
+    /// The lanes of each rank.
     pub ranks: Vec<RankLanes>,
 }
 
 impl StepLanes {
-    /// Some steps of a trace of this program: up to three from the one of median length on, and the slowest if it is none of them
-    /// and much slower. At most so many ranks are shown. Nothing of a trace without steps that all ranks have recorded.
+    /// Selects steps of a trace of this program: up to three from the one of median length on, and the slowest if it is
+    /// none of them and much slower. Includes at most `ranks` ranks. Returns nothing for a trace without steps that all
+    /// ranks have recorded.
     pub fn of(file: &TraceFile, ranks: usize) -> Vec<Self> {
         if !file.is_own || ranks == 0 {
             return Vec::new();
@@ -178,14 +180,14 @@ impl StepLanes {
         found
     }
 
-    /// How many stretches there are to draw.
+    /// Returns the number of stretches.
     fn stretches(&self) -> usize {
         let of = |rank: &RankLanes| rank.own.0.len() + rank.communication.0.len() + rank.beside.0.len();
         self.ranks.iter().map(of).sum()
     }
 }
 
-/// What ranks did between two times, in microseconds of the trace.
+/// Returns the lanes of ranks between two times, in microseconds of the trace.
 fn lanes(views: &[RankView<'_>], steps: &[u64], (begin, end): (f64, f64)) -> StepLanes {
     let seconds = |time: f64| (time - begin) * 1e-6;
     let ranks = views.iter().map(|view| of_rank(view, (begin, end))).collect();
@@ -205,7 +207,7 @@ fn lanes(views: &[RankView<'_>], steps: &[u64], (begin, end): (f64, f64)) -> Ste
     }
 }
 
-/// What a rank did between two times.
+/// Returns the lanes of a rank between two times.
 fn of_rank(view: &RankView<'_>, (begin, end): (f64, f64)) -> RankLanes {
     let own_thread = view.steps.values().next().map(|step| step.tid);
     let place = |from: f64, to: f64| {
@@ -273,7 +275,8 @@ mod tests {
         }
     }
 
-    /// Steps of a rank: a third forward, a third backward beside which bytes are moved, a third waiting for the rest of them.
+    /// Steps of a rank: a third forward, a third backward with overlapped communication, a third waiting for the rest
+    /// of it.
     fn steps(pid: u64, lengths: &[f64]) -> Vec<FileEvent> {
         let (mut own, mut beside) = (Vec::new(), Vec::new());
         let mut at = 0.0;

@@ -1,4 +1,4 @@
-//! What a trace says: how much communication is hidden, what ranks wait for, who is slowest, and what a step's time goes into.
+//! The summary of a trace: hidden communication, waiting, the slowest rank, and the parts of a step's time.
 
 mod critical;
 mod intervals;
@@ -25,10 +25,11 @@ use rank::RankView;
 /// Operations that are told.
 const TOLD: usize = 15;
 
-/// What a trace says. Seconds throughout.
+/// The summary of a trace. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TraceSummary {
-    /// Whether this program has written the trace. Of one that it has not only [`TraceSummary::operations`] is known.
+    /// True if this program has written the trace. For traces of other programs only [`TraceSummary::operations`] is
+    /// filled in.
     pub is_own: bool,
     /// Steps that all of these ranks have recorded.
     pub steps: usize,
@@ -36,13 +37,13 @@ pub struct TraceSummary {
     pub clock_uncertainty: f64,
     /// Events that were left out for want of room.
     pub left_out: u64,
-    /// What each rank's time went into.
+    /// The time of each rank by category.
     pub ranks: Vec<RankTime>,
     /// The rank that needs most for its own part of a step; `None` if there is but one.
     pub slowest: Option<SlowestRank>,
     /// The critical path of the step of median length.
     pub path: Option<StepPath>,
-    /// What critical paths went into, in all steps together: shares by category, the largest first.
+    /// The shares of categories in the critical paths of all steps, the largest first.
     pub path_shares: Vec<(Category, f64)>,
     /// The operations that took most, in all ranks together, without what ran inside of them.
     pub operations: Vec<OperationTime>,
@@ -53,16 +54,16 @@ pub struct TraceSummary {
 pub struct SlowestRank {
     /// The rank.
     pub rank: u64,
-    /// What it needs for its own part of a step, in the mean: all but waiting for others and communication.
+    /// Its mean time for its own part of a step: everything except communication and waiting for others.
     pub seconds_per_step: f64,
-    /// What the other ranks need, in the mean.
+    /// The mean time of the other ranks.
     pub others_per_step: f64,
     /// In how many of the steps it needed most.
     pub slowest_in: usize,
 }
 
 impl TraceSummary {
-    /// What `file` says.
+    /// Summarises `file`.
     pub fn of(file: &TraceFile) -> Self {
         let views: Vec<RankView<'_>> = match file.is_own {
             true => file.ranks().into_iter().map(|rank| RankView::new(rank, file.of_rank(rank))).collect(),

@@ -1,4 +1,4 @@
-//! What took most, by name.
+//! The operations that took the most time, by name.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use super::timeline::{Stretch, stretches};
 pub struct OperationTime {
     /// Its name.
     pub name: String,
-    /// What it is about; `None` in traces of other programs.
+    /// The category; `None` in traces of other programs.
     pub category: Option<Category>,
-    /// How often it ran.
+    /// The number of calls.
     pub count: usize,
     /// Seconds that it took, without what ran inside of it.
     pub seconds: f64,

@@ -1,4 +1,4 @@
-//! What one rank's time went into.
+//! The time of one rank by category.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::super::file::FileEvent;
 use super::intervals::Intervals;
 use super::timeline::{Stretch, stretches};
 
-/// What a rank's time went into, from the beginning of its first recorded step to the end of the last. Seconds.
+/// The time of a rank by category, from the beginning of its first recorded step to the end of the last, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankTime {
     /// The rank.
@@ -57,13 +57,13 @@ pub(super) struct RankView<'a> {
     pub(super) spans: &'a [FileEvent],
     /// By number.
     pub(super) steps: BTreeMap<u64, &'a FileEvent>,
-    /// What its own thread did.
+    /// The spans of its own thread.
     pub(super) own: Vec<Stretch<'a>>,
     /// The spans of its other threads that move bytes, by thread: one after the other.
     pub(super) beside: Vec<&'a [FileEvent]>,
 }
 
-/// Whether a wait is for communication that runs beside.
+/// Returns true if a wait is for overlapped communication.
 pub(super) fn waits_for_communication(span: &FileEvent) -> bool {
     span.category == Some(Category::Waiting) && span.name.starts_with("wait for communication")
 }
@@ -89,7 +89,7 @@ impl<'a> RankView<'a> {
         !self.steps.is_empty()
     }
 
-    /// What its own thread did between two times, clipped to them.
+    /// Returns the spans of its own thread between two times, clipped to them.
     pub(super) fn between(&self, begin: f64, end: f64) -> impl Iterator<Item = Stretch<'a>> {
         let first = self.own.partition_point(|at| at.end <= begin);
         let inside = self.own[first..].iter().take_while(move |at| at.begin < end);

@@ -1,4 +1,4 @@
-//! What a thread did at each moment: the innermost span.
+//! The innermost span of a thread at each moment.
 
 use super::super::file::FileEvent;
 
