@@ -1,5 +1,5 @@
-//! What starts the ranks of one host for a launcher on another: it is told what to do over its standard input, by which it also
-//! hears of the end, as ranks do.
+//! The agent that starts the ranks of one host for a launcher on another. It reads its order from standard input, whose
+//! end it obeys as ranks do.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::supervisor::{Ended, LaunchError, Place, Replacements, Supervisor};
 
-/// What the launcher tells a host, in a line: secrets are not in command lines, which everybody on a host can read.
+/// The order of a launcher to a host, in one line. Secrets are not in command lines, which all users of a host can
+/// read.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Order {
     /// The launcher's version.
@@ -24,19 +25,19 @@ pub struct Order {
     pub folder: PathBuf,
     /// A file in it that the launcher has just made, by which a host knows that the folder is the same.
     pub witness: PathBuf,
-    /// What ranks are started with, behind the program.
+    /// The arguments of ranks, after the program.
     pub arguments: Vec<String>,
     /// Variables of their environment.
     pub environment: BTreeMap<String, String>,
     /// The first rank of this host, and how many it has.
     pub ranks: (usize, usize),
-    /// How many there are on all hosts.
+    /// The number of ranks on all hosts.
     pub world_size: usize,
     /// Where rank 0 is.
     pub master: String,
-    /// What connections between ranks must prove to know.
+    /// The secret that connections between ranks must prove.
     pub secret: String,
-    /// Whether those who are left go on when ranks die; how many must be, they know themselves.
+    /// True if the remaining ranks continue when others die; the ranks know how many must remain.
     pub survives: bool,
 }
 
@@ -50,7 +51,7 @@ impl std::fmt::Debug for Order {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// What came is no order.
+    /// The line is no order.
     #[error("expected an order of `phalanx train --hosts` on standard input: {0}")]
     Order(String),
     /// The launcher is another version.
@@ -58,9 +59,9 @@ pub enum AgentError {
     Version {
         /// The host.
         host: String,
-        /// That of this host.
+        /// The version of this host.
         own: String,
-        /// That of the launcher.
+        /// The version of the launcher.
         theirs: String,
     },
     /// The folder is not the launcher's.

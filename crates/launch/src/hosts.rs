@@ -75,7 +75,7 @@ impl Hosts {
         if hosts.is_empty() { Err(HostsError::None) } else { Ok(Self(hosts)) }
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.0.iter().map(|(_, ranks)| ranks).sum()
     }

@@ -9,13 +9,13 @@ use super::ABORTED;
 use phalanx_run::SUPERVISED;
 use phalanx_run::StopFlag;
 
-/// What the first line says before the ranks' secret, which it may lack.
+/// The word on the first line before the ranks' secret, which may be missing.
 const SECRET: &str = "secret";
 
 /// A supervised rank's end of the pipe from its parent.
 #[derive(Debug)]
 pub struct Leash {
-    /// What the ranks have been given to prove to each other; none where they find it elsewhere.
+    /// The secret that the ranks prove to each other; `None` where they find it elsewhere.
     pub secret: Option<Secret>,
 }
 

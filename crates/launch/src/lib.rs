@@ -10,9 +10,9 @@
 //! On several hosts a [`RemoteSupervisor`] has an ssh connection to each, at whose other end an [`Order`] is carried out by a
 //! [`Supervisor`] of the ranks there; the connection is the leash of these.
 //!
-//! A rank that fails says why in a small file beside its log, its [`phalanx_run::FailureReport`], together with whether
-//! the failure is its own or the consequence of another rank's. The supervisor tells the first that was a
-//! rank's own, and ends the others.
+//! A rank that fails writes its [`phalanx_run::FailureReport`] next to its log. The report says whether the failure is
+//! its own or the consequence of another rank's. The supervisor reports the first failure that was a rank's own, and
+//! ends the others.
 
 #![forbid(unsafe_code)]
 

@@ -4,14 +4,14 @@ use std::io;
 use std::net::TcpListener;
 use std::ops::Range;
 
-/// Below the ports of jobs, and those that systems give to whoever begins a connection: such a one might have the port by the time
-/// that rank 0 listens at it.
+/// Below the ports of jobs, and below those that systems give to outgoing connections: such a connection might take the
+/// port before rank 0 listens on it.
 const PORTS: Range<u16> = 10_240..20_000;
 
-/// How many of these are tried.
+/// The number of ports tried.
 const DRAWN: usize = 16;
 
-/// A port of loopback at which nobody listens.
+/// Returns a free port of the loopback interface.
 pub(super) fn free_port() -> io::Result<u16> {
     for _ in 0..DRAWN {
         let mut drawn = [0; 8];

@@ -12,15 +12,15 @@ use super::hosts::Hosts;
 use super::supervisor::{Ended, RankFailure};
 use phalanx_run::FailureReport;
 
-/// How often connections are looked at.
+/// The interval at which connections are polled.
 const POLL: Duration = Duration::from_millis(20);
-/// How long others may take to say why, once a host's ranks have ended.
+/// The time for other hosts to report the cause, once a host's ranks have ended.
 const CAUSE: Duration = Duration::from_secs(4);
-/// How long the rest may take once the cause is known.
+/// The time for the rest to end once the cause is known.
 const SETTLE: Duration = Duration::from_millis(1500);
-/// How long hosts may take to end their ranks before the connections are cut.
+/// The time for hosts to end their ranks before the connections are cut.
 const GRACE: Duration = Duration::from_secs(5);
-/// What ssh ends with when it fails itself.
+/// The exit code of ssh when it fails itself.
 const SSH_FAILED: i32 = 255;
 
 /// Why the ranks of several hosts could not be run to their end.
@@ -62,7 +62,7 @@ pub enum RemoteError {
         host: String,
         /// Its ranks.
         ranks: String,
-        /// How.
+        /// The manner.
         how: String,
     },
     /// A rank failed, and the others were ended.
@@ -70,12 +70,12 @@ pub enum RemoteError {
     Rank(RankFailure),
 }
 
-/// What is needed to run one program as ranks on several hosts.
+/// The supervisor of ranks on several hosts.
 #[derive(Debug, Clone)]
 pub struct RemoteSupervisor {
     /// The program, at the same place on all hosts.
     pub program: PathBuf,
-    /// What starts the ranks of a host: arguments of the program.
+    /// The arguments of the program that make it start the ranks of a host.
     pub agent: Vec<String>,
     /// The arguments of ranks.
     pub arguments: Vec<String>,
@@ -87,9 +87,9 @@ pub struct RemoteSupervisor {
     pub folder: PathBuf,
     /// Variables that ranks get.
     pub environment: BTreeMap<String, String>,
-    /// What connections between ranks must prove to know.
+    /// The secret that connections between ranks must prove.
     pub secret: String,
-    /// Whether ranks, and whole hosts, may be lost while the others go on.
+    /// True if ranks, and whole hosts, may be lost while the others continue.
     pub survives: bool,
 }
 
@@ -102,7 +102,7 @@ struct Connection {
     ended: Option<ExitStatus>,
 }
 
-/// Cuts what is left of connections when the supervisor leaves early, whatever the reason: their hosts end their ranks then.
+/// Cuts the remaining connections when the supervisor leaves early; their hosts then end their ranks.
 struct Connections(Vec<Connection>);
 
 impl Drop for Connections {
@@ -255,7 +255,8 @@ impl RemoteSupervisor {
         Ok(all)
     }
 
-    /// Whether the others go on without the hosts that have failed: there are some, and no rank has said that it was its own fault.
+    /// Returns true if the others continue without the failed hosts: some remain, and no rank has reported a fault of
+    /// its own.
     fn goes_on(&self, logs: &Path, all: &[Connection]) -> bool {
         let some_left = all.iter().any(|one| !one.has_failed());
         some_left && !self.reports(logs).iter().any(FailureReport::is_own_fault)
@@ -265,7 +266,8 @@ impl RemoteSupervisor {
         (0..self.hosts.ranks()).filter_map(|rank| FailureReport::read(logs, rank)).collect()
     }
 
-    /// Whether a rank of a host has said why it failed, or whom it has lost: then the connection has not ended by itself.
+    /// Returns true if a rank of a host has reported why it failed, or which rank it lost: then the connection has not
+    /// ended by itself.
     fn has_reported(&self, logs: &Path, host: &Connection) -> bool {
         let mut ranks = host.first..host.first + host.ranks;
         ranks.any(|rank| FailureReport::read(logs, rank).is_some())

@@ -16,15 +16,15 @@ use super::{ABORTED, KEEPS_OUTPUT, leash};
 use phalanx_run::FailureReport;
 use phalanx_run::SUPERVISED;
 
-/// How often the ranks are looked at.
+/// The interval at which ranks are polled.
 const POLL: Duration = Duration::from_millis(10);
-/// How long reports are waited for after a rank's own failure, so that of two the earlier one is told.
+/// The time for further reports after a rank's own failure, so that the earlier of two is reported.
 const SETTLE: Duration = Duration::from_millis(100);
-/// How long those that run are waited for to write down what they did, once one has: a rank that is stopped cannot.
+/// The time for running ranks to write their records once one has: a stopped rank cannot.
 const RECORDING: Duration = Duration::from_secs(1);
-/// How long the cause of a rank's consequential failure is waited for.
+/// The time for the cause of a rank's consequential failure.
 const CAUSE: Duration = Duration::from_secs(4);
-/// How long a rank may take to obey `abort` before it is killed.
+/// The time for a rank to obey `abort` before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Why the ranks could not be run to their end.
@@ -77,13 +77,13 @@ pub enum LaunchError {
 pub struct RankFailure {
     /// The rank that failed first by its own fault.
     pub rank: usize,
-    /// What happened.
+    /// The error.
     pub message: String,
     /// Its log.
     pub log: PathBuf,
 }
 
-/// How ranks that did not fail ended.
+/// The end of ranks that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// All of them by themselves, after a request to stop or without.
@@ -96,28 +96,28 @@ pub enum Ended {
     Interrupted,
 }
 
-/// What is needed to run one program as several ranks on this machine.
+/// The supervisor of ranks on this host.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     /// The program.
     pub program: PathBuf,
     /// Its arguments, the same for all ranks.
     pub arguments: Vec<String>,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub ranks: usize,
     /// The folder of logs and failure reports, which exists.
     pub logs: PathBuf,
-    /// How many ranks must be left when others die without a word, so that those go on; all, if that is `None`.
+    /// The number of ranks that must remain for the run to continue when others die without a report; all, if `None`.
     pub least: Option<usize>,
-    /// What is started in place of ranks that have died.
+    /// The replacements of dead ranks.
     pub replacements: Replacements,
     /// Where the ranks' secret is kept while they run, for processes that join them; nothing if only the ranks are to know it.
     pub secret_file: Option<PathBuf>,
-    /// Whether the outputs of rank 0 go to its log too, and not to this process's own.
+    /// True if the output of rank 0 goes to its log too, and not to this process's own output.
     pub quiet: bool,
     /// Which of the ranks of several hosts these are, if they are not all.
     pub place: Option<Place>,
-    /// What ranks end with, besides 0, that were told to stop and have saved.
+    /// The exit code, besides 0, of ranks that were asked to stop and have saved.
     pub interrupted_code: Option<u8>,
 }
 
@@ -126,7 +126,7 @@ pub struct Supervisor {
 pub struct Place {
     /// The first rank here.
     pub first: usize,
-    /// How many there are on all hosts.
+    /// The number of ranks on all hosts.
     pub world_size: usize,
     /// Where rank 0 is.
     pub master: String,
@@ -134,8 +134,8 @@ pub struct Place {
     pub host: String,
     /// Further variables of the ranks' environment.
     pub environment: BTreeMap<String, String>,
-    /// What connections between ranks must prove to know: ranks hear it over their standard input. Nothing if they find it elsewhere, or
-    /// have none.
+    /// The secret that connections between ranks must prove, sent to ranks over their standard input; `None` if they
+    /// find it elsewhere or have none.
     pub secret: Option<String>,
 }
 
@@ -146,13 +146,13 @@ impl std::fmt::Debug for Place {
     }
 }
 
-/// What gives a replacement its number, which no rank of the run has had, or says why it cannot.
+/// Returns a replacement's number, which no rank of the run has had, or the reason why there is none.
 type Claim = Arc<dyn Fn() -> Result<usize, String> + Send + Sync>;
 
 /// Ranks that are started in place of others that have died, to join those who are left.
 #[derive(Clone, Default)]
 pub struct Replacements {
-    /// How many there may be.
+    /// The largest number of replacements.
     most: usize,
     claim: Option<Claim>,
 }
@@ -175,11 +175,11 @@ struct Rank {
     rank: usize,
     child: Child,
     ended: Option<(Instant, ExitStatus)>,
-    /// Whether the others go on without it.
+    /// True if the others continue without it.
     missed: bool,
-    /// Whether another was started in its place, if one may be.
+    /// True if another was started in its place, where one may be.
     replaced: bool,
-    /// What it ends with if it was interrupted and has saved.
+    /// Its exit code after an interruption and a save.
     interrupted_code: Option<u8>,
 }
 
@@ -194,7 +194,7 @@ impl Drop for Kept<'_> {
     }
 }
 
-/// Kills what still runs when the supervisor leaves early, whatever the reason.
+/// Kills the running ranks when the supervisor leaves early.
 #[derive(Debug)]
 struct Ranks(Vec<Rank>);
 
@@ -396,19 +396,19 @@ impl Supervisor {
         }
     }
 
-    /// How long those that run are waited for once a rank has failed: by its `own` fault, or because of another's.
+    /// Returns the time for running ranks once one has failed, by its `own` fault or because of another's.
     fn patience(&self, ranks: &[Rank], own: bool) -> Duration {
         // One that is stopped tells no cause and writes nothing.
         let able = |rank: &Rank| rank.ended.is_none() && !rank.is_stopped();
         let has_written = |rank: &Rank| FlightRecord::path(&self.logs, rank.rank).exists();
         let cause = if own || !ranks.iter().any(able) { SETTLE } else { CAUSE };
-        // Where nobody has written anything the ranks had not met.
+        // Without any record the ranks had not met.
         let writes =
             ranks.iter().any(has_written) && ranks.iter().any(|rank| able(rank) && !has_written(rank));
         cause + if writes { RECORDING } else { Duration::ZERO }
     }
 
-    /// What an ended rank reported, or what its end says.
+    /// Returns an ended rank's report, or one made from its exit status.
     fn report(&self, rank: &Rank) -> FailureReport {
         FailureReport::read(&self.logs, rank.rank).unwrap_or_else(|| {
             let status = rank.ended.map(|(_, status)| status);
@@ -457,23 +457,23 @@ impl Supervisor {
 }
 
 impl Rank {
-    /// Whether it has ended as one that was interrupted and has saved.
+    /// Returns true if it was interrupted and has saved.
     fn was_interrupted(&self) -> bool {
         let code = self.interrupted_code.map(i32::from);
         code.is_some() && self.ended.is_some_and(|(_, status)| status.code() == code)
     }
 
-    /// Whether it has ended, and not well.
+    /// Returns true if it has ended with an error.
     fn has_failed(&self) -> bool {
         self.ended.is_some_and(|(_, status)| !status.success()) && !self.was_interrupted()
     }
 
-    /// Whether it has ended as one that was asked to before it had met the others.
+    /// Returns true if it was asked to end before it had met the others, and did.
     fn has_obeyed(&self) -> bool {
         self.ended.is_some_and(|(_, status)| status.code() == Some(ABORTED.into()))
     }
 
-    /// Whether a signal has stopped it, where the system says so (proc_pid_stat(5)).
+    /// Returns true if a signal has stopped it, where the system shows that (proc_pid_stat(5)).
     fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         stat.rsplit_once(')').is_some_and(|(_, state)| state.trim_start().starts_with(['T', 't']))
@@ -502,8 +502,8 @@ fn prefix(output: Option<impl io::Read + Send + 'static>, before: String) {
     std::thread::spawn(move || {
         let (mut output, mut line) = (io::BufReader::new(output), Vec::new());
         while output.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-            // In one piece, so that lines of several ranks do not mix; nobody may be listening any more. A library may say what is no
-            // UTF-8, after which there is more to hear.
+            // In one piece, so that lines of several ranks do not mix. The output may be closed. A library may print
+            // bytes that are no UTF-8, and more lines after them.
             let text = String::from_utf8_lossy(&line);
             let _ = io::stderr()
                 .write_all(format!("{before}{}\n", text.trim_end_matches(['\r', '\n'])).as_bytes());

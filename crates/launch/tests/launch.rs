@@ -19,7 +19,7 @@ fn main() {
     }
 }
 
-/// What a rank does in each role.
+/// Acts as a rank in each role.
 fn rank(role: &str) {
     let number: usize = std::env::var("RANK").unwrap().parse().unwrap();
     let logs = PathBuf::from(std::env::args().nth(1).unwrap());
@@ -47,7 +47,7 @@ fn rank(role: &str) {
             std::thread::spawn(|| panic!("a helper fell"));
             forever();
         }
-        // Rank 0 notices first that somebody is missing; rank 1 says later why.
+        // Rank 0 notices first that a rank is missing; rank 1 reports the cause later.
         ("consequence", 0) => fail("rank 1 is gone", true),
         ("consequence", 1) => {
             std::thread::sleep(Duration::from_millis(300));
@@ -131,7 +131,7 @@ fn supervise(
 }
 
 fn alive(pid: &str) -> bool {
-    // A zombie has ended; only nobody has asked for its exit code yet.
+    // A zombie has ended; only its exit code has not been collected yet.
     std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
 }

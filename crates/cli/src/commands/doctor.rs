@@ -24,7 +24,7 @@ pub(super) struct DoctorArgs {
     /// A file or folder that must be the same on all hosts.
     #[arg(long, value_name = "PATH", requires = "hosts")]
     data: Option<PathBuf>,
-    /// Two hosts whose messages are more than so many times slower than the median of all pairs count as wrong.
+    /// The factor above the median of all pairs at which two hosts count as too slow.
     #[arg(long, default_value_t = 3.0, requires = "hosts")]
     slow: f64,
 }

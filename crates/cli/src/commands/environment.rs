@@ -1,6 +1,6 @@
 //! Settings that libraries take from the environment alone.
 
-/// What the program runs with unless it is set otherwise.
+/// The default settings of the environment.
 ///
 /// candle's elementwise operations wake a pool of threads that wait for each other in a loop that burns a core. The
 /// kernels here share the cores among the ranks already, so that pool only takes time from them: with two ranks on

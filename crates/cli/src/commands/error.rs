@@ -16,13 +16,13 @@ pub(super) enum CliError {
     /// The work failed.
     #[error(transparent)]
     Failed(Box<dyn std::error::Error + Send + Sync>),
-    /// The work failed and whoever supervises this process will say so.
+    /// The work failed, and the supervisor of this process reports it.
     #[error("failed")]
     Reported,
     /// A signal asked for the end, and there was nothing to finish, or it was insisted on.
     #[error("{message}")]
     Ended {
-        /// What was ended; empty if whoever supervises this process will say so.
+        /// The interrupted work; empty if the supervisor of this process reports it.
         message: String,
         /// The exit code: of a program that the signal has ended, or what a supervisor expects.
         code: u8,

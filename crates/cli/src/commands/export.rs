@@ -1,4 +1,4 @@
-//! `phalanx export`: one safetensors file out of a checkpoint, for PyTorch and everybody else.
+//! `phalanx export`: one safetensors file out of a checkpoint, for PyTorch and other programs.
 
 use std::path::{Path, PathBuf};
 

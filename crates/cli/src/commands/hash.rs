@@ -10,8 +10,8 @@ use crate::console::out;
 use phalanx_checkpoint::{Checkpoint, CheckpointError, MODEL};
 use phalanx_run::RunFolder;
 
-/// Prints the hash of a checkpoint's parameters and buffers. It is equal for equal bits, whatever strategy and number of ranks they
-/// were trained and saved by.
+/// Prints the hash of a checkpoint's parameters and buffers. It is equal for equal bits, under every strategy and
+/// number of ranks.
 #[derive(Debug, Args)]
 pub(super) struct HashArgs {
     /// A run's folder, of which the newest complete checkpoint is taken, or a checkpoint's own (`…/checkpoints/step-N`).
@@ -47,7 +47,7 @@ pub(super) fn run(args: &HashArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What is printed of a checkpoint: the weights first.
+/// Renders a checkpoint's hashes, the weights first.
 fn lines(checkpoint: &Checkpoint, args: &HashArgs) -> Result<Vec<String>, CheckpointError> {
     let hashes = if args.verify { checkpoint.computed_hashes()? } else { checkpoint.hashes()? };
     if let Some((kind, _)) = hashes

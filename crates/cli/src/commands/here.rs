@@ -37,7 +37,7 @@ pub(super) struct Here<'a> {
     pub(super) by_host: Option<&'a ByHost>,
 }
 
-/// How the ranks of a run are started and stopped.
+/// The means by which the ranks of a run are started and stopped.
 struct Ranks<'a> {
     program: &'a Program,
     interrupts: Interrupts,

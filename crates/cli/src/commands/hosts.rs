@@ -11,13 +11,14 @@ use phalanx_run::RunFolder;
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine;
 
-/// What connects to hosts unless told otherwise: it asks nobody for passwords, and notices within half a minute that a host is gone.
+/// The default command for connections to hosts. It never asks for passwords, and notices within half a minute that a
+/// host is gone.
 pub(super) const SSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3";
 
 /// Variables of this project that are each process's own, or secret.
 const NOT_PASSED_ON: &[&str] = &[phalanx_run::SUPERVISED, phalanx_launch::KEEPS_OUTPUT, SECRET_FILE];
 
-/// Whose ranks are where, and by what they are started.
+/// The ranks of each host, and the command that starts them.
 #[derive(Debug, Clone)]
 pub(super) struct ByHost {
     pub(super) hosts: Hosts,
@@ -51,7 +52,8 @@ impl ByHost {
         Err(CliError::Usage(format!("--hosts: {problem}")))
     }
 
-    /// What runs the ranks of a run whose folder all hosts see, and which `survives` ranks that are lost.
+    /// Returns the supervisor of a run whose folder all hosts see; `survives` is true if it continues without lost
+    /// ranks.
     pub(super) fn supervisor(
         &self,
         program: &Path,
@@ -78,7 +80,7 @@ impl ByHost {
     }
 }
 
-/// 32 bytes that nobody can guess, in hexadecimal.
+/// Returns 32 random bytes in hexadecimal.
 fn random() -> Result<String, CliError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| CliError::failed(format!("no random numbers: {error}")))?;

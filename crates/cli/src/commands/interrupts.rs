@@ -12,7 +12,7 @@ use crate::console::err;
 use phalanx_launch::cluster::time_left;
 use phalanx_run::StopFlag;
 
-/// How often is looked whether a signal has come.
+/// The interval at which signals are polled.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The signals: Ctrl-C, a scheduler's or launcher's request, a terminal that was closed.
@@ -28,7 +28,7 @@ const SIGNALS: &[i32] = &[
     signal_hook::consts::SIGUSR2,
 ];
 
-/// What has come since the program listens. Clones share the answer.
+/// The signals since the program listens. Clones share them.
 ///
 /// Only Ctrl-C counts every time it comes. Schedulers repeat themselves: SLURM warns of a job's end, and sends `TERM` twice within
 /// milliseconds when it preempts a job, none of which asks for more than the first did. Who wants a program to end at once, and has
@@ -36,7 +36,7 @@ const SIGNALS: &[i32] = &[
 #[derive(Debug, Clone, Default)]
 pub(super) struct Interrupts {
     count: Arc<AtomicUsize>,
-    /// Whether the time of this process's job is nearly up, which counts as the first signal if it comes before one.
+    /// True if this process's job is nearly out of time, which counts as the first signal if it comes before one.
     is_late: Arc<AtomicBool>,
     last: Arc<AtomicI32>,
 }
@@ -102,7 +102,7 @@ impl Interrupts {
         Ok(own)
     }
 
-    /// Whether a signal asks for more than those before it did.
+    /// Returns true if a signal asks for more than the signals before it.
     fn is_news(&self, signal: i32) -> bool {
         signal == SIGINT || self.count() == 0
     }
@@ -136,7 +136,7 @@ impl Interrupts {
         })
     }
 
-    /// How often it was asked that the program end.
+    /// Returns the number of requests that the program end.
     pub(super) fn count(&self) -> usize {
         let late = usize::from(self.is_late.load(Ordering::Relaxed));
         self.count.load(Ordering::Relaxed).max(late)
@@ -155,8 +155,7 @@ pub(super) fn stop_before_the_end(stop: &StopFlag, margin: Duration, tells: bool
     before_the_end(margin, move || stop.raise() && tells)
 }
 
-/// Calls `tell` so long before the end of the time of this process's job that there is time to save, and says so if that has told
-/// anybody.
+/// Calls `tell` early enough before the end of this process's job to save, and prints that if `tell` returns true.
 fn before_the_end(margin: Duration, tell: impl FnOnce() -> bool + Send + 'static) -> Result<(), CliError> {
     let Some(left) = time_left().filter(|_| !margin.is_zero()) else { return Ok(()) };
     // Of a short job no more than a quarter is kept for saving.
@@ -175,9 +174,8 @@ fn before_the_end(margin: Duration, tell: impl FnOnce() -> bool + Send + 'static
 /// The signal of a terminal that was closed (POSIX).
 const HANGUP: i32 = 1;
 
-/// Whether whoever started this process has it ignore that a terminal is closed, to which it says nothing, as `nohup` does.
-/// (Interrupts are ignored by whatever a shell's script puts into the background, which nobody has asked for.) Known on Linux
-/// alone (proc_pid_status(5)).
+/// Returns true if the parent of this process makes it ignore a closed terminal, as `nohup` does. (A shell's script
+/// makes all background jobs ignore interrupts, which is no request.) Known on Linux alone (proc_pid_status(5)).
 fn outlives_its_terminal() -> bool {
     let says_nothing = !std::io::stdout().is_terminal() && !std::io::stderr().is_terminal();
     says_nothing && ignores(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), HANGUP)

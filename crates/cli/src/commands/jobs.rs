@@ -15,7 +15,7 @@ use phalanx_run::format;
 use crate::console::out;
 use phalanx_run::{RunError, RunFolder, Summary, read_metrics};
 
-/// How often a log that is followed is read.
+/// The interval at which a followed log is read.
 const READ: Duration = Duration::from_millis(300);
 /// After how many reads without anything new the queue is asked whether the job is over.
 const QUIET: u32 = 10;

@@ -34,7 +34,7 @@ pub(super) fn run(program: &Program, args: &JoinArgs) -> Result<(), CliError> {
     let task = task_of(program, &resolved.config)?;
     let (leave, stop) = (StopFlag::default(), StopFlag::default());
     let _interrupts = Interrupts::leave_first(&leave)?;
-    // A task of a job leaves before that job's time is up, whatever time the others have.
+    // A task of a job leaves before that job's time is up, independent of the time of the other ranks.
     stop_before_the_end(&leave, Duration::from_secs(resolved.config.checkpoint.limit_margin), false)?;
     // A run that begins clears away what waited for an earlier attempt.
     while !folder.state().exists() {

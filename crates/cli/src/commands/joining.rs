@@ -10,13 +10,13 @@ use super::error::CliError;
 use super::process;
 use crate::console::KeptOutput;
 
-/// How often a process that waits says so, and looks whether it is asked in.
+/// The interval at which a waiting process renews its ticket and looks for an invitation.
 pub(super) const POLL: Duration = Duration::from_millis(100);
 
-/// How long a run may say that it trains whose rank 0 is gone: another one may be about to take over.
+/// The time for which a run without a live rank 0 counts as training: another rank may be about to take over.
 const SUCCESSION: Duration = Duration::from_secs(30);
 
-/// How often a process that was asked in and has met nobody waits again.
+/// The number of times that an invited process that met no rank waits again.
 const ATTEMPTS: usize = 8;
 
 /// A process that takes part in a run that others have begun.

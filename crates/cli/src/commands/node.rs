@@ -1,4 +1,4 @@
-//! `phalanx train --nnodes`: the ranks of one host among several, of each of which somebody starts one process, such as a pod.
+//! `phalanx train --nnodes`: the ranks of one host among several, each of which starts one process, such as a pod.
 //!
 //! The options are torchrun's. The process starts the same command once for each of its ranks, without these options and with the
 //! variables that torchrun would set, and holds them as `--ranks` does.

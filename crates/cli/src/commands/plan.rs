@@ -27,7 +27,7 @@ pub(super) struct PlanArgs {
     /// The strategy to mark; `all` marks none.
     #[arg(long)]
     strategy: Option<String>,
-    /// How many ranks train together.
+    /// The number of ranks.
     #[arg(long)]
     ranks: Option<u32>,
     /// The optimizer, as in optim.kind.

@@ -12,7 +12,8 @@ use super::error::{CliError, with_causes};
 use super::log;
 use crate::console::{Console, KeptOutput, err, format};
 
-/// Who listens: on rank 0 from the beginning, on the others when they take over, to what output they have `kept`.
+/// Returns the observer of a rank. Rank 0 prints from the beginning, the others when they take over, to the output that
+/// they have `kept`.
 pub(super) fn observer(quiet: bool, is_first: bool, kept: KeptOutput) -> Box<dyn Observer> {
     let console = (!quiet).then(|| match is_first {
         true => Console::new(),
@@ -43,7 +44,7 @@ impl Observer for Logged {
     }
 
     fn take_over(&mut self, _: &Started) {
-        // Whoever reads on knows what was started.
+        // The reader of the output has seen the start already.
         self.speaks = true;
     }
 
@@ -120,7 +121,7 @@ pub(super) fn train(
     })
 }
 
-/// How a rank ends that was told to before it had met the others.
+/// Returns the result of a rank that was asked to end before it had met the others.
 pub(super) fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
     CliError::Ended { message: format!("rank {rank}: {error}; nothing was trained"), code }
 }

@@ -11,8 +11,8 @@ use crate::console::out;
 use phalanx_report::{Options, Report};
 use phalanx_run::write_aside;
 
-/// Writes one HTML file about a run, a sweep, or several runs compared: curves, samples, resources, settings. It can be sent to
-/// anybody, as everything is in it and nothing is fetched.
+/// Write one HTML file about a run, a sweep, or several runs compared: curves, samples, resources, settings. The file
+/// is self-contained.
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
     /// Folders of runs, of sweeps, or with folders of runs in them.

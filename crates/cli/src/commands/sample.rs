@@ -29,7 +29,7 @@ pub(super) struct SampleArgs {
     /// With --diffusers: f32 or bf16, what products take and activations are kept in [default: f32].
     #[arg(long, requires = "diffusers")]
     precision: Option<Precision>,
-    /// What to draw; each gets a row of the grid.
+    /// The prompt; each gets a row of the grid.
     #[arg(long = "prompt", required = true, value_name = "TEXT")]
     prompts: Vec<String>,
     /// The picture to write.
@@ -38,7 +38,7 @@ pub(super) struct SampleArgs {
     /// Pictures for each prompt, or of a strip or an interpolation [default: as configured in sample.columns].
     #[arg(long)]
     columns: Option<u32>,
-    /// What the noise is drawn from [default: as configured in train.seed].
+    /// The seed of the noise [default: as configured in train.seed].
     #[arg(long)]
     seed: Option<u64>,
     /// Diffusion: how often the network is asked [default: as configured in model.sample_steps].
@@ -70,7 +70,7 @@ pub(super) struct SampleArgs {
     mask: Option<PathBuf>,
 }
 
-/// What an interpolation lies between.
+/// The ends of an interpolation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Between {
     /// Two prompts.
@@ -142,7 +142,7 @@ fn configuration(program: &Program, args: &SampleArgs, folder: &RunFolder) -> Re
     Ok(resolved)
 }
 
-/// What the arguments ask for, of so many columns unless they say it, of pictures of so many pixels.
+/// Returns the drawing that the arguments ask for, with `columns` by default, of pictures of `size` pixels.
 fn drawing(args: &SampleArgs, columns: usize, size: usize) -> Result<Drawing, CliError> {
     let kind = match (&args.image, args.between) {
         (Some(image), _) => {

@@ -11,7 +11,7 @@ use super::resolve::RUNS;
 use crate::console::out;
 use phalanx_report::live::{ServeError, Server};
 
-/// How often is looked whether a signal has come.
+/// The interval at which signals are polled.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Shows the runs in a folder in a browser of this machine, while they go on: a list, live curves, the report of each. It writes

@@ -23,7 +23,7 @@ use phalanx_trainer::engine;
 pub(super) struct SubmitArgs {
     #[command(flatten)]
     train: TrainArgs,
-    /// How many hosts.
+    /// The number of hosts.
     #[arg(long, default_value_t = 1)]
     nodes: usize,
     /// Ranks on each host.
@@ -121,7 +121,7 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
         let folder = RunFolder::create(Some(path), Path::new(RUNS), &resolved.name);
         write_config(&folder.map_err(CliError::failed)?, resolved).map_err(CliError::failed)?;
     }
-    // What was never queued leaves its folder to whoever mends the command.
+    // Frees the folder of a run that was never queued, so that the corrected command can use it.
     let submitted = submitted(&script, &place).inspect_err(|_| folders.give_up());
     let id = submitted?;
     let record =
@@ -149,12 +149,12 @@ fn submitted(script: &str, place: &Path) -> Result<u64, CliError> {
 }
 
 impl SubmitArgs {
-    /// How many ranks there are on all hosts.
+    /// Returns the number of ranks on all hosts.
     fn ranks(&self) -> usize {
         self.nodes.saturating_mul(self.ranks_per_node)
     }
 
-    /// What is asked of SLURM.
+    /// Returns the job that is requested from SLURM.
     fn job(&self, work: Work, name: String) -> Job {
         Job {
             work,
@@ -174,19 +174,19 @@ impl SubmitArgs {
     }
 }
 
-/// What is to be trained where.
+/// The runs of a job and their folders.
 struct Runs {
     /// The folder of the job: that of its run, or that with the runs of an array's tasks.
     place: PathBuf,
     name: String,
     /// Runs whose folders must be made.
     new: Vec<(PathBuf, Resolved)>,
-    /// Whether ranks may come and go.
+    /// True if ranks may come and go.
     is_elastic: bool,
 }
 
 impl Runs {
-    /// Leaves the folders that were made to whoever asks again.
+    /// Frees the created folders for the next command.
     fn give_up(&self) {
         if !self.new.is_empty() {
             let _ = std::fs::remove_file(self.place.join("job.sh"));

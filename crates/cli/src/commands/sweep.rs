@@ -292,7 +292,7 @@ fn predict_steps(
         let plan = engine::plan_memory(&task_of(program, config)?, config, &[config.train.strategy]);
         let plan = plan.map_err(CliError::failed)?.plans.into_iter().next();
         let costs = config.comm.simulated_costs().map_err(CliError::failed)?;
-        // Alone a rank reaches nobody.
+        // A single rank has no messages.
         let costs =
             costs.or_else(|| (config.train.ranks == 1).then(|| CostModel::over(&SimulatedLink::timeless())));
         Ok((plan, costs, config.comm.ranks_by_host(config.train.ranks)))
@@ -316,7 +316,8 @@ fn predict_steps(
     Ok(())
 }
 
-/// What a run computes for an image and a step: its settings but for how many images and ranks there are, and how those share them.
+/// Returns a key of the computation for an image and a step: the settings without the number of images and ranks, and
+/// without the strategy.
 fn computes_alike(resolved: &Resolved) -> String {
     let mut config = resolved.config.clone();
     config.train.global_batch = 1;
@@ -326,7 +327,7 @@ fn computes_alike(resolved: &Resolved) -> String {
     format!("{config:?}")
 }
 
-/// How many runs train at once so that each of their threads has a core.
+/// Returns the number of runs that train at once, so that each of their threads has a core.
 fn fitting<'a>(configs: impl Iterator<Item = &'a Config>, cores: usize) -> usize {
     let threads = configs.map(|config| config.world_size() * config.train.threads.max(1));
     (cores / threads.max().unwrap_or(1).max(1)).max(1)

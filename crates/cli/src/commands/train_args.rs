@@ -22,7 +22,7 @@ pub(super) struct TrainArgs {
     /// Overrides a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(super) sets: Vec<String>,
-    /// How many ranks train together.
+    /// The number of ranks.
     #[arg(long)]
     pub(super) ranks: Option<u32>,
     /// Starts the ranks on several hosts by ssh: `a:4,b:4`, or a file with a host and its ranks in each line. The program and the run's
@@ -34,13 +34,13 @@ pub(super) struct TrainArgs {
     /// With --hosts: the ssh program with its options.
     #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = hosts::SSH)]
     pub(super) ssh: String,
-    /// How many processes besides only serve parameters, under ps-bsp, ps-ssp and ps-asp.
+    /// The number of additional processes that only serve parameters, under ps-bsp, ps-ssp and ps-asp.
     #[arg(long)]
     servers: Option<u32>,
-    /// Ranks may die, leave and join while training goes on, as long as so many are left and at most so many take part.
+    /// Let ranks die, leave and join during training: at least MIN ranks remain, and at most MAX take part.
     #[arg(long, value_name = "MIN:MAX", value_parser = bounds)]
     elastic: Option<(u32, u32)>,
-    /// How ranks share the work.
+    /// The strategy by which ranks share the work.
     #[arg(long)]
     pub(super) strategy: Option<String>,
     /// A network that is simulated: bandwidth and latency of each rank's link, as in comm.link.
@@ -100,8 +100,8 @@ const PORT: u16 = 29_500;
 /// One host of several.
 #[derive(Debug, Clone, Args)]
 pub(super) struct NodeArgs {
-    /// Starts the ranks of this host alone, one of so many of each of which somebody starts this same command, as pods are. The run's
-    /// folder (--out) must be one that all see.
+    /// Start the ranks of this host alone, one of N hosts that each run this same command, as pods do. All hosts must
+    /// see the run's folder (--out).
     #[arg(long, value_name = "N", requires = "node_rank", requires = "master_addr", requires = "out",
         conflicts_with_all = ["hosts", "tui", "ranks", "servers"])]
     nnodes: Option<usize>,
@@ -130,7 +130,7 @@ pub(super) struct Node {
 }
 
 impl NodeArgs {
-    /// Whether any of the options is given.
+    /// Returns true if any of the options is given.
     pub(super) fn is_given(&self) -> bool {
         self.nnodes.is_some()
     }
@@ -153,7 +153,7 @@ impl NodeArgs {
 }
 
 impl Node {
-    /// How many ranks there are on all hosts.
+    /// Returns the number of ranks on all hosts.
     pub(super) fn world_size(&self) -> usize {
         self.nodes.saturating_mul(self.ranks)
     }

@@ -9,8 +9,8 @@ use phalanx_report::dashboard::{Own, show};
 use phalanx_run::{RunFolder, Summary, finished};
 use phalanx_trainer::engine::refusal;
 
-/// Runs ranks to their end and shows the run meanwhile; says afterwards how it has ended. All lines of the ranks go to their
-/// logs, which the dashboard shows. A terminal that fails ends the dashboard, and not the training.
+/// Runs ranks to their end and shows the dashboard; prints the end of the run afterwards. All lines of the ranks go to
+/// their logs, which the dashboard shows. A terminal that fails ends the dashboard, but not the training.
 pub(super) fn supervise(
     supervisor: &Supervisor,
     folder: &RunFolder,

@@ -1,4 +1,4 @@
-//! `phalanx watch`: looks at a run that somebody has started, or asks it for something.
+//! `phalanx watch`: shows a run that is under way or over, or sends it a request.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub(super) struct WatchArgs {
     ask: Option<Ask>,
 }
 
-/// What a run can be asked for.
+/// A request to a run.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Ask {
     /// To take no further step.

@@ -4,7 +4,7 @@ use phalanx_run::format::{bytes, count, number};
 
 use phalanx_trainer::engine::{Event, StepReport, named};
 
-/// What a step's line says after its number.
+/// Renders the line of a step, without its number.
 pub fn step(report: &StepReport) -> String {
     let mut parts = Vec::new();
     for phase in &report.phases {

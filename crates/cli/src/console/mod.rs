@@ -47,7 +47,7 @@ impl Console {
 
     fn out(&self, text: &str) {
         match &self.to {
-            // That nobody reads it any more must not end a training.
+            // A closed output must not end a training.
             Some(to) => drop(writeln!(&mut &*to, "{text}")),
             None => out(text),
         }
@@ -68,7 +68,7 @@ impl Default for Console {
     }
 }
 
-/// Prints to standard output. That nobody reads it any more, as behind `head`, must not end a training.
+/// Prints to standard output. A closed output, as behind `head`, must not end a training.
 pub fn out(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }

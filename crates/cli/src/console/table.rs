@@ -5,7 +5,7 @@ use phalanx_run::format::count;
 
 use phalanx_trainer::engine::Started;
 
-/// What is known before the first step.
+/// Renders the facts that are known before the first step.
 pub(super) fn started(started: &Started) -> Vec<String> {
     let row = |name: &str, value: String| (name.to_owned(), value);
     let epochs = started.total as f64 / started.steps_per_epoch.max(1) as f64;

@@ -1,4 +1,4 @@
-//! What the file of a sweep must not say.
+//! Checks of the file of a sweep.
 
 use super::compared::known;
 use super::file::{Axis, Part, Range, SweepFile};
@@ -12,7 +12,7 @@ const MOST_TRAININGS: usize = 10_000;
 /// The titles of axes, and their choices.
 type Titled = Vec<(String, Vec<String>)>;
 
-/// What is asked of a table of these axes and columns.
+/// A check of a table with these axes and columns.
 type Asked<'a> = &'a dyn Fn(&Titled, &[String]) -> Result<(), String>;
 
 impl SweepFile {
@@ -80,7 +80,7 @@ impl SweepFile {
         Ok(())
     }
 
-    /// How many trainings there are, those counted twice that parts have in common.
+    /// Returns the number of trainings; those that parts share are counted twice.
     fn trainings(&self) -> usize {
         let of = |part: &Part| {
             let choices = |axis: &&Axis| axis.values.len() + axis.predicted.len() + axis.choices.len();

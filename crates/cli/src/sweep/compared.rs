@@ -1,4 +1,4 @@
-//! What the rows of a table are compared with: other rows, other columns, and numbers that others have published.
+//! The references of a table's rows: other rows, other columns, and published numbers.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Relative {
-    /// What the column is called.
+    /// The name of the column.
     pub name: String,
     /// The number that is compared.
     pub of: String,
@@ -21,12 +21,12 @@ pub struct Relative {
     /// A number that both are divided by before, such as `ranks`.
     #[serde(default)]
     pub per: Option<String>,
-    /// How they are compared.
+    /// The kind of comparison.
     #[serde(default, rename = "as")]
     pub how: Comparison,
 }
 
-/// How two numbers are compared.
+/// A comparison of two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Comparison {
@@ -41,7 +41,7 @@ pub enum Comparison {
     Overhead,
 }
 
-/// Numbers that others have published of something that rows train too; tables show them beside what was measured.
+/// Published numbers of trainings that rows repeat; tables show them next to the measured ones.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
@@ -54,12 +54,12 @@ pub struct Published {
     pub source: String,
 }
 
-/// What tables and folders call a value.
+/// Returns the name of a value in tables and folders.
 pub(super) fn choice_name(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
 
-/// Whether a row of a table with such axes has all `wanted` choices.
+/// Returns true if a row of a table with such axes has all `wanted` choices.
 pub(super) fn matches(wanted: &BTreeMap<String, toml::Value>, axes: &[String], row: &[String]) -> bool {
     wanted.iter().all(|(axis, wanted)| {
         let own = axes.iter().position(|name| name == axis).and_then(|at| row.get(at));
@@ -85,7 +85,8 @@ pub(super) fn known(
     Ok(())
 }
 
-/// Whether `other` has the choices `to`, and for axes that are not named those of `row`, in a table of these axes.
+/// Returns true if `other` has the choices `to`, and the choices of `row` for axes that are not named, in a table of
+/// these axes.
 pub(super) fn is_base(
     to: &BTreeMap<String, toml::Value>,
     axes: &[String],
@@ -116,7 +117,7 @@ impl Relative {
         known(&self.to, axes).map_err(|problem| format!("[[relative]] {}: {problem}", self.name))
     }
 
-    /// Whether `other` is the row that `row` is compared with, in a table of these axes.
+    /// Returns true if `row` is compared with `other`, in a table of these axes.
     pub(super) fn compares(&self, axes: &[String], row: &[String], other: &[String]) -> bool {
         is_base(&self.to, axes, row, other)
     }
@@ -137,7 +138,7 @@ impl Relative {
         value.is_finite().then_some(value)
     }
 
-    /// What the column is, in words.
+    /// Returns the meaning of the column in words.
     pub fn meaning(&self) -> String {
         let words = |name: &str| name.replace('_', " ");
         let own = words(&self.of);

@@ -1,25 +1,25 @@
-//! How the energy of a row's runs is known: tables say it beside each number.
+//! The source of a row's energy numbers, which tables state next to each number.
 
 use phalanx_run::{EnergyKind, EnergyPart, EnergySummary};
 
 /// Columns that are energy, or made of it.
 const COLUMNS: [&str; 3] = ["joules", "watts", "joules_per_image"];
 
-/// Whether a column tells of energy.
+/// Returns true if a column holds energy.
 pub(super) fn is_energy(column: &str) -> bool {
     COLUMNS.contains(&column)
 }
 
-/// How joules are known.
+/// The source of a number of joules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnergyKnown {
     /// Measured, estimated or absent: of what is known of it the least sure.
     pub kind: EnergyKind,
-    /// By which counters or model, or why nothing is known, for processors and GPUs.
+    /// The counters or model, or the reason for absence, for CPUs and GPUs.
     pub how: String,
 }
 
-/// What tables call it.
+/// Returns its name in tables.
 pub(super) fn word(kind: EnergyKind) -> &'static str {
     match kind {
         EnergyKind::Measured => "measured",
@@ -29,7 +29,7 @@ pub(super) fn word(kind: EnergyKind) -> &'static str {
 }
 
 impl EnergyKnown {
-    /// What a summary says.
+    /// Returns the source that a summary states.
     pub fn of(summary: &EnergySummary) -> Self {
         let parts = [("processors", &summary.cpu), ("GPUs", &summary.gpu)];
         let known = parts.iter().filter(|(_, part)| part.joules.is_some()).map(|(_, part)| part.kind);
@@ -41,7 +41,7 @@ impl EnergyKnown {
         Self { kind: known.max().unwrap_or(EnergyKind::Absent), how }
     }
 
-    /// That of several runs of one configuration: the least sure.
+    /// Returns the source for several runs of one configuration: the least reliable one.
     pub(super) fn of_all(all: impl Iterator<Item = Self>) -> Option<Self> {
         all.max_by_key(|known| known.kind)
     }

@@ -7,11 +7,11 @@ use serde::Deserialize;
 use super::compared::{Published, Relative, choice_name};
 use phalanx_trainer::config::nearest;
 
-/// What a sweep trains, as its file says.
+/// A sweep, as its file describes it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepFile {
-    /// What is asked, in a sentence.
+    /// The question, in a sentence.
     pub about: String,
     /// The preset, or file, that all runs extend.
     pub extends: String,
@@ -39,10 +39,10 @@ pub struct SweepFile {
     /// Choices of the row whose run, of one rank, tells how long ranks compute, for `predicted_step_ms`.
     #[serde(default)]
     pub predict: BTreeMap<String, toml::Value>,
-    /// What is varied in all parts.
+    /// The axes of all parts.
     #[serde(default, rename = "axis")]
     pub axes: Vec<Axis>,
-    /// What is drawn.
+    /// The random draws.
     #[serde(default)]
     pub random: Option<Random>,
     /// Tables; without any there is one, of all axes.
@@ -80,7 +80,7 @@ fn ten() -> usize {
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
-    /// What it compares.
+    /// The subject of its comparison.
     pub title: String,
     /// The preset, or file, that its runs extend instead of the file's.
     #[serde(default)]
@@ -91,7 +91,7 @@ pub struct Part {
     /// Columns instead of the file's.
     #[serde(default)]
     pub columns: Vec<String>,
-    /// Whether `--quick` leaves it out.
+    /// True if `--quick` skips it.
     #[serde(default)]
     pub slow: bool,
     /// Columns that compare, in this part.
@@ -100,13 +100,13 @@ pub struct Part {
     /// Numbers that others have published of its rows.
     #[serde(default)]
     pub published: Vec<Published>,
-    /// What is drawn besides the losses.
+    /// The chart in addition to the losses.
     #[serde(default)]
     pub scaling: Option<Scaling>,
     /// Choices of the row that its rows are predicted from, instead of the file's.
     #[serde(default)]
     pub predict: BTreeMap<String, toml::Value>,
-    /// What is varied in it, besides what the file varies in all parts.
+    /// Its axes, in addition to those of all parts.
     #[serde(default, rename = "axis")]
     pub axes: Vec<Axis>,
 }
@@ -131,7 +131,7 @@ pub struct Scaling {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
-    /// What tables call it; the key, if there is one.
+    /// Its name in tables; the key, if there is one.
     #[serde(default)]
     pub name: String,
     /// The key whose `values` are taken.
@@ -143,7 +143,7 @@ pub struct Axis {
     /// Further values, which are not trained but only predicted.
     #[serde(default)]
     pub predicted: Vec<toml::Value>,
-    /// Keys that are set to so many times the value, an integer.
+    /// Keys that are set to an integer multiple of the value.
     #[serde(default)]
     pub times: BTreeMap<String, i64>,
     /// Choices with names.
@@ -155,15 +155,15 @@ pub struct Axis {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
-    /// What tables and folders call it.
+    /// Its name in tables and folders.
     pub name: String,
     /// Its assignments `section.key=value`.
     #[serde(default)]
     pub set: Vec<String>,
-    /// Whether it is not trained but only predicted.
+    /// True if it is predicted and not trained.
     #[serde(default)]
     pub predicted: bool,
-    /// Whether `--quick` leaves it out.
+    /// True if `--quick` skips it.
     #[serde(default)]
     pub slow: bool,
 }
@@ -194,7 +194,7 @@ impl Axis {
         trained.chain(self.predicted.iter().map(|value| of(value, true))).collect()
     }
 
-    /// What tables call it.
+    /// Returns its name in tables.
     pub fn title(&self) -> &str {
         match &self.key {
             Some(key) if self.name.is_empty() => key,
@@ -207,16 +207,16 @@ impl Axis {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Random {
-    /// How many draws.
+    /// The number of draws.
     pub trials: usize,
-    /// What the draws follow from.
+    /// The seed of the draws.
     #[serde(default)]
     pub seed: u64,
     /// By key, what is drawn from.
     pub keys: BTreeMap<String, Range>,
 }
 
-/// What values are drawn from, evenly.
+/// The range of uniform draws.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Range {
@@ -228,13 +228,13 @@ pub enum Range {
         from: f64,
         /// The largest.
         to: f64,
-        /// Whether their logarithms are even.
+        /// True if the logarithm is uniform.
         #[serde(default)]
         log: bool,
     },
 }
 
-/// What is wrong with the file of a sweep.
+/// The error of a sweep's file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SweepFileError {
@@ -243,7 +243,7 @@ pub enum SweepFileError {
     Syntax {
         /// The file.
         name: String,
-        /// What the parser says, with the line.
+        /// The parser's error, with the line.
         source: Box<toml::de::Error>,
     },
     /// It says something that cannot be.
@@ -251,7 +251,7 @@ pub enum SweepFileError {
     Invalid {
         /// The file.
         name: String,
-        /// What is wrong, and what would be right.
+        /// The problem, and what would be right.
         problem: String,
     },
     /// There is no study of this name.
@@ -278,7 +278,7 @@ impl SweepFileError {
     }
 }
 
-/// What a table shows if nothing is said.
+/// The columns of a table by default.
 const COLUMNS: [&str; 5] = ["loss", "test_loss", "steps", "seconds", "images_per_second"];
 
 impl SweepFile {

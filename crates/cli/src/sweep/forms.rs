@@ -18,7 +18,7 @@ impl Filled {
         self.rows.iter().filter_map(failure).collect()
     }
 
-    /// What is to be said below the table: how energy is known, where published numbers are from.
+    /// Returns the notes below the table: the source of energy numbers and of published numbers.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.columns.iter().any(|column| is_energy(column)) {
@@ -67,7 +67,7 @@ impl Filled {
         std::iter::once(head).chain(rows).collect()
     }
 
-    /// Whether others have published numbers of this column, of any row.
+    /// Returns true if there are published numbers for this column, of any row.
     fn is_published(&self, column: &str) -> bool {
         self.rows.iter().any(|row| row.published.contains_key(column))
     }

@@ -1,8 +1,8 @@
 //! Sweeps: many trainings that differ in what a file says, and tables and pictures of what came of them.
 //!
-//! A file names a preset, and axes along which its keys vary; every combination is trained, once for each seed, by a process of
-//! its own in a folder of its own. Whatever is finished is not trained again, so that a sweep that was interrupted, or whose
-//! file has got another axis, goes on. A *study* is such a file that ships inside the program.
+//! A file names a preset, and axes along which its keys vary. Every combination is trained, once for each seed, by a
+//! process of its own in a folder of its own. Finished runs are not trained again, so an interrupted sweep, or one with
+//! a new axis, continues. A *study* is such a file that ships inside the program.
 //!
 //! ```
 //! use phalanx_trainer::sweep::{SweepFile, Trials};

@@ -1,4 +1,4 @@
-//! What a run of a sweep has reached: its numbers by name, and its loss over steps and seconds.
+//! The outcome of a run of a sweep: its numbers by name, and its loss over steps and seconds.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,14 +18,14 @@ pub struct Point {
     pub loss: f64,
 }
 
-/// What a run has reached.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
     /// Its numbers.
     pub numbers: BTreeMap<String, f64>,
     /// Its training loss, in the order of seconds, as means over some steps.
     pub curve: Vec<Point>,
-    /// How its energy is known; `None` if its summary does not say.
+    /// The source of its energy numbers; `None` if its summary has none.
     pub energy: Option<EnergyKnown>,
 }
 
@@ -161,7 +161,7 @@ fn numbers(summary: &Summary) -> BTreeMap<String, f64> {
     numbers
 }
 
-/// What ranks have told of their GPUs while they trained; nothing where there were none.
+/// Reads the usage of GPUs while ranks trained; nothing without GPUs.
 fn of_gpus(folder: &RunFolder, ranks: usize) -> Vec<(String, f64)> {
     let (mut busy, mut most) = (Vec::new(), None::<f64>);
     for rank in 0..ranks {

@@ -6,7 +6,7 @@ use super::table::Outcomes;
 use super::trials::{Table, Trial};
 use phalanx_run::{Panel, Series, panels_svg};
 
-/// How large a panel is.
+/// The size of a panel in pixels.
 const SIZE: (f64, f64) = (460.0, 280.0);
 /// Points that a line has at most.
 const POINTS: usize = 200;

@@ -1,4 +1,4 @@
-//! What steps should take by the cost model, from what one rank computes alone: beside measured rows, and in rows that are not
+//! Step times predicted by the cost model from one rank's computation: for measured rows, and for rows that are not
 //! trained.
 
 use phalanx_sharding::{Computing, MemoryPlan, Reach};
@@ -8,22 +8,23 @@ use super::outcome::Outcome;
 use super::table::Outcomes;
 use super::trials::{Table, Trial};
 
-/// What a prediction needs to know of a run.
+/// The facts about a run that a prediction needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunPlan<'a> {
-    /// What its strategy holds and sends.
+    /// The memory and messages of its strategy.
     pub plan: MemoryPlan,
-    /// How its ranks reach each other.
+    /// The links between its ranks.
     pub reach: Reach<'a>,
     /// Images of a step on each rank.
     pub share: f64,
-    /// What it computes, in words: runs of which this is alike compute the same for each image.
+    /// A key of its computation: runs with equal keys compute the same for each image.
     pub computes: String,
 }
 
-/// Predicts the steps of a table's runs, as `predicted_step_ms` and its parts, from the run of the same seed in the row that its
-/// file names: one rank alone. Other runs of one rank that compute the same, with other batches and in whatever table, tell what of
-/// a step does not grow with its images. `plan` says what a run is, by its place; nothing is predicted where that is not known.
+/// Predicts the steps of a table's runs, as `predicted_step_ms` and its parts, from the run of the same seed in the row
+/// that its file names: one rank alone. Other runs of one rank with the same computation and other batches, of any
+/// table, give the part of a step that does not grow with its images. `plan` describes a run by its index; without a
+/// description nothing is predicted.
 pub fn predict<'a>(table: &Table, outcomes: &mut Outcomes, plan: impl Fn(usize) -> Option<RunPlan<'a>>) {
     if table.predict.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! What a sweep leaves behind: its tables in every form, their pictures, and all of it for programs and for the report.
+//! The results of a sweep: its tables in every form, their charts, and a JSON file for programs and for the report.
 
 use std::path::Path;
 
@@ -17,26 +17,26 @@ use phalanx_run::{Machine, Panel, write_aside};
 pub struct Conditions {
     /// The machine.
     pub machine: Machine,
-    /// Whether it was the short form.
+    /// True for the short form.
     pub quick: bool,
-    /// How many runs trained at once.
+    /// The number of runs that trained at once.
     pub parallel: usize,
     /// The most ranks of any run that was trained.
     pub ranks: usize,
-    /// Whether runs were timed by simulated clocks.
+    /// True if runs were timed by simulated clocks.
     pub simulated: bool,
 }
 
-/// What came of a sweep.
+/// The results of a sweep.
 #[derive(Debug)]
 pub struct Results<'a> {
     /// Its name.
     pub name: &'a str,
-    /// What it asks.
+    /// Its file.
     pub file: &'a SweepFile,
     /// Its runs and tables.
     pub trials: &'a Trials,
-    /// What became of the runs.
+    /// The outcomes of the runs.
     pub outcomes: &'a Outcomes,
     /// On what it was measured.
     pub conditions: &'a Conditions,
@@ -130,7 +130,7 @@ impl Results<'_> {
         text
     }
 
-    /// What the columns of its tables are.
+    /// Returns the meanings of the columns of its tables.
     fn meanings(&self) -> Vec<(String, String)> {
         let mut told: Vec<(String, String)> = Vec::new();
         let is_shown = |name: &str| {

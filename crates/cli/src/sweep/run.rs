@@ -10,21 +10,21 @@ use super::trials::Run;
 use phalanx_run::{RunFolder, Summary, write_aside};
 use phalanx_trainer::config::{Detail, Resolved};
 
-/// How often a run is looked at.
+/// The interval at which a run is polled.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How a sweep runs the program.
+/// Starts the runs of a sweep.
 #[derive(Debug)]
 pub struct Runner<'a> {
     /// The program, which knows the command `train`.
     pub program: PathBuf,
     /// The folder of all runs.
     pub folder: &'a Path,
-    /// How many runs train at once.
+    /// The number of runs that train at once.
     pub parallel: usize,
 }
 
-/// What becomes of a run.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// It had finished before.
@@ -48,13 +48,13 @@ impl Runner<'_> {
         self.folder.join("configs").join(format!("{}.toml", run.name))
     }
 
-    /// Whether the folder of a run holds one of other settings.
+    /// Returns true if the folder of a run holds one of other settings.
     pub fn differs(&self, run: &Run, resolved: &Resolved) -> bool {
         let Ok(text) = std::fs::read_to_string(self.config_of(run)) else { return false };
         text != resolved.to_toml(Detail::Values)
     }
 
-    /// Whether a run has come to its end.
+    /// Returns true if a run has finished.
     pub fn is_finished(&self, run: &Run) -> bool {
         let summary = RunFolder::open(&self.folder_of(run)).ok().map(|folder| folder.summary());
         let summary = summary.and_then(|path| Summary::read(&path).ok());
@@ -154,7 +154,7 @@ impl Runner<'_> {
     }
 }
 
-/// A run's process, which ends with the sweep whatever the reason.
+/// A run's process, which is ended with the sweep.
 struct Running(Child);
 
 impl Running {

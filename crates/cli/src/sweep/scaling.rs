@@ -1,4 +1,4 @@
-//! How much faster more ranks are, with the lines that say why.
+//! The speed-up over ranks, with lines that explain it.
 
 use super::table::Filled;
 use super::trials::Table;
@@ -7,9 +7,9 @@ use phalanx_run::{Panel, Series, panels_svg};
 const SIZE: (f64, f64) = (620.0, 420.0);
 /// Points of a line that is computed.
 const POINTS: u32 = 60;
-/// What was measured.
+/// The name of the measured line.
 const MEASURED: &str = "measured";
-/// How fast ranks would be that only communicate.
+/// The name of the line of ranks that only communicate.
 const COMMUNICATION: &str = "communication alone";
 
 /// A table's speed-ups over its numbers of ranks: what was measured, what the cost model predicts, what communication allows if

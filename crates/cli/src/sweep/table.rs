@@ -6,8 +6,7 @@ use super::energy::EnergyKnown;
 use super::outcome::Outcome;
 use super::trials::{Table, Trial};
 
-/// What became of a run, by its place among the runs of the sweep; an error for one that failed, nothing for one that was not
-/// trained.
+/// The outcomes of the runs of a sweep, by index: an error for a failed run, `None` for a run that was not trained.
 pub type Outcomes = [Option<Result<Outcome, String>>];
 
 /// The mean of some numbers, and their standard deviation, if there are several.
@@ -17,12 +16,12 @@ pub struct Spread {
     pub mean: f64,
     /// The standard deviation of a sample: of two or more.
     pub deviation: Option<f64>,
-    /// How many numbers.
+    /// The number of values.
     pub count: usize,
 }
 
 impl Spread {
-    /// That of some numbers; `None` of none.
+    /// Computes the spread of some values; `None` without values.
     pub fn of(numbers: &[f64]) -> Option<Self> {
         if numbers.is_empty() {
             return None;
@@ -38,7 +37,7 @@ impl Spread {
 /// A table with its numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filled {
-    /// What it compares.
+    /// The subject of its comparison.
     pub title: String,
     /// The names of its first columns, which say what a row is.
     pub axes: Vec<String>,
@@ -53,15 +52,15 @@ pub struct Filled {
 /// A configuration and what it has reached.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// What it is.
+    /// Its choices on the axes.
     pub choices: Vec<String>,
     /// Its numbers, those of a column over the seeds in which there is one.
     pub cells: Vec<Option<Spread>>,
-    /// What others have published, by column.
+    /// The published numbers, by column.
     pub published: BTreeMap<String, f64>,
     /// Seeds that are finished.
     pub seeds: usize,
-    /// How its energy is known, if its runs say so.
+    /// The source of its energy numbers, if its runs have any.
     pub energy: Option<EnergyKnown>,
     /// Why runs failed.
     pub errors: Vec<String>,

@@ -12,24 +12,24 @@ pub struct Trial {
     pub choices: Vec<String>,
     /// Its runs, one for each seed, by their places among the runs of the sweep.
     pub runs: Vec<usize>,
-    /// What others have published of it, by column.
+    /// The published numbers, by column.
     pub published: BTreeMap<String, f64>,
 }
 
 /// A table's trials.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
-    /// What it compares.
+    /// The subject of its comparison.
     pub title: String,
-    /// What its axes, and drawn keys, are called.
+    /// The names of its axes and of drawn keys.
     pub axes: Vec<String>,
     /// The numbers that it shows.
     pub columns: Vec<String>,
-    /// Those of them that compare.
+    /// The columns that compare.
     pub relative: Vec<Relative>,
     /// The choices of the run that its rows are predicted from.
     pub predict: BTreeMap<String, toml::Value>,
-    /// What is drawn besides the losses.
+    /// The chart in addition to the losses.
     pub scaling: Option<Scaling>,
     /// Where its published numbers come from.
     pub sources: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Run {
     pub extends: String,
     /// Its assignments `section.key=value`, the later ones over the earlier.
     pub sets: Vec<String>,
-    /// Whether it is not trained but only predicted.
+    /// True if it is predicted and not trained.
     pub predicted: bool,
 }
 
@@ -60,7 +60,8 @@ pub struct Trials {
 }
 
 impl Trials {
-    /// Those of a file, with further assignments of all runs, which count before those of axes; `quick` leaves slow parts out.
+    /// Returns the trials of a file, with further assignments of all runs, which those of axes override; `quick` skips
+    /// slow parts.
     pub fn of(file: &SweepFile, sets: &[String], quick: bool) -> Self {
         let mut trials = Self::default();
         for part in file.tables().iter().filter(|part| !(quick && part.slow)) {

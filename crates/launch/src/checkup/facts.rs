@@ -1,4 +1,4 @@
-//! What a rank says of itself.
+//! The facts about a rank.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const MOST_FILES: usize = 200_000;
 /// Bytes at the beginning of a single file that are compared.
 const BEGINNING: u64 = 1 << 20;
 
-/// What a rank is, and what it has.
+/// The facts about a rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// The rank.
@@ -29,11 +29,11 @@ pub struct Facts {
     pub program: String,
     /// The data that was asked for.
     pub data: Option<DataFacts>,
-    /// How far its clock of the day is ahead of rank 0's; of ranks that measured.
+    /// The lead of its time of day over rank 0's; of ranks that measured.
     pub clock: Option<Offset>,
 }
 
-/// What lies at a path, as this rank sees it.
+/// The data at a path, as this rank sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataFacts {
     /// The path.
@@ -43,7 +43,7 @@ pub struct DataFacts {
 }
 
 impl Facts {
-    /// Those of this process.
+    /// Returns the facts about this process.
     pub(super) fn of(rank: usize, (host_number, host): (usize, &str), data: Option<&Path>) -> Self {
         let program = std::env::current_exe().and_then(std::fs::File::open).and_then(|mut file| {
             let mut hasher = blake3::Hasher::new();
@@ -63,7 +63,7 @@ impl Facts {
 }
 
 impl DataFacts {
-    /// What lies at `path`.
+    /// Reads the facts about `path`.
     fn of(path: &Path) -> Self {
         let content = content(path).map_err(|error| error.to_string());
         Self { path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), content }

@@ -1,4 +1,4 @@
-//! What is wrong with a world.
+//! The problems of a world.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ const CLOCK: f64 = 1.0;
 pub enum Finding {
     /// Ranks do not have the same of something: each variant, with the ranks that have it, the most common first.
     Differs {
-        /// What: `the version`, `the program`, `the data`.
+        /// The difference: `the version`, `the program`, `the data`.
         what: &'static str,
         /// Each variant and its ranks.
         variants: Vec<(String, Vec<usize>)>,
@@ -31,11 +31,11 @@ pub enum Finding {
         /// Seconds that it is ahead.
         ahead: f64,
     },
-    /// Messages between two hosts are slow beside those of other pairs.
+    /// Messages between two hosts are slow compared with those of other pairs.
     Slow {
         /// The hosts.
         hosts: [String; 2],
-        /// What was measured, and the median of all pairs, in words.
+        /// The measurement, and the median of all pairs, in words.
         measured: String,
     },
 }
@@ -69,7 +69,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What is wrong: differences, then clocks, then pairs that are more than `slow` times slower than the median.
+/// Returns the problems: differences, then clocks, then pairs that are more than `slow` times slower than the median.
 pub fn findings(checkup: &Checkup, slow: f64) -> Vec<Finding> {
     let ranks = &checkup.ranks;
     let mut found = Vec::new();
@@ -118,7 +118,7 @@ fn differs(what: &'static str, ranks: &[Facts], of: impl Fn(&Facts) -> Option<St
     (variants.len() > 1).then_some(Finding::Differs { what, variants })
 }
 
-/// Pairs that are so many times slower than the median of all.
+/// Finds pairs that are `slow` times slower than the median of all.
 fn slow_pairs(checkup: &Checkup, slow: f64) -> Vec<Finding> {
     let mut rates: Vec<f64> = checkup.pairs.iter().flat_map(|pair| [pair.there, pair.back]).collect();
     rates.sort_by(f64::total_cmp);

@@ -1,10 +1,9 @@
 //! Looks at all hosts of a world before something is trained on them: whether every two reach each other and how fast, and
 //! whether all have the same program, the same data, and clocks that agree.
 //!
-//! Every rank calls [`Checkup::of`], as it would train. Ranks say what they are ([`Facts`]); then one rank of each host (all
-//! ranks, where there is one host) measures messages to each other one, in rounds in which everybody talks to one other:
-//! pairs do not disturb each other but where their links meet. What is wrong is told with the names of hosts
-//! ([`Checkup::findings`]).
+//! Every rank calls [`Checkup::of`], as it would train. Ranks exchange their [`Facts`]. Then one rank of each host (all
+//! ranks, on a single host) measures messages to each other one. Each talks to one other in a round, so pairs disturb
+//! each other only where their links meet. [`Checkup::findings`] reports problems with the names of hosts.
 //!
 //! ```
 //! use phalanx_launch::checkup::rounds;
@@ -39,17 +38,17 @@ pub enum CheckupError {
     Answer {
         /// The rank.
         rank: usize,
-        /// What is wrong with it.
+        /// The problem with it.
         source: serde_json::Error,
     },
 }
 
-/// What was found about a world.
+/// The results for a world.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkup {
-    /// What each rank says of itself.
+    /// The facts of each rank.
     pub ranks: Vec<Facts>,
-    /// What lies between every two of those that measured.
+    /// The measurements between each two of the measuring ranks.
     pub pairs: Vec<Pair>,
 }
 
@@ -78,7 +77,7 @@ impl Checkup {
         Ok(Self { ranks, pairs })
     }
 
-    /// What is wrong; empty if nothing is. Pairs that are more than `slow` times slower than the median of all count as wrong.
+    /// Returns the problems. Pairs that are more than `slow` times slower than the median of all count as problems.
     pub fn findings(&self, slow: f64) -> Vec<Finding> {
         findings(self, slow)
     }
@@ -89,7 +88,7 @@ impl Checkup {
     }
 }
 
-/// What every rank says, on every rank.
+/// Returns the values of all ranks, on every rank.
 fn everyone<T: Serialize + for<'a> Deserialize<'a>>(
     communicator: &Communicator,
     own: &T,

@@ -20,7 +20,7 @@ const MOST_BYTES: usize = 32 << 20;
 /// Seconds after which a message is large enough to tell the bandwidth.
 const LONG: f64 = 0.02;
 
-/// What lies between two ranks.
+/// The measurements between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// The rank that measured, which is the lower one.
@@ -35,15 +35,15 @@ pub struct Pair {
     pub back: f64,
 }
 
-/// What a rank has measured.
+/// The measurements of a rank.
 pub(super) struct Measured {
     pub(super) pairs: Vec<Pair>,
-    /// How far its clock of the day is ahead of rank 0's.
+    /// The lead of its time of day over rank 0's.
     pub(super) clock: Option<Offset>,
 }
 
-/// Who meets whom in each round, so that each of `count` meets every other once, and nobody two at once: all but the first walk
-/// around a table.
+/// Returns the pairs of each round, so that each of `count` meets every other once and no two at once (the circle
+/// method of tournaments).
 pub fn rounds(count: usize) -> Vec<Vec<(usize, usize)>> {
     // With an odd number one place stays empty.
     let places = count + count % 2;
@@ -84,7 +84,7 @@ fn time_of_day() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What two ranks measure of each other: the higher one the clocks, the lower one all else.
+/// Measures between two ranks: the higher one the clocks, the lower one everything else.
 fn between(
     communicator: &Communicator,
     from: usize,
@@ -117,7 +117,7 @@ fn between(
             let sent = time_of_day();
             communicator.send(&word, other)?;
             communicator.recv(&mut word, other)?;
-            // A clock that was set back meanwhile tells nothing.
+            // A clock that was set back in between gives no measurement.
             let returned = time_of_day().max(sent);
             let (received, answered) = (word[0] as u64, (word[1] as u64).max(word[0] as u64));
             trips.push(RoundTrip { sent, received, answered, returned });

@@ -1,4 +1,4 @@
-//! What can go wrong with jobs.
+//! The errors of jobs.
 
 use phalanx_run::RunError;
 
@@ -36,9 +36,9 @@ pub enum ClusterError {
     /// The tasks of an array cannot be read.
     #[error("--array {text}: {problem}; tasks are numbers and ranges, as in 0-3,7")]
     Array {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
     /// A time cannot be read.

@@ -1,4 +1,4 @@
-//! What a job asks for, and its script.
+//! A job's requests, and its script.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,17 +16,17 @@ const SECRET: &str = "# What ranks prove to know to each other, new in every lif
     \x20 trap 'rm -f \"$run/secret\"' EXIT\n\
     fi\n";
 
-/// How `squeue` and `scontrol` know this job, and of an array this task alone.
+/// The name of this job for `squeue` and `scontrol`; of an array, of this task alone.
 const JOB: &str = "job=$SLURM_JOB_ID\n\
     [ -z \"$SLURM_ARRAY_JOB_ID\" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n";
 
-/// What stands for the number of an array's task.
+/// The placeholder of the number of an array's task.
 pub const TASK: &str = "{task}";
 
 /// The most tasks of an array.
 const MOST_TASKS: u64 = 10_000;
 
-/// What a job's ranks do.
+/// The work of a job's ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Work {
     /// They train a run, all together: when one fails the others are ended.
@@ -38,14 +38,14 @@ pub enum Work {
     Join,
 }
 
-/// What a job asks the scheduler for.
+/// A job's requests to the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Job {
-    /// What its ranks do.
+    /// The work of its ranks.
     pub work: Work,
     /// The job's name.
     pub name: String,
-    /// How many hosts.
+    /// The number of hosts.
     pub nodes: usize,
     /// Ranks on each of them.
     pub ranks_per_node: usize,
@@ -57,9 +57,9 @@ pub struct Job {
     pub time: Option<String>,
     /// The partition.
     pub partition: Option<String>,
-    /// Whose account it is on.
+    /// The account.
     pub account: Option<String>,
-    /// Whether it is queued again when it was interrupted before the end.
+    /// True if it is queued again after an interruption.
     pub requeue: bool,
     /// The tasks of an array.
     pub array: Option<String>,
@@ -259,7 +259,7 @@ mod tests {
             let checked = std::process::Command::new("sh").args(["-n", "-c", script]).status();
             assert!(checked.expect("a shell").success(), "{script}");
         }
-        // Whoever joins looks for the secret of the run.
+        // A joining process looks for the secret of the run.
         assert!(!join.contains("PHALANX_SECRET_FILE"), "{join}");
         for script in [&script, &elastic] {
             let drawn = script.find("/dev/urandom").expect("a secret");

@@ -1,5 +1,5 @@
-//! What a training asks Kubernetes for: an indexed Job with a pod for each rank, or for as many as a node has GPUs, the name by which they find rank 0, and the
-//! configuration that they train.
+//! The manifest for Kubernetes: an indexed Job with a pod for each rank, or for each node's GPUs, the name by which
+//! they find rank 0, and the configuration that they train.
 //!
 //! The manifest is for `kubectl apply`, on Kubernetes 1.27 and later. Where a pod is, its index says: it is the rank, or, where pods have
 //! several, torchrun's `--node-rank` of the process that starts them. Ranks
@@ -9,7 +9,7 @@
 
 use std::fmt::Write as _;
 
-/// What an interrupted rank ends with, so that its pod does not count as one that has done its work (`EX_TEMPFAIL`).
+/// The exit code of an interrupted rank, so that its pod does not count as finished (`EX_TEMPFAIL`).
 pub const INTERRUPTED: u8 = 75;
 
 /// Where ranks of a pod read their secret: in memory.
@@ -26,7 +26,7 @@ const LONGEST_NAME: usize = 52;
 pub struct Pods {
     /// The Job's name, its service's and its configuration's; see [`pod_name`].
     pub name: String,
-    /// How many pods.
+    /// The number of pods.
     pub pods: usize,
     /// Ranks in each of them; 0 is one.
     pub ranks_per_pod: usize,
@@ -48,13 +48,13 @@ pub struct Pods {
     pub gpus: Option<usize>,
     /// The longest that the Job may take, in seconds.
     pub seconds: Option<u64>,
-    /// Whether pods that were interrupted, or have failed, are made again.
+    /// True if interrupted and failed pods are made again.
     pub requeue: bool,
     /// Seconds between a pod's being told to end and its end.
     pub warning: u64,
 }
 
-/// What is left of a name where only small letters, digits and dashes may be: `CIFAR_10 ddp` becomes `cifar-10-ddp`.
+/// Reduces a name to lower-case letters, digits and dashes: `CIFAR_10 ddp` becomes `cifar-10-ddp`.
 pub fn pod_name(name: &str) -> String {
     let allowed =
         |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
@@ -170,7 +170,7 @@ impl Pods {
         if self.ranks_per_pod > 1 { "NODE_RANK" } else { "RANK" }
     }
 
-    /// What each pod runs.
+    /// Returns the script of each pod.
     fn script(&self) -> String {
         let place = match self.ranks_per_pod {
             0 | 1 => String::new(),
@@ -207,7 +207,7 @@ fn word(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// A text as a scalar of YAML: what JSON writes is one, whatever is in it.
+/// Renders a text as a YAML scalar. JSON strings are valid scalars for every text.
 fn scalar(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! How long a job still has.
+//! The remaining time of a job.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -44,7 +44,7 @@ pub fn left(text: &str) -> Option<Duration> {
     sum([(days, 86_400), (hours, 3600), (minutes, 60), (seconds, 1)]).map(Duration::from_secs)
 }
 
-/// Numbers of units, in seconds; `None` if nobody counts that far.
+/// Adds numbers of units in seconds; `None` on overflow.
 fn sum(all: [(u64, u64); 4]) -> Option<u64> {
     all.iter().try_fold(0_u64, |sum, (number, unit)| sum.checked_add(number.checked_mul(*unit)?))
 }

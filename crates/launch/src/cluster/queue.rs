@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use super::ClusterError;
 
-/// What the queue says of a job, or of a task of an array.
+/// The queue's entry of a job, or of a task of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queued {
     /// Its number, of an array's task `ARRAY_TASK`.
@@ -14,9 +14,9 @@ pub struct Queued {
     pub state: String,
     /// Why it waits, or the nodes that it runs on.
     pub place: String,
-    /// How long it has run.
+    /// The elapsed time.
     pub elapsed: String,
-    /// How long it may still run.
+    /// The remaining time.
     pub left: String,
 }
 
@@ -36,7 +36,7 @@ impl Slurm {
         id.ok_or(ClusterError::Answer { program: "sbatch", said })
     }
 
-    /// What the queue knows of a job: nothing once it is over, a line for each task of an array.
+    /// Returns the queue's entries of a job: none once it is over, one for each task of an array.
     ///
     /// # Errors
     /// If `squeue` is not there or fails for another reason than that the job is over.

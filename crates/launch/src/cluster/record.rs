@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::ClusterError;
 use phalanx_run::{RunError, write_aside};
 
-/// What the names of records begin with that are of joining jobs; the job's number follows.
+/// The prefix of the names of joining jobs' records; the job's number follows.
 const JOINING: &str = "join-";
 
 /// The job that a run was submitted as.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// Who schedules it: `slurm`.
+    /// The scheduler: `slurm`.
     pub scheduler: String,
     /// Its number.
     pub id: u64,
-    /// Whether it is an array, whose tasks have folders of their own.
+    /// True if it is an array, whose tasks have folders of their own.
     pub array: bool,
     /// When it was submitted, as folders' names have it.
     pub submitted: String,

@@ -1,13 +1,13 @@
-//! Whether the ranks of a job outlive one of them, as far as the launcher that has started them lets that be seen.
+//! The fate of a job's other ranks when one dies, as far as the launcher shows it.
 //!
 //! SLURM, OpenMPI and MPICH leave it to options of their commands, of which ranks see little; torchrun's agents leave no choice.
 
 use phalanx_collectives::Launcher;
 
-/// What becomes of the others when a rank of a job dies.
+/// The fate of the other ranks when a rank of a job dies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Survival {
-    /// The launcher ends them, whatever it is told.
+    /// The launcher ends them, with every option.
     Never {
         /// The launcher.
         launcher: &'static str,
@@ -20,7 +20,7 @@ pub enum Survival {
     Likely,
 }
 
-/// What the variables say that `get` looks up.
+/// Decides by the variables that `get` looks up.
 ///
 /// - torchrun: an agent ends all workers of its host when one fails, and starts all of all hosts anew
 ///   (`torch.distributed.elastic.agent`).

@@ -1,4 +1,4 @@
-//! What torchrun's agent tells the ranks that it starts, and starts again.
+//! The variables that torchrun's agent sets for the ranks that it starts and restarts.
 //!
 //! The agent ends its ranks when one of them fails, or when hosts come (`--nnodes 1:4`), and starts the same command anew. Its count of
 //! restarts (`TORCHELASTIC_RESTART_COUNT`) says too little: it does not count what it does when hosts come, and does count ranks that
@@ -14,14 +14,15 @@ const UNNAMED: &str = "none";
 /// A launch by torchrun, as a rank sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Torchrun {
-    /// What no other launch has: its name (`--rdzv-id`, or one that torchrun has made up), or else the agent's process.
+    /// The identity of the launch: its name (`--rdzv-id`, or one that torchrun has made up), or else the agent's
+    /// process.
     launch: String,
-    /// How often the agent may start its ranks again after failures.
+    /// The number of restarts that the agent may make after failures.
     most: u64,
 }
 
 impl Torchrun {
-    /// What the variables say that `get` looks up, to a rank whose parent is the agent; `None` if no agent has set them.
+    /// Reads the variables that `get` looks up, for a rank whose parent is the agent; `None` if no agent has set them.
     pub fn of(get: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
         let name = get("TORCHELASTIC_RUN_ID")?;
         let launch = match name.as_str() {
@@ -32,12 +33,12 @@ impl Torchrun {
         Some(Self { launch, most })
     }
 
-    /// Whether the agent may start its ranks again.
+    /// Returns true if the agent may restart its ranks.
     pub fn restarts(&self) -> bool {
         self.most > 0
     }
 
-    /// Whether the run in this folder is one that this launch has begun, and goes on with.
+    /// Returns true if this launch has begun the run in this folder, and continues it.
     pub fn has_begun(&self, run: &Path) -> bool {
         let kept = std::fs::read_to_string(marker(run));
         run.join("config.toml").is_file() && kept.is_ok_and(|kept| kept == self.launch)

@@ -10,7 +10,7 @@ use crate::console::out;
 use phalanx_launch::cluster::{Pods, pod_name, seconds_of};
 use phalanx_trainer::config::Detail;
 
-/// What only Kubernetes asks for.
+/// The options for Kubernetes only.
 #[derive(Debug, Args)]
 pub(super) struct KubernetesArgs {
     /// Writes a manifest of Kubernetes instead of a job of SLURM: an indexed Job of --nodes pods with --ranks-per-node
