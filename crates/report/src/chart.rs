@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use super::columns::Column;
 use super::thin::thinned;
 
-/// What the numbers of a chart are.
+/// The unit of a chart's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Unit {
@@ -17,7 +17,7 @@ pub(crate) enum Unit {
     BytesPerSecond,
     /// Parts of a whole that is 1.
     Share,
-    /// Percent of one processor or GPU.
+    /// Percent of one CPU core or GPU.
     Percent,
     /// Seconds.
     Seconds,
@@ -27,7 +27,7 @@ pub(crate) enum Unit {
     Joules,
 }
 
-/// What is to the right.
+/// The quantity on the x axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Across {
@@ -39,7 +39,7 @@ pub(crate) enum Across {
     Ranks,
 }
 
-/// How lines are drawn.
+/// The style of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
@@ -54,13 +54,13 @@ pub(crate) enum Kind {
 pub(crate) struct Chart {
     /// Its name in the page.
     pub(crate) id: String,
-    /// What it shows.
+    /// The title.
     pub(crate) title: String,
-    /// How.
+    /// The style.
     pub(crate) kind: Kind,
-    /// What is to the right.
+    /// The x axis.
     pub(crate) across: Across,
-    /// What its numbers are.
+    /// The unit of its numbers.
     pub(crate) unit: Unit,
     /// Its lines.
     pub(crate) lines: Vec<Line>,
@@ -69,9 +69,9 @@ pub(crate) struct Chart {
 /// A line of a chart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Line {
-    /// What the legend calls it.
+    /// The name in the legend.
     pub(crate) name: String,
-    /// Whose numbers it shows, for points that come later.
+    /// The key of its numbers, for points that come later.
     pub(crate) key: String,
     /// The run, by its place in the report.
     pub(crate) run: usize,

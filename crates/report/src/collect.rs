@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::run::{RunData, State};
 use super::sweep::{Sweep, read_sweep};
 
-/// What a report takes in.
+/// The options of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The most pictures of a run that are shown: the first, the last, and those at even distances between.
@@ -35,20 +35,20 @@ pub enum ReportError {
     NoRun(PathBuf),
 }
 
-/// What is known of some runs.
+/// The data of some runs.
 #[derive(Debug)]
 pub struct Report {
-    /// What it is of.
+    /// The title.
     pub(crate) title: String,
     /// The runs.
     pub(crate) runs: Vec<RunData>,
     /// The sweeps that they belong to, with their tables.
     pub(crate) sweeps: Vec<Sweep>,
-    /// What could not be read besides runs.
+    /// The files, besides runs, that could not be read.
     pub(crate) problems: Vec<String>,
 }
 
-/// Whether a folder is that of a run.
+/// Returns true if a folder is that of a run.
 pub(crate) fn is_run(folder: &Path) -> bool {
     folder.join("config.toml").is_file()
 }
@@ -115,7 +115,7 @@ impl Report {
         Ok(Self { title, runs, sweeps, problems })
     }
 
-    /// How far the files of the only run were read, if it is under way.
+    /// Returns the position up to which the files of the only run were read, if it is under way.
     pub(crate) fn position_if_under_way(&self) -> Option<String> {
         match self.runs.as_slice() {
             [run] if run.state == State::UnderWay => Some(run.tails.position().to_string()),

@@ -7,11 +7,11 @@ use super::tail::Object;
 /// A number, when it was measured, and what it is.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Point {
-    /// Whose number it is: `metrics/loss`, `rank/1/loss`, `usage/0/cpu_percent`.
+    /// The key: `metrics/loss`, `rank/1/loss`, `usage/0/cpu_percent`.
     pub(crate) key: String,
     /// The step.
     pub(crate) step: f64,
-    /// Seconds of training; of what is told of a process, seconds by the clock. NaN where nobody says.
+    /// Seconds of training; for a process, seconds of wall time. NaN where unknown.
     pub(crate) seconds: f64,
     /// The number.
     pub(crate) value: f64,
@@ -22,14 +22,14 @@ pub(crate) struct Point {
 pub(crate) struct Column {
     /// The steps.
     pub(crate) steps: Vec<f64>,
-    /// The seconds, NaN where nobody says.
+    /// The seconds, NaN where unknown.
     pub(crate) seconds: Vec<f64>,
     /// The numbers.
     pub(crate) values: Vec<f64>,
 }
 
 impl Column {
-    /// How many numbers.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.values.len()
     }

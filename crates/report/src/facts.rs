@@ -1,4 +1,4 @@
-//! What was trained where, in a few lines.
+//! The main facts about a run: model, data, ranks, machine.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// What was trained where.
+/// Returns the main facts about a run.
 pub(crate) fn facts(run: &RunData) -> Vec<Fact> {
     let mut facts: Vec<Fact> = Vec::new();
     let mut add = |name: &'static str, told: Option<String>| {
@@ -148,17 +148,17 @@ fn energy(run: &RunData) -> Option<String> {
 /// The energy of a kind of device.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Energy {
-    /// `processors` or `GPUs`.
+    /// `CPUs` or `GPUs`.
     pub(crate) of: &'static str,
     /// `measured`, `estimated` or `absent`.
     pub(crate) kind: String,
     /// By which model it was estimated, or why nothing is known.
     pub(crate) model: String,
-    /// How much.
+    /// The joules.
     pub(crate) joules: Option<f64>,
 }
 
-/// What a summary says of energy.
+/// Returns the energy in a summary.
 pub(crate) fn energies(run: &RunData) -> Vec<Energy> {
     let of = |(name, of): (&str, &'static str)| {
         let energy = run.told(&format!("energy.{name}"))?;

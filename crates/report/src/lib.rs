@@ -7,8 +7,8 @@
 //!
 //! It reads files and starts no training: it knows no tensors, no strategies and no configuration types.
 //!
-//! A [`Report`] is collected from folders of runs, whatever of their files is there, and becomes a single HTML file that fetches
-//! nothing: styles, scripts, numbers and pictures are in it. Its tables and first curves are there without scripts.
+//! A [`Report`] is collected from the files that exist in folders of runs. It becomes a single HTML file that fetches
+//! nothing: styles, scripts, numbers and pictures are in it. Its tables and first curves are visible without scripts.
 
 #![forbid(unsafe_code)]
 

@@ -58,7 +58,7 @@ pub(crate) fn ticks(low: f64, high: f64, count: usize, unit: Unit) -> Vec<f64> {
     let power = 10_f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * power >= rough * 0.999).unwrap_or(10.0);
     let step = step * power * base;
-    // A place that rounding has put beside the end is at the end.
+    // A tick that rounding has moved past the end is at the end.
     let first = (low / step - 1e-9).ceil();
     (0..=2 * count)
         .map(|at| (first + at as f64) * step)
@@ -68,7 +68,7 @@ pub(crate) fn ticks(low: f64, high: f64, count: usize, unit: Unit) -> Vec<f64> {
         .collect()
 }
 
-/// A number beside an axis.
+/// Renders the label of an axis.
 pub(crate) fn tick(value: f64, unit: Unit) -> String {
     let plain = |value: f64| -> String {
         let size = value.abs();

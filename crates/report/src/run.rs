@@ -1,4 +1,4 @@
-//! Everything that a run's folder tells, whatever of it is there.
+//! The data in a run's folder, as far as its files exist.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -11,10 +11,10 @@ use super::settings::{Settings, at, get, read_settings};
 use super::tails::{Position, Tails, rank_of};
 use super::warnings::Warnings;
 
-/// A run that has written nothing for so long is over, whatever else it says.
+/// The time without writes after which a run counts as over.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// How a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// It has come to its end.
@@ -42,11 +42,11 @@ impl State {
 /// A run, as far as its files tell.
 #[derive(Debug)]
 pub(crate) struct RunData {
-    /// What it is called among the runs of a report.
+    /// Its name among the runs of a report.
     pub(crate) name: String,
     /// Its folder.
     pub(crate) folder: PathBuf,
-    /// How it stands.
+    /// The state.
     pub(crate) state: State,
     /// Its configuration.
     pub(crate) settings: Settings,
@@ -56,16 +56,16 @@ pub(crate) struct RunData {
     pub(crate) columns: Columns,
     /// The last step that any line tells of.
     pub(crate) last_step: u64,
-    /// What it drew.
+    /// The samples.
     pub(crate) samples: Samples,
-    /// What went wrong.
+    /// The warnings.
     pub(crate) warnings: Warnings,
-    /// How far its files were read.
+    /// The position up to which its files were read.
     pub(crate) tails: Tails,
 }
 
 impl RunData {
-    /// Reads a folder with a `config.toml`, and at most so many of its pictures. What is damaged becomes a warning.
+    /// Reads a folder with a `config.toml`, and at most `pictures` of its pictures. Damage becomes a warning.
     pub(crate) fn read(folder: &Path, name: &str, pictures: usize) -> Self {
         let mut warnings = Warnings::default();
         let settings = read_settings(&folder.join("config.toml")).unwrap_or_else(|problem| {
@@ -161,12 +161,12 @@ fn read_summary(path: &Path) -> Result<Value, String> {
     }
 }
 
-/// How a run stands, in words, of which lines tell up to a step.
+/// Returns the state of a run in words; its lines reach up to `last_step`.
 pub(crate) fn run_state(folder: &Path, summary: &Value, last_step: u64) -> &'static str {
     state(folder, summary, last_step).words()
 }
 
-/// How a run stands, of which lines tell up to a step.
+/// Returns the state of a run whose lines reach up to `last_step`.
 fn state(folder: &Path, summary: &Value, last_step: u64) -> State {
     let ended_at = at(summary, "step").and_then(Value::as_u64);
     // A run that was resumed has the summary of before until it ends again.

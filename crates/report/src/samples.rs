@@ -20,9 +20,9 @@ pub(crate) struct Sample {
 /// The pictures of a run, fewer if there are many.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples {
-    /// Those that are shown, in the order of steps.
+    /// The shown samples, in the order of steps.
     pub(crate) shown: Vec<Sample>,
-    /// How many there are.
+    /// The number of samples.
     pub(crate) all: usize,
     /// Files that are no whole pictures.
     pub(crate) damaged: Vec<String>,
@@ -32,7 +32,7 @@ pub(crate) struct Samples {
 
 /// The most bytes of a picture that is shown.
 const MAX_BYTES: u64 = 16 << 20;
-/// How often a picture is halved at most.
+/// The largest number of halvings of a picture.
 const MOST_HALVINGS: u32 = 6;
 /// The most prompts that are listed.
 const MAX_PROMPTS: usize = 256;
@@ -71,8 +71,8 @@ impl Samples {
 }
 
 impl Sample {
-    /// The picture in at most so many bytes: as it is, or so many times smaller that it fits. A picture that is no longer one is
-    /// left as it is.
+    /// Returns the picture within `bytes`: unchanged, or scaled down until it fits. A file that is no picture is
+    /// returned unchanged.
     pub(crate) fn within(&self, bytes: usize) -> Self {
         if self.png.len() <= bytes {
             return self.clone();

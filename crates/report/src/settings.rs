@@ -49,7 +49,7 @@ pub(crate) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// Whether runs differ in it.
+    /// Returns true if runs differ in it.
     pub(crate) fn differs(&self) -> bool {
         self.values.windows(2).any(|pair| pair[0] != pair[1])
     }

@@ -119,7 +119,7 @@ pub(crate) fn svg(chart: &Chart, limit: usize) -> String {
     out
 }
 
-/// What each line begins and ends at: areas on top of those before.
+/// Returns the lower and upper bound of each area, stacked on those before it.
 fn stacked(chart: &Chart) -> Vec<(Vec<f64>, Vec<f64>)> {
     let mut ground: Vec<f64> = Vec::new();
     let lines = chart.lines.iter().map(|line| match chart.kind {

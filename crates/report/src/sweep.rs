@@ -1,4 +1,4 @@
-//! What a sweep has left in `results.json`: what it asked, on what it was measured, and its tables.
+//! The results of a sweep in `results.json`: its question, its conditions, and its tables.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,18 @@ use serde_json::Value;
 
 use super::settings::at;
 
-/// What came of a sweep.
+/// The results of a sweep.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Sweep {
     /// Its folder.
     pub(crate) folder: PathBuf,
-    /// What it is called; its folder's name if it does not say.
+    /// Its name; its folder's name by default.
     pub(crate) name: String,
-    /// What it asked.
+    /// Its question.
     pub(crate) about: String,
     /// On what it was measured, and how.
     pub(crate) measured: String,
-    /// What columns are.
+    /// The meanings of columns.
     pub(crate) meanings: Vec<(String, String)>,
     /// The loss that runs were asked to reach, and how low.
     pub(crate) target: Option<(String, f64)>,
@@ -28,13 +28,13 @@ pub(crate) struct Sweep {
 /// A table: what its rows are by, what its numbers are, and the rows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Table {
-    /// What it compares.
+    /// The subject of its comparison.
     pub(crate) title: String,
-    /// What a row is by.
+    /// The axes of its rows.
     pub(crate) axes: Vec<String>,
     /// Its numbers.
     pub(crate) columns: Vec<String>,
-    /// What is to be said below it.
+    /// The notes below it.
     pub(crate) notes: Vec<String>,
     /// Its rows.
     pub(crate) rows: Vec<Row>,
@@ -45,15 +45,15 @@ pub(crate) struct Table {
 /// A row of a table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Row {
-    /// What it is.
+    /// Its choices on the axes.
     pub(crate) choices: Vec<String>,
     /// Means, with their deviations over seeds.
     pub(crate) numbers: Vec<Option<(f64, Option<f64>)>>,
-    /// What others have published, by column.
+    /// The published numbers, by column.
     pub(crate) published: Vec<Option<f64>>,
-    /// Whether it was not trained but only predicted.
+    /// True if it was predicted and not trained.
     pub(crate) predicted: bool,
-    /// How its energy is known, in a word.
+    /// The source of its energy numbers, in a word.
     pub(crate) energy: Option<String>,
     /// The folders of its runs, a seed each, below the sweep's `runs/`.
     pub(crate) runs: Vec<String>,
@@ -74,7 +74,7 @@ pub(crate) struct Speedups {
 }
 
 impl Table {
-    /// Whether others have published numbers of a column.
+    /// Returns true if there are published numbers for a column.
     pub(crate) fn is_published(&self, column: usize) -> bool {
         self.rows.iter().any(|row| row.published.get(column).is_some_and(Option::is_some))
     }

@@ -18,18 +18,18 @@ pub(crate) struct Tail {
     identity: Option<u64>,
     /// Complete lines that were read.
     lines: usize,
-    /// Those of them that are no JSON objects.
+    /// The number of lines that are no JSON objects.
     broken: usize,
     /// Bytes behind the last complete line.
     rest: u64,
 }
 
-/// What reading on has found.
+/// The result of reading on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// So many lines, none if nothing was written or there is no file yet.
+    /// The number of new lines; 0 if nothing was written or there is no file yet.
     Lines(usize),
-    /// Another file, of which nothing was read: whoever has the old lines must begin anew.
+    /// Another file, of which nothing was read: readers of the old lines must begin anew.
     Another,
 }
 
@@ -54,7 +54,7 @@ impl Tail {
         self.broken
     }
 
-    /// Whether the file ends in the middle of a line.
+    /// Returns true if the file ends in the middle of a line.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.rest > 0
     }

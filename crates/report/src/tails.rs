@@ -21,7 +21,7 @@ pub(crate) struct Tails {
     known: Position,
 }
 
-/// How many lines of files are known, by names: `metrics`, `ranks`, `usage-0`.
+/// The numbers of lines read, by file: `metrics`, `ranks`, `usage-0`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Position(BTreeMap<String, usize>);
 
@@ -59,7 +59,7 @@ impl Tails {
         }
     }
 
-    /// How far the files were read.
+    /// Returns the position up to which the files were read.
     pub(crate) fn position(&self) -> Position {
         let two = [("metrics".to_owned(), self.metrics.lines()), ("ranks".to_owned(), self.by_rank.lines())];
         let usage = self.usage.iter().map(|(rank, tail, _)| (format!("usage-{rank}"), tail.lines()));

@@ -1,4 +1,4 @@
-//! What a rank's process costs over time: rates and shares from the lines of `logs/rank-N.usage.jsonl`.
+//! The resources of a rank's process over time: rates and shares from the lines of `logs/rank-N.usage.jsonl`.
 
 use super::columns::Point;
 use super::tail::Object;
@@ -9,7 +9,7 @@ const BREAK_SECONDS: f64 = 60.0;
 /// Numbers that are shown as they are told.
 const PLAIN: [&str; 6] =
     ["cpu_percent", "gpu_percent", "cpu_watts", "gpu_watts", "resident_bytes", "gpu_memory_bytes"];
-/// What memory is taken by, as far as the program knows.
+/// The kinds of memory that the program accounts for.
 pub(crate) const KINDS: [&str; 5] =
     ["parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes", "activation_bytes"];
 /// Sums since the process began, and what their change in a second is called.
@@ -27,13 +27,13 @@ const SUMS: [&str; 2] = ["cpu_joules", "gpu_joules"];
 const SECONDS: [&str; 4] =
     ["data_seconds", "communication_exposed_seconds", "communication_hidden_seconds", "step_seconds"];
 
-/// What has to be known of a rank's last line to make rates of the next.
+/// The state of a rank's last line, from which the rates of the next are computed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Usage {
     last: Option<Object>,
     /// Seconds by the clock, without breaks.
     elapsed: f64,
-    /// What sums had come to before the process was started anew.
+    /// The sums before the process was restarted.
     before: [f64; SUMS.len()],
 }
 

@@ -1,4 +1,4 @@
-//! What went wrong in a run: collapsed networks, dead ranks, complaints in logs, damaged files.
+//! The warnings of a run: collapsed networks, dead ranks, warnings in logs, damaged files.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -9,11 +9,11 @@ use super::tail::Object;
 /// A complaint, told once however often it came.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Warning {
-    /// Who complains: `step`, `rank 1`, a file's name.
+    /// The source: `step`, `rank 1`, a file's name.
     pub(crate) from: String,
-    /// What it says, when it came first.
+    /// The text of its first occurrence.
     pub(crate) text: String,
-    /// How often it came.
+    /// The number of occurrences.
     pub(crate) count: usize,
     /// The first and the last step, where it has any.
     pub(crate) steps: Option<(u64, u64)>,

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use crate::chart::{COLOURS, Chart, DASHES, Line, Unit};
 use crate::run::RunData;
 
-/// What charts are about, in the order of the page.
+/// The groups of charts, in the order of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Group {
     /// Losses.
     Losses,
-    /// Terms of losses and whatever else a training measures.
+    /// Terms of losses and other measures of a training.
     Measures,
-    /// What judges say of drawn pictures.
+    /// Generative metrics of samples.
     Quality,
     /// Learning rates, gradients, scales.
     Optimisation,
-    /// How fast, and what was waited for.
+    /// Speed and waiting.
     Speed,
-    /// How ranks kept step with each other.
+    /// Synchrony of ranks.
     Synchrony,
     /// GPUs.
     Gpu,
@@ -125,11 +125,11 @@ fn place(name: &str, known: &dyn Fn(&str) -> bool) -> Place {
 /// A measure that every run has at one step at most.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Once {
-    /// What it is.
+    /// The name.
     pub(crate) name: String,
     /// Its numbers, in the order of the runs.
     pub(crate) values: Vec<Option<f64>>,
-    /// What they are.
+    /// The unit.
     pub(crate) unit: Unit,
 }
 

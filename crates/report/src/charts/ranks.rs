@@ -1,4 +1,4 @@
-//! What ranks had to do and to wait for, side by side: bars, histograms, and how far ranks were apart.
+//! The work and waiting of ranks, side by side: bars, histograms, and the distance between ranks.
 
 use serde_json::Value;
 
@@ -7,16 +7,16 @@ use crate::columns::Column;
 use crate::run::RunData;
 use crate::settings::at;
 
-/// Bars beside each other, each of parts.
+/// Bars side by side, each of parts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bars {
-    /// What they show.
+    /// The title.
     pub(crate) title: String,
-    /// What their numbers are.
+    /// The unit.
     pub(crate) unit: Unit,
-    /// What each bar is.
+    /// The name of each bar.
     pub(crate) names: Vec<String>,
-    /// What parts are, and their colours.
+    /// The names of parts, and their colours.
     pub(crate) parts: Vec<(String, usize)>,
     /// For each bar its parts.
     pub(crate) values: Vec<Vec<f64>>,
@@ -27,7 +27,7 @@ fn number(rank: &Value, name: &str) -> f64 {
     at(rank, name).and_then(Value::as_f64).filter(|number| number.is_finite()).unwrap_or_default()
 }
 
-/// What each rank has to account for: of a run without a summary what it has told last.
+/// Returns the account of each rank; for a run without a summary, the last line of its usage.
 pub(crate) fn accounts(run: &RunData) -> Vec<Value> {
     if !run.ranks().is_empty() {
         return run.ranks().to_vec();
@@ -87,7 +87,7 @@ pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
     all.into_iter().filter(|bars| bars.values.iter().flatten().any(|value| *value > 0.0)).collect()
 }
 
-/// How often updates were so and so old, and workers so and so far ahead, over all ranks.
+/// Returns the histograms of the staleness of updates and of the lead of workers, over all ranks.
 pub(crate) fn histograms(run: &RunData) -> Vec<(&'static str, Vec<f64>)> {
     let sum = |name: &str| {
         let mut sum: Vec<f64> = Vec::new();
@@ -105,7 +105,7 @@ pub(crate) fn histograms(run: &RunData) -> Vec<(&'static str, Vec<f64>)> {
     all.into_iter().filter(|(_, counts)| counts.iter().any(|count| *count > 0.0)).collect()
 }
 
-/// How many seconds each rank was done with a step after the first one was, and the losses that each has told.
+/// Returns charts of the seconds by which each rank ended a step after the first one, and of the losses of each rank.
 pub(crate) fn apart(run: &RunData, number: usize) -> Vec<Chart> {
     let ranks = run.columns.ranks("rank/");
     let key = |rank: usize, name: &str| format!("rank/{rank}/{name}");

@@ -1,4 +1,4 @@
-//! Charts of what a run costs over time: processors, memory, network, disks, energy, and where the time of steps goes.
+//! Charts of a run's resources over time: CPUs, memory, network, disks, energy, and the parts of a step's time.
 
 use crate::chart::{Across, COLOURS, Chart, DASHES, Kind, Line, Unit};
 use crate::run::RunData;
@@ -19,7 +19,7 @@ const BY_RANK: [(&str, &str, Unit); 11] = [
     ("communication hidden behind computing", "hidden_share", Unit::Share),
 ];
 
-/// What lies on top of each other for one rank: title, unit, and what with its name and colour.
+/// A stacked chart of one rank: title, unit, and the series with names and colours.
 type Stack = (&'static str, Unit, &'static [(&'static str, &'static str, usize)]);
 
 const STACKS: [Stack; 4] = [

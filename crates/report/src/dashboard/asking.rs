@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::model::Status;
 use phalanx_run::{Refusal, Request, RunError, RunFolder, RunState};
 
-/// After how long one is told that nobody has heard a request yet.
+/// The time after which the user is told that a request has not been taken.
 const LONG: Duration = Duration::from_secs(5);
 
 /// Requests that the run has not heard yet, and the rule that says which a strategy refuses.
@@ -56,12 +56,12 @@ impl Asking {
         Ok(Ok(format!("asked the run: {name}; it hears between two steps")))
     }
 
-    /// Whether all has been heard, or never will be.
+    /// Returns true if no request is open.
     pub(super) fn is_done(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// What has become of the requests since the last look: `Ok` of those that were heard, `Err` of others.
+    /// Returns the results of requests since the last look: `Ok` for those that were taken, `Err` for others.
     pub(super) fn look(&mut self, status: &Status) -> Vec<Result<String, String>> {
         let mut told = Vec::new();
         self.open.retain_mut(|asked| {
@@ -71,7 +71,7 @@ impl Asking {
                 return false;
             }
             if status.is_over() {
-                // Nobody is to find it when the run is resumed.
+                // Otherwise a resumed run would find it.
                 let _ = std::fs::remove_file(&asked.file);
                 told.push(Err(format!("nobody has heard `{name}`: the run is over")));
                 return false;

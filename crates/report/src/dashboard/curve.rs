@@ -25,8 +25,8 @@ impl Curve {
         self.points.last().map(|(_, value)| *value)
     }
 
-    /// What is drawn: smoothed, logarithms to base 10 if that is wanted, of which negative values and 0 have none, and at
-    /// most `columns` points, each the mean of its stretch of steps.
+    /// Returns the points to plot: smoothed, as logarithms to base 10 if `logarithmic` (without values up to 0), and at
+    /// most `columns` of them, each the mean of its stretch of steps.
     pub(super) fn drawn(&self, smoothing: f64, logarithmic: bool, columns: usize) -> Vec<(f64, f64)> {
         let (mut mean, mut weight) = (0.0, 0.0);
         let smooth = self.points.iter().map(|(step, value)| {

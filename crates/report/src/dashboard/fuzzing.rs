@@ -27,7 +27,7 @@ pub(crate) fn look(run: &Path) {
     }
 }
 
-/// Draws a screen of so many columns and rows.
+/// Renders a screen of the given columns and rows.
 fn show(model: &Model, view: &View, (width, height): (u16, u16)) {
     let terminal = Terminal::new(TestBackend::new(width, height));
     let mut terminal = terminal.unwrap_or_else(|error| panic!("a screen in memory: {error}"));

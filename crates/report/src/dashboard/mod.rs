@@ -1,8 +1,8 @@
 //! The dashboard: a run of this host, or of a folder that hosts share, while it goes on and when it is over.
 //!
-//! It reads the run's folder and nothing else, so that a training that this process has started and one that somebody
-//! else has started look alike, and a training does not know whether it is watched. What users ask for goes the same way
-//! back: see [`phalanx_run::Request`].
+//! It reads the run's folder and nothing else, so trainings look alike whether this process started them or another
+//! one, and a training does not know that it is watched. Requests of users go the same way back: see
+//! [`phalanx_run::Request`].
 //!
 //! Read in this order: `tail` and `source` read files, `model` knows what they say, `view` what a user wants to see of
 //! it, `layout` where that goes and `draw` how it looks; `terminal` takes and gives back the screen, `show` is the loop

@@ -1,4 +1,4 @@
-//! What the dashboard knows of a run. It is filled with lines of files, and knows no terminal.
+//! The dashboard's model of a run. It is filled with lines of files, and knows no terminal.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::curve::Curve;
 use super::usage::{Recent, Usage};
 use phalanx_run::{Doing, Line, RunState, Summary};
 
-/// How many lines of logs are kept.
+/// The number of log lines kept.
 const LOG_LINES: usize = 5000;
 
 /// Over how many lines of metrics the speed is taken by which the end is foretold.
 const PACE_LINES: usize = 20;
 
-/// How a run is.
+/// The status of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Status {
     /// It has not begun yet.
@@ -34,7 +34,7 @@ pub(super) enum Status {
 }
 
 impl Status {
-    /// Whether somebody is there who could hear a request.
+    /// Returns true if the run takes no more requests.
     pub(super) fn is_over(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::Failed(_) | Self::Gone)
     }
@@ -62,7 +62,7 @@ pub(super) struct Model {
     /// The run's name.
     pub(super) name: String,
     pub(super) state: Option<RunState>,
-    /// Whether the run's process is there, if that is known.
+    /// True if the run's process is alive; `None` if unknown.
     pub(super) alive: Option<bool>,
     pub(super) summary: Option<Summary>,
     /// Why a rank has failed.
@@ -74,13 +74,13 @@ pub(super) struct Model {
     pace: VecDeque<(u64, f64)>,
     pub(super) ranks: BTreeMap<usize, Recent>,
     pub(super) log: VecDeque<LogLine>,
-    /// How many lines of logs came before those that are kept.
+    /// The number of log lines before those that are kept.
     pub(super) log_dropped: usize,
     pub(super) sample: Option<Sample>,
 }
 
 impl Model {
-    /// What is known of a run of which nothing but its name is.
+    /// Returns the model of a run of which only the name is known.
     pub(super) fn of(name: String) -> Self {
         Self { name, ..Self::default() }
     }
@@ -121,7 +121,7 @@ impl Model {
 
     /// Takes a line of a log.
     pub(super) fn take_log(&mut self, rank: Option<usize>, text: &str) {
-        // Whatever a terminal would take for an order is left out.
+        // Characters that a terminal would take for a command are removed.
         let text = text.replace('\t', "    ").chars().filter(|c| !c.is_control()).collect();
         self.log.push_back(LogLine { rank, text });
         if self.log.len() > LOG_LINES {
@@ -145,7 +145,7 @@ impl Model {
         self.last.as_ref()?.number(name)
     }
 
-    /// How the run is.
+    /// Returns the status.
     pub(super) fn status(&self) -> Status {
         let by_summary = || self.summary.as_ref().map(|summary| Status::Ended(summary.status.clone()));
         let failed = || self.failure.clone().map(Status::Failed);
@@ -161,7 +161,7 @@ impl Model {
         }
     }
 
-    /// The last step of which anybody has told.
+    /// Returns the last step in any file.
     pub(super) fn step(&self) -> u64 {
         let of_state = self.state.as_ref().map(|state| state.step);
         let of_ranks = self.ranks.values().filter_map(|recent| recent.last()).map(|usage| usage.step).max();
@@ -186,7 +186,7 @@ impl Model {
         (ended > begun && last > first).then(|| (last - first) as f64 / (ended - begun))
     }
 
-    /// How long training still takes at the pace of the last lines; `None` once it is over.
+    /// Returns the remaining time at the pace of the last lines; `None` once training is over.
     pub(super) fn left(&self) -> Option<Duration> {
         if self.status().is_over() {
             return None;

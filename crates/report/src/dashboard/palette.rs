@@ -2,7 +2,7 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// How many colours a terminal can show.
+/// The number of colours of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Depth {
     /// 24 bits each.
@@ -16,8 +16,8 @@ pub(super) enum Depth {
 }
 
 impl Depth {
-    /// What the variables of the environment say: any `NO_COLOR` that is not empty, `COLORTERM` with `truecolor` or
-    /// `24bit`, and `TERM` with `256color`.
+    /// Reads the environment: any non-empty `NO_COLOR`, `COLORTERM` with `truecolor` or `24bit`, and `TERM` with
+    /// `256color`.
     pub(super) fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let has = |name: &str, words: &[&str]| {
             variable(name).is_some_and(|value| words.iter().any(|word| value.contains(word)))
@@ -49,27 +49,27 @@ impl Depth {
         self.coloured(COLOURS[number % COLOURS.len()])
     }
 
-    /// What is well.
+    /// The style of good states.
     pub(super) fn good(self) -> Style {
         self.coloured(Color::Green)
     }
 
-    /// What wants attention.
+    /// The style of warnings.
     pub(super) fn warning(self) -> Style {
         self.coloured(Color::Yellow).add_modifier(Modifier::BOLD)
     }
 
-    /// What is wrong.
+    /// The style of errors.
     pub(super) fn bad(self) -> Style {
         self.coloured(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// What is chosen.
+    /// The style of the selection.
     pub(super) fn chosen(self) -> Style {
         self.coloured(Color::Cyan).add_modifier(Modifier::BOLD)
     }
 
-    /// What explains the rest.
+    /// The style of explanations.
     pub(super) fn faint(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }

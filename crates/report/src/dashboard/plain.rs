@@ -8,15 +8,15 @@ use super::source::Source;
 use super::tail::Tail;
 use phalanx_run::{Line, Refusal, Request, RunError, RunFolder, finished, format};
 
-/// How often files are looked at.
+/// The interval at which files are read.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How it went.
+/// The outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The run has ended, or the request was heard.
     Done,
-    /// The run has failed, or nobody hears the request: why.
+    /// The run has failed, or does not take the request, for this reason.
     Failed(String),
     /// A signal has come before.
     Interrupted,

@@ -14,16 +14,16 @@ use super::terminal::Screen;
 use super::view::{Action, View};
 use phalanx_run::{Refusal, RunFolder};
 
-/// How often files are looked at.
+/// The interval at which files are read.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How long is waited for a key before signals and files are looked at again.
+/// The time to wait for a key before signals and files are polled again.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The training that this process has started, if the dashboard is to end with it.
 #[derive(Clone, Copy)]
 pub struct Own<'a> {
-    /// Whether it has ended.
+    /// Returns true once it has ended.
     pub ended: &'a dyn Fn() -> bool,
     /// Interrupts it, as a signal would: the first time it is to stop, the second time to end at once.
     pub interrupt: &'a dyn Fn(),
@@ -46,8 +46,8 @@ pub enum Left {
     Interrupted,
 }
 
-/// Shows a run until its own training has ended or, if it is somebody else's, the user leaves. `interrupts` is asked
-/// again and again how many signals have come; `refusal` says which requests the strategy refuses.
+/// Shows a run until its own training has ended or, for another process's run, until the user leaves. `interrupts`
+/// returns the number of signals so far; `refusal` says which requests the strategy refuses.
 ///
 /// # Errors
 /// If the terminal does not obey or is gone; it is given back as it was.
@@ -116,7 +116,7 @@ pub fn show(
     Ok(Left::Leaves)
 }
 
-/// What a run is called: its folder's name.
+/// Returns the name of a run: its folder's name.
 pub(super) fn name_of(folder: &RunFolder) -> String {
     let path = folder.path().canonicalize().unwrap_or_else(|_| folder.path().to_owned());
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())

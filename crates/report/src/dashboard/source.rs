@@ -10,17 +10,17 @@ use super::tail::Tail;
 use phalanx_run::FailureReport;
 use phalanx_run::{RunFolder, RunState, Summary};
 
-/// How much of a log that is there already is shown.
+/// The bytes of an existing log that are shown.
 const LOG_BYTES: u64 = 64 << 10;
 
-/// How much of a rank's usage that is there already is looked at.
+/// The bytes of a rank's existing usage file that are read.
 const USAGE_BYTES: u64 = 16 << 10;
 
 /// The files of a run.
 #[derive(Debug)]
 pub(super) struct Source {
     folder: RunFolder,
-    /// What was written before is of an attempt before.
+    /// Files written before this time belong to an earlier attempt.
     since: Option<SystemTime>,
     metrics: Tail,
     usages: BTreeMap<usize, Tail>,
@@ -118,7 +118,7 @@ impl Source {
         true
     }
 
-    /// Whether a file is there that was not, or has changed since.
+    /// Returns true if a file is new or has changed since the last call.
     fn is_new(&mut self, path: &Path) -> bool {
         let Ok(metadata) = std::fs::metadata(path) else { return false };
         let Ok(changed) = metadata.modified() else { return false };

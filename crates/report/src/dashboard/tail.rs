@@ -1,13 +1,13 @@
-//! A text file that somebody else appends to.
+//! A text file that another process appends to.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// What has come since the last look.
+/// The new lines since the last look.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// Whether the file is another one now, or was shortened: these lines are all that there is.
+    /// True if the file was replaced or shortened: these are all its lines.
     pub(super) restarted: bool,
     /// Whole lines.
     pub(super) lines: Vec<String>,
@@ -17,17 +17,17 @@ pub(super) struct News {
 #[derive(Debug)]
 pub(super) struct Tail {
     path: PathBuf,
-    /// How many bytes before its end the first look begins.
+    /// The distance in bytes from the end at which the first look begins.
     back: u64,
     identity: Option<Identity>,
     at: u64,
-    /// What came of a line that has no end yet.
+    /// The beginning of an incomplete line.
     begun: Vec<u8>,
-    /// Whether the first line that comes was begun before the place where this began to read.
+    /// True if the first line began before the place where reading began.
     skips: bool,
 }
 
-/// What tells two files of one name apart.
+/// The identity of a file among others of the same name.
 type Identity = (u64, u64);
 
 fn identity(file: &File) -> Option<Identity> {
@@ -54,7 +54,7 @@ impl Tail {
         Self { path: path.to_owned(), back, identity: None, at: 0, begun: Vec::new(), skips: false }
     }
 
-    /// What has come since the last look. A file that cannot be read has nothing new.
+    /// Returns the new lines since the last look. A file that cannot be read has none.
     pub(super) fn look(&mut self) -> News {
         let Ok(mut file) = File::open(&self.path) else { return News::default() };
         let Ok(length) = file.metadata().map(|metadata| metadata.len()) else { return News::default() };

@@ -11,7 +11,7 @@ use ratatui::crossterm::terminal::{
 use ratatui::crossterm::{cursor, execute};
 use ratatui::{Frame, Terminal};
 
-/// Whether this process's standard streams are a terminal on which a dashboard can be drawn.
+/// Returns true if this process's standard streams are a terminal that can show a dashboard.
 pub fn is_terminal() -> bool {
     let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
     !dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
@@ -25,7 +25,7 @@ pub(super) struct Screen {
     taken: Taken,
 }
 
-/// Whether the terminal is taken. Clones share the answer.
+/// True while the terminal is taken. Clones share it.
 #[derive(Debug, Clone, Default)]
 struct Taken(Arc<AtomicBool>);
 
@@ -72,7 +72,7 @@ impl Screen {
         }
     }
 
-    /// Whether the terminal is still this screen's: a panic on another thread takes it away.
+    /// Returns true while the terminal belongs to this screen: a panic on another thread gives it back.
     pub(super) fn is_taken(&self) -> bool {
         self.taken.0.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! What is on the screen, at several sizes.
+//! The contents of the screen, at several sizes.
 
 use std::sync::Arc;
 
@@ -137,7 +137,7 @@ fn on_120_by_40_all_panes_are_there_at_once() {
 fn a_screen_that_is_too_small_says_so() {
     let shown = screen((30, 8), &recorded(), &View::new(false), Depth::None);
     assert_eq!(shown[..2].join(" "), "30 x 8 is too small; the dashboard needs 40 x 12");
-    // Any that is not shows something without a fault, whatever is chosen.
+    // Any other one shows something without a panic, under every selection.
     let models = [recorded(), Model::default()];
     for (width, height) in [(40, 12), (41, 13), (99, 60), (100, 29), (100, 30), (300, 12), (200, 80)] {
         for (pane, model) in

@@ -1,4 +1,4 @@
-//! What a rank uses, from the lines of its `logs/rank-N.usage.jsonl`.
+//! The resources of a rank, from the lines of its `logs/rank-N.usage.jsonl`.
 
 use std::collections::VecDeque;
 
@@ -58,7 +58,7 @@ impl Usage {
         known
     }
 
-    /// Watts of the rank's share of the processor and of its GPU, as far as they are known.
+    /// Returns the watts of the rank's share of the CPU and of its GPU, as far as they are known.
     pub(super) fn watts(&self) -> Option<f64> {
         match (self.cpu_watts, self.gpu_watts) {
             (None, None) => None,

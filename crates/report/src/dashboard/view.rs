@@ -1,4 +1,4 @@
-//! What a user has chosen to see, and what keys do.
+//! The user's selection, and the effect of keys.
 
 use std::time::{Duration, Instant};
 
@@ -85,16 +85,16 @@ impl Group {
     }
 }
 
-/// What is asked before something that cannot be undone.
+/// The question before an action that cannot be undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
-    /// Whether the training that this dashboard has started is to stop.
+    /// Stop the training that this dashboard has started?
     End,
-    /// Whether the run is to stop after saving.
+    /// Save and stop the run?
     Stop,
 }
 
-/// What a key has led to.
+/// The effect of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// To leave the dashboard.
@@ -107,22 +107,22 @@ pub(super) enum Action {
     Ask(Request),
 }
 
-/// How long something that was said is shown.
+/// The time for which a message is shown.
 const SAID: Duration = Duration::from_secs(8);
 
-/// What is shown of what there is.
+/// The user's selection.
 #[derive(Debug)]
 pub(super) struct View {
-    /// Whether this dashboard has started the training.
+    /// True if this dashboard has started the training.
     pub(super) owns: bool,
     pub(super) pane: Pane,
-    /// Whether the chosen pane has all the room.
+    /// True if the selected pane fills the screen.
     pub(super) alone: bool,
     pub(super) group: Group,
     pub(super) logarithmic: bool,
     /// The place in [`SMOOTHING`].
     pub(super) smoothing: usize,
-    /// How many of the last lines of the log are below what is shown; at 0 new lines are followed.
+    /// The number of log lines below the visible ones; at 0 new lines are followed.
     pub(super) log_back: usize,
     pub(super) help: bool,
     pub(super) question: Option<Question>,
@@ -150,7 +150,7 @@ impl View {
         self.said = Some((text.into(), Instant::now()));
     }
 
-    /// What is said to the user.
+    /// Returns the message to the user.
     pub(super) fn said(&self) -> Option<&str> {
         self.said.as_ref().filter(|(_, when)| when.elapsed() < SAID).map(|(text, _)| text.as_str())
     }

@@ -1,5 +1,5 @@
-//! What the ranks of a run did when it broke, put together from what each has left: who waited for whom in which operation, where
-//! they first did different things, and the stacks of those that something was waited for.
+//! The diagnosis of a run that failed or hung, from the records of its ranks: which rank waited for which in which
+//! operation, the first difference between ranks, and the stacks of the ranks that others waited for.
 //!
 //! Each rank leaves a [`FlightRecord`] in the run's folder of logs, and why it failed ([`FailureReport`]). [`Diagnosis::of`] reads
 //! them; [`Diagnosis::text`] tells what follows.
@@ -43,10 +43,10 @@ pub enum DiagnoseError {
     },
 }
 
-/// What a run's ranks did when it broke.
+/// The actions of a run's ranks at its failure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Diagnosis {
-    /// How many ranks there were.
+    /// The number of ranks.
     pub world_size: usize,
     /// Why the world broke, as the first rank to write has it.
     pub cause: String,
@@ -54,26 +54,26 @@ pub struct Diagnosis {
     pub suspects: Vec<Suspect>,
     /// The first operation at which ranks did different things.
     pub first_difference: Option<FirstDifference>,
-    /// Who waited for whom.
+    /// The waits of ranks for others.
     pub waits: Vec<Wait>,
     /// Each rank.
     pub ranks: Vec<RankState>,
 }
 
-/// What is known of a rank.
+/// The state of a rank.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankState {
     /// The rank.
     pub rank: usize,
     /// Its machine, if it has left a record.
     pub host: Option<String>,
-    /// Its process, if anybody has told it.
+    /// Its process, if recorded.
     pub process: Option<u32>,
-    /// Whether it has left a record itself.
+    /// True if it has left a record itself.
     pub has_record: bool,
-    /// What others of its host saw it do: `stopped`, for one.
+    /// Its state as seen by others of its host, such as `stopped`.
     pub seen: Option<String>,
-    /// What they saw its threads do, if it has left no record itself: the name of each, and the word for it.
+    /// The states of its threads as seen by others, if it has left no record: names and states.
     pub seen_threads: Vec<(String, String)>,
     /// Why it failed, if it has said so.
     pub failure: Option<String>,
@@ -131,14 +131,14 @@ fn read(logs: &Path) -> Result<Vec<FlightRecord>, DiagnoseError> {
     Ok(records)
 }
 
-/// What is known of a rank, by its own record and by what others saw of it.
+/// Returns the state of a rank, from its own record and those of others.
 fn state(
     rank: usize,
     logs: &Path,
     (own, seen): (Option<&FlightRecord>, &[&PeerRecord]),
     symbols: &mut stacks::Symbols,
 ) -> RankState {
-    // Whoever saw it stopped saw something; that it slept or ran is no news.
+    // A stopped process is informative; a sleeping or running one is not.
     let is_odd = |state: &str| ["stopped", "traced", "waits for a disk", "ended"].contains(&state);
     let told = seen.iter().find(|peer| is_odd(&peer.state)).or(seen.first());
     let failure = FailureReport::read(logs, rank);

@@ -1,4 +1,4 @@
-//! Operations of all ranks beside each other: where they first differ, and who has not come to which.
+//! The operations of all ranks, compared: the first difference, and the ranks that are missing in each.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ pub struct Wait {
     pub operation: String,
     /// The ranks of its communicator.
     pub among: Vec<usize>,
-    /// Those who have come to it.
+    /// The ranks that have reached it.
     pub waiting: Vec<usize>,
-    /// Those who have not.
+    /// The ranks that have not.
     pub missing: Vec<usize>,
     /// Seconds for which the first of those who wait have.
     pub seconds: f64,
@@ -27,11 +27,11 @@ pub struct FirstDifference {
     pub sequence: u64,
     /// The ranks of the communicator.
     pub among: Vec<usize>,
-    /// What ranks have issued, those of the most ranks first.
+    /// The operations that ranks have issued, that of the most ranks first.
     pub issued: Vec<Different>,
 }
 
-/// What some of the ranks have issued.
+/// The operation that some of the ranks have issued.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Different {
     /// The ranks.
@@ -72,7 +72,7 @@ fn by_communicator(records: &[FlightRecord]) -> ByCommunicator<'_> {
     all
 }
 
-/// What tells two operations of the same number apart.
+/// The identity of an operation among others of the same number.
 fn identity(operation: &OperationRecord) -> (&str, u64, &str) {
     (&operation.operation, operation.bytes, &operation.dtype)
 }
@@ -110,7 +110,7 @@ pub(super) fn first_difference(records: &[FlightRecord]) -> Option<FirstDifferen
     found.map(|(_, found)| found)
 }
 
-/// Who waits for whom, the longest wait first.
+/// Returns the waits of ranks for others, the longest first.
 pub(super) fn waits(records: &[FlightRecord]) -> Vec<Wait> {
     let mut waits = Vec::new();
     for ((_, members), ranks) in by_communicator(records) {

@@ -26,7 +26,7 @@ pub struct Frame {
     pub source: Option<String>,
 }
 
-/// What walks the stack itself ends with the function of this module.
+/// The module of the signal handler, whose frames end the stack walk.
 const HANDLER: &str = "::stacks::signal::";
 
 /// Files whose functions were looked up.

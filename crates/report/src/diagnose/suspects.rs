@@ -11,7 +11,7 @@ use super::stacks::where_it_was;
 pub struct Suspect {
     /// The rank.
     pub rank: usize,
-    /// What speaks against it.
+    /// The evidence against it.
     pub because: String,
 }
 

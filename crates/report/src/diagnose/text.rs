@@ -3,15 +3,15 @@
 use super::suspects::list;
 use super::{Diagnosis, RankState};
 
-/// Of a failure so many characters are told in a rank's line.
+/// The number of characters of a failure in a rank's line.
 const LONGEST: usize = 120;
 
-/// Of a stack so many functions are told of a rank that nothing speaks against.
+/// The number of stack frames shown for a rank that is no suspect.
 const SHORT: usize = 12;
 
 impl Diagnosis {
-    /// What there is to tell, line by line; of all ranks the whole stacks, if so wanted, and otherwise those of suspects and the
-    /// beginning of the others'.
+    /// Renders the diagnosis line by line. With `whole`, the whole stacks of all ranks; otherwise those of suspects and
+    /// the beginning of the others'.
     pub fn text(&self, whole: bool) -> Vec<String> {
         let mut lines = vec![format!("the world of {} ranks broke: {}", self.world_size, self.cause)];
         lines.push(String::new());
@@ -67,7 +67,7 @@ impl Diagnosis {
     }
 }
 
-/// What is known of a rank, in a line.
+/// Renders the state of a rank in a line.
 fn line(state: &RankState) -> String {
     let RankState { rank, host, process, has_record, seen, failure, last_operation, idle_seconds, .. } =
         state;

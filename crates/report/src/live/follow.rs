@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::inside::Inside;
 use crate::{Position, Tails};
 
-/// How often a run is looked at.
+/// The interval at which a run is polled.
 pub(super) const EVERY: Duration = Duration::from_millis(500);
 
 /// A run that is followed.
@@ -20,10 +20,10 @@ pub(super) struct Follower {
     seen: Seen,
 }
 
-/// What tells that more has changed than numbers have come: the summary, and the pictures.
+/// The signs of changes other than new numbers: the summary, and the pictures.
 type Seen = (Option<SystemTime>, usize);
 
-/// What has happened.
+/// A change of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum News {
     /// Points have come, as JSON `[[key, step, seconds, value], …]`; and how far that is.
@@ -48,9 +48,9 @@ impl Follower {
         Self { inside, folder, tails, seen }
     }
 
-    /// What has happened since the last call.
+    /// Returns the changes since the last call.
     pub(super) fn look(&mut self) -> News {
-        // Somebody may have put a link there meanwhile.
+        // A link may have been created there since.
         if !self.inside.holds_run(&self.folder) {
             return News::Changed;
         }

@@ -12,7 +12,7 @@ pub(super) struct Inside {
 const PARTS: [&str; 3] = ["", "samples", "logs"];
 
 impl Inside {
-    /// What is in a folder.
+    /// Opens a folder.
     ///
     /// # Errors
     /// If there is no such folder.
@@ -25,7 +25,7 @@ impl Inside {
         &self.root
     }
 
-    /// What a relative path means: `None` if there is nothing, if it leads out of the folder by its words or by links, or if it is
+    /// Resolves a relative path: `None` if it does not exist, leads out of the folder by its words or by links, or is
     /// no relative path of plain names.
     pub(super) fn find(&self, path: &str) -> Option<PathBuf> {
         if path.contains(['\0', '\\']) {
@@ -39,7 +39,7 @@ impl Inside {
         found.starts_with(&self.root).then_some(found)
     }
 
-    /// Whether nothing that a report reads of a run leads out of the folder by a link.
+    /// Returns true if no file that a report reads of a run leads out of the folder by a link.
     pub(super) fn holds_run(&self, run: &Path) -> bool {
         PARTS.iter().all(|part| {
             let folder = run.join(part);
@@ -66,7 +66,7 @@ mod tests {
         std::fs::create_dir_all(root.join("a/samples")).expect("a folder");
         std::fs::write(root.join("a/config.toml"), "x").expect("writes");
         std::fs::write(place.path().join("secret"), "x").expect("writes");
-        // Beside the folder, and its name begins with that of the folder.
+        // Next to the folder, and with a name that begins with the folder's.
         std::fs::create_dir(place.path().join("runs-of-others")).expect("a folder");
         std::fs::write(place.path().join("runs-of-others/secret"), "x").expect("writes");
         let inside = Inside::new(&root).expect("a folder");

@@ -23,7 +23,7 @@ const LAST_BYTES: u64 = 1 << 16;
 pub(super) struct Entry {
     /// Its folder, from the folder of all.
     pub(super) path: String,
-    /// How it stands.
+    /// The status.
     state: &'static str,
     /// When it has last written numbers, in seconds since 1970.
     written: f64,

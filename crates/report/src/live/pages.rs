@@ -33,7 +33,7 @@ pub(super) fn report(inside: &Inside, paths: &[String]) -> Option<String> {
     if folders.is_empty() || !folders.iter().all(|folder| inside.holds_run(folder)) {
         return None;
     }
-    // A folder that is no run would stand for all the runs in it, which nobody has looked at.
+    // A folder that is no run would stand for all the runs in it, which have not been checked.
     if !folders.iter().all(|folder| is_run(folder)) {
         return None;
     }

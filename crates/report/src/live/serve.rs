@@ -32,7 +32,7 @@ type Parts = Vec<(String, String)>;
 /// Bytes of a file that are sent at a time.
 const PIECE: usize = 1 << 16;
 
-/// How long an ending server waits for what still reads.
+/// The time that an ending server waits for open connections.
 const ENDING: Duration = Duration::from_secs(1);
 
 /// Why there is no live page.
@@ -47,7 +47,7 @@ pub enum ServeError {
         /// Why not.
         source: std::io::Error,
     },
-    /// Somebody else listens.
+    /// Another process listens on the port.
     #[error("port {0} is taken; choose another with --port, or 0 for any that is free")]
     PortTaken(u16),
     /// The port cannot be listened at.
@@ -63,7 +63,7 @@ pub enum ServeError {
     Start(std::io::Error),
 }
 
-/// What all requests share.
+/// The state shared by all requests.
 #[derive(Debug)]
 struct Shared {
     inside: Inside,
@@ -98,7 +98,7 @@ impl Server {
         })?;
         let address = listener.local_addr().map_err(|source| ServeError::Listen { port, source })?;
         let shared = Arc::new(Shared { inside, list: Mutex::default() });
-        // It listens until the runtime ends; a connection that fails is the business of whoever opened it.
+        // It listens until the runtime ends; a failed connection concerns its client alone.
         runtime.spawn(async move { axum::serve(listener, routes(shared)).await });
         Ok(Self { address, runtime: Some(runtime) })
     }
@@ -156,7 +156,7 @@ async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
-/// Whether a request is meant for this machine, whatever the port: it may have come through a tunnel.
+/// Returns true if a request is addressed to this machine, on any port: it may have come through a tunnel.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map(|(name, _)| name),
@@ -171,7 +171,7 @@ fn missing() -> Response {
     (StatusCode::NOT_FOUND, "there is no such run or file in this folder\n").into_response()
 }
 
-/// Runs what reads files where it holds up nobody else.
+/// Runs blocking file access on a thread where it blocks no other request.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
     let failed = |_| (StatusCode::INTERNAL_SERVER_ERROR, "the page could not be made\n").into_response();
     tokio::task::spawn_blocking(work).await.map_err(failed)
@@ -226,7 +226,7 @@ async fn events(
     Sse::new(told(follower)).keep_alive(KeepAlive::default()).into_response()
 }
 
-/// What a follower tells, as events.
+/// Returns the changes of a followed run as events.
 fn told(follower: Follower) -> impl Stream<Item = Result<Event, Infallible>> {
     stream::unfold(Some(follower), |follower| async move {
         let mut follower = follower?;

@@ -10,7 +10,7 @@ use crate::html::escape;
 use crate::numbers::with_unit;
 use crate::svg::svg;
 
-/// What is set for all curves; scripts show it.
+/// The controls of all curves; scripts show them.
 pub(super) const CONTROLS: &str = "<form class=\"controls\" id=\"controls\" hidden>\
     <label>Smoothing <input type=\"range\" id=\"smoothing\" min=\"0\" max=\"0.99\" step=\"0.01\" value=\"0\">\
     <output id=\"smoothing-value\" for=\"smoothing\">0</output></label>\

@@ -22,9 +22,9 @@ use super::run::RunData;
 use super::sweep::Sweep;
 use phalanx_trace::StepLanes;
 
-/// What styles all pages.
+/// The style of all pages.
 pub(crate) const STYLE: &str = include_str!("../assets/page.css");
-/// What is done in all pages: tables that are sorted and filtered.
+/// The script of all pages: tables that are sorted and filtered.
 pub(crate) const TABLES: &str = include_str!("../assets/tables.js");
 /// Charts that are zoomed, smoothed and read off.
 const SCALES: &str = include_str!("../assets/scales.js");
@@ -59,11 +59,11 @@ struct OwnCharts {
     apart: Vec<Chart>,
     /// Where the seconds of steps go.
     steps: Vec<Chart>,
-    /// What ranks did in some steps; why not, if there is a trace that cannot be drawn.
+    /// The activity of ranks in some steps, or the reason why a trace cannot be shown.
     lanes: Result<Vec<StepLanes>, String>,
 }
 
-/// What scripts read.
+/// The data that scripts read.
 #[derive(Serialize)]
 struct Data<'a> {
     runs: Vec<RunEntry<'a>>,

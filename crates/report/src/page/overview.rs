@@ -72,7 +72,7 @@ impl Page<'_> {
         }
     }
 
-    /// What went wrong, in all runs.
+    /// Writes the warnings of all runs.
     pub(super) fn warnings(&mut self) {
         let report = self.report;
         let mut items: Vec<String> =
@@ -126,7 +126,7 @@ impl Page<'_> {
     }
 }
 
-/// How a state is coloured.
+/// Returns the CSS class of a state.
 fn class(state: State) -> &'static str {
     match state {
         State::Finished => "good",

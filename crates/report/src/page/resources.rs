@@ -1,4 +1,4 @@
-//! What a run cost: over time, by rank, and how well its ranks were balanced.
+//! The resources of a run: over time, by rank, and the balance of its ranks.
 
 use std::fmt::Write as _;
 
@@ -157,7 +157,7 @@ impl Page<'_> {
         ));
     }
 
-    /// What energy is known of, how, and what that is a sample and a second.
+    /// Writes the energy, its source, and its amount for each sample and second.
     fn energy(&mut self, run: &RunData, energy: &[crate::facts::Energy]) {
         let mut html = "<h3>Energy</h3><dl class=\"facts\">".to_owned();
         for of in energy {

@@ -35,7 +35,7 @@ impl Page<'_> {
     }
 }
 
-/// The pictures of a run, of at most so many bytes each. Without scripts the last one is seen.
+/// Renders the pictures of a run, each within `bytes`. Without scripts the last one is visible.
 fn samples(run: &RunData, number: usize, named: bool, bytes: usize) -> String {
     let samples = &run.samples;
     let mut html = format!("<figure class=\"sample\" id=\"sample-{number}\">");

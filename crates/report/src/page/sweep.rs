@@ -9,7 +9,7 @@ use crate::html::escape;
 use crate::sweep::{Row, Sweep, Table};
 use phalanx_run::format;
 
-/// Columns that are energy, or made of it: how it is known stands beside each number.
+/// Columns of energy, or derived from it, whose source is stated next to each number.
 const ENERGY: [&str; 3] = ["joules", "watts", "joules_per_image"];
 
 impl Page<'_> {
@@ -97,7 +97,7 @@ fn cells(of_sweep: &Table, row: &Row) -> Vec<Cell> {
     cells
 }
 
-/// What the columns of a sweep's tables are.
+/// Renders the meanings of the columns of a sweep's tables.
 fn meanings(sweep: &Sweep) -> String {
     let mut html = String::new();
     for (name, what) in &sweep.meanings {

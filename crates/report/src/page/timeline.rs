@@ -19,12 +19,12 @@ const RANKS: usize = 8;
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 20.0;
-/// How high a lane is, and how far from the next rank's.
+/// The height of a lane, and the gap between ranks.
 const LANE: f64 = 13.0;
 const GAP: f64 = 9.0;
 const BOTTOM: f64 = 34.0;
 
-/// What ranks did in some steps, if a run has a trace.
+/// Reads the activity of ranks in some steps, if a run has a trace.
 ///
 /// # Errors
 /// Why there is a trace that cannot be drawn.
@@ -139,7 +139,7 @@ fn in_lanes(rank: &RankLanes, activity: Activity) -> bool {
     [&rank.own, &rank.communication, &rank.beside].iter().any(|lane| lane.0.iter().any(|at| at.0 == activity))
 }
 
-/// The picture: for each rank the thread that computes, communication, and what else runs beside.
+/// Renders, for each rank, the thread that computes, communication, and other overlapped work.
 fn picture(lanes: &StepLanes, title: &str) -> String {
     let x = |at: f64| LEFT + at / lanes.seconds.max(f64::MIN_POSITIVE) * (WIDTH - LEFT - 4.0);
     let mut body = String::new();

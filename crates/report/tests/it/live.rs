@@ -201,7 +201,7 @@ fn points_come_as_they_are_written_and_the_server_ends_at_once() {
     fs::write(run.join("logs/rank-1.usage.jsonl"), "{\"time\":5.0,\"step\":3,\"cpu_percent\":50.0}\n")
         .expect("writes");
     assert_eq!(next("data: "), "[[\"usage/1/cpu_percent\",3.0,0.0,50.0]]");
-    // Somebody who follows does not hold the server up.
+    // A follower does not hold the server up.
     let begun = Instant::now();
     drop(server);
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// A name that is HTML, JSON and a path's bad end at once.
 const HOSTILE: &str = "<script>alert(1)</script>\"'&--></script>";
 
-/// Makes the folder of a run of so many logged steps and ranks.
+/// Makes the folder of a run of `steps` logged steps and `ranks` ranks.
 fn make_run(folder: &Path, steps: usize, ranks: usize) {
     for part in ["logs", "samples"] {
         fs::create_dir_all(folder.join(part)).expect("a folder");
@@ -69,7 +69,7 @@ fn make_run(folder: &Path, steps: usize, ranks: usize) {
     fs::write(folder.join("samples/prompts.txt"), format!("{HOSTILE}\n")).expect("writes");
 }
 
-/// Writes a trace of so many steps of two ranks into a run's folder, whose reductions are half hidden.
+/// Writes a trace of `steps` steps of two ranks into a run's folder, with half of the reductions hidden.
 fn make_trace(folder: &Path, steps: u64) {
     let mut events = Vec::new();
     for rank in 0..2_u64 {
@@ -422,7 +422,7 @@ fn browser() -> Option<PathBuf> {
     })
 }
 
-/// What a browser makes of a page, without complaints.
+/// Returns the DOM that a browser makes of a page, without messages.
 fn drawn(browser: &Path, place: &Path, page: &str) -> String {
     let file = place.join("report.html");
     fs::write(&file, page).expect("writes");

@@ -12,7 +12,7 @@ use super::super::palette::Depth;
 use super::super::view::View;
 use phalanx_run::format;
 
-/// What the pane is called.
+/// Returns the title of the pane.
 pub(super) fn title(view: &View) -> String {
     let mut title = view.group.title().to_owned();
     if view.logarithmic {

@@ -49,7 +49,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Dept
     frame.render_widget(gauge.filled_style(depth.good()).unfilled_style(depth.faint()), rows[1]);
 }
 
-/// What is trained, by whom.
+/// Returns the model and the ranks.
 fn about(model: &Model) -> Option<String> {
     let state = model.state.as_ref()?;
     let servers = if state.servers > 0 { format!(" + {} servers", state.servers) } else { String::new() };

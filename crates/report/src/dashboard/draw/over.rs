@@ -1,4 +1,4 @@
-//! What lies over the rest: keys, what was said, help, and questions.
+//! Overlays: keys, messages, help, and questions.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;

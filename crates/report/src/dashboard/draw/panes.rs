@@ -107,7 +107,7 @@ fn of_summary(rank: &RankSummary, depth: Depth) -> [Line<'static>; 2] {
     [first, kinds(memory.into_iter().filter(|(_, bytes)| *bytes > 0.0), depth)]
 }
 
-/// What the pane of samples is called.
+/// Returns the title of the pane of samples.
 pub(super) fn samples_title(model: &Model) -> String {
     let step = model
         .sample
@@ -123,7 +123,7 @@ pub(super) fn samples(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: D
     }
 }
 
-/// What the pane of the log is called.
+/// Returns the title of the pane of the log.
 pub(super) fn log_title(view: &View) -> String {
     match view.log_back {
         0 => "log".to_owned(),
