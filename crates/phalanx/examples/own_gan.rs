@@ -62,7 +62,7 @@ impl Gan {
         Ok(self.0.forward(step.tape, &step.normal(&[self.2])?)?)
     }
 
-    /// How far the critic is from finding points real (1) or made (0).
+    /// The critic's loss for points that should count as real (1) or generated (0).
     fn judge(&self, step: &Step<'_>, points: &Value, truth: f32) -> Result<Value, TrainError> {
         step.mean(&self.1.forward(step.tape, points)?, |logits, _, over| {
             let truth = Value::constant(Tensor::full(truth, logits.shape(), &Device::Cpu)?);

@@ -145,7 +145,7 @@ pub(super) fn text(json: &Json) -> Result<ClipTextConfig, DiffusersError> {
     })
 }
 
-/// What the scheduler's file says of noise.
+/// The noise settings in the scheduler's file.
 #[derive(Debug, Clone)]
 pub(super) struct Scheduler {
     pub(super) schedule: NoiseSchedule,

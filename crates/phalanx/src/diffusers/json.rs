@@ -53,7 +53,7 @@ impl Json {
         self.size_of(&self.value[key]).ok_or_else(|| self.wrong(key, &expected))
     }
 
-    /// How many of something there are, each of which has parameters of its own.
+    /// Reads the number of repeated parts, each of which has parameters of its own.
     pub(super) fn count(&self, key: &str) -> Result<usize, DiffusersError> {
         let count = self.size(key)?;
         if count <= MOST { Ok(count) } else { Err(self.wrong(key, &format!("an integer from 1 to {MOST}"))) }

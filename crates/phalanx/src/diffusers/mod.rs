@@ -38,7 +38,7 @@ pub enum DiffusersError {
     Missing {
         /// The folder.
         folder: PathBuf,
-        /// What should be there.
+        /// The missing file.
         wanted: String,
     },
     /// A file does not hold what it should, or asks for what is not computed here.
@@ -46,7 +46,7 @@ pub enum DiffusersError {
     Unfit {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// Computing failed, or weights do not fit.

@@ -20,24 +20,24 @@ use super::config::{self, Scheduler};
 use super::json::Json;
 use super::weights::Weights;
 
-/// What is to be drawn.
+/// A request for samples.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What the pictures are to show.
+    /// The prompts.
     pub prompts: Vec<String>,
     /// Pictures for each, each from its own noise.
     pub columns: usize,
     /// Height and width in pixels; nothing for what the U-Net was trained on.
     pub size: Option<usize>,
-    /// How samples are drawn.
+    /// The sampler.
     pub sampler: SamplerKind,
-    /// How often the network is asked.
+    /// The number of evaluations of the network.
     pub steps: usize,
-    /// How much noise a step of DDIM adds, from 0 to 1.
+    /// The noise that a DDIM step adds, from 0 to 1.
     pub eta: f64,
-    /// How far prompts are exaggerated; 1 = not.
+    /// The scale of classifier-free guidance; 1 = off.
     pub guidance: f64,
-    /// What the noise is drawn from.
+    /// The seed of the noise.
     pub seed: u64,
 }
 
@@ -45,13 +45,13 @@ pub struct Request {
 #[derive(Debug)]
 pub struct DiffusersPipeline {
     tokenizer: ClipTokenizer,
-    /// Whether texts are padded with their end mark rather than with zeros.
+    /// True if texts are padded with their end token, and not with zeros.
     pads_with_end: bool,
     text_config: ClipTextConfig,
     text: (ClipTextEncoder, ParamStore),
     unet: (UNet2DConditionModel, ParamStore),
     vae: (AutoencoderKL, ParamStore),
-    /// What latent images are multiplied by.
+    /// The scaling factor of latent images.
     scaling_factor: f64,
     /// Sides of the latent images that the U-Net was trained on.
     sample_size: usize,
@@ -145,7 +145,7 @@ impl DiffusersPipeline {
         })
     }
 
-    /// What was read, in words.
+    /// Describes the loaded weights.
     pub fn describe(&self) -> String {
         let count: usize =
             [&self.unet.1, &self.vae.1, &self.text.1].iter().map(|store| store.num_parameters()).sum();
@@ -226,7 +226,7 @@ impl DiffusersPipeline {
     }
 }
 
-/// What a parameter of attention is called in files of old versions of diffusers.
+/// Returns the name of an attention parameter in files of old versions of diffusers.
 fn old_attention_name(name: &str) -> String {
     [(".to_q.", ".query."), (".to_k.", ".key."), (".to_v.", ".value."), (".to_out.0.", ".proj_attn.")]
         .iter()

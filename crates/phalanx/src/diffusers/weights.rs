@@ -59,7 +59,7 @@ impl Weights {
         self.places.keys().map(String::as_str)
     }
 
-    /// How many numbers they are.
+    /// Returns the number of elements.
     pub(super) fn elements(&self) -> usize {
         let of_file = |file: &TensorFile| -> usize {
             file.tensors().map(|header| header.shape.iter().product::<usize>()).sum()
@@ -84,7 +84,7 @@ impl Weights {
         self.names().map(|name| Ok((name.to_owned(), self.read(name)?))).collect()
     }
 
-    /// Fills a store, one tensor in memory beside it at a time; `called` says what a parameter is called in the files.
+    /// Fills a store, with one further tensor in memory at a time; `called` returns a parameter's name in the files.
     pub(super) fn fill(
         &self,
         store: &ParamStore,

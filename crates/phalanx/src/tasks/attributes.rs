@@ -1,4 +1,4 @@
-//! What pictures show, attribute by attribute: a residual network with logits for the values of each.
+//! A classifier of the attributes of pictures: a residual network with logits for the values of each attribute.
 
 use std::ops::Range;
 

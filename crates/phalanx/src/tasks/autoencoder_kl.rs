@@ -18,7 +18,7 @@ phalanx_trainer::settings! {
         groups: usize = 8;
         /// Channels of latent images.
         latent_channels: usize = 4;
-        /// Weight of the squared error beside the absolute error, both means over pixels.
+        /// Weight of the squared error, relative to the absolute error; both are means over pixels.
         l2_weight: f64 = 1.0;
         /// Weight of the divergence from the prior, which is summed over a latent image.
         kl_weight: f64 = 1e-6;

@@ -8,7 +8,7 @@ use phalanx_trainer::config::Relations;
 use phalanx_trainer::engine::{Judgement, Loss, Measure, Step, TrainError, Training, number};
 
 phalanx_trainer::settings! {
-    /// What classifiers have in common.
+    /// The settings of all classifiers.
     pub(super) struct ClassifierSettings {
         /// Probability that cross-entropy takes from the true class and spreads over all.
         label_smoothing: f64 = 0.0;
@@ -89,7 +89,7 @@ fn mean_loss(step: &Step<'_>, logits: &Value, labels: &[u32], smoothing: f64) ->
     step.mean(logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], smoothing, over))
 }
 
-/// How many of a step's samples have their largest number where the label says, as a part of all.
+/// Returns the share of a step's samples whose largest logit is that of their label.
 pub(super) fn accuracy(step: &Step<'_>, logits: &Value, labels: Vec<u32>) -> Result<Measure, TrainError> {
     let (weights, sum) = (step.batch.weights().to_vec(), step.sum);
     Measure::read(logits, move |logits| Ok(count_correct(logits, &labels, &weights)? / sum))

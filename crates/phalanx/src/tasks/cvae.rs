@@ -25,7 +25,7 @@ phalanx_trainer::settings! {
         latent: usize = 64;
         /// Channels after each halving of the image, from the image inwards.
         widths: Vec<usize> = vec![32, 64, 128];
-        /// Weight of the KL term after its warm-up, beside an L1 term that is a mean over pixels.
+        /// Weight of the KL term after its warm-up, relative to an L1 term that is a mean over pixels.
         kl_weight: f64 = 0.0005;
         /// Steps over which the weight of the KL term rises from 0.
         kl_warmup_steps: u64 = 200;

@@ -59,7 +59,7 @@ impl TextSettings {
     }
 }
 
-/// How many captions are kept as ids; a data set's captions are few and come again and again.
+/// The number of captions kept as token ids; a data set's captions are few and repeat.
 const KEPT: usize = 1 << 16;
 
 /// Turns captions into token ids for the text encoder.

@@ -274,7 +274,7 @@ fn every_key_is_documented_and_every_preset_file_is_listed() {
 fn each_task_has_keys_of_its_own() {
     let kinds = "expected one of `cvae`, `clip`, `resnet18`, `resnet34`, `resnet50`";
     let cases: &[(&str, &[&str], &str)] = &[
-        // What a lower layer has set for another task is left out; what stands beside the choice is a mistake.
+        // A value that a lower layer has set for another task is ignored; one next to the choice is an error.
         ("tiny", &["model.kind=resnet18", "model.width=8"], "ok"),
         (
             "tiny",

@@ -59,7 +59,7 @@ impl Running {
         }
     }
 
-    /// Whether it ended well, and what it said.
+    /// Returns true if it ended well, and its output.
     fn end(self) -> (bool, String) {
         let output = self.launcher.wait_with_output().expect("phalanx ends");
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -140,7 +140,7 @@ fn steps_of(place: &Path) -> Vec<u64> {
     lines.iter().map(phalanx_run::Line::step).collect()
 }
 
-/// Goes on with a run to a step, by so many ranks.
+/// Resumes a run up to a step, by the given number of ranks.
 fn resume(place: &Path, ranks: usize, steps: u64) -> Summary {
     let line =
         format!("train --resume --out run --steps {steps} --set train.ranks={ranks} --set chaos.delay=");
@@ -209,7 +209,7 @@ fn gossip_goes_on_without_rank_0_and_whoever_has_followed_it() {
             let log = log.expect("a log");
             assert!(log.contains(dead) && log.contains("takes over from rank 0"), "{strategy}: {log}");
         }
-        // Whoever reads what the launcher prints reads on.
+        // A reader of the launcher's output reads on.
         let printed = std::fs::read_to_string(place.path().join("printed")).expect("it printed");
         for words in ["rank 0 on ", "rank 1 on ", "step 72/72", "checkpoint"] {
             assert!(printed.contains(words), "{strategy}: {words} is not in {printed}");

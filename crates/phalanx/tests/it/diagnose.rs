@@ -1,4 +1,4 @@
-//! What `phalanx diagnose` tells of runs that hang, are stopped, or disagree.
+//! The output of `phalanx diagnose` for runs that hang, are stopped, or disagree.
 
 use crate::victims;
 
@@ -23,7 +23,7 @@ fn phalanx(place: &Path, line: &str) -> Command {
     program
 }
 
-/// What `phalanx diagnose` prints of the run.
+/// Returns the output of `phalanx diagnose` for the run.
 fn diagnosed(place: &Path, option: &str) -> String {
     let mut program = phalanx(place, &format!("diagnose run {option}"));
     let output = program.stdout(Stdio::piped()).output().expect("phalanx runs");
@@ -111,7 +111,7 @@ fn ranks_that_issue_different_operations_are_told_apart() {
                 let mut values = [1.0_f32; 8];
                 let failed = match rank {
                     1 => {
-                        // The others are to have begun: whoever hears of the end before that has nothing to be told of.
+                        // The others must have begun: a rank that hears of the end before has no record.
                         std::thread::sleep(Duration::from_millis(500));
                         comm.broadcast(&mut values, 0)
                     }

@@ -20,7 +20,7 @@ const SMALL: &str = "model.kind=diffusion model.image_size=16 model.widths=[8,16
     train.ema=0.8 train.clip_norm=0.5 optim.lr=0.002 optim.weight_decay=0.05 schedule.kind=cosine \
     eval.batch=2 sample.rows=1 sample.columns=1";
 
-/// What rank 0 was told: loss and gradient's norm of every step, and the loss on the test split.
+/// The values that rank 0 reports: loss and gradient norm of every step, and the loss on the test split.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Curve {
     losses: Vec<f64>,
@@ -188,7 +188,7 @@ fn a_first_stage_that_does_not_fit_is_refused_in_words() {
         train_in(place.path(), "mlp", &["model.kind=mlp train.ranks=1 train.steps=1"]).expect("trains");
     let said = of("", &other);
     assert!(said.contains("the first stage") && said.contains("mlp"), "{said}");
-    // The engine trains one run; whoever wants two uses the program.
+    // The engine trains one run; two need the program.
     let other = tempfile::tempdir().expect("a folder");
     let said =
         train_in(other.path(), "run", &[SMALL, "model.latent_images=true train.ranks=1"]).expect_err("none");

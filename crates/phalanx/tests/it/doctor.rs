@@ -4,9 +4,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What each of several ranks says, each on a host of its own, each with its own idea of where `data` is.
+/// Returns the output of each of several ranks, each on a host of its own with its own path of `data`.
 fn doctor(data: &[&Path]) -> Vec<Output> {
-    // Whoever takes it between here and rank 0's listening would be told by the ranks' error.
+    // If another process takes it before rank 0 listens, the ranks' error says so.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
     let children: Vec<_> = (0..data.len())
         .map(|rank| {
@@ -22,7 +22,7 @@ fn doctor(data: &[&Path]) -> Vec<Output> {
             ] {
                 program.env(name, value);
             }
-            // How fast messages are is this machine's matter here, and what runs beside.
+            // The speed of messages depends on this machine and its load.
             program.args(["doctor", "--hosts", "--slow", "1e9", "--data"]).arg(data[rank]);
             program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             program.spawn().expect("it starts")

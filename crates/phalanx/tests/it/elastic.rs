@@ -18,7 +18,7 @@ const MLP: &str = "--set model.kind=mlp --set model.mlp_width=24 --set model.mlp
 const SMALL: &str = "--set train.global_batch=12 --set train.threads=1 --set log.every=1 --set data.images=60 --set data.test_images=12 \
     --set sample.rows=1 --set sample.columns=1 --set eval.batch=4 --set log.usage_seconds=0";
 
-/// A run of the program, with its launcher and whoever has joined.
+/// A run of the program, with its launcher and the processes that have joined.
 struct Running {
     place: PathBuf,
     launcher: Child,
@@ -31,7 +31,7 @@ fn phalanx(place: &Path, line: &str) -> Command {
     program
 }
 
-/// Holds up each of so many ranks in every step.
+/// Delays each of `ranks` ranks in every step.
 fn held_up(ranks: usize, ms: usize) -> String {
     let delays: Vec<String> = (0..ranks).map(|rank| format!("rank={rank},ms={ms}")).collect();
     format!("--set chaos.delay={}", delays.join(";"))
@@ -81,7 +81,7 @@ impl Running {
         }
     }
 
-    /// Whether it ended well, and what it said.
+    /// Returns true if it ended well, and its output.
     fn end(self) -> (bool, String) {
         for mut joined in self.joined {
             let ended = joined.wait().expect("it ends");
@@ -124,7 +124,7 @@ fn hashes(run: &Path) -> Hashes {
     newest.expect("a checkpoint").hashes().expect("in the index")
 }
 
-/// What the run comes to whose world never changes: with logical ranks the same on any number of ranks.
+/// Returns the outcome of a run whose world never changes: with logical ranks the same on any number of ranks.
 fn undisturbed(line: &str) -> (Hashes, Vec<(u64, f64)>) {
     let place = tempfile::tempdir().expect("a folder");
     let output = phalanx(place.path(), &format!("train tiny {SMALL} {line} --ranks 1 --out run")).output();
@@ -178,7 +178,7 @@ fn whoever_is_killed_the_others_end_in_the_same_weights() {
         let lines = lines_of(&run);
         let recovered = lines.iter().filter_map(|line| line.number("recovery_seconds")).fold(0.0, f64::max);
         let longest = told.changes.iter().filter_map(|change| change.seconds).fold(0.0, f64::max);
-        // Where rank 0 is lost before it has told, nobody else has the line.
+        // If rank 0 is lost before it has written the line, no other rank has it.
         assert!(recovered == longest || victims.contains(&0), "{recovered} {longest}");
         for dead in &told.dead {
             assert!(dead.cause.as_ref().is_some_and(|cause| cause.contains("signal 9")), "{dead:?}");
@@ -304,7 +304,7 @@ fn two_become_four_and_whoever_is_one_too_many_waits() {
     running.wait_for("step 2", |run| run.step() >= 2);
     (0..3).for_each(|_| running.join());
     running.wait_for("four ranks", |run| run.size() == 4);
-    // One dies, and whoever has waited takes its place.
+    // One dies, and the waiting spare takes its place.
     let before = running.step();
     running.wait_for("steps of four", |run| run.step() >= before + 5);
     kill(running.ranks()[1]);
@@ -382,7 +382,7 @@ fn ranks_with_shards_leave_and_come() {
     let line = format!("{line} --strategy fsdp --elastic 2:4 {}", held_up(4, 12));
     let mut running = Running::start(place.path(), &line);
     running.wait_for("step 8", |run| run.step() >= 8);
-    // Nobody keeps copies: it gives its shard to the next rank before it goes.
+    // Without copies it gives its shard to the next rank before it leaves.
     terminate(running.ranks()[2]);
     running.wait_for("three ranks", |run| run.size() == 3);
     running.join();
@@ -478,7 +478,7 @@ fn four_become_two_three_and_one() {
                     let output = phalanx(place.path(), &format!("leave run --rank {left}")).output();
                     assert!(output.expect("phalanx runs").status.success(), "{strategy}");
                 }
-                // Once all have left that it has started the launcher ends, whoever goes on.
+                // Once all ranks that it has started have left, the launcher ends, even if others continue.
                 if size > 1 {
                     running.wait_for("the next world", |run| run.size() == size);
                 }

@@ -22,7 +22,7 @@ const STEP: [(&str, &str); 9] = [
     ("SLURM_NTASKS", "2"),
     ("SLURM_STEP_NODELIST", "elsewhere"),
     ("SLURM_STEP_TASKS_PER_NODE", "2"),
-    // Far away, so that nobody leaves for it.
+    // Far away, so that no rank leaves for it.
     ("SLURM_JOB_END_TIME", "99999999999"),
 ];
 
@@ -85,7 +85,7 @@ impl Job {
         (0..8).filter_map(|rank| Some(format!("--- rank {rank}\n{}\n", log(rank).ok()?))).collect()
     }
 
-    /// How its ranks have ended, and what came of the run.
+    /// Returns the outputs of its ranks, and the run's summary.
     fn end(self) -> (Vec<Output>, Summary) {
         let logs = self.run.clone();
         let ended = self.ranks.into_iter().map(|rank| rank.wait_with_output().expect("it ends")).collect();
@@ -113,7 +113,7 @@ fn hash(place: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Holds up so many ranks in each step.
+/// Delays `ranks` ranks in each step.
 fn held_up(ranks: usize) -> String {
     let delays: Vec<String> = (0..ranks).map(|rank| format!("rank={rank},ms=12")).collect();
     format!("--set chaos.delay={}", delays.join(";"))
@@ -185,7 +185,7 @@ fn ranks_that_a_user_has_leave_do_so_one_after_the_other() {
     let (ended, told) = job.end();
     assert!(ended.iter().all(|ended| ended.status.success()), "{ended:?} {}", logs.display());
     let changes: Vec<_> = told.changes.iter().map(|change| change.left.clone()).collect();
-    // Whoever hears users goes last.
+    // The rank that takes requests leaves last.
     assert_eq!(changes, [[2], [0]]);
     assert_eq!((told.status.as_str(), told.step, told.world_size), ("finished", 130, 1));
 }

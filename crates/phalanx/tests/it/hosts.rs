@@ -13,7 +13,7 @@ const SMALL: &str = "--set model.kind=mlp --set model.mlp_width=16 --set model.m
     --set train.global_batch=12 --set train.threads=1 --set log.every=1 --set data.images=60 --set data.test_images=12 \
     --set sample.rows=1 --set sample.columns=1 --set eval.enabled=false --set checkpoint.every=1000000";
 
-/// What ssh does, on this machine: runs the command by a shell, and notes how it was called and its number.
+/// A stand-in for ssh on this machine: runs the command by a shell, and notes its arguments and its number.
 fn ssh(place: &Path, before: &str) -> PathBuf {
     let path = place.join("ssh");
     let note = format!("echo \"$$ $*\" >> {}", place.join("calls").display());
@@ -34,7 +34,7 @@ fn start(place: &Path, ssh: &Path, line: &str) -> Child {
     program.spawn().expect("phalanx runs")
 }
 
-/// Whether it ended well, what it printed, and what it said besides.
+/// Returns true if it ended well, its output, and its errors.
 fn end(launcher: Child) -> (bool, String, String) {
     let output = launcher.wait_with_output().expect("phalanx ends");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -62,7 +62,7 @@ fn cut(place: &Path, host: &str) {
     rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("it is there");
 }
 
-/// Whether a process with these words in its command line is there.
+/// Returns true if a process with these words in its command line exists.
 fn is_there(words: &str) -> bool {
     Command::new("pgrep").args(["-f", words]).output().expect("pgrep runs").status.success()
 }
@@ -117,7 +117,7 @@ fn an_interrupt_has_all_hosts_save_and_stop() {
 #[test]
 fn a_connection_that_breaks_ends_the_run_by_its_host() {
     let place = tempfile::tempdir().expect("a folder");
-    // As ssh does, it stays beside the command, whose standard input ends with it.
+    // Like ssh, it stays next to the command, whose standard input ends with it.
     let script = ssh(place.path(), "if [ $host = localhost ]; then cat | sh -c \"$*\"; exit 255; fi");
     let line = "--hosts 127.0.0.1:1,localhost:1 --set train.steps=100000";
     let mut launcher = start(place.path(), &script, line);

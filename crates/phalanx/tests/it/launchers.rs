@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a launcher may take: many times what it takes.
+/// The time limit of a launcher: many times what it needs.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A way to start two ranks of a program on this host.
 struct Launcher {
     name: &'static str,
-    /// What a line of `--version` must contain, where two programs have one name.
+    /// A part of a line of `--version`, where two programs have one name.
     version: Option<&'static str>,
     arguments: &'static [&'static str],
 }
@@ -38,7 +38,7 @@ const LAUNCHERS: &[Launcher] = &[
 ];
 
 impl Launcher {
-    /// Whether it is there and is the one that is meant.
+    /// Returns true if it is installed and the right one.
     fn is_there(&self) -> bool {
         let Ok(said) = Command::new(self.name).arg("--version").output() else { return false };
         self.version.is_none_or(|words| String::from_utf8_lossy(&said.stdout).contains(words))

@@ -65,7 +65,7 @@ fn new_run(place: &Path) -> RunFolder {
     RunFolder::create(Some(&place.join("run")), place, "tiny").expect("a new run")
 }
 
-/// What a run has come to, to the bit.
+/// Returns the hashes of a run.
 fn hashes(folder: &RunFolder) -> Hashes {
     let (newest, damaged) = Checkpoint::newest(&folder.checkpoints());
     assert!(damaged.is_empty(), "{damaged:?}");

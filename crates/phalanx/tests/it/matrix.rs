@@ -21,10 +21,10 @@ use phalanx_trainer::engine::{Event, Observer, StepReport, World, train, train_r
 
 const STEPS: usize = 20;
 
-/// How far the residual network's first losses and norms may be from those of one rank.
+/// The relative tolerances of the residual network's first losses and norms against those of one rank.
 const RESNET_TOLERANCES: [(f64, f64); 4] = [(1e-5, 2e-5), (1e-4, 1e-3), (1e-3, 0.02), (3e-3, 0.05)];
 
-/// What is trained.
+/// The trained model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Model {
     /// With synchronised batch norm: statistics of the global micro-batch.
@@ -50,7 +50,7 @@ impl Precision {
         }
     }
 
-    /// How far losses may be from those of one rank, relatively.
+    /// Returns the relative tolerance of losses against those of one rank.
     fn tolerance(self) -> f64 {
         match self {
             Self::F32 => 1e-5,
@@ -60,12 +60,12 @@ impl Precision {
     }
 }
 
-/// What one rank's curve depends on.
+/// The settings that one rank's curve depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
     model: Model,
     precision: Precision,
-    /// Every so many-th block is recomputed in backward; 0 = none.
+    /// The interval of blocks that are recomputed in backward; 0 = none.
     recompute: usize,
     accumulate: usize,
 }
@@ -78,7 +78,7 @@ struct Cell {
     ranks: usize,
 }
 
-/// What is compared: a row for every step, and one for the test split.
+/// The compared values: a row for every step, and one for the test split.
 type Curve = Vec<Row>;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -149,8 +149,8 @@ impl Cell {
         slot.get_or_init(|| Arc::new(self.train())).clone()
     }
 
-    /// How far row `row` may be from that of one rank: its measures and its norm, relatively. Nothing for rows that are not
-    /// compared.
+    /// Returns the relative tolerances of a row's measures and norm against those of one rank; `None` for rows that are
+    /// not compared.
     fn tolerance(self, row: usize) -> Option<(f64, f64)> {
         match (self.case.model, self.case.precision) {
             (Model::Cvae, precision) => Some((precision.tolerance(), precision.tolerance())),

@@ -10,7 +10,7 @@ use phalanx_checkpoint::{Checkpoint, Hashes};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
 
-/// How long is waited for what takes a second.
+/// The time limit for work of a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bits that do not depend on what messages go over.
@@ -25,7 +25,7 @@ fn is_there() -> bool {
     there
 }
 
-/// `phalanx train tiny` by so many ranks that `mpirun` starts.
+/// `phalanx train tiny` by `ranks` ranks that `mpirun` starts.
 fn mpirun(place: &Path, ranks: usize, line: &str) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["-n", &ranks.to_string(), PROGRAM, "train", "tiny"]).args(line.split_whitespace());

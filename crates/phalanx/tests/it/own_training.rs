@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// What the steps of a run have measured, without what depends on the clock.
+/// Returns the measurements of a run's steps, without those that depend on the clock.
 fn metrics(run: &Path) -> Vec<Value> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
     let clock = ["seconds", "images_per_s", "memory_bytes", "data_share", "communication_share"];
@@ -137,7 +137,7 @@ fn two_networks_with_an_optimizer_each() {
     assert!(largest.starts_with("generator.") || largest.starts_with("critic."), "{largest}");
 }
 
-/// What a run has warned of, and how far its steps were.
+/// Returns the warnings of a run, with their steps.
 fn warnings(run: &Path) -> Vec<(u64, String)> {
     let of = |line: Value| {
         let step = line["step"].as_u64().expect("a step");

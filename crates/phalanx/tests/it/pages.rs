@@ -114,7 +114,7 @@ fn the_live_page_ends_at_once_and_says_when_its_port_is_taken() {
     let output = phalanx(place.path(), &format!("serve --port {port}"));
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains(&format!("port {port} is taken")), "{}", text(&output.stderr));
-    // Somebody follows the run while it ends.
+    // A follower reads the run while it ends.
     let mut stream = TcpStream::connect(&address).expect("connects");
     stream.write_all(format!("GET /events/a HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).expect("asks");
     let mut head = [0; 12];

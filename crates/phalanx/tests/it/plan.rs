@@ -1,4 +1,4 @@
-//! What `phalanx plan` predicts is what runs report, to the byte.
+//! The predictions of `phalanx plan` equal the reports of runs, to the byte.
 
 use std::path::Path;
 use std::process::{Command, Output};

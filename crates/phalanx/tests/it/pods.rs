@@ -1,4 +1,4 @@
-//! Hosts of which somebody else starts one process each, which starts the ranks there: pods, as far as one machine can play them.
+//! Hosts on each of which one process starts the ranks: pods, as far as one machine can play them.
 
 use crate::victims;
 
@@ -51,7 +51,7 @@ fn wait_for_step(place: &Path, step: u64) {
     }
 }
 
-/// How the pods have ended, with what they said.
+/// Returns the exit codes and outputs of the pods.
 fn ended(pods: [Child; 2]) -> Vec<(Option<i32>, String)> {
     let told = |Output { status, stderr, .. }| (status.code(), String::from_utf8_lossy(&stderr).into_owned());
     pods.into_iter().map(|pod| told(pod.wait_with_output().expect("it ends"))).collect()

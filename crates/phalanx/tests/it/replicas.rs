@@ -10,7 +10,7 @@ const SMALL: &str = "--set model.kind=mlp --set model.mlp_width=16 --set model.m
     --set train.global_batch=12 --set train.threads=1 --set train.steps=8 --set log.every=1 --set data.images=60 --set data.test_images=12 \
     --set sample.rows=1 --set sample.columns=1 --set eval.enabled=false --set train.ema=0.9";
 
-/// Whether a run ended well, and what it said.
+/// Returns true if a run ended well, and its output.
 fn train(place: &Path, line: &str) -> (bool, String) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
     program.args(format!("train tiny {SMALL} {line} --out run").split_whitespace());
@@ -41,7 +41,7 @@ fn the_rank_whose_bit_has_changed_is_named_with_the_parameter() {
                 "nobody is in the majority",
             ],
         ),
-        // The shards of a group are compared with those of the others, and of two nobody is in the majority.
+        // The shards of a group are compared with those of the others; of two there is no majority.
         (
             "--ranks 4 --strategy hsdp --set comm.link=10Gbit,1us --set comm.hosts=2 --set chaos.flip=rank=3,step=2",
             &["after step 2: ranks 1, 3 hold different bits of"],

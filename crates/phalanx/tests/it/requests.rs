@@ -1,5 +1,4 @@
-//! What users ask a run for while it goes on, by the built program: pauses, checkpoints and stops, by any strategy, from
-//! another process.
+//! Requests of users to a running program: pauses, checkpoints and stops, under every strategy, from another process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -84,7 +83,7 @@ impl Running {
         }
     }
 
-    /// Whether it ended well, and what it said.
+    /// Returns its exit code, and its output.
     fn end(mut self) -> (Option<i32>, String) {
         let output = self.child.take().expect("it runs").wait_with_output().expect("phalanx ends");
         (output.status.code(), said(&output))

@@ -40,7 +40,7 @@ fn resolve(settings: &str) -> Resolved {
     resolved
 }
 
-/// What was measured: a name and a number for each loss and measure, step by step and then of the test split.
+/// The measurements: a name and a number for each loss and measure, step by step and then of the test split.
 type Curve = Vec<Vec<(String, f64)>>;
 
 #[derive(Default, Clone)]

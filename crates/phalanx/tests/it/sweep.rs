@@ -203,7 +203,7 @@ times = { "train.global_batch" = 4 }
     let refused = phalanx(folder, &["sweep", "d.toml"]);
     let said = text(&refused.stderr);
     assert!(said.contains("comm.clock = cpu needs comm.link"), "{said}");
-    // The 0.58 MB of gradients take a second and more on their way, which nobody waits for.
+    // The 0.58 MB of gradients take more than a second of simulated time, and no real time.
     let arguments = ["sweep", "d.toml", "--link", "5Mbit,1ms", "--ranks", "1,4"];
     let output = phalanx(folder, &arguments);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));

@@ -200,7 +200,7 @@ fn a_trace_tells_of_all_ranks_and_its_bytes_are_those_of_the_summary() {
     in_a_browser(&run.join("trace.json"), spans.len());
 }
 
-/// What ranks have used is in their files and in the summary.
+/// The resources of ranks are in their files and in the summary.
 fn usage_is_written(run: &Path, summary: &Value) {
     let mut joules = 0.0;
     for rank in 0..2 {
@@ -278,7 +278,7 @@ fn an_interrupted_run_writes_what_it_has_and_a_failed_one_too() {
     let spans = checked(&trace);
     assert_eq!((ranks(&spans), &trace["otherData"]["complete"]), (vec![0, 1], &Value::Bool(false)));
     assert!(steps(&spans, 0).len() >= 3 && steps(&spans, 0) == steps(&spans, 1));
-    // A loss that is no number ends the run; each rank leaves what it has recorded beside its log.
+    // A loss that is not a number ends the run; each rank leaves its recording next to its log.
     let line = "train tiny --ranks 2 --steps 50 --trace --out broken --set optim.lr=1e30 --set log.every=1";
     let failed = phalanx(place.path(), line).output().expect("runs");
     assert_eq!(failed.status.code(), Some(1));
@@ -302,7 +302,7 @@ fn energy_is_measured_once_a_host_and_shared_among_its_ranks() {
     fs::create_dir_all(&zone).expect("a folder");
     let range = 1_000_000_u64;
     let put = |name: &str, value: &str| {
-        // Renamed into place, so that nobody reads half a number.
+        // Renamed into place, so that no reader sees half a number.
         fs::write(zone.join("aside"), value).expect("writes");
         fs::rename(zone.join("aside"), zone.join(name)).expect("renames");
     };

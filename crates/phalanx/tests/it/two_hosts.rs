@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use phalanx_checkpoint::{Checkpoint, Hashes};
 use phalanx_run::{RunState, Summary};
 
-/// Steps of milliseconds; rank 0 is held up in each, so that there is time for what happens meanwhile.
+/// Steps of milliseconds; rank 0 is delayed in each, so that there is time for events in between.
 const SMALL: &str = "train tiny --set model.kind=mlp --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 \
     --set train.global_batch=12 --set train.threads=1 --set log.every=1 --set data.images=60 --set data.test_images=12 --set \
     sample.rows=1 --set sample.columns=1 --set eval.enabled=false --set log.usage_seconds=0 --set \
@@ -21,7 +21,7 @@ const LONG: u64 = 400;
 
 const HELD_UP: &str = "--set chaos.delay=rank=0,ms=30";
 
-/// Gives a host a name and processes of its own, so that nobody on another one sees whether these have ended.
+/// Gives a host a name and processes of its own, which other hosts cannot see.
 const APART: &str = "unshare --uts --pid --fork --kill-child --mount-proc";
 
 /// The networks between the hosts, of which the second is not where their names lead.
@@ -99,7 +99,7 @@ fn hashes(run: &Path) -> Hashes {
     newest.expect("a checkpoint").hashes().expect("in the index")
 }
 
-/// What the run comes to on one host, by one rank.
+/// Returns the outcome of the run on one host, by one rank.
 fn undisturbed(hosts: &Hosts, place: &Path, steps: u64) -> Hashes {
     let line = format!("{SMALL} --steps {steps} --out one");
     let (well, said) = end(hosts.phalanx(0, place, &line).spawn().expect("it runs"));

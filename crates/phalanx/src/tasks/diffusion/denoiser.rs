@@ -13,7 +13,7 @@ use phalanx_trainer::engine::TrainError;
 /// A U-Net with its text encoder, if it is told captions, and the scale of what it denoises.
 pub(super) struct Denoiser {
     unet: Unet,
-    /// What latent images are multiplied by; 0 as long as nobody has measured it.
+    /// The scaling factor of latent images; 0 until it is measured.
     scale: Buffer,
 }
 
@@ -71,7 +71,7 @@ impl Denoiser {
         Ok(Self { unet, scale: scope.buffer("latent_scale", 1, 0.0)? })
     }
 
-    /// What latent images are multiplied by, if it was measured.
+    /// Returns the scaling factor of latent images, if it was measured.
     pub(super) fn scale(&self) -> Result<Option<f64>> {
         let scale = self.scale.array().number()?;
         Ok((scale != 0.0).then_some(scale))
@@ -84,7 +84,7 @@ impl Denoiser {
         self.scale.set_array(like.alongside(&value)?)
     }
 
-    /// What the text encoder says of captions, if the network is told them.
+    /// Encodes captions, if the network is conditional.
     pub(super) fn read(
         &self,
         tape: &Tape,

@@ -1,4 +1,4 @@
-//! How diffusion draws: samples, strips, interpolations, and changes to pictures.
+//! Sampling of diffusion: samples, strips, interpolations, and edits of pictures.
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::TextFeatures;
@@ -178,7 +178,7 @@ impl Diffusion {
         let strip = drawing.kind == DrawingKind::Strip;
         let mut watch =
             |at: usize, steps: usize, denoised: &phalanx_models::diffusion::samplers::Denoised| {
-                // So many looks, evenly spread, but for the last, which is the picture.
+                // Evenly spread snapshots; the last one is the picture.
                 let wanted = drawing.columns.saturating_sub(1);
                 let is_look = |at: usize| (at + 1) * wanted / steps > at * wanted / steps;
                 if strip && wanted > 0 && is_look(at) {
@@ -191,7 +191,7 @@ impl Diffusion {
         Ok(walk.run(tape, &mut predict, &mut |at| noise_of("step", at as u64), &mut watch)?)
     }
 
-    /// What a drawing begins from, if it is not noise alone.
+    /// Returns the start of sampling, if it is not noise alone.
     fn known(
         &self,
         tape: &Tape,
@@ -226,7 +226,7 @@ impl Diffusion {
         Ok(Some(Known { images, strength: *strength, mask }))
     }
 
-    /// What latent images are multiplied by.
+    /// Returns the scaling factor of latent images.
     fn scale(&self) -> std::result::Result<f64, TrainError> {
         let unknown = || {
             TrainError::Setup("the scale of latent images was not measured: nothing was trained yet".into())

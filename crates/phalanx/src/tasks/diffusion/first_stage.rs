@@ -18,7 +18,7 @@ use phalanx_trainer::engine::{Setup, Step, TrainError, newest_checkpoint};
 
 use super::DiffusionSettings;
 
-/// What the network is called.
+/// The name of the network.
 const NAME: &str = "first_stage";
 
 /// A trained autoencoder.
@@ -26,7 +26,7 @@ pub(super) struct FirstStage {
     network: Network,
     /// Channels, height and width of latent images.
     dims: [usize; 3],
-    /// How many times smaller latent images are; nothing where a latent pixel is not of any place.
+    /// The factor by which latent images are smaller; `None` where latent pixels have no place.
     factor: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ impl FirstStage {
         self.dims
     }
 
-    /// How many times smaller latent images are; nothing where a latent pixel is not of any place.
+    /// Returns the factor by which latent images are smaller; `None` where latent pixels have no place.
     pub(super) fn factor(&self) -> Option<usize> {
         self.factor
     }
@@ -105,7 +105,7 @@ impl FirstStage {
             }
             false => mean,
         };
-        // Whatever the network computes in, images are noised in f32, and nothing is differentiated through it.
+        // Images are noised in f32, in every precision of the network, and gradients do not pass through it.
         self.shaped(step.tape, &latent)
     }
 

@@ -11,7 +11,7 @@ use phalanx_trainer::engine::{FirstRun, TrainError};
 phalanx_trainer::settings! {
     /// The settings of diffusion.
     pub(in crate::tasks) struct DiffusionSettings {
-        /// Whether what is denoised are latent images of a first stage rather than pixels.
+        /// Denoise latent images of a first stage instead of pixels.
         latent_images: bool = false;
         /// The folder of a run of `autoencoder-kl` or `cvae`, the first stage; empty = `phalanx train` trains one before.
         first_stage: String = String::new();
@@ -19,10 +19,10 @@ phalanx_trainer::settings! {
         first_stage_preset: String = "shapes-autoencoder".to_owned();
         /// Overrides of keys of the first stage that is trained before, such as ["train.steps=500"].
         first_stage_set: Vec<String> = Vec::new();
-        /// Whether the network is told the captions.
+        /// Condition the network on captions.
         conditional: bool = true;
-        /// Whether residual blocks are told the feature of the whole caption with the time (diffusers' `class_embed_type`
-        /// simple_projection), besides what attention sees of its tokens.
+        /// Add the feature of the whole caption to the time embedding of residual blocks (diffusers' `class_embed_type`
+        /// simple_projection), in addition to attention over its tokens.
         pool_text: bool = false;
         /// Channels of each level of the U-Net, from the whole size inwards; each next level has half the size.
         widths: Vec<usize> = vec![64, 128];
@@ -38,9 +38,9 @@ phalanx_trainer::settings! {
         dropout: f64 = 0.0;
         /// Residual blocks and attentions start as identities, and the prediction at zero.
         zero_init: bool = true;
-        /// What the network predicts.
+        /// The prediction target of the network.
         prediction: Prediction = Prediction::Epsilon;
-        /// How the noise grows over the timesteps.
+        /// The noise schedule.
         schedule: BetaSchedule = BetaSchedule::Cosine;
         /// First and last beta of a linear or scaled_linear schedule; empty = those that its authors use.
         betas: Vec<f64> = Vec::new();
@@ -52,11 +52,11 @@ phalanx_trainer::settings! {
         min_snr: f64 = 0.0;
         /// Probability of hiding a sample's caption, so that the network learns what guidance needs.
         drop_text: f64 = 0.1;
-        /// How samples are drawn.
+        /// The sampler.
         sampler: SamplerKind = SamplerKind::Ddim;
-        /// How often the network is asked for a sample.
+        /// The number of evaluations of the network for a sample.
         sample_steps: usize = 50;
-        /// How far predictions are pushed from those without a caption to those with it; 1 = not.
+        /// The scale of classifier-free guidance; 1 = off.
         guidance: f64 = 3.0;
         /// The share of a guided prediction that gets the deviation of the one with the caption.
         guidance_rescale: f64 = 0.0;
@@ -79,13 +79,13 @@ impl DiffusionSettings {
         Ok(if self.zero_snr { plain.zero_terminal_snr() } else { plain })
     }
 
-    /// What is learnt.
+    /// Returns the training objective.
     pub(super) fn objective(&self) -> Result<Objective, TrainError> {
         let min_snr = (self.min_snr > 0.0).then_some(self.min_snr);
         Ok(Objective::new(self.noise()?, self.prediction, min_snr)?)
     }
 
-    /// How samples are drawn. Pixels end at 1.
+    /// Returns the configuration of the sampler. Pixels are clipped to 1.
     pub(super) fn sampler(&self) -> SamplerConfig {
         SamplerConfig {
             eta: self.eta,
@@ -96,7 +96,7 @@ impl DiffusionSettings {
         }
     }
 
-    /// How captions are exaggerated.
+    /// Returns the guidance.
     pub(super) fn guidance(&self) -> Guidance {
         let scale = if self.conditional { self.guidance } else { 1.0 };
         Guidance { scale, rescale: self.guidance_rescale }

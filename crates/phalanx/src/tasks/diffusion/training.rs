@@ -1,4 +1,4 @@
-//! How diffusion is trained and tested.
+//! Training and evaluation of diffusion.
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::diffusion::Objective;
@@ -66,12 +66,12 @@ fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Trai
         .draw(Diffusion::draw))
 }
 
-/// What is drawn at random for the samples of a step.
+/// The random values of a step's samples.
 struct Draws {
     noise: Value,
     /// Numbers in [0, 1) that choose timesteps.
     timesteps: Vec<f64>,
-    /// Whose caption is hidden.
+    /// True for samples whose caption is hidden.
     hidden: Vec<bool>,
 }
 
@@ -134,7 +134,7 @@ impl Diffusion {
         })
     }
 
-    /// What is denoised: a step's pixels, or its latent images, scaled.
+    /// Returns the images to denoise: a step's pixels, or its scaled latent images.
     fn images(&self, step: &Step<'_>) -> Result<Value, TrainError> {
         let Some(stage) = &self.first_stage else { return step.value("images") };
         let latent = stage.encode_step(step)?;

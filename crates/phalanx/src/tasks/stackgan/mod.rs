@@ -28,7 +28,7 @@ phalanx_trainer::settings! {
         stage: String = "both".to_owned();
         /// The folder of a run that has trained stage I, for `model.stage` = 2; its text encoder is taken over with it.
         stage1: String = String::new();
-        /// How many times as high and wide as those of stage I the images of stage II are, which have `model.image_size`.
+        /// The factor between the sizes of the images of stage II, which have `model.image_size`, and of stage I.
         upscale: usize = 4;
         /// The part of the run after which stage I is done and stage II begins, where both are trained.
         stage1_part: f64 = 0.5;
@@ -66,7 +66,7 @@ pub(super) fn spec() -> TaskSpec<StackGanSettings> {
 }
 
 impl StackGanSettings {
-    /// Whether stage I is trained, and whether stage II is.
+    /// Returns true for each stage that is trained: stage I and stage II.
     fn stages(&self) -> [bool; 2] {
         [self.stage != "2", self.stage != "1"]
     }
@@ -76,7 +76,7 @@ impl StackGanSettings {
         if self.stages()[1] { size / self.upscale.max(1) } else { size }
     }
 
-    /// Whether a text encoder is trained in this run.
+    /// Returns true if a text encoder is trained in this run.
     fn learns_text(&self) -> bool {
         [&self.stage1, &self.text_run, &self.text_embeddings, &self.text.text_weights]
             .iter()

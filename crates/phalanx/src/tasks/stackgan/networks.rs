@@ -40,7 +40,7 @@ struct Inputs {
     conditions: [Value; 2],
 }
 
-/// What the generators make: of both stages, if there are two.
+/// The output of the generators: of both stages, if there are two.
 struct Made {
     small: Generated,
     large: Option<Generated>,
@@ -64,7 +64,8 @@ impl StackGan {
         Ok(self.vectors.contrastive_loss(step, &images)?.into())
     }
 
-    /// The discriminator's loss in a stage, with its parts, and how different generated images are beside real ones.
+    /// Returns the discriminator's loss in a stage, with its parts, and the diversity of generated images relative to
+    /// real ones.
     pub(super) fn discriminate(&self, step: &Step<'_>, stage: Stage) -> Result<Loss, TrainError> {
         let real = self.images(step, stage)?;
         let made = self.make(step, stage)?;
@@ -181,8 +182,8 @@ impl StackGan {
         Ok(Made { small, large })
     }
 
-    /// What the generators make for prompts, `columns` for each, some prompts at a time; the noise is the same for each of them, so
-    /// that what differs between them is the text.
+    /// Generates images for prompts, `columns` for each, some prompts at a time. The noise is the same for each prompt,
+    /// so they differ by the text alone.
     fn draw<'a>(
         &'a self,
         tape: &'a Tape,
@@ -220,7 +221,7 @@ impl StackGan {
     }
 }
 
-/// How much the samples of a step count.
+/// Returns the weights of a step's samples.
 fn counts<'a>(step: &Step<'a>) -> SampleWeights<'a> {
     SampleWeights { weights: step.batch.weights(), sum: step.sum }
 }

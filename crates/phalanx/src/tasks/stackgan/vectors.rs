@@ -10,7 +10,7 @@ use super::embeddings::Embeddings;
 use crate::tasks::text::Texts;
 use phalanx_trainer::engine::{Setup, Step, TrainError};
 
-/// What makes vectors of captions.
+/// The source of the vectors of captions.
 pub(super) struct TextVectors {
     source: Source,
     dim: usize,
@@ -60,7 +60,7 @@ impl TextVectors {
         self.dim
     }
 
-    /// Whether the encoder is trained in this run.
+    /// Returns true if the encoder is trained in this run.
     pub(super) fn learns(&self) -> bool {
         matches!(self.source, Source::Learnt(..))
     }

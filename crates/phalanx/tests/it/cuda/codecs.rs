@@ -41,14 +41,14 @@ fn levels_at_random_and_signs_train_as_those_of_processors() {
     let qsgd = format!("tiny --steps 6 --strategy ddp --set codec.kind=qsgd {ALWAYS}");
     agree_on_also_by_graphs(&place, 2, &qsgd, 1e-3);
     agree_on(&place, 2, &format!("tiny --steps 5 --strategy zero2 --set codec.kind=qsgd {ALWAYS}"), 1e-3);
-    // Which sign a number near 0 has is not what two processors agree about.
+    // CPU and GPU may disagree about the sign of a number near 0.
     let sign = format!("tiny --steps 6 --set optim.lr=0.001 --set codec.kind=sign {ALWAYS}");
     agree_on(&place, 2, &format!("{sign} --strategy ddp"), 5e-3);
     agree_on_also_by_graphs(&place, 2, &format!("{sign} --strategy zero2"), 5e-3);
 }
 
-/// Few entries of each gradient. Of those of nearly the same magnitude two processors may take one or the other, which is what
-/// bounds of 2e-3 are for.
+/// Few entries of each gradient. CPU and GPU may choose different ones among those of nearly the same magnitude, hence
+/// the bounds of 2e-3.
 fn sparse(kind: &str) -> String {
     format!("tiny --steps 6 --set codec.kind={kind} --set codec.density=0.05 {ALWAYS}")
 }
@@ -166,7 +166,7 @@ fn what_is_held_back_goes_on_bit_for_bit() {
     let sign = format!("{common} --set codec.kind=sign {ALWAYS}");
     goes_on_bit_for_bit(&place, &format!("{sign} --set train.device=cuda --strategy zero2"));
     fs::remove_dir_all(place.run("whole")).expect("removes");
-    // What processors have kept is a GPU's, too: the same numbers under the same names.
+    // State kept by a CPU continues on a GPU: the same numbers under the same names.
     place.succeed(&format!("{sign} --set train.device=cpu --steps 5 --out whole"));
     place.succeed(&format!("{sign} --set train.device=cpu --steps 3 --out moved"));
     place.succeed(&format!("{sign} --set train.device=cuda --steps 5 --out moved --resume"));

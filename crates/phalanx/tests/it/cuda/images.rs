@@ -1,4 +1,4 @@
-//! How images reach a GPU.
+//! The transfer of images to a GPU.
 
 use std::fs;
 use std::path::Path;

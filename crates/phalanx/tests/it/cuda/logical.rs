@@ -13,7 +13,8 @@ const RESNET: &str = "tiny --steps 4 --set model.kind=resnet18 --set model.width
                       --set optim.lr=0.05 --set optim.momentum=0.9 --set train.clip_norm=2 --set data.images=24 \
                       --set data.test_images=4 --set train.global_batch=8 --set train.bucket_kib=64";
 
-/// What a training on so many GPUs comes to: the hashes of weights, averages and the optimizer's state, its losses and its norms.
+/// The outcome of a training on the given number of GPUs: the hashes of weights, averages and optimizer state, its
+/// losses and its norms.
 fn outcome(place: &Place, line: &str, (strategy, ranks): (&str, usize)) -> (String, Vec<f64>, Vec<f64>) {
     let common = "--set train.threads=1 --set train.device=cuda --set log.every=1 --set eval.enabled=false \
                   --set sample.rows=1 --set sample.columns=1";
@@ -66,7 +67,7 @@ fn networks_end_in_the_same_bits_by_further_strategies() {
     check(&format!("{RESNET} --set model.sync_batch_norm=false"), &[("ddp", 3), ("fsdp", 2)]);
 }
 
-/// What is kept on the host is updated there, and gradients are summed where they come about.
+/// State on the host is updated there, and gradients are summed where they are computed.
 #[test]
 #[ignore = "further trainings take minutes in fibres: cargo xtask test --full"]
 fn networks_whose_state_is_on_the_host_end_in_the_same_bits() {

@@ -1,4 +1,4 @@
-//! Scales of losses that stay on the GPU: what the processor decides, without being asked.
+//! Loss scales that stay on the GPU: it decides without asking the host.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::place::{Place, column};
 
-/// Steps of a run, the first of which is taken on the processor.
+/// Steps of a run, the first of which is taken on the CPU.
 const STEPS: u64 = 9;
 
 /// The index of a checkpoint.
@@ -31,7 +31,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What a run has learnt: its weights, and their averages.
+/// The learnt weights of a run, and their averages.
 fn learnt(place: &Place, run: &str) -> [Vec<u8>; 2] {
     ["", " --ema"].map(|averages| {
         let file = format!("{run}{}.safetensors", averages.trim());
@@ -40,7 +40,7 @@ fn learnt(place: &Place, run: &str) -> [Vec<u8>; 2] {
     })
 }
 
-/// How far the numbers of two files of weights are apart, against the largest.
+/// The largest difference between two files of weights, relative to the largest weight.
 fn apart(a: &[u8], b: &[u8]) -> f64 {
     let numbers = |file: &[u8]| {
         let (length, rest) = file.split_first_chunk::<8>().expect("a header");
@@ -61,8 +61,8 @@ fn left_out_of(place: &Place, run: &str) -> f64 {
 const COMMON: &str = "train tiny --set train.threads=1 --set log.every=1 --set train.precision=f16 --set train.ema=0.9 \
                       --set train.clip_norm=1 --set checkpoint.every=1 --set checkpoint.keep=99 --set eval.every=4";
 
-/// Takes the first step on the processor, and has the checkpoint continue with a scale that the gradients of the next steps do not
-/// survive, as a run would come to that had grown it too far.
+/// Takes the first step on the CPU, and makes the checkpoint continue with a scale at which the gradients of the next
+/// steps overflow, as after too much growth.
 fn begin(place: &Place) {
     place.succeed(&format!("{COMMON} --steps 1 --set train.ranks=1 --set train.device=cpu --out begun"));
     // The largest of these gradients overflows near 2²⁰, a bit earlier on GPUs, which have gradients of weights in f16 too: it

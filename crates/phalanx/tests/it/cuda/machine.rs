@@ -15,7 +15,7 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
         place.command("train tiny --steps 1 --ranks 2 --out auto-two").output().expect("phalanx runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("CPU, as rank 1 has no GPU: this host has one GPU"), "{text}");
-    // What NCCL does not do is done on processors, or refused.
+    // Settings that NCCL does not support fall to the CPU under `auto`, or are refused.
     for (setting, why) in [
         (
             "codec.kind=lossless",

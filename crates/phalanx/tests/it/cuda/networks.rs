@@ -1,4 +1,5 @@
-//! Each family of networks, small, on GPUs as on processors: one rank, and several under strategies that replicate and that shard.
+//! Each family of networks, small, on GPUs as on CPUs: one rank, and several under strategies that replicate and that
+//! shard.
 
 use super::place::{Place, agree, agree_on};
 

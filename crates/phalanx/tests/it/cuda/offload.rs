@@ -1,4 +1,4 @@
-//! What may lie on the host or on disk.
+//! State on the host or on disk.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn the_state_of_an_optimizer_may_lie_on_the_host() {
         summary["metrics"]["gpu_peak_optimizer_bytes"].as_u64().expect("a number")
     };
     assert_eq!((peak("there"), peak("whole")), (143_467 * 12, 0));
-    // In files: to the bit what the processor computes.
+    // In files: to the bit the CPU's results.
     let disk = "--set train.offload=disk --set train.offload_folder=files";
     place.succeed(&format!("{common} {disk} --steps 5 --out disk"));
     assert_eq!(column(&place.run("disk"), "loss"), whole);
@@ -73,7 +73,7 @@ fn parameters_may_lie_on_the_host() {
         assert!(parameters[1] < parameters[0] || strategy != "ddp", "{strategy} on {ranks}: {parameters:?}");
         assert!(gradients[1] < gradients[0] || strategy == "hsdp", "{strategy} on {ranks}: {gradients:?}");
         if ranks == 1 {
-            // Of 143,467 parameters two units, of which the largest has 34,664; nothing of what the processor keeps.
+            // Of 143,467 parameters two buckets, of which the largest has 34,664; nothing of what the host keeps.
             assert!(peak(&here, "parameters") <= 2 * 4 * 34_664, "{}", peak(&here, "parameters"));
             assert_eq!(peak(&here, "optimizer"), 0);
             place.succeed("sample --run parameters --prompt red --out red.png");

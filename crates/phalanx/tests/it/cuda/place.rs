@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use super::software;
 
-/// How many GPUs the software driver has.
+/// The variable with the number of GPUs of the software driver.
 pub(crate) const DEVICES: &str = "SOFTWARE_GPU_COUNT";
 
 /// A folder of runs, and the libraries that programs find there.
 pub(crate) struct Place {
     pub(crate) runs: tempfile::TempDir,
-    /// Those of the software GPU; nothing where the machine's own are used.
+    /// The libraries of the software GPU; `None` where the machine's own are used.
     pub(crate) libraries: Option<&'static Path>,
 }
 
@@ -33,7 +33,7 @@ impl Place {
         Some(Self { runs: tempfile::tempdir().expect("a folder"), libraries })
     }
 
-    /// Whether there are so many GPUs; a message if not.
+    /// Returns true if there are that many GPUs; prints a message if not.
     pub(crate) fn has(&self, gpus: usize) -> bool {
         let there = if self.libraries.is_some() { gpus } else { phalanx_cuda::Device::count().unwrap_or(0) };
         if there < gpus {
@@ -96,12 +96,13 @@ pub(crate) fn losses(run: &Path) -> Vec<f64> {
     all
 }
 
-/// One rank on a GPU and one on the processor have the same losses.
+/// One rank on a GPU and one on the CPU have the same losses.
 pub(crate) fn agree(place: &Place, line: &str, tolerance: f64) {
     agree_on(place, 1, line, tolerance);
 }
 
-/// Ranks with a GPU each, and as many on the processor, have the same losses. The bytes that one of those with a GPU sends in a step.
+/// Ranks with a GPU each, and as many on the CPU, have the same losses. Returns the bytes that a rank with a GPU sends
+/// in a step.
 pub(crate) fn agree_on(place: &Place, ranks: usize, line: &str, tolerance: f64) -> f64 {
     compare(place, ranks, line, tolerance, false)
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::place::{DEVICES, Place, agree_on, column, goes_on_bit_for_bit, losses};
 use crate::victims::{kill, ranks_of};
 
-/// What of a run on 2 GPUs goes by a strategy.
+/// Returns the settings of a run on 2 GPUs.
 fn on_two(line: &str) -> String {
     format!(
         "train tiny --set train.ranks=2 --set train.threads=1 --set log.every=1 --set train.device=cuda {line}"

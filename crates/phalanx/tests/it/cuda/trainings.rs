@@ -1,4 +1,4 @@
-//! One rank on a GPU trains as on the processor, and goes on bit for bit.
+//! One rank on a GPU trains as on the CPU, and resumes bit for bit.
 
 use std::fs;
 

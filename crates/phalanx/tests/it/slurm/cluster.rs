@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 /// Seconds that SLURM gives ranks between the request to end and the end.
 pub(crate) const KILL_WAIT: u64 = 6;
 
-/// How long is waited for what should come soon; jobs that are queued again come after seconds.
+/// The time limit for events that should come soon; requeued jobs start after seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Set where the tests are to fail, and not to be left out, without SLURM.
 const WANTED: &str = "PHALANX_TEST_SLURM";
 
-/// Who runs the tests, and so the daemons.
+/// Returns the user who runs the tests, and so the daemons.
 fn user() -> String {
     let said = Command::new("id").arg("-un").output().expect("id runs");
     String::from_utf8_lossy(&said.stdout).trim().to_owned()
@@ -28,7 +28,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it; `None`, with a message, where SLURM is not installed and nobody has asked for it by name.
+    /// Starts it; `None`, with a message, where SLURM is not installed and was not asked for by name.
     pub(crate) fn start() -> Option<Self> {
         let there = |program: &str| {
             let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -79,7 +79,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Whether both nodes wait for jobs.
+    /// Returns true if both nodes wait for jobs.
     pub(crate) fn are_idle(&self) -> bool {
         self.ask("sinfo", &["--noheader", "--format=%D %t"]).is_some_and(|said| said.trim() == "2 idle")
     }
@@ -97,7 +97,7 @@ impl Cluster {
         command
     }
 
-    /// What a program of SLURM prints, if it succeeds.
+    /// Returns the output of a program of SLURM, if it succeeds.
     pub(crate) fn ask(&self, program: &str, arguments: &[&str]) -> Option<String> {
         let output = self.command(program).args(arguments).output().expect("starts");
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -108,7 +108,7 @@ impl Cluster {
         command.args(line.split(' ').filter(|word| !word.is_empty())).output().expect("phalanx starts")
     }
 
-    /// What a command prints that must succeed.
+    /// Returns the output of a command that must succeed.
     pub(crate) fn succeed(&self, line: &str) -> String {
         let output = self.phalanx(line);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

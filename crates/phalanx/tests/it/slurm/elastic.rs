@@ -6,7 +6,7 @@ use std::path::Path;
 use super::cluster::{Cluster, step, summary};
 use super::{SLOW, state, submit};
 
-/// Whatever changes, all end in the weights of a run whose world never did.
+/// After every change, all end in the weights of a run whose world never changed.
 const STEADY: &str = "--set train.logical_ranks=4 --set eval.enabled=false";
 
 /// Loses a rank, then a node, has another job join it and be cancelled, and ends well, in the bits of an undisturbed run.

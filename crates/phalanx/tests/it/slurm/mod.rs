@@ -102,7 +102,7 @@ fn a_node_that_fails_costs_steps_and_no_run(cluster: &Cluster) {
     cluster.wait("some steps", || step(&run) >= 25);
     cluster.ask("scontrol", &["update", "nodename=n2", "state=down", "reason=test"]).expect("is down");
     cluster.wait("the job to be queued again", || state(cluster, &id) == "PENDING");
-    // The daemon may have said meanwhile that it is there.
+    // The daemon may have registered in between.
     let _ = cluster.ask("scontrol", &["update", "nodename=n2", "state=resume"]);
     cluster.wait("the node", || cluster.are_idle());
     comes_back(cluster, &id, &run);
@@ -170,7 +170,7 @@ fn state(cluster: &Cluster, id: &str) -> String {
 /// Waits until a job that was queued again has gone on. SLURM would have it wait for two minutes.
 fn comes_back(cluster: &Cluster, id: &str, run: &Path) {
     cluster.wait("the job to be queued again", || state(cluster, id) == "PENDING");
-    // What ends the job's first life would end a second one that began meanwhile.
+    // The signals that end the job's first life would end a second one that began too early.
     std::thread::sleep(Duration::from_secs(KILL_WAIT + 3));
     let before = step(run);
     cluster.wait("the job to run again", || {
