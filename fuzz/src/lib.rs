@@ -1,21 +1,8 @@
-//! Drawn and damaged bytes for every reader of bytes from outside: what other processes send, and what files hold.
+//! Readers of bytes from outside, for tests and for guided fuzzing: bytes that other processes send, and contents of files.
 //!
-//! A [`targets::Target`] is a reader, some inputs that it reads, and what it knows of their form. A case takes one of these
-//! inputs and changes it ([`mutate`], [`json`]), or draws noise; a seed and a number fix it. A reader may refuse as it likes; it
-//! fails if it panics, takes memory out of proportion to what it was given, or does not come back in time ([`run`]).
-//!
-//! Inputs are changed by their form as far as that is known, so that damage lies behind checksums and lengths too. In a build with
-//! counters of edges ([`coverage`]) an input that reaches what none before it did is kept, and changed in its turn ([`corpus`]); the
-//! shortest of them are in the tree ([`kept`]).
-#![deny(unsafe_code)]
+//! A [`targets::Target`] is a reader with inputs that it reads and changes that keep their form, so that damage also lies behind
+//! checksums and lengths. `cargo test` gives each reader its kept inputs and some damaged ones. `cargo xtask fuzz` builds the
+//! program of this crate with `--cfg fuzzing`: libFuzzer, guided by the edges that inputs reach.
+#![forbid(unsafe_code)]
 
-pub mod json;
-pub mod kept;
-pub mod mutate;
-pub mod random;
 pub mod targets;
-
-pub mod corpus;
-pub mod coverage;
-
-pub mod run;

@@ -80,7 +80,7 @@ fn main() -> ExitCode {
             Ok(None) => docs::docs(&arguments, &root(), &target()),
             Err(problem) => Err(problem),
         },
-        "fuzz" => fuzz::fuzz(arguments),
+        "fuzz" => fuzz::fuzz(&arguments),
         "tidy" => tidy(&arguments),
         "ci" => run(&mut Command::new(root().join(".ci").join("run"))),
         "help" | "--help" | "-h" => {

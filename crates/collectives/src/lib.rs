@@ -150,7 +150,7 @@ pub use recorder::{OperationRecord, OperationState};
 pub use rehearsal::Rehearsal;
 pub use simulated::{Clock, SimulatedLink};
 pub use stats::CommStats;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub use world::fuzzing;
 pub use world::{

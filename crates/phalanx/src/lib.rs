@@ -85,30 +85,32 @@ pub mod diffusers;
 
 mod builtin;
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing {
     //! Readers of files of tasks, for the fuzzer of this workspace.
 
     use std::path::Path;
 
-    use phalanx_trainer::TrainError;
-    pub use phalanx_trainer::fuzzing::Resumable;
-
-    /// The training that a preset of a program describes, without data.
-    ///
-    /// # Errors
-    /// If there is no such preset or task; and see [`TrainError`].
-    pub fn training(program: &crate::Program, preset: &str, folder: &Path) -> Result<Resumable, TrainError> {
-        let resolved = program.resolve(preset, &[]).map_err(|error| TrainError::Setup(error.to_string()))?;
-        let no_task = || TrainError::Setup("the program has no such task".to_owned());
-        let task = program.task_of(&resolved.config).cloned().ok_or_else(no_task)?;
-        Resumable::new(task, resolved.config, folder)
-    }
-
     /// Reads the captions' vectors of a StackGAN file.
     pub fn embeddings(path: &Path) {
         crate::tasks::fuzzing::embeddings(path);
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use phalanx_fuzz_harness::{Reader, check, files};
+
+        #[test]
+        fn embeddings_hold_their_limits() {
+            let read = |bytes: &[u8]| {
+                let place = files::folder();
+                let path = place.path().join("vectors.safetensors");
+                std::fs::write(&path, bytes).expect("writes");
+                super::embeddings(&path);
+            };
+            check(Reader { name: "embeddings", read, memory: 48 << 20 }, Vec::new(), 200, |_, _| false);
+        }
     }
 }
 

@@ -59,7 +59,7 @@ pub mod dashboard;
 
 pub mod diagnose;
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing {
     //! The dashboard's reader for the fuzzer of this workspace.
@@ -67,6 +67,21 @@ pub mod fuzzing {
     /// Shows the run in a folder on a screen in memory.
     pub fn dashboard(run: &std::path::Path) {
         crate::dashboard::fuzzing::look(run);
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use phalanx_fuzz_harness::{Reader, check, files};
+
+        #[test]
+        fn the_dashboard_holds_its_limits() {
+            let read = |bytes: &[u8]| {
+                let place = files::folder();
+                files::write(bytes, place.path());
+                super::dashboard(place.path());
+            };
+            check(Reader { name: "run_folder", read, memory: 48 << 20 }, Vec::new(), 100, files::change);
+        }
     }
 }
 

@@ -143,3 +143,17 @@ pub fn strategy_messages(bytes: &[u8]) {
         _ => gossip::fuzzing::round_hears(true, &said),
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use phalanx_fuzz_harness::{Reader, check};
+
+    #[test]
+    fn readers_hold_their_limits() {
+        let readers: [(&str, fn(&[u8])); 2] =
+            [("pushes", super::pushes), ("strategy_messages", super::strategy_messages)];
+        for (name, read) in readers {
+            check(Reader { name, read, memory: 48 << 20 }, Vec::new(), 200, |_, _| false);
+        }
+    }
+}

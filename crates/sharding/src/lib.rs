@@ -66,7 +66,7 @@ mod buffer;
 mod codec;
 mod data_parallel;
 mod error;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod gossip;
@@ -80,7 +80,7 @@ mod parameter_server;
 mod placement;
 pub mod plan;
 mod process_group;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 mod rehearsed;
 mod replica;
 mod sharing;

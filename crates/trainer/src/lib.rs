@@ -53,7 +53,7 @@ pub mod usage;
 
 pub mod engine;
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 

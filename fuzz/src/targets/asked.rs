@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
+use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_launch::cluster::{JobRecord, Torchrun};
 use phalanx_run::FailureReport;
 use phalanx_run::{Invitation, JoinTicket, Line, MetricsWriter, Request, RunState, Waiting, read_metrics};
 use phalanx_trainer::engine::refusal;
 
 use super::Target;
-use super::files::{self, folder};
 
 /// The files of these names below a folder, as an input.
 pub(super) fn read_back(folder: &Path, names: &[&str]) -> Vec<u8> {

@@ -1,14 +1,13 @@
 //! What gradients are on their way between ranks: numbers as fewer bytes.
 
+use phalanx_fuzz_harness::Random;
 use phalanx_kernels::{
     Context, compress_lossless, decompress_lossless, dequantise_int4, dequantise_int8, dequantise_stochastic,
     int4_len, lossless_bound, quantise_int4, quantise_int8, quantise_stochastic, scales_len, scatter_add,
     sign_decode, sign_encode, sign_len, top_k,
 };
-use phalanx_sharding::fuzzing;
 
 use super::Target;
-use crate::random::Random;
 
 /// The kernels of codecs, by their numbers in inputs.
 const INT8: u8 = 0;
@@ -22,10 +21,10 @@ const ENTRIES: u8 = 5;
 const LEVELS: u8 = 127;
 
 /// The most numbers that a message is read as.
-const LONGEST: usize = 4096;
+pub(super) const LONGEST: usize = 4096;
 
 /// Numbers of many sizes, and some that are none.
-fn numbers(len: usize) -> Vec<f32> {
+pub(super) fn numbers(len: usize) -> Vec<f32> {
     let number = |at: usize| match at % 61 {
         60 => f32::from_bits(at as u32),
         59 => f32::NAN,
@@ -165,7 +164,7 @@ fn coded() -> Vec<Vec<u8>> {
 }
 
 /// Overwrites some bytes behind the first `from`, so that there are as many.
-fn in_place(input: &mut [u8], from: usize, random: &mut Random) -> bool {
+pub(super) fn in_place(input: &mut [u8], from: usize, random: &mut Random) -> bool {
     if input.len() <= from {
         return false;
     }
@@ -179,7 +178,7 @@ fn in_place(input: &mut [u8], from: usize, random: &mut Random) -> bool {
 
 /// Has one exponent come less often and another as much more often in a message of `len` numbers without loss, so that the table of
 /// frequencies stays one.
-fn other_frequencies(message: &mut [u8], len: usize, random: &mut Random) -> bool {
+pub(super) fn other_frequencies(message: &mut [u8], len: usize, random: &mut Random) -> bool {
     const CODED: u8 = 1;
     let table = 1 + 3 * len;
     let (Some(&CODED), Some(more)) = (message.first(), message.get(table + 1)) else { return false };
@@ -256,52 +255,6 @@ pub(super) const CODECS: Target = Target {
     words: &["\u{10}\0", "\0\u{10}", "\0\0\u{7f}\0"],
     change: of_numbers,
     read: decode,
-    cases: 300,
-    memory: 48 << 20,
-};
-
-fn pushes() -> Vec<Vec<u8>> {
-    let push = |number: u8, len: usize| -> Option<Vec<u8>> {
-        let message = fuzzing::push_of(number, &numbers(len)).ok()?;
-        Some([&[number][..], &(len as u16).to_le_bytes(), &message].concat())
-    };
-    let all = (0..fuzzing::CODECS).flat_map(|number| [0, 1, 33, 300].map(|len| push(number, len)));
-    let all: Option<Vec<_>> = all.collect();
-    assert!(all.is_some(), "gradients are encoded");
-    all.unwrap_or_default()
-}
-
-/// Changes a message in place, or how many numbers or entries it is of with its length.
-fn of_a_push(input: &mut Vec<u8>, random: &mut Random) -> bool {
-    const HEADER: usize = 3;
-    let Some((&[number, low, high], message)) = input.split_first_chunk::<HEADER>() else { return false };
-    let len = usize::from(u16::from_le_bytes([low, high]));
-    match (random.below(3), fuzzing::push_name(number)) {
-        (0, "lossless") => other_frequencies(&mut input[HEADER..], len, random),
-        (0, "topk") if message.len() >= 4 => {
-            let entries = random.below(200);
-            input.resize(HEADER + 4 + 8 * entries, 0);
-            input[HEADER..HEADER + 4].copy_from_slice(&(entries as u32).to_le_bytes());
-            true
-        }
-        (0, _) => {
-            let len = random.below(LONGEST);
-            let Ok(bytes) = fuzzing::push_len(number, len) else { return false };
-            input[1..HEADER].copy_from_slice(&(len as u16).to_le_bytes());
-            input.resize(HEADER + bytes, random.number() as u8);
-            true
-        }
-        _ => in_place(input, HEADER, random),
-    }
-}
-
-pub(super) const PUSHES: Target = Target {
-    name: "pushes",
-    about: "gradients that workers push to servers, and values that they pull, by every codec",
-    seeds: pushes,
-    words: &["\u{10}\0", "\0\u{10}", "\0\0\u{7f}\0"],
-    change: of_a_push,
-    read: fuzzing::pushes,
     cases: 300,
     memory: 48 << 20,
 };

@@ -1,10 +1,10 @@
 //! What goes around a rank on the control plane, what ranks gather of each other, and when messages say that they have left.
 
 use phalanx_collectives::fuzzing;
+use phalanx_fuzz_harness::Random;
 
 use super::network::messages;
 use super::{Target, of_json};
-use crate::random::Random;
 
 /// A script: whose watch it is, whose processes have ended, and who says what; somebody says nothing any more who says null.
 fn script(own: usize, ended: &[usize], said: &[(usize, &str)]) -> Vec<u8> {

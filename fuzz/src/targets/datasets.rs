@@ -13,12 +13,11 @@ use phalanx_data::{
     ClipTokenizer, CocoCaptions, CocoConfig, CubConfig, CubDataset, Dataset, Exclusions, Split, TextFile,
     TextFileConfig, TextSample, TextUnit, open_cifar10,
 };
+use phalanx_fuzz_harness::files::{self, folder};
+use phalanx_fuzz_harness::{Random, damage};
 
-use super::files::{self, folder};
-use super::pictures::picture;
+use super::pictures::{self, picture};
 use super::{Target, no_form};
-use crate::mutate;
-use crate::random::Random;
 
 fn coco() -> Vec<Vec<u8>> {
     let json = r#"{"images":[{"id":1,"file_name":"a.png"},{"id":2,"file_name":"b.png"}],"annotations":[{"image_id":1,"caption":"one"},{"image_id":2,"caption":"two words"},{"image_id":1,"caption":"x"}]}"#;
@@ -91,15 +90,6 @@ fn record(label: u8) -> Vec<u8> {
     std::iter::once(label).chain((0..3072_u32).map(|at| at as u8)).collect()
 }
 
-pub(super) fn open_images(bytes: &[u8]) {
-    let place = folder();
-    files::write(bytes, place.path());
-    let Ok(images) = open_cifar10(place.path(), Split::Train) else { return };
-    for sample in 0..images.len().min(3) {
-        let _ = images.get(sample, 0);
-    }
-}
-
 pub(super) const CIFAR_BINARY: Target = Target {
     name: "cifar_binary",
     about: "CIFAR-10's binary files",
@@ -110,7 +100,7 @@ pub(super) const CIFAR_BINARY: Target = Target {
     },
     words: &["\n"],
     change: files::change,
-    read: open_images,
+    read: pictures::open_images,
     cases: 150,
     memory: 48 << 20,
 };
@@ -180,7 +170,7 @@ fn footer(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let length = u32::from_le_bytes(std::array::from_fn(|at| tail[at])) as usize;
     let Some(start) = (input.len() - 8).checked_sub(length) else { return false };
     let mut metadata = input[start..input.len() - 8].to_vec();
-    mutate::bytes(&mut metadata, b"\x15\x02\x19\x1c", &["huggingface", "label", "img"], random);
+    damage::bytes(&mut metadata, b"\x15\x02\x19\x1c", random);
     input.truncate(start);
     input.extend_from_slice(&metadata);
     input.extend_from_slice(&(metadata.len() as u32).to_le_bytes());

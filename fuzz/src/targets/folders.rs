@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx::diffusers::DiffusersPipeline;
+use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_launch::Hosts;
 use phalanx_report::diagnose::Diagnosis;
 use phalanx_tensor::{Context, Precision};
 
-use super::files::{self, folder};
 use super::{Target, elf, no_form};
 
 fn read_diffusers(bytes: &[u8]) {

@@ -1,83 +1,72 @@
-//! The readers, each with inputs that it reads and what is known of their form.
+//! The readers, each with inputs that it reads and changes that keep the form of its inputs.
+//!
+//! Readers that are private to their crate are here in guided runs alone; their crate's unit tests read their kept inputs.
+use phalanx_fuzz_harness::{Random, Reader, json};
 
 mod asked;
 mod codecs;
+#[cfg(fuzzing)]
 mod control;
 mod datasets;
 mod elf;
-mod files;
+#[cfg(fuzzing)]
+mod embeddings;
 mod folders;
-mod jobs;
 mod lists;
+#[cfg(fuzzing)]
 mod network;
 mod pictures;
+#[cfg(fuzzing)]
+mod pushes;
+#[cfg(fuzzing)]
 mod resumed;
 mod runs;
+mod sealed;
 mod shards;
+#[cfg(fuzzing)]
 mod strategies;
 mod tensors;
-
-use std::path::Path;
-
-use crate::json;
-use crate::kept;
-use crate::random::Random;
 
 /// A reader of bytes from outside.
 #[derive(Debug)]
 pub struct Target {
     /// Its name.
     pub name: &'static str,
-    /// What it reads, in a line.
+    /// Its inputs, in a line.
     pub about: &'static str,
-    /// Inputs that it reads, made anew each time.
+    /// Makes inputs that it reads.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Words that mean something to it.
+    /// Words of its format.
     pub words: &'static [&'static str],
-    /// Changes an input by its form; false, with nothing done, if it has lost its form.
+    /// Changes an input so that it keeps its form. Returns false and leaves the input as it is if that has lost its form.
     pub change: fn(&mut Vec<u8>, &mut Random) -> bool,
-    /// Reads; what it returns for an error is thrown away, as no input may do more than that.
+    /// Reads. An error is thrown away: a reader may refuse any input.
     pub read: fn(&[u8]),
-    /// Cases in `cargo test`.
-    pub cases: u64,
-    /// Bytes that it may take whatever it reads: what buffers and tables have from the start.
+    /// The number of damaged inputs in `cargo test`.
+    pub cases: usize,
+    /// Bytes of memory that it may take for an empty input: its buffers and tables.
     pub memory: usize,
 }
 
 impl Target {
-    /// The inputs that changed ones are made of: those that the code makes, the files of `corpus/NAME`, which are inputs that have
-    /// failed once, and the archive of what guided runs have found.
-    ///
-    /// # Panics
-    /// If that archive is damaged.
-    pub fn corpus(&self) -> Vec<Vec<u8>> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name);
-        let mut files: Vec<_> =
-            std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        files.sort();
-        let known = files.iter().filter_map(|file| std::fs::read(file).ok());
-        let found = kept::read(&kept::place(self.name));
-        let found = found.unwrap_or_else(|error| panic!("the archive of {}: {error}", self.name));
-        known.chain((self.seeds)()).chain(found).collect()
+    /// The reader with its limits.
+    pub fn reader(&self) -> Reader {
+        Reader { name: self.name, read: self.read, memory: self.memory }
     }
 }
 
-/// Bytes without a form that is known.
+/// Changes nothing: for inputs without a known form.
 fn no_form(_: &mut Vec<u8>, _: &mut Random) -> bool {
     false
 }
 
-/// All readers.
-pub static TARGETS: &[Target] = &[
-    network::FRAMES,
-    network::REGISTRATIONS,
-    network::HANDSHAKES,
-    network::RECORDS,
-    network::MAIL,
-    network::TAGS,
-    network::LAUNCHERS,
-    network::PMI,
-    network::COSTS,
+/// Changes inputs that are JSON.
+fn of_json(input: &mut Vec<u8>, random: &mut Random) -> bool {
+    json::change(input, random)
+}
+
+/// The readers that other crates can call.
+pub static PUBLIC: &[Target] = &[
     tensors::SAFETENSORS,
     tensors::TENSOR_RANGES,
     tensors::PICKLE,
@@ -101,19 +90,26 @@ pub static TARGETS: &[Target] = &[
     folders::FLIGHT,
     folders::HOSTS,
     codecs::CODECS,
-    codecs::PUSHES,
-    strategies::STRATEGY_MESSAGES,
+    asked::REQUESTS,
+    lists::LISTS,
+];
+
+/// The readers that are private to their crate.
+#[cfg(fuzzing)]
+pub static PRIVATE: &[Target] = &[
+    network::FRAMES,
+    network::REGISTRATIONS,
+    network::HANDSHAKES,
+    network::RECORDS,
+    network::MAIL,
+    network::TAGS,
+    network::LAUNCHERS,
+    network::PMI,
     control::CONTROL,
     control::GATHERED,
     control::STAMPS,
-    asked::REQUESTS,
-    jobs::JOBS,
+    pushes::PUSHES,
+    strategies::STRATEGY_MESSAGES,
     resumed::RESUMED,
-    lists::LISTS,
-    lists::EMBEDDINGS,
+    embeddings::EMBEDDINGS,
 ];
-
-/// The change of inputs that are JSON.
-fn of_json(input: &mut Vec<u8>, random: &mut Random) -> bool {
-    json::change(input, random)
-}

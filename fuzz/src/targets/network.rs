@@ -1,10 +1,9 @@
 //! What other processes send, and what launchers say.
 
 use phalanx_collectives::fuzzing;
+use phalanx_fuzz_harness::{Random, json};
 
 use super::{Target, no_form, of_json};
-use crate::json;
-use crate::random::Random;
 
 const PROCESS: &str = r#"{"host":"a","id":7,"began":12}"#;
 
@@ -223,23 +222,6 @@ pub(super) const PMI: Target = Target {
     words: &["cmd=", "rc=", "value=", "\n"],
     change: no_form,
     read: fuzzing::pmi,
-    cases: 300,
-    memory: 48 << 20,
-};
-
-fn costs() -> Vec<Vec<u8>> {
-    let link = r#"{"alpha":1e-5,"beta":1e-9}"#;
-    let links = format!(r#"{{"busy":{link},"alone":{link}}}"#);
-    vec![format!(r#"{{"direct":{link},"local":{links},"remote":{links},"gamma":1e-10}}"#).into_bytes()]
-}
-
-pub(super) const COSTS: Target = Target {
-    name: "costs",
-    about: "stored costs of links",
-    seeds: costs,
-    words: &["1e999", "-1", "null"],
-    change: of_json,
-    read: fuzzing::costs,
     cases: 300,
     memory: 48 << 20,
 };

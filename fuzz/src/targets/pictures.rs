@@ -3,11 +3,11 @@
 use std::io::Cursor;
 
 use image::{DynamicImage, ImageFormat, RgbImage};
+use phalanx_data::{Split, open_cifar10};
+use phalanx_fuzz_harness::files::{self, folder};
+use phalanx_fuzz_harness::{Random, damage};
 
-use super::datasets::open_images;
-use super::{Target, files};
-use crate::mutate;
-use crate::random::Random;
+use super::Target;
 
 /// A small picture in a format.
 pub(super) fn picture(format: ImageFormat) -> Vec<u8> {
@@ -29,6 +29,16 @@ fn pictures() -> Vec<Vec<u8>> {
         files::join([(format!("train/one/{name}").as_str(), picture(format).as_slice())])
     })
     .to_vec()
+}
+
+/// Opens the folder that an input holds as CIFAR-10, in any of its forms, and reads some pictures.
+pub(super) fn open_images(bytes: &[u8]) {
+    let place = folder();
+    files::write(bytes, place.path());
+    let Ok(images) = open_cifar10(place.path(), Split::Train) else { return };
+    for sample in 0..images.len().min(3) {
+        let _ = images.get(sample, 0);
+    }
 }
 
 pub(super) const PICTURES: Target = Target {
@@ -60,7 +70,7 @@ fn damaged(input: &mut Vec<u8>, random: &mut Random) -> bool {
         return files::change(input, random);
     };
     let (end, mut body) = (at + 8 + body.len(), body.to_vec());
-    mutate::bytes(&mut body, b"\0\0\x40\0", &["IDAT", "PLTE", "tRNS", "acTL", "iCCP"], random);
+    damage::bytes(&mut body, b"\0\0\x40\0", random);
     let mut sum = flate2::Crc::new();
     sum.update(&body);
     let length = (body.len().saturating_sub(4) as u32).to_be_bytes();

@@ -11,15 +11,14 @@ use phalanx::Program;
 use phalanx::STUDIES;
 use phalanx::sweep::{SweepFile, Trials};
 use phalanx_checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
-use phalanx_report::fuzzing;
+use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_report::live::Server;
 use phalanx_report::{Options, Report};
 use phalanx_run::{RunState, Summary, read_metrics};
 use phalanx_trace::{StepLanes, TraceFile, TraceSummary};
 
-use super::files::{self, folder};
 use super::pictures::picture;
-use super::{Target, no_form, of_json, resumed};
+use super::{Target, no_form, of_json, sealed};
 
 const STEP: &str = "step-00000003";
 
@@ -80,9 +79,9 @@ fn read_checkpoint(bytes: &[u8]) {
 pub(super) const CHECKPOINT: Target = Target {
     name: "checkpoint",
     about: "checkpoints: the index and the files it names",
-    seeds: || checkpoint().into_iter().chain(resumed::older()).collect(),
+    seeds: checkpoint,
     words: &["\"region\":", "[0,0]", "../", "one.safetensors"],
-    change: resumed::sealed,
+    change: sealed::change,
     read: read_checkpoint,
     cases: 150,
     memory: 48 << 20,
@@ -214,7 +213,8 @@ fn read_run(bytes: &[u8]) {
     let _ = RunState::read(&place.path().join("state.json"));
     let _ = read_metrics(&place.path().join("metrics.jsonl"));
     let _ = read_metrics(&place.path().join("metrics-by-rank.jsonl"));
-    fuzzing::dashboard(place.path());
+    #[cfg(fuzzing)]
+    phalanx_report::fuzzing::dashboard(place.path());
     if let Ok(report) = Report::collect(&[place.path().to_owned()], &Options::default()) {
         let _ = report.html();
     }

@@ -3,12 +3,11 @@
 use image::ImageFormat;
 use phalanx_data::shards::expand;
 use phalanx_data::{Dataset, ShardsConfig, ShardsDataset};
+use phalanx_fuzz_harness::files::folder;
+use phalanx_fuzz_harness::{Random, damage};
 
-use super::files::folder;
 use super::pictures::picture;
 use super::{Target, no_form};
-use crate::mutate;
-use crate::random::Random;
 
 pub(super) fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
@@ -47,7 +46,7 @@ fn member(input: &mut Vec<u8>, random: &mut Random) -> bool {
     }
     let at = random.below(blocks) * BLOCK;
     let mut header = input[at..at + BLOCK].to_vec();
-    mutate::bytes(&mut header, b"77777777777", &["0", "7", "\0", "ustar", "L", "x"], random);
+    damage::bytes(&mut header, b"77777777777", random);
     header.resize(BLOCK, 0);
     header[148..156].fill(b' ');
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();

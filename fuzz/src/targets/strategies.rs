@@ -1,9 +1,9 @@
 //! What ranks say to each other that do not take every step together.
 
+use phalanx_fuzz_harness::Random;
 use phalanx_sharding::fuzzing;
 
 use super::Target;
-use crate::random::Random;
 
 /// Bytes of a message before its numbers.
 const HEADER: usize = 32;

@@ -1,12 +1,11 @@
 //! Files of tensors.
 
 use candle_core::{DType, Device, Tensor};
+use phalanx_fuzz_harness::files::folder;
+use phalanx_fuzz_harness::{Random, json};
 use phalanx_tensor::io::{TensorFile, load_weights, save_safetensors};
 
-use super::files::folder;
 use super::{Target, no_form};
-use crate::json;
-use crate::random::Random;
 
 fn safetensors() -> Vec<Vec<u8>> {
     let place = folder();

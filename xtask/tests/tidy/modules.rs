@@ -34,7 +34,6 @@ const NOT_MENDED: &[(&str, &[&str])] = &[
         "crates/tensor/src/store",
         &["builder", "flat_gradients", "flat_param", "flat_values", "layout", "param"],
     ),
-    ("fuzz/src/targets", &["datasets", "pictures"]),
 ];
 
 /// A folder of modules, and the path of its own module from the crate's root.

@@ -6,7 +6,7 @@
 //! hub is followed by another, `handle` what programs call.
 
 pub(crate) mod frame;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod handle;
 mod hub;

@@ -14,7 +14,6 @@ use super::noise::{Answerer, Caller};
 use super::rendezvous::admit;
 use super::secret::Secret;
 use super::{host, mail, pmi, scontrol};
-use crate::algorithms::cost::CostModel;
 use crate::control::frame::{self, Message};
 use crate::control::fuzzing::watched;
 use crate::engine::{Facts, measure};
@@ -277,10 +276,27 @@ pub fn pmi(bytes: &[u8]) {
     }
 }
 
-/// Costs of links that were stored, and what is predicted by them.
-pub fn costs(bytes: &[u8]) {
-    let Ok(model) = serde_json::from_slice::<CostModel>(bytes) else { return };
-    for algorithm in Algorithm::ALL {
-        let _ = model.of(Kind::AllReduce, algorithm, 1 << 20, &[2, 2]);
+#[cfg(test)]
+mod tests {
+    use phalanx_fuzz_harness::{Reader, check};
+
+    #[test]
+    fn readers_hold_their_limits() {
+        let readers: [(&str, fn(&[u8])); 11] = [
+            ("frames", super::frames),
+            ("registrations", super::registrations),
+            ("handshakes", super::handshakes),
+            ("records", super::records),
+            ("mail", super::mail),
+            ("tags", super::tags),
+            ("launchers", super::launchers),
+            ("pmi", super::pmi),
+            ("control", super::control),
+            ("gathered", super::gathered),
+            ("stamps", super::stamps),
+        ];
+        for (name, read) in readers {
+            check(Reader { name, read, memory: 48 << 20 }, Vec::new(), 200, |_, _| false);
+        }
     }
 }

@@ -5,7 +5,7 @@ mod connect;
 mod doors;
 mod encryption;
 mod environment;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod handshake;
 mod hello;

@@ -117,7 +117,7 @@ fn talk(
 }
 
 /// What a server of PMI says whose answers are these.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub(super) fn told_by(answers: &[u8], rank: u64) -> Result<Told> {
     /// Reads from a recording; what is written goes nowhere.
     struct Recording<'a>(&'a [u8]);

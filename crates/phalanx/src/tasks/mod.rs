@@ -21,7 +21,7 @@ mod diffusion;
 use phalanx_models::ResNetVariant;
 
 pub(crate) use presets::PRESETS;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub(crate) use stackgan::fuzzing;
 
 use phalanx_trainer::engine::Task;

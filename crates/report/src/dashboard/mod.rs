@@ -30,7 +30,7 @@ mod terminal;
 mod plain;
 mod show;
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 
 #[cfg(test)]

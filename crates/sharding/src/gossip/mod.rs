@@ -12,7 +12,7 @@
 //! Messages and averages are the host's, also where a device computes: after the optimizer's step values come to the host, which
 //! averages them, and the averages go back.
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod pairs;
 mod rounds;

@@ -3,7 +3,7 @@
 //! A rank that asks sends what it has, s. The other has x, makes it x + d with d = (s − x)/2, and answers d, which the first
 //! takes off what it has by then. The sum over both is kept, whatever either has done meanwhile.
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

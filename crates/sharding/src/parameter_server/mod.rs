@@ -29,7 +29,7 @@
 
 mod begin;
 mod encoded;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod places;
 mod server;

@@ -45,8 +45,6 @@ mod train_loop;
 
 pub use checkpoint::newest_checkpoint;
 pub use data::Batch;
-#[cfg(all(feature = "fuzzing", target_os = "linux"))]
-pub(crate) use distributed::listed;
 pub use distributed::{World, in_one_process, invited_world, launcher_world};
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
@@ -54,7 +52,7 @@ pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_me
 pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;
 pub use refusal::refusal;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub use train_loop::Resumable;
 pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};

@@ -129,7 +129,7 @@ pub(super) fn read(get: Lookup<'_>, ask: &Ask<'_>) -> Result<Option<WorldConfig>
 }
 
 /// Whether launchers have set such variables, as far as that needs no network.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub(super) fn is_placed(get: Lookup<'_>, ask: &Ask<'_>) -> bool {
     place::place(get, ask).is_ok_and(|place| place.is_some())
 }

@@ -6,7 +6,7 @@
 //! the run.
 
 mod embeddings;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod networks;
 mod vectors;

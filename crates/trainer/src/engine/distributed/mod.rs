@@ -19,8 +19,6 @@ use phalanx_collectives::{Clock, CommStats, Communicator, ReduceOp, WorldConfig,
 use phalanx_sharding::{ProcessMesh, Ranks, Strategy};
 
 pub(in crate::engine) use cores::Cores;
-#[cfg(all(feature = "fuzzing", target_os = "linux"))]
-pub(crate) use cores::listed;
 pub(in crate::engine) use job::{Agreed, Interlude, Job, StopReason};
 pub(in crate::engine) use left::Before;
 use left::Roster;

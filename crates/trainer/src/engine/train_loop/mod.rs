@@ -5,7 +5,7 @@ mod after;
 mod by_rank;
 mod chaos;
 mod elastic;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 mod fuzzing;
 mod left;
 mod losses;
@@ -28,7 +28,7 @@ use std::time::Instant;
 use phalanx_tensor::{ComputeDevice, Context, Key};
 use serde_json::{Map, Value};
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, fuzzing))]
 pub use fuzzing::Resumable;
 pub use replicas::{ReplicaFailure, train_replicas};
 

@@ -11,9 +11,6 @@ mod system;
 #[path = "elsewhere.rs"]
 mod system;
 
-#[cfg(all(feature = "fuzzing", target_os = "linux"))]
-pub(crate) use system::listed;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 

@@ -1,6 +1,6 @@
-//! Numbers that a seed fixes.
+//! Random numbers of a seed.
 
-/// A generator of numbers: SplitMix64 (Steele, Lea & Flood 2014).
+/// A generator of random numbers: SplitMix64 (Steele, Lea & Flood 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -10,17 +10,7 @@ impl Random {
         Self(seed)
     }
 
-    /// The generator of a case of a target: the same whatever was drawn before.
-    pub fn of_case(seed: u64, target: &str, case: u64) -> Self {
-        // FNV-1a of the name.
-        let name = target.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        let mut random = Self(seed ^ name);
-        Self(random.number() ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    /// Any number.
+    /// Returns a number of 64 bits.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -29,25 +19,25 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`; 0 if that is 0.
+    /// Returns a number below `limit`, or 0 if that is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         if limit == 0 { 0 } else { (self.number() % limit as u64) as usize }
     }
 
-    /// Whether something happens that does so once in `times`.
+    /// Returns true once in `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// One of them.
+    /// Returns one of `all`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `all` is empty.
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
 
-    /// A number that readers stumble over: near 0, a power of two, or the ends of a type; else any.
+    /// Returns a number at an edge: near 0, next to a power of two, or at the end of a type; one time in four any number.
     pub fn awkward(&mut self) -> u64 {
         match self.below(4) {
             0 => self.below(20) as u64,

@@ -1,16 +1,15 @@
-//! Changes of JSON that leave it JSON: values of other kinds, awkward numbers, keys that are gone or there twice.
+//! Changes of JSON that leave it JSON: values of other types, numbers at edges, removed and repeated entries.
 
 use serde_json::{Map, Value};
 
 use crate::random::Random;
 
-/// Changes one to four values of a text of JSON; false, with nothing done, if it is none.
+/// Changes one to four values of a JSON text. Returns false and leaves the text as it is if that is not JSON.
 pub fn change(text: &mut Vec<u8>, random: &mut Random) -> bool {
     let Ok(mut value) = serde_json::from_slice::<Value>(text) else { return false };
     for _ in 0..1 + random.below(4) {
         once(&mut value, random);
     }
-    // Written with keys in their order; what could be read can be written.
     *text = value.to_string().into_bytes();
     true
 }

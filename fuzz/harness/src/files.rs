@@ -1,15 +1,15 @@
-//! Inputs that are several files: their contents after lines `== NAME`.
+//! Inputs that hold several files: each is a line `== NAME` and the contents.
 
 use std::path::Path;
 
 use crate::json;
 use crate::random::Random;
 
-/// What stands before a name.
+/// The mark before a name.
 const MARK: &[u8] = b"\n== ";
 
-/// The files of an input, with their names.
-pub(super) fn split(input: &[u8]) -> Vec<(String, &[u8])> {
+/// Returns the files of an input, with their names.
+pub fn split(input: &[u8]) -> Vec<(String, &[u8])> {
     let mut files = Vec::new();
     let find = |bytes: &[u8]| bytes.windows(MARK.len()).position(|window| window == MARK);
     let Some(first) = find(input) else { return files };
@@ -29,8 +29,8 @@ pub(super) fn split(input: &[u8]) -> Vec<(String, &[u8])> {
     }
 }
 
-/// The input of some files.
-pub(super) fn join<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
+/// Returns the input that holds these files.
+pub fn join<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
     let mut input = Vec::new();
     for (name, contents) in files {
         input.extend_from_slice(MARK);
@@ -41,8 +41,8 @@ pub(super) fn join<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> 
     input
 }
 
-/// Writes the files of an input below a folder; those with names that are none are left out.
-pub(super) fn write(input: &[u8], folder: &Path) {
+/// Writes the files of an input below a folder. Files whose names are no plain relative paths are left out.
+pub fn write(input: &[u8], folder: &Path) {
     for (name, contents) in split(input) {
         let is_plain =
             name.split('/').all(|part| !part.is_empty() && part != ".." && part != "." && part.len() < 100);
@@ -54,8 +54,8 @@ pub(super) fn write(input: &[u8], folder: &Path) {
     }
 }
 
-/// Changes one of the files, by its form if that is JSON.
-pub(super) fn change(input: &mut Vec<u8>, random: &mut Random) -> bool {
+/// Changes one of the files: by its form if it is JSON, else its bytes. Returns false if the input holds no file.
+pub fn change(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let files = split(input);
     if files.is_empty() {
         return false;
@@ -66,14 +66,17 @@ pub(super) fn change(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let changed = json::change(&mut files[at].1, random);
     if !changed {
         let other = random.pick(&files).1.clone();
-        crate::mutate::bytes(&mut files[at].1, &other, &["0", "1", "-1", "\n", " "], random);
+        crate::damage::bytes(&mut files[at].1, &other, random);
     }
     *input = join(files.iter().map(|(name, contents)| (name.as_str(), contents.as_slice())));
     true
 }
 
-/// A new folder, which goes when it is dropped.
-pub(super) fn folder() -> tempfile::TempDir {
+/// Creates a temporary folder.
+///
+/// # Panics
+/// If the system refuses it.
+pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap_or_else(|error| panic!("a temporary folder: {error}"))
 }
 
