@@ -28,12 +28,6 @@ const NOT_MENDED: &[(&str, &[&str])] = &[
     ("crates/collectives/src/world", &["rendezvous", "search"]),
     ("crates/kernels/src/conv/winograd", &["by_panels", "maps"]),
     ("crates/sharding/src/codec", &["bf16", "kind", "push", "random_k", "sparse", "two_hops"]),
-    ("crates/tensor/src/backend", &["array", "codecs", "low_rank"]),
-    ("crates/tensor/src/optim", &["offload", "state"]),
-    (
-        "crates/tensor/src/store",
-        &["builder", "flat_gradients", "flat_param", "flat_values", "layout", "param"],
-    ),
 ];
 
 /// A folder of modules, and the path of its own module from the crate's root.
