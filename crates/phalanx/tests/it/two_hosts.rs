@@ -118,7 +118,7 @@ fn end(child: Child) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Waits until a run of so many ranks has come to a step.
+/// Waits until a run of `ranks` ranks has reached a step.
 fn wait_for(run: &Path, ranks: usize, step: u64) {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What a program can be configured to do: its tasks with their settings, and its presets.
+//! The catalogue of a program: its tasks with their settings, and its presets.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub struct TaskSchema {
     about: String,
     settings: TaskSettings,
     check: Option<Check>,
-    /// Whether it is trained on the images of `[data]`.
+    /// True if it is trained on the images of `[data]`.
     images: bool,
 }
 
@@ -65,12 +65,12 @@ impl TaskSchema {
         Self { images: false, ..self }
     }
 
-    /// What `model.kind` calls it.
+    /// Returns its name in `model.kind`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is, in a line.
+    /// Returns its description in a line.
     pub fn about(&self) -> &str {
         &self.about
     }
@@ -93,7 +93,7 @@ impl Catalogue {
         self.presets.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
     }
 
-    /// What is trained if nothing is asked for: the first preset, if there are any.
+    /// Returns the default preset: the first, if there are any.
     pub fn default_preset(&self) -> Option<&str> {
         self.presets.first().map(|(name, _)| name.as_str())
     }

@@ -1,4 +1,4 @@
-//! What `[chaos]` can say: what is done to a run on purpose.
+//! The section `[chaos]`: faults injected on purpose.
 
 use super::keys::{ChaosConfig, Config};
 use super::validate::Relations;
@@ -10,9 +10,9 @@ pub struct SlowRank {
     pub rank: usize,
     /// Milliseconds that it sleeps in every step.
     pub ms: f64,
-    /// How many times as long its steps take.
+    /// The factor by which its steps take longer.
     pub times: f64,
-    /// How much that varies from step to step, as a part of it.
+    /// The relative variation of that from step to step.
     pub jitter: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What the section `[codec]` asks of gradients and parameters between ranks.
+//! The section `[codec]`: the encoding of gradients and parameters between ranks.
 
 use phalanx_sharding::{CodecKind, CodecSettings, CodecWhen, Strategy, WeightRounding};
 use phalanx_tensor::Precision;
@@ -22,7 +22,7 @@ impl CodecConfig {
         }
     }
 
-    /// How parameters are rounded while they are gathered or pulled, if they are.
+    /// Returns the rounding of parameters that are gathered or pulled, if any.
     pub(crate) fn weight_rounding(&self) -> Option<WeightRounding> {
         match self.weights {
             WeightCodec::None => None,

@@ -1,4 +1,4 @@
-//! What `[elastic]` asks for, and what does not go with it.
+//! The section `[elastic]`, and the settings that do not go with it.
 
 use std::ops::RangeInclusive;
 
@@ -15,7 +15,7 @@ impl Config {
         (self.elastic.min > 0).then_some(self.elastic.min..=most)
     }
 
-    /// Whether a rank has a shard of the state that no other rank has.
+    /// Returns true if each rank has a shard of the state that no other rank has.
     pub fn has_lone_shards(&self) -> bool {
         let strategy = &self.train.strategy;
         strategy.layout.optimizer == Layout::Sharded && strategy.axis == ShardAxis::World

@@ -86,21 +86,21 @@ choices! {
         Shards = "shards",
     }
 
-    /// What leaves the memory of whatever computes.
+    /// The state that is kept outside of the memory of the device.
     Offload {
         /// Nothing.
         None = "none",
-        /// The optimizer's state and averages lie on the host, whose processor updates the weights.
+        /// Optimizer state and averages are on the host, whose CPU updates the weights.
         Optimizer = "optimizer",
-        /// The parameters of blocks lie on the host, too: each rank's own, which come to its GPU with the blocks that use them, and
-        /// whose summed gradients go back. On processors this is `optimizer`.
+        /// The parameters of blocks are on the host, too: each rank's own, which are copied to its GPU with the blocks
+        /// that use them, and whose summed gradients are copied back. On CPUs this is `optimizer`.
         Parameters = "parameters",
-        /// The optimizer's state and averages lie in files, and in the host's memory for a few flat units at a time; its processor
+        /// Optimizer state and averages are in files, and in host memory for a few buckets at a time; the host's CPU
         /// updates the weights.
         Disk = "disk",
     }
 
-    /// What parameters are while they are gathered or pulled.
+    /// The encoding of parameters that are gathered or pulled.
     WeightCodec {
         /// The numbers themselves.
         None = "none",
@@ -110,17 +110,17 @@ choices! {
         Int8 = "int8",
     }
 
-    /// What a rank computes on.
+    /// The device of a rank.
     DeviceKind {
-        /// A GPU if there is one for every rank, else the processor, with a line that says why.
+        /// A GPU if there is one for every rank, else the CPU, with a line that says why.
         Auto = "auto",
-        /// The processor.
+        /// The CPU.
         Cpu = "cpu",
         /// An NVIDIA GPU.
         Cuda = "cuda",
     }
 
-    /// What gradients and parameters go over between ranks.
+    /// The transport of gradients and parameters between ranks.
     Transport {
         /// Memory that ranks of a host share, TCP between hosts, NCCL between GPUs.
         Auto = "auto",
@@ -130,7 +130,7 @@ choices! {
 
     /// Which cores ranks keep to.
     Bind {
-        /// Those that their launcher lets them run on.
+        /// The cores that the launcher allows.
         None = "none",
         /// Of those that ranks of a host share each has an equal part for itself, of cores next to each other.
         Cores = "cores",
@@ -146,11 +146,11 @@ choices! {
         AdamW = "adamw",
     }
 
-    /// How the learning rate changes over the run.
+    /// The schedule of the learning rate.
     ScheduleKind {
         /// Not at all after the warm-up.
         Constant = "constant",
-        /// Multiplied by `schedule.gamma` every so many steps.
+        /// Multiplied by `schedule.gamma` every `schedule.step_every` steps.
         Step = "step",
         /// Along half a cosine.
         Cosine = "cosine",
@@ -158,7 +158,7 @@ choices! {
 }
 
 impl DataKind {
-    /// Whether the pictures are made by program, so that there is no folder of them.
+    /// Returns true if the program makes the pictures, so that there is no folder of them.
     pub fn is_embedded(self) -> bool {
         matches!(self, Self::Shapes | Self::Scenes)
     }
@@ -168,9 +168,9 @@ sections! {
     /// A whole configuration.
     Config;
 
-    /// What is trained, and by what loss.
+    /// The model and its loss.
     model: ModelConfig {
-        /// What is trained.
+        /// The model.
         kind: String = String::new();
         /// Height and width of the images in pixels.
         image_size: usize = 32;
@@ -200,9 +200,9 @@ sections! {
         /// Training images are random parts of this much of the area, least and most, of proportions from 3:4 to 4:3, instead of
         /// being resized; ImageNet's are [0.08, 1.0]; empty = not.
         crop_area: Vec<f64> = Vec::new();
-        /// What becomes of proportions: a square is made, or the shorter side gets the size and the rest is cut off.
+        /// The treatment of proportions: stretch to a square, or scale the shorter side to the size and crop the rest.
         resize_mode: ResizeMode = ResizeMode::Square;
-        /// How images are resized.
+        /// The filter of resizing.
         resize_filter: Filter = Filter::Bilinear;
         /// Mean and deviation that channels are normalised by; generative models want `symmetric`.
         normalise: Normalise = Normalise::SYMMETRIC;
@@ -210,12 +210,13 @@ sections! {
         workers: usize = 1;
         /// Batches of each rank that are prepared ahead.
         prefetch: usize = 4;
-        /// With a GPU: images that have one size and are the same in every epoch stay in its memory once they were read, if those of
-        /// a split take at most so many MiB, of which training's take theirs first; 0 = none do. Under `dp` none do.
+        /// With a GPU: the MiB of a split's images that stay in its memory after the first read, if they have one size
+        /// and are the same in every epoch; training's images come first; 0 = none. Under `dp` none stay.
         device_cache_mib: usize = 1024;
-        /// What happens to the last, incomplete batch of an epoch.
+        /// The treatment of the last, incomplete batch of an epoch.
         tail: Tail = Tail::Drop;
-        /// CUB: the folder of captions `text_c10`; empty = the one in `data.path` or beside it, `classes` = made of species' names.
+        /// CUB: the folder of captions `text_c10`; empty = the one in `data.path` or next to it, `classes` = captions
+        /// made of species' names.
         captions: String = String::new();
         /// CUB: a file with the names of the species for testing, one a line, the others being for training; empty = the
         /// images that train_test_split.txt says.
@@ -236,29 +237,31 @@ sections! {
 
     /// The training.
     train: TrainConfig {
-        /// How many ranks train together.
+        /// The number of ranks.
         ranks: usize = 1;
-        /// How ranks share the work.
+        /// The strategy by which ranks share the work.
         strategy: Strategy = ddp();
-        /// Whether communication runs beside computing.
+        /// Whether communication overlaps with computation.
         overlap: Overlap = Overlap::Auto;
-        /// Parameters of a block are cut into units of at most so many MiB, between parameters; 0 = never.
+        /// The largest size of a block's bucket in MiB, cut between parameters; 0 = unlimited.
         unit_mib: usize = 64;
-        /// Units that follow each other lie and travel together until a message has so many KiB; 0 = each by itself.
+        /// The size in KiB up to which consecutive buckets are joined into one message; 0 = each bucket by itself.
         bucket_kib: usize = 1024;
         /// Where parameters are sharded: messages gathered ahead of their use.
         prefetch: usize = 1;
-        /// Where parameters are sharded: nothing is gathered ahead beyond so many MiB in memory; 0 = no bound.
+        /// Upper limit of prefetched parameters in MiB, where parameters are sharded; 0 = unlimited.
         gathered_mib: usize = 0;
         /// Images in a step over all ranks and micro-batches.
         global_batch: usize = 64;
         /// Micro-batches that a rank's share of a step is cut into, their gradients summed.
         accumulate: usize = 1;
-        /// Shards that each step's images are cut into whatever ranks there are, at most one rank each; all that is summed over a step is
-        /// summed along a tree over them, so that any number of ranks ends in the same bits. 0 = as many as there are ranks.
+        /// The number of shards of each step's images, independent of the number of ranks, of which there may be at
+        /// most as many. All sums of a step follow one tree over the shards, so every number of ranks ends in the same
+        /// bits. 0 = one shard for each rank.
         logical_ranks: usize = 0;
-        /// Every so many steps ranks compare hashes of what they hold alike (parameters, state of the optimizer, averages, statistics of
-        /// synchronised batch norm); the first that differs ends the run and is named, with the rank that has it; 0 = never.
+        /// The interval in steps at which ranks compare hashes of replicated state (parameters, optimizer state,
+        /// averages, statistics of synchronised batch norm). The first difference ends the run and is reported with its
+        /// rank; 0 = never.
         check_replicas: u64 = 0;
         /// Compute threads of each rank; 0 = the cores that it may run on, those that it shares with ranks of its host divided among them.
         threads: usize = 0;
@@ -278,27 +281,28 @@ sections! {
         ema: f64 = 0.0;
         /// Gradients are scaled down to at most this global L2 norm; 0 = not.
         clip_norm: f64 = 0.0;
-        /// What computes: the processors, or a GPU for each rank; `auto` takes GPUs where every rank has one, and says what it took.
+        /// The device: CPUs, or a GPU for each rank; `auto` uses GPUs where every rank has one, and says what it chose.
         device: DeviceKind = DeviceKind::Auto;
-        /// What lies on the host instead of a GPU, or in files instead of memory. `parameters` is for one rank, ddp, fsdp and hsdp.
+        /// The state kept on the host instead of a GPU, or in files instead of memory. `parameters` is for one rank,
+        /// ddp, fsdp and hsdp.
         offload: Offload = Offload::None;
         /// The folder of those files, on a fast disk of each host; empty = in the run's folder. They are deleted at the end; what a killed run leaves there is of no use.
         offload_folder: String = String::new();
         /// On GPUs: what a step computes is recorded once and launched as CUDA graphs from then on.
         graphs: bool = false;
-        /// What products take and activations are kept in, also in evaluation and samples.
+        /// The precision of products and activations, also in evaluation and samples.
         precision: Precision = Precision::F32;
         /// The loss is multiplied by this for backward, and gradients divided by it; 0 = not, but dynamically for `f16`.
         loss_scale: f64 = 0.0;
-        /// Every so many-th block forgets its activations and runs again in backward, 1 = all; 0 = none.
+        /// Recompute every N-th block in backward instead of keeping its activations, 1 = all; 0 = none.
         recompute: usize = 0;
     }
 
-    /// What travels between ranks.
+    /// Communication between ranks.
     comm: CommConfig {
         /// Which way gradients and sharded parameters go; a strategy that cannot go that way is refused.
         algorithm: Algorithm = Algorithm::Auto;
-        /// What gradients and parameters go over.
+        /// The transport of gradients and parameters.
         transport: Transport = Transport::Auto;
         /// Which connections are encrypted where ranks share a secret: `none`; `control`, those by which ranks meet and watch each
         /// other; `all`, also those of data, which needs a secret (`PHALANX_SECRET_FILE`; ranks that are started here have one).
@@ -306,22 +310,24 @@ sections! {
         /// A slower network than there is, for experiments on one machine: each rank's messages take as long as over a link of its own,
         /// such as `10Gbit,20us`, and ranks share no memory; empty = none.
         link: String = String::new();
-        /// With `comm.link`: ranks are taken to be on so many hosts, as many one after the other on each. Those of different hosts reach
-        /// each other over `comm.link`, of which each rank has one of its own, those of a host over `comm.host_link`.
+        /// With `comm.link`: the number of simulated hosts, with consecutive ranks, equally many on each. Ranks of
+        /// different hosts communicate over `comm.link`, one link for each rank; ranks of one host over
+        /// `comm.host_link`.
         hosts: usize = 1;
-        /// The link between ranks of one of several hosts, such as `100Gbit,2us`; empty = one that takes no time but the processor's.
+        /// The link between ranks of one of several hosts, such as `100Gbit,2us`; empty = a link that takes no time
+        /// except the CPU's.
         host_link: String = String::new();
-        /// What time it is: `wall`, the machine's; `cpu`, for experiments with more ranks than cores: a rank's clock goes on while it
-        /// computes, as on a core of its own, and by what its messages take over `comm.link`.
+        /// The clock: `wall`, the machine's; `cpu`, for experiments with more ranks than cores: a rank's clock advances
+        /// by its CPU time, as on a core of its own, and by the time of its messages over `comm.link`.
         clock: Clock = Clock::Wall;
         /// Seconds that an operation between ranks may take before the run ends with a report of who has not come to it. Above 600 all
         /// other times grow with it: how long ranks are waited for at the beginning, and after what silence one counts as dead.
         timeout: f64 = 600.0;
     }
 
-    /// What gradients and gathered parameters are between ranks.
+    /// The encoding of gradients and gathered parameters between ranks.
     codec: CodecConfig {
-        /// What gradients are on their way.
+        /// The codec of gradients.
         kind: CodecKind = CodecKind::None;
         /// `topk`, `randomk`, `dgc`, `topk-int8`: the part of gradients that is sent.
         density: f64 = 0.01;
@@ -335,8 +341,8 @@ sections! {
         warmup_steps: u64 = 0;
         /// Between all ranks, or only between groups of ranks such as hosts.
         scope: CodecScope = CodecScope::All;
-        /// Where it is measured to be faster in the first steps, or always. Workers that push to servers have nobody to measure
-        /// with: under ps-bsp, ps-ssp and ps-asp `auto` is `always`.
+        /// When to encode: where measurements of the first steps show that it is faster, or always. Workers that push
+        /// to servers cannot measure together: under ps-bsp, ps-ssp and ps-asp `auto` is `always`.
         when: CodecWhen = CodecWhen::Auto;
         /// `fsdp`, `hsdp`: what gathered parameters are on their way; `ps-bsp`, `ps-ssp`, `ps-asp`: what pulled ones are.
         weights: WeightCodec = WeightCodec::None;
@@ -358,7 +364,7 @@ sections! {
         outer_momentum: f64 = 0.9;
         /// diloco: parts of the model that meet one after the other, so that bytes are spread over the steps.
         fragments: usize = 1;
-        /// diloco: steps for which a meeting goes on beside training; 0 = it is waited for.
+        /// diloco: steps during which a meeting overlaps with training; 0 = training waits for it.
         overlap: u64 = 0;
         /// diloco with overlap: how much of its own parameters a rank keeps when a meeting ends, from 0 to 1.
         mixing: f64 = 0.5;
@@ -370,28 +376,29 @@ sections! {
         compensation: f64 = 0.0;
         /// Gossip: which ranks are neighbours.
         topology: Topology = Topology::Ring;
-        /// Parameter servers: so many processes come on top of train.ranks and only serve; 0 = every worker's process serves as
-        /// well.
+        /// Parameter servers: the number of processes, in addition to train.ranks, that only serve; 0 = every worker's
+        /// process serves as well.
         servers: usize = 0;
-        /// ps-ssp and ps-asp with sync.servers, d-psgd, sgp, ad-psgd: the run goes on without workers that die as long as so many
-        /// are left, rank 0 among them; 0 = a death ends the run.
+        /// ps-ssp and ps-asp with sync.servers, d-psgd, sgp, ad-psgd: the number of workers, rank 0 among them, that
+        /// must remain for the run to continue when others die; 0 = a death ends the run.
         min_workers: usize = 0;
     }
 
     /// Worlds that change while training goes on, under strategies whose ranks take every step together.
     elastic: ElasticConfig {
-        /// The run goes on without ranks that die or leave as long as so many are left; 0 = a death ends the run.
+        /// The number of ranks that must remain for the run to continue when others die or leave; 0 = a death ends the
+        /// run.
         min: usize = 0;
-        /// At most so many ranks take part; who joins beyond that waits until there is room. 0 = train.ranks.
+        /// The largest number of ranks; further ones wait until there is room. 0 = train.ranks.
         max: usize = 0;
-        /// So many ranks, over the whole run, are started anew by the launcher when ranks on its machine have died.
+        /// The number of ranks, over the whole run, that the launcher starts anew when ranks on its machine have died.
         respawn: usize = 0;
         /// zero1, zero2, fsdp: 1 = each rank keeps a copy of its neighbour's shard in memory, made anew in every step, so that a rank can
         /// be lost; 0 = none, and the run then goes on from its newest checkpoint.
         redundancy: usize = 0;
     }
 
-    /// What is done to a run on purpose, to see what becomes of it: tools for experiments.
+    /// Faults injected on purpose: tools for experiments.
     chaos: ChaosConfig {
         /// Ranks that are slow in every step, `;` between them: `rank=1,ms=50,jitter=0.2` sleeps for 40 to 60 ms, `rank=1,times=3`
         /// makes steps three times as long; empty = none.
@@ -428,7 +435,7 @@ sections! {
 
     /// The learning rate over the run.
     schedule: ScheduleConfig {
-        /// How the learning rate changes after the warm-up.
+        /// The schedule of the learning rate after the warm-up.
         kind: ScheduleKind = ScheduleKind::Cosine;
         /// Steps over which the learning rate rises from 0, at most a tenth of the run.
         warmup_steps: u64 = 0;
@@ -438,17 +445,17 @@ sections! {
         step_every: u64 = 0;
         /// Step: epochs between falls of the learning rate, in place of `schedule.step_every`; 0 = that.
         step_epochs: usize = 0;
-        /// Step: what the learning rate is multiplied by at a fall.
+        /// Step: the factor of the learning rate at a fall.
         gamma: f64 = 0.1;
     }
 
     /// Checkpoints.
     checkpoint: CheckpointConfig {
-        /// Whether checkpoints are written at all; a run without cannot be resumed, evaluated or sampled.
+        /// Write checkpoints; a run without them cannot be resumed, evaluated or sampled.
         enabled: bool = true;
         /// Steps between checkpoints; 0 = only at the end or when interrupted.
         every: u64 = 0;
-        /// How many checkpoints are kept.
+        /// The number of checkpoints kept.
         keep: usize = 2;
         /// Training goes on while a checkpoint is written, from a copy of what each rank holds of it.
         asynchronous: bool = true;
@@ -464,8 +471,8 @@ sections! {
         tensorboard: bool = false;
         /// Seconds between two lines of what each rank uses, in logs/rank-N.usage.jsonl; 0 = none are written.
         usage_seconds: f64 = 1.0;
-        /// Watts that a busy core takes, by which the energy of processors is estimated where it cannot be measured; 0 = it is not
-        /// estimated.
+        /// Watts of a busy core, from which the energy of CPUs is estimated where it cannot be measured; 0 = no
+        /// estimate.
         cpu_watts: f64 = 0.0;
         /// The steps of which trace.json tells when each rank did what: `all`, or `a..b` from step a to step b, both included;
         /// empty = there is none.
@@ -490,15 +497,16 @@ sections! {
     sample: SampleConfig {
         /// Steps between sample grids; 0 = only at the end.
         every: u64 = 0;
-        /// What to draw; empty = captions of the test split.
+        /// The prompts; empty = captions of the test split.
         prompts: Vec<String> = Vec::new();
-        /// How many prompts are taken from the test images when `sample.prompts` is empty.
+        /// The number of prompts from the test images when `sample.prompts` is empty.
         rows: usize = 8;
         /// Pictures drawn for each prompt: a row of the grid, or, if 1, the grid is filled line by line.
         columns: usize = 8;
     }
 
-    /// How good drawn pictures are, as trained networks judge them: accuracy, Fréchet distance, precision, recall, CLIP score.
+    /// Generative metrics of samples, computed by trained networks: accuracy, Fréchet distance, precision, recall, CLIP
+    /// score.
     quality: QualityConfig {
         /// Folders of runs whose networks judge the pictures (`attributes`, a ResNet, `clip`); empty = nothing is measured.
         judges: Vec<String> = Vec::new();
@@ -514,7 +522,7 @@ sections! {
 
     /// Evaluation on the test split.
     eval: EvalConfig {
-        /// Whether the test split is evaluated at all.
+        /// Evaluate the test split.
         enabled: bool = true;
         /// Steps between evaluations; 0 = only at the end.
         every: u64 = 0;

@@ -16,7 +16,7 @@ pub(super) struct Assignment {
     pub(super) origin: Origin,
     /// The text of an option's value, which may be a string without its quotes.
     pub(super) raw: Option<String>,
-    /// How many files lie below it; options lie above all.
+    /// The number of files below it; options are above all files.
     pub(super) layer: usize,
 }
 
@@ -55,9 +55,9 @@ enum Source {
 }
 
 impl Source {
-    /// `name` as written in the folder `beside`: a file if it ends in `.toml`, else a preset.
-    fn new(name: &str, beside: &Path) -> Self {
-        if name.ends_with(".toml") { Self::File(beside.join(name)) } else { Self::Preset(name.to_owned()) }
+    /// Resolves `name` as written in the folder `base`: a file if it ends in `.toml`, else a preset.
+    fn new(name: &str, base: &Path) -> Self {
+        if name.ends_with(".toml") { Self::File(base.join(name)) } else { Self::Preset(name.to_owned()) }
     }
 
     fn display(&self) -> String {

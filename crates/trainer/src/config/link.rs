@@ -1,4 +1,4 @@
-//! What `[comm]` says of a network that is simulated.
+//! The simulated network of the section `[comm]`.
 
 use phalanx_collectives::{Clock, CommError, CostModel, SimulatedLink};
 use phalanx_sharding::CodecKind;
@@ -33,13 +33,13 @@ impl CommConfig {
         Ok(Some(SimulatedLink { clock: self.clock, ..link }))
     }
 
-    /// Of so many ranks, how many are on each simulated host.
+    /// Returns the number of ranks on each simulated host.
     pub fn ranks_by_host(&self, ranks: usize) -> Vec<usize> {
         let hosts = if self.link.is_empty() { 1 } else { self.hosts.clamp(1, ranks.max(1)) };
         vec![ranks / hosts; hosts]
     }
 
-    /// What messages cost over the simulated links, if there are any.
+    /// Returns the cost of messages over the simulated links, if there are any.
     ///
     /// # Errors
     /// If a link cannot be read.

@@ -1,4 +1,4 @@
-//! What `train.logical_ranks` asks for, and what does not go with it.
+//! The key `train.logical_ranks`, and the settings that do not go with it.
 
 use phalanx_sharding::{CodecKind, LogicalRanks};
 
@@ -6,7 +6,7 @@ use super::keys::{Config, WeightCodec};
 use super::validate::Relations;
 
 impl Config {
-    /// How many logical ranks a step's images are cut for, if not for the ranks that there are.
+    /// Returns the number of logical ranks, if it is set.
     pub fn logical_ranks(&self) -> Option<usize> {
         (self.train.logical_ranks > 0).then_some(self.train.logical_ranks)
     }

@@ -54,7 +54,7 @@ use std::sync::Arc;
 
 use layer::Assignment;
 
-/// Bytes of so many MiB; 0 is no bound.
+/// Converts MiB to bytes; 0 is unlimited.
 pub(crate) fn mib(count: usize) -> usize {
     if count == 0 { usize::MAX } else { count.saturating_mul(1 << 20) }
 }
@@ -66,12 +66,12 @@ pub struct Resolved {
     pub config: Config,
     /// The preset's name, or the file's without its folder and ending.
     pub name: String,
-    /// What the preset or file says it is.
+    /// The description in the preset or file.
     pub description: Option<String>,
     origins: BTreeMap<String, Origin>,
     catalogue: Arc<Catalogue>,
     assignments: Vec<Assignment>,
-    /// Whether the configuration is that of a run's folder.
+    /// True if the configuration is that of a run's folder.
     of_run: bool,
 }
 

@@ -5,7 +5,7 @@ use toml::Value;
 use super::keys::Config;
 use super::section::Mismatch;
 
-/// Whether a network can have a key for itself: what decides how its parameters are updated.
+/// Returns true if a network can have its own value of a key: keys of the update of its parameters.
 fn is_of_networks(key: &str) -> bool {
     key.starts_with("optim.")
         || key.starts_with("schedule.")
@@ -18,7 +18,7 @@ impl Config {
     pub fn for_network(&self, name: &str) -> Self {
         let mut own = Self { networks: Default::default(), ..self.clone() };
         for (key, value) in self.networks.get(name).into_iter().flatten() {
-            // Whoever has set it has checked that it is a key and that the value fits it.
+            // The key and its value were checked when they were set.
             let _ = own.set(key, value);
         }
         own

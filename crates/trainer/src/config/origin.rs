@@ -31,7 +31,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What is wrong with a configuration. Every message says where.
+/// The error of a configuration. Every message names the place.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -64,7 +64,7 @@ pub enum ConfigError {
         origin: Origin,
         /// The key.
         key: String,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         mismatch: Box<Mismatch>,
     },
     /// Text that is not TOML.
@@ -72,7 +72,7 @@ pub enum ConfigError {
     Syntax {
         /// Where the parser stopped.
         origin: Origin,
-        /// What the parser says.
+        /// The parser's message.
         message: String,
     },
     /// An option that is not of the form `section.key=value`.
@@ -125,7 +125,7 @@ pub enum ConfigError {
     NotBuilt {
         /// Where it was asked for.
         origin: Origin,
-        /// What is missing and what there is instead.
+        /// The missing name, and the available ones.
         what: String,
     },
     /// Several problems, one a line.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Config, Origin, Resolved};
 
-/// How much `phalanx config show` says about each key.
+/// The detail of `phalanx config show` for each key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     /// Every key with its meaning, its type and where its value came from.

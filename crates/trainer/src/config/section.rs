@@ -15,7 +15,7 @@ pub struct KeyDoc {
     pub kind: String,
     /// The value without any preset or file.
     pub default: Value,
-    /// What the key means.
+    /// The meaning of the key.
     pub meaning: String,
 }
 
@@ -43,7 +43,7 @@ pub struct Mismatch {
     pub found: String,
     /// The nearest value that would be accepted, for keys with a list of choices.
     pub nearest: Option<String>,
-    /// What is wrong in other words, where the type does not say it.
+    /// The reason, where the type does not show it.
     pub reason: Option<String>,
 }
 

@@ -145,7 +145,7 @@ impl<S: Settings> AnySettings for S {
     }
 }
 
-/// The settings of the configured task, of whatever type.
+/// The settings of the configured task, of any type.
 #[derive(Debug)]
 pub struct TaskSettings(Box<dyn AnySettings>);
 

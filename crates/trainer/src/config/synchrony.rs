@@ -1,4 +1,4 @@
-//! What `[sync]` can say, and what strategies whose ranks are apart cannot do.
+//! The section `[sync]`, and the limits of strategies whose ranks are apart.
 
 use phalanx_sharding::{ServerPace, SyncOptions, Synchrony};
 use phalanx_tensor::Precision;
@@ -7,7 +7,7 @@ use super::keys::Config;
 use super::validate::Relations;
 
 impl Config {
-    /// How many processes, or threads, a run has: workers, and servers that do nothing else.
+    /// Returns the number of processes, or threads, of a run: workers, and servers that only serve.
     pub fn world_size(&self) -> usize {
         self.train.ranks.max(1).saturating_add(self.sync.servers)
     }

@@ -1,4 +1,4 @@
-//! What `log.trace` can say.
+//! The key `log.trace`.
 
 use toml::Value;
 

@@ -1,4 +1,4 @@
-//! What does not go over MPI.
+//! The settings that MPI does not support.
 
 use phalanx_collectives::{Algorithm, Clock, Encryption};
 use phalanx_sharding::Ranks;

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 use super::powercap::{Powercap, PowercapError};
 use phalanx_run::{EnergyKind, EnergyPart, EnergySummary};
 
-/// How the energy of a rank's processors becomes known.
+/// The source of the energy of a rank's CPUs.
 #[derive(Debug)]
 pub enum CpuEnergy {
     /// By the counters of the host, read by the host's first rank for all.
     Measured(Powercap),
     /// The first rank of the host reads the counters.
     ByFirst,
-    /// By the time of processors and the watts of a busy core.
+    /// By CPU time and the watts of a busy core.
     Estimated {
         /// Watts of a busy core.
         watts: f64,
@@ -21,23 +21,23 @@ pub enum CpuEnergy {
     Absent(String),
 }
 
-/// What a rank knows of energy at the end of a run.
+/// The energy account of a rank at the end of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RankEnergy {
     /// Its host, as a number.
     pub host: usize,
     /// Seconds since the run began.
     pub seconds: f64,
-    /// Seconds in which processors ran the rank's process in that time; those of all ranks of a process are the first one's.
+    /// CPU seconds of the rank's process in that time; the first rank of a process accounts for all its ranks.
     pub cpu_seconds: Option<f64>,
-    /// What it has found of the processors' energy; nothing if it leaves that to the host's first rank.
+    /// The energy of the CPUs; `None` if the host's first rank accounts for it.
     pub cpu: Option<EnergyPart>,
-    /// What it has found of its GPU's energy.
+    /// The energy of its GPU.
     pub gpu: EnergyPart,
 }
 
 impl CpuEnergy {
-    /// That of a rank, which may be the first of its host; `watts` of a busy core are stated, or 0.
+    /// Returns the source for a rank, which may be the first of its host; `watts` of a busy core are stated, or 0.
     pub fn of(
         first_of_host: bool,
         watts: f64,
@@ -51,8 +51,8 @@ impl CpuEnergy {
         }
     }
 
-    /// Joules so far, of which this rank knows: those of the host, if it reads the counters, or its own by its seconds of
-    /// processors. Counters that can no longer be read make it absent.
+    /// Returns the joules so far that this rank accounts for: those of the host, if it reads the counters, or its own
+    /// by its CPU seconds. Counters that can no longer be read make it absent.
     pub fn joules(&mut self, cpu_seconds: Option<f64>) -> Option<f64> {
         match self {
             Self::Measured(counters) => match counters.joules() {
@@ -67,7 +67,7 @@ impl CpuEnergy {
         }
     }
 
-    /// What a line of usage calls it.
+    /// Returns its name in a line of usage.
     pub fn kind(&self) -> Option<EnergyKind> {
         match self {
             Self::Measured(_) => Some(EnergyKind::Measured),
@@ -76,7 +76,7 @@ impl CpuEnergy {
         }
     }
 
-    /// What it has come to, of `joules`; nothing if the host's first rank knows.
+    /// Returns the account for `joules`; `None` if the host's first rank accounts for it.
     pub fn told(&self, joules: Option<f64>) -> Option<EnergyPart> {
         let (kind, model) = match self {
             Self::Measured(_) => (
@@ -97,10 +97,11 @@ fn estimated(watts: f64) -> String {
     format!("seconds of processors x {watts} W a busy core (log.cpu_watts)")
 }
 
-/// What all ranks have found in a run that has trained on `samples`, and the joules of each, processors and GPU together.
+/// Combines the accounts of all ranks of a run that has trained on `samples`, and returns the joules of each, CPUs and
+/// GPU together.
 ///
-/// Counters belong to a host: what they say is shared among its ranks by their seconds of processors. What is absent on one host
-/// is absent for the run, as a part of it would pass for the whole.
+/// Counters belong to a host: their joules are divided among its ranks by their CPU seconds. Energy that is absent on
+/// one host is absent for the run, as a part would pass for the whole.
 pub fn together(ranks: &[RankEnergy], samples: u64) -> (EnergySummary, Vec<Option<f64>>) {
     let seconds = ranks.iter().map(|rank| rank.seconds).fold(0.0, f64::max);
     let on_cpu: Vec<EnergyPart> = ranks.iter().map(|rank| of_processors(ranks, rank)).collect();
@@ -124,7 +125,7 @@ pub fn together(ranks: &[RankEnergy], samples: u64) -> (EnergySummary, Vec<Optio
     (summary, joules)
 }
 
-/// The part of a rank in the energy of its host's processors.
+/// Returns the share of a rank in the energy of its host's CPUs.
 fn of_processors(ranks: &[RankEnergy], rank: &RankEnergy) -> EnergyPart {
     let on_host = || ranks.iter().filter(|other| other.host == rank.host);
     let measures = |part: &EnergyPart| part.kind == EnergyKind::Measured;

@@ -1,8 +1,8 @@
-//! What a run costs over time, rank by rank: processors, memory by kind, network, disks, page faults, energy.
+//! The resources of a run over time, rank by rank: CPUs, memory by kind, network, disks, page faults, energy.
 //!
-//! A [`Sampler`] looks about once a second, on a thread of its own, and appends a line ([`UsageLine`]) to the rank's file in
-//! `logs/`. What the system knows it asks the system ([`ProcessUsage`], [`Powercap`]); what only the training knows the training
-//! says, at a step's end, by a [`Progress`]. A number that nobody knows is left out, and energy says how it is known.
+//! A [`Sampler`] reads about once a second, on a thread of its own, and appends a line ([`UsageLine`]) to the rank's
+//! file in `logs/`. The system gives its part ([`ProcessUsage`], [`Powercap`]); the training gives the rest at a step's
+//! end, by a [`Progress`]. Unknown numbers are left out, and energy has a source.
 
 mod energy;
 mod powercap;

@@ -1,4 +1,4 @@
-//! The energy that the processors and the memory of a host take, by counters of the processors (RAPL, Linux's `powercap`).
+//! The energy of the CPUs and the memory of a host, by the CPUs' counters (RAPL, Linux's `powercap`).
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ pub const FOLDER_VARIABLE: &str = "PHALANX_POWERCAP";
 /// Where Linux has the counters.
 const FOLDER: &str = "/sys/class/powercap";
 
-/// Why the energy of the processors cannot be measured.
+/// The reason why the energy of the CPUs cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum PowercapError {
     /// The system offers no counters, as most virtual machines do.
@@ -29,7 +29,7 @@ pub enum PowercapError {
     Malformed {
         /// The counter's file.
         path: PathBuf,
-        /// What it holds.
+        /// The contents.
         text: String,
     },
 }
@@ -69,10 +69,10 @@ fn number(path: &Path) -> Result<u64, PowercapError> {
     text.parse().map_err(|_| PowercapError::Malformed { path: path.to_owned(), text: text.to_owned() })
 }
 
-/// The counters of all processor packages of this host, and of the memory at them where that is counted apart.
+/// The counters of all CPU packages of this host, and of their memory where that is counted apart.
 ///
-/// A package counts its cores and what lies beside them (`package-0`); memory of servers is counted apart (`dram`). Counters of
-/// parts of a package, and of the whole board (`psys`), would count the same energy twice and are left out.
+/// A package counts its cores and its uncore parts (`package-0`); memory of servers is counted apart (`dram`). Counters
+/// of parts of a package, and of the whole board (`psys`), would count the same energy twice and are left out.
 #[derive(Debug)]
 pub struct Powercap {
     counters: Vec<Counter>,
@@ -80,7 +80,7 @@ pub struct Powercap {
 }
 
 impl Powercap {
-    /// Those of this host, from now on; in the folder that [`FOLDER_VARIABLE`] names, if it is set.
+    /// Opens the counters of this host, from now on; in the folder that [`FOLDER_VARIABLE`] names, if it is set.
     ///
     /// # Errors
     /// [`PowercapError`], which says why there is nothing to measure by.
@@ -89,7 +89,7 @@ impl Powercap {
         Self::open(&folder)
     }
 
-    /// Those in a folder, from now on.
+    /// Opens the counters in a folder, from now on.
     ///
     /// # Errors
     /// [`PowercapError`].

@@ -1,4 +1,4 @@
-//! What the system says of this process: time of processors, memory, disks, page faults.
+//! The system's account of this process: CPU time, memory, disks, page faults.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use phalanx_run::resident_memory;
 
-/// What this process has used since it began, and the memory that it holds. What the system does not say is missing; all of it
-/// is where there is no `/proc`, which Linux has.
+/// The resources that this process has used since it began, and its memory. Unknown values are missing; all are without
+/// `/proc`, which Linux has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessUsage {
-    /// Seconds in which processors ran its threads, those of the system for it included.
+    /// CPU seconds of its threads, system time included.
     pub cpu_seconds: Option<f64>,
     /// Bytes of memory that it holds now.
     pub resident_bytes: Option<u64>,
@@ -25,13 +25,13 @@ pub struct ProcessUsage {
 }
 
 impl ProcessUsage {
-    /// That of this process, now.
+    /// Reads the account of this process, now.
     pub fn now() -> Self {
         let (cpu_seconds, resident_bytes) = (cpu_seconds(), resident_memory());
         Self { cpu_seconds, resident_bytes, ..Self::of(Path::new("/proc/self")) }
     }
 
-    /// What was used since an earlier look; the memory is that of now.
+    /// Returns the use since an earlier reading; the memory is that of now.
     pub fn since(&self, before: &Self) -> Self {
         let count = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         Self {
@@ -64,7 +64,7 @@ impl ProcessUsage {
     }
 }
 
-/// Seconds in which processors ran this process.
+/// Reads the CPU seconds of this process.
 #[cfg(unix)]
 fn cpu_seconds() -> Option<f64> {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);

@@ -1,9 +1,9 @@
-//! What a training tells whoever samples its usage: how far it is, what it has spent, what it holds.
+//! The training's report to its usage sampler: progress, time spent, bytes held.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How far a rank is and what its steps have cost so far.
+/// The progress of a rank and the time of its steps so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Spent {
     /// Steps done.
@@ -35,11 +35,11 @@ pub struct HeldBytes {
     pub optimizer: u64,
     /// Whole parameters of blocks that ran, the most so far.
     pub gathered: u64,
-    /// What forward has left for backward, the most in a step since they were told before.
+    /// The most bytes that forward kept for backward in a step since the last report.
     pub activations: u64,
 }
 
-/// Where a training leaves word. To say how far it is costs a lock that nobody else holds.
+/// The place where a training reports. A report takes one uncontended lock.
 #[derive(Debug)]
 pub struct Progress {
     told: Mutex<(Spent, HeldBytes)>,
@@ -62,14 +62,14 @@ impl Progress {
         self.told().0 = spent;
     }
 
-    /// Says what the training holds, the first time, and if anybody has looked since it last said so: to count it takes longer.
+    /// Reports the bytes that the training holds, the first time and after each reading: counting them takes longer.
     pub fn hold(&self, held: impl FnOnce() -> HeldBytes) {
         if self.wanted.swap(false, Ordering::Relaxed) {
             self.told().1 = held();
         }
     }
 
-    /// What was said last.
+    /// Returns the last report.
     pub(super) fn look(&self) -> (Spent, HeldBytes) {
         self.wanted.store(true, Ordering::Relaxed);
         *self.told()

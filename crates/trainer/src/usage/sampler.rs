@@ -43,8 +43,8 @@ pub struct UsageLine {
     pub rank: usize,
     /// The name of its host.
     pub host: String,
-    /// The share of time in which processors ran the process since the last line, in percent of one core; all that is said of a
-    /// process is said by the first of its ranks.
+    /// CPU time of the process since the last line, in percent of one core. The first rank of a process accounts for
+    /// the process.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_percent: Option<f64>,
     /// Memory that the process holds.
@@ -96,37 +96,37 @@ pub struct UsageLine {
     /// Joules of its GPU.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub gpu_joules: Option<f64>,
-    /// Watts of processors since the last line: those of the whole host, if they are measured.
+    /// Watts of CPUs since the last line: those of the whole host, if they are measured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_watts: Option<f64>,
-    /// Joules of processors: those of the whole host, if they are measured.
+    /// Joules of CPUs: those of the whole host, if they are measured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_joules: Option<f64>,
-    /// How the energy of processors is known.
+    /// The source of the energy of CPUs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub energy: Option<EnergyKind>,
 }
 
-/// What a rank has used since its sampler was started.
+/// The resources that a rank has used since its sampler was started.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Used {
-    /// What the system says of the process; nothing of a rank that is not the first of its process.
+    /// The account of the process; empty for a rank that is not the first of its process.
     pub process: ProcessUsage,
     /// The energy of the run.
     pub energy: RankEnergy,
 }
 
-/// Whose usage is sampled.
+/// The sampled rank.
 pub struct Sampled {
     /// Its number when the run began.
     pub rank: usize,
     /// Its host, as a number and by name.
     pub host: (usize, String),
-    /// Whether it speaks for its process: it is the first of the ranks that are threads of it, or the only one.
+    /// True if it accounts for its process: it is the first of the ranks that are threads of it, or the only one.
     pub speaks_for_process: bool,
-    /// The energy of its processors.
+    /// The energy of its CPUs.
     pub energy: CpuEnergy,
-    /// How to look at its GPU, or why it has none.
+    /// The reader of its GPU, or the reason why it has none.
     pub gpu: Result<Box<dyn Fn() -> GpuReading + Send>, String>,
 }
 
@@ -151,7 +151,7 @@ struct Shared {
     wake: Condvar,
 }
 
-/// What is looked at, and where it is written down.
+/// The meters, and the file that they are written to.
 #[derive(Debug)]
 struct Meters {
     whose: Sampled,
@@ -165,7 +165,7 @@ struct Meters {
     last_joules: Option<f64>,
 }
 
-/// What one look has found.
+/// The result of one reading.
 struct Look {
     process: ProcessUsage,
     /// Seconds since the last look.
@@ -215,7 +215,7 @@ impl Sampler {
         &self.shared.progress
     }
 
-    /// What was used so far, for which a last line is written.
+    /// Returns the resources used so far, and writes a last line.
     pub fn used(&self) -> Used {
         self.shared.meters().used(&self.shared.progress)
     }
@@ -226,7 +226,7 @@ impl Drop for Sampler {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            // Whoever samples has nothing to tell.
+            // The sampling thread has no result.
             let _ = thread.join();
         }
     }
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!((used.process, used.energy.cpu_seconds), (ProcessUsage::default(), None));
         let text = std::fs::read_to_string(&path).expect("reads");
         assert!(text.contains("\"step\":0") && !text.contains("cpu_percent"), "{text}");
-        // Nothing is written, and nobody samples, where no interval is given; the end is told all the same.
+        // Without an interval no thread samples and no line is written; the end is reported all the same.
         let (off, none) = (folder.path().join("off"), Duration::ZERO);
         let sampler = Sampler::start(&off, none, whose(1, true, 10.0)).expect("starts");
         assert_eq!(sampler.used().process.cpu_seconds.is_some(), cfg!(target_os = "linux"));
@@ -439,7 +439,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("rank-0.usage.jsonl");
         let sampler = Sampler::start(&path, Duration::from_secs(60), whose(0, true, 10.0)).expect("starts");
-        // Time of this thread's processor would be better still; the fastest of many is not what others disturb.
+        // CPU time of this thread would be better still; the fastest of many runs is undisturbed by others.
         let once = |_| {
             let start = Instant::now();
             sampler.used();
