@@ -1,8 +1,8 @@
-//! Scaled dot-product attention (Vaswani et al. 2017) by blocks of queries, so that scores stay in the cache and none are kept
-//! for backward: a logarithm for each query is enough to have them again (Dao et al. 2022).
+//! Scaled dot-product attention (Vaswani et al. 2017) by blocks of queries.
 //!
-//! Products are of the element type throughout: weights are not rounded to 16 bits between the two products, and a context that
-//! rounds products' operands does not round these.
+//! The scores of a block stay in the cache and are not saved: backward recomputes them from one logarithm a query
+//! (Dao et al. 2022). Products are of the element type throughout. Weights are not rounded to 16 bits between the two
+//! products, also in a context with [`Products::Bf16`](crate::Products::Bf16).
 
 use crate::context::Context;
 use crate::error::{Result, check_len};
@@ -11,10 +11,10 @@ use crate::gemm_call::{View, gemm};
 use crate::reduce::{dot_slice, sum_slice};
 use crate::softmax::row_max;
 
-/// Scores of a block of queries: as many as stay in a core's second cache beside what they are made of.
+/// Scores of a block of queries. They fit the second-level cache together with their operands.
 const SCORES: usize = 1 << 15;
 
-/// The sizes of attention, over heads of all samples, and what a query sees.
+/// The sizes of attention over the heads of all samples, and its mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionShape {
     /// Heads of all samples.
@@ -25,19 +25,22 @@ pub struct AttentionShape {
     pub keys: usize,
     /// Elements of a query and of a key.
     pub dim: usize,
-    /// Whether query t sees only keys 0..=t.
+    /// True if query t sees only keys 0..=t.
     pub causal: bool,
 }
 
 impl AttentionShape {
+    /// Elements of a head's queries.
     fn queries(&self) -> usize {
         self.length * self.dim
     }
 
+    /// Elements of a head's keys.
     fn seen(&self) -> usize {
         self.keys * self.dim
     }
 
+    /// The scale of the scores, 1/√dim.
     fn factor<T: Float>(&self) -> T {
         T::from_f64(1.0 / (self.dim as f64).sqrt())
     }
@@ -47,7 +50,7 @@ impl AttentionShape {
         (SCORES / self.keys.max(1)).clamp(1, self.length.max(1))
     }
 
-    /// How many keys a query sees.
+    /// The number of keys that a query sees.
     fn visible(&self, query: usize) -> usize {
         if self.causal { (query + 1).min(self.keys) } else { self.keys }
     }
@@ -59,27 +62,29 @@ impl AttentionShape {
     }
 }
 
-/// Rows one after the other.
+/// A row-major matrix.
 fn plain<T>(data: &[T], cols: usize) -> View<'_, T> {
     View { data, row_stride: cols, col_stride: 1 }
 }
 
-/// Rows one after the other, read as columns.
+/// The transpose of a row-major matrix.
 fn turned<T>(data: &[T], cols: usize) -> View<'_, T> {
     View { data, row_stride: 1, col_stride: cols }
 }
 
-/// A product of matrices whose sizes are those of slices that were checked.
+/// Multiplies matrices whose lengths were checked.
 fn product<T: Float>(sizes: [usize; 3], a: View<'_, T>, b: View<'_, T>, c: &mut [T], accumulate: bool) {
     let result = gemm(sizes, a, b, c, sizes[1], accumulate);
     debug_assert!(result.is_ok(), "{result:?}");
 }
 
-/// out = softmax(q·kᵀ/√dim)·v of every head; `q` and `out` are [heads, length, dim], `k` and `v` [heads, keys, dim]. `log_sums`
-/// [heads, length] gets ln Σ e^score of every query, which backward takes.
+/// Computes out = softmax(q·kᵀ/√dim)·v of every head.
+///
+/// `q` and `out` are [heads, length, dim], `k` and `v` are [heads, keys, dim]. `log_sums` [heads, length] gets
+/// ln Σ e^score of every query, for backward.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn attention_forward<T: Float>(
     context: &Context,
     shape: AttentionShape,
@@ -100,7 +105,7 @@ pub fn attention_forward<T: Float>(
         log_sums.fill(T::from_f64(f64::NEG_INFINITY));
         return Ok(());
     }
-    // A block of queries each, so that threads share the work of a single head too.
+    // One task for each block of queries, so that threads share the work of a single head too.
     let heads = out.chunks_exact_mut(queries).zip(log_sums.chunks_exact_mut(length)).enumerate();
     let blocks = heads.flat_map(|(head, (out, log_sums))| {
         let blocks = out.chunks_mut(rows * dim).zip(log_sums.chunks_mut(rows)).enumerate();
@@ -126,7 +131,7 @@ pub fn attention_forward<T: Float>(
     Ok(())
 }
 
-/// Turns a query's products into weights, 0 for keys that it does not see; gives ln Σ e^score.
+/// Turns a query's products into weights, 0 for hidden keys. Returns ln Σ e^score.
 #[inline(always)]
 fn weigh<T: Float>(scores: &mut [T], visible: usize, factor: T) -> T {
     let (scores, hidden) = scores.split_at_mut(visible);
@@ -143,21 +148,21 @@ fn weigh<T: Float>(scores: &mut [T], visible: usize, factor: T) -> T {
     T::from_f64(shift.to_f64() + sum.ln())
 }
 
-/// Where gradients of attention go: those that are wanted, of the shapes of q, k and v. All elements are overwritten.
+/// The wanted gradients of attention, of the shapes of q, k and v. All elements are overwritten.
 #[derive(Debug)]
 pub struct AttentionGrads<'a, T> {
-    /// That of q.
+    /// The gradient of q.
     pub q: Option<&'a mut [T]>,
-    /// That of k.
+    /// The gradient of k.
     pub k: Option<&'a mut [T]>,
-    /// That of v.
+    /// The gradient of v.
     pub v: Option<&'a mut [T]>,
 }
 
-/// The gradients of [`attention_forward`] from `dy`, that of its output, and `log_sums`.
+/// Computes the gradients of [`attention_forward`] from `dy`, the gradient of its output, and its `log_sums`.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn attention_backward<T: Float>(
     context: &Context,
     shape: AttentionShape,
@@ -173,7 +178,7 @@ pub fn attention_backward<T: Float>(
     for (name, grad, of) in [("dq", &grads.q, q), ("dk", &grads.k, k), ("dv", &grads.v, v)] {
         check_len(KERNEL, name, of.len(), grad.as_ref().map_or(of.len(), |grad| grad.len()))?;
     }
-    let AttentionShape { length, keys, dim, .. } = shape;
+    let AttentionShape { length, keys, .. } = shape;
     let (queries, seen, rows) = (shape.queries(), shape.seen(), shape.rows());
     if queries == 0 || seen == 0 {
         [grads.q, grads.k, grads.v].into_iter().flatten().for_each(|grad| grad.fill(T::ZERO));
@@ -182,55 +187,84 @@ pub fn attention_backward<T: Float>(
     let mut dq = Heads { rest: grads.q, len: queries };
     let [mut dk, mut dv] = [grads.k, grads.v].map(|rest| Heads { rest, len: seen });
     let heads: Vec<_> = (0..shape.heads).map(|head| (head, dq.next(), dk.next(), dv.next())).collect();
-    context.run_each(heads, |(head, mut dq, mut dk, mut dv)| {
-        let (q, dy) = (&q[head * queries..][..queries], &dy[head * queries..][..queries]);
-        let (k, v) = (&k[head * seen..][..seen], &v[head * seen..][..seen]);
-        let log_sums = &log_sums[head * length..][..length];
+    context.run_each(heads, |(head, q_grad, k_grad, v_grad)| {
+        let own = Head {
+            q: &q[head * queries..][..queries],
+            k: &k[head * seen..][..seen],
+            v: &v[head * seen..][..seen],
+            log_sums: &log_sums[head * length..][..length],
+            dy: &dy[head * queries..][..queries],
+        };
+        let grads = AttentionGrads { q: q_grad, k: k_grad, v: v_grad };
         context.with_scratch(2 * rows * keys, |scratch: &mut [T]| {
             let (weights, slopes) = scratch.split_at_mut(rows * keys);
-            for (block, log_sums) in log_sums.chunks(rows).enumerate() {
-                let (first, count, more) = (block * rows, log_sums.len(), block > 0);
-                let (q, dy) = (&q[first * dim..][..count * dim], &dy[first * dim..][..count * dim]);
-                let (weights, slopes) = (&mut weights[..count * keys], &mut slopes[..count * keys]);
-                product([count, keys, dim], plain(q, dim), turned(k, dim), weights, false);
-                context.simd(
-                    #[inline(always)]
-                    || {
-                        for (row, weights) in weights.chunks_exact_mut(keys).enumerate() {
-                            weigh_again(weights, shape.visible(first + row), shape.factor(), log_sums[row]);
-                        }
-                    },
-                );
-                if let Some(dv) = &mut dv {
-                    product([keys, dim, count], turned(weights, keys), plain(dy, dim), dv, more);
-                }
-                if dq.is_none() && dk.is_none() {
-                    continue;
-                }
-                product([count, keys, dim], plain(dy, dim), turned(v, dim), slopes, false);
-                context.simd(
-                    #[inline(always)]
-                    || {
-                        for (weights, slopes) in weights.chunks_exact(keys).zip(slopes.chunks_exact_mut(keys))
-                        {
-                            slope(weights, slopes, shape.factor());
-                        }
-                    },
-                );
-                if let Some(dq) = &mut dq {
-                    let dq = &mut dq[first * dim..][..count * dim];
-                    product([count, dim, keys], plain(slopes, keys), plain(k, dim), dq, false);
-                }
-                if let Some(dk) = &mut dk {
-                    product([keys, dim, count], turned(slopes, keys), plain(q, dim), dk, more);
-                }
-            }
+            own.backward(context, shape, [weights, slopes], grads);
         });
     });
     Ok(())
 }
 
-/// The weights that [`weigh`] gave, from a query's products and its ln Σ e^score.
+/// The inputs of backward of one head.
+struct Head<'a, T> {
+    q: &'a [T],
+    k: &'a [T],
+    v: &'a [T],
+    log_sums: &'a [T],
+    dy: &'a [T],
+}
+
+impl<T: Float> Head<'_, T> {
+    /// Computes the gradients, block by block; `weights` and `slopes` have room for the scores of a block.
+    fn backward(
+        &self,
+        context: &Context,
+        shape: AttentionShape,
+        [weights, slopes]: [&mut [T]; 2],
+        mut grads: AttentionGrads<'_, T>,
+    ) {
+        let AttentionShape { keys, dim, .. } = shape;
+        let Self { q, k, v, log_sums, dy } = *self;
+        let rows = shape.rows();
+        for (block, log_sums) in log_sums.chunks(rows).enumerate() {
+            let (first, count, more) = (block * rows, log_sums.len(), block > 0);
+            let (q, dy) = (&q[first * dim..][..count * dim], &dy[first * dim..][..count * dim]);
+            let (weights, slopes) = (&mut weights[..count * keys], &mut slopes[..count * keys]);
+            product([count, keys, dim], plain(q, dim), turned(k, dim), weights, false);
+            context.simd(
+                #[inline(always)]
+                || {
+                    for (row, weights) in weights.chunks_exact_mut(keys).enumerate() {
+                        weigh_again(weights, shape.visible(first + row), shape.factor(), log_sums[row]);
+                    }
+                },
+            );
+            if let Some(dv) = &mut grads.v {
+                product([keys, dim, count], turned(weights, keys), plain(dy, dim), dv, more);
+            }
+            if grads.q.is_none() && grads.k.is_none() {
+                continue;
+            }
+            product([count, keys, dim], plain(dy, dim), turned(v, dim), slopes, false);
+            context.simd(
+                #[inline(always)]
+                || {
+                    for (weights, slopes) in weights.chunks_exact(keys).zip(slopes.chunks_exact_mut(keys)) {
+                        slope(weights, slopes, shape.factor());
+                    }
+                },
+            );
+            if let Some(dq) = &mut grads.q {
+                let dq = &mut dq[first * dim..][..count * dim];
+                product([count, dim, keys], plain(slopes, keys), plain(k, dim), dq, false);
+            }
+            if let Some(dk) = &mut grads.k {
+                product([keys, dim, count], turned(slopes, keys), plain(q, dim), dk, more);
+            }
+        }
+    }
+}
+
+/// Recomputes the weights of [`weigh`] from a query's products and its ln Σ e^score.
 #[inline(always)]
 fn weigh_again<T: Float>(scores: &mut [T], visible: usize, factor: T, log_sum: T) {
     let (scores, hidden) = scores.split_at_mut(visible);
@@ -240,8 +274,8 @@ fn weigh_again<T: Float>(scores: &mut [T], visible: usize, factor: T, log_sum: T
     }
 }
 
-/// Turns the gradients of a query's weights into those of its products with keys. Weights of hidden keys are zero, and so are
-/// these then.
+/// Turns the gradients of a query's weights into the gradients of its products. They are zero for hidden keys, as the
+/// weights are.
 #[inline(always)]
 fn slope<T: Float>(weights: &[T], slopes: &mut [T], factor: T) {
     let along = T::from_f64(dot_slice(weights, slopes));
@@ -250,7 +284,7 @@ fn slope<T: Float>(weights: &[T], slopes: &mut [T], factor: T) {
     }
 }
 
-/// A gradient, head by head, if it is wanted.
+/// A wanted gradient, taken head by head.
 struct Heads<'a, T> {
     rest: Option<&'a mut [T]>,
     len: usize,

@@ -5,7 +5,7 @@ use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::sum_slice;
 
-/// What two numbers are combined by.
+/// An operation on two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BinaryOp {
     /// a + b.
@@ -17,7 +17,7 @@ pub enum BinaryOp {
 }
 
 impl BinaryOp {
-    /// What messages call it.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Add => "add",
@@ -27,10 +27,11 @@ impl BinaryOp {
     }
 }
 
-/// y = a ∘ b. Where `b` has fewer elements each counts for as many neighbours of `a`: a number for every plane of [N, C, H, W].
+/// Computes y = a ∘ b. A shorter `b` is broadcast: each element counts for equally many neighbours of `a`, such as one number
+/// for every plane of [N, C, H, W].
 ///
 /// # Errors
-/// If the elements of `b` do not divide those of `a`, or `y` has not as many as `a`.
+/// If the length of `b` does not divide the length of `a`, or `y` is not as long as `a`.
 pub fn binary<T: Float>(context: &Context, op: BinaryOp, a: &[T], b: &[T], y: &mut [T]) -> Result<()> {
     const KERNEL: &str = "binary";
     check_len(KERNEL, "y", a.len(), y.len())?;
@@ -96,13 +97,13 @@ fn with_one<T: Float>(op: BinaryOp, a: &[T], b: T, y: &mut [T]) {
     }
 }
 
-/// Rows that are added up in the element type before the sum moves to f64.
+/// Rows added in the element type before the sum moves to f64.
 const ROWS: usize = 64;
 
-/// The sums of the columns of a matrix [rows, cols] to `sums` `[cols]`, in an order that does not depend on threads.
+/// Writes the sums of the columns of a matrix [rows, cols] to `sums` `[cols]`, in an order that does not depend on threads.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn sum_columns<T: Float>(
     context: &Context,
     [rows, cols]: [usize; 2],
@@ -144,10 +145,10 @@ pub fn sum_columns<T: Float>(
     Ok(())
 }
 
-/// The sums of the rows of a matrix [rows, cols] to `sums` `[rows]`.
+/// Writes the sums of the rows of a matrix [rows, cols] to `sums` `[rows]`.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn sum_rows<T: Float>(
     context: &Context,
     [rows, cols]: [usize; 2],

@@ -1,10 +1,10 @@
-//! Blocks of columns of a matrix that threads write to at the same time: `unsafe` for that.
+//! Blocks of columns of a matrix that threads write at the same time, by `unsafe`.
 
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 
-/// Some columns of all rows of a matrix.
+/// A block of columns: a part of every row of a matrix.
 pub(crate) struct ColumnBlock<'a, T> {
     /// The first element of the first row.
     start: *mut T,
@@ -17,7 +17,7 @@ pub(crate) struct ColumnBlock<'a, T> {
 // SAFETY: a block is an exclusive borrow of its elements, which `T: Send` allows to hand to another thread.
 unsafe impl<T: Send> Send for ColumnBlock<'_, T> {}
 
-/// Cuts a matrix with rows of `row_len` elements into blocks of `width` columns, the last maybe narrower. Elements after
+/// Splits a matrix with rows of `row_len` elements into blocks of `width` columns; the last may be narrower. Elements after
 /// the last whole row are left out.
 pub(crate) fn column_blocks<T>(data: &mut [T], row_len: usize, width: usize) -> Vec<ColumnBlock<'_, T>> {
     let rows = data.len().checked_div(row_len).unwrap_or(0);
@@ -25,7 +25,7 @@ pub(crate) fn column_blocks<T>(data: &mut [T], row_len: usize, width: usize) -> 
     (0..row_len)
         .step_by(width.max(1))
         .map(|first| ColumnBlock {
-            // Without a row the pointer is never used, and may lie anywhere.
+            // Without a row the pointer is never read.
             start: start.wrapping_add(first),
             rows,
             row_len,
@@ -36,7 +36,7 @@ pub(crate) fn column_blocks<T>(data: &mut [T], row_len: usize, width: usize) -> 
 }
 
 impl<T> ColumnBlock<'_, T> {
-    /// Some of its columns, for as long as this block is borrowed.
+    /// Some of the columns, while this block is borrowed.
     pub(crate) fn some(&mut self, first: usize, width: usize) -> ColumnBlock<'_, T> {
         assert!(first + width <= self.width, "columns {first} to {} of {}", first + width, self.width);
         let start = self.start.wrapping_add(first);
@@ -49,7 +49,8 @@ impl<T> ColumnBlock<'_, T> {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         // SAFETY: the block begins at a column below `row_len` and its width ends at `row_len` at the latest, so its part
         // of a row below `rows` lies in the matrix, which is exclusively borrowed for as long as the block lives. Blocks
-        // of one matrix share no column, and this one is borrowed while its row is, so nobody else has these elements.
+        // of one matrix share no column, and this one is borrowed while its row is, so these elements have no other
+        // reference.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.row_len), self.width) }
     }
 }

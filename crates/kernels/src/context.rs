@@ -1,4 +1,4 @@
-//! Threads and scratch memory, given by the caller.
+//! The threads and the scratch memory of a caller.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -10,14 +10,15 @@ use crate::error::Result;
 use crate::fork_join::ForkJoin;
 use crate::level::{Level, unsupported};
 use crate::products::{HasBf16, Products};
+use crate::vectorized::Vectorized as _;
 
-/// How many threads kernels may use, and memory that they reuse from call to call.
+/// The threads that kernels may use, and scratch memory that they reuse between calls.
 ///
-/// Ranks share a machine, so each has a context of its own with its share of the cores. One thread means that
-/// everything runs on the caller.
+/// Ranks share a machine, so each has its own context with its share of the cores. With one thread everything runs on
+/// the caller.
 pub struct Context {
     threads: usize,
-    /// In how many parts work is cut, if not by the threads that there are.
+    /// The number of parts of the work, if it is not the number of threads.
     parts: Option<NonZeroUsize>,
     pool: Option<ForkJoin>,
     arch: Arch,
@@ -33,7 +34,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Element types whose scratch buffers a context keeps.
+/// An element type whose scratch buffers a context keeps.
 pub trait Scratch: Sized {
     #[doc(hidden)]
     fn shelf(context: &Context) -> &Mutex<Vec<Vec<Self>>>;
@@ -52,25 +53,25 @@ impl Scratch for f64 {
 }
 
 impl Context {
-    /// A context with this many threads; 0 counts as 1. The caller's thread is one of
-    /// them; if the system refuses others, there are fewer.
+    /// Creates a context of `threads`, the caller's among them; 0 counts as 1. It has fewer threads if the system
+    /// refuses some.
     pub fn new(threads: usize) -> Self {
         Self::with_arch(threads, Arch::new())
     }
 
-    /// A context of `threads` with the instruction set that `PHALANX_SIMD` names, if it is set: `portable`, `avx2`, `avx512` or
-    /// `neon`. Products by the `gemm` crate choose theirs themselves.
+    /// Creates a context of `threads` with the instruction set that `PHALANX_SIMD` names, if it is set: `portable`, `avx2`,
+    /// `avx512` or `neon`. The `gemm` crate chooses its instruction set itself.
     ///
     /// # Errors
-    /// If there is no such set, or this processor does not have it.
+    /// If the name is unknown, or this CPU does not have the instruction set.
     pub fn from_env(threads: usize) -> Result<Self> {
         Self::with_level(threads, Level::from_env()?)
     }
 
-    /// A context of `threads` with a given instruction set.
+    /// Creates a context of `threads` with a given instruction set.
     ///
     /// # Errors
-    /// If this processor does not have it.
+    /// If this CPU does not have it.
     pub fn with_level(threads: usize, level: Level) -> Result<Self> {
         match level.arch() {
             Some(arch) => Ok(Self::with_arch(threads, arch)),
@@ -78,14 +79,14 @@ impl Context {
         }
     }
 
-    /// This context, multiplying as `products` says.
+    /// Sets the precision of matrix products.
     #[must_use]
     pub fn with_products(self, products: Products) -> Self {
         Self { products, ..self }
     }
 
-    /// This context, cutting work into as many parts as `parts` threads would, whatever threads it has: then the same input gives
-    /// the same bits on any number of threads. Kernels that sum images part by part keep a copy of their sums for each.
+    /// Divides work into `parts` instead of one part for each thread, so that the same input gives the same bits on any
+    /// number of threads. Kernels that sum images part by part keep a copy of their sums for each.
     #[must_use]
     pub fn with_parts(self, parts: NonZeroUsize) -> Self {
         Self { parts: Some(parts), ..self }
@@ -110,49 +111,47 @@ impl Context {
         }
     }
 
-    /// How many threads it has.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// For how many threads work is cut: those that there are, or as [`Context::with_parts`] says.
+    /// The number of parts of the work: the number of threads, or that of [`Context::with_parts`].
     pub(crate) fn parts(&self) -> usize {
         self.parts.map_or(self.threads, NonZeroUsize::get)
     }
 
-    /// What it multiplies.
+    /// The precision of matrix products.
     pub fn products(&self) -> Products {
         self.products
     }
 
-    /// The instruction set of this processor that it uses.
+    /// The instruction set in use.
     pub(crate) fn arch(&self) -> Arch {
         self.arch
     }
 
-    /// The processor's products of bf16, if it has them and may use them.
+    /// The CPU's bf16 products, if it has them and the instruction set in use allows them.
     pub(crate) fn bf16(&self) -> Option<HasBf16> {
         self.has_bf16
     }
 
-    /// Whether operands may be rounded to bf16, and the processor is faster then.
+    /// True if operands may be rounded to bf16 and the CPU has products of them.
     pub(crate) fn rounds(&self) -> bool {
         self.products == Products::Bf16 && self.has_bf16.is_some()
     }
 
-    /// Runs `f` compiled for the best instruction set of this processor. What should profit must be inlined.
-    #[inline(always)]
+    /// Runs `f` compiled for the instruction set in use. Only code inlined into `f` is compiled for it.
     pub(crate) fn simd<R>(&self, f: impl FnOnce() -> R) -> R {
-        self.arch.dispatch(f)
+        f.dispatched(self.arch)
     }
 
-    /// Runs `work`, which is written for vectors of any length, with those of this processor.
-    #[inline(always)]
+    /// Runs `work`, which is generic over the vectors, with those of the instruction set in use.
     pub(crate) fn dispatch<W: pulp::WithSimd>(&self, work: W) -> W::Output {
-        self.arch.dispatch(work)
+        work.dispatched(self.arch)
     }
 
-    /// Cuts `data` into pieces of `len` elements and runs `task(index, piece)` on the threads.
+    /// Splits `data` into pieces of `len` elements and runs `task(index, piece)` on the threads.
     pub(crate) fn run_chunks<T: Send>(
         &self,
         data: &mut [T],
@@ -195,8 +194,8 @@ impl Context {
         }
     }
 
-    /// The length of pieces of whole `unit`s for elementwise work on `len` elements: a few per thread, none so
-    /// small that handing it out costs more than doing it.
+    /// Returns the length of pieces for elementwise work on `len` elements, a multiple of `unit`: a few pieces for each
+    /// thread, none so small that its dispatch costs more than its work.
     pub(crate) fn piece(&self, len: usize, unit: usize) -> usize {
         const SMALLEST: usize = 1 << 14;
         if self.parts() == 1 {
@@ -223,8 +222,8 @@ impl Context {
         result
     }
 
-    /// `len` elements of scratch memory of unspecified content, given back when dropped. For code that must not run in
-    /// a closure: vector code is compiled for its instruction set only where it is inlined.
+    /// Borrows `len` elements of scratch memory of unspecified content. For vector code, which must not run in a closure
+    /// because it is compiled for its instruction set only where it is inlined.
     pub(crate) fn scratch(&self, len: usize) -> ScratchGuard<'_> {
         let taken = self.singles.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut buffer = taken.unwrap_or_default();

@@ -1,37 +1,37 @@
-//! What a kernel says when its arguments do not go together.
+//! Errors of kernels whose arguments do not match.
 
-/// What this crate's functions return.
+/// The result of this crate's functions.
 pub type Result<T, E = KernelError> = std::result::Result<T, E>;
 
-/// A kernel refused its arguments; nothing was read or written.
+/// A kernel refused its arguments before reading or writing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// A slice has not as many elements as the shape says.
+    /// The length of a slice does not match the shape.
     #[error("{kernel}: `{argument}` has {found} elements; the shape needs {expected}")]
     Length {
         /// The kernel.
         kernel: &'static str,
-        /// Which argument.
+        /// The argument.
         argument: &'static str,
-        /// How many elements the shape needs.
+        /// The length that the shape needs.
         expected: usize,
-        /// How many there are.
+        /// The length of the slice.
         found: usize,
     },
-    /// Instructions were asked for that are not there.
+    /// An instruction set is unknown or missing.
     #[error("instruction set `{name}`: {problem}")]
     Level {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
-    /// A shape makes no sense.
+    /// A shape is invalid.
     #[error("{kernel}: {problem}")]
     Shape {
         /// The kernel.
         kernel: &'static str,
-        /// What is wrong, with the numbers.
+        /// The problem, with the numbers.
         problem: String,
     },
 }

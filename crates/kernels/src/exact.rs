@@ -1,8 +1,8 @@
-//! Sums of squares without rounding: the same bits in whatever order and however cut.
+//! Sums of squares without rounding: the same bits in any order and for any division into parts.
 //!
-//! A square of an f32 is an integer of 48 bits times a power of two. Sums are kept as integers, in limbs of 32 bits of one long
-//! fixed-point number (the long accumulator of Kulisch 2013), so that adding is exact and therefore has no order. It is
-//! rounded once, when the sum is asked for.
+//! A square of an f32 is a 48-bit integer times a power of two. The sum is one long fixed-point number in 32-bit limbs (the
+//! long accumulator of Kulisch 2013). Addition is exact and therefore independent of the order. [`ExactSquares::value`] rounds
+//! once.
 
 use crate::context::Context;
 
@@ -12,7 +12,7 @@ const LIMBS: usize = 20;
 const BITS: u32 = 32;
 /// The exponent of the lowest bit.
 const LOWEST: i32 = -298;
-/// Elements that a thread adds at a time.
+/// Elements of a task.
 const PIECE: usize = 1 << 16;
 
 /// The exact sum of the squares of many f32.
@@ -31,13 +31,13 @@ const PIECE: usize = 1 << 16;
 pub struct ExactSquares {
     /// Limb `k` counts 2^(32·k − 298). Below 2³² each.
     limbs: [u64; LIMBS],
-    /// How many elements were infinite, and how many were no numbers.
+    /// The number of infinite elements, and of NaN.
     infinite: u64,
     nan: u64,
 }
 
 impl ExactSquares {
-    /// How many numbers [`ExactSquares::digits`] gives.
+    /// The length of [`ExactSquares::digits`].
     pub const DIGITS: usize = LIMBS + 2;
 
     /// Adds the squares of all elements.
@@ -54,8 +54,10 @@ impl ExactSquares {
         }
     }
 
-    /// The sum as whole numbers below 2³² in f64. Those of several parts, added up element by element, are those of the whole: f64
-    /// adds whole numbers exactly up to 2⁵³, so of two million parts.
+    /// Returns the sum as whole numbers below 2³² in f64.
+    ///
+    /// The element-wise sum over several parts gives the digits of the whole: f64 adds whole numbers exactly up to 2⁵³, which
+    /// suffices for two million parts.
     pub fn digits(&self) -> [f64; Self::DIGITS] {
         let mut digits = [0.0; Self::DIGITS];
         digits.iter_mut().zip(self.limbs).for_each(|(digit, limb)| *digit = limb as f64);
@@ -64,7 +66,7 @@ impl ExactSquares {
         digits
     }
 
-    /// The sum whose [`ExactSquares::digits`], or the sums of these over parts, are given.
+    /// Restores a sum from its [`ExactSquares::digits`], or from the sums of the digits of its parts.
     pub fn from_digits(digits: &[f64; Self::DIGITS]) -> Self {
         let mut sum = Self::default();
         sum.limbs.iter_mut().zip(digits).for_each(|(limb, digit)| *limb = *digit as u64);
@@ -74,7 +76,7 @@ impl ExactSquares {
         sum
     }
 
-    /// The sum, rounded down to f64's 53 bits; infinite or NaN if an element was.
+    /// Returns the sum, rounded down to f64's 53 bits. It is infinite or NaN if an element was.
     pub fn value(&self) -> f64 {
         if self.nan > 0 {
             return f64::NAN;
@@ -88,12 +90,12 @@ impl ExactSquares {
         let bits =
             self.limbs[low..=top].iter().rev().fold(0_u128, |bits, limb| bits << BITS | u128::from(*limb));
         let surplus = (128 - bits.leading_zeros()).saturating_sub(f64::MANTISSA_DIGITS);
-        // What is left has 53 bits at most, which f64 has too.
+        // The rest has at most 53 bits, as f64 has.
         let exponent = BITS as i32 * low as i32 + LOWEST + surplus as i32;
         (bits >> surplus) as f64 * 2.0_f64.powi(exponent)
     }
 
-    /// Brings limbs below 2³² again.
+    /// Carries, so that limbs are below 2³² again.
     fn carry(&mut self) {
         let mut over = 0;
         for limb in &mut self.limbs {
@@ -105,7 +107,7 @@ impl ExactSquares {
 
 /// The sum of the squares of at most [`PIECE`] elements.
 fn piece(values: &[f32]) -> ExactSquares {
-    // Of each limb what products contribute from it on: 2¹⁶ of at most 48 + 31 bits.
+    // The products that begin in each limb: 2¹⁶ of at most 48 + 31 bits.
     let mut sums = [0_u128; LIMBS];
     let (mut infinite, mut nan) = (0, 0);
     for value in values {
@@ -184,7 +186,7 @@ mod tests {
             let square = f64::from(extreme) * f64::from(extreme);
             assert_eq!(sum(&[extreme, extreme]), 2.0 * square, "{extreme:e}");
         }
-        // 2²⁴ + 1 in f64, where f32 would stay at 2²⁴; and a number that no f64 beside it shows is still there.
+        // 2²⁴ + 1 in f64, where f32 would stay at 2²⁴. Digits also hold a number too small for f64 next to another.
         assert_eq!(sum(&[4096.0, 1.0]), 16_777_217.0);
         let tiny = 2.0_f32.powi(-60);
         assert_eq!(sum(&[1.0, tiny]), 1.0);

@@ -10,7 +10,7 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// f32, in which training runs, and f64, in which gradients are checked. One source serves both.
+/// An element type: f32 for training, or f64 for checking gradients.
 pub trait Float:
     sealed::Sealed
     + Copy
@@ -42,7 +42,7 @@ pub trait Float:
     fn to_f64(self) -> f64;
     /// √x.
     fn sqrt(self) -> Self;
-    /// eˣ, within a few units in the last place, in a form that vectorises for f32.
+    /// eˣ within a few units in the last place; for f32 in a form that vectorises.
     fn exp(self) -> Self;
     /// The error function.
     fn erf(self) -> Self;
@@ -50,10 +50,10 @@ pub trait Float:
     fn max(self, other: Self) -> Self;
     /// The smaller one; the other one if one is NaN.
     fn min(self, other: Self) -> Self;
-    /// The slice, if these are f32: what has a path of its own asks with this.
+    /// Returns the slice if the elements are f32, for kernels of f32 alone.
     #[doc(hidden)]
     fn singles(values: &[Self]) -> Option<&[f32]>;
-    /// The slice for writing, if these are f32.
+    /// Returns the mutable slice if the elements are f32.
     #[doc(hidden)]
     fn singles_mut(values: &mut [Self]) -> Option<&mut [f32]>;
 }

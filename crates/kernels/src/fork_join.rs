@@ -1,12 +1,12 @@
-//! Threads that share the tasks of one loop at a time and stay awake between loops.
+//! A thread pool that runs one parallel loop at a time and stays awake between loops.
 //!
 //! A training step is hundreds of loops of some microseconds with serial code between them. A general pool puts idle
-//! threads to sleep within microseconds and hands every loop to them by a system call: 55 to 85 µs a loop where this
-//! takes 1 to 3 (`docs/performance.md`). Here the caller works too, a helper looks for the next loop for a while
-//! before it sleeps, and a helper that wakes up too late is not waited for.
+//! threads to sleep within microseconds and wakes them by a system call: 55 to 85 µs a loop instead of 1 to 3
+//! (`docs/performance.md`). Here the caller works too, a helper polls for the next loop for a while before it sleeps, and
+//! the caller does not wait for a helper that wakes up too late.
 //!
 //! The module has `unsafe` for two things: a borrowed loop body that other threads run, and the pieces of a slice that
-//! each of them gets.
+//! they write.
 
 #![allow(unsafe_code)]
 
@@ -17,43 +17,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long an idle helper looks for work before it sleeps.
+/// The time that an idle helper polls before it sleeps.
 const AWAKE: Duration = Duration::from_micros(300);
 
-/// Looks between two glances at the clock.
+/// Polls between two readings of the clock.
 const LOOKS: u32 = 64;
 
-/// In [`Shared::gate`]: helpers may join the loop.
+/// The bit of [`Shared::gate`] that lets helpers join the loop.
 const OPEN: u64 = 1 << 31;
 
-/// In [`Shared::gate`]: how many have joined. The upper half counts loops.
+/// The bits of [`Shared::gate`] that count joined helpers. The upper half counts loops.
 const JOINED: u64 = OPEN - 1;
 
 type Body<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// What helpers and callers share.
+/// The state that helpers and callers share.
 struct Shared {
     /// The number of the loop, whether it is open, and how many helpers have joined it.
     gate: AtomicU64,
-    /// The loop: its body and how many tasks it has. There only while the loop's caller waits.
+    /// The body of the loop and its number of tasks, while the loop runs.
     job: Mutex<Option<(&'static Body<'static>, usize)>>,
     /// The next task.
     next: AtomicUsize,
-    /// Helpers that have joined and are through.
+    /// Helpers that have joined and finished.
     left: AtomicUsize,
-    /// What a task on a helper panicked with.
+    /// The panic of a task on a helper.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     stop: AtomicBool,
     asleep: Vec<AtomicBool>,
-    /// The processor that the caller was on when it opened the gate.
+    /// The CPU that the caller was on when it opened the gate.
     caller: AtomicUsize,
 }
 
-/// The caller and some helpers.
+/// A pool of the caller and some helpers.
 pub(crate) struct ForkJoin {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
-    /// Whether a loop is running: another one, from inside or from another thread, runs on its caller alone.
+    /// True while a loop runs. Another loop, nested or from another thread, runs on its caller alone.
     busy: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ForkJoin {
-    /// With as many helpers as the system gives, at most `helpers`.
+    /// Starts at most `helpers` threads, fewer if the system refuses some.
     pub(crate) fn new(helpers: usize) -> Self {
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
@@ -82,13 +82,13 @@ impl ForkJoin {
         Self { shared, helpers, busy: AtomicBool::new(false) }
     }
 
-    /// How many threads work on a loop, the caller among them.
+    /// The number of threads of a loop, the caller among them.
     pub(crate) fn threads(&self) -> usize {
         self.helpers.len() + 1
     }
 
-    /// Runs `body(index)` once for every index below `tasks` and returns when all are done. A panic of a task is passed
-    /// on when the others have ended.
+    /// Runs `body(index)` once for every index below `tasks` and returns when all are done. Resumes a task's panic when
+    /// the others have ended.
     pub(crate) fn run(&self, tasks: usize, body: &Body<'_>) {
         if tasks <= 1 || self.helpers.is_empty() || self.busy.swap(true, Ordering::Acquire) {
             (0..tasks).for_each(body);
@@ -103,7 +103,7 @@ impl ForkJoin {
         *lock(&shared.job) = Some((lasting, tasks));
         shared.next.store(0, Ordering::Relaxed);
         shared.left.store(0, Ordering::Relaxed);
-        shared.caller.store(processor::current(), Ordering::Relaxed);
+        shared.caller.store(cpu::current(), Ordering::Relaxed);
         let number = (shared.gate.load(Ordering::Relaxed) >> 32).wrapping_add(1);
         // The order of this store and the loads of `asleep` is the opposite of that in `help`: one of both sides sees
         // the other, so that no helper sleeps through a loop.
@@ -118,7 +118,7 @@ impl ForkJoin {
         let mut looks = 0_u32;
         while shared.left.load(Ordering::Acquire) < joined {
             looks = looks.wrapping_add(1);
-            // More threads than cores: the helper may be waiting for this one's.
+            // With more threads than cores the helper may need this thread's core.
             if looks.is_multiple_of(1 << 10) { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
         *lock(&shared.job) = None;
@@ -129,7 +129,7 @@ impl ForkJoin {
         }
     }
 
-    /// Cuts `data` into pieces of `len` elements and runs `body(index, piece)` for each.
+    /// Splits `data` into pieces of `len` elements and runs `body(index, piece)` for each.
     pub(crate) fn run_chunks<T: Send>(
         &self,
         data: &mut [T],
@@ -153,7 +153,7 @@ impl ForkJoin {
 }
 
 impl Shared {
-    /// Takes tasks until there are no more.
+    /// Runs tasks until none is left.
     fn tasks(&self, body: &Body<'_>, tasks: usize) {
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl Shared {
         }
     }
 
-    /// A helper's life.
+    /// The loop of a helper thread.
     fn help(&self, own: usize) {
         let mut seen = 0;
         while let Some(gate) = self.wait(own, seen) {
@@ -182,7 +182,7 @@ impl Shared {
         }
     }
 
-    /// The gate once it is open for another loop than `seen`; `None` at the end.
+    /// Waits until the gate is open for another loop than `seen`, and returns it; `None` at the end.
     fn wait(&self, own: usize, seen: u64) -> Option<u64> {
         let ready = || {
             let gate = self.gate.load(Ordering::SeqCst);
@@ -199,10 +199,10 @@ impl Shared {
             if self.stop.load(Ordering::SeqCst) {
                 return None;
             }
-            let own_processor = processor::current();
-            if own_processor == self.caller.load(Ordering::Relaxed) {
-                // This helper runs where the caller should.
-                processor::leave(own_processor);
+            let own_cpu = cpu::current();
+            if own_cpu == self.caller.load(Ordering::Relaxed) {
+                // This helper occupies the caller's CPU.
+                cpu::leave(own_cpu);
                 self.caller.store(usize::MAX, Ordering::Relaxed);
             }
             if start.elapsed() > AWAKE {
@@ -222,36 +222,36 @@ impl Drop for ForkJoin {
         self.shared.stop.store(true, Ordering::SeqCst);
         for helper in self.helpers.drain(..) {
             helper.thread().unpark();
-            // Tasks' panics are caught, so a helper ends well.
+            // Panics of tasks are caught, so a helper does not fail.
             let _ = helper.join();
         }
     }
 }
 
-/// Where threads run. A scheduler may wake a helper on its caller's processor and leave both there for seconds while
-/// another one is idle: with both awake in turn, neither looks as if it waited. A helper that finds itself there moves.
+/// The CPUs of threads. A scheduler may wake a helper on its caller's CPU and leave both there for seconds while another
+/// CPU is idle: as the two run in turn, neither seems to wait. A helper that finds itself there moves.
 #[cfg(target_os = "linux")]
-mod processor {
+mod cpu {
     use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 
     pub(super) fn current() -> usize {
         sched_getcpu()
     }
 
-    /// Moves the calling thread to any other processor that it may use; it may come back later.
-    pub(super) fn leave(processor: usize) {
+    /// Moves the calling thread to any other CPU that it may use; it may return later.
+    pub(super) fn leave(cpu: usize) {
         let Ok(allowed) = sched_getaffinity(None) else { return };
         let mut others = allowed;
-        others.unset(processor);
+        others.unset(cpu);
         if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
-            // The set was just read, so it can be had again; if not, the thread stays where it is allowed.
+            // Restoring the set just read should succeed; if not, the thread stays on the other CPUs.
             let _ = sched_setaffinity(None, &allowed);
         }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-mod processor {
+mod cpu {
     pub(super) fn current() -> usize {
         0
     }

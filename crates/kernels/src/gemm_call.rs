@@ -1,4 +1,4 @@
-//! The call of the `gemm` crate, which takes raw pointers: `unsafe` for that.
+//! The call of the `gemm` crate, which takes raw pointers, by `unsafe`.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,14 @@ pub(crate) struct View<'a, T> {
     pub(crate) col_stride: usize,
 }
 
-/// One past the last element that a matrix of this size touches, or `None` if that overflows.
+impl<T> View<'_, T> {
+    /// The same elements with rows and columns exchanged.
+    pub(crate) fn transposed(self) -> Self {
+        Self { row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+    }
+}
+
+/// Returns the index after the last element of a matrix of this size; `None` if it overflows.
 fn extent(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Option<usize> {
     if rows == 0 || cols == 0 {
         return Some(0);
@@ -24,14 +31,13 @@ fn extent(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Opt
     last.checked_add(1)
 }
 
-/// c = a·b, or c += a·b with `accumulate`; a is m×k, b is k×n, and c is m×n with rows `c_row_stride` apart.
-pub(crate) fn gemm<T: Float>(
+/// Checks that the strides stay inside the slices, and that the rows of c do not overlap.
+fn check<T>(
     [m, n, k]: [usize; 3],
     a: View<'_, T>,
     b: View<'_, T>,
-    c: &mut [T],
+    c_len: usize,
     c_row_stride: usize,
-    accumulate: bool,
 ) -> Result<()> {
     let covers = |what: &'static str, len: usize, extent: Option<usize>| match extent {
         Some(extent) if extent <= len && isize::try_from(extent).is_ok() => Ok(()),
@@ -42,11 +48,25 @@ pub(crate) fn gemm<T: Float>(
     };
     covers("a", a.data.len(), extent(m, k, a.row_stride, a.col_stride))?;
     covers("b", b.data.len(), extent(k, n, b.row_stride, b.col_stride))?;
-    covers("c", c.len(), extent(m, n, c_row_stride, 1))?;
+    covers("c", c_len, extent(m, n, c_row_stride, 1))?;
     if m > 1 && c_row_stride < n {
         let problem = format!("rows of `c` overlap: {n} columns, {c_row_stride} apart");
         return Err(KernelError::Shape { kernel: "matmul", problem });
     }
+    Ok(())
+}
+
+/// Computes c = a·b, or c += a·b with `accumulate`. a is m×k, b is k×n, and c is m×n with rows `c_row_stride` apart.
+pub(crate) fn gemm<T: Float>(
+    size: [usize; 3],
+    a: View<'_, T>,
+    b: View<'_, T>,
+    c: &mut [T],
+    c_row_stride: usize,
+    accumulate: bool,
+) -> Result<()> {
+    let [m, n, k] = size;
+    check(size, a, b, c.len(), c_row_stride)?;
     if m == 0 || n == 0 {
         return Ok(());
     }
@@ -58,7 +78,7 @@ pub(crate) fn gemm<T: Float>(
     }
     let one = T::ONE;
     let alpha = if accumulate { T::ONE } else { T::ZERO };
-    // SAFETY: `covers` has shown that every element that the strides reach lies inside its slice, that all
+    // SAFETY: `check` has shown that every element that the strides reach lies inside its slice, that all
     // offsets fit an isize (strides are no larger than the extents of matrices with more than one row or
     // column, and are not used otherwise), and that the rows of `c` do not overlap. `a` and `b` are shared
     // borrows and `c` is an exclusive one, so they do not alias. `T` is f32 or f64 (`Float` is sealed), both

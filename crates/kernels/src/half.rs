@@ -1,6 +1,6 @@
-//! Numbers of 16 bits that are kept but not computed with: conversions of whole slices, and rounding in place.
+//! Conversions of slices to and from 16-bit storage types, and rounding in place.
 //!
-//! Every conversion to 16 bits rounds to nearest, ties to even, so that results are the same bits on any processor.
+//! Every conversion to 16 bits rounds to nearest, ties to even, so that results have the same bits on any CPU.
 
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
@@ -16,12 +16,12 @@ mod sealed {
     impl Sealed for half::f16 {}
 }
 
-/// bf16 and f16, in which activations of mixed-precision training are kept.
+/// A storage type of mixed-precision training: bf16 or f16.
 pub trait Half: sealed::Sealed + Copy + Default + Send + Sync + 'static {
-    /// Widens as many numbers as both slices have, exactly, on this thread.
+    /// Widens the elements that both slices have, exactly, on this thread.
     #[doc(hidden)]
     fn widen_slice(arch: Arch, from: &[Self], to: &mut [f32]);
-    /// Rounds as many numbers as both slices have, on this thread.
+    /// Rounds the elements that both slices have, on this thread.
     #[doc(hidden)]
     fn round_slice(arch: Arch, from: &[f32], to: &mut [Self]);
     /// Rounds numbers that stay f32, on this thread.
@@ -64,7 +64,7 @@ impl Half for bf16 {
     }
 }
 
-/// Numbers that are converted at a time where that takes a buffer: they stay in the first-level cache.
+/// Numbers converted at a time through a buffer, which stays in the first-level cache.
 const BLOCK: usize = 1024;
 
 impl Half for f16 {
@@ -110,13 +110,13 @@ pub fn narrow_half<L: Half>(context: &Context, from: &[f32], to: &mut [L]) -> Re
     Ok(())
 }
 
-/// Rounds every number to what `L` can hold, keeping f32: the operands of a product that computes in f32.
+/// Rounds every number to the precision of `L` in place, such as the operands of a product in f32.
 pub fn round_half<L: Half>(context: &Context, values: &mut [f32]) {
     let (arch, piece) = (context.arch(), context.piece(values.len(), 1));
     context.run_chunks(values, piece, |_, values| L::round_in_place(arch, values));
 }
 
-/// `to += from` in f32, each sum rounded once.
+/// Computes `to += from` in f32 and rounds each sum once.
 ///
 /// # Errors
 /// If the lengths differ.

@@ -1,4 +1,4 @@
-//! Instruction sets, and the choice among them.
+//! The choice of an instruction set.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,10 +10,10 @@ use crate::error::{KernelError, Result};
 /// The environment variable that forces a level; see [`Level::from_env`].
 pub const LEVEL_VARIABLE: &str = "PHALANX_SIMD";
 
-/// A set of instructions that the kernels are compiled for. One binary has all of its processor family.
+/// An instruction set that the kernels are compiled for. One binary has all sets of its CPU architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// What every processor of the family has.
+    /// The instructions that every CPU of the architecture has.
     Portable,
     /// AVX2 with FMA.
     Avx2,
@@ -27,16 +27,16 @@ impl Level {
     /// All levels.
     pub const ALL: &[Self] = &[Self::Portable, Self::Avx2, Self::Avx512, Self::Neon];
 
-    /// The best that this processor has.
+    /// Returns the best level of this CPU.
     pub fn best() -> Self {
         let better = [Self::Avx512, Self::Avx2, Self::Neon];
         better.into_iter().find(|level| level.arch().is_some()).unwrap_or(Self::Portable)
     }
 
-    /// The level that `PHALANX_SIMD` names, or the best if it is not set: to test every path on one machine.
+    /// Returns the level that `PHALANX_SIMD` names, or the best if it is not set. Tests use it to run every path.
     ///
     /// # Errors
-    /// If there is no such level, or this processor does not have it.
+    /// If the name is unknown, or this CPU does not have the level.
     pub fn from_env() -> Result<Self> {
         match std::env::var(LEVEL_VARIABLE) {
             Err(_) => Ok(Self::best()),
@@ -50,7 +50,7 @@ impl Level {
         }
     }
 
-    /// The vectors of this level, if this processor has them.
+    /// The vectors of this level, if this CPU has them.
     pub(crate) fn arch(self) -> Option<Arch> {
         match self {
             Self::Portable => Some(Arch::Scalar),
@@ -60,7 +60,7 @@ impl Level {
             Self::Avx512 => pulp::x86::V4::try_new().map(Arch::V4),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => pulp::aarch64::Neon::try_new().map(Arch::Neon),
-            #[allow(unreachable_patterns, reason = "which levels are left depends on the processor family")]
+            #[allow(unreachable_patterns, reason = "the levels that are left depend on the CPU architecture")]
             _ => None,
         }
     }
@@ -81,9 +81,9 @@ impl Level {
     }
 }
 
-/// The error for a level that this processor lacks.
+/// The error for a level that this CPU lacks.
 pub(crate) fn unsupported(level: Level) -> KernelError {
-    KernelError::Level { name: level.to_string(), problem: "this processor does not have it" }
+    KernelError::Level { name: level.to_string(), problem: "this CPU does not have it" }
 }
 
 impl fmt::Display for Level {

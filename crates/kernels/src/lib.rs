@@ -1,21 +1,22 @@
 //! CPU kernels for training, over plain slices.
 //!
-//! A library for inference has the forward half of these; training needs the other half too: the gradient of a
-//! convolution's input and weights, the statistics of a batch norm and their derivative, pooling that knows
-//! where its maxima were, optimizer steps in one pass. This crate has both halves and nothing else: no tensors,
-//! no autograd, no ranks. Every kernel takes slices and sizes, checks them, and returns an error that names the
-//! argument instead of panicking.
+//! Libraries for inference have the forward kernels. Training also needs the gradients of a convolution's input and
+//! weights, the statistics of a batch norm and their derivative, the indices of pooling maxima, and optimizer steps in
+//! one pass. This crate has both and nothing else: no tensors, no autograd, no ranks. Every kernel takes slices and sizes,
+//! checks them, and returns an error that names the argument instead of panicking.
 //!
-//! - [`Context`] holds the threads and the scratch memory that the caller gives. The same input with the same
-//!   number of threads gives the same bits, and with the same [`Context::with_parts`] on any number of threads.
-//! - Kernels are generic over [`Float`]: f32 to train in, f64 to check gradients in. One source serves both.
-//! - Codecs of gradients ([`quantise_int8`], [`top_k`], [`compress_lossless`] and more) turn numbers into fewer bytes and back,
-//!   with the same bits on every processor.
-//! - bf16 and f16 are types to keep numbers in ([`Half`]): slices are widened to compute, and rounded.
-//! - Instruction sets (AVX-512, AVX2 with FMA, NEON, or what every processor has) are chosen at run time; a
+//! - [`Context`] has the threads and the scratch memory of a caller. The same input with the same number of threads gives
+//!   the same bits, and with the same [`Context::with_parts`] on any number of threads.
+//! - Kernels are generic over [`Float`]: f32 for training, f64 for checking gradients.
+//! - Gradient codecs ([`quantise_int8`], [`top_k`], [`compress_lossless`] and more) turn numbers into fewer bytes and back,
+//!   with the same bits on every CPU.
+//! - bf16 and f16 are storage types ([`Half`]): kernels widen slices to compute, and round the results.
+//! - The instruction set (AVX-512, AVX2 with FMA, NEON, or the baseline of the architecture) is chosen at run time. A
 //!   [`Level`] or the variable `PHALANX_SIMD` forces one.
-//! - Matrix products come from the `gemm` crate. Its call is one of three modules with `unsafe`; the others are
-//!   threads that share a loop, and columns of a matrix that they write to.
+//! - Matrix products come from the `gemm` crate.
+//!
+//! Four modules have `unsafe`: `gemm_call` (raw pointers), `fork_join` (a loop body borrowed by threads), `columns`
+//! (columns of a matrix written by several threads) and `products::tile` (AVX-512 instructions for bf16).
 //!
 //! Layouts are row-major: images [N, C, H, W], convolution weights [O, I, KH, KW], as in PyTorch.
 //!
@@ -75,6 +76,7 @@ mod reduce;
 mod softmax;
 mod transpose;
 mod unary;
+mod vectorized;
 
 pub use crate::half::{Half, add_half, narrow_half, round_half, widen_half};
 pub use ::half::{bf16, f16};
@@ -102,7 +104,8 @@ pub use linear::linear_forward;
 pub use loss_scale::{LOSS_SCALE_STATE, LossScaleOptions, LossScaleStep, clip_factor, loss_scale_step};
 pub use matmul::{Matrix, MatrixMut, matmul_batched, matmul_bf16};
 pub use norm::{
-    Activation, ActivationMask, Affine, BatchNormGrads, Finish, batch_norm_backward_input,
+    Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Finish,
+    GroupNormShape, NormBackward, NormGrads, NormInput, NormOutput, batch_norm_backward_input,
     batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
     batch_norm_train_backward, group_norm_backward, group_norm_forward, layer_norm_backward,
     layer_norm_forward,

@@ -1,37 +1,38 @@
-//! How the scale of a loss follows its gradients (Micikevicius et al. 2018), as `torch.amp.GradScaler` has it.
+//! Dynamic loss scaling (Micikevicius et al. 2018), as in `torch.amp.GradScaler`.
 
-/// How a scale follows gradients, and what their norm is clipped to.
+/// The options of loss scaling and gradient clipping.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScaleOptions {
-    /// What the norm of unscaled gradients may be at most.
+    /// The largest norm of unscaled gradients.
     pub max_norm: Option<f64>,
-    /// Steps with finite gradients after which the scale doubles; a scale that stays has none.
+    /// The steps with finite gradients after which the scale doubles; none for a constant scale.
     pub interval: Option<u64>,
 }
 
-/// Numbers of a scale's state: the scale; steps with finite gradients since it changed; steps that were left out, in a row up to
-/// now; and all that were.
+/// The length of a scale's state: the scale, the steps with finite gradients since it changed, the current run of skipped
+/// steps, and all skipped steps.
 pub const LOSS_SCALE_STATE: usize = 4;
 
-/// What a step of a scale has come to.
+/// The result of a step of loss scaling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScaleStep {
-    /// What gradients are multiplied by before they are used: 1/scale and clipping in one; 0 if the step is left out.
+    /// The factor of the gradients: 1/scale times the clip factor; 0 if the step is skipped.
     pub factor: f64,
-    /// Whether the step is left out, as a gradient is not finite.
+    /// True if the step is skipped because a gradient is not finite.
     pub left_out: bool,
     /// The norm of the unscaled gradients.
     pub norm: f64,
 }
 
-/// What gradients are multiplied by so that their norm is at most `max_norm`; 1 if they need not be, or the norm is not finite.
+/// Returns the factor that clips a norm to `max_norm`; 1 if the norm is small enough or not finite.
 pub fn clip_factor(norm: f64, max_norm: f64) -> f64 {
-    // The small number is PyTorch's, so that both clip alike.
+    // The small number is PyTorch's, so that both clip equally.
     if norm.is_finite() && norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 }
 }
 
-/// Takes a step of a scale whose gradients have this sum of squares; `overflow` says whether any rank's are not finite. The scale
-/// halves after a step that is left out and doubles after `interval` that are not.
+/// Updates the scale from the sum of squares of its gradients; `overflow` is true if a gradient of any rank is not finite.
+///
+/// The scale halves after a skipped step and doubles after `interval` others.
 pub fn loss_scale_step(
     options: LossScaleOptions,
     (sum_of_squares, overflow): (f64, bool),

@@ -1,4 +1,4 @@
-//! Elementary functions written so that the compiler can vectorise loops over them.
+//! Elementary functions in forms that the compiler can vectorise.
 
 /// eˣ in f32: 2ⁿ·e^r with r in ±ln 2/2 and the polynomial of Cephes' `expf`; within 2 units in the last place.
 #[inline(always)]

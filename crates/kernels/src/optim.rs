@@ -9,13 +9,13 @@ use crate::float::Float;
 pub struct SgdOptions {
     /// Learning rate.
     pub lr: f64,
-    /// How much of the momentum buffer is kept.
+    /// The decay of the momentum buffer.
     pub momentum: f64,
     /// Nesterov's variant (Sutskever et al. 2013).
     pub nesterov: bool,
-    /// Added to the gradient as weight_decay·w.
+    /// The weight decay, added to the gradient as weight_decay·w.
     pub weight_decay: f64,
-    /// Whether this is the first step, in which the momentum buffer becomes the gradient.
+    /// True for the first step, in which the momentum buffer becomes the gradient.
     pub first: bool,
 }
 
@@ -26,27 +26,27 @@ pub struct AdamOptions {
     pub lr: f64,
     /// Decay rates of the two moments.
     pub betas: (f64, f64),
-    /// Added to √v̂.
+    /// The number added to √v̂.
     pub eps: f64,
     /// Weight decay.
     pub weight_decay: f64,
-    /// Whether the decay is taken off the weights (AdamW, Loshchilov & Hutter 2019) or added to the gradient.
+    /// True to subtract the decay from the weights (AdamW, Loshchilov & Hutter 2019), false to add it to the gradient.
     pub decoupled: bool,
-    /// The number of this step, from 1, whose moments' start at 0 is corrected.
+    /// The number of this step from 1, for the bias correction of the moments.
     pub step: u64,
 }
 
-/// Options of an average of weights.
+/// Options of an exponential moving average of weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EmaOptions {
-    /// The most that is kept of the average.
+    /// The largest decay.
     pub decay: f64,
-    /// The updates before this one.
+    /// The number of updates before this one.
     pub updates: u64,
 }
 
 impl EmaOptions {
-    /// What is kept of the average in this update: min(decay, (1 + n)/(10 + n)) for the n-th, from 0, so that the start is forgotten
+    /// The decay of this update: min(decay, (1 + n)/(10 + n)) for the n-th from 0, so that the initial weights are forgotten
     /// quickly (as in the reference code of latent diffusion).
     pub fn keep(&self) -> f64 {
         let n = self.updates as f64;
@@ -54,7 +54,7 @@ impl EmaOptions {
     }
 }
 
-/// Cuts several slices of equal length alike, and runs `f` on the cuts.
+/// Splits several slices of equal length into the same pieces, and runs `f` on the pieces.
 fn zipped<T: Float, const N: usize>(
     context: &Context,
     mutable: [&mut [T]; N],
@@ -87,10 +87,12 @@ fn zipped<T: Float, const N: usize>(
     });
 }
 
-/// w ← w − lr·d with d = g + weight_decay·w, through the momentum buffer if there is momentum.
+/// Computes w ← w − lr·d with d = g + weight_decay·w, or with the momentum buffer of d.
+///
+/// Without momentum, `buffer` is not used and may be empty.
 ///
 /// # Errors
-/// If the lengths differ. Without momentum, `buffer` is not touched and may be empty.
+/// If the lengths differ.
 pub fn sgd_step<T: Float>(
     context: &Context,
     options: SgdOptions,
@@ -109,7 +111,7 @@ pub fn sgd_step<T: Float>(
     }
     check_len(KERNEL, "buffer", weights.len(), buffer.len())?;
     let (momentum, nesterov) = (T::from_f64(options.momentum), options.nesterov);
-    // The first step takes the gradient whole whatever is in the buffer.
+    // The first step ignores the buffer.
     let keep = if options.first { T::ZERO } else { momentum };
     zipped(context, [weights, buffer], grads, |[w, b], g| {
         for ((w, b), g) in w.iter_mut().zip(b).zip(g) {
@@ -121,7 +123,7 @@ pub fn sgd_step<T: Float>(
     Ok(())
 }
 
-/// One step of Adam (Kingma & Ba 2015) or AdamW; `first` and `second` are the moments.
+/// Computes one step of Adam (Kingma & Ba 2015) or AdamW; `first` and `second` are the moments.
 ///
 /// # Errors
 /// If the lengths differ.
@@ -159,7 +161,7 @@ pub fn adam_step<T: Float>(
     Ok(())
 }
 
-/// average ← decay·average + (1 − decay)·weights.
+/// Computes average ← decay·average + (1 − decay)·weights.
 ///
 /// # Errors
 /// If the lengths differ.

@@ -1,4 +1,4 @@
-//! Sums over flat slices, with an order that does not depend on threads.
+//! Sums over slices, in an order that does not depend on threads.
 
 use crate::context::Context;
 use crate::float::Float;
@@ -7,7 +7,7 @@ use crate::float::Float;
 const CHUNK: usize = 256;
 const LANES: usize = 16;
 
-/// Σ f(x) in f64: lanes within chunks, chunks one after the other.
+/// Computes Σ f(x) in f64: lanes within chunks, chunks in order.
 #[inline(always)]
 fn sum_by<T: Float>(values: &[T], f: impl Fn(T) -> T) -> f64 {
     let mut total = 0.0;
@@ -68,13 +68,14 @@ pub(crate) fn dot_slice<T: Float>(a: &[T], b: &[T]) -> f64 {
     total
 }
 
-/// The sum of all elements.
+/// Returns the sum of all elements.
 pub fn sum<T: Float>(context: &Context, values: &[T]) -> f64 {
     in_pieces(context, values, sum_slice)
 }
 
-/// The sum of the squares of all elements, each squared and added in f64: where the elements are cut into parts, the sum of the
-/// parts' sums differs by what f64 rounds, and almost never once it is rounded to f32.
+/// Returns the sum of the squares of all elements, squared and added in f64.
+///
+/// The sums of parts add up to it except for the rounding of f64, and almost always exactly after rounding to f32.
 pub fn sum_of_squares<T: Float>(context: &Context, values: &[T]) -> f64 {
     in_pieces(context, values, wide_squares)
 }
@@ -94,7 +95,7 @@ fn wide_squares<T: Float>(values: &[T]) -> f64 {
     lanes.into_iter().chain(tail).sum()
 }
 
-/// Adds up the results of fixed pieces, in order.
+/// Adds the results of fixed pieces in order.
 fn in_pieces<T: Float>(context: &Context, values: &[T], f: impl Fn(&[T]) -> f64 + Sync + Send) -> f64 {
     const PIECE: usize = 1 << 16;
     let mut partial = vec![0.0; values.len().div_ceil(PIECE)];

@@ -19,10 +19,10 @@ pub(crate) fn row_max<T: Float>(row: &[T]) -> T {
     lanes.into_iter().chain(tail.iter().copied()).fold(T::LOWEST, T::max)
 }
 
-/// y = eˣ / Σ eˣ over each row of [rows, width]; −∞ gives exactly 0.
+/// Computes y = eˣ / Σ eˣ over each row of [rows, width]; −∞ gives exactly 0.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn softmax_rows_forward<T: Float>(
     context: &Context,
     rows: usize,
@@ -55,10 +55,10 @@ pub fn softmax_rows_forward<T: Float>(
     Ok(())
 }
 
-/// dx = y·(dy − ⟨y, dy⟩) over each row, from the output of [`softmax_rows_forward`].
+/// Computes dx = y·(dy − ⟨y, dy⟩) over each row, from the output of [`softmax_rows_forward`].
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn softmax_rows_backward<T: Float>(
     context: &Context,
     rows: usize,
@@ -90,11 +90,12 @@ pub fn softmax_rows_backward<T: Float>(
     Ok(())
 }
 
-/// The cross-entropy of each row's softmax with its label, smoothed towards the uniform distribution by
-/// `smoothing` (Szegedy et al. 2016), and the softmax itself for backward.
+/// Computes the cross-entropy of each row's softmax with its label, and the softmax for backward.
+///
+/// The target is smoothed towards the uniform distribution by `smoothing` (Szegedy et al. 2016).
 ///
 /// # Errors
-/// If a length is not the shape's or a label is not below `width`.
+/// If a length does not match the shape, or a label is not below `width`.
 pub fn cross_entropy_rows_forward<T: Float>(
     context: &Context,
     width: usize,
@@ -124,10 +125,10 @@ pub fn cross_entropy_rows_forward<T: Float>(
     Ok(())
 }
 
-/// The logits' gradient of Σ factor·loss from the softmax.
+/// Computes the gradient of Σ factor·loss in the logits from the softmax.
 ///
 /// # Errors
-/// If a length is not the shape's or a label is not below `width`.
+/// If a length does not match the shape, or a label is not below `width`.
 pub fn cross_entropy_rows_backward<T: Float>(
     width: usize,
     softmax: &[T],

@@ -1,14 +1,16 @@
-//! From planes of pixels to pixels of channels, and back.
+//! Transposition between planes of pixels and pixels of channels.
 
-use pulp::Simd;
+use pulp::{Simd, WithSimd};
 
-/// Rows and columns of a block that is transposed at once: its lines of both sides fit the first-level cache.
+use crate::vectorized::Vectorized as _;
+
+/// The side of a square that is transposed at once: its lines of both sides fit the first-level cache.
 pub(crate) const SIDE: usize = 16;
 
-/// A block of [`SIDE`] rows of as many elements.
+/// [`SIDE`] rows of [`SIDE`] elements.
 pub(crate) type Square = [[f32; SIDE]; SIDE];
 
-/// How whole blocks are transposed on this processor.
+/// The transposition of squares on this CPU.
 #[derive(Clone, Copy)]
 pub(crate) struct Transposer {
     #[cfg(target_arch = "x86_64")]
@@ -16,7 +18,7 @@ pub(crate) struct Transposer {
 }
 
 impl Transposer {
-    /// The fastest one that the vectors of `S` allow.
+    /// Returns the fastest method that the vectors of `S` allow.
     #[inline(always)]
     pub(crate) fn new<S: Simd>() -> Self {
         Self {
@@ -35,11 +37,11 @@ impl Transposer {
     }
 }
 
-/// Pairs, then fours, then quarters of vectors change places: 64 shuffles for 256 elements.
+/// Exchanges pairs, then fours, then quarters of vectors: 64 shuffles for 256 elements.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn transpose_in_registers(simd: pulp::x86::V4, lines: [&[f32; SIDE]; SIDE]) -> Square {
-    // Loops rather than closures: what is not inlined here is not compiled for these instructions.
+    // Loops rather than closures: code that is not inlined here is not compiled for these instructions.
     let f = simd.avx512f;
     let mut rows = [f._mm512_setzero_ps(); SIDE];
     for (row, line) in rows.iter_mut().zip(lines) {
@@ -76,62 +78,98 @@ fn transpose_in_registers(simd: pulp::x86::V4, lines: [&[f32; SIDE]; SIDE]) -> S
 
 /// Transposes `rows` rows of `cols` elements into `cols` rows of `to_stride` elements, of which the first `rows` are
 /// written; rows of `from` begin `from_stride` apart.
-#[inline(always)]
 pub(crate) fn transpose<S: Simd>(
+    simd: S,
+    from: &[f32],
+    from_stride: usize,
+    size: [usize; 2],
+    to: &mut [f32],
+    to_stride: usize,
+) {
+    Transposition { from, from_stride, size, to, to_stride }.vectorized(simd);
+}
+
+/// The arguments of [`transpose`].
+struct Transposition<'a> {
+    from: &'a [f32],
+    from_stride: usize,
+    size: [usize; 2],
+    to: &'a mut [f32],
+    to_stride: usize,
+}
+
+impl WithSimd for Transposition<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { from, from_stride, size: [rows, cols], to, to_stride } = self;
+        if cols == 1 && from_stride == 1 {
+            to[..rows].copy_from_slice(&from[..rows]);
+        } else if rows == 1 && to_stride == 1 {
+            to[..cols].copy_from_slice(&from[..cols]);
+        } else if cols == 4 && from_stride == 4 && rows >= SIDE {
+            from_fours(from, rows, to, to_stride);
+        } else if rows == 4 && to_stride == 4 && cols >= SIDE {
+            to_fours(from, from_stride, cols, to);
+        } else {
+            by_squares(Transposer::new::<S>(), from, from_stride, [rows, cols], to, to_stride);
+        }
+    }
+}
+
+/// Transposes rows of 4 elements, such as planes of 2×2 pixels: sixteen rows are 64 elements in a line.
+#[inline(always)]
+fn from_fours(from: &[f32], rows: usize, to: &mut [f32], to_stride: usize) {
+    let whole = rows / SIDE * SIDE;
+    for (row, line) in from[..whole * 4].as_chunks::<{ 4 * SIDE }>().0.iter().enumerate() {
+        for j in 0..4 {
+            let mut transposed = [0.0; SIDE];
+            for i in 0..SIDE {
+                transposed[i] = line[i * 4 + j];
+            }
+            to[j * to_stride + row * SIDE..][..SIDE].copy_from_slice(&transposed);
+        }
+    }
+    for row in whole..rows {
+        for j in 0..4 {
+            to[j * to_stride + row] = from[row * 4 + j];
+        }
+    }
+}
+
+/// Transposes 4 rows into rows of 4 elements; the inverse of [`from_fours`].
+#[inline(always)]
+fn to_fours(from: &[f32], from_stride: usize, cols: usize, to: &mut [f32]) {
+    let whole = cols / SIDE * SIDE;
+    for (col, line) in to[..whole * 4].as_chunks_mut::<{ 4 * SIDE }>().0.iter_mut().enumerate() {
+        let mut lines = [[0.0; SIDE]; 4];
+        for (i, line) in lines.iter_mut().enumerate() {
+            line.copy_from_slice(&from[i * from_stride + col * SIDE..][..SIDE]);
+        }
+        for j in 0..SIDE {
+            for i in 0..4 {
+                line[j * 4 + i] = lines[i][j];
+            }
+        }
+    }
+    for col in whole..cols {
+        for i in 0..4 {
+            to[col * 4 + i] = from[i * from_stride + col];
+        }
+    }
+}
+
+/// Transposes square by square.
+#[inline(always)]
+fn by_squares(
+    transposer: Transposer,
     from: &[f32],
     from_stride: usize,
     [rows, cols]: [usize; 2],
     to: &mut [f32],
     to_stride: usize,
 ) {
-    if cols == 1 && from_stride == 1 {
-        to[..rows].copy_from_slice(&from[..rows]);
-        return;
-    }
-    if rows == 1 && to_stride == 1 {
-        to[..cols].copy_from_slice(&from[..cols]);
-        return;
-    }
-    if cols == 4 && from_stride == 4 && rows >= SIDE {
-        // Planes of 2×2 pixels: sixteen rows are 64 elements in a line.
-        let whole = rows / SIDE * SIDE;
-        for (row, line) in from[..whole * 4].as_chunks::<{ 4 * SIDE }>().0.iter().enumerate() {
-            for j in 0..4 {
-                let mut transposed = [0.0; SIDE];
-                for i in 0..SIDE {
-                    transposed[i] = line[i * 4 + j];
-                }
-                to[j * to_stride + row * SIDE..][..SIDE].copy_from_slice(&transposed);
-            }
-        }
-        for row in whole..rows {
-            for j in 0..4 {
-                to[j * to_stride + row] = from[row * 4 + j];
-            }
-        }
-        return;
-    }
-    if rows == 4 && to_stride == 4 && cols >= SIDE {
-        let whole = cols / SIDE * SIDE;
-        for (col, line) in to[..whole * 4].as_chunks_mut::<{ 4 * SIDE }>().0.iter_mut().enumerate() {
-            let mut lines = [[0.0; SIDE]; 4];
-            for (i, line) in lines.iter_mut().enumerate() {
-                line.copy_from_slice(&from[i * from_stride + col * SIDE..][..SIDE]);
-            }
-            for j in 0..SIDE {
-                for i in 0..4 {
-                    line[j * 4 + i] = lines[i][j];
-                }
-            }
-        }
-        for col in whole..cols {
-            for i in 0..4 {
-                to[col * 4 + i] = from[i * from_stride + col];
-            }
-        }
-        return;
-    }
-    let transposer = Transposer::new::<S>();
     for col in (0..cols).step_by(SIDE) {
         for row in (0..rows).step_by(SIDE) {
             let (some_rows, some_cols) = (SIDE.min(rows - row), SIDE.min(cols - col));
@@ -171,22 +209,24 @@ pub(crate) fn transpose<S: Simd>(
 /// Copies an image [channels, plane] to [plane, stride]; the elements from `channels` to `stride` become 0.
 #[inline(always)]
 pub(crate) fn to_channels_last<S: Simd>(
+    simd: S,
     image: &[f32],
     channels: usize,
     plane: usize,
     to: &mut [f32],
     stride: usize,
 ) {
-    transpose::<S>(image, plane, [channels, plane], to, stride);
+    transpose(simd, image, plane, [channels, plane], to, stride);
     if stride > channels {
         to.chunks_exact_mut(stride).take(plane).for_each(|pixel| pixel[channels..].fill(0.0));
     }
 }
 
-/// Writes `values` [taps, stride], of which the first `count` of a tap count, to `to` [count, window]: tap t to the place
-/// `places[t]` of the window. With `add` it adds.
+/// Writes the first `count` of each tap of `values` [taps, stride] to `to` [count, window], tap t at `places[t]` of the
+/// window, or adds them with `add`.
 #[inline(always)]
 pub(crate) fn to_windows<S: Simd>(
+    _: S,
     values: &[f32],
     stride: usize,
     places: &[usize],
@@ -222,33 +262,33 @@ pub(crate) fn to_windows<S: Simd>(
 /// Copies pixels [plane, stride] to an image [channels, plane].
 #[inline(always)]
 pub(crate) fn to_planes<S: Simd>(
+    simd: S,
     pixels: &[f32],
     stride: usize,
     channels: usize,
     plane: usize,
     image: &mut [f32],
 ) {
-    transpose::<S>(pixels, stride, [plane, channels], image, plane);
+    transpose(simd, pixels, stride, [plane, channels], image, plane);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pulp::WithSimd as _;
 
     struct ThereAndBack;
 
-    impl pulp::WithSimd for ThereAndBack {
+    impl WithSimd for ThereAndBack {
         type Output = ();
 
         #[inline(always)]
-        fn with_simd<S: Simd>(self, _: S) {
+        fn with_simd<S: Simd>(self, simd: S) {
             for (channels, plane, stride) in
                 [(1, 1, 16), (5, 1, 16), (3, 7, 16), (16, 16, 16), (33, 40, 48), (20, 64, 32)]
             {
                 let image: Vec<f32> = (0..channels * plane).map(|i| i as f32 + 1.0).collect();
                 let mut pixels = vec![-1.0; plane * stride];
-                to_channels_last::<S>(&image, channels, plane, &mut pixels, stride);
+                to_channels_last(simd, &image, channels, plane, &mut pixels, stride);
                 for (pixel, values) in pixels.chunks(stride).enumerate() {
                     for (channel, value) in values.iter().enumerate() {
                         let expected = if channel < channels { image[channel * plane + pixel] } else { 0.0 };
@@ -256,7 +296,7 @@ mod tests {
                     }
                 }
                 let mut back = vec![0.0; image.len()];
-                to_planes::<S>(&pixels, stride, channels, plane, &mut back);
+                to_planes(simd, &pixels, stride, channels, plane, &mut back);
                 assert_eq!(image, back);
             }
         }

@@ -54,7 +54,7 @@ fn tanh<T: Float>(x: T) -> T {
     if square < c(0.01) { near } else { far }
 }
 
-// Functions rather than closures: these are inlined for certain, so that loops over them are vectorised.
+// Functions rather than closures: these are always inlined, so that loops over them vectorise.
 
 #[inline(always)]
 fn silu<T: Float>(x: T) -> T {
@@ -97,13 +97,13 @@ fn gelu_slope<T: Float>(x: T) -> T {
 }
 
 impl UnaryOp {
-    /// Whether the derivative follows from the output alone, so that the input need not be kept.
+    /// True if the derivative follows from the output alone, so that the input need not be kept.
     pub fn derivative_from_output(self) -> bool {
         matches!(self, Self::Relu | Self::Relu6 | Self::Sigmoid | Self::Tanh | Self::Exp)
     }
 }
 
-/// y = f(x).
+/// Computes y = f(x).
 ///
 /// # Errors
 /// If the lengths differ.
@@ -120,9 +120,9 @@ pub fn unary_forward<T: Float>(context: &Context, op: UnaryOp, x: &[T], y: &mut 
     Ok(())
 }
 
-/// y = f(x), a piece at a time that stays in the cache.
+/// Computes y = f(x) in pieces that stay in the cache.
 #[inline(always)]
-pub(crate) fn apply<T: Float>(op: UnaryOp, x: &[T], y: &mut [T]) {
+fn apply<T: Float>(op: UnaryOp, x: &[T], y: &mut [T]) {
     const PIECE: usize = 1024;
     for (y, x) in y.chunks_mut(PIECE).zip(x.chunks(PIECE)) {
         y.copy_from_slice(&x[..y.len()]);
@@ -130,9 +130,9 @@ pub(crate) fn apply<T: Float>(op: UnaryOp, x: &[T], y: &mut [T]) {
     }
 }
 
-/// One loop a function, so that none branches inside.
+/// Has one loop for each function, so that no loop branches.
 #[inline(always)]
-pub(crate) fn apply_in_place<T: Float>(op: UnaryOp, y: &mut [T]) {
+fn apply_in_place<T: Float>(op: UnaryOp, y: &mut [T]) {
     macro_rules! each {
         ($f:expr) => {
             for y in y.iter_mut() {
@@ -160,8 +160,8 @@ pub(crate) fn apply_in_place<T: Float>(op: UnaryOp, y: &mut [T]) {
     }
 }
 
-/// dx = f′(x)·dy, given both x and y = f(x); where [`UnaryOp::derivative_from_output`] holds, `x` is not read
-/// and may be any slice of the same length.
+/// Computes dx = f′(x)·dy from x and y = f(x). If [`UnaryOp::derivative_from_output`] holds, `x` is not read and may be any
+/// slice of the same length.
 ///
 /// # Errors
 /// If the lengths differ.
@@ -229,11 +229,11 @@ fn apply_backward<T: Float>(op: UnaryOp, x: &[T], y: &[T], dy: &[T], dx: &mut [T
     }
 }
 
-/// y = value·gelu(gate) of rows that hold `width` values and then as many gates (GEGLU, Shazeer 2020): [rows, 2·width] to
+/// Computes y = value·gelu(gate) of rows of `width` values and `width` gates (GEGLU, Shazeer 2020): [rows, 2·width] to
 /// [rows, width].
 ///
 /// # Errors
-/// If the lengths do not go together.
+/// If the lengths do not match.
 pub fn geglu_forward<T: Float>(context: &Context, width: usize, x: &[T], y: &mut [T]) -> Result<()> {
     const KERNEL: &str = "geglu_forward";
     check_len(KERNEL, "x", 2 * y.len(), x.len())?;
@@ -256,10 +256,10 @@ pub fn geglu_forward<T: Float>(context: &Context, width: usize, x: &[T], y: &mut
     Ok(())
 }
 
-/// The gradient of [`geglu_forward`]'s input [rows, 2·width] from that of its output.
+/// Computes the gradient of [`geglu_forward`]'s input [rows, 2·width] from the gradient of its output.
 ///
 /// # Errors
-/// If the lengths do not go together.
+/// If the lengths do not match.
 pub fn geglu_backward<T: Float>(
     context: &Context,
     width: usize,
@@ -280,7 +280,7 @@ pub fn geglu_backward<T: Float>(
                 let rows = x.chunks_exact(2 * width).zip(dy.chunks_exact(width));
                 for ((x, dy), dx) in rows.zip(dx.chunks_exact_mut(2 * width)) {
                     let ((value, gate), (dvalue, dgate)) = (x.split_at(width), dx.split_at_mut(width));
-                    // Two loops of few arrays: of one over all five the compiler makes no vectors.
+                    // Several loops of few arrays: the compiler does not vectorise one loop over all five.
                     for ((dvalue, gate), dy) in dvalue.iter_mut().zip(gate).zip(dy) {
                         *dvalue = *dy * gelu(*gate);
                     }

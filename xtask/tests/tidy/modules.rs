@@ -26,7 +26,6 @@ const NOT_MENDED: &[(&str, &[&str])] = &[
     ("crates/collectives/src/shared", &["cross_memory", "slot_exchange"]),
     ("crates/collectives/src/world", &["config", "environment"]),
     ("crates/collectives/src/world", &["rendezvous", "search"]),
-    ("crates/kernels/src/conv/winograd", &["by_panels", "maps"]),
     ("crates/sharding/src/codec", &["bf16", "kind", "push", "random_k", "sparse", "two_hops"]),
 ];
 

@@ -70,7 +70,8 @@ fn reference(
     let (plain, along) = sums.split_at_mut(channels);
     let mask = ActivationMask { activation, output: output.filter(|_| residual.is_some()) };
     let to = BatchNormGrads { dx: &mut dx, residual: Some(&mut through) };
-    cpu_train_backward(&cpu(), dims, x, dy, affine, mask, [plain, along], to).unwrap();
+    let from = phalanx_kernels::BatchNormBackward { x, dy, affine, mask };
+    cpu_train_backward(&cpu(), dims, from, [plain, along], to).unwrap();
     let factor = inv_std.iter().zip(gamma).fold(0.0_f64, |most, (s, g)| most.max((s * g).abs()));
     let terms = factor * dy.iter().fold(0.0_f64, |most, dy| most.max(dy.abs()));
     Expected { y, mean, moment, dx, residual: through, sums, terms }

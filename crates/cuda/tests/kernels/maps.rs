@@ -8,9 +8,10 @@ use phalanx_cuda::kernels::{
 };
 use phalanx_cuda::{ElementType, Layout};
 use phalanx_kernels::{
-    Conv2dShape, Pool2dShape, avg_pool2d_backward as cpu_avg_backward, avg_pool2d_forward,
-    conv2d_backward_input, conv2d_backward_weight, conv2d_forward, group_norm_backward as cpu_group_backward,
-    group_norm_forward, max_pool2d_backward as cpu_max_backward, max_pool2d_forward,
+    Conv2dShape, GroupNormShape, NormBackward, NormGrads, NormInput, NormOutput, Pool2dShape,
+    avg_pool2d_backward as cpu_avg_backward, avg_pool2d_forward, conv2d_backward_input,
+    conv2d_backward_weight, conv2d_forward, group_norm_backward as cpu_group_backward, group_norm_forward,
+    max_pool2d_backward as cpu_max_backward, max_pool2d_forward,
     upsample_nearest2d_backward as cpu_upsample_backward, upsample_nearest2d_forward,
 };
 
@@ -149,19 +150,10 @@ fn group_norm_and_its_gradients() {
                 let (mut y, mut mean, mut inv_std) = (vec![0.0; len], vec![0.0; stats], vec![0.0; stats]);
                 // A group of one element has no variance, so that eps rules.
                 let eps = 1e-2;
-                group_norm_forward(
-                    &cpu(),
-                    dims,
-                    groups,
-                    &x,
-                    &gamma,
-                    &beta,
-                    eps,
-                    &mut y,
-                    &mut mean,
-                    &mut inv_std,
-                )
-                .unwrap();
+                let shape = GroupNormShape { batch: dims[0], channels, plane: dims[2], groups };
+                let input = NormInput { x: &x, gamma: &gamma, beta: &beta, eps };
+                let normed = NormOutput { y: &mut y, mean: &mut mean, inv_std: &mut inv_std };
+                group_norm_forward(&cpu(), shape, input, normed).unwrap();
                 let [y_gpu, mean_gpu, inv_std_gpu] =
                     group_norm(gpu, FIRST, dims, groups, &x_gpu, [&gamma_gpu, &beta_gpu], eps).unwrap();
                 assert_close(gpu, &what, &y_gpu, &y);
@@ -169,20 +161,9 @@ fn group_norm_and_its_gradients() {
                 assert_close(gpu, &what, &inv_std_gpu, &inv_std);
                 let (mut dx, mut dgamma, mut dbeta) =
                     (vec![0.0; len], vec![0.0; channels], vec![0.0; channels]);
-                cpu_group_backward(
-                    &cpu(),
-                    dims,
-                    groups,
-                    &x,
-                    &dy,
-                    &gamma,
-                    &mean,
-                    &inv_std,
-                    &mut dx,
-                    &mut dgamma,
-                    &mut dbeta,
-                )
-                .unwrap();
+                let kept = NormBackward { x: &x, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
+                let grads = NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
+                cpu_group_backward(&cpu(), shape, kept, grads).unwrap();
                 let from = NormInputs {
                     x: &x_gpu,
                     dy: &dy_gpu,

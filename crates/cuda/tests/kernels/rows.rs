@@ -6,8 +6,9 @@ use phalanx_cuda::kernels::{
 };
 use phalanx_cuda::{ElementType, Gpu};
 use phalanx_kernels::{
-    cross_entropy_rows_backward, cross_entropy_rows_forward, layer_norm_backward as cpu_layer_backward,
-    layer_norm_forward, softmax_rows_backward, softmax_rows_forward,
+    NormBackward, NormGrads, NormInput, NormOutput, cross_entropy_rows_backward, cross_entropy_rows_forward,
+    layer_norm_backward as cpu_layer_backward, layer_norm_forward, softmax_rows_backward,
+    softmax_rows_forward,
 };
 
 use crate::drawn::{
@@ -73,39 +74,18 @@ fn layer_norm_and_its_gradients() {
                     (draw.slice(gpu, wide, width), draw.slice(gpu, wide, width));
                 let (mut y, mut mean, mut inv_std) = (vec![0.0; len], vec![0.0; rows], vec![0.0; rows]);
                 let eps = 1e-3;
-                layer_norm_forward(
-                    &cpu(),
-                    rows,
-                    width,
-                    &x,
-                    &gamma,
-                    &beta,
-                    eps,
-                    &mut y,
-                    &mut mean,
-                    &mut inv_std,
-                )
-                .unwrap();
+                let input = NormInput { x: &x, gamma: &gamma, beta: &beta, eps };
+                let normed = NormOutput { y: &mut y, mean: &mut mean, inv_std: &mut inv_std };
+                layer_norm_forward(&cpu(), [rows, width], input, normed).unwrap();
                 let [y_gpu, mean_gpu, inv_std_gpu] =
                     layer_norm(gpu, &x_gpu, &gamma_gpu, &beta_gpu, width, eps).unwrap();
                 assert_close(gpu, &what, &y_gpu, &y);
                 assert_close(gpu, &what, &mean_gpu, &mean);
                 assert_close(gpu, &what, &inv_std_gpu, &inv_std);
                 let (mut dx, mut dgamma, mut dbeta) = (vec![0.0; len], vec![0.0; width], vec![0.0; width]);
-                cpu_layer_backward(
-                    &cpu(),
-                    rows,
-                    width,
-                    &x,
-                    &dy,
-                    &gamma,
-                    &mean,
-                    &inv_std,
-                    &mut dx,
-                    &mut dgamma,
-                    &mut dbeta,
-                )
-                .unwrap();
+                let kept = NormBackward { x: &x, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
+                let grads = NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
+                cpu_layer_backward(&cpu(), [rows, width], kept, grads).unwrap();
                 let from = NormInputs {
                     x: &x_gpu,
                     dy: &dy_gpu,

@@ -1,15 +1,15 @@
-//! Between f32 and bf16.
+//! Conversions between f32 and bf16.
 
 use half::bf16;
 
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
-/// The nearest bf16 number, ties to even; NaN stays NaN.
+/// Returns the bits of the nearest bf16 number, ties to even. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn round_bits(value: f32) -> u16 {
     let bits = value.to_bits();
-    // Wraps for some NaNs, which are not taken from here.
+    // Wraps for some NaNs, which get `nan` instead.
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     // The sum would carry a NaN to infinity or zero. A quiet one keeps its sign and upper bits.
     let nan = (bits >> 16) | 0x40;

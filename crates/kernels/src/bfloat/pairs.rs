@@ -1,4 +1,4 @@
-//! Operands as pairs along the sum, from f32 (rounded) or bf16.
+//! Operands of bf16 products as pairs along the sum, from bf16 or rounded f32.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),
@@ -11,9 +11,9 @@ use pulp::Simd;
 use super::convert::round_bits;
 use crate::transpose::transpose;
 
-/// Element types that become bf16.
+/// An element type that converts to bf16.
 pub(crate) trait Narrow: Copy + Send + Sync {
-    /// The bits of the bf16 number.
+    /// Returns the bits of the bf16 number.
     fn bits(self) -> u16;
 }
 
@@ -31,13 +31,13 @@ impl Narrow for bf16 {
     }
 }
 
-/// A pair: the first number in the lower half.
+/// Packs two numbers, the first in the lower half.
 #[inline(always)]
 pub(crate) fn pair(first: u16, second: u16) -> u32 {
     u32::from(first) | u32::from(second) << 16
 }
 
-/// Pairs of two rows, element by element; `second` may be missing, which counts as zeros.
+/// Packs two rows element by element. A missing `second` counts as zeros.
 #[inline(always)]
 pub(crate) fn zip_rows<T: Narrow>(first: &[T], second: Option<&[T]>, to: &mut [f32]) {
     match second {
@@ -54,7 +54,7 @@ pub(crate) fn zip_rows<T: Narrow>(first: &[T], second: Option<&[T]>, to: &mut [f
     }
 }
 
-/// Pairs of neighbours of a row; an odd last one is followed by zero.
+/// Packs neighbours of a row. An odd last one is paired with zero.
 #[inline(always)]
 pub(crate) fn zip_neighbours<T: Narrow>(row: &[T], to: &mut [f32]) {
     let (pairs, rest) = row.as_chunks::<2>();
@@ -66,10 +66,13 @@ pub(crate) fn zip_neighbours<T: Narrow>(row: &[T], to: &mut [f32]) {
     }
 }
 
-/// Rows of `cols` elements, `from_stride` apart, to pairs of rows, transposed: `to` gets `cols` rows of `to_stride` elements,
-/// of which the first half as many as there are rows are written. `scratch` has room for half the rows.
+/// Packs pairs of rows and transposes them.
+///
+/// `from` has `rows` rows of `cols` elements, `from_stride` apart. `to` gets `cols` rows, `to_stride` apart, of one pair for
+/// every two rows. `scratch` has room for half the rows.
 #[inline(always)]
 pub(crate) fn transpose_pairs<S: Simd, T: Narrow>(
+    simd: S,
     from: &[T],
     from_stride: usize,
     [rows, cols]: [usize; 2],
@@ -82,5 +85,5 @@ pub(crate) fn transpose_pairs<S: Simd, T: Narrow>(
         let second = (2 * pair + 1 < rows).then(|| row(2 * pair + 1));
         zip_rows(row(2 * pair), second, line);
     }
-    transpose::<S>(scratch, cols, [rows.div_ceil(2), cols], to, to_stride);
+    transpose(simd, scratch, cols, [rows.div_ceil(2), cols], to, to_stride);
 }

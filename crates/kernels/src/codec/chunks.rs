@@ -1,9 +1,9 @@
-//! What messages of numbers are that share a scale by chunks.
+//! The format of messages with one scale for each chunk of numbers.
 
 use super::integer::{int4_len, scales_len};
 use super::sign::sign_len;
 
-/// What a number of a chunk becomes.
+/// The encoding of a number of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkKind {
     /// An integer of 8 bits; the scale is the largest magnitude over 127 ([`super::quantise_int8`]).
@@ -17,7 +17,7 @@ pub enum ChunkKind {
 }
 
 impl ChunkKind {
-    /// What codecs of it are called.
+    /// The name of its codecs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Int8 => "int8",
@@ -28,13 +28,12 @@ impl ChunkKind {
     }
 }
 
-/// Messages of numbers in chunks: a scale of f32 for each chunk, and then all numbers, each of the kind's bits. The last chunk may be
-/// shorter.
+/// A message of numbers in chunks: an f32 scale for each chunk, then all encoded numbers. The last chunk may be shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkFormat {
-    /// What a number becomes.
+    /// The encoding of a number.
     pub kind: ChunkKind,
-    /// How many numbers share a scale.
+    /// Numbers that share a scale.
     pub chunk: usize,
 }
 

@@ -4,29 +4,31 @@ use super::{check_bytes, check_chunk, largest, low_byte, put};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
-/// How many scales `len` elements in chunks of `chunk` have.
+/// The number of scales of `len` elements in chunks of `chunk`.
 pub fn scales_len(len: usize, chunk: usize) -> usize {
     len.div_ceil(chunk.max(1))
 }
 
-/// How many bytes `len` integers of 4 bits take.
+/// The number of bytes of `len` 4-bit integers.
 pub fn int4_len(len: usize) -> usize {
     len.div_ceil(2)
 }
 
-/// x/scale rounded to the nearest integer, halves to the even one, within ±`top`.
+/// Rounds x/scale to the nearest integer, ties to even, within ±`top`.
 #[inline(always)]
 fn rounded(value: f32, scale: f32, top: f32) -> i8 {
     let q = value / scale;
-    // A scale of 0 is of numbers too small for one, and ∞/∞ of a chunk that is not finite.
+    // The scale is 0 if all numbers are too small for one; ∞/∞ occurs in chunks that are not finite.
     low_byte(if scale == 0.0 || q.is_nan() { 0.0 } else { q.clamp(-top, top) })
 }
 
-/// Every chunk's numbers as integers of 8 bits: scale = max|x|/127 in f32, q = x/scale rounded half to even, within ±127. The
-/// last chunk may be shorter. A chunk that is not finite has a scale that is not, and so decodes to nothing finite.
+/// Quantises numbers to 8 bits, chunk by chunk.
+///
+/// scale = max|x|/127 in f32, q = x/scale rounded half to even, within ±127. The last chunk may be shorter. A chunk that is
+/// not finite has a scale that is not finite, so it decodes to nothing finite.
 ///
 /// # Errors
-/// If the lengths do not go together, or a chunk has no elements.
+/// If the lengths do not match, or a chunk has no elements.
 pub fn quantise_int8(
     context: &Context,
     values: &[f32],
@@ -50,10 +52,10 @@ pub fn quantise_int8(
     Ok(())
 }
 
-/// q·scale in f32: what [`quantise_int8`] has made of numbers, or, with `add`, what is there and that.
+/// Decodes [`quantise_int8`]: writes q·scale in f32, or adds it with `add`.
 ///
 /// # Errors
-/// If the lengths do not go together, or a chunk has no elements.
+/// If the lengths do not match, or a chunk has no elements.
 pub fn dequantise_int8(
     context: &Context,
     (scales, quantised): (&[f32], &[i8]),
@@ -76,11 +78,12 @@ pub fn dequantise_int8(
     Ok(())
 }
 
-/// Every chunk's numbers as integers of 4 bits, two in a byte, the first in its lower half: scale = max|x|/7 in f32,
-/// q = x/scale rounded half to even, within ±7. The last chunk may be shorter.
+/// Quantises numbers to 4 bits, chunk by chunk; two in a byte, the first in the lower half.
+///
+/// scale = max|x|/7 in f32, q = x/scale rounded half to even, within ±7. The last chunk may be shorter.
 ///
 /// # Errors
-/// If the lengths do not go together, or a chunk has an odd number of elements or none.
+/// If the lengths do not match, or a chunk has an odd number of elements or none.
 pub fn quantise_int4(
     context: &Context,
     values: &[f32],
@@ -115,10 +118,10 @@ fn nibble(value: f32, scale: f32) -> u8 {
     rounded(value, scale, 7.0).cast_unsigned() & 0xf
 }
 
-/// q·scale in f32: what [`quantise_int4`] has made of numbers, or, with `add`, what is there and that.
+/// Decodes [`quantise_int4`]: writes q·scale in f32, or adds it with `add`.
 ///
 /// # Errors
-/// If the lengths do not go together, or a chunk has an odd number of elements or none.
+/// If the lengths do not match, or a chunk has an odd number of elements or none.
 pub fn dequantise_int4(
     context: &Context,
     (scales, quantised): (&[f32], &[u8]),
@@ -136,7 +139,7 @@ pub fn dequantise_int4(
             let chunks = out.chunks_mut(chunk).zip(scales).zip(quantised.chunks(chunk / 2));
             for ((out, scale), quantised) in chunks {
                 for (out, byte) in out.chunks_mut(2).zip(quantised) {
-                    // The upper bits are the sign's.
+                    // Shifts of signed numbers extend the sign.
                     let halves = [byte.cast_signed() << 4 >> 4, byte.cast_signed() >> 4];
                     out.iter_mut().zip(halves).for_each(|(out, q)| put(out, f32::from(q) * scale, add));
                 }

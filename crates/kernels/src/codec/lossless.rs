@@ -1,31 +1,31 @@
-//! Floats without loss: exponents apart and entropy-coded, signs and mantissas as they are.
+//! Lossless compression of floats: exponents are entropy-coded, signs and mantissas are stored unchanged.
 //!
-//! The exponents of gradients are few and unevenly spread, about three bits each; mantissas are noise that nothing compresses. So
-//! exponents go through an entropy coder ([`super::rans`]) with frequencies counted for the message. What would not become smaller
-//! is sent as it is.
+//! The exponents of gradients take few values, about three bits of entropy each; mantissas are noise. Exponents go through
+//! an entropy coder ([`super::rans`]) with the frequencies of the message. Numbers that would not become smaller are stored
+//! unchanged.
 //!
-//! A message is a byte that says which, and then the numbers; or the lower 16 bits of each, 8 bits of each with the sign and the rest
-//! of the mantissa, the table of frequencies, and the coded exponents.
+//! A message begins with a byte for its mode. A plain message then has the numbers. A coded message has the lower 16 bits of
+//! each number, 8 bits of each with the sign and the rest of the mantissa, the table of frequencies, and the coded exponents.
 
 use super::rans;
 use super::table::Table;
 use crate::context::Context;
 use crate::error::{KernelError, Result};
 
-/// A message of the numbers as they are.
+/// The mode of a message of unchanged numbers.
 const PLAIN: u8 = 0;
-/// A message with coded exponents.
+/// The mode of a message with coded exponents.
 const CODED: u8 = 1;
 
-/// Tables that count in turn, so that equal exponents in a row do not wait for each other.
+/// Counting tables used in turn, so that equal exponents in a row do not wait for each other.
 const COUNTERS: usize = 8;
 
-/// The most bytes that [`compress_lossless`] makes of `len` numbers.
+/// The most bytes of [`compress_lossless`] for `len` numbers.
 pub fn lossless_bound(len: usize) -> usize {
     1 + 4 * len
 }
 
-/// Appends a message that holds the numbers, bit by bit.
+/// Appends a message with the exact numbers.
 pub fn compress_lossless(context: &Context, values: &[f32], out: &mut Vec<u8>) {
     let start = out.len();
     let len = values.len();
@@ -50,7 +50,7 @@ pub fn compress_lossless(context: &Context, values: &[f32], out: &mut Vec<u8>) {
     }
 }
 
-/// The exponents of numbers, and what there is besides: the lower half of the bits, and 8 bits with the sign and the rest.
+/// Splits numbers into exponents, the lower 16 bits, and 8 bits with the sign and the rest of the mantissa.
 #[inline(always)]
 fn split(values: &[f32], exponents: &mut [u8], low: &mut [[u8; 2]], high: &mut [u8]) {
     for (((value, exponent), low), high) in values.iter().zip(exponents).zip(low).zip(high) {
@@ -61,7 +61,7 @@ fn split(values: &[f32], exponents: &mut [u8], low: &mut [[u8; 2]], high: &mut [
     }
 }
 
-/// Numbers of these exponents, and what there is besides.
+/// The inverse of [`split`].
 #[inline(always)]
 fn join(exponents: &[u8], low: &[[u8; 2]], high: &[u8], out: &mut [f32]) {
     for (((out, exponent), low), high) in out.iter_mut().zip(exponents).zip(low).zip(high) {
@@ -70,7 +70,7 @@ fn join(exponents: &[u8], low: &[[u8; 2]], high: &[u8], out: &mut [f32]) {
     }
 }
 
-/// How often each byte comes.
+/// Counts each byte.
 fn counted(bytes: &[u8]) -> [u32; 256] {
     let mut counts = [[0_u32; 256]; COUNTERS];
     let (whole, tail) = bytes.as_chunks::<COUNTERS>();
@@ -83,10 +83,10 @@ fn counted(bytes: &[u8]) -> [u32; 256] {
     std::array::from_fn(|at| counts.iter().map(|counts| counts[at]).sum())
 }
 
-/// Writes the numbers of a message: those that [`compress_lossless`] was given.
+/// Writes the numbers of a message of [`compress_lossless`].
 ///
 /// # Errors
-/// [`KernelError::Shape`] if the message is damaged, or of another number of numbers.
+/// [`KernelError::Shape`] if the message is damaged or has another length than `out`.
 pub fn decompress_lossless(context: &Context, message: &[u8], out: &mut [f32]) -> Result<()> {
     let len = out.len();
     decoded(context, message, out).ok_or_else(|| KernelError::Shape {

@@ -1,16 +1,18 @@
-//! What PowerSGD needs beside matrix products.
+//! Orthogonalisation and reproducible products for PowerSGD.
 
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
-/// What is added to a column's norm, so that a column of zeros stays one.
+/// The number added to a column's norm, so that a column of zeros stays zero.
 const EPSILON: f32 = 1e-8;
 
-/// Makes the columns of a row-major matrix orthonormal by modified Gram-Schmidt, from left to right: a column is divided by its
-/// L2 norm plus 1e-8, and then its part is taken from every later column. Sums are in f64, in the order of rows.
+/// Makes the columns of a row-major matrix orthonormal by modified Gram-Schmidt, from left to right.
+///
+/// A column is divided by its L2 norm plus 1e-8, then its part is subtracted from every later column. Sums are in f64, in
+/// the order of rows.
 ///
 /// # Errors
-/// If the matrix is no whole rows.
+/// If the matrix has no whole number of rows.
 pub fn orthogonalise(matrix: &mut [f32], columns: usize) -> Result<()> {
     let rows = matrix.len() / columns.max(1);
     check_len("orthogonalise", "matrix", rows * columns, matrix.len())?;
@@ -29,11 +31,12 @@ pub fn orthogonalise(matrix: &mut [f32], columns: usize) -> Result<()> {
     Ok(())
 }
 
-/// out = P·Qᵀ with P of rows×rank and Q of columns×rank, row-major. Unlike a general product it gives the same bits on every
-/// processor, so that ranks on different ones agree.
+/// Computes out = P·Qᵀ with P of rows×rank and Q of columns×rank, row-major.
+///
+/// Unlike a general product it gives the same bits on every CPU, so that ranks on different CPUs agree.
 ///
 /// # Errors
-/// If the sizes do not go together.
+/// If the sizes do not match.
 pub fn low_rank_product(context: &Context, p: &[f32], q: &[f32], rank: usize, out: &mut [f32]) -> Result<()> {
     const KERNEL: &str = "low_rank_product";
     let (rows, columns) = (p.len() / rank.max(1), q.len() / rank.max(1));
@@ -43,7 +46,7 @@ pub fn low_rank_product(context: &Context, p: &[f32], q: &[f32], rank: usize, ou
     if columns == 0 {
         return Ok(());
     }
-    // Rows of Qᵀ, so that inner loops run over neighbours.
+    // The rows of Qᵀ, so that inner loops run over neighbours.
     let mut transposed = vec![0.0; q.len()];
     for (column, q) in q.chunks_exact(rank).enumerate() {
         q.iter().enumerate().for_each(|(at, value)| transposed[at * columns + column] = *value);

@@ -1,8 +1,9 @@
-//! Kernels of gradient codecs: gradients of f32 as fewer bytes, and back.
+//! Kernels of gradient codecs: f32 gradients to fewer bytes, and back.
 //!
-//! Everything here gives the same bits on every processor: sums have a fixed order, nothing is contracted, and random numbers are
-//! functions of a counter. Kernels run on the thread that calls them, which in training is one beside the thread that trains.
+//! All kernels give the same bits on every CPU: sums have a fixed order, multiplications and additions are not fused, and
+//! random numbers are functions of a counter. Kernels run on the calling thread, in training a background thread.
 
+mod chunks;
 mod integer;
 mod lossless;
 mod low_rank;
@@ -14,8 +15,6 @@ mod sign;
 mod stochastic;
 mod table;
 mod thin;
-
-mod chunks;
 
 pub use chunks::{ChunkFormat, ChunkKind};
 pub use integer::{dequantise_int4, dequantise_int8, int4_len, quantise_int4, quantise_int8, scales_len};
@@ -31,7 +30,7 @@ pub use thin::{Run, ThinMatrix};
 use crate::context::Context;
 use crate::error::{KernelError, Result};
 
-/// The largest magnitude of some numbers, 0 of none; not finite if one of them is not.
+/// Returns the largest magnitude, 0 without numbers. It is not finite if a number is not.
 pub fn largest_magnitude(context: &Context, values: &[f32]) -> f32 {
     context.simd(
         #[inline(always)]
@@ -41,7 +40,7 @@ pub fn largest_magnitude(context: &Context, values: &[f32]) -> f32 {
 
 #[inline(always)]
 fn largest(values: &[f32]) -> f32 {
-    // As integers the bits of magnitudes are ordered as the numbers are, and those of infinity and NaN are above.
+    // The bits of magnitudes are ordered as the numbers are, with infinity and NaN at the top.
     let largest = values.iter().fold(0_u32, |largest, value| largest.max(value.to_bits() & 0x7fff_ffff));
     f32::from_bits(largest)
 }
@@ -53,7 +52,7 @@ fn check_chunk(kernel: &'static str, chunk: usize) -> Result<()> {
     }
 }
 
-/// Refuses chunks that begin in the middle of a byte, of which so many elements are in one.
+/// Refuses chunks that begin in the middle of a byte of `in_a_byte` elements.
 fn check_bytes(kernel: &'static str, chunk: usize, in_a_byte: usize) -> Result<()> {
     check_chunk(kernel, chunk)?;
     match chunk.is_multiple_of(in_a_byte) {
@@ -65,14 +64,14 @@ fn check_bytes(kernel: &'static str, chunk: usize, in_a_byte: usize) -> Result<(
     }
 }
 
-/// A number within ±127 rounded to the nearest integer, halves to the even one: a sum whose last bit counts ones. Unlike a conversion,
-/// which has to look at what does not fit, it becomes vectors.
+/// Rounds a number within ±127 to the nearest integer, ties to even, by a sum whose last bit counts ones. Unlike a conversion,
+/// which must handle numbers out of range, it vectorises.
 #[inline(always)]
 fn low_byte(value: f32) -> i8 {
     (value + 12_582_912.0).to_bits() as i8
 }
 
-/// Takes what is decoded: it replaces what is there, or is added to it.
+/// Overwrites `out` with a decoded value, or adds it.
 #[inline(always)]
 fn put(out: &mut f32, value: f32, add: bool) {
     *out = if add { *out + value } else { value };

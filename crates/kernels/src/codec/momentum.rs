@@ -1,10 +1,12 @@
-//! Momentum that is applied before gradients are sent, as in Deep Gradient Compression.
+//! Momentum applied before gradients are sent, as in Deep Gradient Compression.
 
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
-/// u ← momentum·u + g, v ← v + u (Lin et al. 2018): `velocity` is u, and `sum` is v, what is still to be sent. Where an element
-/// is sent both are cleared ([`super::clear_indices`]): momentum correction and momentum factor masking.
+/// Computes u ← momentum·u + g and v ← v + u (Lin et al. 2018).
+///
+/// `velocity` is u, and `sum` is v, the gradient still to be sent. Both are cleared where an element is sent
+/// ([`super::clear_indices`]): momentum correction and momentum factor masking.
 ///
 /// # Errors
 /// If the lengths differ.

@@ -1,23 +1,23 @@
-//! Random numbers as functions of a counter, and indices drawn by them.
+//! Random numbers as functions of a counter, and random indices.
 
 /// The increment of splitmix64's counter.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Number `index` of stream `base` by splitmix64 (Steele et al. 2014), of 24 bits, in [0, 1).
+/// Returns number `index` of stream `base` by splitmix64 (Steele et al. 2014), with 24 bits, in [0, 1).
 #[inline(always)]
 pub fn uniform(base: u64, index: u64) -> f32 {
     // Below 2²⁴, so exact.
     (bits(base, index) >> 40) as f32 * (1.0 / 16_777_216.0)
 }
 
-/// Numbers `first`, `first + 1`, … of stream `base`, those of [`uniform`], in loops that become vectors.
+/// Returns numbers `first`, `first + 1`, … of [`uniform`] by loops that vectorise.
 #[inline(always)]
 pub(super) fn uniforms<const N: usize>(base: u64, first: u64) -> [f32; N] {
     let start = base.wrapping_add(first.wrapping_add(1).wrapping_mul(STEP));
     let mut all = [0.0; N];
     for (at, one) in all.iter_mut().enumerate() {
         let bits = scrambled(start.wrapping_add((at as u64).wrapping_mul(STEP)));
-        // As a signed number of 32 bits, which processors convert in vectors.
+        // A signed 32-bit number, which CPUs convert in vectors.
         *one = (bits >> 40) as i32 as f32 * (1.0 / 16_777_216.0);
     }
     all
@@ -28,7 +28,7 @@ fn bits(base: u64, index: u64) -> u64 {
     scrambled(base.wrapping_add(index.wrapping_add(1).wrapping_mul(STEP)))
 }
 
-/// The finalizer of splitmix64.
+/// The output function of splitmix64.
 #[inline(always)]
 fn scrambled(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -36,20 +36,22 @@ fn scrambled(z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// One number of several, for streams of random numbers that have nothing to do with each other. Each word goes into what the words
-/// before it gave, so that `mixed(words)` and one word more are `mixed_with(mixed(words), word)`.
+/// Hashes words to the base of an independent stream.
+///
+/// Words are hashed in order: one word more than `mixed(words)` is `mixed_with(mixed(words), word)`.
 pub fn mixed(words: &[u64]) -> u64 {
     words.iter().fold(0x5851_f42d_4c95_7f2d, |state, word| mixed_with(state, *word))
 }
 
-/// What [`mixed`] gives for one word more.
+/// Continues [`mixed`] by one word.
 pub fn mixed_with(state: u64, word: u64) -> u64 {
     scrambled((state ^ word).wrapping_add(STEP))
 }
 
-/// `k` of the indices below `len`, rising: the indices are cut into `k` runs of nearly equal length, and of each one is drawn by
-/// stream `base`. So each index is drawn with a probability of `k/len`, up to the rounding of the runs' lengths, and nothing
-/// needs to look at all of them.
+/// Returns `k` random indices below `len`, rising.
+///
+/// The indices are divided into `k` runs of nearly equal length, and stream `base` selects one of each. An index is selected
+/// with probability `k/len`, up to the rounding of the lengths, in time that does not depend on `len`.
 pub fn random_indices(base: u64, len: usize, k: usize) -> Vec<u32> {
     let k = k.min(len);
     let cut = |run: usize| (run as u128 * len as u128 / k.max(1) as u128) as usize;

@@ -1,27 +1,27 @@
-//! An entropy coder of bytes: an asymmetric numeral system (Duda 2013) in its range form, as Giesen's `rans_word` has it.
+//! An entropy coder of bytes: an asymmetric numeral system (Duda 2013) in its range form, as in Giesen's `rans_word`.
 //!
-//! States of 32 bits give and take words of 16, at most one for each byte, so that nothing but addresses depends on what comes:
-//! no branch is to be guessed. Eight states take bytes in turn, so that a processor works at several at a time. An encoder's
-//! division is a product with an inverse that is exact for all states that come.
+//! 32-bit states emit and consume 16-bit words, at most one for each byte. Only addresses depend on the data, so no branch is
+//! mispredicted. Eight interleaved states let a CPU work on several bytes at a time. The encoder divides by a product with an
+//! inverse that is exact for all states.
 
 use super::table::{SCALE, SCALE_BITS, Table};
 
-/// The least that a state is between bytes.
+/// The lower bound of a state between bytes.
 const LOWEST: u32 = 1 << 16;
 
-/// States that take bytes in turn.
+/// Interleaved states.
 const STATES: usize = 8;
 
-/// Bits behind the point of an inverse. A state is below frequency·2²⁰ when it is divided, and a frequency at most 2¹², so that
-/// the error of an inverse that is rounded up, below frequency·2⁻⁴⁴, never reaches the next whole number.
+/// Fractional bits of an inverse. A state is below frequency·2²⁰ when it is divided, and a frequency is at most 2¹². So the
+/// error of an inverse that is rounded up, below frequency·2⁻⁴⁴, never reaches the next whole number.
 const INVERSE_BITS: u32 = 44;
 
-/// What encoding a byte multiplies and adds.
+/// The numbers that encode a byte.
 #[derive(Debug, Clone, Copy, Default)]
 struct Step {
     inverse: u64,
     frequency: u32,
-    /// What a quotient of the frequency is short of one of all.
+    /// The difference of the scale and the frequency.
     rest: u32,
     start: u32,
 }
@@ -32,7 +32,7 @@ impl Step {
         Self { inverse, frequency, rest: SCALE - frequency, start }
     }
 
-    /// Puts the byte into a state, which gives a word to the end of `words`, whose place is `at`, if it would become too large.
+    /// Encodes the byte into a state. A state that would become too large first emits a word before place `at` of `words`.
     #[inline(always)]
     fn put(&self, state: u32, words: &mut [[u8; 2]], at: &mut usize) -> u32 {
         let full = state >> (32 - SCALE_BITS) >= self.frequency;
@@ -44,13 +44,13 @@ impl Step {
     }
 }
 
-/// Appends a code of bytes, all of which the table has: the last states, and the words, in the order in which they are read.
+/// Appends the code of bytes, all of which the table must have: the final states and the words, in reading order.
 pub(super) fn encode(bytes: &[u8], table: &Table, out: &mut Vec<u8>) {
     let mut steps = [Step::default(); 256];
     for (step, (frequency, start)) in steps.iter_mut().zip(table.frequency.iter().zip(table.start)) {
         *step = Step::of(*frequency, start);
     }
-    // A byte gives a word at most, and the place before the first is written to as well.
+    // A byte emits a word at most, and the place before the first is written to as well.
     let mut words = vec![[0_u8; 2]; bytes.len() + 1];
     let mut at = words.len();
     let mut states = [LOWEST; STATES];
@@ -68,12 +68,12 @@ pub(super) fn encode(bytes: &[u8], table: &Table, out: &mut Vec<u8>) {
     out.extend_from_slice(words[at..].as_flattened());
 }
 
-/// Decodes as many bytes as there is room for; `None` if the code is not one of so many.
+/// Decodes bytes to all of `out`; `None` if the code is damaged or has another length.
 pub(super) fn decode(code: &[u8], table: &Table, out: &mut [u8]) -> Option<()> {
     let (heads, words) = code.split_at_checked(4 * STATES)?;
     let (words, odd) = words.as_chunks::<2>();
     odd.is_empty().then_some(())?;
-    // Of each part of the scale the byte, its frequency less 1, and how far into its parts it is.
+    // For each part of the scale: the byte, its frequency less 1, and the offset in the byte's parts.
     let mut parts = [0_u32; SCALE as usize];
     for byte in 0..256 {
         let (start, frequency) = (table.start[byte], table.frequency[byte]);
@@ -91,7 +91,7 @@ pub(super) fn decode(code: &[u8], table: &Table, out: &mut [u8]) -> Option<()> {
         let part = parts[(state % SCALE) as usize];
         let frequency = (part >> 8 & (SCALE - 1)) + 1;
         let state = frequency * (state >> SCALE_BITS) + (part >> (8 + SCALE_BITS));
-        // Behind the last there is nothing to read, which shows in the end.
+        // Reading past the last word shows at the end.
         let word = words.get(at).map_or(0, |word| u32::from(u16::from_le_bytes(*word)));
         let short = state < LOWEST;
         at += usize::from(short);
@@ -106,7 +106,7 @@ pub(super) fn decode(code: &[u8], table: &Table, out: &mut [u8]) -> Option<()> {
     for (state, out) in states.iter_mut().zip(tail) {
         (*state, *out) = take(*state);
     }
-    // The encoder began with these states, so nothing else may be left.
+    // The encoder began with these states.
     (at == words.len() && states == [LOWEST; STATES]).then_some(())
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_back_whatever_their_frequencies() {
+    fn bytes_of_all_frequencies_come_back() {
         for (len, most) in
             [(0_u64, 1), (1, 1), (7, 3), (8, 256), (1000, 1), (1003, 2), (5000, 17), (9001, 256)]
         {

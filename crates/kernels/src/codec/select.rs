@@ -1,22 +1,22 @@
-//! The largest of many numbers, and numbers by index.
+//! The largest of many numbers, and access by index.
 
 use crate::context::Context;
 use crate::error::{KernelError, Result, check_len};
 
-/// Elements that are looked at to guess a threshold.
+/// Elements of the sample that estimates a threshold.
 const SAMPLES: usize = 1 << 14;
 
-/// Elements that are compared at a time, and looked at one by one only if one of them passes.
+/// Elements compared at a time, and one by one only if one of them passes.
 const BLOCK: usize = 32;
 
-/// Writes the indices of the `k` numbers of largest magnitude, rising; among equal ones the lower indices are taken. NaN counts as
-/// larger than anything.
+/// Writes the indices of the `k` numbers of largest magnitude, rising. Of equal magnitudes the lower indices are taken. NaN
+/// counts as the largest.
 ///
-/// A threshold is guessed from a sample, so low that almost surely enough pass; the few that do are selected among exactly. If
-/// too few pass, everything is. So the result does not depend on the sample.
+/// A sample estimates a threshold, so low that enough numbers almost surely pass. The selection among these is exact. If too
+/// few pass, the selection is among all numbers. So the result does not depend on the sample.
 ///
 /// # Errors
-/// If there are fewer than `k` numbers, or more than u32 counts.
+/// If there are fewer than `k` numbers, or more than fit a u32.
 pub fn top_k(context: &Context, values: &[f32], k: usize, indices: &mut Vec<u32>) -> Result<()> {
     const KERNEL: &str = "top_k";
     if k > values.len() || u32::try_from(values.len()).is_err() {
@@ -50,7 +50,7 @@ pub fn top_k(context: &Context, values: &[f32], k: usize, indices: &mut Vec<u32>
     Ok(())
 }
 
-/// The bits of a magnitude, which as integers are ordered as magnitudes are.
+/// The bits of a magnitude; as integers they are ordered as magnitudes are.
 #[inline(always)]
 fn magnitude(value: f32) -> u32 {
     value.to_bits() & 0x7fff_ffff
@@ -62,7 +62,7 @@ fn key(at: usize, value: f32) -> u64 {
     u64::from(magnitude(value)) << 32 | u64::from(!(at as u32))
 }
 
-/// A magnitude that more than `k` numbers reach, as far as a sample tells; 0 if the sample is too small to tell.
+/// Estimates a magnitude that more than `k` numbers reach; 0 if the sample is too small.
 fn guess(values: &[f32], k: usize) -> u32 {
     let stride = values.len() / SAMPLES;
     if stride < 4 {
@@ -70,7 +70,7 @@ fn guess(values: &[f32], k: usize) -> u32 {
     }
     let mut sample: Vec<u32> = values.iter().step_by(stride).map(|value| magnitude(*value)).collect();
     let expected = sample.len() as f64 * k as f64 / values.len() as f64;
-    // Four standard deviations and some more than are expected to be among the k largest.
+    // More than the expected number among the k largest by four standard deviations and 8.
     let wanted = (expected + 4.0 * expected.sqrt() + 8.0) as usize;
     if wanted >= sample.len() {
         return 0;
@@ -78,7 +78,7 @@ fn guess(values: &[f32], k: usize) -> u32 {
     *sample.select_nth_unstable_by(wanted, |a, b| b.cmp(a)).1
 }
 
-/// The keys of all numbers whose magnitude reaches a threshold.
+/// Collects the keys of all numbers whose magnitude reaches a threshold.
 #[inline(always)]
 fn passing(values: &[f32], threshold: u32, keys: &mut Vec<u64>) {
     for (block, values) in values.chunks(BLOCK).enumerate() {
@@ -100,7 +100,7 @@ fn check_indices(kernel: &'static str, indices: &[u32], len: usize) -> Result<()
     }
 }
 
-/// `out[i] = values[indices[i]]`.
+/// Sets `out[i] = values[indices[i]]`.
 ///
 /// # Errors
 /// If the lengths differ, or there is no such element.
@@ -112,7 +112,7 @@ pub fn gather_indices(values: &[f32], indices: &[u32], out: &mut [f32]) -> Resul
     Ok(())
 }
 
-/// `out[indices[i]] += values[i]`.
+/// Adds `out[indices[i]] += values[i]`.
 ///
 /// # Errors
 /// If the lengths differ, or there is no such element.
@@ -124,7 +124,7 @@ pub fn scatter_add(indices: &[u32], values: &[f32], out: &mut [f32]) -> Result<(
     Ok(())
 }
 
-/// `values[indices[i]] = 0`.
+/// Sets `values[indices[i]] = 0`.
 ///
 /// # Errors
 /// If there is no such element.

@@ -1,19 +1,20 @@
-//! Signs, with the mean magnitude of every chunk.
+//! Signs with the mean magnitude of every chunk.
 
 use super::{check_bytes, put, scales_len};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
-/// How many bytes the signs of `len` numbers take.
+/// The number of bytes of the signs of `len` numbers.
 pub fn sign_len(len: usize) -> usize {
     len.div_ceil(8)
 }
 
-/// The signs of numbers, a bit each, the first in a byte's lowest bit and 1 for those below 0, and for every chunk the mean of
-/// the magnitudes, summed in f64 (Karimireddy et al. 2019, by chunks).
+/// Encodes the signs of numbers and the mean magnitude of every chunk (Karimireddy et al. 2019, by chunks).
+///
+/// A sign is one bit, 1 below 0, the first in a byte's lowest bit. Magnitudes are summed in f64.
 ///
 /// # Errors
-/// If the lengths do not go together, or a chunk is no multiple of 8 elements.
+/// If the lengths do not match, or a chunk is no multiple of 8 elements.
 pub fn sign_encode(
     context: &Context,
     values: &[f32],
@@ -57,10 +58,10 @@ fn mean_magnitude(values: &[f32]) -> f32 {
     ((lanes.iter().sum::<f64>() + tail) / values.len().max(1) as f64) as f32
 }
 
-/// ±scale: what [`sign_encode`] has made of numbers, or, with `add`, what is there and that.
+/// Decodes [`sign_encode`]: writes ±scale, or adds it with `add`.
 ///
 /// # Errors
-/// If the lengths do not go together, or a chunk is no multiple of 8 elements.
+/// If the lengths do not match, or a chunk is no multiple of 8 elements.
 pub fn sign_decode(
     context: &Context,
     (scales, signs): (&[f32], &[u8]),
@@ -78,7 +79,7 @@ pub fn sign_decode(
             for ((out, scale), signs) in out.chunks_mut(chunk).zip(scales).zip(signs.chunks(chunk / 8)) {
                 for (out, byte) in out.chunks_mut(8).zip(signs) {
                     for (at, out) in out.iter_mut().enumerate() {
-                        // The scale with the bit as its sign.
+                        // The bit is the sign of the scale.
                         let sign = u32::from(byte >> at & 1) << 31;
                         put(out, f32::from_bits(scale.to_bits() ^ sign), add);
                     }

@@ -1,19 +1,21 @@
-//! QSGD: quantised to whole levels at random, so that the mean is right.
+//! QSGD: stochastic rounding to levels of the norm, unbiased.
 
 use super::random::uniforms;
 use super::{check_chunk, low_byte, put, scales_len};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
-/// Elements that are quantised at a time.
+/// Elements quantised at a time.
 const BLOCK: usize = 64;
 
-/// Every chunk's numbers as whole numbers of levels of its norm (Alistarh et al. 2017): norm = the L2 norm, summed in f64 and
-/// rounded to f32; z = |x|/norm·levels in f32; q = ⌊z⌋, and one more if the uniform number of the element is below z − ⌊z⌋; with
-/// the sign of x. The uniform numbers are those of stream `base` ([`super::uniform`]), counted from the first element.
+/// Quantises numbers to levels of the norm of their chunk (Alistarh et al. 2017).
+///
+/// norm = the L2 norm, summed in f64 and rounded to f32; z = |x|/norm·levels in f32; q = ⌊z⌋, plus one if the uniform number
+/// of the element is below z − ⌊z⌋, with the sign of x. The uniform numbers come from stream `base` ([`super::uniform`]),
+/// counted from the first element.
 ///
 /// # Errors
-/// If the lengths do not go together, or a chunk has no elements.
+/// If the lengths do not match, or a chunk has no elements.
 pub fn quantise_stochastic(
     context: &Context,
     (values, chunk): (&[f32], usize),
@@ -49,11 +51,11 @@ pub fn quantise_stochastic(
     Ok(())
 }
 
-/// Whole numbers of levels of a block, with the uniform numbers of a stream from `first` on.
+/// Quantises a block with the uniform numbers of a stream from `first` on.
 #[inline(always)]
 fn levels_of(values: &[f32; BLOCK], (norm, levels): (f32, f32), (base, first): (u64, u64)) -> [i8; BLOCK] {
     let random: [f32; BLOCK] = uniforms(base, first);
-    // With a norm of 0 all are 0.
+    // With a norm of 0 all numbers are 0.
     let norm = if norm == 0.0 { 1.0 } else { norm };
     let mut all = [0; BLOCK];
     for ((out, value), random) in all.iter_mut().zip(values).zip(random) {
@@ -61,7 +63,7 @@ fn levels_of(values: &[f32; BLOCK], (norm, levels): (f32, f32), (base, first): (
         let below = z.floor();
         let up = if random < z - below { 1.0 } else { 0.0 };
         let q = below + up;
-        // Never more than fits, although a quotient may be rounded up.
+        // A quotient may be rounded up past the top level.
         let whole = low_byte(if q.is_nan() { 0.0 } else { q.min(127.0) });
         let sign = (value.to_bits().cast_signed() >> 31) as i8;
         *out = (whole ^ sign).wrapping_sub(sign);
@@ -69,7 +71,7 @@ fn levels_of(values: &[f32; BLOCK], (norm, levels): (f32, f32), (base, first): (
     all
 }
 
-/// The L2 norm, in lanes of f64 that are added in a fixed order.
+/// The L2 norm, in lanes of f64 added in a fixed order.
 #[inline(always)]
 fn norm_of(values: &[f32]) -> f32 {
     let (whole, tail) = values.as_chunks::<8>();
@@ -84,10 +86,10 @@ fn norm_of(values: &[f32]) -> f32 {
     (lanes.iter().sum::<f64>() + tail).sqrt() as f32
 }
 
-/// q·(norm/levels) in f32: what [`quantise_stochastic`] has made of numbers, or, with `add`, what is there and that.
+/// Decodes [`quantise_stochastic`]: writes q·(norm/levels) in f32, or adds it with `add`.
 ///
 /// # Errors
-/// If the lengths do not go together, or a chunk has no elements.
+/// If the lengths do not match, or a chunk has no elements.
 pub fn dequantise_stochastic(
     context: &Context,
     (norms, quantised): (&[f32], &[i8]),

@@ -1,12 +1,12 @@
-//! Frequencies of bytes for an entropy coder: counted, scaled to a power of two, written and read.
+//! The table of byte frequencies of an entropy coder, scaled to a power of two.
 
-/// Frequencies add up to 2 to this.
+/// log₂ of [`SCALE`].
 pub(super) const SCALE_BITS: u32 = 12;
 
-/// What frequencies add up to.
+/// The sum of all frequencies.
 pub(super) const SCALE: u32 = 1 << SCALE_BITS;
 
-/// How often each byte comes, in parts of [`SCALE`], and where its parts begin.
+/// The frequency of each byte in parts of [`SCALE`], and the start of its parts.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     pub(super) frequency: [u32; 256],
@@ -14,14 +14,14 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Of bytes of which each comes so often; none comes at all in an empty message.
+    /// Scales counts of bytes; all are 0 in an empty message.
     pub(super) fn of(counts: &[u32; 256]) -> Self {
         let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
         let mut frequency = counts.map(|count| {
             let share = u64::from(count) * u64::from(SCALE) / total.max(1);
             if count == 0 { 0 } else { (share as u32).max(1) }
         });
-        // What rounding has left over or taken too much goes to the most frequent, a little to each if it must.
+        // The most frequent byte takes the rounding difference; several share a large surplus.
         let mut sum: u32 = frequency.iter().sum();
         while total > 0 && sum != SCALE {
             let most = (0..256).max_by_key(|at| (frequency[*at], 256 - at)).unwrap_or(0);
@@ -46,7 +46,8 @@ impl Table {
         Self { frequency, start }
     }
 
-    /// Writes the table: the first byte that comes, how many more there are up to the last, and a frequency of 16 bits for each.
+    /// Writes the table: the first byte that occurs, the number of bytes from it to the last, less 1, and a 16-bit frequency
+    /// for each.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let comes = |at: &usize| self.frequency[*at] > 0;
         let first = (0..256).find(comes).unwrap_or(0);
@@ -57,7 +58,7 @@ impl Table {
             .for_each(|frequency| out.extend((*frequency as u16).to_le_bytes()));
     }
 
-    /// Reads a table, and what is behind it; `None` if it is none.
+    /// Reads a table and returns it with the bytes behind it; `None` if it is damaged.
     pub(super) fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let [first, more, rest @ ..] = bytes else { return None };
         let (first, count) = (usize::from(*first), usize::from(*more) + 1);

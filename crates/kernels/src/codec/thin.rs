@@ -1,34 +1,35 @@
-//! Where matrices that travel as products of thin ones lie: what processors and GPUs are told alike.
+//! Places of matrices sent as products of thin ones, for CPU and GPU kernels.
 
 use std::ops::Range;
 
-/// A matrix among many numbers that goes as a product P·Qᵀ of two thin ones, and where these lie among those of other matrices. All
-/// are row-major: M of rows×columns, P of rows×rank, Q of columns×rank.
+/// The places of a matrix M and of its factors P and Q, with M ≈ P·Qᵀ, among those of other matrices.
+///
+/// All are row-major: M is rows×columns, P is rows×rank, Q is columns×rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThinMatrix {
-    /// Its first element among the numbers.
+    /// The first element of M among all numbers.
     pub start: usize,
-    /// The first of as many elements among those that are kept of matrices.
+    /// The first element of the copy of M among the kept elements of all matrices.
     pub held: usize,
     /// The first element of P.
     pub p: usize,
     /// The first element of Q.
     pub q: usize,
-    /// Rows of the matrix and of P.
+    /// Rows of M and of P.
     pub rows: usize,
-    /// Columns of the matrix, and rows of Q.
+    /// Columns of M, and rows of Q.
     pub columns: usize,
     /// Columns of P and Q.
     pub rank: usize,
 }
 
 impl ThinMatrix {
-    /// The matrix's elements.
+    /// The elements of M.
     pub fn elements(&self) -> Range<usize> {
         self.start..self.start + self.rows * self.columns
     }
 
-    /// The elements that are kept of it.
+    /// The kept elements of M.
     pub fn held(&self) -> Range<usize> {
         self.held..self.held + self.rows * self.columns
     }
@@ -44,13 +45,13 @@ impl ThinMatrix {
     }
 }
 
-/// Neighbours of some numbers that go to a place among others.
+/// A run of neighbours that is copied elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// The first among those that they come from.
+    /// The first element at the source.
     pub from: usize,
-    /// The first among those that they go to.
+    /// The first element at the destination.
     pub to: usize,
-    /// How many they are.
+    /// The number of elements.
     pub len: usize,
 }

@@ -1,4 +1,4 @@
-//! Lowering: the pixels under every tap, laid out as the rows of a matrix, and back.
+//! Lowering of images to matrices with one row for each tap, and its adjoint.
 
 use super::Conv2dShape;
 use crate::float::Float;
@@ -10,12 +10,12 @@ pub(super) struct Tap {
     pub(super) index: usize,
     /// Offset of the input row or column from `output · stride`; may be negative.
     offset: [isize; 2],
-    /// Output rows and columns where it falls inside the image.
+    /// Output rows and columns at which it falls inside the image.
     rows: (usize, usize),
     cols: (usize, usize),
 }
 
-/// The taps that meet a pixel at all. On a 1×1 map under a 3×3 window that is one of nine.
+/// Returns the taps that meet a pixel: on a 1×1 map under a 3×3 window one of nine.
 pub(super) fn taps(shape: &Conv2dShape) -> Vec<Tap> {
     let mut taps = Vec::new();
     for ky in 0..shape.kernel[0] {
@@ -33,12 +33,12 @@ pub(super) fn taps(shape: &Conv2dShape) -> Vec<Tap> {
     taps
 }
 
-/// One piece of the columns: output rows `rows` of one image.
+/// A piece of the columns: some output rows of one image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece {
     /// Output rows.
     pub(super) rows: (usize, usize),
-    /// Where the piece starts within each row of the matrix.
+    /// The start of the piece in each row of the matrix.
     pub(super) at: usize,
     /// Elements between rows of the matrix.
     pub(super) row_len: usize,
@@ -86,7 +86,7 @@ pub(super) fn lower<T: Float>(
     }
 }
 
-/// The adjoint of [`lower`]: adds every element of the columns to the pixel that it came from.
+/// The adjoint of [`lower`]: adds every element of the columns to its pixel.
 #[inline(always)]
 pub(super) fn raise<T: Float>(
     shape: &Conv2dShape,

@@ -1,11 +1,13 @@
-//! Two-dimensional convolution over NCHW slices, forward and both backwards, for any kernel, stride, padding,
-//! dilation and groups.
+//! Two-dimensional convolution over NCHW slices, forward and both gradients, for any kernel, stride, padding, dilation
+//! and groups.
 //!
-//! With enough channels and images, f32 is convolved with the channels innermost ([`channels_last`]). The dense path
-//! lowers blocks of the input to columns that stay in cache and multiplies (Chetlur et al. 2014); taps that meet
-//! nothing but padding are left out, and a 1×1 convolution multiplies the image itself. With one input channel a
-//! group there is nothing to multiply, and a direct path runs over whole planes; f32 with 1×1 windows multiplies
-//! images as they lie.
+//! - [`dense`] is the general path: it lowers blocks of the input to columns that stay in cache and multiplies (Chetlur
+//!   et al. 2014). Taps that meet only padding are left out, and a 1×1 convolution multiplies the image itself.
+//! - [`channels_last`] is for f32 with enough channels and images: it convolves with the channels innermost.
+//! - [`winograd`] is for f32 3×3 windows without stride.
+//! - [`pointwise`] is for f32 1×1 windows: it multiplies images without copying them.
+//! - [`depthwise`] is for one input channel a group: it runs over whole planes.
+//! - [`rounded`] is for bf16, and for f32 operands rounded to bf16.
 
 pub(crate) mod channels_last;
 mod dense;
@@ -28,7 +30,7 @@ use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
 
-/// How a pass is computed.
+/// The method of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Path {
     Depthwise,
@@ -67,7 +69,7 @@ impl Path {
     }
 }
 
-/// Calls `f` with slices that are known to be f32.
+/// Calls `f` if the slices are f32.
 fn with_singles<T: Float>(a: &[T], b: &[T], out: &mut [T], f: impl FnOnce(&[f32], &[f32], &mut [f32])) {
     if let (Some(a), Some(b), Some(out)) = (T::singles(a), T::singles(b), T::singles_mut(out)) {
         f(a, b, out);
@@ -87,10 +89,10 @@ pub(crate) fn check<T>(
     check_len(kernel, y.0, shape.output_len(), y.1.len())
 }
 
-/// y = x ⋆ w + bias. `x` is [N, C, H, W], `w` [O, C/groups, KH, KW], `bias` `[O]`, `y` [N, O, H', W'].
+/// Computes y = x ⋆ w + bias. `x` is [N, C, H, W], `w` [O, C/groups, KH, KW], `bias` `[O]`, `y` [N, O, H', W'].
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn conv2d_forward<T: Float>(
     context: &Context,
     shape: &Conv2dShape,
@@ -129,15 +131,15 @@ pub(crate) fn add_bias<T: Float>(context: &Context, shape: &Conv2dShape, bias: O
     });
 }
 
-/// Whether products of bf16 would be faster than f32's: with enough channels, and no better method.
+/// True if bf16 products would be faster than f32: with enough channels, and no better method.
 pub(crate) fn suits_bf16(shape: &Conv2dShape) -> bool {
     channels_last::suits_gather(shape) && !winograd::suits_maps(shape)
 }
 
-/// The gradient of the input: `dy` is [N, O, H', W'], `dx` [N, C, H, W] and is overwritten.
+/// Computes the gradient of the input: `dy` is [N, O, H', W'], `dx` [N, C, H, W] is overwritten.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn conv2d_backward_input<T: Float>(
     context: &Context,
     shape: &Conv2dShape,
@@ -165,10 +167,10 @@ pub fn conv2d_backward_input<T: Float>(
     Ok(())
 }
 
-/// The gradient of the weights, written to `dw` or added to it with `accumulate`.
+/// Computes the gradient of the weights and writes it to `dw`, or adds it with `accumulate`.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn conv2d_backward_weight<T: Float>(
     context: &Context,
     shape: &Conv2dShape,
@@ -201,10 +203,10 @@ pub fn conv2d_backward_weight<T: Float>(
     Ok(())
 }
 
-/// The gradient of the bias: the sum of `dy` over batch and pixels, written to `db` or added to it.
+/// Computes the gradient of the bias, the sum of `dy` over batch and pixels, and writes it to `db` or adds it.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn conv2d_backward_bias<T: Float>(
     context: &Context,
     shape: &Conv2dShape,

@@ -1,37 +1,36 @@
 //! 1×1 convolution without stride or padding, for f32 and planes of whole vectors.
 //!
-//! An image [C, P] is already what a product with [O, C] wants: vectors of pixels by single weights. So nothing is
-//! packed but the weights, once, and tiles of the result live in registers. The gradient of the weights has the
-//! pixels as its inner dimension on both sides: its tiles hold one vector for each weight, and are only summed
-//! across their lanes when all images are through.
+//! An image [C, P] already has the layout of a product with [O, C]: vectors of pixels by single weights. So only the weights
+//! are packed, once, and tiles of the result live in registers. The gradient of the weights sums over the pixels: its
+//! tiles hold one vector for each weight, and are summed across their lanes after the last image.
 
 use pulp::{Simd, WithSimd};
 
 use super::Conv2dShape;
 use crate::context::Context;
 
-/// The most lanes that a vector has: planes are whole vectors on every processor.
+/// The most lanes of a vector: planes have whole vectors on every CPU.
 const MOST_LANES: usize = 16;
 
-/// Elements of both maps that the weights' gradient takes at a time: 512 KiB, half of the second-level cache.
+/// Elements of both maps in a block of the weights' gradient: 512 KiB, half of the second-level cache.
 const BLOCK_ELEMENTS: usize = 128 << 10;
 
-/// Elements of the lanes of all weights' sums that a thread may hold: 4 MiB.
+/// The most elements of the lanes of all weights' sums: 4 MiB for each thread.
 const MOST_SUMS: usize = 1 << 20;
 
-/// Whether a convolution is of this kind.
+/// True if these kernels compute the convolution.
 pub(super) fn suits(shape: &Conv2dShape) -> bool {
     let plain =
         shape.kernel == [1, 1] && shape.stride == [1, 1] && shape.padding == [0, 0] && shape.groups == 1;
     plain && shape.height * shape.width > 0 && (shape.height * shape.width).is_multiple_of(MOST_LANES)
 }
 
-/// Whether the gradient of its weights is done here.
+/// True if the gradient of the weights is computed here.
 pub(super) fn suits_weight(shape: &Conv2dShape) -> bool {
     suits(shape) && shape.weight_len() * MOST_LANES <= MOST_SUMS
 }
 
-/// y = w · x.
+/// Computes y = w · x.
 pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {
     let weights = Weights { values: w, per_output: shape.in_channels, per_input: 1 };
     let channels = [shape.in_channels, shape.out_channels];
@@ -45,7 +44,7 @@ pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f3
     });
 }
 
-/// dx = wᵀ · dy.
+/// Computes dx = wᵀ · dy.
 pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
     let weights = Weights { values: w, per_output: 1, per_input: shape.in_channels };
     let channels = [shape.out_channels, shape.in_channels];
@@ -59,7 +58,7 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
     });
 }
 
-/// The weights as they lie: that of (output, input) is at `output·per_output + input·per_input`.
+/// The weights in their own layout: (output, input) is at `output·per_output + input·per_input`.
 #[derive(Clone, Copy)]
 struct Weights<'a> {
     values: &'a [f32],
@@ -70,7 +69,7 @@ struct Weights<'a> {
 struct Product<'a> {
     context: &'a Context,
     plane: usize,
-    /// Of the input and of the result.
+    /// Channels of the input and of the result.
     channels: [usize; 2],
     input: &'a [f32],
     weights: Weights<'a>,
@@ -112,7 +111,7 @@ impl WithSimd for Product<'_> {
     }
 }
 
-/// Some images.
+/// A task: some images.
 struct Images<'a> {
     plane: usize,
     inputs: usize,
@@ -128,12 +127,17 @@ impl WithSimd for Images<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match self.shape {
-            [6, 4] => self.all::<S, 6, 4>(simd),
-            [8, 2] => self.all::<S, 8, 2>(simd),
-            [8, 1] => self.all::<S, 8, 1>(simd),
-            [4, 2] => self.all::<S, 4, 2>(simd),
-            _ => self.all::<S, 4, 1>(simd),
+        if const { S::REGISTER_COUNT >= 32 } {
+            match self.shape {
+                [6, 4] => self.all::<S, 6, 4>(simd),
+                [8, 2] => self.all::<S, 8, 2>(simd),
+                _ => self.all::<S, 8, 1>(simd),
+            }
+        } else {
+            match self.shape {
+                [4, 2] => self.all::<S, 4, 2>(simd),
+                _ => self.all::<S, 4, 1>(simd),
+            }
         }
     }
 }
@@ -168,9 +172,9 @@ impl Images<'_> {
     }
 }
 
-/// dw += Σ dy · xᵀ over images.
+/// Computes dw += Σ dy · xᵀ over images.
 pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-    // Every thread sums its images into a copy of its own; the copies are added in order, so that the result depends
+    // Every thread sums its images into its own copy. The copies are added in order, so that the result depends
     // on the number of threads but not on their timing.
     let tasks = context.parts().min(shape.batch).max(1);
     let len = dw.len();
@@ -212,7 +216,7 @@ impl WithSimd for WeightPart<'_> {
                 outputs,
                 plane,
             };
-            if S::REGISTER_COUNT >= 32 {
+            if const { S::REGISTER_COUNT >= 32 } {
                 maps.add::<S, 4, 6>(simd, &mut sums);
             } else {
                 maps.add::<S, 2, 5>(simd, &mut sums);
@@ -234,8 +238,8 @@ struct Maps<'a> {
 }
 
 impl Maps<'_> {
-    /// Adds to the lanes of all weights' sums, `R` outputs by `C` inputs at a time. Tiles at the end repeat the last
-    /// channel and leave the repetitions out.
+    /// Adds to the lanes of all weights' sums, `R` outputs by `C` inputs at a time. Tiles at the end compute the last
+    /// channel repeatedly and drop the repetitions.
     #[inline(always)]
     fn add<S: Simd, const R: usize, const C: usize>(&self, simd: S, sums: &mut [f32]) {
         let sums = S::as_mut_simd_f32s(sums).0;

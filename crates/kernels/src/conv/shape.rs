@@ -28,10 +28,10 @@ pub struct Conv2dShape {
 }
 
 impl Conv2dShape {
-    /// Checks that the sizes make sense.
+    /// Checks the sizes.
     ///
     /// # Errors
-    /// [`KernelError::Shape`] saying which do not.
+    /// [`KernelError::Shape`] with the invalid size.
     pub fn validate(&self) -> Result<()> {
         let wrong = |problem: String| Err(KernelError::Shape { kernel: "conv2d", problem });
         let zero = [self.kernel, self.stride, self.dilation].concat().contains(&0);
@@ -60,7 +60,7 @@ impl Conv2dShape {
         [self.height, self.width][axis]
     }
 
-    /// How far a window reaches.
+    /// The extent of a window.
     fn reach(&self, axis: usize) -> usize {
         self.dilation[axis] * (self.kernel[axis] - 1) + 1
     }
@@ -94,12 +94,12 @@ impl Conv2dShape {
         self.batch * self.out_channels * self.out_height() * self.out_width()
     }
 
-    /// Whether every group has one input channel.
+    /// True if every group has one input channel.
     pub(super) fn is_depthwise(&self) -> bool {
         self.groups > 1 && self.groups == self.in_channels
     }
 
-    /// The output positions along `axis` whose tap `tap` falls inside the image, as start and end.
+    /// Returns the range of output positions along `axis` whose tap `tap` falls inside the image.
     pub(super) fn inside(&self, axis: usize, tap: usize) -> (usize, usize) {
         let (offset, padding, stride) = (tap * self.dilation[axis], self.padding[axis], self.stride[axis]);
         let start = padding.saturating_sub(offset).div_ceil(stride);

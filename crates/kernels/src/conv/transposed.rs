@@ -1,11 +1,11 @@
-//! Transposed convolution: what a convolution does to gradients, as an operation of its own.
+//! Transposed convolution: the input's gradient of a convolution as an operation.
 
 use super::{Conv2dShape, add_bias, conv2d_backward_input, conv2d_backward_weight, conv2d_forward};
 use crate::context::Context;
 use crate::error::{KernelError, Result, check_len};
 use crate::float::Float;
 
-/// The sizes of a transposed two-dimensional convolution (Zeiler et al. 2010), as of PyTorch's `ConvTranspose2d`; pairs
+/// The sizes of a transposed two-dimensional convolution (Zeiler et al. 2010), as in PyTorch's `ConvTranspose2d`; pairs
 /// are [height, width].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvTranspose2dShape {
@@ -23,10 +23,10 @@ pub struct ConvTranspose2dShape {
     pub kernel: [usize; 2],
     /// Pixels of the output between those of the input.
     pub stride: [usize; 2],
-    /// Pixels that are cut off on each side of the output.
+    /// Pixels removed from each side of the output.
     pub padding: [usize; 2],
-    /// Pixels that are added on the lower and right side: of several sizes that a convolution makes alike, which one.
-    /// Less than the stride or the dilation.
+    /// Pixels added on the lower and right side. They select among the output sizes that a convolution maps to the same
+    /// input size. Less than the stride or the dilation.
     pub output_padding: [usize; 2],
     /// Step between the taps of a window.
     pub dilation: [usize; 2],
@@ -35,10 +35,10 @@ pub struct ConvTranspose2dShape {
 }
 
 impl ConvTranspose2dShape {
-    /// The convolution that this is the transpose of: from this one's output to its input.
+    /// Returns the convolution whose transpose this is, from this one's output to its input.
     ///
     /// # Errors
-    /// [`KernelError::Shape`] if the sizes make no sense.
+    /// [`KernelError::Shape`] if the sizes are invalid.
     pub fn convolution(&self) -> Result<Conv2dShape> {
         let wrong = |problem: String| Err(KernelError::Shape { kernel: "conv_transpose2d", problem });
         let mut size = [0; 2];
@@ -83,10 +83,10 @@ impl ConvTranspose2dShape {
     }
 }
 
-/// y = w ⋆ᵀ x + bias: `x` is [N, C, H, W], `w` [C, O/groups, KH, KW], `bias` `[O]`, `y` [N, O, H', W'].
+/// Computes y = w ⋆ᵀ x + bias: `x` is [N, C, H, W], `w` [C, O/groups, KH, KW], `bias` `[O]`, `y` [N, O, H', W'].
 ///
 /// # Errors
-/// If the sizes make no sense or a length is not theirs.
+/// If the sizes are invalid or a length does not match them.
 pub fn conv_transpose2d_forward<T: Float>(
     context: &Context,
     shape: &ConvTranspose2dShape,
@@ -100,7 +100,7 @@ pub fn conv_transpose2d_forward<T: Float>(
         check_len("conv_transpose2d_forward", "bias", shape.out_channels, bias.len())?;
     }
     conv2d_backward_input(context, &convolution, x, w, y)?;
-    // The bias belongs to this one's outputs, which are the convolution's inputs.
+    // The outputs here are the inputs of the convolution.
     let plane = convolution.height * convolution.width;
     let outputs = Conv2dShape {
         in_channels: 1,
@@ -117,10 +117,10 @@ pub fn conv_transpose2d_forward<T: Float>(
     Ok(())
 }
 
-/// The gradient of the input: `dy` is [N, O, H', W'], `dx` [N, C, H, W] and is overwritten.
+/// Computes the gradient of the input: `dy` is [N, O, H', W'], `dx` [N, C, H, W] is overwritten.
 ///
 /// # Errors
-/// If the sizes make no sense or a length is not theirs.
+/// If the sizes are invalid or a length does not match them.
 pub fn conv_transpose2d_backward_input<T: Float>(
     context: &Context,
     shape: &ConvTranspose2dShape,
@@ -131,10 +131,10 @@ pub fn conv_transpose2d_backward_input<T: Float>(
     conv2d_forward(context, &shape.convolution()?, dy, w, None, dx)
 }
 
-/// The gradient of the weights, written to `dw` or added to it with `accumulate`.
+/// Computes the gradient of the weights and writes it to `dw`, or adds it with `accumulate`.
 ///
 /// # Errors
-/// If the sizes make no sense or a length is not theirs.
+/// If the sizes are invalid or a length does not match them.
 pub fn conv_transpose2d_backward_weight<T: Float>(
     context: &Context,
     shape: &ConvTranspose2dShape,

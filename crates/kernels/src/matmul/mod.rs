@@ -11,7 +11,7 @@ use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::gemm_call::{View, gemm};
 
-/// One or several contiguous row-major matrices of the same size, one after the other.
+/// One or several contiguous row-major matrices of the same size.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a, T> {
     pub(crate) data: &'a [T],
@@ -21,8 +21,7 @@ pub struct Matrix<'a, T> {
 }
 
 impl<'a, T: Copy> Matrix<'a, T> {
-    /// `data` as matrices that enter the product with `rows` rows and `cols` columns; if `transposed`, they are
-    /// stored as `cols`×`rows`.
+    /// Views `data` as factors of `rows`×`cols`; if `transposed`, they are stored as `cols`×`rows`.
     pub fn batched(data: &'a [T], rows: usize, cols: usize, transposed: bool) -> Self {
         Self { data, rows, cols, transposed }
     }
@@ -51,7 +50,7 @@ impl<'a, T: Copy> Matrix<'a, T> {
     }
 }
 
-/// Like [`Matrix`], for the result.
+/// The result of a product; like [`Matrix`].
 #[derive(Debug)]
 pub struct MatrixMut<'a, T> {
     pub(crate) data: &'a mut [T],
@@ -60,13 +59,13 @@ pub struct MatrixMut<'a, T> {
 }
 
 impl<'a, T> MatrixMut<'a, T> {
-    /// `data` as row-major matrices of `rows`×`cols`.
+    /// Views `data` as row-major matrices of `rows`×`cols`.
     pub fn batched(data: &'a mut [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols }
     }
 }
 
-/// Checks that the sizes go together.
+/// Checks that the sizes match.
 pub(crate) fn check_matmul<T, U>(
     kernel: &'static str,
     batch: usize,

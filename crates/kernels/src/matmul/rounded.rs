@@ -1,4 +1,4 @@
-//! Batched matrix products.
+//! Batched products of bf16 matrices.
 
 use half::bf16;
 #[cfg(target_arch = "x86_64")]
@@ -6,13 +6,23 @@ use pulp::{Simd, WithSimd};
 
 use super::{Matrix, MatrixMut, check_matmul, matmul_batched};
 use crate::bfloat::pairs::Narrow;
+#[cfg(target_arch = "x86_64")]
+use crate::bfloat::pairs::{transpose_pairs, zip_neighbours, zip_rows};
 use crate::context::Context;
 use crate::error::{Result, check_len};
+#[cfg(target_arch = "x86_64")]
+use crate::products::HasBf16;
+#[cfg(target_arch = "x86_64")]
+use crate::products::tile::{LANES, Segment, Tile, WIDEST};
+#[cfg(target_arch = "x86_64")]
+use crate::transpose::transpose;
+#[cfg(target_arch = "x86_64")]
+use crate::vectorized::Vectorized as _;
 
-/// `batch` products c = a·b of bf16 matrices, or c += a·b with `accumulate`; sums and results are f32.
+/// Computes `batch` products c = a·b of bf16 matrices, or c += a·b with `accumulate`; sums and results are f32.
 ///
 /// # Errors
-/// If the sizes do not go together or a slice has another length than `batch` matrices.
+/// If the sizes do not match, or a slice has another length than `batch` matrices.
 pub fn matmul_bf16(
     context: &Context,
     batch: usize,
@@ -40,7 +50,7 @@ pub fn matmul_bf16(
     )
 }
 
-/// Products of f32 operands that are rounded to bf16, and whether they were taken: without the instruction for it they are not.
+/// Multiplies f32 operands rounded to bf16. Returns false without doing so if the CPU lacks the instruction.
 pub(crate) fn matmul_rounded(
     context: &Context,
     batch: usize,
@@ -65,7 +75,7 @@ fn multiply<T: Narrow>(
     false
 }
 
-/// Multiplies where the processor has the instruction; false where not. The sizes have been checked.
+/// Multiplies if the CPU has the instruction; returns false otherwise. The sizes have been checked.
 #[cfg(target_arch = "x86_64")]
 fn multiply<T: Narrow>(
     context: &Context,
@@ -81,56 +91,45 @@ fn multiply<T: Narrow>(
         return true;
     }
     context.run_chunks(c.data, m * n, |index, c| {
-        let product = Product { has, context, a: a.at(index), b: b.at(index), c, accumulate };
-        context.dispatch(product);
+        one_product(context, has, a.at(index), b.at(index), c, accumulate);
     });
     true
 }
 
-/// One product.
-#[cfg(target_arch = "x86_64")]
-struct Product<'a, T> {
-    has: crate::products::HasBf16,
-    context: &'a Context,
-    a: Matrix<'a, T>,
-    b: Matrix<'a, T>,
-    c: &'a mut [f32],
-    accumulate: bool,
-}
-
-/// Pairs of the sum that are added at a time: a panel's then stay in the first-level cache.
+/// Pairs of the sum that are added at a time: those of a panel stay in the first-level cache.
 #[cfg(target_arch = "x86_64")]
 const PAIRS: usize = 128;
 
-/// Rows that a thread takes at a time, at most.
+/// The most rows of a task.
 #[cfg(target_arch = "x86_64")]
 const ROWS: usize = 128;
 
 #[cfg(target_arch = "x86_64")]
-impl<T: Narrow> WithSimd for Product<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        use crate::products::tile::{LANES, WIDEST};
-        let Product { has, context, a, b, c, accumulate } = self;
-        let (m, n, k) = (a.rows, b.cols, a.cols);
-        let pairs = k.div_ceil(2);
-        let vectors = n.div_ceil(LANES);
-        let mut packed = context.scratch(vectors * LANES * pairs);
-        let per_panel = WIDEST * LANES * pairs;
-        context.run_chunks(&mut packed, per_panel.max(1), |panel, to| {
-            context.dispatch(PackB { b, first: panel * WIDEST * LANES, pairs, to });
-        });
-        let packed = pulp::bytemuck::cast_slice::<f32, u32>(&packed);
-        let share = m.div_ceil(context.parts()).next_multiple_of(8).min(ROWS);
-        context.run_chunks(c, share * n, |task, c| {
-            context.dispatch(Rows { has, context, a, packed, first: task * share, n, pairs, c, accumulate });
-        });
-    }
+fn one_product<T: Narrow>(
+    context: &Context,
+    has: HasBf16,
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    c: &mut [f32],
+    accumulate: bool,
+) {
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    let pairs = k.div_ceil(2);
+    let vectors = n.div_ceil(LANES);
+    let mut packed = context.scratch(vectors * LANES * pairs);
+    let per_panel = WIDEST * LANES * pairs;
+    context.run_chunks(&mut packed, per_panel.max(1), |panel, to| {
+        PackB { b, first: panel * WIDEST * LANES, pairs, to }.vectorized(has.simd());
+    });
+    let packed = pulp::bytemuck::cast_slice::<f32, u32>(&packed);
+    let share = m.div_ceil(context.parts()).next_multiple_of(8).min(ROWS);
+    context.run_chunks(c, share * n, |task, c| {
+        let rows = Rows { has, context, a, packed, first: task * share, n, pairs, c, accumulate };
+        rows.vectorized(has.simd());
+    });
 }
 
-/// A panel of b's columns, as pairs along the sum.
+/// Packs a panel of b's columns as pairs along the sum.
 #[cfg(target_arch = "x86_64")]
 struct PackB<'a, T> {
     b: Matrix<'a, T>,
@@ -144,9 +143,7 @@ impl<T: Narrow> WithSimd for PackB<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        use crate::bfloat::pairs::{zip_neighbours, zip_rows};
-        use crate::products::tile::LANES;
+    fn with_simd<S: Simd>(self, simd: S) {
         let PackB { b, first, pairs, to } = self;
         let (k, n) = (b.rows, b.cols);
         let width = to.len() / pairs.max(1);
@@ -161,7 +158,7 @@ impl<T: Narrow> WithSimd for PackB<'_, T> {
                 for (i, line) in lines.chunks_exact_mut(pairs.max(1)).take(some).enumerate() {
                     zip_neighbours(&b.data[(first + lane + i) * k..][..k], line);
                 }
-                crate::transpose::transpose::<S>(&lines, pairs, [some, pairs], &mut to[lane..], width);
+                transpose(simd, &lines, pairs, [some, pairs], &mut to[lane..], width);
             }
         } else {
             for (pair, to) in to.chunks_exact_mut(width.max(1)).enumerate() {
@@ -173,10 +170,10 @@ impl<T: Narrow> WithSimd for PackB<'_, T> {
     }
 }
 
-/// Some rows of the result.
+/// A task: some rows of the result.
 #[cfg(target_arch = "x86_64")]
 struct Rows<'a, T> {
-    has: crate::products::HasBf16,
+    has: HasBf16,
     context: &'a Context,
     a: Matrix<'a, T>,
     packed: &'a [u32],
@@ -192,16 +189,15 @@ impl<T: Narrow> WithSimd for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        use crate::bfloat::pairs::{transpose_pairs, zip_neighbours};
-        use crate::products::tile::{LANES, Segment, Tile, WIDEST};
+    fn with_simd<S: Simd>(self, simd: S) {
         let Rows { has, context, a, packed, first, n, pairs, c, accumulate } = self;
         let (m, k) = (a.rows, a.cols);
         let rows = c.len() / n;
         let mut left = context.scratch(rows * pairs);
         if a.transposed {
             let mut scratch = context.scratch(pairs * rows);
-            transpose_pairs::<S, T>(
+            transpose_pairs(
+                simd,
                 &a.data[first.min(a.data.len())..],
                 m,
                 [k, rows],

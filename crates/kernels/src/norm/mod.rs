@@ -1,13 +1,16 @@
-//! Normalisation. Batch norm comes whole, and in halves between which ranks can combine their statistics.
+//! Normalisation. Batch norm has fused kernels, and separate halves between which ranks can combine their statistics.
 
+mod arguments;
 mod batch;
 mod group;
 mod layer;
+mod rows;
 
+pub use arguments::{GroupNormShape, NormBackward, NormGrads, NormInput, NormOutput};
 pub use batch::{
-    Activation, ActivationMask, Affine, BatchNormGrads, Finish, batch_norm_backward_input,
-    batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
-    batch_norm_train_backward,
+    Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Finish,
+    batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,
+    batch_norm_train, batch_norm_train_backward,
 };
 pub use group::{group_norm_backward, group_norm_forward};
 pub use layer::{layer_norm_backward, layer_norm_forward};

@@ -5,17 +5,17 @@ use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
 
-/// What each window's sum is multiplied by.
+/// The factor of a window's sum.
 #[inline(always)]
 fn weight<T: Float>(shape: &Pool2dShape, include_pad: bool, rows: usize, cols: usize) -> T {
     let count = if include_pad { shape.kernel[0] * shape.kernel[1] } else { rows * cols };
     T::from_f64(1.0 / count.max(1) as f64)
 }
 
-/// The mean of each window. With `include_pad` the border counts as zeros, else it does not count.
+/// Computes the mean of each window. With `include_pad` the border counts as zeros, otherwise it does not count.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn avg_pool2d_forward<T: Float>(
     context: &Context,
     shape: &Pool2dShape,
@@ -45,7 +45,7 @@ pub fn avg_pool2d_forward<T: Float>(
 /// Spreads each output's gradient over its window; `dx` is overwritten.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn avg_pool2d_backward<T: Float>(
     context: &Context,
     shape: &Pool2dShape,

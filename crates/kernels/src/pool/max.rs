@@ -5,11 +5,11 @@ use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
 
-/// The largest element of each window, and its index in the input plane. NaN counts as largest, as in PyTorch;
+/// Computes the largest element of each window and its index in the input plane. NaN counts as the largest, as in PyTorch;
 /// of equal elements the first counts.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn max_pool2d_forward<T: Float>(
     context: &Context,
     shape: &Pool2dShape,
@@ -47,11 +47,11 @@ pub fn max_pool2d_forward<T: Float>(
     Ok(())
 }
 
-/// Planes that a thread takes at a time.
+/// Planes of a task.
 const PLANES: usize = 16;
 
-/// A row of the output, tap by tap: the same comparison for all its elements at once. `STRIDE` is the step along the
-/// row, or 0 if it is not known when compiling.
+/// Computes a row of the output tap by tap, with the same comparison for all its elements. `STRIDE` is the step along the
+/// row, or 0 if it is not known at compile time.
 #[inline(always)]
 fn row_of_maxima<T: Float, const STRIDE: usize>(
     shape: &Pool2dShape,
@@ -90,10 +90,10 @@ fn row_of_maxima<T: Float, const STRIDE: usize>(
     }
 }
 
-/// Sends each output's gradient to the element that was the maximum; `dx` is overwritten.
+/// Adds each output's gradient to the element that was the maximum; `dx` is overwritten.
 ///
 /// # Errors
-/// If a length is not the shape's, or an index lies outside its plane.
+/// If a length does not match the shape, or an index lies outside its plane.
 pub fn max_pool2d_backward<T: Float>(
     context: &Context,
     shape: &Pool2dShape,

@@ -19,15 +19,15 @@ pub struct Pool2dShape {
     pub kernel: [usize; 2],
     /// Step between windows.
     pub stride: [usize; 2],
-    /// Border on each side; at most half a window, as in PyTorch, so that no window lies wholly outside.
+    /// Border on each side. It is at most half a window, as in PyTorch, so that every window has an element.
     pub padding: [usize; 2],
 }
 
 impl Pool2dShape {
-    /// Checks that the sizes make sense.
+    /// Checks the sizes.
     ///
     /// # Errors
-    /// [`KernelError::Shape`] saying which do not.
+    /// [`KernelError::Shape`] with the invalid size.
     pub fn validate(&self) -> Result<()> {
         let wrong = |problem: String| Err(KernelError::Shape { kernel: "pool2d", problem });
         for axis in 0..2 {

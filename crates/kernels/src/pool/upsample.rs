@@ -1,4 +1,4 @@
-//! Nearest up- and down-sampling of planes to any size, by PyTorch's rule: source = ⌊target · from / to⌋.
+//! Nearest-neighbour resampling of planes to any size, by PyTorch's rule: source = ⌊target · from / to⌋.
 
 use crate::context::Context;
 use crate::error::{KernelError, Result, check_len};
@@ -23,7 +23,7 @@ fn check(
 /// Copies the nearest source pixel: `x` is [planes, from], `y` [planes, to], sizes as [height, width].
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn upsample_nearest2d_forward<T: Float>(
     context: &Context,
     planes: usize,
@@ -53,7 +53,7 @@ pub fn upsample_nearest2d_forward<T: Float>(
 /// Adds each target pixel's gradient to its source's; `dx` is overwritten.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn upsample_nearest2d_backward<T: Float>(
     context: &Context,
     planes: usize,

@@ -1,4 +1,4 @@
-//! What products multiply: f32 numbers, or pairs of bf16 where the processor has instructions for them.
+//! The precision of matrix products: f32, or pairs of bf16 on CPUs with instructions for them.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tile;
@@ -6,19 +6,18 @@ pub(crate) mod tile;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tile::HasBf16;
 
-/// What kernels for f32 slices multiply.
+/// The precision of the products of f32 kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Products {
-    /// f32 numbers.
+    /// f32.
     #[default]
     F32,
-    /// Operands rounded to bf16, with sums in f32, where the processor is faster at that: linear layers, 1×1
-    /// convolutions and those with strides. What is faster in f32, as 3×3 convolutions by Winograd's method and the
-    /// gradients of their weights, stays there.
+    /// Operands rounded to bf16 and sums in f32, in kernels that are faster that way: linear layers, 1×1 and strided
+    /// convolutions. 3×3 convolutions by Winograd's method and the gradients of weights are faster in f32, and stay there.
     Bf16,
 }
 
-/// That the processor has products of bf16; elsewhere there is no such value.
+/// Proof that the CPU has bf16 products; uninhabited on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum HasBf16 {}

@@ -1,4 +1,4 @@
-//! The innermost product of pairs of bf16 numbers, by AVX-512's instruction for it: `unsafe` for that.
+//! The innermost product of pairs of bf16 numbers by AVX-512's instruction, by `unsafe`.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,9 @@ use std::arch::x86_64::{
     _mm512_storeu_ps,
 };
 
-/// Numbers in a vector of sums.
+use pulp::x86::V4;
+
+/// Elements of a vector of sums.
 pub(crate) const LANES: usize = 16;
 
 /// The most vectors of a tile.
@@ -16,41 +18,46 @@ pub(crate) const WIDEST: usize = 3;
 /// The most rows of a tile.
 pub(crate) const TALLEST: usize = 8;
 
-/// That the processor has AVX-512 with bf16 products.
+/// Proof that the CPU has AVX-512 with bf16 products.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HasBf16(());
+pub(crate) struct HasBf16(V4);
 
 impl HasBf16 {
-    /// The proof, if it has.
+    /// Returns the proof on CPUs that have them.
     pub(crate) fn detect() -> Option<Self> {
-        let has = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
-        has.then_some(Self(()))
+        let simd = V4::try_new()?;
+        is_x86_feature_detected!("avx512bf16").then_some(Self(simd))
+    }
+
+    /// The vectors of the CPU.
+    pub(crate) fn simd(self) -> V4 {
+        self.0
     }
 }
 
-/// A piece of a sum: `pairs` pairs of a row from `a` on, times as many rows of pairs of `b`.
+/// A piece of a sum: pairs of a row of `a` times the same number of rows of `b`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
     pub(crate) a: usize,
     pub(crate) b: usize,
 }
 
-/// Some rows by some vectors of columns of a sum of products.
+/// A tile of the result: some rows by some vectors of columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile<'a> {
     /// Pairs of numbers along the sum, the first in the lower half.
     pub(crate) a: &'a [u32],
-    /// The rows: where each begins in `a`, before its segments.
+    /// The start of the first row in `a`, and the distance between rows.
     pub(crate) row: usize,
     pub(crate) row_stride: usize,
     /// Rows of `width` pairs, one for every pair of the sum.
     pub(crate) b: &'a [u32],
     pub(crate) segments: &'a [Segment],
     pub(crate) pairs: usize,
-    /// Where the first row's sums begin in the result, and how far apart rows are.
+    /// The place of the first row's sums in the result, and the distance between rows.
     pub(crate) out: usize,
     pub(crate) out_stride: usize,
-    /// Whether the sums are added to what is there.
+    /// True to add to the present sums.
     pub(crate) add: bool,
 }
 
@@ -61,7 +68,7 @@ impl Tile<'_> {
     /// If anything lies outside its slice.
     #[inline]
     pub(crate) fn run(&self, _: HasBf16, rows: usize, vectors: usize, out: &mut [f32]) {
-        // SAFETY: a `HasBf16` is only made where the processor has the instructions that `sums` is compiled for. The
+        // SAFETY: a `HasBf16` only exists on CPUs with the instructions that `sums` is compiled for. The
         // functions are safe otherwise: all their accesses are checked.
         unsafe {
             match (rows, vectors) {

@@ -1,4 +1,4 @@
-//! Pixels as weighted sums of their sources.
+//! Forward and the input's gradient: pixels as weighted sums of their sources.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::transpose::{to_channels_last, to_planes};
 /// Input channels whose weights, with all taps and one panel of outputs, stay in the second-level cache.
 const INPUT_BLOCK: usize = 128;
 
-/// out[n, p, :] = Σ over the sources (q, tap) of p: weights[tap]ᵀ · input[n, q, :].
+/// The pass out[n, p, :] = Σ over the sources (q, tap) of p: weights[tap]ᵀ · input[n, q, :].
 pub(super) struct Pass<'a> {
     pub(super) batch: usize,
     /// Channels of the input.
@@ -22,17 +22,17 @@ pub(super) struct Pass<'a> {
     pub(super) outputs: usize,
     /// Pixels of the input.
     pub(super) in_plane: usize,
-    /// The taps of the window that have sources, by their place among the weights.
+    /// The taps of the window that have sources, by their place in the weights.
     pub(super) taps: &'a [usize],
     pub(super) sources: &'a Sources,
 }
 
-/// The outputs that one tile has, in vectors from the first.
+/// The outputs of one tile, in vectors from the first.
 #[derive(Debug, Clone, Copy)]
 struct Panel {
     first: usize,
     vectors: usize,
-    /// Where its weights begin.
+    /// The start of its weights.
     weights: usize,
 }
 
@@ -53,7 +53,7 @@ fn panels(vectors: usize, lanes: usize, depth: usize) -> Vec<Panel> {
 }
 
 impl Pass<'_> {
-    /// Images are [channels, pixels].
+    /// Runs the pass for images [channels, pixels].
     pub(super) fn run(&self, context: &Context, input: &[f32], weights: Weights<'_>, out: &mut [f32]) {
         context.dispatch(Run { pass: self, context, input, weights, out });
     }
@@ -109,7 +109,7 @@ impl WithSimd for Run<'_> {
     }
 }
 
-/// Some images.
+/// A task: some images.
 struct Block<'a> {
     pass: &'a Pass<'a>,
     context: &'a Context,
@@ -132,7 +132,7 @@ impl WithSimd for Block<'_> {
         let mut pixels = context.scratch(count * in_image);
         let planes = input.chunks_exact(in_image);
         for (image, pixels) in planes.zip(pixels.chunks_exact_mut(in_image)) {
-            to_channels_last::<S>(image, pass.inputs, pass.in_plane, pixels, in_stride);
+            to_channels_last(simd, image, pass.inputs, pass.in_plane, pixels, in_stride);
         }
         let mut result = context.scratch(count * out_image);
         let result = &mut *result;
@@ -157,12 +157,12 @@ impl WithSimd for Block<'_> {
         let plane = pass.sources.pixels();
         for (result, image) in result.chunks_exact(out_image).zip(out.chunks_exact_mut(plane * pass.outputs))
         {
-            to_planes::<S>(result, out_stride, pass.outputs, plane, image);
+            to_planes(simd, result, out_stride, pass.outputs, plane, image);
         }
     }
 }
 
-/// What all tiles of a block share.
+/// The sizes and the input of all tiles of a block.
 struct Tiles<'a> {
     pixels: &'a [f32],
     in_image: usize,
@@ -178,18 +178,18 @@ struct Tile<'a> {
     weights: &'a [f32],
     /// The input channels that are added now; the first begin the sum.
     channels: Range<usize>,
-    /// Where it lies in an image of the result.
+    /// The place in an image of the result.
     at: usize,
 }
 
 impl Tiles<'_> {
-    /// All images, in groups that fit the registers.
+    /// Computes all images in groups that fit the registers.
     #[inline(always)]
     fn all<S: Simd, const V: usize>(&self, simd: S, tile: &Tile<'_>, count: usize, result: &mut [f32]) {
         let mut first = 0;
         while first < count {
             let left = count - first;
-            first += if S::REGISTER_COUNT >= 32 && left >= 8 {
+            first += if const { S::REGISTER_COUNT >= 32 } && left >= 8 {
                 self.one::<S, 8, V>(simd, tile, first, result)
             } else if left >= 4 {
                 self.one::<S, 4, V>(simd, tile, first, result)
@@ -201,7 +201,7 @@ impl Tiles<'_> {
         }
     }
 
-    /// The tile of `R` images from `first`; gives `R`.
+    /// Computes the tile of `R` images from `first`; returns `R`.
     #[inline(always)]
     fn one<S: Simd, const R: usize, const V: usize>(
         &self,

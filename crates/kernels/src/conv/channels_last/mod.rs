@@ -1,13 +1,12 @@
 //! Convolution with the channels innermost, for f32.
 //!
-//! A block of images is copied so that the channels of a pixel lie together, and convolved there. A tile of the
-//! result is the same pixel of several images by several vectors of channels, so it lives in registers, its
-//! weights are one contiguous stream that was packed once, and nothing is lowered: of a pixel's window exactly
-//! those taps enter that lie inside the image. On the small maps of a network's last stages that leaves out a
-//! third to a half of the arithmetic.
+//! A block of images is copied so that the channels of a pixel are contiguous. A tile of the result is the same pixel of
+//! several images by several vectors of channels. It lives in registers, and its weights are one contiguous stream that
+//! was packed once. Nothing is lowered: only the taps inside the image enter. On the small maps of a network's last
+//! stages that saves a third to a half of the arithmetic.
 //!
-//! Forward and the input's gradient are one kernel: every pixel of the result is a sum over sources, a source
-//! being a pixel of the other map and the tap that leads there. Strides need no zeros between pixels that way.
+//! Forward and the input's gradient are one kernel: every pixel of the result is a sum over sources. A source is a pixel of
+//! the other map and the tap that connects them. So strides need no zeros between pixels.
 
 mod gather;
 
@@ -23,22 +22,22 @@ use crate::context::Context;
 /// Elements of the copied images of a block: 2 MiB.
 const BLOCK_ELEMENTS: usize = 512 << 10;
 
-/// Whether these kernels take a convolution: others have too few channels to fill vectors, or too few images.
+/// True if the convolution has enough channels to fill vectors, and enough images.
 fn suits(shape: &Conv2dShape) -> bool {
     shape.groups == 1 && shape.in_channels >= 16 && shape.out_channels >= 16 && shape.batch >= 4
 }
 
-/// Whether forward and the input's gradient are done here.
+/// True if forward and the input's gradient are computed here.
 pub(super) fn suits_gather(shape: &Conv2dShape) -> bool {
     suits(shape)
 }
 
-/// Whether the gradient of the weights is done here.
+/// True if the gradient of the weights is computed here.
 pub(super) fn suits_weight(shape: &Conv2dShape) -> bool {
     suits(shape)
 }
 
-/// y = x ⋆ w.
+/// Computes y = x ⋆ w.
 pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {
     let mut sources = sources::of_outputs(shape);
     let taps = sources.renumber_taps();
@@ -60,7 +59,7 @@ pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f3
     );
 }
 
-/// dx = w ⋆ᵀ dy.
+/// Computes dx = w ⋆ᵀ dy.
 pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
     let mut sources = sources::of_inputs(shape);
     let taps = sources.renumber_taps();
@@ -74,7 +73,7 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
         taps: &taps,
         sources: &sources,
     };
-    // Seen from here the gradient's channels are the inputs.
+    // The inputs of this pass are the channels of dy.
     pass.run(
         context,
         dy,
@@ -83,7 +82,7 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
     );
 }
 
-/// dw = x ⋆ dy, or dw += with `accumulate`.
+/// Computes dw = x ⋆ dy, or adds it with `accumulate`.
 pub(super) fn backward_weight(
     context: &Context,
     shape: &Conv2dShape,
@@ -95,7 +94,7 @@ pub(super) fn backward_weight(
     weight::run(context, shape, x, dy, dw, accumulate);
 }
 
-/// Images that a thread copies at a time: whole groups of `group`, as evenly as possible over the threads.
+/// Images of a task: whole groups of `group`, as evenly as possible over the threads.
 pub(crate) fn images_in_block(context: &Context, batch: usize, elements: usize, group: usize) -> usize {
     let fit = (BLOCK_ELEMENTS / elements.max(1)).max(1);
     let share = batch.div_ceil(context.parts()).max(1);

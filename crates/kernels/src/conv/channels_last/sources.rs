@@ -1,15 +1,15 @@
-//! Which pixels a pixel's value comes from.
+//! The source pixels of every pixel.
 
 use super::super::Conv2dShape;
 
-/// A pixel of the other map, and the tap that leads there.
+/// A pixel of the other map, and the tap that connects it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) pixel: u32,
     pub(crate) tap: u32,
 }
 
-/// The sources of every pixel of a map, one after the other.
+/// The sources of every pixel of a map, in order.
 #[derive(Debug)]
 pub(crate) struct Sources {
     list: Vec<Source>,
@@ -17,7 +17,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Pixels of the map.
+    /// The number of pixels of the map.
     pub(crate) fn pixels(&self) -> usize {
         self.ends.len()
     }
@@ -29,7 +29,7 @@ impl Sources {
         &self.list[start as usize..self.ends[pixel] as usize]
     }
 
-    /// Numbers the taps that occur from 0 on, and gives what each was before: the others need no weights.
+    /// Numbers the taps that occur from 0 on and returns their former numbers; other taps need no weights.
     pub(crate) fn renumber_taps(&mut self) -> Vec<usize> {
         let mut taps: Vec<usize> = self.list.iter().map(|source| source.tap as usize).collect();
         taps.sort_unstable();
@@ -50,14 +50,14 @@ impl Sources {
     }
 }
 
-/// The input position that a tap reads for an output position, along one axis.
+/// Returns the input position that a tap reads for an output position, along one axis.
 fn reached(shape: &Conv2dShape, axis: usize, output: usize, tap: usize) -> Option<usize> {
     let size = [shape.height, shape.width][axis];
     let at = output * shape.stride[axis] + tap * shape.dilation[axis];
     at.checked_sub(shape.padding[axis]).filter(|&at| at < size)
 }
 
-/// For every output pixel the input pixels under its window.
+/// Returns the input pixels under the window of every output pixel.
 pub(crate) fn of_outputs(shape: &Conv2dShape) -> Sources {
     let (height, width) = (shape.out_height(), shape.out_width());
     Sources::collect((0..height * width).map(|pixel| {
@@ -74,7 +74,7 @@ pub(crate) fn of_outputs(shape: &Conv2dShape) -> Sources {
     }))
 }
 
-/// For every input pixel the output pixels whose window has it.
+/// Returns the output pixels whose window has each input pixel.
 pub(crate) fn of_inputs(shape: &Conv2dShape) -> Sources {
     let outputs = of_outputs(shape);
     let mut sources = vec![Vec::new(); shape.height * shape.width];
@@ -93,7 +93,7 @@ pub(crate) struct TapPairs {
     pub(crate) pairs: Vec<(u32, u32)>,
 }
 
-/// The pairs of every tap that has any.
+/// Returns the pairs of every tap that has any.
 pub(crate) fn of_taps(shape: &Conv2dShape) -> Vec<TapPairs> {
     let outputs = of_outputs(shape);
     let mut pairs = vec![Vec::new(); shape.kernel[0] * shape.kernel[1]];

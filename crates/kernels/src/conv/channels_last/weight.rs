@@ -12,7 +12,7 @@ use crate::transpose::to_channels_last;
 /// Elements of both maps' copies in a block: 768 KiB, most of the second-level cache.
 const BLOCK_ELEMENTS: usize = 192 << 10;
 
-/// Whether both maps take less room than the sums: then threads share the maps and each has outputs of its own.
+/// True if both maps are smaller than the sums. Then threads share the maps and divide the outputs.
 fn few_pixels(shape: &Conv2dShape, taps: usize) -> bool {
     shape.input_len() + shape.output_len() < taps * shape.in_channels * shape.out_channels
 }
@@ -57,7 +57,7 @@ impl WithSimd for Run<'_> {
         if few_pixels(shape, taps.len()) {
             return weight_by_outputs::run::<S>(context, shape, &taps, x, dy, dw, accumulate);
         }
-        // Every thread sums its images into a copy of its own; the copies are added in order, so that the result
+        // Every thread sums its images into its own copy. The copies are added in order, so that the result
         // depends on the number of threads but not on their timing.
         let tasks = context.parts().min(shape.batch).max(1);
         context.with_scratch(tasks * len, |partial: &mut [f32]| {
@@ -89,7 +89,7 @@ impl WithSimd for Run<'_> {
     }
 }
 
-/// Some images, on one thread.
+/// A task: some images.
 struct Part<'a> {
     context: &'a Context,
     shape: &'a Conv2dShape,
@@ -116,13 +116,13 @@ impl WithSimd for Part<'_> {
             let size = shape.in_channels * in_plane;
             let from = x[first * size..].chunks_exact(size);
             for (to, image) in inputs.chunks_exact_mut(in_image).zip(from) {
-                to_channels_last::<S>(image, shape.in_channels, in_plane, to, in_stride);
+                to_channels_last(simd, image, shape.in_channels, in_plane, to, in_stride);
             }
             let mut outputs = context.scratch(count * out_image);
             let size = shape.out_channels * out_plane;
             let from = dy[first * size..].chunks_exact(size);
             for (to, image) in outputs.chunks_exact_mut(out_image).zip(from) {
-                to_channels_last::<S>(image, shape.out_channels, out_plane, to, out_stride);
+                to_channels_last(simd, image, shape.out_channels, out_plane, to, out_stride);
             }
             let maps = Maps {
                 inputs: &inputs,

@@ -1,7 +1,7 @@
-//! The gradient of the weights where these are more than the pixels, as in a network's last stages.
+//! The gradient of the weights if there are more weights than pixels, as in a network's last stages.
 //!
-//! Copies of the sums for every thread would be most of the traffic. Here threads share both maps, and each sums all
-//! images for outputs of its own. The result does not depend on the number of threads.
+//! Copies of the sums for every thread would be most of the memory traffic. Here threads share both maps, and each sums all
+//! images for some outputs. The result does not depend on the number of threads.
 
 use pulp::{Simd, WithSimd};
 
@@ -30,13 +30,13 @@ pub(super) fn run<S: Simd>(
     let mut copies = [context.scratch(0), context.scratch(0)];
     let mut transposed = [x, dy];
     for (i, copy) in copies.iter_mut().enumerate() {
-        // A map of one pixel is as it should be already.
+        // A map of one pixel already has its channels innermost.
         if planes[i] != 1 || strides[i] != channels[i] {
             *copy = context.scratch(shape.batch * planes[i] * strides[i]);
             let (channels, plane, stride, map) = (channels[i], planes[i], strides[i], transposed[i]);
             context.run_chunks(copy, plane * stride, |image, to| {
                 let image = &map[image * channels * plane..][..channels * plane];
-                context.dispatch(Transposition { image, channels, plane, stride, to });
+                context.dispatch(ToChannelsLast { image, channels, plane, stride, to });
             });
         }
     }
@@ -55,11 +55,11 @@ pub(super) fn run<S: Simd>(
     });
 }
 
-/// What the parts share.
+/// The arguments that all tasks share.
 struct Shared<'a> {
     context: &'a Context,
     taps: &'a [TapPairs],
-    /// Those of the input and of the gradient, as the next two.
+    /// Channels of the input and of the gradient; the next two likewise.
     channels: [usize; 2],
     planes: [usize; 2],
     strides: [usize; 2],
@@ -69,8 +69,8 @@ struct Shared<'a> {
     accumulate: bool,
 }
 
-/// One image, channels last.
-struct Transposition<'a> {
+/// Copies one image to channels last.
+struct ToChannelsLast<'a> {
     image: &'a [f32],
     channels: usize,
     plane: usize,
@@ -78,16 +78,16 @@ struct Transposition<'a> {
     to: &'a mut [f32],
 }
 
-impl WithSimd for Transposition<'_> {
+impl WithSimd for ToChannelsLast<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        to_channels_last::<S>(self.image, self.channels, self.plane, self.to, self.stride);
+    fn with_simd<S: Simd>(self, simd: S) {
+        to_channels_last(simd, self.image, self.channels, self.plane, self.to, self.stride);
     }
 }
 
-/// The gradient of some outputs' weights.
+/// Computes the gradient of the weights of some outputs.
 struct Sums<'a> {
     shared: &'a Shared<'a>,
     first: usize,
@@ -125,7 +125,7 @@ impl WithSimd for Sums<'_> {
         let places: Vec<usize> = taps.iter().map(|pairs| pairs.tap).collect();
         for (output, dw) in dw.chunks_exact_mut(channels[0] * window).enumerate() {
             let sums = &sums[output * strides[0]..];
-            to_windows::<S>(sums, some * strides[0], &places, channels[0], window, dw, accumulate);
+            to_windows(simd, sums, some * strides[0], &places, channels[0], window, dw, accumulate);
         }
     }
 }

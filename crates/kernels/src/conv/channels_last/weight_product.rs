@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use pulp::Simd;
+use pulp::{Simd, WithSimd};
 
 use super::sources::TapPairs;
+use crate::vectorized::Vectorized as _;
 
 /// Output channels of a tile with 32 registers; half with 16. Strides of outputs are multiples of it.
 pub(super) const TALL: usize = 8;
@@ -20,16 +21,36 @@ pub(super) struct Maps<'a> {
     pub(super) out_image: usize,
     pub(super) in_stride: usize,
     pub(super) out_stride: usize,
-    /// The output channels that are worked on: a multiple of [`TALL`].
+    /// The output channels in use: a multiple of [`TALL`].
     pub(super) some_outputs: Range<usize>,
-    /// Whether to add to the sums that are there.
+    /// True to add to the present sums.
     pub(super) add: bool,
 }
 
+struct Sum<'a> {
+    maps: &'a Maps<'a>,
+    taps: &'a [TapPairs],
+    sums: &'a mut [f32],
+}
+
+impl WithSimd for Sum<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        self.maps.tiles(simd, self.taps, self.sums);
+    }
+}
+
 impl Maps<'_> {
-    /// The sums are [taps, some outputs, in_stride].
+    /// Computes the sums [taps, some outputs, in_stride].
     #[inline(always)]
     pub(super) fn sum<S: Simd>(&self, simd: S, taps: &[TapPairs], sums: &mut [f32]) {
+        Sum { maps: self, taps, sums }.vectorized(simd);
+    }
+
+    #[inline(always)]
+    fn tiles<S: Simd>(&self, simd: S, taps: &[TapPairs], sums: &mut [f32]) {
         let vectors = self.in_stride / S::F32_LANES;
         let tall = if S::REGISTER_COUNT >= 32 { TALL } else { TALL / 2 };
         let panels = vectors.div_ceil(WIDEST);
@@ -38,13 +59,18 @@ impl Maps<'_> {
             for output in (0..self.some_outputs.len()).step_by(tall) {
                 for (tap, TapPairs { pairs, .. }) in taps.iter().enumerate() {
                     let at = [tap, output, start * S::F32_LANES];
-                    match (S::REGISTER_COUNT >= 32, end - start) {
-                        (true, 3) => self.tile::<S, 8, 3>(simd, pairs, at, sums),
-                        (true, 2) => self.tile::<S, 8, 2>(simd, pairs, at, sums),
-                        (true, _) => self.tile::<S, 8, 1>(simd, pairs, at, sums),
-                        (false, 3) => self.tile::<S, 4, 3>(simd, pairs, at, sums),
-                        (false, 2) => self.tile::<S, 4, 2>(simd, pairs, at, sums),
-                        (false, _) => self.tile::<S, 4, 1>(simd, pairs, at, sums),
+                    if const { S::REGISTER_COUNT >= 32 } {
+                        match end - start {
+                            3 => self.tile::<S, 8, 3>(simd, pairs, at, sums),
+                            2 => self.tile::<S, 8, 2>(simd, pairs, at, sums),
+                            _ => self.tile::<S, 8, 1>(simd, pairs, at, sums),
+                        }
+                    } else {
+                        match end - start {
+                            3 => self.tile::<S, 4, 3>(simd, pairs, at, sums),
+                            2 => self.tile::<S, 4, 2>(simd, pairs, at, sums),
+                            _ => self.tile::<S, 4, 1>(simd, pairs, at, sums),
+                        }
                     }
                 }
             }

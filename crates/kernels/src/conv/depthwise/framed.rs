@@ -1,142 +1,20 @@
 //! Depthwise convolution as correlations of one dimension.
 //!
-//! A plane is copied into a grid with room for the padding. In a grid whose rows are as long as an output row needs,
-//! a tap is a fixed distance, so the whole plane is one run of vectors with no rows in it: small planes fill vectors
-//! as well as large ones. What is computed for the columns between one row's end and the next one's start is left
-//! out at the end. With a stride the grid is split into phases, one for each position within the step, and a tap
-//! is a distance within one of them.
+//! A plane is copied into a grid with room for the padding. All rows of the grid have the length that an output row needs,
+//! so a tap is a fixed distance and the whole plane is one run of vectors: small planes fill vectors as well as large
+//! ones. Results between the end of one row and the start of the next are dropped at the end. With a stride the grid is
+//! split into phases, one for each position within the step, and a tap is a distance within one of them.
 
 use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
+use super::grid::Grid;
 use crate::context::Context;
 
-/// The most lanes that a vector has; grids have room for one more vector than they need.
-const MOST_LANES: usize = 16;
-
-/// How planes lie in grids.
-struct Grid {
-    stride: [usize; 2],
-    padding: [usize; 2],
-    /// Height and width of the input.
-    input: [usize; 2],
-    /// Height and width of the output.
-    output: [usize; 2],
-    /// Elements of a grid's row, in every phase and of the output.
-    row: usize,
-    /// Elements of one phase.
-    phase: usize,
-    /// Where each tap reads, from the output position on: the phase's start, and the distance within.
-    taps: Vec<(usize, usize)>,
-    /// The longest distance.
-    reach: usize,
-}
-
-impl Grid {
-    fn new(shape: &Conv2dShape) -> Self {
-        let (stride, output) = (shape.stride, [shape.out_height(), shape.out_width()]);
-        let last = |axis: usize| (shape.kernel[axis] - 1) * shape.dilation[axis] / stride[axis];
-        let row = output[1] + last(1);
-        let phase = (output[0] + last(0)) * row + last(1) + MOST_LANES;
-        let mut taps = Vec::new();
-        for ky in 0..shape.kernel[0] {
-            for kx in 0..shape.kernel[1] {
-                let [y, x] = [ky * shape.dilation[0], kx * shape.dilation[1]];
-                let which = y % stride[0] * stride[1] + x % stride[1];
-                taps.push((which * phase, y / stride[0] * row + x / stride[1]));
-            }
-        }
-        let reach = taps.iter().map(|tap| tap.1).max().unwrap_or(0);
-        let input = [shape.height, shape.width];
-        Self { stride, padding: shape.padding, input, output, row, phase, taps, reach }
-    }
-
-    /// Elements of all phases.
-    fn len(&self) -> usize {
-        self.phase * self.stride[0] * self.stride[1]
-    }
-
-    /// Elements of a run over the output, in whole vectors.
-    fn run<S: Simd>(&self) -> usize {
-        (self.output[0] * self.row).next_multiple_of(S::F32_LANES)
-    }
-
-    /// Calls `f(input row, phase and row start, first column, step)` for the rows that lie in the grid. The elements
-    /// of an input row at columns `first, first + step, …` lie one after the other in the phase.
-    #[inline(always)]
-    fn rows(&self, mut f: impl FnMut(usize, usize, usize, usize)) {
-        let [step_y, step_x] = self.stride;
-        let height = self.phase.saturating_sub(MOST_LANES) / self.row;
-        for y in 0..self.input[0] {
-            let padded = y + self.padding[0];
-            if padded / step_y >= height {
-                break;
-            }
-            for column in 0..step_x.min(self.input[1]) {
-                let x = column + self.padding[1];
-                let phase = (padded % step_y * step_x + x % step_x) * self.phase;
-                f(y, phase + padded / step_y * self.row + x / step_x, column, step_x);
-            }
-        }
-    }
-
-    /// Columns of an input row, from `first` in steps, that the windows reach.
-    fn reached(&self, first: usize, step: usize) -> usize {
-        let there = (self.input[1] - first).div_ceil(step);
-        there.min(self.row.saturating_sub((first + self.padding[1]) / step))
-    }
-
-    /// Copies a plane in. The rest of the grid must be 0.
-    #[inline(always)]
-    fn enter(&self, plane: &[f32], grid: &mut [f32]) {
-        let width = self.input[1];
-        self.rows(|y, at, first, step| {
-            let count = self.reached(first, step);
-            let from = &plane[y * width + first..(y + 1) * width];
-            let to = &mut grid[at..at + count];
-            if step == 1 {
-                to.copy_from_slice(&from[..count]);
-            } else {
-                to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from);
-            }
-        });
-    }
-
-    /// Copies a plane out; what no window reaches becomes 0.
-    #[inline(always)]
-    fn leave(&self, grid: &[f32], plane: &mut [f32]) {
-        let width = self.input[1];
-        let some_unreached = (0..self.stride[1].min(width))
-            .any(|first| self.reached(first, self.stride[1]) < (width - first).div_ceil(self.stride[1]));
-        let height = self.phase.saturating_sub(MOST_LANES) / self.row * self.stride[0];
-        if some_unreached || self.input[0] + self.padding[0] > height {
-            plane.fill(0.0);
-        }
-        self.rows(|y, at, first, step| {
-            let count = self.reached(first, step);
-            let to = &mut plane[y * width + first..(y + 1) * width];
-            let from = &grid[at..at + count];
-            if step == 1 {
-                to[..count].copy_from_slice(from);
-            } else {
-                to.iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to = *from);
-            }
-        });
-    }
-
-    /// Copies an output plane to rows of the grid's length; the columns between must be 0.
-    #[inline(always)]
-    fn spread(&self, plane: &[f32], rows: &mut [f32]) {
-        for (from, to) in plane.chunks_exact(self.output[1]).zip(rows.chunks_mut(self.row)) {
-            to[..self.output[1]].copy_from_slice(from);
-        }
-    }
-}
-
-/// One term of a correlation: a weight, and where its run of elements starts.
+/// One term of a correlation: a weight, and the start of its run of elements.
 type Term = (f32, usize);
 
-/// out[i] = Σ weight·from[start + i], for whole vectors; a term reads to its start plus the length of `out`.
+/// Computes out[i] = Σ weight·from[start + i] for whole vectors. A term reads to its start plus the length of `out`.
 #[inline(always)]
 fn correlate<S: Simd>(simd: S, from: &[f32], terms: &[Term], out: &mut [f32]) {
     const BLOCK: usize = 4;
@@ -171,7 +49,7 @@ fn multiplier(shape: &Conv2dShape) -> usize {
     shape.out_channels / shape.in_channels
 }
 
-/// Planes that a task takes.
+/// Planes of a task.
 fn planes_per_task(context: &Context, planes: usize) -> usize {
     planes.div_ceil(context.parts() * 4).max(1)
 }
@@ -284,7 +162,7 @@ impl WithSimd for BackwardInput<'_> {
 
 pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let grid = Grid::new(shape);
-    // A thread takes whole channels, so that the sum over images has one order whatever the threads.
+    // A thread takes whole channels, so that the sum over images has one order for any number of threads.
     let per_task = planes_per_task(context, shape.in_channels);
     context.run_chunks(dw, per_task * multiplier(shape) * grid.taps.len(), |task, dw| {
         context.dispatch(BackwardWeight { context, shape, grid: &grid, first: task * per_task, x, dy, dw });

@@ -1,9 +1,9 @@
-//! Depthwise convolution: every output channel sees one input channel, so there is no product to speak of.
+//! Depthwise convolution: every output channel depends on one input channel, so there is no matrix product.
 //!
-//! f32 runs over framed planes ([`framed`]), or over channels where planes are small ([`small`]); the plain loops are
-//! for f64, in which gradients are checked.
+//! f32 runs over framed planes ([`framed`]), or over channels if planes are small ([`small`]). The plain loops are for f64.
 
 mod framed;
+mod grid;
 mod plain;
 mod small;
 
@@ -12,7 +12,7 @@ use super::with_singles;
 use crate::context::Context;
 use crate::float::Float;
 
-/// Whether these are f32.
+/// True for f32.
 fn single<T: Float>() -> bool {
     T::singles(&[]).is_some()
 }

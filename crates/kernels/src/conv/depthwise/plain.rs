@@ -1,4 +1,4 @@
-//! Depthwise convolution row by row: planes are copied into a frame of zeros once; then each output row is one pass.
+//! Depthwise convolution row by row: planes are copied into a frame of zeros, then each output row is one pass.
 
 use super::super::Conv2dShape;
 use crate::context::Context;
@@ -170,7 +170,7 @@ pub(in crate::conv) fn backward_weight<T: Float>(
     let (in_plane, out_plane) = (shape.height * shape.width, shape.out_height() * shape.out_width());
     let (times, window) = (multiplier(shape), shape.kernel[0] * shape.kernel[1]);
     let frame = Frame::new(shape);
-    // A thread takes whole channels, so that the sum over images has one order whatever the threads.
+    // A thread takes whole channels, so that the sum over images has one order for any number of threads.
     let per_task = shape.in_channels.div_ceil(context.parts() * 4).max(1);
     context.run_chunks(dw, per_task * times * window, |task, dw| {
         context.with_scratch(frame.len(), |framed: &mut [T]| {

@@ -1,7 +1,7 @@
 //! Depthwise convolution of small planes, with the channels innermost.
 //!
-//! A plane of one or four pixels fills no vector, but a pixel's channels do. Images are transposed so that those lie
-//! together; then every pixel is a sum over its sources, vector by vector, and taps in the padding cost nothing.
+//! A plane of one or four pixels fills no vector, but a pixel's channels do. Images are transposed so that the channels are
+//! contiguous. Then every pixel is a sum over its sources, vector by vector, and taps in the padding cost nothing.
 
 use pulp::{Simd, WithSimd};
 
@@ -10,24 +10,24 @@ use super::super::channels_last::sources::{Source, Sources, TapPairs, of_inputs,
 use crate::context::Context;
 use crate::transpose::{to_channels_last, to_planes};
 
-/// Pixels of the larger plane up to which turning is faster than framing.
+/// Pixels of the larger plane up to which transposing is faster than framing.
 const MOST_PIXELS: usize = 64;
 
-/// The most lanes that a vector has: channels are padded to whole vectors on every processor.
+/// The most lanes of a vector: channels are padded to whole vectors on every CPU.
 const MOST_LANES: usize = 16;
 
-/// Whether a convolution is of this kind.
+/// True if these kernels compute the convolution.
 pub(super) fn suits(shape: &Conv2dShape) -> bool {
     let pixels = (shape.height * shape.width).max(shape.out_height() * shape.out_width());
     shape.in_channels == shape.out_channels && shape.in_channels >= MOST_LANES && pixels <= MOST_PIXELS
 }
 
-/// The weights [C, taps] as [taps, channels], padded.
+/// Transposes the weights [C, taps] to [taps, channels], padded.
 fn transposed_weights(shape: &Conv2dShape, w: &[f32]) -> Vec<f32> {
     let (window, stride) =
         (shape.kernel[0] * shape.kernel[1], shape.in_channels.next_multiple_of(MOST_LANES));
     let mut transposed = vec![0.0; window * stride];
-    to_channels_last::<pulp::Scalar>(w, shape.in_channels, window, &mut transposed, stride);
+    to_channels_last(pulp::Scalar, w, shape.in_channels, window, &mut transposed, stride);
     transposed
 }
 
@@ -41,7 +41,7 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
     sum_sources(context, shape, planes, &of_inputs(shape), dy, w, dx);
 }
 
-/// `planes` are the pixels of `input` and of `out`.
+/// Computes the pixels of `out` as sums over their sources; `planes` are the pixels of `input` and of `out`.
 fn sum_sources(
     context: &Context,
     shape: &Conv2dShape,
@@ -83,7 +83,7 @@ impl WithSimd for Sums<'_> {
         let weights = S::as_simd_f32s(weights).0;
         let images = input.chunks_exact(channels * in_plane);
         for (input, out) in images.zip(out.chunks_exact_mut(channels * out_plane)) {
-            to_channels_last::<S>(input, channels, in_plane, &mut transposed, stride);
+            to_channels_last(simd, input, channels, in_plane, &mut transposed, stride);
             let transposed = S::as_simd_f32s(&transposed).0;
             let pixels = S::as_mut_simd_f32s(&mut result).0.chunks_exact_mut(vectors);
             for (pixel, result) in pixels.enumerate() {
@@ -97,7 +97,7 @@ impl WithSimd for Sums<'_> {
                     };
                 }
             }
-            to_planes::<S>(&result, stride, channels, out_plane, out);
+            to_planes(simd, &result, stride, channels, out_plane, out);
         }
     }
 }
@@ -106,7 +106,7 @@ pub(super) fn backward_weight(context: &Context, shape: &Conv2dShape, x: &[f32],
     let taps = of_taps(shape);
     let stride = shape.in_channels.next_multiple_of(MOST_LANES);
     let len = (taps.len() * stride).max(1);
-    // Every thread sums its images into a copy of its own; the copies are added in order, so that the result depends
+    // Every thread sums its images into its own copy. The copies are added in order, so that the result depends
     // on the number of threads but not on their timing.
     let tasks = context.parts().min(shape.batch).max(1);
     let mut partial = context.scratch(tasks * len);
@@ -147,14 +147,16 @@ impl WithSimd for WeightPart<'_> {
         let mut outputs = context.scratch(out_plane * stride);
         for image in images[0]..images[1] {
             let at = image * channels;
-            to_channels_last::<S>(
+            to_channels_last(
+                simd,
                 &x[at * in_plane..(at + channels) * in_plane],
                 channels,
                 in_plane,
                 &mut inputs,
                 stride,
             );
-            to_channels_last::<S>(
+            to_channels_last(
+                simd,
                 &dy[at * out_plane..(at + channels) * out_plane],
                 channels,
                 out_plane,
@@ -177,8 +179,8 @@ impl WithSimd for WeightPart<'_> {
     }
 }
 
-/// `U` vectors of a pixel's channels as sums over its sources; gives `U`. Several at once, because one sum after the
-/// other waits for each multiplication.
+/// Computes `U` vectors of a pixel's channels as sums over its sources; returns `U`. Several sums at once hide the latency of
+/// the multiplications.
 #[inline(always)]
 fn sum<S: Simd, const U: usize>(
     simd: S,
@@ -201,7 +203,7 @@ fn sum<S: Simd, const U: usize>(
     U
 }
 
-/// Adds a tap's products of `U` vectors of channels; gives `U`.
+/// Adds a tap's products of `U` vectors of channels; returns `U`.
 #[inline(always)]
 fn add_products<S: Simd, const U: usize>(
     simd: S,

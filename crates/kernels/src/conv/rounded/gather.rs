@@ -1,4 +1,5 @@
-//! Pixels as weighted sums of their sources, as in [`crate::conv`] with the channels innermost, in pairs of channels.
+//! Pixels as weighted sums of their sources, in pairs of channels; the bf16 counterpart of
+//! [`crate::conv::channels_last`].
 
 use pulp::{Simd, WithSimd};
 
@@ -10,20 +11,26 @@ use crate::conv::channels_last::pack::{PackPanel, Weights};
 use crate::conv::channels_last::sources::{Sources, of_inputs, of_outputs};
 use crate::products::tile::{HasBf16, LANES, Segment, TALLEST, Tile, WIDEST};
 use crate::transpose::to_planes;
+use crate::vectorized::Vectorized as _;
 
-/// Pairs of input channels that are added at a time: a tap's weights for a panel then stay in the first-level cache.
+/// Pairs of input channels that are added at a time: the weights of a tap and panel stay in the first-level cache.
 const PAIRS: usize = 64;
 
-/// y = x ⋆ w; `w` is rounded to bf16 if it is not already.
+/// Computes y = x ⋆ w; `w` is rounded to bf16.
 pub(super) fn forward<T: Narrow>(context: &Context, shape: &Conv2dShape, x: &[T], w: &[f32], y: &mut [f32]) {
     let window = shape.kernel[0] * shape.kernel[1];
     let inputs = shape.in_channels;
     let weights = Weights { values: w, per_output: inputs * window, per_input: window, window };
-    let channels = [inputs, shape.out_channels];
-    run(context, shape, x, weights, channels, shape.height * shape.width, of_outputs(shape), y);
+    let pass = Pass {
+        batch: shape.batch,
+        channels: [inputs, shape.out_channels],
+        in_plane: shape.height * shape.width,
+        sources: of_outputs(shape),
+    };
+    run(context, pass, x, weights, y);
 }
 
-/// dx = w ⋆ᵀ dy.
+/// Computes dx = w ⋆ᵀ dy.
 pub(super) fn backward_input<T: Narrow>(
     context: &Context,
     shape: &Conv2dShape,
@@ -33,21 +40,28 @@ pub(super) fn backward_input<T: Narrow>(
 ) {
     let window = shape.kernel[0] * shape.kernel[1];
     let weights = Weights { values: w, per_output: window, per_input: shape.in_channels * window, window };
-    let channels = [shape.out_channels, shape.in_channels];
-    let plane = shape.out_height() * shape.out_width();
-    run(context, shape, dy, weights, channels, plane, of_inputs(shape), dx);
+    let pass = Pass {
+        batch: shape.batch,
+        channels: [shape.out_channels, shape.in_channels],
+        in_plane: shape.out_height() * shape.out_width(),
+        sources: of_inputs(shape),
+    };
+    run(context, pass, dy, weights, dx);
 }
 
-fn run<T: Narrow>(
-    context: &Context,
-    shape: &Conv2dShape,
-    input: &[T],
-    weights: Weights<'_>,
-    [inputs, outputs]: [usize; 2],
+/// A convolution from map to map.
+struct Pass {
+    batch: usize,
+    /// Channels of the input and of the result.
+    channels: [usize; 2],
+    /// Pixels of the input.
     in_plane: usize,
-    mut sources: Sources,
-    out: &mut [f32],
-) {
+    sources: Sources,
+}
+
+fn run<T: Narrow>(context: &Context, pass: Pass, input: &[T], weights: Weights<'_>, out: &mut [f32]) {
+    let Pass { batch, channels, in_plane, mut sources } = pass;
+    let [inputs, outputs] = channels;
     let Some(has) = context.bf16() else { return };
     let taps = sources.renumber_taps();
     let (pairs, vectors) = (inputs.div_ceil(2), outputs.div_ceil(LANES));
@@ -56,31 +70,21 @@ fn run<T: Narrow>(
     let mut packed = context.scratch(vectors * LANES * depth);
     context.run_chunks(&mut packed, per_panel.max(1), |panel, to| {
         let first = panel * WIDEST * LANES;
-        context.dispatch(Pack { context, weights, taps: &taps, channels: [inputs, outputs], first, to });
+        Pack { context, weights, taps: &taps, channels, first, to }.vectorized(has.simd());
     });
     let packed = pulp::bytemuck::cast_slice::<f32, u32>(&packed);
     let out_plane = sources.pixels();
     let (in_image, out_image) = (in_plane * inputs, out_plane * outputs);
-    let images = images_in_block(context, shape.batch, in_image.max(out_image), TALLEST);
+    let images = images_in_block(context, batch, in_image.max(out_image), TALLEST);
     context.run_chunks(out, (images * out_image).max(1), |task, out| {
         let count = out.len() / out_image.max(1);
         let input = &input[task * images * in_image..][..count * in_image];
-        let channels = [inputs, outputs];
-        context.dispatch(Block {
-            has,
-            context,
-            channels,
-            in_plane,
-            sources: &sources,
-            packed,
-            depth,
-            input,
-            out,
-        });
+        let block = Block { has, context, channels, in_plane, sources: &sources, packed, depth, input, out };
+        block.vectorized(has.simd());
     });
 }
 
-/// The weights of a panel of outputs, as [tap, pair of inputs, output].
+/// Packs the weights of a panel of outputs as [tap, pair of inputs, output].
 struct Pack<'a> {
     context: &'a Context,
     weights: Weights<'a>,
@@ -100,7 +104,7 @@ impl WithSimd for Pack<'_> {
         let width = to.len() / (taps.len() * pairs).max(1);
         let mut packed = context.scratch(taps.len() * inputs * width);
         let channels = [outputs, inputs];
-        PackPanel { weights, taps, channels, first, width, packed: &mut packed }.with_simd(simd);
+        PackPanel { weights, taps, channels, first, width, packed: &mut packed }.vectorized(simd);
         for (tap, to) in to.chunks_exact_mut((pairs * width).max(1)).enumerate() {
             let rows = &packed[tap * inputs * width..][..inputs * width];
             for (pair, to) in to.chunks_exact_mut(width).enumerate() {
@@ -111,7 +115,7 @@ impl WithSimd for Pack<'_> {
     }
 }
 
-/// Some images.
+/// A task: some images.
 struct Block<'a, T> {
     has: HasBf16,
     context: &'a Context,
@@ -129,7 +133,7 @@ impl<T: Narrow> WithSimd for Block<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Block { has, context, channels: [inputs, outputs], in_plane, sources, packed, depth, input, out } =
             self;
         let (pairs, out_stride) = (inputs.div_ceil(2), outputs.next_multiple_of(LANES));
@@ -140,7 +144,7 @@ impl<T: Narrow> WithSimd for Block<'_, T> {
         let mut scratch = context.scratch(pairs * in_plane);
         let images = input.chunks_exact(inputs * in_plane);
         for (image, pixels) in images.zip(pixels.chunks_exact_mut(in_image)) {
-            transpose_pairs::<S, T>(image, in_plane, [inputs, in_plane], pixels, pairs, &mut scratch);
+            transpose_pairs(simd, image, in_plane, [inputs, in_plane], pixels, pairs, &mut scratch);
         }
         let pixels = pulp::bytemuck::cast_slice::<f32, u32>(&pixels);
         let mut result = context.scratch(count * out_image);
@@ -176,7 +180,7 @@ impl<T: Narrow> WithSimd for Block<'_, T> {
             }
         }
         for (result, image) in result.chunks_exact(out_image).zip(out.chunks_exact_mut(out_plane * outputs)) {
-            to_planes::<S>(result, out_stride, outputs, out_plane, image);
+            to_planes(simd, result, out_stride, outputs, out_plane, image);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Convolution of bf16 numbers, forward and both gradients, and of f32 numbers that are rounded to them.
+//! Convolution of bf16 numbers, forward and both gradients, and of f32 numbers rounded to bf16.
 
 #[cfg(target_arch = "x86_64")]
 mod gather;
@@ -12,16 +12,16 @@ use crate::bfloat::{narrow, widen};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
-/// Whether products of bf16 are faster than what f32 has for the shape.
+/// True if bf16 products are faster than the f32 methods for the shape.
 pub(crate) fn suits(context: &Context, shape: &Conv2dShape) -> bool {
     context.bf16().is_some() && super::suits_bf16(shape)
 }
 
-/// y = x ⋆ w + bias for bf16 maps and weights: `x` is [N, C, H, W], `w` [O, C/groups, KH, KW], `bias` `[O]`, `y`
+/// Computes y = x ⋆ w + bias for bf16 maps and weights: `x` is [N, C, H, W], `w` [O, C/groups, KH, KW], `bias` `[O]`, `y`
 /// [N, O, H', W']. Sums are f32 and rounded once.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn conv2d_forward_bf16(
     context: &Context,
     shape: &Conv2dShape,
@@ -49,10 +49,10 @@ pub fn conv2d_forward_bf16(
     narrow(context, &wide_y, y)
 }
 
-/// The gradient of the input, of and in bf16; `dx` is overwritten.
+/// Computes the gradient of the input in bf16; `dx` is overwritten.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn conv2d_backward_input_bf16(
     context: &Context,
     shape: &Conv2dShape,
@@ -74,11 +74,11 @@ pub fn conv2d_backward_input_bf16(
     narrow(context, &wide_dx, dx)
 }
 
-/// The gradient of the weights in f32, of bf16 maps, written to `dw` or added to it with `accumulate`. The maps are
-/// widened, so that sums over many pixels are as exact as those of f32.
+/// Computes the f32 gradient of the weights from bf16 maps and writes it to `dw`, or adds it with `accumulate`. The maps are
+/// widened, so that sums over many pixels are as exact as in f32.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn conv2d_backward_weight_bf16(
     context: &Context,
     shape: &Conv2dShape,
@@ -96,12 +96,12 @@ pub fn conv2d_backward_weight_bf16(
     conv2d_backward_weight(context, shape, &wide_x, &wide_dy, dw, accumulate)
 }
 
-/// Forward for f32 slices that are rounded, where [`suits`] says so.
+/// Computes forward with rounded f32 operands, if [`suits`] holds.
 pub(crate) fn forward_rounded(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {
     gather::forward(context, shape, x, w, y);
 }
 
-/// The input's gradient for f32 slices that are rounded, where [`suits`] says so.
+/// Computes the input's gradient with rounded f32 operands, if [`suits`] holds.
 pub(crate) fn backward_input_rounded(
     context: &Context,
     shape: &Conv2dShape,
@@ -117,10 +117,10 @@ mod gather {
     use super::{Context, Conv2dShape, Narrow};
 
     pub(super) fn forward<T: Narrow>(_: &Context, _: &Conv2dShape, _: &[T], _: &[f32], _: &mut [f32]) {
-        unreachable!("no processor of this family has products of bf16");
+        unreachable!("no CPU of this architecture has bf16 products");
     }
 
     pub(super) fn backward_input<T: Narrow>(_: &Context, _: &Conv2dShape, _: &[T], _: &[f32], _: &mut [f32]) {
-        unreachable!("no processor of this family has products of bf16");
+        unreachable!("no CPU of this architecture has bf16 products");
     }
 }

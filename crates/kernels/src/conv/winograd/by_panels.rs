@@ -1,12 +1,12 @@
 //! Forward and the input's gradient with many channels and few tiles, as in a network's last stages.
 //!
-//! Transformed weights are four times the weights; with 512 channels they are 37 MB, and writing them down to read
-//! them once or twice costs as much as the products. Here all tiles are transformed first, and every panel of
-//! outputs transforms its own weights, a block of inputs at a time, into memory that stays in the second-level cache.
+//! Transformed weights are four times the weights. With 512 channels they are 37 MB, and storing them to read them once or
+//! twice costs as much as the products. Here all tiles are transformed first. Every panel of outputs then transforms its
+//! own weights, a block of inputs at a time, into memory that stays in the second-level cache.
 
 use pulp::{Simd, WithSimd};
 
-use super::maps::{Pass, TransformWeights};
+use super::pass::{Pass, TransformWeights};
 use super::product::{Panel, Product, WIDEST, panels};
 use super::{POINTS, SKEW, transform};
 use crate::transpose::{to_channels_last, to_planes};
@@ -26,7 +26,7 @@ pub(super) fn run<S: Simd>(pass: &Pass<'_>, input: &[f32], out: &mut [f32]) {
     });
     let points = &points[..];
     let vectors = outputs.div_ceil(S::F32_LANES);
-    // As many panels for every thread.
+    // The same number of panels for every thread.
     let count = vectors.div_ceil(WIDEST).next_multiple_of(context.parts()).min(vectors);
     let panels = panels(vectors, count);
     let count = batch * per_image;
@@ -47,7 +47,7 @@ pub(super) fn run<S: Simd>(pass: &Pass<'_>, input: &[f32], out: &mut [f32]) {
     });
 }
 
-/// The transformed tiles of an image.
+/// Transforms the tiles of an image.
 struct Points<'a> {
     pass: &'a Pass<'a>,
     image: &'a [f32],
@@ -63,7 +63,8 @@ impl WithSimd for Points<'_> {
         let tiles = pass.tiles;
         let stride = pass.inputs.next_multiple_of(S::F32_LANES);
         let mut pixels = pass.context.scratch((tiles.in_plane + 1) * stride);
-        to_channels_last::<S>(
+        to_channels_last(
+            simd,
             image,
             pass.inputs,
             tiles.in_plane,
@@ -77,7 +78,7 @@ impl WithSimd for Points<'_> {
     }
 }
 
-/// The sums of a panel, [tiles, points, outputs].
+/// Computes the sums of a panel, [tiles, points, outputs].
 struct Sums<'a> {
     pass: &'a Pass<'a>,
     panel: Panel,
@@ -97,7 +98,7 @@ impl WithSimd for Sums<'_> {
         for first in (0..pass.inputs).step_by(INPUT_BLOCK) {
             let inputs = INPUT_BLOCK.min(pass.inputs - first);
             let to = &mut weights[..POINTS * inputs * width];
-            TransformWeights { pass, panel, inputs: first..first + inputs, to }.with_simd(simd);
+            pass.context.dispatch(TransformWeights { pass, panel, inputs: first..first + inputs, to });
             let product = Product {
                 points,
                 in_tile: POINTS * in_stride + SKEW,
@@ -113,7 +114,7 @@ impl WithSimd for Sums<'_> {
     }
 }
 
-/// An image of results.
+/// Transforms the sums of an image back.
 struct Results<'a> {
     pass: &'a Pass<'a>,
     panels: &'a [Panel],
@@ -136,13 +137,13 @@ impl WithSimd for Results<'_> {
             let (here, rest) = sums.split_at(pass.batch * per_image * out_tile);
             sums = rest;
             let tiles_here = here[image * per_image * out_tile..].chunks_exact(out_tile);
-            for (from, gives) in tiles_here.zip(&tiles.gives) {
-                transform::output_tile(simd, from, width, gives, &mut pixels);
+            for (from, writes) in tiles_here.zip(&tiles.writes) {
+                transform::output_tile(simd, from, width, writes, &mut pixels);
             }
             let first = panel.first * S::F32_LANES;
             let outputs = width.min(pass.outputs - first);
             let planes = &mut out[first * tiles.out_plane..][..outputs * tiles.out_plane];
-            to_planes::<S>(&pixels, width, outputs, tiles.out_plane, planes);
+            to_planes(simd, &pixels, width, outputs, tiles.out_plane, planes);
         }
     }
 }

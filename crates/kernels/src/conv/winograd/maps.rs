@@ -1,19 +1,18 @@
 //! Forward and the input's gradient.
 
-use std::ops::Range;
-
 use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
 use super::super::channels_last::images_in_block;
-use super::super::channels_last::pack::{PackPanel, Weights};
+use super::super::channels_last::pack::Weights;
+use super::pass::{Pass, TransformWeights};
 use super::product::{Panel, Product, WIDEST, panels};
 use super::tiles::Tiles;
 use super::{POINTS, SKEW, by_panels, few_tiles, transform};
 use crate::context::Context;
 use crate::transpose::{to_channels_last, to_planes};
 
-/// Elements of the transformed tiles that are worked on at a time, and the least and the most number of those.
+/// Elements of the transformed tiles of a block, and the least and the most tiles.
 const BLOCK_ELEMENTS: usize = 192 << 10;
 const FEWEST: usize = 32;
 const MOST: usize = 128;
@@ -35,7 +34,7 @@ pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f3
 }
 
 pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
-    // The gradient is convolved with the window transposed round; what was padding is the rest of the window.
+    // The gradient is convolved with the flipped window; its padding is the rest of the window.
     let (input, output) = ([shape.out_height(), shape.out_width()], [shape.height, shape.width]);
     let (inputs, outputs) = (shape.out_channels, shape.in_channels);
     let weights = Weights { values: w, per_output: 9, per_input: outputs * 9, window: 9 };
@@ -49,18 +48,6 @@ pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32],
         taps: &[8, 7, 6, 5, 4, 3, 2, 1, 0],
     };
     context.dispatch(Run { pass: &pass, input: dy, out: dx });
-}
-
-/// A convolution of [batch, inputs, ..] to [batch, outputs, ..].
-pub(super) struct Pass<'a> {
-    pub(super) context: &'a Context,
-    pub(super) batch: usize,
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
-    pub(super) tiles: &'a Tiles,
-    weights: Weights<'a>,
-    /// The window's taps in the order in which they meet the pixels.
-    taps: &'a [usize; 9],
 }
 
 struct Run<'a> {
@@ -103,48 +90,7 @@ impl WithSimd for Run<'_> {
     }
 }
 
-/// The weights of a panel of outputs and some inputs, as [point, input, output].
-pub(super) struct TransformWeights<'a> {
-    pub(super) pass: &'a Pass<'a>,
-    pub(super) panel: Panel,
-    pub(super) inputs: Range<usize>,
-    pub(super) to: &'a mut [f32],
-}
-
-impl WithSimd for TransformWeights<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { pass, panel, inputs, to } = self;
-        let weights = &pass.weights;
-        let weights = Weights { values: &weights.values[inputs.start * weights.per_input..], ..*weights };
-        let (width, inputs) = (panel.vectors * S::F32_LANES, inputs.len());
-        let mut packed = pass.context.scratch(9 * inputs * width);
-        let pack = PackPanel {
-            weights,
-            taps: pass.taps,
-            channels: [pass.outputs, inputs],
-            first: panel.first * S::F32_LANES,
-            width,
-            packed: &mut packed,
-        };
-        pack.with_simd(simd);
-        for at in (0..inputs * width).step_by(S::F32_LANES) {
-            let mut taps = [simd.splat_f32s(0.0); 9];
-            for (tap, value) in taps.iter_mut().enumerate() {
-                let start = tap * inputs * width + at;
-                *value = S::as_simd_f32s(&packed[start..start + S::F32_LANES]).0[0];
-            }
-            for (i, point) in transform::weight(simd, &taps).iter().enumerate() {
-                let start = i * inputs * width + at;
-                S::as_mut_simd_f32s(&mut to[start..start + S::F32_LANES]).0[0] = *point;
-            }
-        }
-    }
-}
-
-/// Some images, on one thread.
+/// A task: some images.
 struct Block<'a> {
     pass: &'a Pass<'a>,
     panels: &'a [Panel],
@@ -183,7 +129,7 @@ impl WithSimd for Block<'_> {
                     let size = inputs * tiles.in_plane;
                     let planes = &input[image * size..][..size];
                     let to = &mut pixels[..tiles.in_plane * in_stride];
-                    to_channels_last::<S>(planes, inputs, tiles.in_plane, to, in_stride);
+                    to_channels_last(simd, planes, inputs, tiles.in_plane, to, in_stride);
                     transposed += 1;
                 }
                 transform::input_tile(simd, &pixels, in_stride, &tiles.reads[tile], to);
@@ -201,11 +147,11 @@ impl WithSimd for Block<'_> {
             product.run(simd, panels, weights, &mut sums);
             for (i, from) in sums.chunks_exact(out_tile).take(here).enumerate() {
                 let (image, tile) = ((first + i) / per_image, (first + i) % per_image);
-                transform::output_tile(simd, from, out_stride, &tiles.gives[tile], &mut results);
+                transform::output_tile(simd, from, out_stride, &tiles.writes[tile], &mut results);
                 if tile + 1 == per_image {
                     let size = outputs * tiles.out_plane;
                     let planes = &mut out[image * size..][..size];
-                    to_planes::<S>(&results, out_stride, outputs, tiles.out_plane, planes);
+                    to_planes(simd, &results, out_stride, outputs, tiles.out_plane, planes);
                     finished += 1;
                 }
             }

@@ -1,18 +1,17 @@
 //! 3×3 convolution without stride by Winograd's minimal filtering F(4×4, 3×3), for f32 (Lavin & Gray 2016).
 //!
-//! A tile of 4×4 results takes 36 products a channel instead of 144. Tiles of 6×6 input pixels are transformed
-//! (B'dB), so are the weights (GgG'), the 36 elements are multiplied and summed over the channels as 36 matrix
-//! products, and the sums are transformed back (A'mA). With the channels innermost every transform is plain vector
-//! arithmetic.
+//! A tile of 4×4 results takes 36 products a channel instead of 144. Tiles of 6×6 input pixels (B'dB) and the weights
+//! (GgG') are transformed. The 36 elements are multiplied and summed over the channels as 36 matrix products, and the sums
+//! are transformed back (A'mA). With the channels innermost every transform is plain vector arithmetic.
 //!
-//! The input's gradient is the same with the window transposed round. The weights' gradient is the adjoint of the same
+//! The input's gradient is the same with the flipped window. The weights' gradient is the adjoint of the same
 //! factorisation: G'((Σ B'dB ∘ A dy A'))G, whose sum over tiles is again 36 matrix products.
 //!
-//! Compared with exact arithmetic the relative error is about 1e-6 to 4e-6 instead of 3e-7; the tests hold it under
-//! 1e-5 on most shapes and always under 1e-4.
+//! The relative error is about 1e-6 to 4e-6 instead of 3e-7. The tests bound it by 1e-5 on most shapes and always by 1e-4.
 
 mod by_panels;
 mod maps;
+mod pass;
 mod product;
 mod tiles;
 mod transform;
@@ -26,21 +25,20 @@ use crate::context::Context;
 /// Elements of a transformed tile.
 const POINTS: usize = 36;
 
-/// Transformed tiles begin this many elements further apart than they are long: one cache line, so that the rows
-/// of a product do not fall on the same lines of the cache.
+/// Elements between transformed tiles: one cache line, so that the rows of a product do not map to the same cache sets.
 const SKEW: usize = 16;
 
-/// Transformed weights that do not stay in the second-level cache.
+/// The number of transformed weights that exceeds the second-level cache.
 const MANY_WEIGHTS: usize = 512 << 10;
 
-/// Whether transformed weights are many, and take more room than transformed tiles: then the tiles are kept, and the
-/// weights transformed where they are used.
+/// True if transformed weights exceed the cache and the transformed tiles. Then the tiles are stored, and the weights are
+/// transformed where they are used.
 fn few_tiles(tiles: usize, inputs: usize, outputs: usize) -> bool {
     tiles * (inputs + outputs) < 3 * inputs * outputs && POINTS * inputs * outputs > MANY_WEIGHTS
 }
 
-/// Whether a convolution is of the kind and worth the transforms: what they cost grows with the tiles and with the
-/// weights, what they save with the product of both.
+/// True if the method applies and saves more than the transforms cost. The cost grows with the tiles and with the weights,
+/// the saving with the product of both.
 fn suits(shape: &Conv2dShape) -> bool {
     let plain = shape.kernel == [3; 2] && shape.stride == [1; 2] && shape.dilation == [1; 2];
     if !plain || shape.groups != 1 || shape.padding.iter().any(|&padding| padding > 2) || shape.batch < 4 {
@@ -63,27 +61,27 @@ fn suits(shape: &Conv2dShape) -> bool {
     inputs >= 16.0 && outputs >= 16.0 && here < direct
 }
 
-/// Whether forward and the input's gradient are done here.
+/// True if forward and the input's gradient are computed here.
 pub(super) fn suits_maps(shape: &Conv2dShape) -> bool {
     suits(shape)
 }
 
-/// Whether the gradient of the weights is done here.
+/// True if the gradient of the weights is computed here.
 pub(super) fn suits_weight(shape: &Conv2dShape) -> bool {
     suits(shape)
 }
 
-/// y = x ⋆ w.
+/// Computes y = x ⋆ w.
 pub(super) fn forward(context: &Context, shape: &Conv2dShape, x: &[f32], w: &[f32], y: &mut [f32]) {
     maps::forward(context, shape, x, w, y);
 }
 
-/// dx = w ⋆ᵀ dy.
+/// Computes dx = w ⋆ᵀ dy.
 pub(super) fn backward_input(context: &Context, shape: &Conv2dShape, dy: &[f32], w: &[f32], dx: &mut [f32]) {
     maps::backward_input(context, shape, dy, w, dx);
 }
 
-/// dw = x ⋆ dy, or dw += with `accumulate`.
+/// Computes dw = x ⋆ dy, or adds it with `accumulate`.
 pub(super) fn backward_weight(
     context: &Context,
     shape: &Conv2dShape,

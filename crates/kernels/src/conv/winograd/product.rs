@@ -1,8 +1,9 @@
 //! The products of forward: transformed tiles by transformed weights.
 
-use pulp::Simd;
+use pulp::{Simd, WithSimd};
 
 use super::POINTS;
+use crate::vectorized::Vectorized as _;
 
 /// Input channels that are added at a time: the weights of a panel and point then stay in the first-level cache.
 const INPUT_BLOCK: usize = 128;
@@ -10,14 +11,14 @@ const INPUT_BLOCK: usize = 128;
 /// The widest panel of outputs, in vectors.
 pub(super) const WIDEST: usize = 3;
 
-/// Some outputs, in vectors from the first.
+/// A panel of outputs, in vectors from the first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Panel {
     pub(super) first: usize,
     pub(super) vectors: usize,
 }
 
-/// `count` panels of as many vectors as possible alike.
+/// Divides the vectors into `count` panels, as equal as possible.
 pub(super) fn panels(vectors: usize, count: usize) -> Vec<Panel> {
     let first = |i: usize| i * vectors / count;
     (0..count).map(|i| Panel { first: first(i), vectors: first(i + 1) - first(i) }).collect()
@@ -39,20 +40,42 @@ pub(super) struct Product<'a> {
     pub(super) count: usize,
 }
 
-/// What one call of the innermost kernel works on: offsets of the input, the weights and the sums.
+/// The offsets of one call of the innermost kernel in the input, the weights and the sums.
 #[derive(Clone, Copy)]
 struct Place {
     points: usize,
     weights: usize,
     sums: usize,
     depth: usize,
-    /// Whether it adds to the sums.
+    /// True to add to the sums.
     add: bool,
 }
 
+struct Run<'a> {
+    product: &'a Product<'a>,
+    panels: &'a [Panel],
+    weights: &'a [f32],
+    sums: &'a mut [f32],
+}
+
+impl WithSimd for Run<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        self.product.points(simd, self.panels, self.weights, self.sums);
+    }
+}
+
 impl Product<'_> {
+    /// Multiplies the tiles with the weights of some panels.
     #[inline(always)]
     pub(super) fn run<S: Simd>(&self, simd: S, panels: &[Panel], weights: &[f32], sums: &mut [f32]) {
+        Run { product: self, panels, weights, sums }.vectorized(simd);
+    }
+
+    #[inline(always)]
+    fn points<S: Simd>(&self, simd: S, panels: &[Panel], weights: &[f32], sums: &mut [f32]) {
         let per_vector = self.inputs * S::F32_LANES;
         for point in 0..POINTS {
             for panel in panels {
@@ -75,13 +98,13 @@ impl Product<'_> {
         }
     }
 
-    /// All tiles, in groups that fit the registers.
+    /// Computes all tiles in groups that fit the registers.
     #[inline(always)]
     fn all<S: Simd, const V: usize>(&self, simd: S, weights: &[f32], place: Place, sums: &mut [f32]) {
         let mut first = 0;
         while first < self.count {
             let left = self.count - first;
-            first += if S::REGISTER_COUNT >= 32 && left >= 8 {
+            first += if const { S::REGISTER_COUNT >= 32 } && left >= 8 {
                 self.some::<S, 8, V>(simd, weights, place, first, sums)
             } else if left >= 4 {
                 self.some::<S, 4, V>(simd, weights, place, first, sums)
@@ -93,7 +116,7 @@ impl Product<'_> {
         }
     }
 
-    /// `R` tiles from `first`; gives `R`.
+    /// Computes `R` tiles from `first`; returns `R`.
     #[inline(always)]
     fn some<S: Simd, const R: usize, const V: usize>(
         &self,

@@ -144,7 +144,7 @@ square_transform!(
     weight_adjoint, weight_adjoint_line, 6, 3
 );
 
-/// Reads `N` vectors of channels of as many pixels.
+/// Reads one vector of channels of each of `N` pixels.
 #[inline(always)]
 fn load<S: Simd, const N: usize>(
     simd: S,
@@ -161,7 +161,7 @@ fn load<S: Simd, const N: usize>(
     values
 }
 
-/// Writes the points of one vector of channels; those of a point are `stride` apart from the next point's.
+/// Writes the points of one vector of channels, `stride` apart.
 #[inline(always)]
 fn store_points<S: Simd>(points: &[S::f32s; POINTS], to: &mut [f32], stride: usize, channel: usize) {
     for (i, point) in points.iter().enumerate() {
@@ -200,7 +200,7 @@ pub(super) fn output_adjoint_tile<S: Simd>(
     }
 }
 
-/// Transforms sums [points, stride] back to the pixels of one tile of an image [pixels + one for nobody, stride].
+/// Transforms sums [points, stride] back to the pixels of one tile of an image [pixels + a dropped pixel, stride].
 #[inline(always)]
 pub(super) fn output_tile<S: Simd>(
     simd: S,
@@ -222,8 +222,8 @@ pub(super) fn output_tile<S: Simd>(
     }
 }
 
-/// Writes the sum of copies of sums [points, inputs], transformed back to taps, to weights [inputs, taps], or adds it.
-/// The sums of a point begin `apart` after those of the point before.
+/// Adds copies of sums [points, inputs], transforms them to taps, and writes them to weights [inputs, taps] or adds them. The
+/// sums of consecutive points are `apart` elements apart.
 #[inline(always)]
 pub(super) fn weight_adjoint_to<'a, S: Simd>(
     simd: S,
@@ -246,6 +246,6 @@ pub(super) fn weight_adjoint_to<'a, S: Simd>(
             S::as_mut_simd_f32s(to).0[0] = *values;
         }
         let count = dw.len() / 9;
-        to_windows::<S>(&taps, S::F32_LANES, &[0, 1, 2, 3, 4, 5, 6, 7, 8], count, 9, dw, accumulate);
+        to_windows(simd, &taps, S::F32_LANES, &[0, 1, 2, 3, 4, 5, 6, 7, 8], count, 9, dw, accumulate);
     }
 }

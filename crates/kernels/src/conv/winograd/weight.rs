@@ -1,4 +1,4 @@
-//! The gradient of the weights.
+//! The gradient of the weights, image by image.
 
 use pulp::{Simd, WithSimd};
 
@@ -11,7 +11,7 @@ use super::{POINTS, SKEW, few_tiles};
 use crate::context::Context;
 use crate::transpose::to_channels_last;
 
-/// Elements of the transformed tiles that are worked on at a time, and the least and the most number of those.
+/// Elements of the transformed tiles of a block, and the least and the most tiles.
 const BLOCK_ELEMENTS: usize = 192 << 10;
 const FEWEST: usize = 32;
 const MOST: usize = 128;
@@ -54,7 +54,7 @@ impl WithSimd for Run<'_> {
             shape.out_channels.next_multiple_of(S::F32_LANES.max(TALL)),
         ];
         let len = POINTS * strides[0] * strides[1];
-        // Every thread sums its images into a copy of its own; the copies are added in order, so that the result
+        // Every thread sums its images into its own copy. The copies are added in order, so that the result
         // depends on the number of threads but not on their timing.
         let tasks = context.parts().min(shape.batch).max(1);
         let mut partial = context.scratch(tasks * len);
@@ -90,7 +90,7 @@ impl WithSimd for Finish<'_> {
     }
 }
 
-/// Some images, on one thread.
+/// A task: some images.
 struct Part<'a> {
     context: &'a Context,
     shape: &'a Conv2dShape,
@@ -128,15 +128,15 @@ impl WithSimd for Part<'_> {
                     let size = shape.in_channels * tiles.in_plane;
                     let from = &x[(images[0] + image) * size..][..size];
                     let to = &mut inputs[..tiles.in_plane * in_stride];
-                    to_channels_last::<S>(from, shape.in_channels, tiles.in_plane, to, in_stride);
+                    to_channels_last(simd, from, shape.in_channels, tiles.in_plane, to, in_stride);
                     let size = shape.out_channels * tiles.out_plane;
                     let from = &dy[(images[0] + image) * size..][..size];
                     let to = &mut outputs[..tiles.out_plane * out_stride];
-                    to_channels_last::<S>(from, shape.out_channels, tiles.out_plane, to, out_stride);
+                    to_channels_last(simd, from, shape.out_channels, tiles.out_plane, to, out_stride);
                     transposed += 1;
                 }
                 transform::input_tile(simd, &inputs, in_stride, &tiles.reads[tile], in_points);
-                transform::output_adjoint_tile(simd, &outputs, out_stride, &tiles.gives[tile], out_points);
+                transform::output_adjoint_tile(simd, &outputs, out_stride, &tiles.writes[tile], out_points);
             }
             let product = Product {
                 inputs: &in_points[..here * in_tile],

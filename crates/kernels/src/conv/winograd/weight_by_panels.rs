@@ -1,6 +1,6 @@
 //! The gradient of the weights with many channels and few tiles.
 //!
-//! The sums are four times the weights' size; here a panel of outputs sums over all tiles in memory that stays in the
+//! The sums are four times the size of the weights. Here a panel of outputs sums over all tiles in memory that stays in the
 //! second-level cache, and is transformed back from there. The result does not depend on the number of threads.
 
 use pulp::{Simd, WithSimd};
@@ -16,7 +16,7 @@ use crate::transpose::to_channels_last;
 const OUTPUT_BLOCK: usize = 32;
 const INPUT_BLOCK: usize = 144;
 
-/// What the parts share.
+/// The arguments that all tasks share.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<'a> {
     pub(super) context: &'a Context,
@@ -51,12 +51,12 @@ pub(super) fn run<S: Simd>(shared: Shared<'_>, x: &[f32], dy: &[f32], dw: &mut [
     });
 }
 
-/// The transformed tiles of an image.
+/// Transforms the tiles of an image.
 struct Points<'a> {
     shared: Shared<'a>,
     image: &'a [f32],
     stride: usize,
-    /// Whether it is an input; otherwise it is a gradient of results.
+    /// True for an input, false for a gradient of results.
     reads: bool,
     to: &'a mut [f32],
 }
@@ -70,19 +70,19 @@ impl WithSimd for Points<'_> {
         let (channels, plane) =
             if reads { (shape.in_channels, tiles.in_plane) } else { (shape.out_channels, tiles.out_plane) };
         let mut pixels = context.scratch((plane + 1) * stride);
-        to_channels_last::<S>(image, channels, plane, &mut pixels[..plane * stride], stride);
+        to_channels_last(simd, image, channels, plane, &mut pixels[..plane * stride], stride);
         pixels[plane * stride..].fill(0.0);
         for (tile, to) in to.chunks_exact_mut(POINTS * stride + SKEW).enumerate() {
             if reads {
                 transform::input_tile(simd, &pixels, stride, &tiles.reads[tile], to);
             } else {
-                transform::output_adjoint_tile(simd, &pixels, stride, &tiles.gives[tile], to);
+                transform::output_adjoint_tile(simd, &pixels, stride, &tiles.writes[tile], to);
             }
         }
     }
 }
 
-/// The gradient of the weights of some outputs.
+/// Computes the gradient of the weights of some outputs.
 struct Sums<'a> {
     shared: Shared<'a>,
     strides: [usize; 2],

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use pulp::Simd;
+use pulp::{Simd, WithSimd};
 
 use super::POINTS;
+use crate::vectorized::Vectorized as _;
 
 /// Output channels of a register tile with 32 registers; half with 16. Strides of outputs are multiples of it.
 pub(super) const TALL: usize = 8;
@@ -22,18 +23,37 @@ pub(super) struct Product<'a> {
     pub(super) out_tile: usize,
     pub(super) in_stride: usize,
     pub(super) out_stride: usize,
-    /// The input channels that are worked on: whole vectors.
+    /// The input channels in use: whole vectors.
     pub(super) some_inputs: Range<usize>,
-    /// The output channels: a multiple of [`TALL`].
+    /// The output channels in use: a multiple of [`TALL`].
     pub(super) some_outputs: Range<usize>,
-    /// Whether to add to the sums that are there.
+    /// True to add to the present sums.
     pub(super) add: bool,
 }
 
+struct Run<'a> {
+    product: &'a Product<'a>,
+    sums: &'a mut [f32],
+}
+
+impl WithSimd for Run<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        self.product.points(simd, self.sums);
+    }
+}
+
 impl Product<'_> {
-    /// The sums are [points, some outputs, some inputs].
+    /// Computes the sums [points, some outputs, some inputs].
     #[inline(always)]
     pub(super) fn run<S: Simd>(&self, simd: S, sums: &mut [f32]) {
+        Run { product: self, sums }.vectorized(simd);
+    }
+
+    #[inline(always)]
+    fn points<S: Simd>(&self, simd: S, sums: &mut [f32]) {
         let vectors = self.some_inputs.len() / S::F32_LANES;
         let tall = if S::REGISTER_COUNT >= 32 { TALL } else { TALL / 2 };
         let panels = vectors.div_ceil(WIDEST);
@@ -42,13 +62,18 @@ impl Product<'_> {
                 let (start, end) = (panel * vectors / panels, (panel + 1) * vectors / panels);
                 for output in (0..self.some_outputs.len()).step_by(tall) {
                     let at = [point, output, start * S::F32_LANES];
-                    match (tall, end - start) {
-                        (8, 3) => self.tile::<S, 8, 3>(simd, at, sums),
-                        (8, 2) => self.tile::<S, 8, 2>(simd, at, sums),
-                        (8, _) => self.tile::<S, 8, 1>(simd, at, sums),
-                        (4, 3) => self.tile::<S, 4, 3>(simd, at, sums),
-                        (4, 2) => self.tile::<S, 4, 2>(simd, at, sums),
-                        (_, _) => self.tile::<S, 4, 1>(simd, at, sums),
+                    if const { S::REGISTER_COUNT >= 32 } {
+                        match end - start {
+                            3 => self.tile::<S, 8, 3>(simd, at, sums),
+                            2 => self.tile::<S, 8, 2>(simd, at, sums),
+                            _ => self.tile::<S, 8, 1>(simd, at, sums),
+                        }
+                    } else {
+                        match end - start {
+                            3 => self.tile::<S, 4, 3>(simd, at, sums),
+                            2 => self.tile::<S, 4, 2>(simd, at, sums),
+                            _ => self.tile::<S, 4, 1>(simd, at, sums),
+                        }
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Gradients.
+//! Gradients of batch norm.
 
 use super::{ActivationMask, Affine, Part, Sizes, planes, small_planes, with_activation};
 use crate::columns::{ColumnBlock, column_blocks};
@@ -6,16 +6,28 @@ use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
 
-fn check_maps<T>(
-    kernel: &'static str,
-    sizes: Sizes,
-    x: &[T],
-    dy: &[T],
-    mask: &ActivationMask<'_, T>,
-) -> Result<()> {
-    check_len(kernel, "x", sizes.len(), x.len())?;
-    check_len(kernel, "dy", sizes.len(), dy.len())?;
-    mask.output.map_or(Ok(()), |output| check_len(kernel, "output", sizes.len(), output.len()))
+/// The inputs of the backward of a batch norm.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchNormBackward<'a, T> {
+    /// The input of forward.
+    pub x: &'a [T],
+    /// The gradient of the output.
+    pub dy: &'a [T],
+    /// The statistics and parameters of forward.
+    pub affine: Affine<'a, T>,
+    /// The elements that the activation blocked.
+    pub mask: ActivationMask<'a, T>,
+}
+
+impl<T> BatchNormBackward<'_, T> {
+    fn check(&self, kernel: &'static str, sizes: Sizes) -> Result<()> {
+        check_len(kernel, "x", sizes.len(), self.x.len())?;
+        check_len(kernel, "dy", sizes.len(), self.dy.len())?;
+        if let Some(output) = self.mask.output {
+            check_len(kernel, "output", sizes.len(), output.len())?;
+        }
+        self.affine.check(kernel, sizes.channels)
+    }
 }
 
 #[inline(always)]
@@ -53,25 +65,22 @@ fn input<T: Float>(
     });
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, with x̂ = (x − mean)·inv_std and dy zero where the activation let nothing through: the
-/// gradients of beta and gamma.
+/// Computes Σ dy and Σ dy·x̂ of each channel, the gradients of beta and gamma.
+///
+/// x̂ = (x − mean)·inv_std, and dy is zero where the activation blocked it.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn batch_norm_backward_sums<T: Float>(
     context: &Context,
     [batch, channels, plane]: [usize; 3],
-    x: &[T],
-    dy: &[T],
-    affine: Affine<'_, T>,
-    mask: ActivationMask<'_, T>,
-    sum_dy: &mut [f64],
-    sum_dy_xhat: &mut [f64],
+    from: BatchNormBackward<'_, T>,
+    [sum_dy, sum_dy_xhat]: [&mut [f64]; 2],
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_backward_sums";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, dy, &mask)?;
-    affine.check(KERNEL, channels)?;
+    from.check(KERNEL, sizes)?;
+    let BatchNormBackward { x, dy, affine, mask } = from;
     check_len(KERNEL, "sum_dy", channels, sum_dy.len())?;
     check_len(KERNEL, "sum_dy_xhat", channels, sum_dy_xhat.len())?;
     let per_task = sizes.per_task(context);
@@ -87,12 +96,12 @@ pub fn batch_norm_backward_sums<T: Float>(
     Ok(())
 }
 
-/// Where the gradients of maps go.
+/// The gradients of the maps of a batch norm. All elements are overwritten.
 #[derive(Debug)]
 pub struct BatchNormGrads<'a, T> {
-    /// That of the input.
+    /// The gradient of the input.
     pub dx: &'a mut [T],
-    /// That of the residual: dy, zero where the activation mask.
+    /// The gradient of the residual: dy, zero where the activation blocked it.
     pub residual: Option<&'a mut [T]>,
 }
 
@@ -103,7 +112,7 @@ impl<'a, T> BatchNormGrads<'a, T> {
         residual.map_or(Ok(()), |residual| check_len(kernel, "residual", sizes.len(), residual.len()))
     }
 
-    /// Blocks of `width` columns of both.
+    /// Splits both into blocks of `width` columns.
     fn blocks(
         self,
         row: usize,
@@ -116,25 +125,23 @@ impl<'a, T> BatchNormGrads<'a, T> {
     }
 }
 
-/// dx = gamma·inv_std·(dy − mean_dy − x̂·mean_dy_xhat), where the means are over all elements that the
-/// statistics were taken of (zeros if the statistics were fixed), and dy is zero where the activation mask.
+/// Computes dx = gamma·inv_std·(dy − mean_dy − x̂·mean_dy_xhat), with dy zero where the activation blocked it.
+///
+/// `means` are mean_dy and mean_dy_xhat over all elements of the statistics; zeros if the statistics were fixed.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn batch_norm_backward_input<T: Float>(
     context: &Context,
     [batch, channels, plane]: [usize; 3],
-    x: &[T],
-    dy: &[T],
-    affine: Affine<'_, T>,
-    mask: ActivationMask<'_, T>,
+    from: BatchNormBackward<'_, T>,
     means: [&[f64]; 2],
     to: BatchNormGrads<'_, T>,
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_backward_input";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, dy, &mask)?;
-    affine.check(KERNEL, channels)?;
+    from.check(KERNEL, sizes)?;
+    let BatchNormBackward { x, dy, affine, mask } = from;
     to.check(KERNEL, sizes)?;
     check_len(KERNEL, "mean_dy", channels, means[0].len())?;
     check_len(KERNEL, "mean_dy_xhat", channels, means[1].len())?;
@@ -153,24 +160,22 @@ pub fn batch_norm_backward_input<T: Float>(
     Ok(())
 }
 
-/// The backward of batch norm in training: both of the above for each channel while it is in the cache.
+/// Computes the backward of batch norm in training: [`batch_norm_backward_sums`] and [`batch_norm_backward_input`] for each
+/// channel while it is in the cache.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn batch_norm_train_backward<T: Float>(
     context: &Context,
     [batch, channels, plane]: [usize; 3],
-    x: &[T],
-    dy: &[T],
-    affine: Affine<'_, T>,
-    mask: ActivationMask<'_, T>,
+    from: BatchNormBackward<'_, T>,
     [sum_dy, sum_dy_xhat]: [&mut [f64]; 2],
     to: BatchNormGrads<'_, T>,
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_train_backward";
     let sizes = Sizes { batch, channels, plane };
-    check_maps(KERNEL, sizes, x, dy, &mask)?;
-    affine.check(KERNEL, channels)?;
+    from.check(KERNEL, sizes)?;
+    let BatchNormBackward { x, dy, affine, mask } = from;
     to.check(KERNEL, sizes)?;
     check_len(KERNEL, "sum_dy", channels, sum_dy.len())?;
     check_len(KERNEL, "sum_dy_xhat", channels, sum_dy_xhat.len())?;

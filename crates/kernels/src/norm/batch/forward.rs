@@ -1,18 +1,19 @@
-//! Statistics and normalisation.
+//! Statistics and normalisation of batch norm.
 
 use super::{Activation, Affine, Finish, Part, Sizes, planes, small_planes, with_activation};
 use crate::columns::column_blocks;
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
+use crate::norm::NormInput;
 
-/// The mean of each channel and the sum of squared deviations from it (Σ(x − mean)²), each `[C]`.
+/// Computes the mean of each channel and the sum of squared deviations from it (Σ(x − mean)²), each `[C]`.
 ///
 /// With n = N·P elements a channel, groups a and b combine as mean = (nₐ·meanₐ + n_b·mean_b)/n and
 /// M2 = M2ₐ + M2_b + (meanₐ − mean_b)²·nₐ·n_b/n (Chan et al. 1983).
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn batch_norm_moments<T: Float>(
     context: &Context,
     [batch, channels, plane]: [usize; 3],
@@ -67,10 +68,10 @@ fn check_maps<T>(kernel: &'static str, sizes: Sizes, x: &[T], finish: &Finish<'_
     finish.residual.map_or(Ok(()), |residual| check_len(kernel, "residual", sizes.len(), residual.len()))
 }
 
-/// y = act((x − mean)·inv_std·gamma + beta + residual) with given statistics.
+/// Computes y = act((x − mean)·inv_std·gamma + beta + residual) with given statistics.
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn batch_norm_forward<T: Float>(
     context: &Context,
     [batch, channels, plane]: [usize; 3],
@@ -96,24 +97,32 @@ pub fn batch_norm_forward<T: Float>(
     Ok(())
 }
 
-/// Batch norm in training: takes the statistics of each channel and normalises with them,
-/// y = act((x − mean)/√(moment/(N·P) + eps)·gamma + beta + residual). `mean` and `moment` are written as
-/// [`batch_norm_moments`] does.
+/// The results of a batch norm in training. All elements are overwritten.
+#[derive(Debug)]
+pub struct BatchNormOutput<'a, T> {
+    /// The normalised values; as long as the input.
+    pub y: &'a mut [T],
+    /// The mean of each channel.
+    pub mean: &'a mut [f64],
+    /// The sum of squared deviations of each channel.
+    pub moment: &'a mut [f64],
+}
+
+/// Computes batch norm in training: the statistics of each channel, as [`batch_norm_moments`] does, and
+/// y = act((x − mean)/√(moment/(N·P) + eps)·gamma + beta + residual).
 ///
 /// # Errors
-/// If a length is not the shape's.
+/// If a length does not match the shape.
 pub fn batch_norm_train<T: Float>(
     context: &Context,
     [batch, channels, plane]: [usize; 3],
-    x: &[T],
-    [gamma, beta]: [&[T]; 2],
-    eps: f64,
+    input: NormInput<'_, T>,
     finish: Finish<'_, T>,
-    y: &mut [T],
-    mean: &mut [f64],
-    moment: &mut [f64],
+    to: BatchNormOutput<'_, T>,
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_train";
+    let NormInput { x, gamma, beta, eps } = input;
+    let BatchNormOutput { y, mean, moment } = to;
     let sizes = Sizes { batch, channels, plane };
     check_maps(KERNEL, sizes, x, &finish, y)?;
     for (name, len) in
@@ -126,7 +135,7 @@ pub fn batch_norm_train<T: Float>(
     let items = column_blocks(y, sizes.row(), per_task * plane).into_iter().zip(statistics).enumerate();
     context.run_each(items.collect(), |(task, (mut y, (mean, moment)))| {
         let first = task * per_task;
-        // A channel at a time, or as many small ones as are worked on together, while they are in the cache.
+        // One channel at a time, or one chunk of small ones, while it is in the cache.
         let at_once = if small_planes::suits(plane) { small_planes::CHUNK / plane } else { 1 };
         let chunks = mean.chunks_mut(at_once).zip(moment.chunks_mut(at_once));
         for (index, (mean, moment)) in chunks.enumerate() {
@@ -162,7 +171,7 @@ impl<'a, T> Affine<'a, T> {
         all.into_iter().try_for_each(|(name, values)| check_len(kernel, name, channels, values.len()))
     }
 
-    /// That of some channels.
+    /// The part of some channels.
     pub(super) fn some(&self, first: usize, count: usize) -> Self {
         let cut = |values: &'a [T]| &values[first..first + count];
         Self {
@@ -175,7 +184,7 @@ impl<'a, T> Affine<'a, T> {
 }
 
 impl Activation {
-    /// Whether it does nothing.
+    /// True for [`Activation::None`].
     pub fn is_none(self) -> bool {
         self == Self::None
     }

@@ -1,8 +1,8 @@
 //! Batch normalisation over [N, C, P] (Ioffe & Szegedy 2015).
 //!
-//! Where one process has all statistics, [`batch_norm_train`] and [`batch_norm_train_backward`] do everything for some
-//! channels at a time, so that what the statistics were taken of is still in the cache when it is normalised. Where
-//! statistics are combined over ranks, the halves are separate: [`batch_norm_moments`] and [`batch_norm_forward`],
+//! If one process has all statistics, [`batch_norm_train`] and [`batch_norm_train_backward`] process some channels at a
+//! time, so that the input of the statistics is still in the cache when it is normalised. If ranks combine their
+//! statistics, the halves are separate: [`batch_norm_moments`] and [`batch_norm_forward`],
 //! [`batch_norm_backward_sums`] and [`batch_norm_backward_input`].
 
 mod backward;
@@ -11,9 +11,10 @@ mod planes;
 mod small_planes;
 
 pub use backward::{
-    BatchNormGrads, batch_norm_backward_input, batch_norm_backward_sums, batch_norm_train_backward,
+    BatchNormBackward, BatchNormGrads, batch_norm_backward_input, batch_norm_backward_sums,
+    batch_norm_train_backward,
 };
-pub use forward::{batch_norm_forward, batch_norm_moments, batch_norm_train};
+pub use forward::{BatchNormOutput, batch_norm_forward, batch_norm_moments, batch_norm_train};
 
 use crate::context::Context;
 use crate::float::Float;
@@ -29,17 +30,17 @@ pub enum Activation {
     Relu6,
 }
 
-/// What becomes of the normalised values in the same pass: act(normalised + residual).
+/// The operations on the normalised values in the same pass: act(normalised + residual).
 #[derive(Debug, Clone, Copy)]
 pub struct Finish<'a, T> {
     /// The activation.
     pub activation: Activation,
-    /// Added before the activation; as long as the input.
+    /// The map added before the activation; as long as the input.
     pub residual: Option<&'a [T]>,
 }
 
 impl<T> Finish<'_, T> {
-    /// Nothing more.
+    /// No operation.
     pub const NOTHING: Self = Self { activation: Activation::None, residual: None };
 
     /// An activation alone.
@@ -48,7 +49,7 @@ impl<T> Finish<'_, T> {
     }
 }
 
-/// What a batch norm's values are normalised with, `[C]` each.
+/// The statistics and parameters of a batch norm, `[C]` each.
 #[derive(Debug, Clone, Copy)]
 pub struct Affine<'a, T> {
     /// The mean.
@@ -61,19 +62,19 @@ pub struct Affine<'a, T> {
     pub beta: &'a [T],
 }
 
-/// Where the activation let nothing through, as backward finds out.
+/// The source of the activation's mask in backward.
 #[derive(Debug, Clone, Copy)]
 pub struct ActivationMask<'a, T> {
     /// The activation.
     pub activation: Activation,
-    /// The output, if something was added before the activation; else it follows from the input.
+    /// The output, if a residual was added before the activation; otherwise the mask follows from the input.
     pub output: Option<&'a [T]>,
 }
 
-/// An activation as a type, so that loops over elements have no branch.
+/// An activation as a type, so that inner loops have no branch.
 trait Act {
     fn apply<T: Float>(x: T) -> T;
-    /// The gradient before the activation, whose argument or value was `v`.
+    /// The gradient of the argument, given the argument or the value `v`.
     fn backward<T: Float>(v: T, dy: T) -> T;
 }
 
@@ -114,7 +115,7 @@ impl Act for Relu6 {
     }
 }
 
-/// Runs `$body` with `$A` standing for the activation's type.
+/// Runs `$body` with `$A` as the activation's type.
 macro_rules! with_activation {
     ($activation:expr, $A:ident => $body:expr) => {
         match $activation {
@@ -135,7 +136,7 @@ macro_rules! with_activation {
 }
 use with_activation;
 
-/// The sizes, and how channels are shared out.
+/// The sizes of the map.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     batch: usize,
@@ -158,26 +159,25 @@ impl Sizes {
         (self.batch * self.plane) as f64
     }
 
-    /// Channels of a task: a few tasks for every thread; planes that are smaller than a vector in numbers that fill
-    /// several.
+    /// Channels of a task: a few tasks for every thread, with enough small planes to fill several vectors.
     fn per_task(self, context: &Context) -> usize {
         let share = self.channels.div_ceil(context.parts() * 4).max(1);
         if small_planes::suits(self.plane) { share.max(small_planes::CHUNK / self.plane) } else { share }
     }
 }
 
-/// Some channels of the input.
+/// A part of the channels of the input.
 #[derive(Clone, Copy)]
 struct Part<'a, T> {
     sizes: Sizes,
-    /// The first channel, and how many.
+    /// The first channel, and the number of channels.
     first: usize,
     count: usize,
     x: &'a [T],
 }
 
 impl<'a, T> Part<'a, T> {
-    /// The part of an image of `map`, which is as large as the input.
+    /// Returns the part's elements in one image of `map`, which has the input's shape.
     #[inline(always)]
     fn row_of(&self, map: &'a [T], image: usize) -> &'a [T] {
         let start = image * self.sizes.row() + self.first * self.sizes.plane;

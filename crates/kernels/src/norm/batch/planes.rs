@@ -1,11 +1,11 @@
-//! Loops over planes that fill vectors by themselves: what belongs to a channel is the same for a whole plane.
+//! Loops over planes that are larger than a vector: the numbers of a channel are constant in a plane.
 
 use super::{Act, Affine, Part};
 use crate::columns::ColumnBlock;
 use crate::float::Float;
 use crate::reduce::{sum_slice, sum_squared_deviations};
 
-/// The mean of each channel and the sum of squared deviations from it.
+/// Computes the mean of each channel and the sum of squared deviations from it.
 #[inline(always)]
 pub(super) fn moments<T: Float>(part: Part<'_, T>, mean: &mut [f64], moment: &mut [f64]) {
     let (plane, count) = (part.sizes.plane, part.sizes.count().max(1.0));
@@ -27,7 +27,7 @@ pub(super) fn moments<T: Float>(part: Part<'_, T>, mean: &mut [f64], moment: &mu
     }
 }
 
-/// y = act((x − mean)·inv_std·gamma + beta + residual); `affine` has the part's channels.
+/// Computes y = act((x − mean)·inv_std·gamma + beta + residual); `affine` has the part's channels.
 #[inline(always)]
 pub(super) fn normalise<T: Float, A: Act>(
     part: Part<'_, T>,
@@ -61,7 +61,7 @@ pub(super) fn normalise<T: Float, A: Act>(
     }
 }
 
-/// What an activation's argument was, from a map: (value − mean)·factor + shift.
+/// The argument of an activation as a function of a map's values: (value − mean)·factor + shift.
 #[derive(Clone, Copy)]
 struct Argument<T> {
     mean: T,
@@ -70,7 +70,7 @@ struct Argument<T> {
 }
 
 impl<T: Float> Argument<T> {
-    /// That of a channel; of the output it is the value itself.
+    /// The function of a channel; the identity if the map is the output.
     #[inline(always)]
     fn new(affine: Affine<'_, T>, channel: usize, from_output: bool) -> Self {
         if from_output {
@@ -89,7 +89,7 @@ impl<T: Float> Argument<T> {
     }
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, with dy zero where the activation let nothing through.
+/// Computes Σ dy and Σ dy·x̂ of each channel, with dy zero where the activation blocked it.
 #[inline(always)]
 pub(super) fn sums<T: Float, A: Act>(
     part: Part<'_, T>,
@@ -117,7 +117,7 @@ pub(super) fn sums<T: Float, A: Act>(
     }
 }
 
-/// Σ dy and Σ dy·(x − mean) in one pass.
+/// Computes Σ dy and Σ dy·(x − mean) in one pass.
 #[inline(always)]
 fn sums_of_plane<T: Float, A: Act>(
     x: &[T],
@@ -152,7 +152,7 @@ fn sums_of_plane<T: Float, A: Act>(
     (plain, product)
 }
 
-/// dx = gamma·inv_std·(dy − mean_dy − x̂·mean_dy_xhat), with dy masked; the masked dy itself goes to `masked`.
+/// Computes dx = gamma·inv_std·(dy − mean_dy − x̂·mean_dy_xhat) with masked dy, and writes the masked dy to `masked`.
 #[inline(always)]
 pub(super) fn input<T: Float, A: Act>(
     part: Part<'_, T>,

@@ -1,34 +1,34 @@
 //! Loops over planes that are smaller than a vector: channels and pixels together.
 //!
-//! Images [C, P] are rows of C·P columns, worked on some columns at a time. What belongs to a channel is repeated for
-//! each of its pixels, and sums are kept column by column until all images are through.
+//! Images [C, P] are rows of C·P columns, processed in chunks of columns. The numbers of a channel are repeated for each of
+//! its pixels. Sums are kept column by column until the last image.
 
 use super::{Act, Affine, Part};
 use crate::columns::ColumnBlock;
 use crate::float::Float;
 
-/// Whether planes are small; from 16 elements on a plane fills a vector by itself.
+/// True for planes of fewer than 16 elements; others fill a vector.
 pub(super) fn suits(plane: usize) -> bool {
     (1..16).contains(&plane)
 }
 
-/// Columns that are worked on together, at most: four vectors.
+/// The most columns of a chunk: four vectors.
 pub(super) const CHUNK: usize = 64;
 
-/// Images that are added in the element type before the sums move to f64.
+/// Images added in the element type before the sums move to f64.
 const IMAGES: usize = 16;
 
 /// A number for each of some columns.
 type Columns<T> = [T; CHUNK];
 
-/// A part's columns in chunks of whole channels: the first channel of each and how many it has.
+/// The chunks of a part, of whole channels: the first channel of each and its number of channels.
 #[inline(always)]
 fn chunks<T>(part: &Part<'_, T>) -> impl Iterator<Item = (usize, usize)> + use<T> {
     let (count, per_chunk) = (part.count, CHUNK / part.sizes.plane);
     (0..count).step_by(per_chunk).map(move |first| (first, per_chunk.min(count - first)))
 }
 
-/// Every channel's number once for each pixel.
+/// Repeats every channel's number for each pixel.
 #[inline(always)]
 fn repeat<T: Float>(values: &[T], plane: usize) -> Columns<T> {
     let mut columns = [T::ZERO; CHUNK];
@@ -38,7 +38,7 @@ fn repeat<T: Float>(values: &[T], plane: usize) -> Columns<T> {
     columns
 }
 
-/// Adds every channel's columns.
+/// Adds the columns of every channel to its sum.
 #[inline(always)]
 fn add_pixels<T: Float>(columns: &Columns<T>, plane: usize, sums: &mut [f64]) {
     for (columns, sum) in columns.chunks_exact(plane).zip(sums) {
@@ -48,7 +48,7 @@ fn add_pixels<T: Float>(columns: &Columns<T>, plane: usize, sums: &mut [f64]) {
     }
 }
 
-/// Calls `$row` with the slices `$x` cut to `$width`, which is known to be [`CHUNK`] where it can be.
+/// Runs `$body` with `$w` as the width, which the compiler knows to be [`CHUNK`] in full chunks.
 macro_rules! each_width {
     ($width:expr, $w:ident => $body:expr) => {
         if $width == CHUNK {
@@ -102,7 +102,7 @@ pub(super) fn moments<T: Float>(part: Part<'_, T>, mean: &mut [f64], moment: &mu
     }
 }
 
-/// What [`Affine`] has, for columns.
+/// [`Affine`] for columns.
 struct ColumnAffine<T> {
     mean: Columns<T>,
     factor: Columns<T>,
@@ -159,7 +159,7 @@ pub(super) fn normalise<T: Float, A: Act>(
     }
 }
 
-/// The argument of the activation, for columns; of the output it is the value itself.
+/// The activation's argument for columns; the identity if the map is the output.
 #[inline(always)]
 fn argument<T: Float>(
     affine: Affine<'_, T>,

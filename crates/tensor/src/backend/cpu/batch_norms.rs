@@ -2,8 +2,9 @@
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_kernels::{
-    ActivationMask, Affine, BatchNormGrads, Finish, batch_norm_backward_input, batch_norm_backward_sums,
-    batch_norm_forward, batch_norm_moments, batch_norm_train, batch_norm_train_backward,
+    self as kernels, ActivationMask, Affine, BatchNormGrads, BatchNormOutput, Finish, NormInput,
+    batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,
+    batch_norm_train, batch_norm_train_backward,
 };
 
 use crate::backend::{Array, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, RunningStatistics};
@@ -134,9 +135,10 @@ impl BatchNorms for Context {
             let x = read.slice::<T>()?;
             let residual = residual.as_ref().map(|residual| residual.slice::<T>()).transpose()?;
             let finish = Finish { activation, residual };
-            let affine = [g.slice::<T>()?, b.slice::<T>()?];
             let mut y = unwritten::<T>(x.len());
-            batch_norm_train(self, dims, x, affine, eps, finish, &mut y, mean, moment)?;
+            let values = NormInput { x, gamma: g.slice::<T>()?, beta: b.slice::<T>()?, eps };
+            let normed = BatchNormOutput { y: &mut y, mean, moment };
+            batch_norm_train(self, dims, values, finish, normed)?;
             stored(self, y, input.shape().clone(), input.dtype())
         })?;
         Ok((output.into(), doubles(statistics)?))
@@ -193,8 +195,8 @@ impl BatchNorms for Context {
             let mut residual = of.residual.then(|| unwritten::<T>(x.len()));
             let to = BatchNormGrads { dx: &mut dx, residual: residual.as_deref_mut() };
             let (sum_dy, sum_dy_xhat) = sums.split_at_mut(channels);
-            let mask = ActivationMask { activation, output };
-            batch_norm_train_backward(self, dims, x, dy, affine, mask, [sum_dy, sum_dy_xhat], to)?;
+            let maps = kernels::BatchNormBackward { x, dy, affine, mask: ActivationMask { activation, output } };
+            batch_norm_train_backward(self, dims, maps, [sum_dy, sum_dy_xhat], to)?;
             let tensor = |values| Ok::<_, TensorError>(tensor_from(values, input.shape().clone())?.into());
             let maps = BatchNormMaps { dx: tensor(dx)?, residual: residual.map(tensor).transpose()? };
             Ok((maps, doubles(sums)?))
@@ -214,8 +216,8 @@ impl BatchNorms for Context {
             let (gamma, beta) = (reads.gamma.slice::<T>()?, reads.beta.slice::<T>()?);
             let affine = Affine { mean: &mean, inv_std: &inv_std, gamma, beta };
             let (sum_dy, sum_dy_xhat) = sums.split_at_mut(channels);
-            let mask = ActivationMask { activation, output };
-            batch_norm_backward_sums(self, dims, x, dy, affine, mask, sum_dy, sum_dy_xhat)?;
+            let maps = kernels::BatchNormBackward { x, dy, affine, mask: ActivationMask { activation, output } };
+            batch_norm_backward_sums(self, dims, maps, [sum_dy, sum_dy_xhat])?;
             doubles(sums)
         })
     }
@@ -239,9 +241,8 @@ impl BatchNorms for Context {
             let mut dx = unwritten::<T>(x.len());
             let mut residual = of.residual.then(|| unwritten::<T>(x.len()));
             let to = BatchNormGrads { dx: &mut dx, residual: residual.as_deref_mut() };
-            let mask = ActivationMask { activation, output };
-            let means = [&means[..channels], &means[channels..]];
-            batch_norm_backward_input(self, dims, x, dy, affine, mask, means, to)?;
+            let maps = kernels::BatchNormBackward { x, dy, affine, mask: ActivationMask { activation, output } };
+            batch_norm_backward_input(self, dims, maps, [&means[..channels], &means[channels..]], to)?;
             let tensor = |values| Ok::<_, TensorError>(tensor_from(values, input.shape().clone())?.into());
             Ok(BatchNormMaps { dx: tensor(dx)?, residual: residual.map(tensor).transpose()? })
         })

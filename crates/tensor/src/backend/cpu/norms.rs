@@ -1,11 +1,12 @@
 //! Normalisation of samples with the CPU kernels.
 
 use phalanx_kernels::{
-    Float as _, group_norm_backward, group_norm_forward, layer_norm_backward, layer_norm_forward,
+    Float as _, GroupNormShape, NormInput, NormOutput, group_norm_backward, group_norm_forward,
+    layer_norm_backward, layer_norm_forward,
 };
 
 use crate::backend::{Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};
-use crate::storage::{Contiguous, dispatch, stored, tensor_from, unwritten};
+use crate::storage::{Contiguous, Scalar, dispatch, stored, tensor_from, unwritten};
 use crate::{Context, Result};
 
 /// The inputs of a backward, locked for reading.
@@ -28,6 +29,22 @@ impl<'a> Reads<'a> {
             inv_std: read(from.inv_std)?,
         })
     }
+
+    /// The inputs as slices.
+    fn slices<T: Scalar>(&self) -> Result<phalanx_kernels::NormBackward<'_, T>> {
+        Ok(phalanx_kernels::NormBackward {
+            x: self.x.slice()?,
+            dy: self.dy.slice()?,
+            gamma: self.gamma.slice()?,
+            mean: self.mean.slice()?,
+            inv_std: self.inv_std.slice()?,
+        })
+    }
+}
+
+/// The sizes of a group norm, as the kernels take them.
+fn shape([batch, channels, plane]: [usize; 3], groups: usize) -> GroupNormShape {
+    GroupNormShape { batch, channels, plane, groups }
 }
 
 impl Norms for Context {
@@ -44,7 +61,8 @@ impl Norms for Context {
             let mut y = unwritten::<T>(x.len());
             let (mut mean, mut inv_std) = (vec![T::default(); rows], vec![T::default(); rows]);
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
-            layer_norm_forward(self, rows, width, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
+            let normed = NormOutput { y: &mut y, mean: &mut mean, inv_std: &mut inv_std };
+            layer_norm_forward(self, [rows, width], NormInput { x, gamma: g, beta: b, eps }, normed)?;
             Ok(NormOutput {
                 output: stored(self, y, input.shape().clone(), input.dtype())?.into(),
                 mean: tensor_from(mean, rows)?.into(),
@@ -60,13 +78,11 @@ impl Norms for Context {
         let rows = input.elem_count() / width.max(1);
         let reads = Reads::of(OP, self, from)?;
         dispatch!(OP, input.dtype(), T => {
-            let (x, dy) = (reads.x.slice::<T>()?, reads.dy.slice::<T>()?);
-            let mut dx = unwritten::<T>(x.len());
+            let kept = reads.slices::<T>()?;
+            let mut dx = unwritten::<T>(kept.x.len());
             let (mut dgamma, mut dbeta) = (vec![T::default(); width], vec![T::default(); width]);
-            layer_norm_backward(
-                self, rows, width, x, dy, reads.gamma.slice::<T>()?, reads.mean.slice::<T>()?,
-                reads.inv_std.slice::<T>()?, &mut dx, &mut dgamma, &mut dbeta,
-            )?;
+            let grads = phalanx_kernels::NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
+            layer_norm_backward(self, [rows, width], kept, grads)?;
             Ok(NormGrads {
                 dx: tensor_from(dx, input.shape().clone())?.into(),
                 dgamma: tensor_from(dgamma, width)?.into(),
@@ -88,7 +104,8 @@ impl Norms for Context {
             let mut y = unwritten::<T>(x.len());
             let (mut mean, mut inv_std) = (vec![T::default(); count], vec![T::default(); count]);
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
-            group_norm_forward(self, dims, groups, x, g, b, eps, &mut y, &mut mean, &mut inv_std)?;
+            let normed = NormOutput { y: &mut y, mean: &mut mean, inv_std: &mut inv_std };
+            group_norm_forward(self, shape(dims, groups), NormInput { x, gamma: g, beta: b, eps }, normed)?;
             Ok(NormOutput {
                 output: stored(self, y, input.shape().clone(), input.dtype())?.into(),
                 mean: tensor_from(mean, count)?.into(),
@@ -104,13 +121,11 @@ impl Norms for Context {
         let channels = dims[1];
         let reads = Reads::of(OP, self, from)?;
         dispatch!(OP, input.dtype(), T => {
-            let (x, dy) = (reads.x.slice::<T>()?, reads.dy.slice::<T>()?);
-            let mut dx = unwritten::<T>(x.len());
+            let kept = reads.slices::<T>()?;
+            let mut dx = unwritten::<T>(kept.x.len());
             let (mut dgamma, mut dbeta) = (vec![T::default(); channels], vec![T::default(); channels]);
-            group_norm_backward(
-                self, dims, groups, x, dy, reads.gamma.slice::<T>()?, reads.mean.slice::<T>()?,
-                reads.inv_std.slice::<T>()?, &mut dx, &mut dgamma, &mut dbeta,
-            )?;
+            let grads = phalanx_kernels::NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
+            group_norm_backward(self, shape(dims, groups), kept, grads)?;
             Ok(NormGrads {
                 dx: tensor_from(dx, input.shape().clone())?.into(),
                 dgamma: tensor_from(dgamma, channels)?.into(),

@@ -38,7 +38,7 @@ impl Products for Context {
             let bias = bias.as_ref().map(|bias| bias.slice::<T>()).transpose()?;
             let (x, w) = (x_read.slice::<T>()?, w_read.slice::<T>()?);
             let mut y = unwritten::<T>(sizes[0] * sizes[2]);
-            linear_forward(self, sizes, x, w, bias, None, None, &mut y)?;
+            linear_forward(self, sizes, x, w, bias, &mut y)?;
             Ok(stored(self, y, shape.clone(), dtype)?.into())
         })
     }

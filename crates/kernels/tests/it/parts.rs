@@ -7,17 +7,9 @@ use phalanx_kernels::{
     conv2d_backward_weight, conv2d_forward, matmul_batched, sum_columns,
 };
 
-/// Numbers around 0 whose sums round.
-fn filled(seed: u32, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(747_796_405) | 1;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
-    };
-    (0..len).map(next).collect()
-}
+use crate::harness::random;
 
-/// What `run` gives with each number of threads.
+/// Checks that `run` gives the same bits with each number of threads.
 fn check(what: &str, run: impl Fn(&Context) -> Vec<Vec<f32>>) {
     let on = |threads| {
         let context = Context::new(threads).with_parts(NonZeroUsize::new(4).expect("not 0"));
@@ -62,7 +54,7 @@ fn convolutions() {
         let outputs = shape.batch * shape.out_channels * shape.out_height() * shape.out_width();
         let weights =
             shape.out_channels * shape.in_channels / shape.groups * shape.kernel[0] * shape.kernel[1];
-        let (x, w, dy) = (filled(1, inputs), filled(2, weights), filled(3, outputs));
+        let (x, w, dy) = (random(1, inputs), random(2, weights), random(3, outputs));
         check(&format!("{shape:?}"), |context| {
             let (mut y, mut dx, mut dw) = (vec![0.0; outputs], vec![0.0; inputs], vec![0.5; weights]);
             let mut db = vec![0.0; shape.out_channels];
@@ -79,7 +71,7 @@ fn convolutions() {
 fn products_and_sums() {
     for [m, k, n] in [[1, 40, 30], [7, 300, 65], [130, 64, 33], [256, 512, 16]] {
         for batch in [1, 6] {
-            let (a, b) = (filled(4, batch * m * k), filled(5, batch * k * n));
+            let (a, b) = (random(4, batch * m * k), random(5, batch * k * n));
             check(&format!("product of {m} x {k} and {k} x {n}, {batch} times"), |context| {
                 let mut c = vec![0.0; batch * m * n];
                 let (a, b) = (Matrix::batched(&a, m, k, false), Matrix::batched(&b, k, n, false));
@@ -88,7 +80,7 @@ fn products_and_sums() {
             });
         }
     }
-    let x = filled(6, 1000 * 37);
+    let x = random(6, 1000 * 37);
     check("sums of columns", |context| {
         let mut sums = vec![0.0; 37];
         sum_columns(context, [1000, 37], &x, &mut sums).expect("fits");

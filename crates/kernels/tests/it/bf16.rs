@@ -7,24 +7,16 @@ use phalanx_kernels::{
 };
 use proptest::prelude::*;
 
-fn draw(seed: u64, len: usize) -> Vec<bf16> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
-    };
-    (0..len).map(|_| bf16::from_f32(next())).collect()
+use crate::harness::{contexts, distance, random, wide};
+
+/// Returns random bf16 numbers.
+fn brains(seed: u64, len: usize) -> Vec<bf16> {
+    random::<f32>(seed, len).into_iter().map(bf16::from_f32).collect()
 }
 
-fn wide(values: &[bf16]) -> Vec<f32> {
+/// Converts to f32.
+fn singles(values: &[bf16]) -> Vec<f32> {
     values.iter().map(|value| value.to_f32()).collect()
-}
-
-fn distance(values: &[f32], reference: &[f64]) -> f64 {
-    assert_eq!(values.len(), reference.len());
-    let off: f64 = values.iter().zip(reference).map(|(v, r)| (f64::from(*v) - r).powi(2)).sum();
-    let size: f64 = reference.iter().map(|r| r * r).sum();
-    (off / size.max(1e-30)).sqrt()
 }
 
 /// Products of bf16 numbers are exact in f32, so sums of them are as good as f32's.
@@ -32,10 +24,6 @@ const SUMS: f64 = 2e-6;
 
 /// A result that is rounded to bf16 once.
 const ROUNDED: f64 = 4e-3;
-
-fn contexts(threads: usize) -> impl Iterator<Item = (Level, Context)> {
-    Level::ALL.iter().filter_map(move |&level| Some((level, Context::with_level(threads, level).ok()?)))
-}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
@@ -48,8 +36,8 @@ proptest! {
         transposed: (bool, bool),
         threads in 1_usize..4,
     ) {
-        let (a, b) = (draw(1, batch * m * k), draw(2, batch * k * n));
-        let (wide_a, wide_b) = (wide(&a), wide(&b));
+        let (a, b) = (brains(1, batch * m * k), brains(2, batch * k * n));
+        let (wide_a, wide_b) = (singles(&a), singles(&b));
         let at_a = |p: usize, i: usize, l: usize| p * m * k + if transposed.0 { l * m + i } else { i * k + l };
         let at_b = |p: usize, l: usize, j: usize| p * k * n + if transposed.1 { j * k + l } else { l * n + j };
         let mut reference = Vec::with_capacity(batch * m * n);
@@ -92,12 +80,11 @@ proptest! {
             kernel, stride, padding, dilation: [1; 2], groups: 1,
         };
         prop_assume!(shape.validate().is_ok());
-        let (x, w, dy) = (draw(1, shape.input_len()), draw(2, shape.weight_len()), draw(3, shape.output_len()));
-        let bias: Vec<f32> = wide(&draw(4, channels[1]));
-        let (wide_x, wide_w, wide_dy) = (wide(&x), wide(&w), wide(&dy));
+        let (x, w, dy) = (brains(1, shape.input_len()), brains(2, shape.weight_len()), brains(3, shape.output_len()));
+        let bias: Vec<f32> = singles(&brains(4, channels[1]));
+        let (wide_x, wide_w, wide_dy) = (singles(&x), singles(&w), singles(&dy));
         // The f64 kernels are checked against the definition elsewhere.
-        let exact = |values: &[f32]| values.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
-        let (x64, w64, dy64, b64) = (exact(&wide_x), exact(&wide_w), exact(&wide_dy), exact(&bias));
+        let (x64, w64, dy64, b64) = (wide(&wide_x), wide(&wide_w), wide(&wide_dy), wide(&bias));
         let one = Context::new(1);
         let (mut y64, mut dx64, mut dw64) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; w.len()]);
         conv2d_forward(&one, &shape, &x64, &w64, Some(&b64), &mut y64).expect("sound");
@@ -106,10 +93,10 @@ proptest! {
         for (level, context) in contexts(threads) {
             let mut y = vec![bf16::from_f32(7.0); dy.len()];
             conv2d_forward_bf16(&context, &shape, &x, &w, Some(&bias), &mut y).expect("sound");
-            prop_assert!(distance(&wide(&y), &y64) < ROUNDED, "{level} {shape:?}");
+            prop_assert!(distance(&singles(&y), &y64) < ROUNDED, "{level} {shape:?}");
             let mut dx = vec![bf16::from_f32(7.0); x.len()];
             conv2d_backward_input_bf16(&context, &shape, &dy, &w, &mut dx).expect("sound");
-            prop_assert!(distance(&wide(&dx), &dx64) < ROUNDED, "{level} {shape:?}");
+            prop_assert!(distance(&singles(&dx), &dx64) < ROUNDED, "{level} {shape:?}");
             let mut dw = vec![7.0; w.len()];
             conv2d_backward_weight_bf16(&context, &shape, &x, &dy, &mut dw, false).expect("sound");
             prop_assert!(distance(&dw, &dw64) < 1e-5, "{level} {shape:?}");
@@ -127,7 +114,7 @@ proptest! {
 #[test]
 fn numbers_there_and_back() {
     let context = Context::new(2);
-    let values = draw(9, 100_003);
+    let values = brains(9, 100_003);
     let mut back = vec![bf16::ZERO; values.len()];
     let mut wider = vec![0.0; values.len()];
     widen(&context, &values, &mut wider).expect("as long");

@@ -1,8 +1,9 @@
 //! Norms, pooling, activations, softmax, products and optimizer steps: f32 against f64, threads against one.
 
 use phalanx_kernels::{
-    Activation, ActivationMask, AdamOptions, Affine, BatchNormGrads, Context, Finish, Float, Matrix,
-    MatrixMut, Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input,
+    Activation, ActivationMask, AdamOptions, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput,
+    Context, Finish, Float, GroupNormShape, Matrix, MatrixMut, NormBackward, NormGrads, NormInput,
+    NormOutput, Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input,
     batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
     batch_norm_train_backward, cross_entropy_rows_forward, ema_step, group_norm_forward, layer_norm_backward,
     layer_norm_forward, linear_forward, matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step,
@@ -10,15 +11,11 @@ use phalanx_kernels::{
 };
 use proptest::prelude::*;
 
-fn draw<T: Float>(seed: u64, len: usize, scale: f64) -> Vec<T> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..len)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Through f32, so that both types see the same numbers.
-            T::from_f64(f64::from(((state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0) * scale as f32))
-        })
-        .collect()
+use crate::harness::{random, wide};
+
+/// Returns random numbers in [-scale, scale), rounded to f32 so that both types see the same.
+fn scaled<T: Float>(seed: u64, len: usize, scale: f64) -> Vec<T> {
+    random::<f32>(seed, len).into_iter().map(|v| T::from_f64(f64::from(v * scale as f32))).collect()
 }
 
 fn near(a: &[f32], b: &[f64], bound: f64, what: &str) {
@@ -26,10 +23,6 @@ fn near(a: &[f32], b: &[f64], bound: f64, what: &str) {
     let off: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum::<f64>().sqrt();
     let size: f64 = b.iter().map(|b| b * b).sum::<f64>().sqrt();
     assert!(off <= bound * size.max(1e-6), "{what}: {off:e} of {size:e}");
-}
-
-fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|v| f64::from(*v)).collect()
 }
 
 const ACTIVATIONS: [UnaryOp; 10] = [
@@ -49,14 +42,14 @@ const ACTIVATIONS: [UnaryOp; 10] = [
 fn activations_are_accurate_and_finite() {
     for op in ACTIVATIONS {
         for scale in [0.01, 1.0, 8.0] {
-            let (x, x64): (Vec<f32>, Vec<f64>) = (draw(1, 40_001, scale), draw(1, 40_001, scale));
+            let (x, x64): (Vec<f32>, Vec<f64>) = (scaled(1, 40_001, scale), scaled(1, 40_001, scale));
             let (mut y, mut y64) = (vec![0.0_f32; x.len()], vec![0.0; x.len()]);
             unary_forward(&Context::new(1), op, &x64, &mut y64).expect("sound");
             for threads in [1, 2] {
                 unary_forward(&Context::new(threads), op, &x, &mut y).expect("sound");
                 near(&y, &y64, 1e-6, &format!("{op:?} at {scale}"));
             }
-            let (dy, dy64): (Vec<f32>, Vec<f64>) = (draw(2, x.len(), 1.0), draw(2, x.len(), 1.0));
+            let (dy, dy64): (Vec<f32>, Vec<f64>) = (scaled(2, x.len(), 1.0), scaled(2, x.len(), 1.0));
             let (mut dx, mut dx64) = (vec![0.0_f32; x.len()], vec![0.0; x.len()]);
             unary_backward(&Context::new(2), op, &x, &y, &dy, &mut dx).expect("sound");
             unary_backward(&Context::new(1), op, &x64, &y64, &dy64, &mut dx64).expect("sound");
@@ -72,7 +65,7 @@ fn activations_are_accurate_and_finite() {
 fn batch_norm_matches_its_definition() {
     for dims in [[3, 5, 7], [1, 2, 1], [70, 37, 4], [33, 20, 1], [4, 3, 300], [2, 1, 65_000]] {
         let [n, c, p] = dims;
-        let x: Vec<f32> = draw::<f32>(1, n * c * p, 2.0).iter().map(|v| v + 100.0).collect();
+        let x: Vec<f32> = scaled::<f32>(1, n * c * p, 2.0).iter().map(|v| v + 100.0).collect();
         let channel = |i: usize| i / p % c;
         let (mut mean_ref, mut m2_ref) = (vec![0.0; c], vec![0.0; c]);
         let count = (n * p) as f64;
@@ -107,8 +100,8 @@ fn batch_norm_in_all_ways(context: &Context, dims: [usize; 3], x: &[f32], mean: 
     let channel = |i: usize| i / p % c;
     let m: Vec<f32> = mean.iter().map(|v| *v as f32).collect();
     let s: Vec<f32> = m2.iter().map(|v| (1.0 / (v / count + 1e-5).sqrt()) as f32).collect();
-    let (g, b): (Vec<f32>, Vec<f32>) = (draw(3, c, 1.0), draw(4, c, 1.0));
-    let (dy, added): (Vec<f32>, Vec<f32>) = (draw(5, x.len(), 1.0), draw(6, x.len(), 1.0));
+    let (g, b): (Vec<f32>, Vec<f32>) = (scaled(3, c, 1.0), scaled(4, c, 1.0));
+    let (dy, added): (Vec<f32>, Vec<f32>) = (scaled(5, x.len(), 1.0), scaled(6, x.len(), 1.0));
     let affine = Affine { mean: &m, inv_std: &s, gamma: &g, beta: &b };
     for activation in [Activation::None, Activation::Relu, Activation::Relu6] {
         for residual in [None, Some(added.as_slice())] {
@@ -137,14 +130,15 @@ fn batch_norm_in_all_ways(context: &Context, dims: [usize; 3], x: &[f32], mean: 
             }
             let cut = ActivationMask { activation, output: residual.map(|_| y.as_slice()) };
             let (mut a, mut d) = (vec![7.0; c], vec![7.0; c]);
-            batch_norm_backward_sums(context, dims, x, &dy, affine, cut, &mut a, &mut d).expect("sound");
+            let from = BatchNormBackward { x, dy: &dy, affine, mask: cut };
+            batch_norm_backward_sums(context, dims, from, [&mut a, &mut d]).expect("sound");
             assert!(a.iter().zip(&a_ref).all(|(a, r)| (a - r).abs() < 2e-3), "{what}: {a:?} {a_ref:?}");
             assert!(d.iter().zip(&d_ref).all(|(d, r)| (d - r).abs() < 1e-2), "{what}: {d:?} {d_ref:?}");
             let means = [&a, &d].map(|sums| sums.iter().map(|v| v / count).collect::<Vec<f64>>());
             let (mut dx, mut dr) = (vec![7.0; x.len()], vec![7.0; x.len()]);
             let to = BatchNormGrads { dx: &mut dx, residual: residual.map(|_| dr.as_mut_slice()) };
             let halves = [means[0].as_slice(), &means[1]];
-            batch_norm_backward_input(context, dims, x, &dy, affine, cut, halves, to).expect("sound");
+            batch_norm_backward_input(context, dims, from, halves, to).expect("sound");
             for i in 0..x.len() {
                 let ch = channel(i);
                 let inner = dys(i) - means[0][ch] - xhat(i) * means[1][ch];
@@ -158,15 +152,15 @@ fn batch_norm_in_all_ways(context: &Context, dims: [usize; 3], x: &[f32], mean: 
             }
             // In one go the same bits come out.
             let (mut mean_too, mut m2_too, mut y_too) = (vec![7.0; c], vec![7.0; c], vec![7.0; x.len()]);
-            let gammas = [g.as_slice(), &b];
-            batch_norm_train(context, dims, x, gammas, 1e-5, finish, &mut y_too, &mut mean_too, &mut m2_too)
-                .expect("sound");
+            let input = NormInput { x, gamma: &g, beta: &b, eps: 1e-5 };
+            let normed = BatchNormOutput { y: &mut y_too, mean: &mut mean_too, moment: &mut m2_too };
+            batch_norm_train(context, dims, input, finish, normed).expect("sound");
             assert!(mean_too == mean && m2_too == m2 && y_too == y, "{what}");
             let (mut a_too, mut d_too) = (vec![7.0; c], vec![7.0; c]);
             let (mut dx_too, mut dr_too) = (vec![7.0; x.len()], vec![7.0; x.len()]);
             let to = BatchNormGrads { dx: &mut dx_too, residual: residual.map(|_| dr_too.as_mut_slice()) };
             let sums = [a_too.as_mut_slice(), &mut d_too];
-            batch_norm_train_backward(context, dims, x, &dy, affine, cut, sums, to).expect("sound");
+            batch_norm_train_backward(context, dims, from, sums, to).expect("sound");
             assert!(a_too == a && d_too == d && dx_too == dx && dr_too == dr, "{what}");
         }
     }
@@ -175,28 +169,35 @@ fn batch_norm_in_all_ways(context: &Context, dims: [usize; 3], x: &[f32], mean: 
 #[test]
 fn layer_and_group_norm_have_unit_variance() {
     let context = Context::new(2);
-    let x: Vec<f32> = draw(1, 6 * 40, 3.0);
+    let x: Vec<f32> = scaled(1, 6 * 40, 3.0);
     let (ones, zeros) = (vec![1.0_f32; 40], vec![0.0_f32; 40]);
     let (mut y, mut m, mut s) = (vec![0.0; x.len()], vec![0.0; 6], vec![0.0; 6]);
-    layer_norm_forward(&context, 6, 40, &x, &ones, &zeros, 1e-5, &mut y, &mut m, &mut s).expect("sound");
+    let input = NormInput { x: &x, gamma: &ones, beta: &zeros, eps: 1e-5 };
+    let normed = NormOutput { y: &mut y, mean: &mut m, inv_std: &mut s };
+    layer_norm_forward(&context, [6, 40], input, normed).expect("sound");
     for row in y.chunks(40) {
         let mean = row.iter().sum::<f32>() / 40.0;
         let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / 40.0;
         assert!(mean.abs() < 1e-5 && (variance - 1.0).abs() < 1e-3, "{mean} {variance}");
     }
-    let dy: Vec<f32> = draw(2, x.len(), 1.0);
+    let dy: Vec<f32> = scaled(2, x.len(), 1.0);
     let (mut dx, mut dg, mut db) = (vec![0.0; x.len()], vec![0.0; 40], vec![0.0; 40]);
-    layer_norm_backward(&context, 6, 40, &x, &dy, &ones, &m, &s, &mut dx, &mut dg, &mut db).expect("sound");
+    let kept = NormBackward { x: &x, dy: &dy, gamma: &ones, mean: &m, inv_std: &s };
+    let grads = NormGrads { dx: &mut dx, dgamma: &mut dg, dbeta: &mut db };
+    layer_norm_backward(&context, [6, 40], kept, grads).expect("sound");
     assert!(dx.chunks(40).all(|row| row.iter().sum::<f32>().abs() < 1e-4));
     let (gamma, beta) = (vec![1.0_f32; 8], vec![0.0_f32; 8]);
     let (mut m, mut s) = (vec![0.0; 4], vec![0.0; 4]);
-    group_norm_forward(&context, [2, 8, 15], 2, &x, &gamma, &beta, 1e-5, &mut y, &mut m, &mut s)
-        .expect("sound");
+    let shape = GroupNormShape { batch: 2, channels: 8, plane: 15, groups: 2 };
+    let input = NormInput { x: &x, gamma: &gamma, beta: &beta, eps: 1e-5 };
+    let normed = NormOutput { y: &mut y, mean: &mut m, inv_std: &mut s };
+    group_norm_forward(&context, shape, input, normed).expect("sound");
     for group in y.chunks(60) {
         let variance = group.iter().map(|v| v * v).sum::<f32>() / 60.0;
         assert!((variance - 1.0).abs() < 1e-3, "{variance}");
     }
-    let wrong = group_norm_forward(&context, [2, 8, 15], 3, &x, &gamma, &beta, 1e-5, &mut y, &mut m, &mut s);
+    let normed = NormOutput { y: &mut y, mean: &mut m, inv_std: &mut s };
+    let wrong = group_norm_forward(&context, GroupNormShape { groups: 3, ..shape }, input, normed);
     assert!(
         wrong.expect_err("3 does not divide 8").to_string().contains("3 groups do not divide 8 channels")
     );
@@ -271,7 +272,7 @@ fn optimizer_steps_by_hand_and_by_threads() {
     let run = |threads: usize| {
         let context = Context::new(threads);
         let len = 100_003;
-        let (mut w, g): (Vec<f32>, Vec<f32>) = (draw(1, len, 1.0), draw(2, len, 1.0));
+        let (mut w, g): (Vec<f32>, Vec<f32>) = (scaled(1, len, 1.0), scaled(2, len, 1.0));
         let (mut m, mut v, mut e) = (vec![0.0; len], vec![0.0; len], w.clone());
         for step in 1..=3 {
             adam_step(
@@ -295,7 +296,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
     #[test]
     fn products(batch in 1_usize..4, m in 1_usize..20, n in 1_usize..20, k in 0_usize..20, ta: bool, tb: bool, threads in 1_usize..3) {
-        let (a, b): (Vec<f32>, Vec<f32>) = (draw(1, batch * m * k, 1.0), draw(2, batch * k * n, 1.0));
+        let (a, b): (Vec<f32>, Vec<f32>) = (scaled(1, batch * m * k, 1.0), scaled(2, batch * k * n, 1.0));
         let mut c = vec![3.0_f32; batch * m * n];
         let out = MatrixMut::batched(&mut c, m, n);
         matmul_batched(&Context::new(threads), batch, Matrix::batched(&a, m, k, ta), Matrix::batched(&b, k, n, tb), out, false)
@@ -320,35 +321,25 @@ proptest! {
 }
 
 #[test]
-fn a_linear_layer_adds_bias_and_activates() {
+fn a_linear_layer_adds_bias() {
     for (rows, inputs, outputs) in [(1, 1, 1), (5, 7, 3), (130, 64, 33), (3, 0, 4)] {
-        let (x, w): (Vec<f32>, Vec<f32>) = (draw(1, rows * inputs, 1.0), draw(2, outputs * inputs, 1.0));
-        let bias: Vec<f32> = draw(3, outputs, 1.0);
-        for op in [None, Some(UnaryOp::Relu), Some(UnaryOp::Gelu)] {
-            let plain: Vec<f64> = (0..rows * outputs)
-                .map(|i| {
-                    let (row, output) = (i / outputs, i % outputs);
-                    let terms = (0..inputs)
-                        .map(|k| f64::from(x[row * inputs + k]) * f64::from(w[output * inputs + k]));
-                    terms.sum::<f64>() + f64::from(bias[output])
-                })
-                .collect();
-            let mut wanted = plain.clone();
-            if let Some(op) = op {
-                unary_forward(&Context::new(1), op, &plain, &mut wanted).expect("as long");
-            }
-            for threads in [1, 3] {
-                let context = Context::new(threads);
-                let sizes = [rows, inputs, outputs];
-                let (mut y, mut too) = (vec![7.0; rows * outputs], vec![7.0; rows * outputs]);
-                let mut before = vec![7.0; rows * outputs];
-                linear_forward(&context, sizes, &x, &w, Some(&bias), op, None, &mut y).expect("sound");
-                near(&y, &wanted, 1e-5, &format!("{sizes:?} {op:?}"));
-                linear_forward(&context, sizes, &x, &w, Some(&bias), op, Some(&mut before), &mut too)
-                    .expect("sound");
-                assert_eq!(y, too);
-                near(&before, &plain, 1e-5, &format!("{sizes:?} before {op:?}"));
-            }
+        let (x, w): (Vec<f32>, Vec<f32>) = (scaled(1, rows * inputs, 1.0), scaled(2, outputs * inputs, 1.0));
+        let bias: Vec<f32> = scaled(3, outputs, 1.0);
+        let product: Vec<f64> = (0..rows * outputs)
+            .map(|i| {
+                let (row, output) = (i / outputs, i % outputs);
+                (0..inputs).map(|k| f64::from(x[row * inputs + k]) * f64::from(w[output * inputs + k])).sum()
+            })
+            .collect();
+        let wanted: Vec<f64> =
+            product.iter().enumerate().map(|(i, v)| v + f64::from(bias[i % outputs])).collect();
+        for threads in [1, 3] {
+            let (context, sizes) = (Context::new(threads), [rows, inputs, outputs]);
+            let mut y = vec![7.0; rows * outputs];
+            linear_forward(&context, sizes, &x, &w, Some(&bias), &mut y).expect("sound");
+            near(&y, &wanted, 1e-5, &format!("{sizes:?}"));
+            linear_forward(&context, sizes, &x, &w, None, &mut y).expect("sound");
+            near(&y, &product, 1e-5, &format!("{sizes:?} without bias"));
         }
     }
 }

@@ -5,22 +5,7 @@ use phalanx_kernels::{
     geglu_backward, geglu_forward, sum_columns, sum_rows,
 };
 
-/// Numbers in [-1, 1) that look drawn.
-fn draw(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
-        })
-        .collect()
-}
-
-fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|v| f64::from(*v)).collect()
-}
+use crate::harness::{random, wide};
 
 /// The weights of a head, [length, keys].
 fn weights(shape: AttentionShape, q: &[f64], k: &[f64]) -> Vec<f64> {
@@ -58,8 +43,8 @@ fn attention_and_its_gradients_are_those_of_plain_loops() {
         (2, 260, 260, 5, true),
     ] {
         let shape = AttentionShape { heads, length, keys, dim, causal };
-        let (q, dy) = (draw(1, heads * length * dim), draw(2, heads * length * dim));
-        let (k, v) = (draw(3, heads * keys * dim), draw(4, heads * keys * dim));
+        let (q, dy) = (random(1, heads * length * dim), random(2, heads * length * dim));
+        let (k, v) = (random(3, heads * keys * dim), random(4, heads * keys * dim));
         let (q64, k64, v64, dy64) = (wide(&q), wide(&k), wide(&v), wide(&dy));
         let mut expected = [vec![0.0; q.len()], vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]];
         for head in 0..heads {
@@ -113,7 +98,7 @@ fn attention_and_its_gradients_are_those_of_plain_loops() {
 #[test]
 fn numbers_are_combined_with_numbers_and_with_those_of_planes() {
     for (len, plane) in [(1, 1), (7, 1), (33_000, 1), (6, 3), (40_000, 25), (128, 64)] {
-        let (a, b) = (draw(5, len), draw(6, len / plane));
+        let (a, b) = (random(5, len), random(6, len / plane));
         for (op, of) in [
             (BinaryOp::Add, (|a, b| a + b) as fn(f32, f32) -> f32),
             (BinaryOp::Sub, |a, b| a - b),
@@ -133,9 +118,9 @@ fn numbers_are_combined_with_numbers_and_with_those_of_planes() {
 }
 
 #[test]
-fn columns_and_rows_add_up_whatever_threads_there_are() {
+fn columns_and_rows_add_up_on_any_number_of_threads() {
     for (rows, cols) in [(1, 1), (3, 5), (700, 33), (65, 128)] {
-        let x = draw(7, rows * cols);
+        let x = random(7, rows * cols);
         let column = |c: usize| (0..rows).map(|r| f64::from(x[r * cols + c])).sum();
         let row = |r: usize| (0..cols).map(|c| f64::from(x[r * cols + c])).sum();
         let (columns, all_rows): (Vec<f64>, Vec<f64>) =
@@ -161,7 +146,7 @@ fn gates_let_through_what_they_should() {
     let gelu = |x: f64| x * phi(x);
     let slope = |x: f64| phi(x) + x * (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
     for (rows, width) in [(1, 1), (3, 7), (900, 24)] {
-        let (x, dy) = (draw(8, rows * 2 * width), draw(9, rows * width));
+        let (x, dy) = (random(8, rows * 2 * width), random(9, rows * width));
         let x: Vec<f32> = x.into_iter().map(|v| 3.0 * v).collect();
         let (mut y, mut dx) = (vec![0.0; rows * width], vec![0.0; x.len()]);
         let (mut expected_y, mut expected_dx) = (vec![0.0; y.len()], vec![0.0; x.len()]);

@@ -6,6 +6,8 @@ use phalanx_kernels::{
 };
 use proptest::prelude::*;
 
+use crate::harness::{contexts, distance, random, wide};
+
 /// Calls `f` with the indices of every (input, weight, output) triple that a convolution multiplies.
 fn triples(s: &Conv2dShape, mut f: impl FnMut(usize, usize, usize)) {
     let (out_h, out_w) = (s.out_height(), s.out_width());
@@ -33,37 +35,17 @@ fn triples(s: &Conv2dShape, mut f: impl FnMut(usize, usize, usize)) {
     }
 }
 
-fn draw<T: Float>(seed: u64, len: usize) -> Vec<T> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..len)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            T::from_f64((state >> 40) as f64 / (1_u64 << 23) as f64 - 1.0)
-        })
-        .collect()
-}
-
-/// Relative L2 distance from a reference.
-fn distance<T: Float>(values: &[T], reference: &[f64]) -> f64 {
-    let off: f64 = values.iter().zip(reference).map(|(v, r)| (v.to_f64() - r).powi(2)).sum();
-    let size: f64 = reference.iter().map(|r| r * r).sum();
-    (off / size.max(1e-30)).sqrt()
-}
-
-/// Checks on every instruction set that this processor has.
+/// Checks on every instruction set of this CPU.
 fn check<T: Float>(s: &Conv2dShape, threads: usize, bound: f64) {
-    for level in Level::ALL {
-        if let Ok(context) = Context::with_level(threads, *level) {
-            check_with::<T>(&context, *level, s, bound);
-        }
+    for (level, context) in contexts(threads) {
+        check_with::<T>(&context, level, s, bound);
     }
 }
 
 fn check_with<T: Float>(context: &Context, level: Level, s: &Conv2dShape, bound: f64) {
     let threads = format!("{} threads, {level}", context.threads());
-    let (x, w): (Vec<T>, Vec<T>) = (draw(1, s.input_len()), draw(2, s.weight_len()));
-    let (b, dy): (Vec<T>, Vec<T>) = (draw(3, s.out_channels), draw(4, s.output_len()));
-    let wide = |v: &[T]| v.iter().map(|v| v.to_f64()).collect::<Vec<_>>();
+    let (x, w): (Vec<T>, Vec<T>) = (random(1, s.input_len()), random(2, s.weight_len()));
+    let (b, dy): (Vec<T>, Vec<T>) = (random(3, s.out_channels), random(4, s.output_len()));
     let (x64, w64, dy64) = (wide(&x), wide(&w), wide(&dy));
     let plane = s.out_height() * s.out_width();
     let mut y_ref: Vec<f64> = (0..s.output_len()).map(|i| b[i / plane % s.out_channels].to_f64()).collect();
@@ -287,9 +269,9 @@ fn a_transposed_convolution_spreads_each_pixel_by_its_window() {
             };
             let (height, width) = (size(4, 3), size(3, 4));
             let per_group = outputs / groups;
-            let x: Vec<f32> = draw(1, batch * inputs * 12);
-            let w: Vec<f32> = draw(2, inputs * per_group * 12);
-            let bias: Vec<f32> = draw(3, outputs);
+            let x: Vec<f32> = random(1, batch * inputs * 12);
+            let w: Vec<f32> = random(2, inputs * per_group * 12);
+            let bias: Vec<f32> = random(3, outputs);
             let mut expected: Vec<f64> = (0..batch * outputs * height * width)
                 .map(|i| f64::from(bias[i / (height * width) % outputs]))
                 .collect();

@@ -156,7 +156,7 @@ proptest! {
         prop_assert!(decompress_lossless(&Context::new(1), &message[..cut.index(message.len())], &mut back).is_err());
         let at = at.index(message.len());
         message[at] = to;
-        // Whatever it does, it does not panic; mantissas have no check of their own.
+        // It must not panic; mantissas have no checksum.
         let _ = decompress_lossless(&Context::new(1), &message, &mut back);
     }
 

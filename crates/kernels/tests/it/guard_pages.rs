@@ -5,11 +5,13 @@
 use std::ops::{Deref, DerefMut};
 
 use phalanx_kernels::{
-    ActivationMask, Affine, BatchNormGrads, Context, Conv2dShape, Finish, Level, Matrix, MatrixMut, Products,
-    batch_norm_train, batch_norm_train_backward, conv2d_backward_input, conv2d_backward_weight,
-    conv2d_forward, matmul_batched,
+    ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Context, Conv2dShape, Finish,
+    Level, Matrix, MatrixMut, NormInput, Products, batch_norm_train, batch_norm_train_backward,
+    conv2d_backward_input, conv2d_backward_weight, conv2d_forward, matmul_batched,
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+use crate::harness;
 
 /// f32 numbers that begin after, or end before, a page without access.
 struct Guarded {
@@ -38,13 +40,9 @@ impl Guarded {
         }
     }
 
-    fn drawn(seed: u32, len: usize, at_end: bool) -> Self {
+    fn random(seed: u64, len: usize, at_end: bool) -> Self {
         let mut this = Self::new(len, at_end);
-        let mut state = seed | 1;
-        for value in this.iter_mut() {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *value = (state >> 8) as f32 / (1 << 24) as f32 - 0.5;
-        }
+        this.copy_from_slice(&harness::random::<f32>(seed, len));
         this
     }
 }
@@ -106,10 +104,10 @@ fn convolutions_stay_inside() {
                 groups,
             };
             for at_end in [false, true] {
-                let x = Guarded::drawn(1, shape.input_len(), at_end);
-                let w = Guarded::drawn(2, shape.weight_len(), at_end);
-                let dy = Guarded::drawn(3, shape.output_len(), at_end);
-                let bias = Guarded::drawn(4, outputs, at_end);
+                let x = Guarded::random(1, shape.input_len(), at_end);
+                let w = Guarded::random(2, shape.weight_len(), at_end);
+                let dy = Guarded::random(3, shape.output_len(), at_end);
+                let bias = Guarded::random(4, outputs, at_end);
                 let mut y = Guarded::new(dy.len(), at_end);
                 let (mut dx, mut dw) = (Guarded::new(x.len(), at_end), Guarded::new(w.len(), at_end));
                 conv2d_forward(&context, &shape, &x, &w, Some(&bias), &mut y).expect("sound");
@@ -129,7 +127,7 @@ fn products_and_norms_stay_inside() {
                 [(1, 33, 50, 17, false), (3, 5, 16, 9, true), (1, 1, 1, 1, false), (1, 70, 49, 130, true)]
             {
                 let (a, b) =
-                    (Guarded::drawn(1, batch * m * k, at_end), Guarded::drawn(2, batch * k * n, at_end));
+                    (Guarded::random(1, batch * m * k, at_end), Guarded::random(2, batch * k * n, at_end));
                 let mut c = Guarded::new(batch * m * n, at_end);
                 let (left, right) =
                     (Matrix::batched(&a, m, k, transposed), Matrix::batched(&b, k, n, transposed));
@@ -138,24 +136,26 @@ fn products_and_norms_stay_inside() {
             }
             for dims in [[3, 5, 2], [4, 37, 4], [2, 7, 33], [1, 3, 300]] {
                 let [n, c, p] = dims;
-                let x = Guarded::drawn(1, n * c * p, at_end);
-                let (dy, residual) = (Guarded::drawn(2, x.len(), at_end), Guarded::drawn(3, x.len(), at_end));
-                let (gamma, beta) = (Guarded::drawn(4, c, at_end), Guarded::drawn(5, c, at_end));
+                let x = Guarded::random(1, n * c * p, at_end);
+                let (dy, residual) =
+                    (Guarded::random(2, x.len(), at_end), Guarded::random(3, x.len(), at_end));
+                let (gamma, beta) = (Guarded::random(4, c, at_end), Guarded::random(5, c, at_end));
                 let (mut y, mut dx) = (Guarded::new(x.len(), at_end), Guarded::new(x.len(), at_end));
                 let mut dr = Guarded::new(x.len(), at_end);
                 let (mut mean, mut m2) = (vec![0.0; c], vec![0.0; c]);
                 let activation = phalanx_kernels::Activation::Relu6;
                 let finish = Finish { activation, residual: Some(&*residual) };
-                let affine = [&*gamma, &*beta];
-                batch_norm_train(&context, dims, &x, affine, 1e-5, finish, &mut y, &mut mean, &mut m2)
-                    .expect("sound");
-                let (mean, inv_std) = (Guarded::drawn(6, c, at_end), Guarded::drawn(7, c, at_end));
+                let input = NormInput { x: &x, gamma: &gamma, beta: &beta, eps: 1e-5 };
+                let normed = BatchNormOutput { y: &mut y, mean: &mut mean, moment: &mut m2 };
+                batch_norm_train(&context, dims, input, finish, normed).expect("sound");
+                let (mean, inv_std) = (Guarded::random(6, c, at_end), Guarded::random(7, c, at_end));
                 let affine = Affine { mean: &mean, inv_std: &inv_std, gamma: &gamma, beta: &beta };
                 let cut = ActivationMask { activation, output: Some(&*y) };
                 let (mut a, mut b) = (vec![0.0; c], vec![0.0; c]);
                 let to = BatchNormGrads { dx: &mut dx, residual: Some(&mut dr) };
                 let sums = [a.as_mut_slice(), &mut b];
-                batch_norm_train_backward(&context, dims, &x, &dy, affine, cut, sums, to).expect("sound");
+                let from = BatchNormBackward { x: &x, dy: &dy, affine, mask: cut };
+                batch_norm_train_backward(&context, dims, from, sums, to).expect("sound");
             }
         }
     }

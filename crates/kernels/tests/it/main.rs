@@ -1,0 +1,10 @@
+//! Tests of the kernels through the public interface, as one program.
+
+mod attention;
+mod bf16;
+mod codec;
+mod convolution;
+mod elementwise;
+mod guard_pages;
+mod harness;
+mod parts;
