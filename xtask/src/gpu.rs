@@ -10,16 +10,14 @@ const REAL: &str = "PHALANX_TEST_GPU";
 /// What is run, in this order: from single kernels to whole trainings, so that the first failure is the nearest to its cause.
 const STEPS: &[(&str, &[&str])] = &[
     ("what the program finds", &["run", "--release", "--package", "phalanx", "--", "doctor"]),
-    ("every kernel against the processor's", &["test", "--package", "phalanx-cuda", "--test", "kernels"]),
-    (
-        "graphs, by hand and recorded",
-        &["test", "--package", "phalanx-cuda", "--test", "graphs", "--test", "replays"],
-    ),
+    ("every kernel against the CPU's", &["test", "--package", "phalanx-cuda", "--test", "it", "kernels::"]),
+    ("graphs, captured and replayed", &["test", "--package", "phalanx-cuda", "--test", "it", "graph"]),
     (
         "NCCL between the GPUs that there are",
         &["test", "--package", "phalanx-collectives", "--features", "nccl", "--test", "nccl"],
     ),
-    ("every op, and whole trainings, against the processor's", &["test", "--workspace", "--test", "cuda"]),
+    ("every op, against the CPU's", &["test", "--package", "phalanx-tensor", "--test", "it", "cuda::"]),
+    ("whole trainings, against the CPU's", &["test", "--package", "phalanx", "--test", "it", "cuda::"]),
 ];
 
 /// The training that compute-sanitizer watches.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use phalanx_collectives::{Communicator, nccl};
 use phalanx_tensor::ComputeDevice;
-use phalanx_tensor::backend::{Cuda, CudaOptions, Replay};
+use phalanx_tensor::backend::{Cuda, CudaOptions, GraphReplay};
 
 /// What ranks compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -59,8 +59,8 @@ impl Opened {
     ///
     /// # Errors
     /// On the processor, which has no graphs.
-    pub(super) fn replay(&self) -> Result<Replay> {
-        Ok(Replay::new(self.0.as_ref().context("--graphs is for --device cuda")?.gpu()))
+    pub(super) fn replay(&self) -> Result<GraphReplay> {
+        Ok(GraphReplay::new(self.0.as_ref().context("--graphs is for --device cuda")?.gpu()))
     }
 
     /// Waits until everything that was queued is done.
@@ -70,6 +70,6 @@ impl Opened {
 
     /// The most bytes of the GPU that were held at once.
     pub(super) fn peak_memory(&self) -> Option<u64> {
-        Some(self.0.as_ref()?.gpu().pool().held().peak_total as u64)
+        Some(self.0.as_ref()?.gpu().pool().usage().peak_total as u64)
     }
 }

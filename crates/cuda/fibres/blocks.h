@@ -1,4 +1,4 @@
-// A block, its warps and threads, and how threads wait for each other.
+// A block with its warps and threads, and their synchronisation.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Thread {
     unsigned lane, warp;
     State state;
     int line;
-    // Where a block's vote collects.
+    // The votes of a block.
     unsigned lanes;
     unsigned char parity;
     Fibre *fibre;
@@ -72,7 +72,7 @@ static unsigned order = 0;
     std::abort();
 }
 
-// Not inlined, so that nothing of thread-local storage is kept across a switch.
+// Not inlined, so that no thread-local value is cached across a switch.
 static __attribute__((noinline)) void leave() {
     Thread *self = block->current;
     Stack::change(self->fibre->stack, block->scheduler);
@@ -134,17 +134,17 @@ static T exchange(unsigned mask, T value, unsigned from, int line) {
     static_assert(sizeof(T) <= 8 && std::is_trivially_copyable<T>::value, "shuffles move at most 8 bytes");
     Thread *self = block->current;
     Warp &warp = block->warps[self->warp];
-    // Two sets of slots in turn: a lane can be one shuffle ahead of another, and never two.
+    // Two sets of slots in turn: a lane can be one shuffle ahead of another, but not two.
     auto *slots = warp.slots[self->parity];
     self->parity ^= 1;
     std::memcpy(&slots[self->lane], &value, sizeof(T));
     sync_warp(mask, line);
-    if (!(mask >> from & 1)) fail("a shuffle reads a lane that takes no part", line);
+    if (!(mask >> from & 1)) fail("a shuffle reads a lane outside of its mask", line);
     std::memcpy(&value, &slots[from], sizeof(T));
     return value;
 }
 
-// The value of each lane of the mask, for functions of all of them.
+// Returns the value of each lane of the mask, for reductions.
 template <class T, class F>
 static void gather(unsigned mask, T value, int line, F f) {
     Thread *self = block->current;

@@ -46,7 +46,7 @@ static inline int block_vote(int predicate, int line) {
 }
 } // namespace phalanx_fibres
 
-// One thread of the processor runs a block, but blocks of several launches may run at once.
+// One CPU thread runs a block, but blocks of several launches may run concurrently.
 template <class T>
 static inline T atomicAdd(T *at, T value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 template <class T>

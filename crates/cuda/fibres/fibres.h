@@ -1,16 +1,16 @@
-// Runs CUDA C on the processor, so that kernels can be tested where no GPU is.
+// Runs CUDA C on the CPU, to test kernels without a GPU.
 //
-// A kernel's source is compiled as C++17 with this header in front of it (`-include fibres.h`). A block's threads are fibres:
-// each has a stack of its own and runs until it waits for others (`__syncthreads`, a shuffle), or ends. Blocks run one after
-// the other. The result is that of a GPU for every kernel without races; and to find those that have some, threads and blocks
-// start in an order that can be drawn anew (`phalanx_fibres_order`): what depends on it is a race.
+// A kernel's source is compiled as C++17 after this header (`-include fibres.h`). A block's threads are fibres: each has its own
+// stack and runs until it waits for others (`__syncthreads`, a shuffle), or ends. Blocks run one after the other. The result is
+// that of a GPU for every kernel without races. To find races, threads and blocks start in an order that `phalanx_fibres_order`
+// sets: a result that depends on it is a race.
 //
-// What a GPU leaves undefined ends the process with a message that names the kernel: a barrier that some threads never reach
-// or reach at another line, a shuffle among lanes that do not exist or have returned, more threads than the kernel is bound to.
-// Dynamic shared memory is filled with NaN before each block.
+// Undefined behaviour on a GPU ends the process with a message that names the kernel: a barrier that some threads do not reach or
+// reach at another line, a shuffle among lanes that do not exist or have returned, more threads than the kernel's bound. Dynamic
+// shared memory is filled with NaN before each block.
 //
-// Kernels register themselves by the macro KERNEL of the prelude. The shared library exports them as a table:
-// `phalanx_fibres_kernels(&count)`. It is a tool of tests: no benchmark and no training uses it.
+// The prelude's macro KERNEL registers kernels. The shared library exports them as a table: `phalanx_fibres_kernels(&count)`. It
+// is a test tool: no benchmark and no training uses it.
 #pragma once
 #define PHALANX_FIBRES 1
 

@@ -1,4 +1,4 @@
-// What a launch is given, and what a kernel says of itself: between a shared library of kernels and whoever runs them.
+// The interface between a shared library of kernels and its callers: the arguments of a launch, and the description of a kernel.
 #pragma once
 
 struct PhalanxLaunch {
@@ -13,6 +13,6 @@ struct PhalanxKernel {
     unsigned max_threads;
     unsigned param_count;
     const unsigned *param_sizes;
-    // Of each parameter: 0 if it is no pointer, 1 if what it points to is only read, 2 if it may be written.
+    // Of each parameter: 0 for a value, 1 for a pointer that is only read, 2 for a pointer that may be written.
     const unsigned char *param_pointers;
 };

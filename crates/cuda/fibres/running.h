@@ -1,4 +1,4 @@
-// Running a grid: block after block, and a block's threads until all have returned.
+// Running of a grid: block after block, and a block's threads until all have returned.
 #pragma once
 
 #include "blocks.h"
@@ -6,7 +6,7 @@
 
 namespace phalanx_fibres {
 
-// A permutation of 0..count: as they are, backwards, or by a multiplier that has no common factor with count.
+// A permutation of 0..count: ascending, descending, or by a multiplier that is coprime to count.
 struct Order {
     unsigned count, step, first;
     explicit Order(unsigned count) : count(count), step(1), first(0) {
@@ -85,7 +85,7 @@ static void launch(const PhalanxLaunch *what, const char *kernel, unsigned max_t
     b.grid = {what->grid[0], what->grid[1], what->grid[2]};
     b.size = {what->block[0], what->block[1], what->block[2]};
     b.count = b.size.x * b.size.y * b.size.z;
-    if (b.count == 0 || b.count > max_threads) fail("the block has no threads, or more than the kernel is bound to");
+    if (b.count == 0 || b.count > max_threads) fail("the block has no threads, or more than the kernel's bound");
     if (!b.grid.x || !b.grid.y || !b.grid.z || b.grid.y > 65535 || b.grid.z > 65535) fail("the grid's size is impossible");
     if (what->shared_bytes > (227u << 10)) fail("more shared memory than a block can have");
     b.threads.resize(b.count);

@@ -1,4 +1,4 @@
-// The table of kernels that a shared library exports, and the macro that declares one.
+// The exported table of kernels, and the macro that declares one.
 #pragma once
 
 #include <utility>
@@ -54,7 +54,7 @@ extern "C" __attribute__((visibility("default"))) const PhalanxKernel *phalanx_f
     *count = static_cast<unsigned>(phalanx_fibres::table().size());
     return phalanx_fibres::table().data();
 }
-// 0: threads and blocks start in order; 1: backwards; others: in orders drawn from the number.
+// 0: threads and blocks start in ascending order; 1: in descending order; others: in random orders seeded by the number.
 extern "C" __attribute__((visibility("default"))) void phalanx_fibres_order(unsigned seed) {
     phalanx_fibres::order = seed;
 }

@@ -1,4 +1,4 @@
-// Words and types of CUDA C that C++ lacks.
+// Keywords and types of CUDA C that C++ lacks.
 #pragma once
 
 #define __global__

@@ -1,13 +1,13 @@
-// Attention softmax(q·kᵀ·scale)·v in one pass over keys (Dao et al. 2022), and its gradients, in f32 and f64.
+// Attention softmax(q·kᵀ·scale)·v in one pass over the keys (FlashAttention, Dao et al. 2022), and its gradients, in f32 and f64.
 //
-// Matrices are [batch·heads, length, dim]. A block has 32 rows, eight threads each, and goes over the other side in tiles of 32.
-// Forward keeps the logarithm of each row's sum of exponentials, from which backward makes the weights again. Backward is two
-// passes, one for queries and one for keys and values, so that nothing is added across blocks.
+// Matrices are [batch·heads, length, dim]. A block has 32 rows with eight threads each, and walks over the other side in tiles of
+// 32. Forward keeps the logarithm of each row's sum of exponentials, from which backward recomputes the weights. Backward has two
+// passes, one for queries and one for keys and values, so that blocks share no sums.
 
-// How far rows of tiles are apart: whole packs of four, and one more, so that rows begin in different banks.
+// The pitch of tile rows: whole packs of four, and one more pack, so that rows begin in different banks.
 DEVICE int pitch_of(int dim) { return (dim + 3) / 4 * 4 + 4; }
 
-// Rows first..first + 32 of a matrix into a tile, zeros where there are none.
+// Loads rows first..first + 32 of a matrix into a tile. Missing rows are zeros.
 template <class W> DEVICE void load_tile(const W *from, W *tile, int first, int rows, int dim) {
     const int pitch = pitch_of(dim), width = pitch - 4;
 #pragma unroll 1
@@ -18,7 +18,7 @@ template <class W> DEVICE void load_tile(const W *from, W *tile, int first, int 
     }
 }
 
-// The products of one row with four rows of a tile, eight apart.
+// Multiplies one row with four rows of a tile, eight apart.
 template <class W> DEVICE void dots(const W *row, const W *tile, int dim, W (&to)[4]) {
     const int pitch = pitch_of(dim);
 #pragma unroll
@@ -37,7 +37,7 @@ template <class W> DEVICE void dots(const W *row, const W *tile, int dim, W (&to
     }
 }
 
-// sums += weights (of 32 rows) times a tile's rows; a thread has every eighth pack of four columns.
+// Computes sums += weights (of 32 rows) times the tile's rows. A thread has every eighth pack of four columns.
 template <int PACKS, class W> DEVICE void add_rows(const W *weights, const W *tile, int dim, int thread, W (&sums)[PACKS][4]) {
     const int pitch = pitch_of(dim);
 #pragma unroll 1
@@ -122,7 +122,7 @@ DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, i
         for (int i = 0; i < PACKS; ++i)
 #pragma unroll
             for (int j = 0; j < 4; ++j) sums[i][j] *= shrink;
-        // A row's weights are written and read by one warp.
+        // One warp writes and reads the weights of a row.
         __syncwarp();
         add_rows(weights + own * 33, v_tile, dim, thread, sums);
         __syncthreads();
@@ -133,9 +133,8 @@ DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, i
     if (thread == 0) log_sums[row] = largest + log_of(total);
 }
 
-// The gradient of queries (KEYS false: own rows are queries with their output's gradient, the others keys and values), or of keys
-// and values (the other way about). Grid: a block for each 32
-// own rows of each matrix.
+// Computes the gradient of queries (KEYS false: the block's rows are queries with their output's gradient, the others are keys
+// and values), or of keys and values (KEYS true: reversed). Grid: a block for each 32 rows of each matrix.
 template <bool KEYS, int PACKS, class W>
 DEVICE void attend_backward(const W *q, const W *k, const W *v, const W *dy, const W *log_sums, const W *deltas, W *to, W *to_values,
                             int length, int keys, int dim, double scale, int causal) {
@@ -147,7 +146,7 @@ DEVICE void attend_backward(const W *q, const W *k, const W *v, const W *dy, con
     load_tile(KEYS ? k + keys_at : q + queries_at, left, first, own_rows, dim);
     load_tile(KEYS ? v + keys_at : dy + queries_at, right, first, own_rows, dim);
     W sums[PACKS][4] = {}, value_sums[KEYS ? PACKS : 1][4] = {};
-    // Queries before the first key see none of a tile; keys behind the last query are seen by none.
+    // Queries before the tile's first key attend to none of its keys. No query attends to keys after the last query.
     const int begin = KEYS && causal ? first / 32 * 32 : 0, end = !KEYS && causal ? min(keys, first + 32) : other_rows;
 #pragma unroll 1
     for (int start = begin; start < end; start += 32) {
@@ -180,7 +179,7 @@ DEVICE void attend_backward(const W *q, const W *k, const W *v, const W *dy, con
     if (KEYS) store_rows(to_values + row, dim, thread, value_sums, W(1));
 }
 
-// Σ output·dy of each row, a warp for each.
+// Sums output·dy over each row, with a warp for each.
 template <class Y, class G, class W>
 DEVICE void attention_deltas(const Y *output, const G *dy, W *deltas, Size rows, int dim) {
     const auto group = Group<false>::make();

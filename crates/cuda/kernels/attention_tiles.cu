@@ -1,17 +1,17 @@
-// Attention softmax(q·kᵀ·scale)·v in one pass over keys (Dao et al. 2022), and its gradients, for operands of 16 bits by tensor
-// cores, with sums in f32.
+// Attention softmax(q·kᵀ·scale)·v in one pass over the keys (FlashAttention, Dao et al. 2022), and its gradients, for 16-bit
+// operands on tensor cores, with sums in f32.
 //
-// A warp has 16 rows of a block's 64 and multiplies tiles of 16 x 16 by 16 x 8 (`mma.m16n8k16`). Scores stay in the registers
-// that the multiplication left them in, which are those that the next one takes its left operand from. Forward keeps the
-// logarithm of each row's sum of exponentials. Backward is two passes, one for queries and one for keys and values.
+// A warp has 16 of a block's 64 rows and multiplies tiles of 16 x 16 by 16 x 8 (`mma.m16n8k16`). Scores stay in their registers:
+// the layout of a product's result is that of the next product's left operand. Forward keeps the logarithm of each row's sum of
+// exponentials. Backward has two passes, one for queries and one for keys and values.
 
-// ---- tiles in shared memory: rows of DIM elements, padded with zeros, and apart so that no two rows of a matrix share a bank
+// ---- tiles in shared memory: rows of DIM elements, padded with zeros, at a pitch that avoids bank conflicts
 
 template <int DIM> struct Tile {
     static constexpr int PITCH = DIM + 8;
     u16 *rows;
-    // Where this lane's rows begin for a left operand of 16 rows, a right operand of 16 columns whose rows they are, and a right
-    // operand of 16 rows.
+    // The address of this lane's row for three operands: a left one of 16 rows, a right one whose 16 columns are rows here, and a
+    // right one of 16 rows.
     __device__ __forceinline__ const u16 *left(int row, int column, int lane) const {
         return rows + (row + lane % 16) * PITCH + column + lane / 16 * 8;
     }
@@ -23,8 +23,8 @@ template <int DIM> struct Tile {
     }
 };
 
-// Rows first..first + ROWS of a matrix into a tile, zeros where there are none. `whole` says that rows are whole packs of 16
-// bytes; those are under way when this returns.
+// Loads rows first..first + ROWS of a matrix into a tile. Missing rows are zeros. With `whole`, rows are whole packs of 16 bytes,
+// and the copy is asynchronous.
 template <int DIM, int ROWS, class T> DEVICE void load_tile(const T *from, const Tile<DIM> &tile, int first, int rows, int dim, bool whole) {
     constexpr int PACKS = DIM / 8;
     for (int i = threadIdx.x; i < ROWS * PACKS; i += 128) {
@@ -43,14 +43,14 @@ template <int DIM, int ROWS, class T> DEVICE void load_tile(const T *from, const
     commit_copies();
 }
 
-// scores = rows of the left tile times rows of the right one: 16 x COLUMNS.
+// Computes scores = rows of the left tile times rows of the right one: 16 x COLUMNS.
 template <int DIM, int COLUMNS, class T>
 DEVICE void products(float (&scores)[COLUMNS / 8][4], const Tile<DIM> &left, int row, const Tile<DIM> &right, int lane) {
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[n][i] = 0;
-    // Not all at once: operands read ahead would take the registers of sums.
+    // Not unrolled completely: operands that are read ahead would take the registers of the sums.
 #pragma unroll 4
     for (int k = 0; k < DIM; k += 16) {
         u32 a[4];
@@ -65,7 +65,7 @@ DEVICE void products(float (&scores)[COLUMNS / 8][4], const Tile<DIM> &left, int
     }
 }
 
-// sums += weights (16 x COLUMNS, in the registers that products left them in) times the tile's rows.
+// Computes sums += weights (16 x COLUMNS, in the registers of their product) times the tile's rows.
 template <int DIM, int COLUMNS, class T>
 DEVICE void add_rows(float (&sums)[DIM / 8][4], const float (&weights)[COLUMNS / 8][4], const Tile<DIM> &tile, int lane) {
 #pragma unroll
@@ -84,7 +84,7 @@ DEVICE void add_rows(float (&sums)[DIM / 8][4], const float (&weights)[COLUMNS /
 
 template <class T> DEVICE void put(T *to, float value) { *to = narrow<T>(value); }
 
-// The 16 rows of a warp that exist, each with its factor.
+// Stores the existing rows of a warp's 16, each times its factor.
 template <int DIM, class Y>
 DEVICE void store_rows(Y *to, const float (&sums)[DIM / 8][4], int first, int rows, int dim, int lane, const float (&factors)[2]) {
 #pragma unroll
@@ -118,7 +118,7 @@ DEVICE u16 *shared_memory() {
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 
-// Grid: a block for each 64 queries of each matrix. Exponentials are of base 2.
+// Grid: a block for each 64 queries of each matrix. Exponentials have base 2.
 template <int DIM, int COLUMNS, class T>
 DEVICE void attend(const T *q, const T *k, const T *v, T *output, float *log_sums, int length, int keys, int dim, double scale, int causal) {
     const int lane = threadIdx.x & 31, row = threadIdx.x / 32 * 16, tiles = (length + 63) / 64;
@@ -137,7 +137,7 @@ DEVICE void attend(const T *q, const T *k, const T *v, T *output, float *log_sum
     float sums[DIM / 8][4] = {}, largest[2] = {-3.4028234663852886e38f, -3.4028234663852886e38f}, totals[2] = {0, 0};
 #pragma unroll 1
     for (int start = 0; start < seen; start += COLUMNS) {
-        // The values come while scores are made, and the next keys while values are added.
+        // Values load during the product of scores, and the next keys during the product with values.
         load_tile<DIM, COLUMNS>(v, v_tile, start, keys, dim, whole);
         wait_for_copies<1>();
         __syncthreads();
@@ -190,8 +190,9 @@ DEVICE void attend(const T *q, const T *k, const T *v, T *output, float *log_sum
     store_rows<DIM>(output + head * length * dim, sums, first + row, length, dim, lane, factors);
 }
 
-// The gradient of queries (KEYS false: own rows are queries with their output's gradient, the others keys and values), or of keys
-// and values (the other way about). PARTS says which of those two. Grid: a block for each 64 own rows of each matrix.
+// Computes the gradient of queries (KEYS false: the block's rows are queries with their output's gradient, the others are keys
+// and values), or of keys and values (KEYS true: reversed; PARTS selects one or both). Grid: a block for each 64 rows of each
+// matrix.
 enum Gradients { LEFT = 1, RIGHT = 2, BOTH = 3 };
 
 template <bool KEYS, int PARTS, int DIM, int COLUMNS, class T>
@@ -257,15 +258,15 @@ DEVICE void attend_backward(const T *q, const T *k, const T *v, const T *dy, con
     if constexpr (HAS_RIGHT) store_rows<DIM>(to_values + at, value_sums, first + row, own_rows, dim, lane, one);
 }
 
-// Rows of the other side that backward takes at a time: fewer for large heads where the compiler takes more registers.
+// Rows of the other side per step of backward: fewer for large heads, whose sums take more registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define ROWS_OF(DIM) (DIM >= 128 ? 16 : 32)
 #else
 #define ROWS_OF(DIM) 32
 #endif
 
-// Kernels for heads of up to DIM elements, which take COLUMNS keys at a time. SPLIT: the gradients of keys and values apart, as
-// both sums do not fit the registers.
+// Kernels for heads of up to DIM elements, with COLUMNS keys per step. SPLIT: separate blocks compute the gradients of keys and
+// values, as the registers do not hold both sums.
 #define ATTENTION(S, T, DIM, COLUMNS)                                                                                         \
     KERNEL(attention_##S##_d##DIM, 128, const T *q, const T *k, const T *v, T *output, float *log_sums, int length, int keys, \
            int dim, double scale, int causal) {                                                                               \

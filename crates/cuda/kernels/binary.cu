@@ -1,10 +1,10 @@
-// Two arrays combined element by element, each broadcast to the other's shape.
+// Binary operations with broadcasting.
 
 enum Binary { ADD, SUB, MUL };
 
 template <class W> DEVICE W combine(int op, W a, W b) { return op == ADD ? a + b : op == SUB ? a - b : a * b; }
 
-// Sizes of up to six dimensions, the innermost last, and how far apart neighbours lie in each array (0: repeated).
+// Sizes of up to six dimensions, the innermost last, and strides in each array (0: broadcast).
 struct Broadcast {
     i64 size[6], a[6], b[6];
 };
@@ -32,7 +32,7 @@ DEVICE void binary_flat(int op, const A *a, int one_a, const B *b, int one_b, Y 
     });
 }
 
-// Any broadcast; `packed` says that packs do not cross the innermost dimension and are aligned in each array.
+// Any broadcast. With `packed`, packs do not cross the innermost dimension and are aligned in each array.
 template <class A, class B, class Y>
 DEVICE void binary_broadcast(int op, const A *a, const B *b, Y *y, const Broadcast &shape, int packed, Size count) {
     constexpr int N = PackOf<A, B, Y>::value;
@@ -43,7 +43,7 @@ DEVICE void binary_broadcast(int op, const A *a, const B *b, Y *y, const Broadca
         for (int d = 5; d >= 0; --d) {
             if (shape.size[d] == 1) continue;
             Size index;
-            // Division of 32 bits is several times faster.
+            // A division of 32 bits is several times faster.
             if (rest < 0x7fffffff && shape.size[d] < 0x7fffffff) {
                 index = u32(rest) % u32(shape.size[d]);
                 rest = u32(rest) / u32(shape.size[d]);

@@ -1,11 +1,11 @@
-// What batch norm and group norm make of the moments and sums of parts (`planes.cu`): statistics, coefficients of passes,
-// gradients of weights. Arrays of a few numbers a channel; statistics and sums in f64.
+// Statistics, coefficients and weight gradients of batch norm and group norm, from the moments and sums of parts (`planes.cu`).
+// The arrays have a few values per channel; statistics and sums are f64.
 //
-// Statistics are [1 + 2·C]: how many elements a channel has, means, sums of squared deviations. Sums of a gradient are [2·C]:
-// the sums of dy and of dy·x̂. Coefficients are [5, sets], see `Coefficients`.
+// Statistics are [1 + 2·C]: the elements of a channel, means, sums of squared deviations. Sums of a gradient are [2·C]: the sums
+// of dy and of dy·x̂. Coefficients are [5, sets], see `Coefficients`.
 
-// The parts of channel c: part i lies at first + i / inner * stride + i % inner, and has `count` elements, or `last` where it
-// is of the last chunk.
+// The parts of channel c: part i is at first + i / inner * stride + i % inner. It has `count` elements, or `last` in the last
+// chunk.
 struct Parts {
     i64 chunks, inner, stride, count, last;
     __device__ __forceinline__ i64 number() const { return chunks * inner; }
@@ -13,7 +13,7 @@ struct Parts {
     __device__ __forceinline__ double elements(i64 i) const { return double(i / inner + 1 == chunks ? last : count); }
 };
 
-// Coefficients of forward, which backward keeps: mean, factor, shift.
+// Writes the coefficients of forward, which backward keeps: mean, factor, shift.
 template <class W>
 DEVICE void forward_coefficients(W *rows, Size sets, Size set, double mean, double variance, double eps, W gamma, W beta) {
     rows[set] = W(mean);
@@ -21,7 +21,7 @@ DEVICE void forward_coefficients(W *rows, Size sets, Size set, double mean, doub
     rows[2 * sets + set] = beta;
 }
 
-// A warp for each channel: statistics from the moments of its parts, and coefficients, if they are wanted.
+// A warp for each channel: statistics from the moments of its parts, and coefficients if requested.
 template <class W>
 DEVICE void batch_norm_finish(const double *parts, const Parts &lie, Size channels, double *statistics, const W *gamma,
                               const W *beta, double eps, W *rows) {
@@ -48,7 +48,7 @@ DEVICE void batch_norm_finish(const double *parts, const Parts &lie, Size channe
     if (rows) forward_coefficients(rows, channels, channel, mean, moment / elements, eps, gamma[channel], beta[channel]);
 }
 
-// A warp for each channel: the sums of the gradient from those of its parts, where x̂ = (x − mean)·inv_std.
+// A warp for each channel: the sums of the gradient from those of its parts, with x̂ = (x − mean)·inv_std.
 DEVICE void gradient_sums(const double *parts, const Parts &lie, Size channels, const double *statistics, double eps, double *sums) {
     const Size channel = (Size(blockIdx.x) * blockDim.x + threadIdx.x) >> 5;
     if (channel >= channels) return;
@@ -70,9 +70,9 @@ KERNEL(batch_norm_gradient_sums, 256, const double *parts, Parts lie, Size chann
     gradient_sums(parts, lie, channels, statistics, eps, sums);
 }
 
-// ---- statistics, sums that ranks add up, and running averages; a thread for each channel
+// ---- statistics, sums over ranks, and running averages; a thread for each channel
 
-// The number of elements, their sums and the sums of their squares.
+// The elements, their sums and the sums of their squares.
 KERNEL(batch_norm_sums, 256, const double *statistics, Size channels, double *sums) {
     const Size c = Size(blockIdx.x) * blockDim.x + threadIdx.x;
     if (c >= channels) return;
@@ -137,8 +137,8 @@ KERNEL(batch_norm_statistics, 256, const double *sums, Size channels, double *st
 FOR_F32(BATCH_NORM(f32, float))
 FOR_F64(BATCH_NORM(f64, double))
 
-// ---- planes of maps that are channels-last, whose parts are chunks of pixels: parts [images, chunks, channels] to those of
-// whole planes [images, channels]; a thread for each
+// ---- planes of channels-last maps, whose parts are chunks of pixels: combines parts [images, chunks, channels] to whole planes
+// [images, channels]; a thread for each
 
 KERNEL(plane_moments_of_chunks, 256, const double *parts, Size chunks, Size channels, Size per_chunk, Size last, double *to, Size planes) {
     const Size plane = Size(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -168,9 +168,9 @@ KERNEL(plane_sums_of_chunks, 256, const double *parts, Size chunks, Size channel
     to[2 * plane + 1] = along;
 }
 
-// ---- group norm: a warp for each group of a sample; `size` elements a plane
+// ---- group norm: a warp for each group of a sample; `size` elements per plane
 
-// Moments of planes to means, inverse deviations and coefficients of each plane.
+// Converts moments of planes to means, inverse deviations and coefficients of each plane.
 template <class W>
 DEVICE void group_norm_finish(const double *parts, Size groups_of_all, int groups, int channels, int size, double eps,
                               const W *gamma, const W *beta, W *mean, W *inv_std, W *rows) {
@@ -197,7 +197,7 @@ DEVICE void group_norm_finish(const double *parts, Size groups_of_all, int group
     }
 }
 
-// Mean and factor of each plane from the statistics that forward gave, for the sums of the gradient.
+// Computes mean and factor of each plane from the statistics of forward, for the sums of the gradient.
 template <class W>
 DEVICE void group_norm_coefficients(const W *mean, const W *inv_std, const W *gamma, Size planes, int groups, int channels, W *rows) {
     const Size plane = Size(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -208,7 +208,7 @@ DEVICE void group_norm_coefficients(const W *mean, const W *inv_std, const W *ga
     rows[2 * planes + plane] = W(0);
 }
 
-// The rows of backward: what a group's planes have in common.
+// Computes the coefficients of backward, which the planes of a group share.
 template <class W>
 DEVICE void group_norm_backward_coefficients(const double *parts, Size groups_of_all, int groups, int channels, int size,
                                              const W *gamma, const W *inv_std, W *rows) {
@@ -231,7 +231,7 @@ DEVICE void group_norm_backward_coefficients(const double *parts, Size groups_of
     }
 }
 
-// The gradients of weight and bias: a warp for each channel, over the samples.
+// Computes the gradients of weight and bias: a warp for each channel, over the samples.
 template <class W>
 DEVICE void group_norm_affine(const double *parts, Size batch, int groups, int channels, const W *inv_std, W *dgamma, W *dbeta) {
     const Size channel = (Size(blockIdx.x) * blockDim.x + threadIdx.x) >> 5;

@@ -1,11 +1,11 @@
-// Pooling, up-sampling and depthwise convolution of maps that are channels-last, [N, H, W, C]: packs are of neighbouring channels.
+// Pooling, up-sampling and depthwise convolution of channels-last maps, [N, H, W, C]. Packs are neighbouring channels.
 
 // phalanx_kernels::Pool2dShape without the batch.
 struct Pool {
     int height, width, out_height, out_width, kernel_y, kernel_x, stride_y, stride_x, padding_y, padding_x, channels;
 };
 
-// Where an element lies: its channel, column, row and image.
+// The position of an element: its channel, column, row and image.
 struct Place {
     int channel, column, row;
     Size image;
@@ -37,7 +37,7 @@ template <int M> DEVICE void store_words(u32 *to, const u32 (&from)[M]) {
     }
 }
 
-// The largest element of each window, and its place in its plane. NaN counts as largest; of equal elements the first counts.
+// The maximum of each window, and its position in the plane. NaN is the largest; the first of equal elements wins.
 template <class X> DEVICE void max_pool2d(const X *x, X *y, u32 *positions, const Pool &of, Size count) {
     constexpr int N = PackOf<X>::value;
     each<N>(count, aligned(x, y, positions) && of.channels % N == 0, [&](Size at, auto n) {
@@ -65,7 +65,7 @@ template <class X> DEVICE void max_pool2d(const X *x, X *y, u32 *positions, cons
     });
 }
 
-// The outputs whose windows an element of the input lies in, first to end.
+// The outputs whose windows contain an element of the input, first to end.
 struct Outputs {
     int top, bottom, left, right;
 };
@@ -140,7 +140,7 @@ template <class G> DEVICE void avg_pool2d_backward(const G *dy, G *dx, const Poo
     });
 }
 
-// Sizes are the larger map's forward and the smaller one's backward.
+// Sizes are those of the larger map in forward, and of the smaller one in backward.
 template <class X> DEVICE void upsample_nearest2d(const X *x, X *y, int factor, int height, int width, int channels, Size count) {
     constexpr int N = PackOf<X>::value;
     each<N>(count, aligned(x, y) && channels % N == 0, [&](Size at, auto n) {
@@ -168,7 +168,7 @@ template <class G> DEVICE void upsample_nearest2d_backward(const G *dy, G *dx, i
     });
 }
 
-// ---- depthwise convolution of one output channel for each input channel, with weights [taps, C]
+// ---- depthwise convolution of one output channel per input channel, with weights [taps, C]
 
 struct Depthwise {
     int height, width, out_height, out_width, kernel_y, kernel_x, stride_y, stride_x, padding_y, padding_x, dilation_y, dilation_x, channels;
@@ -218,7 +218,7 @@ template <class T> DEVICE void depthwise_input(const T *dy, const T *w, T *dx, c
     });
 }
 
-// The weights' gradient: parts [chunks of pixels, taps, C]. Blocks are 32 channels wide and 8 pixels high; grid: tiles of
+// The gradient of the weights: parts [chunks of pixels, taps, C]. Blocks are 32 channels wide and 8 pixels high; grid: tiles of
 // channels, chunks, taps.
 template <class T>
 DEVICE void depthwise_weight(const T *x, const T *dy, Wide<T> *parts, const Depthwise &of, Size pixels, Size per_chunk) {

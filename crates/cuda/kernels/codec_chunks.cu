@@ -1,12 +1,12 @@
-// Gradients on their way between ranks: numbers that share a scale by chunks, as fewer bits, and back. The messages are those of
-// phalanx-kernels' codecs, to the bit: nothing is contracted, and sums of a chunk are added in their order.
+// Chunk codecs of gradients: values that share a scale by chunks, quantised to few bits. Messages have the bits of the codecs in
+// phalanx-kernels: no multiply-add is fused, and sums over a chunk have one order.
 //
-// Numbers are cut into parts as ranks share them: part p of P has elements p·count/P .. (p + 1)·count/P. Its message begins at
-// p·stride: a scale of f32 for each chunk, and then all numbers. A chunk is a multiple of 8 numbers, which are a word together.
+// Values are split into parts, one per rank: part p of P has elements p·count/P .. (p + 1)·count/P. Its message begins at
+// p·stride: an f32 scale for each chunk, then all values. A chunk is a multiple of 8 values, which form a word.
 
-// ---- what a number becomes
+// ---- quantisation of a value
 
-// One number of splitmix64's stream `base`.
+// Returns a number of splitmix64's stream `base`.
 DEVICE u64 mixed_bits(u64 z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
@@ -18,19 +18,19 @@ DEVICE float uniform_of(u64 base, u64 index) {
 // phalanx_kernels::mixed_with.
 DEVICE u64 mixed_with(u64 state, u64 word) { return mixed_bits((state ^ word) + 0x9e3779b97f4a7c15ull); }
 
-// The larger magnitude, as bits: those of infinity and NaN are above all numbers'.
+// Returns the larger magnitude, as bits. Those of infinity and NaN are larger than all finite ones.
 struct LargerBits {
     static __device__ __forceinline__ u32 of(u32 a, u32 b) { return a < b ? b : a; }
 };
 
-// The largest magnitude of a chunk; a warp has it.
+// Returns the largest magnitude of a chunk, computed by a warp.
 DEVICE float largest_of(const float *values, int len) {
     u32 largest = 0;
     for (int i = threadIdx.x & 31; i < len; i += 32) largest = LargerBits::of(largest, __float_as_uint(values[i]) & 0x7fffffff);
     return __uint_as_float(warp_reduce<LargerBits>(largest));
 }
 
-// The sum of what Of makes of a chunk's numbers: in eight lanes of f64, then the lanes, then what is left, each in order.
+// Sums Of(value) over a chunk, in one order: eight lanes of f64, then the lanes, then the remainder.
 template <class Of> DEVICE double sum_in_lanes(const float *values, int len) {
     const int lane = threadIdx.x & 31, whole = len / 8 * 8;
     double own = 0.0;
@@ -49,7 +49,7 @@ struct Magnitude {
     static __device__ __forceinline__ double of(float v) { return double(fabsf(v)); }
 };
 
-// value/scale rounded to the nearest integer, halves to the even one, within ±TOP; what is no number is 0.
+// Rounds value/scale to the nearest integer, ties to even, within ±TOP. NaN becomes 0.
 template <int TOP> DEVICE int rounded(float value, float scale) {
     const float q = rintf(__fdiv_rn(value, scale));
     if (scale == 0.0f || q != q) return 0;
@@ -96,9 +96,9 @@ struct Sign {
     static __device__ __forceinline__ float decode(u32 bits, float level) { return __uint_as_float(__float_as_uint(level) ^ bits << 31); }
 };
 
-// ---- words of eight numbers
+// ---- words of eight values
 
-// Bytes of so many numbers.
+// Returns the bytes of a message's values.
 template <class Kind> DEVICE int word_bytes(int numbers) { return (numbers * Kind::BITS + 7) / 8; }
 
 template <class Kind> DEVICE void put_word(u8 *to, u64 word, int numbers) {
@@ -123,10 +123,10 @@ template <class Kind> DEVICE u64 word_at(const u8 *from, int numbers) {
 
 DEVICE Size chunks_of(Size len, int chunk) { return (len + chunk - 1) / chunk; }
 
-// The longest part.
+// Returns the length of the longest part.
 DEVICE Size longest_of(Size count, int parts) { return (count + parts - 1) / parts; }
 
-// ---- to messages: a warp has a chunk
+// ---- encoding: a warp for each chunk
 
 template <class Kind>
 DEVICE void encode(const float *values, Size count, int parts, int chunk, u64 draw, u64 first_part, u8 *messages, Size stride) {
@@ -153,10 +153,10 @@ DEVICE void encode(const float *values, Size count, int parts, int chunk, u64 dr
     }
 }
 
-// ---- from messages: a thread has a word
+// ---- decoding: a thread for each word
 
-// Calls body(the first number's element, how many numbers, what `sources` messages that follow each other say, added up in their
-// order) for all words of all parts.
+// Calls body(first element, number of values, their sums over `sources` contiguous messages, in order) for all words of all
+// parts.
 template <class Kind, class Body>
 DEVICE void each_word(const u8 *messages, Size stride, int parts, int sources, int chunk, Size count, Body body) {
     const Size each = (longest_of(count, parts) + 7) / 8;
@@ -194,10 +194,10 @@ DEVICE void decode(const u8 *messages, Size stride, int parts, int sources, int 
     });
 }
 
-// What messages have taken from the numbers, unless these were spoiled.
+// Writes the quantisation errors, unless the flag `invalid` is set.
 template <class Kind>
-DEVICE void errors(const u8 *messages, Size stride, int parts, int chunk, const float *values, const u32 *spoiled, float *to, Size count) {
-    if (*spoiled) return;
+DEVICE void errors(const u8 *messages, Size stride, int parts, int chunk, const float *values, const u32 *invalid, float *to, Size count) {
+    if (*invalid) return;
     each_word<Kind>(messages, stride, parts, 1, chunk, count, [&](Size at, int numbers, const float (&sums)[8]) {
 #pragma unroll
         for (int n = 0; n < 8; ++n)
@@ -213,25 +213,25 @@ DEVICE void errors(const u8 *messages, Size stride, int parts, int chunk, const 
     KERNEL(decode_##name, 256, const u8 *messages, Size stride, int parts, int sources, int chunk, float *to, Size count) {         \
         decode<Kind>(messages, stride, parts, sources, chunk, to, count);                                                           \
     }                                                                                                                               \
-    KERNEL(errors_##name, 256, const u8 *messages, Size stride, int parts, int chunk, const float *values, const u32 *spoiled,      \
+    KERNEL(errors_##name, 256, const u8 *messages, Size stride, int parts, int chunk, const float *values, const u32 *invalid,      \
            float *to, Size count) {                                                                                                 \
-        errors<Kind>(messages, stride, parts, chunk, values, spoiled, to, count);                                                   \
+        errors<Kind>(messages, stride, parts, chunk, values, invalid, to, count);                                                   \
     }
 FOR_F32(CHUNKS(int8, Int8))
 FOR_F32(CHUNKS(int4, Int4))
 FOR_F32(CHUNKS(qsgd, Qsgd))
 FOR_F32(CHUNKS(sign, Sign))
 
-// ---- what was held back
+// ---- error feedback
 
-// values += held; a number that is not finite spoils them.
-DEVICE void feed_back(float *values, const float *held, u32 *spoiled, Size count) {
+// values += residual; a sum that is not finite sets the flag.
+DEVICE void add_residual(float *values, const float *residual, u32 *invalid, Size count) {
     bool sound = true;
-    each<4>(count, aligned(values, held), [&](Size at, auto n) {
+    each<4>(count, aligned(values, residual), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
         float sums[M], more[M];
         load(values + at, sums);
-        load(held + at, more);
+        load(residual + at, more);
 #pragma unroll
         for (int i = 0; i < M; ++i) {
             sums[i] = __fadd_rn(sums[i], more[i]);
@@ -239,14 +239,14 @@ DEVICE void feed_back(float *values, const float *held, u32 *spoiled, Size count
         }
         store(values + at, sums);
     });
-    if (!sound) atomicOr(spoiled, 1u);
+    if (!sound) atomicOr(invalid, 1u);
 }
 
-// What was spoiled becomes NaN, so that every rank gets it.
-DEVICE void spoil(float *values, const u32 *spoiled, Size count) {
-    if (!*spoiled) return;
+// Invalid values become NaN, so that every rank receives it.
+DEVICE void poison(float *values, const u32 *invalid, Size count) {
+    if (!*invalid) return;
     each<1>(count, false, [&](Size at, auto) { values[at] = NAN_F32; });
 }
 
-FOR_F32(KERNEL(feed_back_f32, 256, float *values, const float *held, u32 *spoiled, Size count) { feed_back(values, held, spoiled, count); })
-FOR_F32(KERNEL(spoil_f32, 256, float *values, const u32 *spoiled, Size count) { spoil(values, spoiled, count); })
+FOR_F32(KERNEL(add_residual_f32, 256, float *values, const float *residual, u32 *invalid, Size count) { add_residual(values, residual, invalid, count); })
+FOR_F32(KERNEL(poison_f32, 256, float *values, const u32 *invalid, Size count) { poison(values, invalid, count); })

@@ -1,24 +1,24 @@
-// Gradients on their way between ranks: some of many numbers with their indices, and what is kept of those that are not sent.
+// Sparse codecs of gradients: some values with their indices, and the residuals of the rest.
 //
-// The largest numbers are found exactly, NaN being larger than anything and equal magnitudes going to the lower index, as
-// phalanx-kernels finds them: the bits of a magnitude are ordered as magnitudes are, so a threshold is settled digit by digit, from
-// counts of digits, and what reaches it is written in the order of indices.
+// The largest values are found exactly, as in phalanx-kernels: NaN is larger than any value, and equal magnitudes go to the lower
+// index. The bits of magnitudes are ordered as magnitudes are. So the threshold is found digit by digit, from counts of digits,
+// and values above it are written in the order of indices.
 
 DEVICE u32 magnitude_of(float v) { return __float_as_uint(v) & 0x7fffffff; }
 
 // ---- the k-th largest magnitude
 
-// What is known of it.
+// The known digits of the threshold.
 struct Threshold {
-    // Its digits so far; the rest is 0.
+    // The digits so far; the lower bits are 0.
     u32 key;
-    // How many are to be taken of those that have these digits.
+    // The number of values to take among those with these digits.
     u32 wanted;
 };
 
 constexpr int DIGITS = 2048;
 
-// Adds up how many numbers that have the threshold's digits so far have each next digit, of `bits` bits above `shift`.
+// Counts the values with the threshold's digits so far, by their next digit of `bits` bits above `shift`.
 DEVICE void count_digits(const float *values, Size count, const Threshold *threshold, u32 *counts, int shift, int bits) {
     __shared__ u32 own[DIGITS];
     for (int i = threadIdx.x; i < DIGITS; i += blockDim.x) own[i] = 0;
@@ -33,7 +33,7 @@ DEVICE void count_digits(const float *values, Size count, const Threshold *thres
         if (own[i]) atomicAdd(&counts[i], own[i]);
 }
 
-// The sum of the values of all threads before this one; `shared` has room for 32.
+// Returns the sum of the values of all earlier threads; `shared` has 32 elements.
 DEVICE u32 block_exclusive_sum(u32 value, u32 *shared) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     u32 sum = value;
@@ -50,7 +50,7 @@ DEVICE u32 block_exclusive_sum(u32 value, u32 *shared) {
     return base + sum - value;
 }
 
-// Settles the next digit, and makes the counts 0 for the one after. One block of 256.
+// Settles the next digit, and clears the counts for the one after. One block of 256.
 DEVICE void settle_digit(u32 *counts, Threshold *threshold, int shift) {
     __shared__ u32 shared[32];
     constexpr int EACH = DIGITS / 256;
@@ -64,7 +64,7 @@ DEVICE void settle_digit(u32 *counts, Threshold *threshold, int shift) {
         sum += own[i];
     }
     u32 above = block_exclusive_sum(sum, shared);
-    // What is above is taken; the digit is the one at which enough are.
+    // All values above are taken; the digit is the one that completes the number.
     if (above < before.wanted && before.wanted <= above + sum) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
@@ -77,9 +77,9 @@ DEVICE void settle_digit(u32 *counts, Threshold *threshold, int shift) {
     }
 }
 
-// ---- writing what reaches it
+// ---- writing the entries
 
-// How many numbers of each tile are above the threshold, and how many are at it.
+// Counts the values of each tile above the threshold, and those at it.
 DEVICE void count_tiles(const float *values, Size count, const Threshold *threshold, u32 *tiles, Size tile, Size number) {
     __shared__ u32 shared[32];
     const u32 key = threshold->key;
@@ -99,7 +99,7 @@ DEVICE void count_tiles(const float *values, Size count, const Threshold *thresh
     }
 }
 
-// The sums of all tiles before each. One block.
+// Computes the sums of all tiles before each. One block.
 DEVICE void sum_tiles(u32 *tiles, Size number) {
     __shared__ u32 shared[32];
     __shared__ u32 totals[2];
@@ -123,9 +123,9 @@ DEVICE void sum_tiles(u32 *tiles, Size number) {
     }
 }
 
-// Writes indices and numbers of what is above the threshold, and of the first at it that are wanted, rising; and before the indices
-// how many there are.
-DEVICE void write_largest(const float *values, Size count, const Threshold *threshold, const u32 *tiles, Size tile, Size number, u32 *indices,
+// Writes indices and values above the threshold, and the first ones at it that are needed, in ascending order. The number of
+// entries precedes the indices.
+DEVICE void write_top_k(const float *values, Size count, const Threshold *threshold, const u32 *tiles, Size tile, Size number, u32 *indices,
                           float *numbers, u32 taken) {
     __shared__ u32 shared[32];
     __shared__ u32 totals[2];
@@ -166,13 +166,13 @@ FOR_F32(KERNEL(count_tiles_f32, 256, const float *values, Size count, const Thre
     count_tiles(values, count, threshold, tiles, tile, number);
 })
 FOR_F32(KERNEL(sum_tiles_f32, 256, u32 *tiles, Size number) { sum_tiles(tiles, number); })
-FOR_F32(KERNEL(write_largest_f32, 256, const float *values, Size count, const Threshold *threshold, const u32 *tiles, Size tile, Size number,
+FOR_F32(KERNEL(write_top_k_f32, 256, const float *values, Size count, const Threshold *threshold, const u32 *tiles, Size tile, Size number,
                u32 *indices, float *numbers, u32 taken) {
-    write_largest(values, count, threshold, tiles, tile, number, indices, numbers, taken);
+    write_top_k(values, count, threshold, tiles, tile, number, indices, numbers, taken);
 })
 FOR_F32(KERNEL(begin_threshold, 1, Threshold *threshold, u32 wanted) { *threshold = Threshold{0, wanted}; })
 
-// ---- numbers at indices that are drawn: of `taken` runs of nearly equal length one of each, by stream `draw`
+// ---- values at random indices: one of each of `taken` runs of nearly equal length, by stream `draw`
 
 DEVICE u64 stream_bits(u64 base, u64 index) {
     u64 z = base + (index + 1) * 0x9e3779b97f4a7c15ull;
@@ -185,23 +185,23 @@ DEVICE Size drawn_index(u64 draw, Size count, Size taken, Size run) {
     return Size(start + __umul64hi(stream_bits(draw, u64(run)), end - start));
 }
 
-FOR_F32(KERNEL(take_drawn_f32, 256, const float *values, Size count, u64 draw, float *numbers, Size taken) {
+FOR_F32(KERNEL(gather_random_f32, 256, const float *values, Size count, u64 draw, float *numbers, Size taken) {
     each<1>(taken, false, [&](Size run, auto) { numbers[run] = values[drawn_index(draw, count, taken, run)]; });
 })
-FOR_F32(KERNEL(clear_drawn_f32, 256, float *values, Size count, u64 draw, const u32 *spoiled, Size taken) {
-    if (*spoiled) return;
+FOR_F32(KERNEL(clear_random_f32, 256, float *values, Size count, u64 draw, const u32 *invalid, Size taken) {
+    if (*invalid) return;
     each<1>(taken, false, [&](Size run, auto) { values[drawn_index(draw, count, taken, run)] = 0.0f; });
 })
-FOR_F32(KERNEL(put_drawn_f32, 256, const float *numbers, float *values, Size count, u64 draw, Size first, Size end, Size taken) {
+FOR_F32(KERNEL(add_random_f32, 256, const float *numbers, float *values, Size count, u64 draw, Size first, Size end, Size taken) {
     each<1>(taken, false, [&](Size run, auto) {
         const Size at = drawn_index(draw, count, taken, run);
         if (at >= first && at < end) values[at] = __fadd_rn(values[at], numbers[run]);
     });
 })
 
-// ---- numbers at indices
+// ---- values at given indices
 
-// Adds numbers to elements first..end of what they belong to.
+// Adds values to their elements within first..end.
 FOR_F32(KERNEL(scatter_f32, 256, const u32 *indices, const float *numbers, float *values, Size first, Size end) {
     each<1>(Size(indices[0]), false, [&](Size i, auto) {
         const Size at = indices[1 + i];
@@ -209,28 +209,28 @@ FOR_F32(KERNEL(scatter_f32, 256, const u32 *indices, const float *numbers, float
     });
 })
 
-// values at the indices less what was sent of them; with `cleared` nothing is left.
-FOR_F32(KERNEL(take_away_f32, 256, const u32 *indices, const float *numbers, float *values, const u32 *spoiled, int cleared, Size taken) {
-    if (*spoiled) return;
+// Subtracts the sent values at the indices, or with `cleared` sets the elements to 0.
+FOR_F32(KERNEL(subtract_entries_f32, 256, const u32 *indices, const float *numbers, float *values, const u32 *invalid, int cleared, Size taken) {
+    if (*invalid) return;
     each<1>(taken, false, [&](Size i, auto) {
         const Size at = indices[1 + i];
         values[at] = cleared ? 0.0f : __fadd_rn(values[at], -numbers[i]);
     });
 })
 
-// held = values, unless these are spoiled.
-FOR_F32(KERNEL(hold_f32, 256, const float *values, float *held, const u32 *spoiled, Size count) {
-    if (*spoiled) return;
-    each<4>(count, aligned(values, held), [&](Size at, auto n) {
+// residual = values, unless the flag `invalid` is set.
+FOR_F32(KERNEL(store_residual_f32, 256, const float *values, float *residual, const u32 *invalid, Size count) {
+    if (*invalid) return;
+    each<4>(count, aligned(values, residual), [&](Size at, auto n) {
         float some[decltype(n)::value];
         load(values + at, some);
-        store(held + at, some);
+        store(residual + at, some);
     });
 })
 
 // ---- momentum before sending (Deep Gradient Compression)
 
-FOR_F32(KERNEL(find_spoiled_f32, 256, const float *values, u32 *spoiled, Size count) {
+FOR_F32(KERNEL(flag_not_finite_f32, 256, const float *values, u32 *invalid, Size count) {
     bool sound = true;
     each<4>(count, aligned(values), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
@@ -238,12 +238,12 @@ FOR_F32(KERNEL(find_spoiled_f32, 256, const float *values, u32 *spoiled, Size co
         load(values + at, some);
         for (int i = 0; i < M; ++i) sound = sound && some[i] - some[i] == 0;
     });
-    if (!sound) atomicOr(spoiled, 1u);
+    if (!sound) atomicOr(invalid, 1u);
 })
 
-// u = momentum·u + g, v = v + u, g = v; of what is spoiled g is NaN, and the others stay.
-FOR_F32(KERNEL(gather_momentum_f32, 256, float *gradients, float *velocity, float *sum, float momentum, const u32 *spoiled, Size count) {
-    const bool broken = *spoiled;
+// u = momentum·u + g, v = v + u, g = v. If the flag `invalid` is set, g becomes NaN, and the others are unchanged.
+FOR_F32(KERNEL(accumulate_momentum_f32, 256, float *gradients, float *velocity, float *sum, float momentum, const u32 *invalid, Size count) {
+    const bool broken = *invalid;
     each<1>(count, false, [&](Size at, auto) {
         if (broken) {
             gradients[at] = NAN_F32;

@@ -1,12 +1,12 @@
-// Gradients on their way between ranks: matrices among them as products P·Qᵀ of thin ones (PowerSGD).
+// The low-rank codec of gradients: matrices as products P·Qᵀ of thin factors (PowerSGD, Vogels et al. 2019).
 //
-// A launch is told by value of up to 16 matrices, which are its blocks' third index. All are row-major: M of rows×columns among the
-// gradients, P of rows×rank and Q of columns×rank among those of other matrices. Sums have an order that depends on sizes alone, so
-// that all ranks, and all runs, have the same bits.
+// A launch takes up to 16 matrices by value; they are the blocks' third index. All are row-major: M of rows×columns within the
+// gradients, P of rows×rank and Q of columns×rank within arrays of all matrices' factors. Sums have an order that depends on
+// sizes alone, so that all ranks and all runs have the same bits.
 
 struct Thin {
-    // The first elements of M, of what is kept of it or is added up for it, of P and of Q.
-    Size start, beside, p, q;
+    // The first elements of M, of its residual or scratch memory, of P and of Q.
+    Size start, offset, p, q;
     Size rows, columns, rank;
     Size unused;
 };
@@ -14,18 +14,18 @@ struct Thins {
     Thin at[16];
 };
 
-// Columns of P and Q that are computed at a time: M is read once for so many.
+// Columns of P and Q per pass: M is read once for this many.
 constexpr int AT_ONCE = 4;
 
-// ---- P = (M + E)·Q, where E is what was left out before; M becomes the sum
+// ---- P = (M + E)·Q, where E is the residual; M becomes the sum
 
-template <bool BLOCK> DEVICE void project(const Thins &thins, float *values, const float *held, const float *q, float *p) {
+template <bool BLOCK> DEVICE void project(const Thins &thins, float *values, const float *residual, const float *q, float *p) {
     __shared__ float shared[32];
     const Thin thin = thins.at[blockIdx.z];
     const auto group = Group<BLOCK>::make();
     for (Size row = Size(blockIdx.x) * group.groups + group.index; row < thin.rows; row += Size(gridDim.x) * group.groups) {
         float *own = values + thin.start + row * thin.columns;
-        const float *more = held + thin.beside + row * thin.columns;
+        const float *more = residual + thin.offset + row * thin.columns;
         for (Size first = 0; first < thin.rank; first += AT_ONCE) {
             float sums[AT_ONCE] = {};
             for (Size column = group.member; column < thin.columns; column += group.members) {
@@ -48,9 +48,9 @@ template <bool BLOCK> DEVICE void project(const Thins &thins, float *values, con
     }
 }
 
-// ---- Q = Mᵀ·P: sums over tiles of rows, which are then added up in their order
+// ---- Q = Mᵀ·P: sums over tiles of rows, which are then added in order
 
-// Rows of a tile, and columns that a block has.
+// Rows of a tile, and columns of a block.
 constexpr int TILE_ROWS = 128, TILE_COLUMNS = 32;
 
 DEVICE void project_back(const Thins &thins, const float *values, const float *p, float *sums_of_tiles) {
@@ -76,7 +76,7 @@ DEVICE void project_back(const Thins &thins, const float *values, const float *p
                 if (warp < AT_ONCE && column < thin.columns && first + warp < thin.rank) {
                     float sum = shared[0][warp][lane];
                     for (int other = 1; other < 8; ++other) sum += shared[other][warp][lane];
-                    sums_of_tiles[thin.beside + (tile * thin.columns + column) * thin.rank + first + warp] = sum;
+                    sums_of_tiles[thin.offset + (tile * thin.columns + column) * thin.rank + first + warp] = sum;
                 }
                 __syncthreads();
             }
@@ -87,16 +87,16 @@ DEVICE void add_tiles(const Thins &thins, const float *sums_of_tiles, float *q) 
     const Thin thin = thins.at[blockIdx.z];
     const Size count = thin.columns * thin.rank, tiles = (thin.rows + TILE_ROWS - 1) / TILE_ROWS;
     each<1>(count, false, [&](Size at, auto) {
-        const float *own = sums_of_tiles + thin.beside + at;
+        const float *own = sums_of_tiles + thin.offset + at;
         float sum = own[0];
         for (Size tile = 1; tile < tiles; ++tile) sum += own[tile * count];
         q[thin.q + at] = sum;
     });
 }
 
-// ---- the columns of P become orthonormal, from left to right, by modified Gram-Schmidt; a block has a matrix
+// ---- makes the columns of P orthonormal, from left to right, by modified Gram-Schmidt; a block for each matrix
 
-// The sum over rows of the products of two columns.
+// Returns the sum over rows of the products of two columns.
 DEVICE double dot(const float *p, const Thin &thin, Size a, Size b, double *shared) {
     double sum = 0.0;
     for (Size row = threadIdx.x; row < thin.rows; row += blockDim.x)
@@ -123,11 +123,11 @@ DEVICE void orthogonalise(const Thins &thins, float *all) {
     }
 }
 
-// ---- M becomes P·Qᵀ for each rank, and what that lacks of it is kept; NaN, and nothing is kept, if something was spoiled
+// ---- M becomes ranks·P·Qᵀ, and the residual M − P·Qᵀ is kept; if the flag is set, M becomes NaN, and the residual is unchanged
 
-DEVICE void expand(const Thins &thins, float *values, float *held, const float *p, const float *q, const u32 *spoiled, float ranks) {
+DEVICE void expand(const Thins &thins, float *values, float *residual, const float *p, const float *q, const u32 *invalid, float ranks) {
     const Thin thin = thins.at[blockIdx.z];
-    const bool sound = !*spoiled;
+    const bool sound = !*invalid;
     const auto group = Group<false>::make();
     for (Size row = Size(blockIdx.x) * group.groups + group.index; row < thin.rows; row += Size(gridDim.x) * group.groups) {
         const float *factors = p + thin.p + row * thin.rank;
@@ -137,29 +137,29 @@ DEVICE void expand(const Thins &thins, float *values, float *held, const float *
             for (Size i = 1; i < thin.rank; ++i) product = __fadd_rn(product, __fmul_rn(factors[i], others[i]));
             const Size at = row * thin.columns + column;
             float *value = values + thin.start + at;
-            if (sound) held[thin.beside + at] = __fadd_rn(*value, -product);
+            if (sound) residual[thin.offset + at] = __fadd_rn(*value, -product);
             *value = sound ? __fmul_rn(product, ranks) : NAN_F32;
         }
     }
 }
 
-FOR_F32(KERNEL(project_warp_f32, 256, Thins thins, float *values, const float *held, const float *q, float *p) {
-    project<false>(thins, values, held, q, p);
+FOR_F32(KERNEL(project_warp_f32, 256, Thins thins, float *values, const float *residual, const float *q, float *p) {
+    project<false>(thins, values, residual, q, p);
 })
-FOR_F32(KERNEL(project_block_f32, 256, Thins thins, float *values, const float *held, const float *q, float *p) {
-    project<true>(thins, values, held, q, p);
+FOR_F32(KERNEL(project_block_f32, 256, Thins thins, float *values, const float *residual, const float *q, float *p) {
+    project<true>(thins, values, residual, q, p);
 })
 FOR_F32(KERNEL(project_back_f32, 256, Thins thins, const float *values, const float *p, float *sums_of_tiles) {
     project_back(thins, values, p, sums_of_tiles);
 })
 FOR_F32(KERNEL(add_tiles_f32, 256, Thins thins, const float *sums_of_tiles, float *q) { add_tiles(thins, sums_of_tiles, q); })
 FOR_F32(KERNEL(orthogonalise_f32, 1024, Thins thins, float *p) { orthogonalise(thins, p); })
-FOR_F32(KERNEL(expand_f32, 256, Thins thins, float *values, float *held, const float *p, const float *q, const u32 *spoiled,
+FOR_F32(KERNEL(expand_f32, 256, Thins thins, float *values, float *residual, const float *p, const float *q, const u32 *invalid,
                float ranks) {
-    expand(thins, values, held, p, q, spoiled, ranks);
+    expand(thins, values, residual, p, q, invalid, ranks);
 })
 
-// ---- what travels as it is
+// ---- arrays that are sent uncompressed
 
 struct Run {
     Size from, to, len;
@@ -168,8 +168,8 @@ struct Runs {
     Run at[16];
 };
 
-// Runs of some numbers overwrite those of others, or are added to them; one that is not finite spoils them.
-DEVICE void move_runs(const Runs &runs, const float *from, float *to, int add, u32 *spoiled) {
+// Copies runs of elements to another array, or adds them. An element that is not finite sets the flag.
+DEVICE void move_runs(const Runs &runs, const float *from, float *to, int add, u32 *invalid) {
     const Run run = runs.at[blockIdx.z];
     bool sound = true;
     each<1>(run.len, false, [&](Size at, auto) {
@@ -178,21 +178,21 @@ DEVICE void move_runs(const Runs &runs, const float *from, float *to, int add, u
         sound = sound && value - value == 0;
         *place = add ? __fadd_rn(*place, value) : value;
     });
-    if (!sound && spoiled) atomicOr(spoiled, 1u);
+    if (!sound && invalid) atomicOr(invalid, 1u);
 }
 
-// values ← factor·values; one that is not finite spoils them.
-DEVICE void scale(float *values, float factor, u32 *spoiled, Size count) {
+// values ← factor·values. A result that is not finite sets the flag.
+DEVICE void scale(float *values, float factor, u32 *invalid, Size count) {
     bool sound = true;
     each<1>(count, false, [&](Size at, auto) {
         const float value = __fmul_rn(values[at], factor);
         sound = sound && value - value == 0;
         values[at] = value;
     });
-    if (!sound) atomicOr(spoiled, 1u);
+    if (!sound) atomicOr(invalid, 1u);
 }
 
-FOR_F32(KERNEL(move_runs_f32, 256, Runs runs, const float *from, float *to, int add, u32 *spoiled) {
-    move_runs(runs, from, to, add, spoiled);
+FOR_F32(KERNEL(move_runs_f32, 256, Runs runs, const float *from, float *to, int add, u32 *invalid) {
+    move_runs(runs, from, to, add, invalid);
 })
-FOR_F32(KERNEL(scale_f32, 256, float *values, float factor, u32 *spoiled, Size count) { scale(values, factor, spoiled, count); })
+FOR_F32(KERNEL(scale_f32, 256, float *values, float factor, u32 *invalid, Size count) { scale(values, factor, invalid, count); })

@@ -1,7 +1,6 @@
-// What passes over maps [N, C, P] have in common: the activation that comes after them in the same pass, and coefficients, one set
-// for each plane or for each channel.
+// Common code of passes over maps [N, C, P]: the fused activation, and coefficients, one set for each plane or each channel.
 
-// phalanx_kernels::Activation as the launcher gives it.
+// phalanx_kernels::Activation as passed by the launcher.
 enum Activation { NO_ACTIVATION, RELU, RELU6 };
 
 template <int ACTIVATION, class W> DEVICE W activate(W v) {
@@ -10,7 +9,7 @@ template <int ACTIVATION, class W> DEVICE W activate(W v) {
     return v;
 }
 
-// The gradient before the activation, whose argument or value was v.
+// Returns the gradient before the activation, whose argument or value was v.
 template <int ACTIVATION, class W> DEVICE W masked(W v, W dy) {
     if (ACTIVATION == RELU) return v > W(0) ? dy : W(0);
     if (ACTIVATION == RELU6) return v > W(0) && v < W(6) ? dy : W(0);
@@ -18,7 +17,7 @@ template <int ACTIVATION, class W> DEVICE W masked(W v, W dy) {
 }
 
 template <class W> struct Coefficients {
-    // Five rows of `sets` numbers: mean, factor and shift of the argument, and for backward the gradient's constant and slope.
+    // Five rows of `sets` values: mean, factor and shift of the argument, and for backward the gradient's constant and slope.
     const W *rows;
     Size sets;
     __device__ __forceinline__ W mean(Size set) const { return rows[set]; }

@@ -1,10 +1,11 @@
-// Depthwise convolution of [N, C, H, W]: each output channel looks at one input channel, C·multiplier of them. Windows are square.
+// Depthwise convolution of [N, C, H, W]: each output channel reads one input channel. There are C·multiplier outputs. Windows are
+// square.
 
 struct Depthwise {
     int height, width, out_height, out_width, stride_y, stride_x, padding_y, padding_x, dilation_y, dilation_x, channels, multiplier;
 };
 
-// Four neighbours of a row of the output for each thread, which share what they read. Grid walks over rows of four.
+// A thread computes four neighbours of an output row, which share their reads. The grid covers rows of four.
 template <int K, class T> DEVICE void forward(const T *x, const T *w, T *y, const Depthwise &of, Size quads) {
     typedef Wide<T> W;
     const int across = (of.out_width + 3) / 4, outputs = of.channels * of.multiplier;
@@ -53,7 +54,7 @@ template <int K, class T> DEVICE void forward(const T *x, const T *w, T *y, cons
     });
 }
 
-// Each element of the input asks which outputs saw it.
+// Each element of the input gathers from the outputs that read it.
 template <int K, class T> DEVICE void backward_input(const T *dy, const T *w, T *dx, const Depthwise &of, Size count) {
     typedef Wide<T> W;
     const int plane_size = of.height * of.width;
@@ -81,7 +82,7 @@ template <int K, class T> DEVICE void backward_input(const T *dy, const T *w, T 
     });
 }
 
-// The weights' gradient over chunks of images: parts [chunks, outputs, K·K]. A block for each output channel and chunk.
+// The gradient of the weights over chunks of images: parts [chunks, outputs, K·K]. A block for each output channel and chunk.
 template <int K, class T>
 DEVICE void backward_weight(const T *x, const T *dy, Wide<T> *parts, const Depthwise &of, int images, int per_chunk) {
     typedef Wide<T> W;

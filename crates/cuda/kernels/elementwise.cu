@@ -4,7 +4,7 @@ enum Unary { RELU, RELU6, LEAKY_RELU, SIGMOID, TANH, SILU, GELU, QUICK_GELU, EXP
 
 template <class W> DEVICE W sigmoid(W x) { return W(1) / (W(1) + exp_of(-x)); }
 
-// With `p` and `q` the function's parameters: a slope, bounds, a factor and an addend.
+// `p` and `q` are the function's parameters: a slope, bounds, or a factor and an addend.
 template <int OP, class W> DEVICE W apply(W x, W p, W q) {
     switch (OP) {
     case RELU: return larger(x, W(0));
@@ -86,7 +86,7 @@ template <int OP, class W> DEVICE W derivative(W x, W y, W dy, W p, W q) {
     }
 }
 
-// Which of x and y a derivative reads: what it does not read is not loaded.
+// The arguments that a derivative reads: others are not loaded.
 template <int OP> struct Reads {
     static constexpr bool y = OP == RELU || OP == RELU6 || OP == SIGMOID || OP == TANH || OP == EXP;
     static constexpr bool x = !y && OP != NEGATE && OP != AFFINE;
@@ -94,7 +94,7 @@ template <int OP> struct Reads {
 
 template <int OP, class X, class G>
 DEVICE void unary_backward_loop(const X *x, const X *y, const G *dy, G *dx, Wide<X> p, Wide<X> q, Size count) {
-    // The error function takes registers; eight of it at once are more than there are.
+    // The error function takes many registers; eight at once would exceed them.
     constexpr int N = OP == GELU && PackOf<X, G>::value > 4 ? 4 : PackOf<X, G>::value;
     const X *seen = Reads<OP>::y ? y : x;
     each<N>(count, aligned(seen, dy, dx), [&](Size at, auto n) {

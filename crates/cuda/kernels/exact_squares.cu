@@ -1,15 +1,15 @@
-// Sums of squares of f32 without rounding, as phalanx-kernels takes them: integers have no order, so neither the grid nor who holds
-// which elements shows in the sum, and it may be added up by atomics.
+// Exact sums of squares of f32, as in phalanx-kernels. Integer sums do not depend on the order, the grid or the partition of
+// elements, so atomics may add them.
 //
 // A square is an integer of 48 bits times a power of two. Limb k of a long fixed-point number counts 2^(32·k - 298).
 
 constexpr int LIMBS = 20;
-// The limbs, and how many elements were infinite and how many were no numbers.
+// The limbs, and the numbers of infinite and of NaN elements.
 constexpr int TOTALS = LIMBS + 2;
 constexpr int LOWEST = -298;
 
-// Adds the squares to totals, whose limbs take up to 2^31 of them before they are carried. Neighbouring gradients are of like size,
-// so a thread keeps what falls to one limb and the two above it to itself until another's turn comes.
+// Adds the squares to totals, whose limbs hold up to 2^31 of them before carries. Neighbouring gradients have similar magnitudes,
+// so a thread keeps sums for one limb and the two above it until another limb is needed.
 KERNEL(exact_squares_f32, 256, const float *x, u64 *totals, Size count) {
     __shared__ u64 own[TOTALS];
     for (int i = threadIdx.x; i < TOTALS; i += blockDim.x) own[i] = 0;
@@ -55,7 +55,7 @@ KERNEL(exact_squares_f32, 256, const float *x, u64 *totals, Size count) {
         if (own[i]) atomicAdd(&totals[i], own[i]);
 }
 
-// Totals as whole numbers in f64, limbs below 2^32: those of several parts add up exactly.
+// Converts totals to whole numbers in f64, with limbs below 2^32: those of several parts add exactly.
 KERNEL(exact_digits, 1, const u64 *totals, double *digits) {
     u64 over = 0;
     for (int i = 0; i < LIMBS; ++i) {
@@ -69,13 +69,13 @@ KERNEL(exact_digits, 1, const u64 *totals, double *digits) {
 
 DEVICE double power_of_two(int exponent) { return __longlong_as_double(i64(exponent + 1023) << 52); }
 
-// The sum whose digits, or the sums of these over parts, are given, rounded down to f64's 53 bits.
+// Converts digits, or sums of digits over parts, to f64, rounded down to 53 bits.
 KERNEL(exact_value, 1, const double *digits, double *value) {
     if (digits[LIMBS + 1] > 0 || digits[LIMBS] > 0) {
         *value = digits[LIMBS + 1] > 0 ? __longlong_as_double(0x7ff8000000000000) : __longlong_as_double(0x7ff0000000000000);
         return;
     }
-    // With two limbs of nothing below, so that there are three whatever the highest.
+    // Two zero limbs below, so that there are three for the highest.
     u64 limbs[LIMBS + 2] = {0, 0}, over = 0;
     int top = 0;
     for (int i = 0; i < LIMBS; ++i) {

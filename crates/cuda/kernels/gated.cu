@@ -1,4 +1,4 @@
-// Gated units: value·gelu(gate) of rows that hold `width` values and then as many gates.
+// Gated units: value·gelu(gate) of rows with `width` values and then as many gates.
 
 template <class W> DEVICE W normal_share(W x) {
     return W(0.5) * (W(1) + erf_of(x * W(0.70710678118654752440)));

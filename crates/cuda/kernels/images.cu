@@ -1,4 +1,4 @@
-// Images as bytes to normalised maps: looked up, cut out, turned over, and (byte / 255 − mean) / std in one pass.
+// Conversion of byte images to normalised maps: lookup, crop, flip, and (byte / 255 − mean) / std in one pass.
 
 struct Images {
     int images, height, width, channels, out_height, out_width;
@@ -6,17 +6,16 @@ struct Images {
 struct Channels {
     float mean[4], std[4];
 };
-// Whether bytes and maps are [N, H, W, C]; else they are [N, C, H, W].
+// True for [N, H, W, C], false for [N, C, H, W]: of the bytes and of the maps.
 struct Last {
     int bytes, maps;
 };
-// Where a map comes from: of which image, beginning in which row and column of it, negative within a black border; and whether it
-// is then turned left to right.
+// The source of a map: the image, its first row and column (negative inside a black border), and 1 for a horizontal flip.
 struct Place {
     int image, top, left, flipped;
 };
 
-// Map n comes from places[n], or is all of image n if there are no places. An image that is not there makes NaN.
+// Map n comes from places[n], or is all of image n without places. An index beyond the images gives NaN.
 template <class Y>
 DEVICE void images(const u8 *pixels, const Place *places, Y *y, const Images &shape, const Channels &by, const Last &last, Size count) {
     const int plane = shape.out_height * shape.out_width;
@@ -53,7 +52,7 @@ FOR_F32(IMAGES(f32, float))
 FOR_BF16(IMAGES(bf16, bf16))
 FOR_F16(IMAGES(f16, f16))
 
-// Row n of `from` becomes row rows[n] of `to`, which has so many; rows that are not there are left out.
+// Copies row n of `from` to row rows[n] of `to`, which has `count` rows; other indices are skipped.
 KERNEL(put_rows, 256, u8 *to, u32 rows_there, const u8 *from, const u32 *rows, Size width, Size count) {
     each<1>(count, false, [&](Size at, auto) {
         const u32 row = rows[at / width];

@@ -1,10 +1,10 @@
-// Rows looked up by index, and the sums of their gradients.
+// Embeddings: rows of a table by index, and the gradient of the table.
 
 KERNEL(progression, 256, u32 start, u32 step, u32 *to, Size count) {
     each<1>(count, false, [&](Size at, auto) { to[at] = start + step * u32(at); });
 }
 
-// Row ids[i] of the table; NaN where an id is not below `rows`, as nobody waits for an error here.
+// Row ids[i] of the table, or NaN if ids[i] is not below `rows`: the host does not wait for errors here.
 template <class X, class Y>
 DEVICE void embedding(const X *table, const u32 *ids, Y *y, u32 rows, int width, Size count) {
     constexpr int N = PackOf<X, Y>::value;
@@ -35,10 +35,10 @@ FOR_F16(EMBEDDING(f16_f16, f16, f16))
 FOR_BF16(EMBEDDING(bf16_f32, bf16, float))
 FOR_F16(EMBEDDING(f16_f32, f16, float))
 
-// ---- gradients: a block for each row of the table and some of its columns looks through the positions that had its id, in
-// their order. The first and the last of them are found before, so that rare ids cost nothing and absent ones only their zeros.
+// ---- gradients: a block for each row of the table and some of its columns walks through the positions with its id, in order.
+// Their first and last positions are found before, so that rare ids cost little and absent ones only their zeros.
 
-// first: the lowest position of each id, from the highest number; last: the highest position + 1, from 0.
+// first: the lowest position of each id, initially the maximum; last: the highest position + 1, initially 0.
 KERNEL(embedding_positions, 256, const u32 *ids, u32 *first, u32 *last, u32 rows, Size count) {
     each<1>(count, false, [&](Size at, auto) {
         const u32 id = ids[at];

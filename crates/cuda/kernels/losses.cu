@@ -1,6 +1,7 @@
-// Losses: parts of a sum in f64, which `sum_of_parts` (sums.cu) adds up; and derivatives times a gradient that is an array.
+// Losses as parts of a sum in f64, which `sum_of_parts` (sums.cu) adds; and derivatives times the scalar's gradient, which is an
+// array.
 
-// ---- cross-entropy of rows with labels, smoothed towards the uniform distribution; a warp for each row, or the whole block
+// ---- cross-entropy of rows with labels, with label smoothing; a warp for each row, or the whole block
 
 template <bool BLOCK, class X>
 DEVICE void cross_entropy(const X *logits, const u32 *labels, double smoothing, double *losses, Wide<X> *softmax, Size rows, int width) {
@@ -28,7 +29,7 @@ DEVICE void cross_entropy(const X *logits, const u32 *labels, double smoothing, 
             softmax[row * width + i] = exp_of(widen(x[i]) - largest) * factor;
         if (group.member == 0) {
             const u32 label = labels[row];
-            // Nobody waits for an error here: a label that is none makes the loss no number.
+            // The host does not wait for errors here: an invalid label makes the loss NaN.
             const double chosen = label < u32(width) ? double(widen(x[label])) : double(NAN_F32);
             const double log_sum = double(log_of(sum)) + double(largest);
             losses[row] = (1.0 - smoothing) * (log_sum - chosen) + smoothing * (log_sum - double(plain) / width);
@@ -69,11 +70,11 @@ KERNEL(cross_entropy_backward_f64, 256, const double *softmax, const u32 *labels
     cross_entropy_backward(softmax, labels, smoothing, factor, grad, dx, width, count);
 }
 
-// ---- losses of pairs of elements
+// ---- losses over pairs of elements
 
 enum Pairs { L1, SMOOTH_L1, MSE, BCE, KL };
 
-// A pair's loss; of KL x is the mean and t the logarithm of the variance.
+// The loss of a pair. For KL, x is the mean and t the log-variance.
 template <class W> DEVICE W loss_of(int kind, W x, W t, W beta) {
     const W off = x - t;
     switch (kind) {
@@ -93,7 +94,7 @@ template <class W> DEVICE W slope_of(int kind, W x, W t, W beta) {
     case SMOOTH_L1: return smaller(larger(off / beta, W(-1)), W(1));
     case MSE: return W(2) * off;
     case BCE: {
-        // Written so that e^x never overflows.
+        // Written so that e^x does not overflow.
         const W e = exp_of(-abs_of(x));
         return (x >= W(0) ? W(1) / (W(1) + e) : e / (W(1) + e)) - t;
     }
@@ -121,7 +122,7 @@ DEVICE void pair_loss_parts(int kind, double beta, const X *x, const T *t, doubl
     if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
-// dx = derivative·factor·grad; of KL dt too, that of the logarithm of the variance.
+// dx = derivative·factor·grad; for KL also dt, the gradient of the log-variance.
 template <class X, class T>
 DEVICE void pair_loss_backward(int kind, double beta, const X *x, const T *t, double factor, const Wide<X> *grad, Wide<X> *dx,
                                Wide<X> *dt, Size count) {

@@ -1,4 +1,4 @@
-// Memory: filled, converted, added to.
+// Fills, conversions and in-place sums.
 
 template <class Raw> DEVICE void fill(Raw *to, Raw value, Size count) {
     constexpr int N = 16 / sizeof(Raw);
@@ -14,13 +14,13 @@ template <class Raw> DEVICE void fill(Raw *to, Raw value, Size count) {
     });
 }
 
-// Every element becomes the one with these bits.
+// Sets every element to these bits.
 KERNEL(fill_b1, 256, u8 *to, u64 bits, Size count) { fill<u8>(to, u8(bits), count); }
 KERNEL(fill_b2, 256, u16 *to, u64 bits, Size count) { fill<u16>(to, u16(bits), count); }
 KERNEL(fill_b4, 256, u32 *to, u64 bits, Size count) { fill<u32>(to, u32(bits), count); }
 KERNEL(fill_b8, 256, u64 *to, u64 bits, Size count) { fill<u64>(to, bits, count); }
 
-// ---- conversions, as Rust's `as`: floats are cut off to integers, and integers end where they end
+// ---- conversions, as Rust's `as`: floats are truncated to integers, and saturate
 
 template <class From, class To> struct Convert;
 template <class T> struct IsInteger {
@@ -47,7 +47,7 @@ template <class To, class W> DEVICE To cut_off(W from) {
     return To(v);
 }
 
-// A float of any kind from a wide float, without rounding twice.
+// Converts a wide float to any float type, with a single rounding.
 DEVICE float single_of(double v) { return float(v); }
 DEVICE float single_of(float v) { return v; }
 template <class To> struct FloatTo {
@@ -76,7 +76,7 @@ template <class From, class To> DEVICE void convert(const From *from, To *to, Si
     each<1>(count, false, [&](Size at, auto) { to[at] = FloatTo<To>::of(read(from + at)); });
 }
 
-// Between floats of at most 32 bits, where memory's speed counts.
+// Between floats of at most 32 bits, where memory bandwidth matters.
 template <class From, class To> DEVICE void convert_packs(const From *from, To *to, Size count) {
     constexpr int N = PackOf<From, To>::value;
     each<N>(count, aligned(from, to), [&](Size at, auto n) {
@@ -160,10 +160,10 @@ FOR_BF16(ACCUMULATE(bf16, bf16, f32, float))
 FOR_F16(ACCUMULATE(f16, f16, f16, f16))
 FOR_F16(ACCUMULATE(f16, f16, f32, float))
 
-// One more than a counter.
+// Increments a counter.
 KERNEL(count_up, 1, i64 *counter) { *counter += 1; }
 
-// Bytes that came as an argument.
+// Bytes passed as an argument.
 struct Carried {
     u64 words[64];
 };

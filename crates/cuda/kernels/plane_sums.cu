@@ -1,10 +1,9 @@
 // Statistics of maps [N, C, P] for batch norm and group norm: moments, and sums of gradients.
 //
-// They are taken of parts: of each plane where planes are large, and of each column of [N, C·P] over a chunk of the images where
-// they are small, which is also how maps lie that are channels-last (P = 1). Parts are f64: counts are known, means and squared
-// deviations are kept.
+// They are computed for parts: each plane if planes are large, or each column of [N, C·P] over a chunk of the images if they are
+// small. Channels-last maps are columns too (P = 1). Parts are f64: means and squared deviations; counts are known.
 
-// ---- moments of planes: parts[plane] = mean, squared deviations; a warp for each plane or the block
+// ---- moments of planes: parts[plane] = mean, squared deviations; a warp or a block for each plane
 
 template <bool BLOCK, class X> DEVICE void plane_moments(const X *x, double *parts, Size planes, int size) {
     typedef Wide<X> W;
@@ -84,10 +83,10 @@ template <class X> DEVICE void column_moments(const X *x, double *parts, Size ro
     }
 }
 
-// ---- those of columns whose rows are whole packs: a thread has a pack of columns, a block as many threads across as there are
-// packs, up to 32. One pass: sums are of differences from the chunk's first row, which is as far from the mean as any.
+// ---- moments of columns whose rows are whole packs: a thread has a pack of columns, and a block as many threads across as
+// packs, up to 32. One pass: sums are of differences from the chunk's first row, which is a typical element.
 
-// Every column's sum over the block's rows of threads, in every thread that has the column.
+// Returns each column's sum over the block's rows of threads, in every thread of the column.
 template <int N> DEVICE void totals_of_columns(double (&values)[N], double *shared) {
     const int across = blockDim.x, columns = N * across, thread = threadIdx.y * across + threadIdx.x;
 #pragma unroll
@@ -158,8 +157,8 @@ FOR_F64(MOMENTS(f64, double))
 FOR_BF16(MOMENTS(bf16, bf16))
 FOR_F16(MOMENTS(f16, f16))
 
-// ---- sums of gradients: parts = sum of dy, sum of dy·(x − mean), with dy zero where the activation let nothing through. What
-// it let through is told by the output, or else by the argument (x − mean)·factor + shift.
+// ---- sums of gradients: parts = sum of dy, sum of dy·(x − mean), with dy zero where the activation's derivative is zero. That
+// follows from the output, or else from the argument (x − mean)·factor + shift.
 
 template <bool BLOCK, int ACTIVATION, class X, class G>
 DEVICE void plane_gradients(const X *x, const X *output, const G *dy, const Coefficients<Wide<X>> &by, double *parts, Size planes, int size) {

@@ -1,21 +1,21 @@
 // The passes of batch norm and group norm that write maps [N, C, P], by coefficients: set `plane % sets` for each plane.
 
-// Packs are of one plane where a plane's size allows it; of neighbouring planes where planes are single
-// elements; else there are none.
+// Packs are within one plane if its size allows it, or neighbouring planes if planes are single elements; otherwise elements are
+// moved one by one.
 
 template <bool ACROSS, int N, class... P> DEVICE bool packs_of(int size, int channels, const P *...maps) {
     return N > 1 && aligned(maps...) && (ACROSS ? channels % N == 0 : size % N == 0);
 }
 
-// Of maps that are channels-last and have sets for each image, `image` is how many elements an image has, and `channels` how many
-// sets; else it is 0.
+// For channels-last maps with sets for each image, `image` is the elements of an image, and `channels` the number of sets;
+// otherwise it is 0.
 DEVICE Size set_of(Size at, int size, Size sets, Size image, int channels) {
     if (image) return at / image * channels + at % channels;
     if (at < 0x7fffffff && sets < 0x7fffffff) return u32(at) / u32(size) % u32(sets);
     return at / size % sets;
 }
 
-// One row of coefficients for the elements of a pack.
+// A row of coefficients for the elements of a pack.
 template <bool ACROSS, int M, class W> DEVICE void spread(const W *row, Size set, W (&to)[M]) {
     if (!ACROSS) {
         const W value = row[set];
@@ -51,7 +51,8 @@ DEVICE void normalise(const X *x, const X *residual, const Coefficients<Wide<X>>
     });
 }
 
-// dx = factor·dy − constant − (x − mean)·slope, with dy masked; the masked dy itself goes to `through`, if it is wanted.
+// dx = factor·dy − constant − (x − mean)·slope, with dy masked by the activation. The masked dy is also written to `through`, if
+// requested.
 template <bool ACROSS, int ACTIVATION, class X, class G>
 DEVICE void normalise_backward(const X *x, const X *output, const G *dy, const Coefficients<Wide<X>> &by, G *dx, G *through,
                                Size count, int size, Size image, int channels) {

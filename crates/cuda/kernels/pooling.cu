@@ -1,12 +1,12 @@
-// Pooling and nearest up-sampling of planes. Backward gathers: each element of the input asks which windows it lies in, so that
-// nothing is added in an order that could change.
+// Pooling and nearest up-sampling of planes. Backward gathers: each element of the input reads the windows that contain it, so
+// that the order of sums is fixed.
 
 // phalanx_kernels::Pool2dShape without batch and channels.
 struct Pool {
     int height, width, out_height, out_width, kernel_y, kernel_x, stride_y, stride_x, padding_y, padding_x;
 };
 
-// The part of a window that lies inside.
+// The part of a window inside of the plane.
 struct Window {
     int top, bottom, left, right;
 };
@@ -15,7 +15,7 @@ DEVICE Window window_of(const Pool &pool, int row, int column) {
     return {max(top, 0), min(top + pool.kernel_y, pool.height), max(left, 0), min(left + pool.kernel_x, pool.width)};
 }
 
-// The outputs whose windows an element of the input lies in.
+// The outputs whose windows contain an element of the input.
 DEVICE Window windows_over(const Pool &pool, int row, int column) {
     const int y = row + pool.padding_y, x = column + pool.padding_x;
     const int top = y < pool.kernel_y ? 0 : (y - pool.kernel_y) / pool.stride_y + 1;
@@ -23,7 +23,7 @@ DEVICE Window windows_over(const Pool &pool, int row, int column) {
     return {top, min(y / pool.stride_y + 1, pool.out_height), left, min(x / pool.stride_x + 1, pool.out_width)};
 }
 
-// The largest element of each window, and its place in the plane. NaN counts as largest; of equal elements the first counts.
+// The maximum of each window, and its position in the plane. NaN is the largest; the first of equal elements wins.
 template <class X> DEVICE void max_pool2d(const X *x, X *y, u32 *positions, const Pool &pool, Size count) {
     const int out_plane = pool.out_height * pool.out_width;
     each<1>(count, false, [&](Size at, auto) {
@@ -64,7 +64,7 @@ DEVICE void max_pool2d_backward(const G *dy, const u32 *positions, G *dx, const 
     });
 }
 
-// What a window's sum is multiplied by.
+// The factor of a window's sum.
 template <class W> DEVICE W weight_of(const Pool &pool, int count_padding, const Window &window) {
     const int inside = (window.bottom - window.top) * (window.right - window.left);
     return W(1) / W(count_padding ? pool.kernel_y * pool.kernel_x : max(inside, 1));
@@ -88,7 +88,7 @@ template <class X> DEVICE void avg_pool2d(const X *x, X *y, const Pool &pool, in
     });
 }
 
-// One window a plane, a warp for each: networks end in such a mean over what is left of an image.
+// One window per plane, a warp for each: the global average at the end of a network.
 template <class X> DEVICE void avg_pool2d_whole(const X *x, X *y, Size planes, int size) {
     typedef Wide<X> W;
     const auto group = Group<false>::make();
@@ -119,7 +119,7 @@ template <class G> DEVICE void avg_pool2d_backward(const G *dy, G *dx, const Poo
     });
 }
 
-// Each element repeated `factor` times in both directions; count and width are the output's.
+// Repeats each element `factor` times in both directions; count and width are the output's.
 template <class X> DEVICE void upsample_nearest2d(const X *x, X *y, int factor, int width, int height, Size count) {
     constexpr int N = 16 / sizeof(X);
     const int from_width = width / factor;
@@ -136,7 +136,7 @@ template <class X> DEVICE void upsample_nearest2d(const X *x, X *y, int factor, 
     });
 }
 
-// The sums over what each element was repeated to; count and width are the input's.
+// Sums over the repetitions of each element; count and width are the input's.
 template <class G> DEVICE void upsample_nearest2d_backward(const G *dy, G *dx, int factor, int width, Size count) {
     const Size out_width = Size(width) * factor;
     each<1>(count, false, [&](Size at, auto) {

@@ -1,17 +1,16 @@
-// What every kernel source begins with: element types, conversions, packs of 16 bytes, and sums over warps and blocks.
-// It is put in front of the source, as there are no headers where NVRTC compiles; and it compiles as C++ in front of which
-// `fibres.h` was put.
+// The beginning of every kernel source: element types, conversions, packs of 16 bytes, and sums over warps and blocks. It is
+// concatenated, as NVRTC has no headers, and also compiles as C++ after `fibres.h`.
 //
-// A kernel is declared by KERNEL(name, the most threads of its blocks, parameters...). Sizes are 64 bits wide. Numbers of 16
-// bits are computed with in f32.
+// A kernel is declared by KERNEL(name, maximum threads of a block, parameters...). Sizes have 64 bits. The compute type of 16-bit
+// elements is f32.
 
 #ifndef PHALANX_FIBRES
 #define KERNEL(name, threads, ...) extern "C" __global__ void __launch_bounds__(threads, 1) name(__VA_ARGS__)
 #endif
 #define DEVICE static __device__ __forceinline__
 
-// A source is compiled for one kind of elements at a time, so that a training waits for no kernels that it does not run: f32, f64,
-// or one of 16 bits with what goes with it. With none of these defined it is compiled for all.
+// A source is compiled for one element type at a time, so that a training does not wait for kernels that it does not run: f32,
+// f64, or one of the 16-bit types with its partners. Without any of these macros it is compiled for all types.
 #if !defined(ONLY_F32) && !defined(ONLY_F64) && !defined(ONLY_BF16) && !defined(ONLY_F16)
 #define ONLY_F32
 #define ONLY_F64
@@ -55,7 +54,7 @@ struct alignas(2) f16 {
     u16 bits;
 };
 
-// What elements of a type are computed in.
+// The compute type of elements.
 template <class T> struct WideOf {
     typedef float type;
 };
@@ -68,7 +67,7 @@ template <class T> using Wide = typename WideOf<T>::type;
 #define NAN_F32 __int_as_float(0x7fffffff)
 
 #ifdef PHALANX_FIBRES
-// IEEE 754 half precision by hand, rounded to nearest, ties to even.
+// IEEE 754 half precision in software, rounded to nearest, ties to even.
 DEVICE float half_to_float(u16 bits) {
     u32 sign = u32(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 1023;
     if (exponent == 31) return __uint_as_float(sign | 0x7f800000 | fraction << 13);
@@ -81,7 +80,7 @@ DEVICE u16 float_to_half(float value) {
     if (bits > 0x7f800000) return 0x7fff;
     if (bits >= 0x477ff000) return u16(sign | 0x7c00);
     if (bits < 0x38800000) {
-        // Below the smallest normal number: adding 0.5 leaves the fraction in the low bits, rounded.
+        // Below the smallest normal number, adding 0.5 leaves the rounded fraction in the low bits.
         float shifted = __uint_as_float(bits) + 0.5f;
         return u16(sign | (__float_as_uint(shifted) - 0x3f000000));
     }
@@ -154,9 +153,9 @@ DEVICE float tanh_of(float v) { return tanhf(v); }
 DEVICE double tanh_of(double v) { return tanh(v); }
 DEVICE float abs_of(float v) { return fabsf(v); }
 DEVICE double abs_of(double v) { return fabs(v); }
-// Whether it is a number and not infinite.
+// Returns true if the number is finite.
 DEVICE bool is_finite(double v) { return v - v == 0; }
-// The larger one; the other one if one is NaN.
+// Returns the larger one, or the other one if one is NaN.
 DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 DEVICE double larger(double a, double b) { return fmax(a, b); }
 DEVICE float smaller(float a, float b) { return fminf(a, b); }
@@ -168,8 +167,7 @@ template <int N> struct Count {
     static constexpr int value = N;
 };
 
-// As many elements as fill 16 bytes of the smallest of some types; one of f64, in which gradients are checked and none is
-// in a hurry.
+// The elements that fill 16 bytes of the smallest of some types. One for f64, which is used to check gradients, not for speed.
 template <class A, class B = A, class C = A> struct PackOf {
     static constexpr int smallest =
         sizeof(A) < sizeof(B) ? (sizeof(A) < sizeof(C) ? sizeof(A) : sizeof(C)) : (sizeof(B) < sizeof(C) ? sizeof(B) : sizeof(C));
@@ -193,7 +191,7 @@ template <> struct RawOf<16> {
     typedef uint4 type;
 };
 
-// How many elements one access moves.
+// The elements per access.
 template <class T, int N> struct Piece {
     static constexpr int bytes = N * sizeof(T) > 16 ? 16 : N * sizeof(T);
     static constexpr int count = bytes / sizeof(T);
@@ -205,7 +203,7 @@ template <class T, int N> struct Piece {
     };
 };
 
-// Reads N neighbours and widens them. For N > 1 the address must be aligned to what is read at once.
+// Reads N neighbours and widens them. For N > 1 the address must be aligned to the access.
 template <int N, class T> DEVICE void load(const T *from, Wide<T> (&to)[N]) {
     typedef Piece<T, N> P;
 #pragma unroll
@@ -232,18 +230,18 @@ template <int N, class T, class W> DEVICE void store(T *to, const W (&from)[N]) 
 DEVICE bool aligned(const void *at) { return (reinterpret_cast<u64>(at) & 15) == 0; }
 template <class... P> DEVICE bool aligned(const void *at, P... more) { return aligned(at) && aligned(more...); }
 
-// Calls body(index, Count<N>) for packs and body(index, Count<1>) for what is left, over all threads of the grid.
+// Calls body(index, Count<N>) for packs and body(index, Count<1>) for the remainder, over all threads of the grid.
 template <int N, class Body> DEVICE void each(Size count, bool packed, Body body) {
     const Size stride = Size(gridDim.x) * blockDim.x, first = Size(blockIdx.x) * blockDim.x + threadIdx.x;
     const Size packs = packed ? count / N : 0;
-    // Other threads hide the latency; unrolled, the loop would take the registers that they need.
+    // Other threads hide the latency; unrolling would take their registers.
 #pragma unroll 1
     for (Size i = first; i < packs; i += stride) body(i * N, Count<N>());
 #pragma unroll 1
     for (Size i = packs * N + first; i < count; i += stride) body(i, Count<1>());
 }
 
-// The loop of one group of threads over a row: packs, then what is left.
+// The loop of one group of threads over a row: packs, then the remainder.
 template <int N, class Body> DEVICE void each_of_row(int width, bool packed, int member, int members, Body body) {
     const int packs = packed ? width / N : 0;
 #pragma unroll 1
@@ -252,7 +250,7 @@ template <int N, class Body> DEVICE void each_of_row(int width, bool packed, int
     for (int i = packs * N + member; i < width; i += members) body(i, Count<1>());
 }
 
-// ---- sums over warps and blocks, in an order that depends on nothing but the number of threads
+// ---- sums over warps and blocks, in an order that depends on the number of threads alone
 
 #define WHOLE_WARP 0xffffffffu
 
@@ -263,14 +261,15 @@ struct Larger {
     template <class T> static __device__ __forceinline__ T of(T a, T b) { return larger(a, b); }
 };
 
-// In every lane; the block's threads must be a multiple of 32.
+// Returns the result in every lane. The block's threads must be a multiple of 32.
 template <class Op, class T> DEVICE T warp_reduce(T v) {
 #pragma unroll
     for (int bits = 16; bits > 0; bits >>= 1) v = Op::of(v, __shfl_xor_sync(WHOLE_WARP, v, bits));
     return v;
 }
 
-// In every thread, for blocks of up to 1024 threads in one dimension; `shared` has room for 32, and can be used again at once.
+// Returns the result in every thread, for blocks of up to 1024 threads in one dimension. `shared` has 32 elements, and can be
+// reused at once.
 template <class Op, class T> DEVICE T block_reduce(T v, T *shared) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     v = warp_reduce<Op>(v);

@@ -1,11 +1,11 @@
-// Random numbers by counters: ChaCha with 8 rounds (Bernstein 2008), of which element i takes word i. What it gives are the
-// streams of phalanx_tensor::Key: its key is seed, step and rank, and its nonce the stream.
+// Counter-based random numbers: ChaCha8 (Bernstein 2008). Element i is word i of the stream, as in phalanx_tensor::Key: the
+// cipher's key is seed, step and rank, and its nonce is the stream.
 
 struct Key {
     u64 seed, step, rank, stream;
 };
 
-// The key at the step that lies on the device, if one does: a graph has the others by value.
+// The key at the step on the device, if given: a graph has the rest by value.
 DEVICE Key at_step(Key key, const u64 *step) {
     if (step) key.step = *step;
     return key;
@@ -24,7 +24,7 @@ DEVICE void quarter(u32 &a, u32 &b, u32 &c, u32 &d) {
     b = rotated(b ^ c, 7);
 }
 
-// The 16 words of one block of the stream.
+// Computes the 16 words of a block of the stream.
 DEVICE void chacha(const Key &key, u64 block, u32 (&words)[16]) {
     const u32 start[16] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574, u32(key.seed), u32(key.seed >> 32),
                            u32(key.step), u32(key.step >> 32), u32(key.rank), u32(key.rank >> 32), 0, 0,
@@ -46,8 +46,7 @@ DEVICE void chacha(const Key &key, u64 block, u32 (&words)[16]) {
     for (int i = 0; i < 16; ++i) words[i] += start[i];
 }
 
-// Calls body(words, the element that the first word belongs to; it may lie before 0) for each block that elements
-// start..start + count of the stream need.
+// Calls body(words, the element of the first word; it may be before 0) for each block of elements start..start + count.
 template <class Body> DEVICE void each_block(const Key &key, u64 start, Size count, Body body) {
     const u64 first = start / 16, blocks = (start + u64(count) + 15) / 16 - first;
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < blocks; i += u64(gridDim.x) * blockDim.x) {
@@ -75,7 +74,7 @@ KERNEL(dropout_mask, 256, Key by, const u64 *step, u64 start, u64 threshold, u8 
     });
 }
 
-// The uniform numbers themselves.
+// The uniform numbers.
 template <class Y> DEVICE void uniform(const Key &key, u64 start, Y *y, Size count) {
     if (count == 0) return;
     each_block(key, start, count, [&](const u32 (&words)[16], Size at) {
@@ -86,9 +85,9 @@ template <class Y> DEVICE void uniform(const Key &key, u64 start, Y *y, Size cou
 }
 KERNEL(uniform_f64, 256, Key by, const u64 *step, u64 start, double *y, Size count) { uniform(at_step(by, step), start, y, count); }
 
-// Box and Muller's transform of two words, as Key::normal has it.
+// The Box-Muller transform of two words, as in Key::normal.
 DEVICE void normal_pair(u32 first, u32 second, float &a, float &b) {
-    // ln u with u = (first + 1) / 2^32; near 1 by its distance from there, which f32 has exactly.
+    // ln u with u = (first + 1) / 2^32. Near 1 it is computed from 1 − u, which f32 holds exactly.
     const float log = first >= 0x80000000u ? log1pf(-float(0xffffffffu - first) * 2.3283064365386963e-10f)
                                            : logf((float(first) + 1.0f) * 2.3283064365386963e-10f);
     const float radius = sqrtf(-2.0f * log);
@@ -126,7 +125,7 @@ FOR_F64(NORMAL(f64, double))
 FOR_BF16(NORMAL(bf16, bf16))
 FOR_F16(NORMAL(f16, f16))
 
-// x·scale where the mask has 1, and 0 elsewhere.
+// x·scale where the mask is 1, and 0 elsewhere.
 template <class X> DEVICE void dropout(const X *x, const u8 *mask, X *y, double scale, Size count) {
     typedef Wide<X> W;
     constexpr int N = PackOf<X>::value;

@@ -1,4 +1,4 @@
-// Layer normalisation of rows, and rows divided by their length. A warp for each row, or the whole block for wide ones.
+// Layer normalisation and L2 normalisation of rows. A warp for each row, or the whole block for wide ones.
 
 template <bool BLOCK, class X>
 DEVICE void layer_norm(const X *x, const Wide<X> *gamma, const Wide<X> *beta, X *y, Wide<X> *mean, Wide<X> *inv_std, Size rows,
@@ -87,8 +87,8 @@ DEVICE void layer_norm_backward(const X *x, const G *dy, const Wide<X> *gamma, c
     }
 }
 
-// The parts of the gradients of weight and bias that chunks of rows have: [2, chunks, width]. Blocks are 32 columns wide and 8
-// high; grid: tiles of columns, chunks.
+// The gradients of weight and bias over chunks of rows: parts [2, chunks, width]. Blocks are 32 columns wide and 8 high; grid:
+// tiles of columns, chunks.
 template <class X, class G>
 DEVICE void layer_norm_affine(const X *x, const G *dy, const Wide<X> *mean, const Wide<X> *inv_std, Wide<X> *parts, Size rows,
                               int width, Size per_chunk) {
@@ -147,7 +147,7 @@ FOR_BF16(LAYER_NORM_BACKWARD(bf16_bf16, bf16, bf16, float))
 FOR_F16(LAYER_NORM_BACKWARD(f16_f32, f16, float, float))
 FOR_F16(LAYER_NORM_BACKWARD(f16_f16, f16, f16, float))
 
-// ---- rows divided by their length; lengths in f64, as on the CPU
+// ---- L2 normalisation; norms in f64, as on the CPU
 
 template <class X> DEVICE void l2_normalise(const X *x, X *y, double *inverses, Size rows, int width) {
     const auto group = Group<false>::make();
@@ -166,7 +166,7 @@ template <class X> DEVICE void l2_normalise(const X *x, X *y, double *inverses, 
     }
 }
 
-// dx = (dy − y·<y, dy>)/|x|: the part along the row does not change its direction.
+// dx = (dy − y·<y, dy>)/|x|: the component along the row has no effect on its direction.
 template <class X, class G>
 DEVICE void l2_normalise_backward(const X *y, const G *dy, const double *inverses, G *dx, Size rows, int width) {
     const auto group = Group<false>::make();

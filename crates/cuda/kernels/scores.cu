@@ -1,6 +1,6 @@
-// What attention does to scores before their softmax.
+// Scaling and masking of attention scores before softmax.
 
-// Scores [matrices, length, keys] times a factor, in place; where `causal`, those of later positions are −∞.
+// Multiplies scores [matrices, length, keys] by a factor, in place. With `causal`, scores of later keys become −∞.
 template <class T> DEVICE void scale_and_mask(T *scores, T factor, int length, int keys, int causal, Size count) {
     const Size stride = Size(gridDim.x) * blockDim.x;
     for (Size at = Size(blockIdx.x) * blockDim.x + threadIdx.x; at < count; at += stride) {

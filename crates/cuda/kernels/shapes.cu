@@ -1,7 +1,7 @@
-// Elements moved without being changed. A kernel for each size of what is moved; the launcher takes several elements for one
-// where they stay neighbours.
+// Changes of shape: elements move without changing. A kernel for each unit size; the launcher merges contiguous elements into
+// larger units.
 
-// Sizes of the result's dimensions, the innermost last, and how far apart neighbours lie in the source (0: repeated).
+// Sizes of the result's dimensions, the innermost last, and strides in the source (0: broadcast).
 struct Strides {
     i64 size[6], from[6];
 };
@@ -26,7 +26,7 @@ template <class Raw> DEVICE void gather(const Raw *from, Raw *to, const Strides 
     });
 }
 
-// Rows of `width`, `from_pitch` apart in the source and `to_pitch` apart in the target.
+// Copies rows of `width`, with pitches `from_pitch` and `to_pitch`.
 template <class Raw>
 DEVICE void copy_rows(const Raw *from, Raw *to, Size rows, Size width, Size from_pitch, Size to_pitch) {
     each<1>(rows * width, false, [&](Size at, auto) {
@@ -42,7 +42,7 @@ DEVICE void copy_rows(const Raw *from, Raw *to, Size rows, Size width, Size from
     });
 }
 
-// `batch` matrices of rows x columns, turned; tiles of 32 x 32 in blocks of 32 x 8.
+// Transposes `batch` matrices of rows x columns, by tiles of 32 x 32 in blocks of 32 x 8.
 template <class Raw> DEVICE void transpose(const Raw *from, Raw *to, Size batch, Size rows, Size columns, Size tiles_across) {
     __shared__ Raw tile[32][33];
     const Size tiles_down = (rows + 31) / 32, tiles = batch * tiles_down * tiles_across;

@@ -1,6 +1,6 @@
-// Softmax of rows, and its derivative. A warp for each row, or the whole block for wide ones.
+// Softmax of rows, and its gradient. A warp for each row, or the whole block for wide ones.
 
-// The largest number of a row, and the sum of e^(x − largest), in one pass.
+// The maximum of a row, and the sum of e^(x − maximum), in one pass.
 template <int N, class X, class G>
 DEVICE void row_statistics(const X *x, int width, bool packed, const G &group, Wide<X> *shared, Wide<X> &largest, Wide<X> &sum) {
     typedef Wide<X> W;

@@ -1,4 +1,4 @@
-// Sums over all elements, and over one dimension. Where many blocks share a sum, each writes its part, and a second pass adds
+// Sums over all elements, and over one dimension. Where several blocks share a sum, each writes a part, and a second pass adds
 // the parts in order.
 
 // ---- all elements: parts in f64, one for each block
@@ -27,7 +27,7 @@ FOR_F64(SUM_PARTS(f64, double))
 FOR_BF16(SUM_PARTS(bf16, bf16))
 FOR_F16(SUM_PARTS(f16, f16))
 
-// The parts' sum times a factor; one block.
+// Sums the parts, times a factor; one block.
 template <class Y> DEVICE void sum_of_parts(const double *parts, Size count, double factor, Y *y) {
     __shared__ double shared[32];
     double total = 0.0;
@@ -42,7 +42,7 @@ KERNEL(sum_of_parts_f64, 256, const double *parts, Size count, double factor, do
     sum_of_parts(parts, count, factor, y);
 }
 
-// ---- rows: y[r] = sum of row r, a warp for each or the block
+// ---- rows: y[r] = sum of row r, a warp or a block for each
 
 template <bool BLOCK, class X, class Y> DEVICE void sum_rows(const X *x, Y *y, Size rows, int width) {
     __shared__ Wide<X> shared[32];

@@ -1,11 +1,11 @@
-// Products of small matrices of 16 bits by a warp, as tensor cores make them, and copies to shared memory that go on beside. Where
-// fibres stand for threads, plain loops with the same layout of operands in their place.
+// Products of small 16-bit matrices by a warp on tensor cores, and asynchronous copies to shared memory. With fibres, plain loops
+// use the same layout of operands.
 
 #ifdef PHALANX_FIBRES
 struct Fragments {
     u32 a[4], b[2];
 };
-// D = A·B + D by the layout of the PTX manual: lane 4·g + t has rows g and g + 8 of A and D, and column g of B.
+// D = A·B + D in the layout of the PTX manual: lane 4·g + t has rows g and g + 8 of A and D, and column g of B.
 template <class T> DEVICE void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     u64 pairs[3][32];
     const u64 own[3] = {a[0] | u64(a[1]) << 32, a[2] | u64(a[3]) << 32, b0 | u64(b1) << 32};
@@ -21,7 +21,7 @@ template <class T> DEVICE void multiply(float (&d)[4], const u32 (&a)[4], u32 b0
         d[i] += sum;
     }
 }
-// Four matrices of 8 x 8, each with a row at the address of each of eight lanes.
+// Loads four matrices of 8 x 8. Each group of eight lanes gives the addresses of a matrix' rows.
 DEVICE void load_matrices(u32 (&to)[4], const u16 *row) {
     const int lane = threadIdx.x & 31;
     for (int i = 0; i < 4; ++i) {
@@ -29,7 +29,7 @@ DEVICE void load_matrices(u32 (&to)[4], const u16 *row) {
         to[i] = from[lane % 4 * 2] | u32(from[lane % 4 * 2 + 1]) << 16;
     }
 }
-// The matrices read transposed.
+// Loads the matrices transposed.
 DEVICE void load_transposed(u32 (&to)[4], const u16 *row) {
     const int lane = threadIdx.x & 31;
     for (int i = 0; i < 4; ++i) {

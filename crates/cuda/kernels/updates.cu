@@ -1,10 +1,10 @@
-// Steps of optimizers over a whole flat unit in one pass, and what is done with gradients before.
+// Optimizer steps over a whole bucket in one pass, gradient clipping and loss scaling.
 //
-// A step takes the gradient times a factor that lies on the device (clipping, loss scaling), leaves everything as it is where a
-// flag on the device says so, and writes the new weights a second time in 16 bits, if they are wanted. Whoever launches it then does
-// not know how many steps have changed anything: what depends on that subtracts those that the device has counted as left out.
+// A step multiplies the gradient by a factor on the device (clipping, loss scaling), does nothing if a flag on the device is set,
+// and writes a 16-bit copy of the new weights if requested. The host does not know how many steps were skipped. Bias corrections
+// therefore subtract the number that the device has counted.
 
-// What the new weights are written as besides.
+// The type of the weights' copy.
 enum Low { NO_LOW, LOW_BF16, LOW_F16 };
 
 template <int M, class W> DEVICE void store_low(void *low, int kind, Size at, const W (&weights)[M]) {
@@ -21,7 +21,7 @@ struct Sgd {
     double lr, momentum, decay, nesterov, first;
 };
 
-// w <- w − lr·d with d = g + decay·w, through the momentum buffer if there is momentum.
+// w <- w − lr·d with d = g + decay·w, through the momentum buffer with momentum.
 template <class W, class G>
 DEVICE void sgd(const Sgd &by, W *weights, const G *grads, W *buffer, const double *factor, const u32 *skip, void *low, int low_kind,
                 Size count) {
@@ -49,13 +49,13 @@ DEVICE void sgd(const Sgd &by, W *weights, const G *grads, W *buffer, const doub
     });
 }
 
-// What a step of Adam multiplies by. The launcher has worked the corrections of step `number` into `step`, of rate `rate`, and
+// The scalars of an Adam step. The launcher has included the corrections of step `number` in `step`, of rate `rate`, and in
 // `inverse2`.
 struct Adam {
     double step, inverse2, eps, keep1, take1, keep2, take2, shrink, decay, rate, number;
 };
 
-// base to the power of n by squaring, in the order in which the processor's library does it.
+// base to the power of n by squaring, in the order of Rust's `powi`.
 DEVICE double power(double base, Size n) {
     double result = 1.0;
     while (true) {
@@ -66,7 +66,7 @@ DEVICE double power(double base, Size n) {
     }
 }
 
-// With the corrections of a step before which so many were left out.
+// The scalars with the corrections of a step before which `left_out` were skipped.
 DEVICE Adam corrected(Adam by, const double *left_out) {
     if (!left_out) return by;
     __shared__ double corrections[2];
@@ -108,7 +108,7 @@ DEVICE void adam(const Adam &by, W *weights, const G *grads, W *first, W *second
     });
 }
 
-// The numbers that lie on the device, if they do: a graph has the others by value.
+// The scalars on the device, if given: a graph has the rest by value.
 template <class T> DEVICE T chosen(const T &by, const T *at) {
     T numbers = by;
     if (at) numbers = *at;
@@ -130,12 +130,12 @@ FOR_F64(STEPS(f64_f64, double, double))
 FOR_BF16(STEPS(f32_bf16, float, bf16))
 FOR_F16(STEPS(f32_f16, float, f16))
 
-// What an average keeps of itself and takes of the weights in update `number`, from 0, with `most` as the most that is kept.
+// The weights of the average and of the parameters in update `number`, from 0, with `most` as the largest weight of the average.
 struct Ema {
     double keep, take, most, number;
 };
 
-// Those of an update before which so many were left out; the first that is not begins the average.
+// The weights of an update before which `left_out` were skipped. The first update that is not skipped begins the average.
 DEVICE Ema begun(Ema by, const double *left_out) {
     if (!left_out) return by;
     const double n = by.number - *left_out, start = (1.0 + n) / (10.0 + n);
@@ -144,7 +144,7 @@ DEVICE Ema begun(Ema by, const double *left_out) {
     return by;
 }
 
-// average <- keep·average + take·weights; what was there does not count, whatever it is, where nothing is kept of it.
+// average <- keep·average + take·weights. If keep is 0, the average is not read, as it may be NaN.
 template <class W> DEVICE void ema(W *average, const W *weights, const Ema &by, Size count) {
     constexpr int N = PackOf<W>::value;
     const W keep = W(by.keep), take = W(by.take);
@@ -167,7 +167,7 @@ template <class W> DEVICE void ema(W *average, const W *weights, const Ema &by, 
 FOR_F32(EMA(f32, float))
 FOR_F64(EMA(f64, double))
 
-// to <- factor·to with a factor on the device; nothing is written if it is 1.
+// to <- factor·to with a factor on the device. Nothing is written if it is 1.
 template <class T> DEVICE void scale_by(T *to, const double *factor, Size count) {
     typedef Wide<T> W;
     const W scale = W(*factor);
@@ -183,7 +183,7 @@ template <class T> DEVICE void scale_by(T *to, const double *factor, Size count)
     });
 }
 
-// The sums of the squares of all elements, squared and added in f64: a part for each block.
+// Sums the squares of all elements in f64: a part for each block.
 template <class X> DEVICE void square_parts(const X *x, double *parts, Size count) {
     __shared__ double shared[32];
     constexpr int N = PackOf<X>::value;
@@ -207,8 +207,7 @@ FOR_F64(OVER_GRADIENTS(f64, double))
 FOR_BF16(OVER_GRADIENTS(bf16, bf16))
 FOR_F16(OVER_GRADIENTS(f16, f16))
 
-// What gradients are multiplied by so that their norm is at most max_norm; 1 if they need not be, or the norm is not finite.
-// The small number is PyTorch's, so that both clip alike.
+// The factor that clips gradients to max_norm: 1 if the norm is smaller, or not finite. The epsilon is PyTorch's.
 DEVICE double clip(double norm, double max_norm) {
     return is_finite(norm) && norm > max_norm ? max_norm / (norm + 1e-6) : 1.0;
 }
@@ -216,18 +215,18 @@ KERNEL(clip_factor, 1, const double *sum_of_squares, double max_norm, double *fa
     *factor = clip(sqrt(*sum_of_squares), max_norm);
 }
 
-// 1 if a number is not finite, and 0 if it is: what ranks agree on by its largest.
+// 1 if a number is not finite, else 0. Ranks agree on the flag by its maximum.
 KERNEL(not_finite, 1, const double *number, double *flag) {
     *flag = is_finite(*number) ? 0.0 : 1.0;
 }
 
-// Loss scaling without the host: from the sum of squares of scaled gradients and whether any rank's are not finite, whether the
-// step is left out, and else what gradients are multiplied by, 1/scale and clipping (no clipping if max_norm is 0) in one. `state`
-// is the scale, the good steps since it changed, the steps in a row that were left out, and all that were; the scale halves after a
-// step that is left out, and doubles after `interval` good ones, unless `interval` is 0. `told` is what the host reads later: the
-// scale of this step, whether it was left out, the norm of unscaled gradients, and the state after it.
+// A step of loss scaling on the device, from the sum of squares of scaled gradients and the overflow flag of all ranks. It sets
+// the skip flag, or the factor of the gradients: 1/scale times the clipping factor (no clipping if max_norm is 0). `state` is the
+// scale, the good steps since it changed, the consecutive skipped steps, and all skipped steps. The scale halves after a skipped
+// step, and doubles after `interval` good ones, unless `interval` is 0. `report` is read by the host later: the scale of this
+// step, 1 if it was skipped, the norm of unscaled gradients, and the state after it.
 KERNEL(loss_scale_step, 1, const double *sum_of_squares, const double *overflow, double max_norm, double interval, double *state,
-       double *factor, u32 *skip, double *told) {
+       double *factor, u32 *skip, double *report) {
     const double scale = state[0], norm = sqrt(*sum_of_squares) / scale;
     const bool left_out = *overflow != 0;
     if (left_out) {
@@ -245,8 +244,8 @@ KERNEL(loss_scale_step, 1, const double *sum_of_squares, const double *overflow,
     }
     *skip = left_out;
     *factor = left_out ? 0.0 : (max_norm > 0 ? clip(norm, max_norm) : 1.0) / scale;
-    told[0] = scale;
-    told[1] = left_out;
-    told[2] = norm;
-    for (int i = 0; i < 4; ++i) told[3 + i] = state[i];
+    report[0] = scale;
+    report[1] = left_out;
+    report[2] = norm;
+    for (int i = 0; i < 4; ++i) report[3 + i] = state[i];
 }

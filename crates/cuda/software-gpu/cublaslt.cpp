@@ -1,5 +1,5 @@
-// The stand-in of cuBLASLt: products by plain loops. An algorithm belongs to the descriptors that it was asked for, and to the
-// alignments that were promised; anything else is refused.
+// The stand-in for cuBLASLt: products by plain loops. An algorithm belongs to its descriptors and to the promised alignments;
+// other uses are refused.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -64,7 +64,7 @@ static uint64_t shapes(const Description &d, const Layout *const *layouts) {
     return hash;
 }
 
-// Descriptors and handles that are alive.
+// Existing descriptors and handles.
 static std::atomic<int> alive{0}, handles{0};
 template <class T> static int destroy(T *descriptor) {
     --alive;
@@ -119,7 +119,7 @@ API cublasLtMatmulPreferenceCreate(Preference **made) {
 API cublasLtMatmulPreferenceDestroy(Preference *preference) { return destroy(preference); }
 API cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, const void *value, size_t size) {
     if (attribute == 1 && size == 8) preference->room = *static_cast<const uint64_t *>(value);
-    // Of the ways to add partial sums only the one in the type that is computed in: 1 adds in place, 4 in the result's type.
+    // Of the reduction schemes only the one in the compute type: 1 adds in place, 4 adds in the result's type.
     else if (attribute == 3 && size == 4 && *static_cast<const uint32_t *>(value) == 2) return SUCCESS;
     else if (attribute >= 5 && attribute <= 8 && size == 4)
         preference->alignment[attribute - 5] = *static_cast<const uint32_t *>(value);
@@ -127,7 +127,7 @@ API cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, 
     return SUCCESS;
 }
 
-// What the library says to descriptors that do not go together.
+// The library's error for descriptors that do not match.
 static int judge(const Description &d, const Layout *const *layouts) {
     const Layout &a = *layouts[0], &b = *layouts[1], &c = *layouts[2], &to = *layouts[3];
     const auto turned = [](const Layout &l, int32_t t) { return t ? std::make_pair(l.columns, l.rows) : std::make_pair(l.rows, l.columns); };
@@ -204,7 +204,7 @@ static void write(void *to, int type, size_t at, W value) {
     }
 }
 
-// Counted by columns.
+// Column-major.
 template <class W>
 static void multiply(const Description &d, const Layout &la, const Layout &lb, const Layout &lc, const Layout &lto, W alpha, W beta,
                      uint64_t a, uint64_t b, uint64_t c, uint64_t to) {
@@ -257,7 +257,7 @@ API cublasLtMatmul(void *, Description *d, const void *alpha, const void *a, Lay
     const uint64_t pointers[] = {uint64_t(a), uint64_t(b), uint64_t(c), uint64_t(to)};
     for (int i = 0; i < 4; ++i) {
         const uint64_t promised = algorithm->alignment >> (48 - 16 * i) & 0xffff;
-        if (pointers[i] % promised) fail("cublasLtMatmul was promised addresses of multiples of %lu, and given %#lx", promised, pointers[i]);
+        if (pointers[i] % promised) fail("cublasLtMatmul was promised an alignment of %lu, and given %#lx", promised, pointers[i]);
     }
     if (room < algorithm->workspace) fail("cublasLtMatmul needs %lu bytes of workspace, and was given %zu", algorithm->workspace, room);
     const bool wide = d->scale == R_64F;

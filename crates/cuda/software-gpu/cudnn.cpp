@@ -1,4 +1,4 @@
-// The stand-in of cuDNN: convolutions and their gradients by plain loops. Descriptors that do not go together, algorithms that were
+// The stand-in for cuDNN: convolutions and their gradients by plain loops. Descriptors that do not match, algorithms that were
 // not offered for a shape, and too little workspace are refused.
 #include <atomic>
 #include <cstdlib>
@@ -41,7 +41,7 @@ static bool known(int type) { return type == FLOAT || type == DOUBLE || type == 
 
 SOFTWARE_GPU_API size_t cudnnGetVersion() { return 91002; }
 SOFTWARE_GPU_API const char *cudnnGetErrorString(int) { return "an error of the software GPU"; }
-// Descriptors and handles that are alive.
+// Existing descriptors and handles.
 static std::atomic<int> alive{0}, handles{0};
 API cudnnCreate(Handle **made) {
     ++handles;
@@ -113,14 +113,14 @@ static int judge(const Tensor &x, const Tensor &w, const Tensor &y, const Convol
         const int room = x.sizes[2 + i] + 2 * c.pad[i] - c.between[i] * (w.sizes[2 + i] - 1) - 1;
         if (room < 0 || y.sizes[2 + i] != room / c.step[i] + 1) return BAD_PARAM;
     }
-    // Images and weights in the same order, unless there is but one channel.
+    // Images and weights must have the same layout, unless there is one channel.
     const bool x_last = x.strides[1] == 1 && x.sizes[1] > 1, y_last = y.strides[1] == 1 && y.sizes[1] > 1;
     const bool x_first = x.strides[3] == 1 && x.sizes[3] > 1, y_first = y.strides[3] == 1 && y.sizes[3] > 1;
     return (x_last && y_first) || (x_first && y_last) ? NOT_SUPPORTED : SUCCESS;
 }
 
-// The fastest algorithm does not repeat its bits, and takes much memory; the second does both right. It rounds to nothing if that
-// is left to it, for which it takes more memory than what it was asked with would.
+// The fastest algorithm is not deterministic, and takes much memory; the second is deterministic and takes little. With the
+// default math type it does not round to TF32, but takes more memory than it was queried with.
 enum { WILD = 0, REPEATING = 1 };
 static size_t need(const Tensor &x, int algorithm, int math) {
     return algorithm == WILD ? size_t(1) << 20 : 256 + x.bytes() % 4096 + (math == DEFAULT_MATH ? 512 : 0);
@@ -267,7 +267,7 @@ API cudnnConvolutionBackwardFilter(Handle *handle, const void *alpha, Tensor *x,
     return run(FILTER, "cudnnConvolutionBackwardFilter", handle, alpha, *x, px, *w, pw, *y, py, *c, algorithm, room, bytes, beta);
 }
 
-// Trying them is running them: what they write is the result, which the caller may not rely on.
+// Timing runs the algorithms: they write a result that callers may not rely on.
 static int attempt(Pass pass, Handle *handle, const Tensor &x, const void *px, const Tensor &w, const void *pw, const Tensor &y,
                    const void *py, const Convolution &c, int asked, int *count, Performance *answers, void *room, size_t bytes) {
     if (const int verdict = offer(x, w, y, c, asked, count, answers)) return verdict;
@@ -279,7 +279,7 @@ static int attempt(Pass pass, Handle *handle, const Tensor &x, const void *px, c
             answers[i].status = NOT_SUPPORTED;
             continue;
         }
-        run(pass, "an algorithm that is tried", handle, scales[0], x, px, w, pw, y, py, c, i, room, bytes, scales[1]);
+        run(pass, "a timed algorithm", handle, scales[0], x, px, w, pw, y, py, c, i, room, bytes, scales[1]);
     }
     return SUCCESS;
 }

@@ -1,4 +1,4 @@
-// Elements of 16 bits and their rounding, for library calls that are plain loops.
+// 16-bit elements and their rounding, for library calls by plain loops.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ inline uint16_t to_half(float value) {
     return uint16_t(sign | bits >> 13);
 }
 
-// To the 10 bits after the point that tensor cores read of f32.
+// Rounds f32 to the 10 bits of mantissa that tensor cores read (TF32).
 inline float to_tf32(float value) {
     const uint32_t bits = float_to_bits(value);
     if ((bits & 0x7f800000) == 0x7f800000) return value;

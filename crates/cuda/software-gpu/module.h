@@ -1,5 +1,5 @@
-// What compiled kernels are: the stand-in of NVRTC makes it, that of the driver loads it. After the marker come the length, as 8
-// bytes, and a shared library with a table of kernels (`fibres/table.h` fills it).
+// The format of compiled kernels: the stand-in for NVRTC writes it, the one for the driver loads it. After the marker come the
+// length, 8 bytes, and a shared library with a table of kernels (`fibres/table.h`).
 #pragma once
 
 #include "../fibres/interface.h"

@@ -1,4 +1,5 @@
-// The stand-in of NVML: libnvidia-ml.so.1. A GPU is busy if anything ran since it was last asked; every piece of work takes a joule.
+// The stand-in for NVML: libnvidia-ml.so.1. A GPU is busy if any work ran since the last query; every piece of work takes a
+// joule.
 #include <cstdio>
 #include <cstring>
 
@@ -48,7 +49,7 @@ API nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millij
     return SUCCESS;
 }
 
-// ---- how GPUs reach each other: two and two by two NVLinks each, and pairs through host bridges of one NUMA node
+// ---- connections: pairs of GPUs have two NVLinks each; others are connected through host bridges of one NUMA node
 
 struct PciInfo {
     char legacy[16];

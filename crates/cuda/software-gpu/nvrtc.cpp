@@ -1,4 +1,4 @@
-// The stand-in of NVRTC: libnvrtc.so. It compiles CUDA C by the C++ compiler, with the header of fibres in front.
+// The stand-in for NVRTC: libnvrtc.so. It compiles CUDA C by the C++ compiler, with the header of fibres in front.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ static std::string read(const std::string &path) {
 }
 
 API nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 0; return SUCCESS; }
-// The architectures of its version, or those up to one.
+// The architectures of its version, or those up to a limit.
 static std::vector<int> architectures() {
     const char *newest = std::getenv("SOFTWARE_GPU_NVRTC_NEWEST");
     std::vector<int> known;

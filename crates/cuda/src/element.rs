@@ -1,4 +1,4 @@
-//! Types of elements in device memory, and the order in which those of images lie.
+//! Element types of device memory, and memory layouts of images.
 
 use half::{bf16, f16};
 
@@ -22,7 +22,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     pub fn size(self) -> usize {
         match self {
             Self::U8 => 1,
@@ -32,7 +32,7 @@ impl ElementType {
         }
     }
 
-    /// What names of kernels for it end in, after an underscore: `add_bf16`.
+    /// Returns the suffix of kernel names for this type: `bf16` in `add_bf16`.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -45,23 +45,23 @@ impl ElementType {
         }
     }
 
-    /// Whether it is one of the types of 16 bits, which are stored and not computed in.
+    /// Returns true for the 16-bit types, which are stored but not computed in.
     pub fn is_half(self) -> bool {
         matches!(self, Self::Bf16 | Self::F16)
     }
 
-    /// The type that elements of this one are computed in: f32 for those of 16 bits.
+    /// Returns the compute type of this type: f32 for the 16-bit types, the type itself for all others.
     pub fn wide(self) -> Self {
         if self.is_half() { Self::F32 } else { self }
     }
 }
 
-/// In which order the elements of images and weights lie.
+/// The memory layout of images and weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Layout {
+pub enum TensorLayout {
     /// Images [N, C, H, W], weights [O, I, KH, KW].
     ChannelsFirst,
-    /// Images [N, H, W, C], weights [O, KH, KW, I]: what tensor cores read.
+    /// Images [N, H, W, C], weights [O, KH, KW, I]: the layout of tensor cores.
     ChannelsLast,
 }
 
@@ -71,9 +71,9 @@ impl std::fmt::Display for ElementType {
     }
 }
 
-/// A type of the host whose values are elements on a device.
+/// A host type whose values are elements of device memory.
 pub trait Element: bytemuck::Pod + Send + Sync {
-    /// Which type of elements that is.
+    /// The element type.
     const TYPE: ElementType;
 }
 

@@ -1,30 +1,30 @@
-//! What can go wrong between here and a GPU.
+//! Errors of GPUs and their libraries.
 
-/// What this crate's functions return.
+/// The result of this crate's functions.
 pub type Result<T, E = GpuError> = std::result::Result<T, E>;
 
-/// An error of a device, of a library that it needs, or of what either was asked for.
+/// An error of a device, of one of its libraries, or of a caller's arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
     /// A shared library is not installed, or cannot be loaded.
     #[error("{library} ({purpose}) cannot be loaded; tried {}", tried.join(", "))]
     MissingLibrary {
-        /// What it is called: "cuDNN".
+        /// Its name: "cuDNN".
         library: &'static str,
-        /// What it is needed for.
+        /// Its purpose.
         purpose: &'static str,
         /// The file names that were tried, in order.
         tried: Vec<String>,
     },
-    /// There is a driver, but no such GPU.
-    #[error("there is no GPU {index}: the driver knows {count}")]
+    /// The driver knows no such GPU.
+    #[error("GPU {index} does not exist; the driver reports {count}")]
     NoDevice {
-        /// The GPU that was asked for, from 0.
+        /// The requested GPU, from 0.
         index: usize,
-        /// How many there are.
+        /// The number of GPUs.
         count: usize,
     },
-    /// A GPU is older than what kernels are written for.
+    /// A GPU is older than the kernels support.
     #[error(
         "GPU {index} ({name}) has compute capability {}.{}; {}.{} (Ampere) or newer is needed",
         found.0, found.1, needed.0, needed.1
@@ -32,69 +32,69 @@ pub enum GpuError {
     OldDevice {
         /// The GPU, from 0.
         index: usize,
-        /// What it is called.
+        /// Its name.
         name: String,
         /// Its compute capability.
         found: (i32, i32),
-        /// The least that there are kernels for.
+        /// The lowest supported compute capability.
         needed: (i32, i32),
     },
-    /// The compiler of kernels is older than a GPU.
+    /// NVRTC is too old for a GPU.
     #[error(
         "NVRTC {version} does not compile for the GPU's {architecture}, only for {known}; {needed} is needed"
     )]
     OldCompiler {
         /// The compiler's version.
         version: String,
-        /// What the GPU needs: "sm_100".
+        /// The GPU's architecture: "sm_100".
         architecture: String,
-        /// What the compiler knows: "sm_50 to sm_90".
+        /// The architectures that the compiler supports: "sm_50 to sm_90".
         known: String,
-        /// What is needed: "12.8 or newer".
+        /// The required version: "12.8 or newer".
         needed: String,
     },
-    /// Something cannot be part of a graph, or a graph was captured wrongly.
+    /// An operation cannot be part of a graph, or a capture was used wrongly.
     #[error("{action} cannot be captured: {problem}")]
     Capture {
-        /// What was asked for.
+        /// The operation.
         action: String,
-        /// Why it cannot be, and what would be right.
+        /// The reason, and the remedy.
         problem: String,
     },
-    /// Work that is replayed is not the work that was recorded.
+    /// Replayed work differs from the recorded work.
     #[error("{action} is not what was recorded: {problem}")]
     Replay {
-        /// What was issued.
+        /// The work that was issued.
         action: String,
-        /// What was recorded in its place.
+        /// The work that was recorded in its place.
         problem: String,
     },
-    /// The driver refused or failed.
+    /// A call of the driver failed.
     #[error("{action}: the driver says {problem}")]
     Driver {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
         /// The driver's name and text of the error.
         problem: String,
     },
     /// Device memory ran out.
-    #[error("no {bytes} bytes of device memory for {kind}; {held}")]
+    #[error("no {bytes} bytes of device memory for {kind}; {usage}")]
     OutOfMemory {
-        /// What was asked for.
+        /// The requested bytes.
         bytes: usize,
-        /// What it was for.
+        /// The purpose of the memory.
         kind: &'static str,
-        /// What is held, by kind.
-        held: String,
+        /// The bytes in use, by kind.
+        usage: String,
     },
-    /// A kernel's source does not compile.
+    /// A kernel source does not compile.
     #[error("kernels `{source_name}` do not compile for {architecture}:\n{log}")]
     Compile {
         /// The source.
         source_name: &'static str,
-        /// What it was compiled for.
+        /// The target architecture.
         architecture: String,
-        /// What the compiler says.
+        /// The compiler's log.
         log: String,
     },
     /// A source has no such kernel.
@@ -105,15 +105,15 @@ pub enum GpuError {
         /// The kernel.
         kernel: String,
     },
-    /// A function was given what it cannot work with.
+    /// A function was called with invalid arguments.
     #[error("{function}: {problem}")]
     Argument {
         /// The function or kernel.
         function: String,
-        /// What was found, and what would be right.
+        /// The value that was found, and the expected one.
         problem: String,
     },
-    /// Something has no implementation on GPUs.
+    /// An operation has no implementation on GPUs.
     #[error("{function} is not supported on GPUs for {what}")]
     Unsupported {
         /// The function.
@@ -121,25 +121,25 @@ pub enum GpuError {
         /// The element type, shape or option.
         what: String,
     },
-    /// A library refused or failed.
+    /// A call of a library failed.
     #[error("{library}: {function}: {problem}")]
     Library {
-        /// What it is called: "cuDNN".
+        /// Its name: "cuDNN".
         library: &'static str,
         /// The function that was called.
         function: &'static str,
-        /// Its answer.
+        /// The error that it returned.
         problem: String,
     },
 }
 
 impl GpuError {
-    /// An error of what `function` was given.
+    /// Returns an error about an argument of `function`.
     pub fn argument(function: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Argument { function: function.into(), problem: problem.into() }
     }
 
-    /// An error of what `function` cannot do.
+    /// Returns an error about an unsupported use of `function`.
     pub fn unsupported(function: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Unsupported { function: function.into(), what: what.into() }
     }

@@ -1,4 +1,4 @@
-//! A GPU that is ready to compute: a device, its memory, and its kernels.
+//! An open GPU: a device, its memory and its kernels.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::compile::{Compiler, Source, default_folder};
-use crate::device::{Device, Mark, Stream};
+use crate::device::{Device, Event, Stream};
 use crate::driver::Module;
 use crate::memory::{Pool, Slice, Staging};
 use crate::{Element, ElementType, Result};
 
-/// What is chosen once for a GPU.
+/// Options of a GPU, chosen when it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Where compiled kernels are kept between runs of programs; nowhere if none.
+    /// The folder that caches compiled kernels between runs. None disables the cache.
     pub cache: Option<PathBuf>,
-    /// Whether libraries are asked for algorithms that repeat their bits, chosen by rules. Otherwise those are taken that were
-    /// the fastest when they were tried.
+    /// Use deterministic algorithms of the libraries, chosen by their heuristics. Otherwise algorithms are timed and the fastest
+    /// is used.
     pub repeatable: bool,
 }
 
@@ -27,20 +27,20 @@ impl Default for Options {
     }
 }
 
-/// A device, its memory, and its kernels. Clones are handles.
+/// A device, its memory and its kernels. Clones are handles.
 #[derive(Debug, Clone)]
 pub struct Gpu(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    // Modules go before the device that has them.
+    // Dropped before the device that holds them.
     modules: Mutex<HashMap<&'static str, Arc<Module>>>,
     compiler: OnceLock<Compiler>,
-    /// The step that is captured, and where it lies when the graph runs.
+    /// The step that is being captured, and the slice from which the graph reads its number.
     step: Mutex<Option<(u64, Slice)>>,
-    /// What uploads pass through.
+    /// Page-locked memory for uploads.
     staging: Mutex<Staging>,
-    /// Bytes that were copied from the host so far.
+    /// Bytes copied from the host so far.
     uploaded: AtomicU64,
     pool: Pool,
     device: Device,
@@ -67,27 +67,27 @@ impl Gpu {
         })))
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// Its memory.
+    /// Returns the memory pool.
     pub fn pool(&self) -> &Pool {
         &self.0.pool
     }
 
-    /// What was chosen.
+    /// Returns the options.
     pub fn options(&self) -> &Options {
         &self.0.options
     }
 
-    /// Whether both are handles of one GPU.
+    /// Returns true if both are handles of one GPU.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Elements of unspecified value, for whoever overwrites all of them before anybody reads one.
+    /// Allocates elements of unspecified value, for callers that overwrite all of them before any is read.
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::GpuError::OutOfMemory).
@@ -95,7 +95,7 @@ impl Gpu {
         self.0.pool.unwritten(dtype, len)
     }
 
-    /// Elements whose bits are all zero.
+    /// Allocates elements whose bits are all zero.
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::GpuError::OutOfMemory).
@@ -105,8 +105,9 @@ impl Gpu {
         Ok(slice)
     }
 
-    /// A copy of elements of the host, which were read when this returns. Nobody waits for the device: they go by page-locked
-    /// memory, unless they are more than 64 MiB.
+    /// Copies host elements to a new slice. The elements have been read when this returns.
+    ///
+    /// The host does not wait for the device, as the copy goes through page-locked memory. Copies of more than 64 MiB do wait.
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::GpuError::OutOfMemory).
@@ -117,16 +118,16 @@ impl Gpu {
         }
         if self.0.device.records() {
             let (gpu, values, to) = (self.clone(), values.to_vec(), slice.clone());
-            self.0.device.send_aside(move || gpu.send(&values, &to, Stream::Compute))?;
+            self.0.device.before_launch(move || gpu.send(&values, &to, Stream::Compute))?;
         } else {
-            self.0.device.aside(|| self.send(values, &slice, Stream::Compute))?;
+            self.0.device.issue_first(|| self.send(values, &slice, Stream::Compute))?;
         }
         Ok(slice)
     }
 
-    /// Begins to copy elements of the host to a slice, in the order of a stream; they were read when this returns.
+    /// Starts a copy of host elements to a slice, in the order of a stream. The elements have been read when this returns.
     fn send<T: Element>(&self, values: &[T], slice: &Slice, stream: Stream) -> Result<()> {
-        self.0.device.refuse_waiting("a copy from the host", stream)?;
+        self.0.device.refuse_host_wait("a copy from the host", stream)?;
         self.0.uploaded.fetch_add(size_of_val(values) as u64, Ordering::Relaxed);
         let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
         if !staging.send(bytemuck::cast_slice(values), slice, stream)? {
@@ -136,37 +137,40 @@ impl Gpu {
         Ok(())
     }
 
-    /// How many bytes have been copied from the host since this GPU was opened.
+    /// Returns the bytes copied from the host since this GPU was opened.
     pub fn uploaded(&self) -> u64 {
         self.0.uploaded.load(Ordering::Relaxed)
     }
 
-    /// Begins to copy elements of the host to a slice, beside what is computed; they were read when this returns. They go by
-    /// page-locked memory, in pieces of up to 64 MiB. Who computes with the slice lets the computing stream wait for the mark.
+    /// Starts a copy of host elements to a slice on the copy stream, concurrently with compute. The elements have been read when
+    /// this returns.
+    ///
+    /// The copy goes through page-locked memory, in pieces of up to 64 MiB. Call [`Event::make_wait`] for each stream that uses
+    /// the slice.
     ///
     /// # Errors
-    /// If there are not as many elements, or of another type, and if the driver fails;
-    /// [`GpuError::Capture`](crate::GpuError::Capture) while a graph is captured.
-    pub fn upload_beside<T: Element>(&self, values: &[T], slice: &Slice) -> Result<Mark> {
+    /// If the number or the type of the elements differs, or the driver fails; [`GpuError::Capture`](crate::GpuError::Capture)
+    /// while a graph is captured.
+    pub fn upload_async<T: Element>(&self, values: &[T], slice: &Slice) -> Result<Event> {
         slice.holds::<T>("upload", values.len())?;
         let piece = Staging::LARGEST / size_of::<T>();
         for (at, values) in values.chunks(piece).enumerate() {
             let first = at * piece;
             self.send(values, &slice.view(first..first + values.len())?, Stream::Copies)?;
         }
-        self.0.device.mark(Stream::Copies)
+        self.0.device.record_event(Stream::Copies)
     }
 
-    /// A copy of elements on the host, for which this waits.
+    /// Copies a slice to the host, and waits for the copy.
     ///
     /// # Errors
-    /// If they are of another type, or something that was issued before has failed.
+    /// If the elements are of another type, or work that was issued before has failed.
     pub fn download<T: Element>(&self, slice: &Slice) -> Result<Vec<T>> {
         slice.download_on(Stream::Compute)
     }
 
-    /// Says that the work which this thread issues next depends on a number, such as a size: a [`Replay`](crate::Replay) has a
-    /// recording for each. Elsewhere this does nothing.
+    /// Declares that the next work of this thread depends on `key`, such as a size. A [`GraphReplay`](crate::GraphReplay) keeps a
+    /// recording for each key. Elsewhere this does nothing.
     ///
     /// # Errors
     /// [`GpuError::Replay`](crate::GpuError::Replay) if other work was recorded here.
@@ -177,29 +181,30 @@ impl Gpu {
         Ok(())
     }
 
-    /// Waits until everything that was issued is done.
+    /// Waits until all issued work is done.
     ///
     /// # Errors
-    /// If something of it has failed.
+    /// If any of it has failed.
     pub fn synchronize(&self) -> Result<()> {
         self.0.device.synchronize()?;
-        // Page-locked memory of copies that are done is there for the next.
+        // Page-locked memory of finished copies becomes available for the next ones.
         self.0.staging.lock().unwrap_or_else(PoisonError::into_inner).collect()
     }
 
-    /// Where a step's number is read when the graph that is captured runs; nothing if it is another step, or none is captured.
+    /// Returns the slice from which the graph that is being captured reads the number of `step`. None if no graph, or another
+    /// step, is being captured.
     pub(crate) fn captured_step(&self, step: u64) -> Option<Slice> {
         self.device().capture()?;
         let captured = self.0.step.lock().unwrap_or_else(PoisonError::into_inner);
         captured.as_ref().filter(|(number, _)| *number == step).map(|(_, slice)| slice.clone())
     }
 
-    /// Says which step is captured.
+    /// Sets the step that is being captured.
     pub(crate) fn set_captured_step(&self, step: Option<(u64, Slice)>) {
         *self.0.step.lock().unwrap_or_else(PoisonError::into_inner) = step;
     }
 
-    /// The kernels of a source, compiled and loaded if they are not yet.
+    /// Returns the kernels of a source, which are compiled and loaded at first use.
     pub(crate) fn module(&self, source: &Source) -> Result<Arc<Module>> {
         let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(module) = modules.get(source.name) {

@@ -1,8 +1,8 @@
-//! CUDA graphs: a sequence of work that is captured once and launched again as one.
+//! CUDA graphs: work that is captured once and launched again as a whole.
 //!
-//! Capturing runs the code that issues the work; the work itself is recorded and not run. A launch then runs all of it, on the
-//! computing stream, at a fraction of what it costs the host to issue it piece by piece. The bits are the same: the same kernels
-//! get the same arguments.
+//! A capture runs the code that issues the work. The work itself is recorded and not run. A launch then runs all of it on the
+//! compute stream, at a fraction of the host's cost of issuing it piece by piece. The bits are the same: the same kernels get the
+//! same arguments.
 //!
 //! ```no_run
 //! use phalanx_cuda::{ElementType, Gpu, GpuError, Graph, Options, kernels};
@@ -10,7 +10,7 @@
 //! let gpu = Gpu::new(0, &Options::default())?;
 //! let input = gpu.upload(&[1.0_f32, -2.0])?;
 //! let forward = || kernels::affine(&gpu, &input, 2.0, 1.0);
-//! forward()?; // Once as always: kernels are compiled, libraries choose their algorithms.
+//! forward()?; // Eagerly first: kernels are compiled, libraries choose their algorithms.
 //! let (graph, output) = Graph::capture(&gpu, None, forward)?;
 //! for step in 0..10 {
 //!     kernels::write(&gpu, &input, &[step as f32, 0.5])?;
@@ -22,65 +22,69 @@
 //!
 //! # Memory
 //!
-//! A graph's memory is at fixed addresses. What is allocated during the capture belongs to the graph; what is dropped during the
-//! capture is used again within it. Slices that leave the capture hold what the latest launch wrote. Slices from before that
-//! captured work uses are kept for the graph, so whoever wants other inputs writes them into the same slices.
+//! A graph's memory has fixed addresses. Memory that is allocated during the capture belongs to the graph. Memory that is dropped
+//! during the capture is reused within it. Slices that leave the capture hold the results of the latest launch. The graph keeps
+//! earlier slices that its work uses: write new inputs into the same slices.
 //!
-//! # Numbers that change
+//! # Scalars that change
 //!
-//! Numbers that kernels take by value are part of the graph. What changes from step to step lies on the device instead, and is
-//! written there before each launch by [`kernels::write`](crate::kernels::write), which waits for nothing:
+//! Scalars that kernels take by value are part of the graph. Scalars that change from step to step are read from device memory.
+//! [`kernels::write`](crate::kernels::write) updates them before each launch, without waiting:
 //!
-//! - the step of random numbers: the capture is told the step's number and where it lies ([`CapturedStep`]), and all keys of that
-//!   step read it there;
-//! - what a step of an optimizer multiplies by: [`StepNumbers::At`](crate::kernels::StepNumbers::At);
-//! - factor, skip flag, loss scale: on the device in any case.
+//! - the step of random numbers: [`CapturedStep`] gives its number and its slice, and all keys of that step read it there;
+//! - the scalars of an optimizer step: [`StepScalars::OnDevice`](crate::kernels::StepScalars::OnDevice);
+//! - gradient factor, skip flag and loss scale, which are always on the device.
 //!
 //! # Streams
 //!
-//! A stream that waits for the computing one, or is given work by the thread that captures, takes part from then on; the
-//! computing one must wait for it before the capture ends. The graph does not wait for what it does not know: whoever launches
-//! it waits for its inputs before, by [`Device::wait`](crate::Device::wait).
+//! A stream joins the capture when it waits for the compute stream, or when the capturing thread gives it work. The compute
+//! stream must wait for it before the capture ends. A graph does not wait for other work: before a launch, wait for its inputs by
+//! [`Device::wait`](crate::Device::wait).
 //!
-//! # What cannot be captured
+//! # Limits
 //!
-//! Waiting on the host (reading numbers, copies from and to it), kernels that have never run, products and convolutions of sizes
-//! that were not computed before, opening a library, launching another graph: each is [`GpuError::Capture`], and the capture ends
-//! with it, even if the error is not handed on. Other threads cannot use the captured streams meanwhile.
+//! These operations are [`GpuError::Capture`] and end the capture, even if the caller drops the error:
+//!
+//! - waiting on the host: downloads and uploads;
+//! - the first use of a kernel, of a library, or of a product's or convolution's sizes;
+//! - the launch of another graph.
+//!
+//! Other threads cannot use the captured streams during the capture.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use crate::device::Stream;
-use crate::driver::{Executable, Kept};
+use crate::driver::{Executable, KeepAlive};
 use crate::memory::{Reserve, Slice};
 use crate::{ElementType, Gpu, GpuError, Result};
 
-/// A step's number, and where a graph reads it.
+/// A step's number, and the slice from which a graph reads it.
 #[derive(Debug, Clone, Copy)]
 pub struct CapturedStep<'a> {
-    /// The number while the graph is captured. Keys of random numbers with this step read it from the device.
+    /// The number during the capture. Keys of random numbers with this step read it from the device.
     pub step: u64,
-    /// The number at each launch: one element of i64, whose bits are those of u64.
+    /// The number at each launch: one i64 element with the bits of the u64.
     pub at: &'a Slice,
 }
 
-/// Work that was captured. It is launched on the computing stream of its GPU, whose kernels and libraries it keeps.
+/// Captured work. It is launched on the compute stream of its GPU, and keeps the kernels and libraries that it uses.
 #[derive(Debug)]
 pub struct Graph {
-    // Goes before the kernels that it has.
+    // Dropped before the kernels that it uses.
     executable: Mutex<Executable>,
     bytes: usize,
     gpu: Gpu,
 }
 
 impl Graph {
-    /// Captures what `body` issues on this thread, and gives what it returns. Nothing of it is run before the graph is launched.
+    /// Captures the work that `body` issues on this thread, and returns the graph with the result of `body`. No work runs before
+    /// the graph is launched.
     ///
     /// # Errors
-    /// Those of `body`; [`GpuError::Capture`] if something cannot be captured, a stream that took part was not waited for, or the
-    /// GPU captures already; [`GpuError::Argument`] if the step's number is no i64 of this GPU. The capture is over then, and the
-    /// GPU runs what it is given as before.
+    /// The errors of `body`; [`GpuError::Capture`] if an operation cannot be captured, the compute stream did not wait for a stream of
+    /// the capture, or the GPU captures already; [`GpuError::Argument`] if the step's number is not one i64 of this GPU. The GPU
+    /// runs eagerly again after an error.
     pub fn capture<R, E: From<GpuError>>(
         gpu: &Gpu,
         step: Option<CapturedStep<'_>>,
@@ -97,7 +101,7 @@ impl Graph {
             );
             return Err(GpuError::argument("capture", problem).into());
         }
-        device.refuse_in_capture("a capture", "the GPU captures one already")?;
+        device.refuse_in_capture("a capture", "the GPU is capturing already")?;
         let scope = device.new_scope();
         gpu.pool().begin_scope(Reserve::new(scope))?;
         if let Err(error) = device.begin_capture_of(scope) {
@@ -112,12 +116,12 @@ impl Graph {
         let kept = left.into_kept();
         let result = result.unwrap_or_else(|panic| resume_unwind(panic))?;
         let bytes = owned.iter().map(|block| block.memory().bytes()).sum();
-        let memory = owned.into_iter().map(|block| block as Kept).chain(kept).collect();
+        let memory = owned.into_iter().map(|block| block as KeepAlive).chain(kept).collect();
         let executable = Mutex::new(captured?.instantiate(memory)?);
         Ok((Self { executable, bytes, gpu: gpu.clone() }, result))
     }
 
-    /// Runs all of it, after what the computing stream was given before and before what it is given after. The host does not wait.
+    /// Runs the graph, in the order of the compute stream. The host does not wait.
     ///
     /// # Errors
     /// If the driver fails; [`GpuError::Capture`] while another graph is captured.
@@ -129,7 +133,7 @@ impl Graph {
         executable.launch(device.stream(Stream::Compute))
     }
 
-    /// Bytes that were allocated for it, and are held as long as it is there.
+    /// Returns the bytes that were allocated for the graph. It keeps them until it is dropped.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

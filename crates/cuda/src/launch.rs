@@ -1,4 +1,4 @@
-//! Running a kernel by its name.
+//! Kernel launches by name.
 //!
 //! ```no_run
 //! use phalanx_cuda::{Gpu, Options, Source, launch::Launch};
@@ -27,7 +27,7 @@ use crate::driver::{Call, Shape};
 use crate::gpu::Gpu;
 use crate::memory::{Slice, issue, issue_repeatable};
 
-/// A number, or a fixed row of numbers, that a kernel takes by value: a row is a `struct` of one array there.
+/// A scalar, or an array of scalars, that a kernel takes by value. An array is a `struct` with one array in CUDA C.
 pub trait Number: bytemuck::Pod {}
 
 macro_rules! number {
@@ -38,7 +38,7 @@ macro_rules! number {
 }
 number!(i32, u32, i64, u64, f32, f64);
 
-/// A kernel, where it runs, and its arguments, which are given in the order of its parameters.
+/// A kernel with its grid, stream and arguments. Arguments are given in the order of the kernel's parameters.
 #[derive(Debug)]
 #[must_use = "a launch runs when `run` is called"]
 pub struct Launch<'a> {
@@ -47,15 +47,15 @@ pub struct Launch<'a> {
     kernel: &'a str,
     shape: Shape,
     stream: Stream,
-    /// Arguments, each at a word of its own.
+    /// The arguments. Each begins at its own word.
     words: Vec<u64>,
-    /// The word at which an argument begins, and its bytes.
+    /// The first word and the bytes of each argument.
     places: Vec<(usize, usize)>,
     slices: Vec<&'a Slice>,
 }
 
 impl<'a> Launch<'a> {
-    /// A kernel of a source, on the computing stream, by one block of one thread.
+    /// Returns a launch of a kernel on the compute stream, with one block of one thread.
     pub fn of(gpu: &'a Gpu, source: &'a Source, kernel: &'a str) -> Self {
         Self {
             gpu,
@@ -69,27 +69,27 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// By `grid` blocks of `block` threads each.
+    /// Sets the grid: `grid` blocks of `block` threads each.
     pub fn blocks(mut self, grid: [usize; 3], block: [usize; 3]) -> Self {
-        // What is too large for the driver is too large for this type, too.
+        // A size above u32 becomes u32::MAX, which the driver rejects.
         let narrow = |sizes: [usize; 3]| sizes.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
         (self.shape.grid, self.shape.block) = (narrow(grid), narrow(block));
         self
     }
 
-    /// By as many blocks of `block` threads as `count` threads need, along x.
+    /// Sets the grid to the blocks of `block` threads that cover `count` threads along x.
     pub fn over(self, count: usize, block: usize) -> Self {
         self.blocks([count.div_ceil(block), 1, 1], [block, 1, 1])
     }
 
-    /// With bytes of shared memory for each block, besides what the kernel declares.
+    /// Adds dynamic shared memory, in bytes per block.
     pub fn shared(mut self, bytes: usize) -> Self {
         self.shape.shared = u32::try_from(bytes).unwrap_or(u32::MAX);
         self
     }
 
-    /// On another stream. It waits for the allocation of each slice, whose memory is not freed before the stream is done; that
-    /// what was written on other streams is there is up to [`Device::wait`](crate::Device::wait).
+    /// Sets the stream. It waits for the allocation of each slice, and the memory is not freed before the stream is done. Call
+    /// [`Device::wait`](crate::Device::wait) before this stream reads the results of another one.
     pub fn on(mut self, stream: Stream) -> Self {
         self.stream = stream;
         self
@@ -104,14 +104,14 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// The next argument: a pointer to the first element.
+    /// Adds an argument: a pointer to the first element.
     pub fn slice(mut self, slice: &'a Slice) -> Self {
         self.slices.push(slice);
         self.push(bytemuck::bytes_of(&slice.address()));
         self
     }
 
-    /// The next argument: a pointer to the first element, or a null pointer.
+    /// Adds an argument: a pointer to the first element, or a null pointer.
     pub fn optional(mut self, slice: Option<&'a Slice>) -> Self {
         match slice {
             Some(slice) => self.slice(slice),
@@ -122,18 +122,18 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// The next argument: a number by value.
+    /// Adds an argument: a scalar or an array by value.
     pub fn number(mut self, number: impl Number) -> Self {
         self.push(bytemuck::bytes_of(&number));
         self
     }
 
-    /// Runs it: issues it on its stream and returns. With no blocks nothing is run.
+    /// Issues the kernel and returns. A grid without blocks runs nothing.
     ///
     /// # Errors
-    /// If the kernel does not exist or does not compile, if its parameters are of other sizes than what it was given, if a slice
-    /// is another GPU's, or if the driver refuses the grid; [`GpuError::Capture`](crate::GpuError::Capture) if it has never run
-    /// and a graph is captured.
+    /// If the kernel does not exist or does not compile, its parameters have other sizes than the arguments, a slice belongs to
+    /// another GPU, or the driver rejects the grid; [`GpuError::Capture`](crate::GpuError::Capture) if it is the kernel's first
+    /// launch and a graph is captured.
     pub fn run(self) -> Result<()> {
         if self.shape.grid.contains(&0) {
             return Ok(());

@@ -1,39 +1,37 @@
-//! Training on NVIDIA GPUs, over plain device slices: the GPU's twin of `phalanx-kernels`.
+//! GPU training kernels over plain device slices: the counterpart of `phalanx-kernels` for NVIDIA GPUs.
 //!
-//! It knows no tensors, no autograd and no ranks. Memory on a device is a [`Slice`]: elements of one [`ElementType`], somewhere
-//! in an allocation that all slices of it keep alive. Functions take slices and give slices, and return before the device has
-//! computed anything; only [`Gpu::download`] and [`Gpu::synchronize`] wait.
+//! The crate knows no tensors, no autograd and no ranks. A [`Slice`] is a range of elements of one [`ElementType`] in device
+//! memory. Clones and views share the allocation. Functions take slices and return slices. They return before the device has
+//! finished; only [`Gpu::download`] and [`Gpu::synchronize`] wait.
 //!
-//! # What there is
+//! # Modules
 //!
-//! - **[`libraries`]**: which shared libraries are installed, under which names they were looked for, and their versions. One
-//!   program, built without a toolkit, starts with and without GPUs, because everything is loaded when it is first asked for.
-//! - **[`compile`]**: kernels are CUDA C, embedded in this crate, which NVRTC compiles at first use for the architecture of the
-//!   device; what it made is kept on disk.
-//! - **[`device`]**: a device's context and its three streams: one computes, one communicates, one copies. Work on one stream
-//!   runs in the order in which it was issued. Between streams there is no order but the one that [`Device::wait`] makes, an
-//!   event at a hand-over.
-//! - **[`memory`]**: allocations in the order of the computing stream, from a pool that gives nothing back to the system,
-//!   counted by what they are for; page-locked memory of the host.
-//! - **[`Gpu`]** is all of that together, and what the rest takes; [`launch`] runs a kernel by its name.
-//! - **[`graph`]**: what was issued once, captured, and launched again as a whole.
-//! - **[`replay`]**: code that issues the same work again and again, whose work is recorded and launched as graphs.
-//! - **[`kernels`]**: a launcher for each kernel, a file for each family.
-//! - **[`blas`]**, **[`dnn`]**: matrix products by cuBLASLt and convolutions by cuDNN; how is found out once for each shape.
-//! - **[`nvml`]**: what a GPU does and what that costs, and how GPUs reach each other; **[`self_test`]**: whether it computes right.
+//! - **[`libraries`]**: the installed shared libraries, the file names that were tried, and versions. A program is built without
+//!   a toolkit and starts with and without GPUs: each library is loaded at first use.
+//! - **[`compile`]**: compilation of CUDA C by NVRTC at first use, for the architecture of the device, with a cache on disk. The
+//!   sources are embedded in this crate.
+//! - **[`device`]**: a context with three streams, for compute, communication and copies. Work on one stream runs in the order of
+//!   issue. [`Device::wait`] orders work between streams, by an event.
+//! - **[`memory`]**: stream-ordered allocations from a pool, counted by purpose, and page-locked host memory.
+//! - **[`Gpu`]**: a device with its memory and kernels, which all other modules take. [`launch`] runs a kernel by name.
+//! - **[`graph`]**: CUDA graphs of captured work.
+//! - **[`graph_replay`]**: graphs of code that issues the same work again and again, such as training steps.
+//! - **[`kernels`]**: launchers, one file for each kernel family.
+//! - **[`blas`]**, **[`dnn`]**: matrix products by cuBLASLt and convolutions by cuDNN, with one plan for each shape.
+//! - **[`nvml`]**: utilisation, memory, power, energy and links; **[`self_test`]**: a check of a GPU's results and speed.
 //!
 //! # Streams and lifetimes
 //!
-//! Memory is allocated and freed in the order of the computing stream. A slice remembers which other streams were given work that
-//! uses it: such a stream waits for the allocation first, and the memory is not freed before the stream is done, whenever the
-//! slice is dropped. What is *in* the memory is up to the caller: whoever reads on one stream what another one writes lets the
-//! one wait for the other, by [`Device::wait`]; a wait that is there already is not made again.
-//! cudarc's own tracking of events is off: it would wait at every access, and two events lie on each buffer.
+//! Memory is allocated and freed in the order of the compute stream. A slice records the other streams that use it. Such a stream
+//! waits for the allocation first, and the memory is not freed before the stream is done, even if the slice is dropped earlier.
+//! The *contents* are the caller's responsibility: a stream that reads must wait for the stream that writes, by [`Device::wait`].
+//! A wait that is already in place is not issued again. cudarc's event tracking is off: it would keep two events for each buffer
+//! and wait at every access.
 //!
-//! # Random bits
+//! # Determinism
 //!
-//! Kernels use no atomic sums of floats, and libraries are asked for algorithms that repeat their bits, unless
-//! [`Options::repeatable`] is off.
+//! Kernels use no atomic sums of floats, and libraries are limited to deterministic algorithms, unless [`Options::repeatable`] is
+//! false.
 #![deny(unsafe_code)]
 
 pub mod error;
@@ -50,8 +48,8 @@ pub mod memory;
 mod gpu;
 
 pub mod graph;
+pub mod graph_replay;
 pub mod launch;
-pub mod replay;
 
 pub mod kernels;
 
@@ -61,13 +59,13 @@ pub mod nvml;
 pub mod self_test;
 
 pub use compile::Source;
-pub use device::{Device, Laps, Mark, Stream};
-pub use element::{Element, ElementType, Layout};
+pub use device::{Device, Event, Stream, Timer};
+pub use element::{Element, ElementType, TensorLayout};
 pub use error::{GpuError, Result};
 pub use gpu::{Gpu, Options};
 pub use graph::Graph;
+pub use graph_replay::GraphReplay;
 pub use memory::{Kind, Slice};
-pub use replay::Replay;
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

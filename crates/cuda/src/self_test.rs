@@ -1,23 +1,23 @@
-//! Whether a GPU computes right, and how fast, in about a second.
+//! A check of a GPU's results and speed that takes about a second.
 
 use std::time::{Duration, Instant};
 
 use crate::blas::{Blas, Matrix, Product};
 use crate::{ElementType, Gpu, GpuError, Result, kernels};
 
-/// What a self-test found.
+/// The result of a self-test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// Multiplications and additions of f32 a second, in products of square matrices.
+    /// Floating-point operations of f32 per second, in products of square matrices.
     pub flops: f64,
     /// The size of the matrices.
     pub size: usize,
 }
 
-/// Compiles kernels, fills memory, multiplies ever larger matrices for at most about `limit`, and checks sums of the products.
+/// Compiles kernels, fills memory, multiplies ever larger matrices for about `limit`, and checks sums of the products.
 ///
 /// # Errors
-/// What is missing or fails; [`GpuError::Argument`] if a sum is wrong.
+/// Missing libraries and failures of the device; [`GpuError::Argument`] if a sum is wrong.
 pub fn run(gpu: &Gpu, limit: Duration) -> Result<Outcome> {
     let blas = Blas::new(gpu)?;
     let start = Instant::now();
@@ -38,7 +38,7 @@ pub fn run(gpu: &Gpu, limit: Duration) -> Result<Outcome> {
             bias: None,
             tf32: false,
         };
-        // The first one finds out how.
+        // The first product makes the plan.
         blas.matmul(&product)?;
         gpu.synchronize()?;
         let began = Instant::now();
@@ -55,7 +55,7 @@ pub fn run(gpu: &Gpu, limit: Duration) -> Result<Outcome> {
         if flops > outcome.flops {
             outcome = Outcome { flops, size };
         }
-        // The next one takes eight times as long, twice.
+        // The next size takes eight times as long, and runs twice.
         if start.elapsed() + 16 * took > limit {
             break;
         }

@@ -11,7 +11,7 @@ pub(crate) struct InPlace {
     dtype: DType,
     /// As collectives know it, if it lies on a GPU.
     #[cfg(feature = "cuda")]
-    lent: Option<Box<phalanx_tensor::backend::Lent>>,
+    lent: Option<Box<phalanx_tensor::backend::LibrarySlice>>,
 }
 
 impl InPlace {
@@ -101,7 +101,7 @@ impl FlatBuffer for InPlace {
     fn device(&mut self) -> Option<DeviceMut<'_>> {
         let lent = self.lent.as_mut()?;
         let compute = lent.compute().clone();
-        let issue = lent.issuing();
+        let issue = lent.flush_hook();
         Some(DeviceMut::of_bytes(lent.bytes(), self.dtype, &compute).issuing(issue))
     }
 

@@ -81,14 +81,14 @@ fn refused(expected: &str, body: impl FnOnce()) {
 
 #[test]
 fn too_many_elements_are_found() {
-    refused("touches 68 bytes at 0 of allocation", || {
+    refused("accesses 68 bytes at 0 of allocation", || {
         Alone::new().all_reduce(0, 17, F32, SUM);
     });
 }
 
 #[test]
 fn memory_of_the_host_is_found() {
-    refused("which is no address of a device", || {
+    refused("which is not an address of a device", || {
         let mut values = [1.0_f32; 4];
         let alone = Alone::new();
         alone.all_reduce_at(values.as_mut_ptr().cast(), 4, F32, SUM, &alone.stream);
@@ -118,7 +118,7 @@ fn a_stream_of_another_gpu_is_found() {
 
 #[test]
 fn a_call_without_a_communicator_is_found() {
-    refused("a communicator that is none", || {
+    refused("an invalid or destroyed communicator", || {
         let mut alone = Alone::new();
         alone.comm = (&raw mut alone.library).cast();
         alone.all_reduce(0, 4, F32, SUM);

@@ -1,4 +1,4 @@
-// The stand-in of the CUDA driver: fills and copies.
+// The stand-in for the CUDA driver: fills and copies.
 #include <cstring>
 
 #include "world.h"
@@ -45,7 +45,7 @@ API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *handle) {
     return SUCCESS;
 }
 API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
-    if (to < from + bytes && from < to + bytes) fail("a copy between places that overlap");
+    if (to < from + bytes && from < to + bytes) fail("a copy between overlapping ranges");
     enqueue(stream, "a copy", {{to, bytes, true}, {from, bytes, false}},
             [=] { std::memcpy(memory_at(to), memory_at(from), bytes); });
     return SUCCESS;

@@ -1,4 +1,4 @@
-// The stand-in of the CUDA driver: devices and their contexts.
+// The stand-in for the CUDA driver: devices and their contexts.
 #include <cstdio>
 #include <cstring>
 
@@ -25,7 +25,7 @@ API cuDeviceGet(int *device, int ordinal) {
     return SUCCESS;
 }
 API cuDeviceGetName(char *name, int length, int device) {
-    std::snprintf(name, static_cast<size_t>(length), "software GPU %d (a tool of tests)", device);
+    std::snprintf(name, static_cast<size_t>(length), "software GPU %d (a test tool)", device);
     return SUCCESS;
 }
 API cuDeviceGetUuid_v2(char *uuid, int device) {
@@ -41,21 +41,21 @@ API cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 8: *value = 48 << 10; break;        // shared memory of a block
     case 10: *value = 32; break;             // a warp
     case 16: *value = 4; break;              // multiprocessors
-    // The bus, the place on it, and the domain, of which no machine has so many.
+    // The bus, the device, and the domain: a number that no real machine has.
     case 33: *value = device + 1; break;
     case 34: *value = 0; break;
     case 50: *value = 0xfff0; break;
     // compute capability
     case 75: *value = static_cast<int>(setting("SOFTWARE_GPU_CAPABILITY", 90) / 10); break;
     case 76: *value = static_cast<int>(setting("SOFTWARE_GPU_CAPABILITY", 90) % 10); break;
-    // shared memory of a block that asks for it
+    // maximum shared memory of a block
     case 97: *value = static_cast<int>(setting("SOFTWARE_GPU_SHARED", 227 << 10)); break;
     case 115: *value = 1; break;             // memory pools
     default: fail("the attribute %d of a device is not known", attribute);
     }
     return SUCCESS;
 }
-// Two and two, which have links.
+// Pairs of GPUs have links.
 API cuDeviceCanAccessPeer(int *can, int one, int other) { *can = (one ^ 1) == other; return SUCCESS; }
 API cuDevicePrimaryCtxRetain(void **context, int device) {
     std::lock_guard<std::mutex> guard(world().lock);

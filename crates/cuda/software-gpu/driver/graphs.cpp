@@ -1,11 +1,12 @@
-// The stand-in of the CUDA driver: captures of streams, and graphs, which run their work in any order that its waits allow.
+// The stand-in for the CUDA driver: captures of streams, and graphs, which run their work in any order that its dependencies
+// allow.
 #include <algorithm>
 
 #include "world.h"
 
 namespace software_gpu {
 
-// A piece of captured work, and those that it comes after.
+// A piece of captured work, and its dependencies.
 struct Node {
     const char *what;
     std::vector<Access> accesses;
@@ -16,22 +17,22 @@ struct Node {
 struct Capture {
     Stream *origin;
     std::vector<Node> nodes;
-    // By stream that takes part: what its next piece of work comes after, and its time within the capture.
+    // By stream of the capture: the dependencies of its next piece of work, and its time within the capture.
     std::map<Stream *, std::set<size_t>> ends;
     std::map<Stream *, Clock> clocks;
-    // By allocation: who uses it within the capture.
+    // By allocation: its accesses within the capture.
     std::map<unsigned, Use> uses;
     bool spoiled = false;
-    // What the last question about it was answered with.
+    // The answer to the last query.
     std::vector<void *> answer;
 };
 
-// What was captured; an executable one counts its launches that have not ended.
+// A captured graph. An executable one counts its running launches.
 struct Graph {
     std::vector<Node> nodes;
 };
 struct Executable {
-    // Launches have the graph as it was then.
+    // Launches use the graph as it was at that time.
     std::shared_ptr<const Graph> graph;
     std::shared_ptr<std::atomic<int>> running = std::make_shared<std::atomic<int>>(0);
     unsigned launches = 0;
@@ -73,14 +74,14 @@ CUresult wait_captured(Stream &stream, Event &event) {
     return SUCCESS;
 }
 
-// All nodes that some come after, and those themselves.
+// Returns the transitive dependencies of nodes, and the nodes.
 static std::set<size_t> reached(const std::vector<Node> &nodes, std::set<size_t> from) {
     for (size_t i = nodes.size(); i-- > 0;)
         if (from.count(i)) from.insert(nodes[i].after.begin(), nodes[i].after.end());
     return from;
 }
 
-// Runs every node after those that it comes after, in an order that is otherwise drawn.
+// Runs every node after its dependencies, otherwise in a random order.
 static void run(const Graph &graph, unsigned seed) {
     std::mt19937 random(seed);
     const char *before = running;
@@ -115,7 +116,7 @@ API cuStreamBeginCapture_v2(void *handle, int) {
     return SUCCESS;
 }
 API cuStreamIsCapturing(void *handle, int *status) {
-    Stream &stream = stream_of(handle, "a question");
+    Stream &stream = stream_of(handle, "a query");
     std::lock_guard<std::mutex> guard(world().lock);
     *status = !stream.capture ? 0 : stream.capture->spoiled ? 2 : 1;
     return SUCCESS;
@@ -142,7 +143,7 @@ API cuStreamEndCapture(void *handle, Graph **made) {
 }
 // Nodes are numbers, from 1 on.
 API cuStreamGetCaptureInfo_v2(void *handle, int *status, uint64_t *id, void **graph, void *const **nodes, size_t *count) {
-    Stream &stream = stream_of(handle, "a question");
+    Stream &stream = stream_of(handle, "a query");
     std::lock_guard<std::mutex> guard(world().lock);
     *status = !stream.capture ? 0 : stream.capture->spoiled ? 2 : 1;
     *id = 0;
@@ -171,7 +172,7 @@ API cuGraphExecKernelNodeSetParams_v2(Executable *executable, void *node, const 
     if (CUresult refused = call_of(params->function, params->grid, params->block, params->shared, params->params, &call)) return refused;
     auto changed = std::make_shared<Graph>(*executable->graph);
     Node &changing = changed->nodes[index];
-    // The real driver takes other kernels, too, but nobody here means to change to one.
+    // The real driver accepts other kernels, too, but this crate never changes to one.
     if (std::string(changing.what) != call.what) fail("%s becomes %s in a graph", changing.what, call.what);
     changing.accesses = std::move(call.accesses);
     changing.work = std::move(call.work);
@@ -194,7 +195,7 @@ API cuGraphExecDestroy(Executable *executable) {
 API cuGraphLaunch(Executable *executable, void *handle) {
     Stream &stream = stream_of(handle, "a graph");
     auto graph = executable->graph;
-    // To the rest of the GPU a graph is one piece of work, which touches all that its nodes touch.
+    // To the rest of the GPU a graph is one piece of work, with the accesses of all its nodes.
     std::vector<Access> accesses;
     for (const Node &node : graph->nodes) accesses.insert(accesses.end(), node.accesses.begin(), node.accesses.end());
     {

@@ -1,4 +1,4 @@
-// The stand-in of the CUDA driver: memory of devices, and page-locked memory of the host.
+// The stand-in for the CUDA driver: device memory, and page-locked host memory.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 using namespace software_gpu;
 
-// How much of an allocation is filled with NaN; the rest of a larger one, which no test reads unwritten, is zeros.
+// The bytes of an allocation that are filled with NaN; the rest of a larger one, which no test reads uninitialised, is zeros.
 constexpr size_t FILLED = 16 << 20;
 
 static CUresult take(uint64_t *pointer, size_t bytes, Stream *stream) {
     std::lock_guard<std::mutex> guard(world().lock);
     const auto device = static_cast<size_t>(current->device);
     if (world().used[device] + bytes > total_memory()) return OUT_OF_MEMORY;
-    // The memory ends where its last page does, as near as an alignment of 256 bytes allows.
+    // The memory ends as near to the end of its last page as an alignment of 256 bytes allows.
     const size_t room = (bytes + 255) / 256 * 256, pages = (room + PAGE - 1) / PAGE * PAGE;
     void *wanted = reinterpret_cast<void *>(world().next);
     void *mapped = mmap(wanted, pages + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -45,7 +45,7 @@ static CUresult take(uint64_t *pointer, size_t bytes, Stream *stream) {
     return SUCCESS;
 }
 
-// Whether anything of a device was freed whose stream has not come to that.
+// Returns true if memory of a device was freed whose stream has not reached that yet.
 static bool frees_are_due(int device) {
     std::lock_guard<std::mutex> guard(world().lock);
     for (const auto &entry : world().memories)
@@ -53,8 +53,8 @@ static bool frees_are_due(int device) {
     return false;
 }
 
-// A driver's pool gives again what was freed before in a stream, so that a host may be thousands of allocations ahead; here each has
-// pages of its own, of which a process has only so many, so the host waits until some are free.
+// A real pool reuses memory that was freed earlier in a stream, so that a host may be thousands of allocations ahead. Here each
+// allocation has its own pages, whose number is limited per process, so the host waits for some to be freed.
 static CUresult allocate(uint64_t *pointer, size_t bytes, Stream *stream) {
     if (!current) return INVALID_CONTEXT;
     for (;;) {
@@ -64,7 +64,7 @@ static CUresult allocate(uint64_t *pointer, size_t bytes, Stream *stream) {
     }
 }
 
-// What lies between the end of an allocation and its page was full of ones.
+// The bytes between the end of an allocation and its page were all ones.
 static void release(uint64_t base) {
     std::lock_guard<std::mutex> guard(world().lock);
     auto found = world().memories.find(base);
@@ -72,7 +72,7 @@ static void release(uint64_t base) {
     const char *end = static_cast<char *>(memory_at(memory.base)) + memory.bytes;
     if (memory.mapped - PAGE <= FILLED)
         for (const char *byte = end; byte < memory.pages + memory.mapped - PAGE; ++byte)
-            if (*byte != '\xff') fail("somebody wrote behind the end of allocation %u of %zu bytes", memory.number, memory.bytes);
+            if (*byte != '\xff') fail("a write beyond the end of allocation %u of %zu bytes", memory.number, memory.bytes);
     munmap(memory.pages, memory.mapped);
     world().used[static_cast<size_t>(memory.device)] -= memory.bytes;
     world().memories.erase(found);
@@ -133,7 +133,7 @@ API cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
 API cuMemFreeHost(void *memory) {
     std::lock_guard<std::mutex> guard(world().lock);
     auto found = world().pinned.find(reinterpret_cast<uint64_t>(memory));
-    if (found == world().pinned.end()) fail("freeing page-locked memory that is none");
+    if (found == world().pinned.end()) fail("freeing memory that is not page-locked");
     if (*found->second.copies > 0) fail("freeing page-locked memory that a copy still uses");
     world().pinned.erase(found);
     std::free(memory);

@@ -1,4 +1,4 @@
-// The stand-in of the CUDA driver: modules, whose code is a shared library, and launches of their kernels.
+// The stand-in for the CUDA driver: modules, whose code is a shared library, and kernel launches.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ API cuModuleLoadData(void **made, const void *image) {
     if (std::memcmp(bytes, SOFTWARE_GPU_MAGIC, SOFTWARE_GPU_MAGIC_LENGTH)) return INVALID_IMAGE;
     uint64_t length;
     std::memcpy(&length, bytes + SOFTWARE_GPU_MAGIC_LENGTH, 8);
-    // The file stays open, so that no other gets its number, by which the loader would take it for this one.
+    // The file stays open: another file with its number would look like this one to the loader.
     const int file = memfd_create("kernels", MFD_CLOEXEC);
     const char *code = bytes + SOFTWARE_GPU_MAGIC_LENGTH + 8;
     for (uint64_t written = 0; written < length;) {
@@ -41,7 +41,7 @@ API cuModuleLoadData(void **made, const void *image) {
     *made = module;
     return SUCCESS;
 }
-// Code stays loaded, as fibres of threads that run it end with their threads; but nobody may run it any more.
+// Code stays loaded, as the fibres of its threads end with those threads; but it may not run any more.
 static std::mutex unloading;
 static std::set<const PhalanxKernel *> unloaded;
 API cuModuleUnload(void *handle) {

@@ -1,4 +1,4 @@
-// The stand-in of the CUDA driver: in which order work may touch memory. Whatever a stream is given is checked here.
+// The stand-in for the CUDA driver: the order of accesses to memory, checked for all issued work.
 #include "world.h"
 
 namespace software_gpu {
@@ -12,14 +12,14 @@ Memory *find(uint64_t pointer) {
 }
 
 Memory *check(const Stream &stream, const char *what, const Access &access) {
-    if (!(access.pointer & DEVICE_BIT)) fail("%s was given %#lx, which is no address of a device", what, access.pointer);
+    if (!(access.pointer & DEVICE_BIT)) fail("%s was given %#lx, which is not an address of a device", what, access.pointer);
     Memory *memory = find(access.pointer);
-    if (!memory) fail("%s was given %#lx, where no memory is (freed, or never allocated)", what, access.pointer);
+    if (!memory) fail("%s was given %#lx, which is not allocated (freed, or never allocated)", what, access.pointer);
     if (memory->freed) fail("%s uses allocation %u after it was freed", what, memory->number);
     if (memory->device != stream.device)
         fail("%s on GPU %d was given memory of GPU %d", what, stream.device, memory->device);
     if (access.pointer + access.bytes > memory->base + memory->bytes)
-        fail("%s touches %zu bytes at %zu of allocation %u, which has %zu", what, access.bytes,
+        fail("%s accesses %zu bytes at %zu of allocation %u, which has %zu", what, access.bytes,
              size_t(access.pointer - memory->base), memory->number, memory->bytes);
     return memory;
 }
@@ -31,7 +31,7 @@ void must_follow(const Clock &clock, size_t stream, const char *what, const Memo
     if (!write) return;
     for (size_t other = 0; other < use.reads.times.size(); ++other)
         if (clock.at(other) < use.reads.times[other])
-            fail("missing wait: %s on stream %zu changes allocation %u, which stream %zu may still read", what, stream,
+            fail("missing wait: %s on stream %zu writes allocation %u, which stream %zu may still read", what, stream,
                  memory.number, other);
 }
 

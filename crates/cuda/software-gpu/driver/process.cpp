@@ -1,4 +1,4 @@
-// The stand-in of the CUDA driver: its start, its errors, and what ends the process.
+// The stand-in for the CUDA driver: initialisation, errors, and termination of the process.
 #include <signal.h>
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ static void damaged(int, siginfo_t *info, void *) {
     char text[200];
     const int length = std::snprintf(
         text, sizeof text,
-        running ? "software GPU: %s touched %p, which is not its memory (beyond an allocation, freed, or an address of the other side)\n"
+        running ? "software GPU: %s touched %p, which is not its memory (beyond an allocation, freed, or an address of the host)\n"
                 : "software GPU: the %s touched %p (an address of the device cannot be used there)\n",
         running ? running : "host", info->si_addr);
     if (write(2, text, static_cast<size_t>(length)) < 0) _exit(3);

@@ -1,4 +1,4 @@
-// The stand-in of the CUDA driver: streams, which are queues that threads run with drawn delays, and events between them.
+// The stand-in for the CUDA driver: streams, which are queues that threads run with random delays, and events.
 #include <unistd.h>
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace software_gpu {
 
-// Pieces of work that each GPU has done.
+// The pieces of work that each GPU has done.
 static std::atomic<uint64_t> done[64];
 
 uint64_t work_done(int device) { return done[device & 63]; }
@@ -39,11 +39,11 @@ void Stream::put(Task task) {
 
 Stream &stream_of(void *stream, const char *what) {
     if (!stream || stream == reinterpret_cast<void *>(1) || stream == reinterpret_cast<void *>(2))
-        fail("%s on the default stream: work belongs to a stream that was made", what);
+        fail("%s on the default stream: create a stream for work", what);
     return *static_cast<Stream *>(stream);
 }
 
-int device_of(void *stream) { return stream_of(stream, "a call of a library").device; }
+int device_of(void *stream) { return stream_of(stream, "a library call").device; }
 
 void wait_for(Stream &stream) {
     auto mark = std::make_shared<Mark>();
@@ -99,7 +99,7 @@ API cuStreamDestroy_v2(void *handle) {
         stream.changed.notify_one();
     }
     stream.thread.join();
-    // What it did is done; others that have not waited for it were wrong before.
+    // Its work is done; streams that had not waited for it were wrong before.
     delete &stream;
     return SUCCESS;
 }

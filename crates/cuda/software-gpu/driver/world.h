@@ -1,9 +1,9 @@
-// What the rooms of the stand-in of the CUDA driver share: streams, memory, events, contexts, and the world that has them.
+// Common state of the stand-in for the CUDA driver: streams, memory, events, contexts, and the world that holds them.
 //
-// Addresses of the device are those of the host with a bit that makes them invalid there, so that neither can be used as the
-// other. Each allocation ends at a page that cannot be touched; addresses are never given out twice; new memory is full of NaN.
-// Streams carry vector clocks: each allocation knows the time on each stream at which it was last written and read, and work
-// that is issued without having waited for that ends the process.
+// A device address is a host address with a bit that makes it invalid there, so that neither can be used as the other. Each
+// allocation ends at an inaccessible page. Addresses are never reused. New memory is full of NaN. Streams carry vector clocks:
+// each allocation records the time on each stream of its last write and read. Work that was issued without waiting for these ends
+// the process.
 #pragma once
 
 #include <atomic>
@@ -35,10 +35,10 @@ namespace software_gpu {
 constexpr uint64_t DEVICE_BIT = uint64_t(1) << 62;
 constexpr size_t PAGE = 4096;
 
-// What this thread runs for a stream, if anything; messages name it.
+// The work that this thread runs for a stream; messages name it.
 extern thread_local const char *running;
 
-// A number from the environment.
+// Returns a number from the environment.
 long setting(const char *name, long otherwise);
 
 // A time on each stream, by the stream's number.
@@ -56,7 +56,7 @@ struct Clock {
     }
 };
 
-// When an allocation was last written and read, and by whom.
+// The times and the names of an allocation's last write and reads.
 struct Use {
     size_t stream_of_write = 0;
     uint64_t time_of_write = 0;
@@ -74,24 +74,24 @@ struct Memory {
     bool freed = false;
 };
 
-// Page-locked memory of the host, and how many copies use it.
+// Page-locked host memory, and the number of copies that use it.
 struct Pinned {
     size_t bytes;
     std::shared_ptr<std::atomic<int>> copies = std::make_shared<std::atomic<int>>(0);
 };
 
-// What a stream does when it comes to it.
+// The action of a stream.
 struct Task {
     const char *what;
     std::function<void()> work;
 };
 
-// Something that becomes true once, when a stream comes to it.
+// A flag that is set once, when a stream reaches it.
 struct Mark {
     std::mutex lock;
     std::condition_variable changed;
     bool done = false;
-    // When it did.
+    // The time at which it was set.
     std::chrono::steady_clock::time_point at;
     void set() {
         std::lock_guard<std::mutex> guard(lock);
@@ -121,20 +121,20 @@ struct Stream {
     bool closing = false;
     std::thread thread;
     std::mt19937 random;
-    // What it is given is captured there, if it takes part in a capture.
+    // The capture that it takes part in, which receives its work.
     std::shared_ptr<Capture> capture;
 
-    // What its thread does: one task after the other, until it is closed and nothing is left.
+    // Its thread runs one task after the other, until the stream is closed and empty.
     void run();
     void put(Task task);
 };
 
 struct Event {
-    // Whether it tells its time.
+    // True if it records times.
     bool timed = false;
     std::shared_ptr<Mark> mark;
     Clock clock;
-    // Of an event that was recorded in a capture: that, and the pieces of work that it stands for.
+    // Of an event that was recorded in a capture: the capture, and its nodes.
     std::shared_ptr<Capture> capture;
     std::set<size_t> ends;
 };
@@ -153,36 +153,36 @@ struct World {
     unsigned memory_count = 0;
     uint64_t next = uint64_t(1) << 44;
     std::vector<std::unique_ptr<Context>> contexts;
-    // By device: bytes that are allocated, and that the pool has of the system.
+    // By device: allocated bytes, and bytes that the pool has reserved.
     std::vector<size_t> used, reserved;
-    // What the host knows to be done.
+    // The times that the host knows to be done.
     Clock host;
     uint64_t threshold = 0;
 };
 
 World &world();
 
-// The context that this thread's calls are for.
+// The context of this thread's calls.
 extern thread_local Context *current;
 
 // ---- the order of work (order.cpp)
 
-// With the world's lock held: the memory that an address is in, or just behind.
+// With the world's lock held: returns the memory that contains an address, or ends at it.
 Memory *find(uint64_t pointer);
-// With the world's lock held: the memory that work on a stream touches, which must be alive and the device's.
+// With the world's lock held: returns the memory of an access, which must be alive and on the device.
 Memory *check(const Stream &stream, const char *what, const Access &access);
-// Ends the process unless a stream that is at `clock` has waited for whatever uses the memory.
+// Ends the process unless a stream at `clock` has waited for all conflicting accesses to the memory.
 void must_follow(const Clock &clock, size_t stream, const char *what, const Memory &memory, const Use &use, bool write);
-// Notes that work which a stream was given at `time` uses memory.
+// Records an access of work that a stream got at `time`.
 void note(Use &use, size_t stream, uint64_t time, const char *what, bool write);
-// With the world's lock held: a new time on the stream, after what the host knows.
+// With the world's lock held: returns a new time on the stream, after all that the host knows.
 uint64_t tick(Stream &stream);
 
 // ---- streams (streams.cpp)
 
-// The stream of a handle, which must be one that was made.
+// Returns the stream of a handle, which must be valid.
 Stream &stream_of(void *stream, const char *what);
-// Lets the host wait for all that a stream was given.
+// Makes the host wait for all work of a stream.
 void wait_for(Stream &stream);
 
 // ---- kernels (modules.cpp)
@@ -193,22 +193,23 @@ struct Call {
     std::vector<Access> accesses;
     std::function<void()> work;
 };
-// What a launch of a kernel would run, which copies the arguments; or why it is refused.
+// Returns the call of a launch, with copied arguments, or the error.
 CUresult call_of(void *function, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params, Call *made);
 
 // ---- captures (graphs.cpp)
 
-// With the world's lock held: makes work part of the capture that a stream takes part in.
+// With the world's lock held: adds work to the capture of a stream.
 void capture(Stream &stream, const char *what, const std::vector<Access> &accesses, std::function<void()> work);
-// With the world's lock held: a stream that captures was asked for what it cannot do: its capture has no graph.
+// With the world's lock held: invalidates the capture of a stream after an operation that cannot be captured.
 CUresult spoil(Stream &stream, CUresult error);
-// With the world's lock held: notes in an event where a stream that captures is, and lets one wait for such an event.
+// With the world's lock held: records the position of a stream that captures in an event, and makes a stream wait for such an
+// event.
 void record_captured(Stream &stream, Event &event);
 CUresult wait_captured(Stream &stream, Event &event);
 
 // ---- memory (memory.cpp)
 
-// The copies that use page-locked memory; none if it is not that.
+// Returns the number of copies that use page-locked memory. None for other memory.
 std::shared_ptr<std::atomic<int>> pinned(const void *memory, size_t bytes);
 
 } // namespace software_gpu

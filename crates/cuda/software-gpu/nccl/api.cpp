@@ -1,7 +1,8 @@
-// The stand-in of NCCL: libnccl.so.2. Operations run when their stream comes to them, between ranks that are threads or processes.
+// The stand-in for NCCL: libnccl.so.2. Operations run when their stream reaches them, between ranks that are threads or
+// processes.
 //
-// As with NCCL, a communicator that does not block is busy for a while after each call; nothing may be asked of it then. A rank
-// that never comes is not noticed here: what waits for it waits until it is given up.
+// As with NCCL, a non-blocking communicator is busy for a while after each call; no other call is allowed then. A rank that never
+// arrives is not detected here: the others wait until they are aborted.
 #include <unistd.h>
 
 #include <climits>
@@ -41,7 +42,7 @@ static thread_local std::vector<std::pair<Handle, std::pair<void *, Call>>> grou
 static Handle find(void *comm, const char *what) {
     std::lock_guard<std::mutex> guard(all_lock);
     auto found = all.find(comm);
-    if (found == all.end()) fail("%s was given a communicator that is none, or was destroyed", what);
+    if (found == all.end()) fail("%s was given an invalid or destroyed communicator", what);
     return found->second;
 }
 
@@ -57,7 +58,7 @@ static int refuse(Result result, const std::string &text) {
     return result;
 }
 
-// What NCCL's own thread takes before a call is on its stream.
+// The delay of NCCL's own thread before a call is on its stream.
 static void dawdle() {
     static thread_local std::minstd_rand random(static_cast<unsigned>(getpid()));
     usleep(static_cast<useconds_t>(random() % 200));
@@ -85,7 +86,7 @@ SOFTWARE_GPU_API const char *ncclGetLastError(void *) {
 API ncclGetUniqueId(UniqueId *id) {
     std::memset(id, 0, sizeof *id);
     const std::string name = Rings::make();
-    if (name.empty()) return refuse(SYSTEM_ERROR, "no memory for ranks to meet in");
+    if (name.empty()) return refuse(SYSTEM_ERROR, "no shared memory for the ranks");
     std::memcpy(id->text, name.data(), name.size());
     return OK;
 }
@@ -136,19 +137,19 @@ API ncclCommUserRank(void *comm, int *rank) { *rank = find(comm, "ncclCommUserRa
 API ncclCommCuDevice(void *comm, int *device) { *device = find(comm, "ncclCommCuDevice")->gpu; return OK; }
 API ncclCommFinalize(void *comm) {
     Handle handle = find(comm, "ncclCommFinalize");
-    if (handle->running || handle->preparing) fail("ncclCommFinalize while operations are under way");
+    if (handle->running || handle->preparing) fail("ncclCommFinalize with pending operations");
     return OK;
 }
 API ncclCommDestroy(void *comm) {
     Handle handle = take(comm, "ncclCommDestroy");
-    if (handle->running || handle->preparing) fail("ncclCommDestroy while operations are under way");
+    if (handle->running || handle->preparing) fail("ncclCommDestroy with pending operations");
     return OK;
 }
 API ncclCommAbort(void *comm) {
     if (!comm) return INVALID_ARGUMENT;
     Handle handle = take(comm, "ncclCommAbort");
     handle->given_up = true;
-    // What is on its way to the stream comes there, and ends at once.
+    // Work in preparation reaches the stream, and ends at once.
     while (handle->preparing) usleep(50);
     return OK;
 }
@@ -180,7 +181,7 @@ API ncclGroupStart() { ++depth; return OK; }
 API ncclGroupEnd() {
     if (depth < 1) return refuse(INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
     if (--depth) return OK;
-    // Calls of one communicator go together, in their order.
+    // Calls of one communicator run in order.
     std::vector<Handle> order;
     std::map<void *, std::pair<void *, std::vector<Call>>> of;
     for (auto &[handle, call] : grouped) {
@@ -218,7 +219,7 @@ static int issue(void *comm, void *stream, Call call) {
         return refuse(INVALID_ARGUMENT, std::string(name) + ": a buffer is a null pointer");
     for (const void *pointer : {needs_from ? call.from : nullptr, needs_to ? static_cast<const void *>(call.to) : nullptr})
         if (reinterpret_cast<uint64_t>(pointer) % size_of(what.type))
-            return refuse(INVALID_ARGUMENT, std::string(name) + ": a buffer does not lie where its type may");
+            return refuse(INVALID_ARGUMENT, std::string(name) + ": a buffer is not aligned for its type");
     if (!call.is_message()) call.what.sequence = ++handle->sequence;
     if (depth) {
         grouped.push_back({handle, {stream, call}});

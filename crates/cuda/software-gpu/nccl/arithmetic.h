@@ -1,4 +1,4 @@
-// Types of elements and reductions, by NCCL's numbers, and sums in the order of ranks.
+// Element types and reductions by NCCL's numbers, and sums in the order of ranks.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ inline std::string reduction_name(int op) {
     return op >= 0 && op < REDUCTIONS ? names[op] : "reduction " + std::to_string(op);
 }
 
-// How elements of 16 bits are computed with: as floats, rounded after each step.
+// 16-bit elements are computed in f32 and rounded after each step.
 struct Half {
     uint16_t bits;
     float wide() const { return from_half(bits); }
@@ -81,7 +81,7 @@ void reduce_as(char *to, const std::vector<const char *> &parts, size_t count, i
     }
 }
 
-// `to` becomes the reduction of the ranks' parts, in their order.
+// Writes the reduction of the ranks' parts to `to`, in the order of ranks.
 inline void reduce(char *to, const std::vector<const char *> &parts, size_t count, int type, int op) {
     const bool wraps = op == SUM || op == PROD;
     switch (type) {

@@ -1,4 +1,4 @@
-// What a communicator of the stand-in of NCCL does when its stream comes to it. Sums are in the order of ranks.
+// The execution of a communicator's calls on its stream. Sums are in the order of ranks.
 #include "communicator.h"
 
 #include <cstring>
@@ -84,11 +84,11 @@ void Communicator::collective(const Call &call) {
         for (int peer = 0; peer < ranks; ++peer)
             if (peer != own) each(peer);
     };
-    // Which elements of `whole` a rank reduces.
+    // The elements of `whole` that a rank reduces.
     auto chunk = [&](int rank, size_t whole) {
         return std::make_pair(whole * size_t(rank) / size_t(ranks), whole * size_t(rank + 1) / size_t(ranks));
     };
-    // This rank's part of what all ranks have, once it has come; each rank's part begins where `place` says.
+    // Sends this rank's part to all ranks and receives theirs; each part begins at `place`.
     auto reduced = [&](size_t count, const char *mine, std::vector<char> &result) {
         std::vector<std::vector<char>> theirs(static_cast<size_t>(ranks));
         others([&](int peer) {
@@ -151,7 +151,7 @@ void Communicator::collective(const Call &call) {
     }
 }
 
-// Messages that were asked for together, all at once. Each goes behind what it is.
+// Messages of one group, all concurrent. Each follows its header.
 void Communicator::messages(const std::vector<Call> &calls) {
     std::vector<Signature> said, heard(calls.size());
     for (const Call &call : calls) said.push_back({0, call.what.count, SEND, call.what.type, -1, -1});

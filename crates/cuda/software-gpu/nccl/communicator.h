@@ -1,4 +1,4 @@
-// A communicator of the stand-in of NCCL: one rank's calls, and what becomes of them on a stream.
+// A communicator of the stand-in for NCCL: one rank's calls, and their execution on a stream.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ enum Result { OK = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5,
 
 enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, SEND, RECEIVE };
 
-// A call, as all ranks of a collective must make it: what they compare.
+// The description of a call, which all ranks of a collective compare.
 struct Signature {
     uint64_t sequence;
     uint64_t count;
@@ -43,18 +43,18 @@ struct Communicator {
     int gpu = -1;
     bool blocking = true;
     std::atomic<bool> given_up{false};
-    // Calls that were made and are not on the stream yet, and those that are and are not done.
+    // Calls that are not on the stream yet, and calls that are and are not done.
     std::atomic<int> preparing{0}, running{0};
     uint64_t sequence = 0;
     void *stream = nullptr;
 
-    // The first thing that went wrong.
+    // The first error.
     void fault(Result result, const std::string &text);
     Result state();
 
-    // What the stream does for calls that were made together.
+    // Runs a group of calls on the stream.
     void run(const std::vector<Call> &calls);
-    // What the calls touch, as far as it is this rank's.
+    // The accesses of this rank's part of the calls.
     std::vector<Access> accesses(const std::vector<Call> &calls) const;
 
   private:
@@ -67,7 +67,7 @@ struct Communicator {
     Result result_ = OK;
 };
 
-// The last explanation of an error.
+// The text of the last error.
 void explain(const std::string &text);
 std::string last_explanation();
 

@@ -15,8 +15,8 @@
 
 namespace software_gpu {
 
-// Memory that this process has made and that not all ranks have found yet, by its name. It lies in no folder, so that nothing is
-// left when processes are killed.
+// Memory that this process has made and that some ranks have not mapped yet, by name. It is in no folder, so that killed
+// processes leave nothing.
 static std::mutex lock;
 static std::map<std::string, int> made;
 
@@ -25,7 +25,7 @@ std::string Rings::make() {
     if (file < 0 || ftruncate(file, sizeof(Shared))) return "";
     static unsigned count = 0;
     std::lock_guard<std::mutex> guard(lock);
-    // With a number, since files are closed and their numbers given out again.
+    // With a counter, as file numbers are reused.
     char name[64];
     std::snprintf(name, sizeof name, "/proc/%d/fd/%d#%u", int(getpid()), file, ++count);
     made[name] = file;
@@ -37,17 +37,17 @@ std::string Rings::attach(const std::string &name, int own, int count, int gpu) 
     ranks = count;
     name_ = name;
     if (count < 1 || count > MAX_RANKS || own < 0 || own >= count)
-        return "rank " + std::to_string(own) + " of " + std::to_string(count) + "; there may be 16 ranks";
+        return "rank " + std::to_string(own) + " of " + std::to_string(count) + "; the maximum is 16 ranks";
     const int file = open(name.substr(0, name.find('#')).c_str(), O_RDWR | O_CLOEXEC);
-    if (file < 0) return "the process that made the unique id is gone (" + name + ": " + std::strerror(errno) + ")";
+    if (file < 0) return "the process that made the unique id has ended (" + name + ": " + std::strerror(errno) + ")";
     void *memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (memory == MAP_FAILED) return std::string("the memory of the ranks cannot be mapped: ") + std::strerror(errno);
     shared_ = static_cast<Shared *>(memory);
     int expected = 0;
     if (!shared_->ranks.compare_exchange_strong(expected, count) && expected != count)
-        return "another rank says that there are " + std::to_string(expected) + " ranks, this one " + std::to_string(count);
-    if (shared_->present[own].exchange(1)) return "rank " + std::to_string(own) + " is there already";
+        return "another rank expects " + std::to_string(expected) + " ranks, this one " + std::to_string(count);
+    if (shared_->present[own].exchange(1)) return "rank " + std::to_string(own) + " has joined already";
     shared_->gpu[own] = gpu;
     ++shared_->attached;
     return "";
@@ -56,7 +56,7 @@ std::string Rings::attach(const std::string &name, int own, int count, int gpu) 
 bool Rings::complete(std::string &problem) {
     if (shared_->attached < ranks) return false;
     {
-        // All have it: the way to it is closed.
+        // All ranks have mapped it: it is closed.
         std::lock_guard<std::mutex> guard(lock);
         auto own = made.find(name_);
         if (own != made.end()) {
@@ -76,7 +76,7 @@ Rings::~Rings() {
     if (shared_) munmap(shared_, sizeof(Shared));
 }
 
-// Moves what there is room for, or what has come; whether that was anything.
+// Moves bytes as far as space and data allow. Returns true if any moved.
 bool Rings::advance(Transfer &transfer) {
     const int from = transfer.sends ? rank : transfer.peer, to = transfer.sends ? transfer.peer : rank;
     Ring &ring = shared_->rings[from][to];

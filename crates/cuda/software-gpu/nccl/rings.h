@@ -1,5 +1,5 @@
-// How ranks reach each other, be they threads of one process or processes of one machine: memory without a name in any folder,
-// which the process that made the unique id shows to the others, with a ring of bytes from each rank to each.
+// The connections between ranks, threads of one process or processes of one machine: anonymous memory that the process with the
+// unique id shares with the others, with a ring of bytes from each rank to each.
 #pragma once
 
 #include <atomic>
@@ -13,30 +13,30 @@ namespace software_gpu {
 
 constexpr int MAX_RANKS = 16;
 
-// Bytes from one rank to another: as many were written as `head` says and read as `tail` does.
+// Bytes from one rank to another: `head` counts the written ones, `tail` the read ones.
 struct Ring {
     static constexpr size_t ROOM = 128 << 10;
     std::atomic<uint64_t> head, tail;
     char bytes[ROOM];
 };
 
-// What all ranks of a communicator map.
+// The memory that all ranks of a communicator map.
 struct Shared {
-    // Which memory of its maker's this is: once it is closed another one may get its name.
+    // Identifies the memory of its maker: once it is closed, its name may be reused.
     uint64_t number;
-    // How many ranks there are to be, which have come, and the GPU of each.
+    // The number of ranks, the ranks that have joined, and the GPU of each.
     std::atomic<int> ranks, attached;
     std::atomic<int> present[MAX_RANKS], gpu[MAX_RANKS];
     Ring rings[MAX_RANKS][MAX_RANKS];
 };
 
-// A number of bytes on its way to a rank or from one. Those between the same two move one after the other.
+// Bytes on their way to or from a rank. Those between the same two ranks move one after the other.
 struct Transfer {
     int peer;
     bool sends;
     char *memory;
     size_t bytes;
-    // Asked when they have moved; nothing more moves if it says no.
+    // Called after they have moved; no more bytes move if it returns false.
     std::function<bool()> fits = {};
     size_t moved = 0;
 };
@@ -46,14 +46,14 @@ class Rings {
   public:
     ~Rings();
 
-    // Makes memory for ranks that are to meet, and tells how others find it.
+    // Creates memory for ranks to join, and returns its name.
     static std::string make();
-    // Maps the memory of a name; says what is wrong if that cannot be done.
+    // Maps the memory of a name. Returns an error text if that fails.
     std::string attach(const std::string &name, int rank, int ranks, int gpu);
-    // Whether all have come. Then says whose GPU is another's too.
+    // Returns true if all ranks have joined. Then reports a GPU that is used twice.
     bool complete(std::string &problem);
 
-    // Moves everything; false if `stop` says so before it is done, or something does not fit.
+    // Moves all bytes. Returns false if `stop` does so before the end, or lengths differ.
     bool move(std::vector<Transfer> transfers, const std::function<bool()> &stop);
 
     int rank = 0, ranks = 0;

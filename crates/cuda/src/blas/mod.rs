@@ -1,7 +1,7 @@
-//! Matrix products, by cuBLASLt: a plan for each combination of sizes and types, found once.
+//! Matrix products by cuBLASLt, with one plan for each combination of sizes and types.
 //!
-//! Matrices are row-major here. cuBLASLt counts by columns, so it is asked for the transposed product of the transposed factors,
-//! which are the same elements in memory.
+//! Matrices are row-major here, and column-major in cuBLASLt. It therefore computes the transposed product of the transposed
+//! factors, which are the same elements in memory.
 
 mod raw;
 
@@ -19,34 +19,34 @@ use crate::libraries::Library;
 use crate::memory::{Kind, Slice, counted_as, issue_repeatable};
 use crate::{ElementType, GpuError, Result};
 
-/// The most room that an algorithm may take while it runs, in bytes: what NVIDIA recommends for its larger GPUs.
+/// The maximum workspace of an algorithm in bytes, as NVIDIA recommends for its larger GPUs.
 const WORKSPACE: usize = 32 << 20;
 
-/// What messages call this.
+/// The name in messages.
 const NAME: &str = "matmul";
 
-/// A matrix as a factor: as it lies, or read transposed.
+/// A factor of a product, plain or transposed.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a> {
-    /// The elements, row by row, a matrix after the other.
+    /// The elements of all matrices, row-major and contiguous.
     pub slice: &'a Slice,
-    /// Whether each is read transposed.
+    /// True if each matrix is transposed.
     pub transposed: bool,
 }
 
 impl<'a> Matrix<'a> {
-    /// Matrices as they lie.
+    /// Returns plain matrices.
     pub fn plain(slice: &'a Slice) -> Self {
         Self { slice, transposed: false }
     }
 
-    /// Matrices read transposed.
+    /// Returns transposed matrices.
     pub fn transposed(slice: &'a Slice) -> Self {
         Self { slice, transposed: true }
     }
 }
 
-/// `batch` products of m×k and k×n matrices.
+/// A batch of products of m×k and k×n matrices.
 #[derive(Debug, Clone, Copy)]
 pub struct Product<'a> {
     /// `[batch, m, n, k]`.
@@ -55,17 +55,17 @@ pub struct Product<'a> {
     pub a: Matrix<'a>,
     /// The right factors, of the same type.
     pub b: Matrix<'a>,
-    /// Where the products go, of the factors' type, or f32 for factors of 16 bits.
+    /// The products, of the factors' type, or f32 for 16-bit factors.
     pub to: &'a Slice,
-    /// Whether they are added to what is there.
+    /// Add to the previous values of `to`.
     pub add: bool,
     /// `n` elements of the type of `to`, added to each row.
     pub bias: Option<&'a Slice>,
-    /// Whether factors of f32 are rounded to 10 bits after the point, for tensor cores.
+    /// Round f32 factors to 10 bits of mantissa (TF32), for tensor cores.
     pub tf32: bool,
 }
 
-/// What a plan depends on.
+/// The key of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     sizes: [usize; 4],
@@ -75,34 +75,34 @@ struct Key {
     add: bool,
     bias: bool,
     tf32: bool,
-    /// What the addresses of a, b and the result are multiples of, up to 256 bytes.
+    /// The alignment of a, b and the result in bytes, up to 256.
     alignment: [u32; 3],
 }
 
-/// Multiplies on one GPU's computing stream.
+/// Matrix products on a GPU's compute stream.
 #[derive(Debug)]
 pub struct Blas {
-    // Plans go before the handle that made them.
+    // Dropped before the handle that made them.
     plans: Mutex<HashMap<Key, raw::Plan>>,
     handle: Arc<raw::Handle>,
     gpu: Gpu,
 }
 
 impl Blas {
-    /// Products on a GPU.
+    /// Opens cuBLASLt for a GPU.
     ///
     /// # Errors
-    /// [`GpuError::MissingLibrary`] if there is no cuBLASLt; [`GpuError::Capture`] while a graph is captured.
+    /// [`GpuError::MissingLibrary`] if cuBLASLt is not installed; [`GpuError::Capture`] while a graph is captured.
     pub fn new(gpu: &Gpu) -> Result<Self> {
         gpu.device().first_use("opening cuBLASLt")?;
         Library::CublasLt.require()?;
         Ok(Self { plans: Mutex::default(), handle: Arc::new(raw::Handle::new(gpu)?), gpu: gpu.clone() })
     }
 
-    /// Multiplies. Sums are in f32, of factors of f64 in f64.
+    /// Computes products. Sums are in f32, for f64 factors in f64.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] if lengths or types do not go together; [`GpuError::Unsupported`] for types that cuBLASLt does not
+    /// [`GpuError::Argument`] if lengths or types do not match; [`GpuError::Unsupported`] for types that cuBLASLt does not
     /// multiply, and for a bias of f64; [`GpuError::Capture`] if a graph is captured and it is the first product of its sizes.
     pub fn matmul(&self, product: &Product<'_>) -> Result<()> {
         check(product)?;
@@ -138,9 +138,9 @@ impl Blas {
                 new.insert(self.handle.plan(&key, WORKSPACE)?)
             }
         };
-        let room = plan.workspace();
-        let workspace = (room > 0)
-            .then(|| counted_as(Kind::Workspace, || self.gpu.unwritten(ElementType::U8, room)))
+        let bytes = plan.workspace();
+        let workspace = (bytes > 0)
+            .then(|| counted_as(Kind::Workspace, || self.gpu.unwritten(ElementType::U8, bytes)))
             .transpose()?;
         let slices = [
             Some(product.a.slice),
@@ -154,11 +154,11 @@ impl Blas {
         issue_repeatable(device, NAME, &slices, &Work::Fixed(&what), |stream| {
             self.handle.run(plan, product, workspace.as_ref(), stream)
         })?;
-        device.keep_in_capture(&self.handle);
+        device.keep_for_graph(&self.handle);
         Ok(())
     }
 
-    /// Products without any terms: zeros, and the bias.
+    /// Computes products with k = 0: zeros plus the bias.
     fn without_terms(&self, product: &Product<'_>) -> Result<()> {
         let (to, [batch, m, n, _]) = (product.to, product.sizes);
         if !product.add {
@@ -171,7 +171,7 @@ impl Blas {
     }
 }
 
-/// What an address is a multiple of, up to 256.
+/// Returns the alignment of an address in bytes, up to 256.
 fn alignment(slice: &Slice) -> u32 {
     1 << slice.address().trailing_zeros().min(8)
 }
@@ -198,7 +198,7 @@ fn check(product: &Product<'_>) -> Result<()> {
         ("bias", bias.map_or(n, Slice::len), n),
     ];
     if let Some((what, found, right)) = lengths.into_iter().find(|(_, found, right)| found != right) {
-        let problem = format!("{found} elements of {what}; sizes {:?} take {right}", product.sizes);
+        let problem = format!("{found} elements of {what}; sizes {:?} need {right}", product.sizes);
         return Err(GpuError::argument(NAME, problem));
     }
     if let Some(bias) = bias.filter(|bias| bias.dtype() != to.dtype()) {

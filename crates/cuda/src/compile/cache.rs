@@ -1,10 +1,9 @@
-//! What was compiled before, as files: one for each source, architecture and version of the compiler.
+//! A cache of compiled kernels: a file for each source, architecture and compiler version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where compiled kernels are kept unless somebody says otherwise: `phalanx/kernels` in the user's folder for caches. None if
-/// the environment names no such folder.
+/// Returns the default cache folder: `phalanx/kernels` in the user's cache folder. None if the environment names none.
 pub fn default_folder() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let caches = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))?;
@@ -15,11 +14,11 @@ pub fn default_folder() -> Option<PathBuf> {
 #[derive(Debug)]
 pub(super) struct Entry(PathBuf);
 
-/// What the file begins with: a hash of what follows, so that half a file is none.
+/// The length of the hash at the beginning of the file, which detects truncated files.
 const HASH: usize = 32;
 
 impl Entry {
-    /// The entry for what was made of `parts`, in which anything that changes the code must be.
+    /// Returns the entry for a source. `parts` must contain everything that changes the code.
     pub(super) fn new(folder: &Path, name: &str, parts: &[&str]) -> Self {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
@@ -29,15 +28,15 @@ impl Entry {
         Self(folder.join(format!("{name}-{}.bin", &hasher.finalize().to_hex()[..32])))
     }
 
-    /// What is kept; nothing if there is no file, or a damaged one.
+    /// Returns the cached code. None if the file is missing or damaged.
     pub(super) fn read(&self) -> Option<Vec<u8>> {
         let mut kept = fs::read(&self.0).ok()?;
         let code = kept.split_off(HASH.min(kept.len()));
         (kept == blake3::hash(&code).as_bytes()).then_some(code)
     }
 
-    /// Keeps code, under a name of its own first, so that other processes see all of it or nothing. A folder that cannot be
-    /// written is like one that was emptied: the next process compiles again.
+    /// Writes code to a temporary file and renames it, so that other processes see a whole file or none. Errors are ignored: the
+    /// next process compiles again.
     pub(super) fn write(&self, code: &[u8]) {
         let temporary = self.0.with_extension(format!("{}.part", std::process::id()));
         let mut kept = blake3::hash(code).as_bytes().to_vec();
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_kept_is_read_and_what_was_damaged_is_not() {
+    fn entries_are_read_unless_damaged() {
         let folder = tempfile::tempdir().expect("a folder");
         let entry = Entry::new(&folder.path().join("below"), "sums", &["text", "sm_90", "13.0"]);
         assert_eq!(entry.read(), None);

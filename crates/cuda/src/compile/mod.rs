@@ -1,4 +1,4 @@
-//! Kernels: from CUDA C to code of the device, once for each architecture.
+//! Compilation of CUDA C to device code, once for each architecture.
 
 mod cache;
 mod nvrtc;
@@ -10,28 +10,28 @@ pub use cache::default_folder;
 use crate::libraries::Library;
 use crate::{GpuError, Result};
 
-/// CUDA C that is compiled as one: a family of kernels.
+/// CUDA C that is compiled as a unit: a family of kernels.
 ///
-/// Kernels are `extern "C" __global__ void NAME_TYPE(…)` with plain pointers and numbers as arguments.
+/// Kernels are `extern "C" __global__ void NAME_TYPE(…)` with plain pointers and scalars as parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct Source {
-    /// What messages call it.
+    /// The name in messages.
     pub name: &'static str,
-    /// The text, in parts that are compiled one after the other: a prelude that families share, and the family's own.
+    /// The text, in parts that are concatenated: a prelude shared by families, and the family's own text.
     pub parts: &'static [&'static str],
 }
 
 impl Source {
-    /// The whole text.
+    /// Returns the whole text.
     pub fn text(&self) -> String {
         self.parts.concat()
     }
 }
 
-/// What NVRTC is told besides the architecture.
+/// The options of NVRTC besides the architecture.
 pub const OPTIONS: &[&str] = nvrtc::OPTIONS;
 
-/// Compiles sources for one architecture, and keeps what it made on disk.
+/// A compiler for one architecture, with a cache on disk.
 #[derive(Debug)]
 pub struct Compiler {
     architecture: String,
@@ -40,10 +40,10 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// A compiler for devices of a compute capability: (9, 0). What it makes is kept in `folder`, if one is given.
+    /// Returns a compiler for devices of a compute capability, such as (9, 0). `folder` caches compiled code.
     ///
     /// # Errors
-    /// [`GpuError::MissingLibrary`] if there is no NVRTC; [`GpuError::OldCompiler`] if it is older than the device needs.
+    /// [`GpuError::MissingLibrary`] if NVRTC is not installed; [`GpuError::OldCompiler`] if it is too old for the device.
     pub fn new(capability: (i32, i32), folder: Option<PathBuf>) -> Result<Self> {
         let version = Library::Nvrtc.find()?.version;
         let architecture = format!("sm_{}{}", capability.0, capability.1);
@@ -58,15 +58,15 @@ impl Compiler {
         Err(GpuError::OldCompiler { version, architecture, known, needed: needed(capability) })
     }
 
-    /// What it compiles for: "sm_90".
+    /// Returns the target architecture: "sm_90".
     pub fn architecture(&self) -> &str {
         &self.architecture
     }
 
-    /// The device's code for a source, from disk if it was compiled before.
+    /// Returns the device code of a source, from the cache if possible.
     ///
     /// # Errors
-    /// [`GpuError::Compile`] with what the compiler says. That nothing can be kept on disk is no error.
+    /// [`GpuError::Compile`] with the compiler's log. A cache that cannot be written is not an error.
     pub fn compile(&self, source: &Source) -> Result<Vec<u8>> {
         let text = source.text();
         let entry = self.folder.as_ref().map(|folder| {
@@ -87,7 +87,7 @@ impl Compiler {
     }
 }
 
-/// The first version of NVRTC that compiles for a compute capability, as its release notes say.
+/// Returns the first version of NVRTC for a compute capability, from its release notes.
 fn needed(capability: (i32, i32)) -> String {
     let version = match capability {
         (8, 0) => "11.0",
@@ -97,12 +97,12 @@ fn needed(capability: (i32, i32)) -> String {
         (10, 0 | 1) | (12, 0) => "12.8",
         (10, 3) | (12, 1) => "12.9",
         (8, 8) | (11, 0) => "13.0",
-        _ => return "a newer one that does".to_owned(),
+        _ => return "a newer version".to_owned(),
     };
     format!("{version} or newer")
 }
 
-/// The error for a source that does not compile.
+/// Returns the error of a source that does not compile.
 fn refused(source_name: &'static str, architecture: &str, log: String) -> GpuError {
     GpuError::Compile { source_name, architecture: architecture.to_owned(), log }
 }

@@ -1,7 +1,7 @@
-//! Which work streams have waited for, as numbers: so that no memory is used before it is there, or freed while it is used.
+//! Vector clocks of the streams. They ensure that memory is not used before its allocation, nor freed while a stream uses it.
 //!
-//! Each stream has a clock. That of the computing stream goes on with every allocation, that of another one with every piece of
-//! work that uses memory. A stream knows a time of another one if it has waited for all that the other was given until then.
+//! Each stream has a clock. The compute stream's advances with every allocation, the others' with every piece of work that uses
+//! memory. A stream knows a time of another stream if it has waited for all work up to that time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,13 +10,12 @@ use super::Stream;
 /// A time of each stream.
 pub(super) type Times = [u64; Stream::COUNT];
 
-/// What the streams of a device know of each other.
+/// The clocks of a device's streams.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// By stream: what it knows; of itself, the time that it has.
+    /// By stream: the times that it knows. Its own entry is its clock.
     known: Mutex<[Times; Stream::COUNT]>,
-    /// Held by whoever gives a stream work and counts it, or lets another one wait for it, so that no event is believed to cover
-    /// work that was issued after it.
+    /// Locked while work is issued and counted, or while a wait is issued, so that no event seems to cover later work.
     turns: [Mutex<()>; Stream::COUNT],
 }
 
@@ -25,29 +24,29 @@ impl Order {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Alone with a stream.
+    /// Locks a stream.
     pub(super) fn turn(&self, stream: Stream) -> MutexGuard<'_, ()> {
         self.turns[stream as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next time of a stream.
+    /// Advances a stream's clock, and returns it.
     pub(super) fn tick(&self, stream: Stream) -> u64 {
         let time = &mut self.known()[stream as usize][stream as usize];
         *time += 1;
         *time
     }
 
-    /// Whether a stream has waited for what another one had been given at a time.
+    /// Returns true if `waiter` has waited for the work of `waited` up to `time`.
     pub(super) fn knows(&self, waiter: Stream, waited: Stream, time: u64) -> bool {
         self.known()[waiter as usize][waited as usize] >= time
     }
 
-    /// What a stream knows now.
+    /// Returns the times that a stream knows.
     pub(super) fn of(&self, stream: Stream) -> Times {
         self.known()[stream as usize]
     }
 
-    /// A stream has waited for one that knew `times`.
+    /// Records that a stream has waited for one that knew `times`.
     pub(super) fn learn(&self, waiter: Stream, times: Times) {
         let mut known = self.known();
         for (own, time) in known[waiter as usize].iter_mut().zip(times) {
@@ -55,26 +54,26 @@ impl Order {
         }
     }
 
-    /// A stream has waited for an event of another one.
+    /// Records that a stream has waited for an event of another one.
     pub(super) fn learn_time(&self, waiter: Stream, waited: Stream, time: u64) {
         let mut times = Times::default();
         times[waited as usize] = time;
         self.learn(waiter, times);
     }
 
-    /// The host has waited for what a stream was given at a time, so whatever is issued from now on comes after it.
+    /// Records that the host has waited for a stream up to `time`: all later work comes after it.
     pub(super) fn passed(&self, waited: Stream, time: u64) {
         for own in self.known().iter_mut() {
             own[waited as usize] = time.max(own[waited as usize]);
         }
     }
 
-    /// All that is known.
+    /// Returns all clocks.
     pub(super) fn all(&self) -> [Times; Stream::COUNT] {
         *self.known()
     }
 
-    /// Forgets what streams have learned of each other since `before`: their waits were recorded and have not happened.
+    /// Forgets the waits since `before`: they were captured and have not happened.
     pub(super) fn forget(&self, before: [Times; Stream::COUNT]) {
         let mut known = self.known();
         for (waiter, times) in before.into_iter().enumerate() {
@@ -91,13 +90,13 @@ mod tests {
     use Stream::{Communication, Compute, Copies};
 
     #[test]
-    fn knowledge_is_handed_on_and_forgotten() {
+    fn waits_are_transitive_and_forgotten() {
         let order = Order::default();
         let born = order.tick(Compute);
         assert!(!order.knows(Communication, Compute, born));
         order.learn(Communication, order.of(Compute));
         let used = order.tick(Communication);
-        // Through the copies' stream, which has waited for the other one.
+        // Through the copy stream, which has waited for the other one.
         order.learn(Copies, order.of(Communication));
         assert!(order.knows(Copies, Compute, born) && !order.knows(Compute, Communication, used));
         let before = order.all();
@@ -111,7 +110,7 @@ mod tests {
         assert!(!order.knows(Compute, Copies, copied));
         order.passed(Copies, copied);
         assert!(order.knows(Compute, Copies, copied) && order.knows(Communication, Copies, copied));
-        // A time that has passed long ago takes nothing back.
+        // An earlier time takes nothing back.
         order.passed(Copies, copied - 1);
         assert!(order.knows(Copies, Copies, copied));
     }

@@ -1,8 +1,8 @@
-//! Convolutions, by cuDNN: forward, and the gradients of input and weight. Those of a transposed convolution are the same three in
-//! another order.
+//! Convolutions by cuDNN: forward, and the gradients of input and weight. A transposed convolution uses the same three in another
+//! order.
 //!
-//! For each shape an algorithm is found once. With [`Options::repeatable`](crate::Options::repeatable) it is the one that cuDNN's
-//! rules put first among those that repeat their bits; otherwise all are tried, and the fastest is kept.
+//! Each shape has one plan. With [`Options::repeatable`](crate::Options::repeatable) it is the deterministic algorithm that
+//! cuDNN's heuristics rank first. Otherwise all algorithms are timed, and the fastest is used.
 
 mod raw;
 
@@ -11,16 +11,16 @@ use std::hash::{DefaultHasher, Hash as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{Stream, Work};
-pub use crate::element::Layout;
+pub use crate::element::TensorLayout;
 use crate::gpu::Gpu;
 use crate::libraries::Library;
 use crate::memory::{Kind, Slice, counted_as, issue, issue_repeatable};
 use crate::{ElementType, GpuError, Result};
 
-/// The most room that an algorithm may take while it runs, in bytes.
+/// The maximum workspace of an algorithm, in bytes.
 const WORKSPACE: usize = 1 << 30;
 
-/// Sizes of a convolution (a cross-correlation): of its input, its weight, and how the window moves.
+/// The sizes of a convolution (a cross-correlation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Convolution {
     /// Images.
@@ -41,12 +41,12 @@ pub struct Convolution {
     pub padding: [usize; 2],
     /// Step between the taps of a window.
     pub dilation: [usize; 2],
-    /// Independent convolutions over equal parts of the channels; as many as channels for a depthwise one.
+    /// Independent convolutions over equal parts of the channels. Equal to the channels for a depthwise one.
     pub groups: usize,
 }
 
 impl Convolution {
-    /// Height and width of an output image; nothing if the window does not fit, or a size makes no sense.
+    /// Returns height and width of an output image. None if the window does not fit, or a size is invalid.
     pub fn output(&self) -> Option<[usize; 2]> {
         let along = |axis: usize, size: usize| {
             let reach = self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)? + 1;
@@ -56,32 +56,32 @@ impl Convolution {
         Some([along(0, self.height)?, along(1, self.width)?])
     }
 
-    /// Elements of the input.
+    /// Returns the elements of the input.
     pub fn input_len(&self) -> usize {
         self.batch * self.in_channels * self.height * self.width
     }
 
-    /// Elements of the weight.
+    /// Returns the elements of the weight.
     pub fn weight_len(&self) -> usize {
         self.out_channels * (self.in_channels / self.groups.max(1)) * self.kernel[0] * self.kernel[1]
     }
 
-    /// Elements of the output.
+    /// Returns the elements of the output.
     pub fn output_len(&self) -> usize {
         self.output().map_or(0, |[height, width]| self.batch * self.out_channels * height * width)
     }
 }
 
-/// How convolutions read their elements.
+/// The layout and the precision of a convolution's operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Reading {
-    /// In which order they lie.
-    pub layout: Layout,
-    /// Whether factors of f32 are rounded to 10 bits after the point, for tensor cores.
+pub struct ConvolutionFormat {
+    /// The memory layout.
+    pub layout: TensorLayout,
+    /// Round f32 operands to 10 bits of mantissa (TF32), for tensor cores.
     pub tf32: bool,
 }
 
-/// What is computed.
+/// A pass of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Pass {
     Forward,
@@ -99,16 +99,16 @@ impl Pass {
     }
 }
 
-/// What a plan depends on.
+/// The key of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     pass: Pass,
     convolution: Convolution,
-    reading: Reading,
+    format: ConvolutionFormat,
     dtype: ElementType,
 }
 
-/// Convolves on one GPU's computing stream.
+/// Convolutions on a GPU's compute stream.
 #[derive(Debug)]
 pub struct Dnn {
     inner: Arc<Mutex<Inner>>,
@@ -117,16 +117,16 @@ pub struct Dnn {
 
 #[derive(Debug)]
 struct Inner {
-    // Plans go before the handle that made them.
+    // Dropped before the handle that made them.
     plans: HashMap<Key, raw::Plan>,
     handle: raw::Handle,
 }
 
 impl Dnn {
-    /// Convolutions on a GPU.
+    /// Opens cuDNN for a GPU.
     ///
     /// # Errors
-    /// [`GpuError::MissingLibrary`] if there is no cuDNN; [`GpuError::Capture`] while a graph is captured.
+    /// [`GpuError::MissingLibrary`] if cuDNN is not installed; [`GpuError::Capture`] while a graph is captured.
     pub fn new(gpu: &Gpu) -> Result<Self> {
         gpu.device().first_use("opening cuDNN")?;
         Library::Cudnn.require()?;
@@ -134,52 +134,59 @@ impl Dnn {
         Ok(Self { inner: Arc::new(Mutex::new(inner)), gpu: gpu.clone() })
     }
 
-    /// y = x ⋆ w. All are of one type; sums of elements of 16 bits are in f32.
+    /// Computes y = x ⋆ w. All are of one type; 16-bit elements are summed in f32.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] if lengths, types or sizes do not go together; [`GpuError::Unsupported`] for other types than
-    /// f32, f64, bf16 and f16; [`GpuError::Capture`] if a graph is captured and it is the first convolution of its sizes.
-    pub fn forward(&self, of: &Convolution, reading: Reading, x: &Slice, w: &Slice, y: &Slice) -> Result<()> {
-        self.run(Pass::Forward, of, reading, [x, w, y], false)
+    /// [`GpuError::Argument`] if lengths, types or sizes do not match; [`GpuError::Unsupported`] for types other than f32, f64,
+    /// bf16 and f16; [`GpuError::Capture`] if a graph is captured and it is the first convolution of its sizes.
+    pub fn forward(
+        &self,
+        of: &Convolution,
+        format: ConvolutionFormat,
+        x: &Slice,
+        w: &Slice,
+        y: &Slice,
+    ) -> Result<()> {
+        self.run(Pass::Forward, of, format, [x, w, y], false)
     }
 
-    /// The input's gradient from the output's.
+    /// Computes the gradient of the input from that of the output.
     ///
     /// # Errors
     /// As [`Dnn::forward`].
     pub fn backward_input(
         &self,
         of: &Convolution,
-        reading: Reading,
+        format: ConvolutionFormat,
         dy: &Slice,
         w: &Slice,
         dx: &Slice,
     ) -> Result<()> {
-        self.run(Pass::BackwardInput, of, reading, [dx, w, dy], false)
+        self.run(Pass::BackwardInput, of, format, [dx, w, dy], false)
     }
 
-    /// The weight's gradient from the output's; with `add` it is added to what is there.
+    /// Computes the gradient of the weight from that of the output. With `add` it is added to `dw`.
     ///
     /// # Errors
     /// As [`Dnn::forward`].
     pub fn backward_weight(
         &self,
         of: &Convolution,
-        reading: Reading,
+        format: ConvolutionFormat,
         x: &Slice,
         dy: &Slice,
         dw: &Slice,
         add: bool,
     ) -> Result<()> {
-        self.run(Pass::BackwardWeight, of, reading, [x, dw, dy], add)
+        self.run(Pass::BackwardWeight, of, format, [x, dw, dy], add)
     }
 
-    /// Runs a pass over input, weight and output, or what stands for them.
+    /// Runs a pass over input, weight and output, or their gradients.
     fn run(
         &self,
         pass: Pass,
         of: &Convolution,
-        reading: Reading,
+        format: ConvolutionFormat,
         slices: [&Slice; 3],
         add: bool,
     ) -> Result<()> {
@@ -192,36 +199,36 @@ impl Dnn {
         if slices.iter().any(|slice| slice.is_empty()) {
             return if add { Ok(()) } else { written.zero_on(Stream::Compute) };
         }
-        let tf32 = dtype == ElementType::F32 && reading.tf32;
-        let key = Key { pass, convolution: *of, reading: Reading { tf32, ..reading }, dtype };
+        let tf32 = dtype == ElementType::F32 && format.tf32;
+        let key = Key { pass, convolution: *of, format: ConvolutionFormat { tf32, ..format }, dtype };
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if !inner.plans.contains_key(&key) {
             self.gpu.device().first_use(&format!("a {} of {of:?}", pass.name()))?;
             let plan = match self.gpu.options().repeatable {
-                true => inner.handle.plan_by_rules(&key, WORKSPACE)?,
-                false => self.tried(&inner.handle, &key, slices, written)?,
+                true => inner.handle.plan_by_heuristics(&key, WORKSPACE)?,
+                false => self.fastest(&inner.handle, &key, slices, written)?,
             };
             inner.plans.insert(key, plan);
         }
         let plan = &inner.plans[&key];
-        let room = self.workspace(plan.workspace())?;
-        let used: Vec<&Slice> = slices.into_iter().chain(room.as_ref()).collect();
+        let workspace = self.workspace(plan.workspace())?;
+        let used: Vec<&Slice> = slices.into_iter().chain(workspace.as_ref()).collect();
         let what = |hasher: &mut DefaultHasher| (key, add, Arc::as_ptr(&self.inner)).hash(hasher);
         issue_repeatable(self.gpu.device(), pass.name(), &used, &Work::Fixed(&what), |stream| {
-            inner.handle.run(&key, plan, slices, add, room.as_ref(), stream)
+            inner.handle.run(&key, plan, slices, add, workspace.as_ref(), stream)
         })?;
-        self.gpu.device().keep_in_capture(&self.inner);
+        self.gpu.device().keep_for_graph(&self.inner);
         Ok(())
     }
 
     fn workspace(&self, bytes: usize) -> Result<Option<Slice>> {
-        let room = || self.gpu.unwritten(ElementType::U8, bytes);
-        (bytes > 0).then(|| counted_as(Kind::Workspace, room)).transpose()
+        let allocate = || self.gpu.unwritten(ElementType::U8, bytes);
+        (bytes > 0).then(|| counted_as(Kind::Workspace, allocate)).transpose()
     }
 
-    /// The fastest plan. Algorithms are tried on the arguments; what they write goes elsewhere, and is nothing. The memory that
-    /// they were tried in is given back to the system: it is much, and nobody needs it again.
-    fn tried(
+    /// Times all algorithms on the arguments, and returns the fastest plan. Results go to scratch memory. That memory is released
+    /// to the system, as it is large and not needed again.
+    fn fastest(
         &self,
         handle: &raw::Handle,
         key: &Key,
@@ -233,10 +240,10 @@ impl Dnn {
             let scratch = || self.gpu.unwritten(key.dtype, written.len());
             let scratch = counted_as(Kind::Workspace, scratch)?;
             let (free, _) = self.gpu.device().memory()?;
-            let room = self.workspace((free / 2).min(WORKSPACE))?;
-            let used: Vec<&Slice> = slices.into_iter().chain([&scratch]).chain(room.as_ref()).collect();
+            let workspace = self.workspace((free / 2).min(WORKSPACE))?;
+            let used: Vec<&Slice> = slices.into_iter().chain([&scratch]).chain(workspace.as_ref()).collect();
             issue(self.gpu.device(), Stream::Compute, key.pass.name(), &used, |_| {
-                handle.plan_by_trying(key, slices, &scratch, room.as_ref())
+                handle.plan_by_timing(key, slices, &scratch, workspace.as_ref())
             })?
         };
         self.gpu.pool().trim(before)?;
@@ -250,7 +257,7 @@ fn check(pass: Pass, of: &Convolution, slices: [&Slice; 3]) -> Result<ElementTyp
         && of.in_channels.is_multiple_of(of.groups)
         && of.out_channels.is_multiple_of(of.groups);
     if !grouped || of.output().is_none() {
-        return Err(GpuError::argument(name, format!("sizes that make no sense: {of:?}")));
+        return Err(GpuError::argument(name, format!("invalid sizes: {of:?}")));
     }
     let dtype = slices[0].dtype();
     if !matches!(dtype, ElementType::F32 | ElementType::F64 | ElementType::Bf16 | ElementType::F16) {

@@ -1,4 +1,4 @@
-//! Device memory as cudarc's own type, for libraries that take that.
+//! Device memory in cudarc's type, for libraries that take it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -8,38 +8,38 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 
 use super::memory::Allocation;
 
-/// Bytes of an allocation as a slice of cudarc's. It frees nothing.
+/// Bytes of an allocation as a cudarc slice, which does not free them.
 #[derive(Debug)]
-pub(crate) struct Borrowed {
-    /// There until it is dropped.
+pub(crate) struct CudarcBytes {
+    /// Present until this is dropped.
     bytes: Option<CudaSlice<u8>>,
     memory: Arc<Allocation>,
 }
 
-impl Borrowed {
-    /// Bytes that belong to the stream in whose order they are freed.
+impl CudarcBytes {
+    /// Returns bytes of an allocation, on the stream in whose order they are freed.
     pub(crate) fn new(memory: &Arc<Allocation>, range: &Range<usize>) -> Self {
-        // SAFETY: the range is inside of memory that is alive as long as this, and any bits are bytes. The slice is never dropped,
-        // which would free them.
+        // SAFETY: the range is inside of memory that is alive as long as this, and any bits are bytes. The slice is never
+        // dropped, which would free the memory.
         let bytes = unsafe { memory.stream().upgrade_device_ptr(memory.address(range), range.len()) };
         Self { bytes: Some(bytes), memory: memory.clone() }
     }
 
-    /// The bytes, to be read and written on any stream that waits as it must.
+    /// Returns the bytes, to be read and written on any stream with the necessary waits.
     pub(crate) fn bytes(&mut self) -> CudaViewMut<'_, u8> {
-        self.bytes.as_mut().expect("it is taken only when dropped").as_view_mut()
+        self.bytes.as_mut().expect("taken only by drop").as_view_mut()
     }
 
-    /// The stream in whose order they are freed.
+    /// Returns the stream in whose order they are freed.
     pub(crate) fn stream(&self) -> &Arc<CudaStream> {
         self.memory.stream()
     }
 }
 
-impl Drop for Borrowed {
+impl Drop for CudarcBytes {
     fn drop(&mut self) {
         if let Some(bytes) = self.bytes.take() {
-            // Who owns the memory frees it.
+            // The allocation frees the memory.
             let _ = bytes.leak();
         }
     }

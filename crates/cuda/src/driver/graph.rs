@@ -1,23 +1,22 @@
-//! Capturing a stream, and launching what was captured.
+//! Captures of streams, and launches of graphs.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
-use super::{Kept, failed};
+use super::{KeepAlive, failed};
 use crate::{GpuError, Result};
 
-/// Begins to capture what a stream is given. Calls that are no work of a stream go on as always: this crate refuses those that
-/// would be missing in the graph.
+/// Begins to capture a stream. Other calls of the driver stay allowed: this crate refuses those that the graph would lack.
 pub(crate) fn begin_capture(stream: &CudaStream) -> Result<()> {
     stream
         .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
         .map_err(failed("begin a capture"))
 }
 
-/// Ends the capture of a stream, well or not; afterwards the stream runs what it is given.
-pub(crate) fn end_capture(stream: &CudaStream) -> Result<Captured> {
+/// Ends the capture of a stream, successful or not. The stream runs its work again.
+pub(crate) fn end_capture(stream: &CudaStream) -> Result<CapturedGraph> {
     const ACTION: &str = "end a capture";
     let context = stream.context();
     context.bind_to_thread().map_err(failed(ACTION))?;
@@ -26,37 +25,37 @@ pub(crate) fn end_capture(stream: &CudaStream) -> Result<Captured> {
     if graph.is_null() {
         return Err(broken(&DriverError(sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
     }
-    Ok(Captured { graph, context: context.clone() })
+    Ok(CapturedGraph { graph, context: context.clone() })
 }
 
-/// The error of a capture that has no graph.
+/// Returns the error of a capture without a graph.
 fn broken(error: &DriverError) -> GpuError {
     let problem = match error.0 {
         sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED => {
-            "a stream that took part was not waited for: let the computing stream wait for it at the end"
+            "a stream of the capture was not waited for: make the compute stream wait for it at the end"
         }
         sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED => {
-            "something that the driver does not capture was issued"
+            "an operation that the driver does not capture was issued"
         }
         _ => return failed("end a capture")(*error),
     };
     GpuError::Capture { action: "a graph".to_owned(), problem: problem.to_owned() }
 }
 
-/// What was captured.
+/// A captured graph.
 #[derive(Debug)]
-pub(crate) struct Captured {
+pub(crate) struct CapturedGraph {
     graph: sys::CUgraph,
     context: Arc<CudaContext>,
 }
 
-/// A piece of captured work, as its graph knows it.
+/// A node of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Node(sys::CUgraphNode);
 
-/// The piece of work that a stream which captures was given last.
+/// Returns the node of the latest work of a stream that captures.
 pub(crate) fn last_captured(stream: &CudaStream) -> Result<Node> {
-    const ACTION: &str = "ask what was captured";
+    const ACTION: &str = "query the captured node";
     type CaptureInfo = unsafe extern "C" fn(
         sys::CUstream,
         *mut sys::CUstreamCaptureStatus,
@@ -68,7 +67,7 @@ pub(crate) fn last_captured(stream: &CudaStream) -> Result<Node> {
     stream.context().bind_to_thread().map_err(failed(ACTION))?;
     // SAFETY: the library is loaded already.
     let loaded = unsafe { sys::culib() };
-    // Every driver since 11.3 has this version of the function, whatever the newest one is.
+    // Every driver since 11.3 has this version of the function.
     // SAFETY: the function has that type, by its header.
     let info = unsafe { loaded.get::<CaptureInfo>(b"cuStreamGetCaptureInfo_v2") }
         .map_err(|error| GpuError::Driver { action: ACTION, problem: error.to_string() })?;
@@ -80,30 +79,30 @@ pub(crate) fn last_captured(stream: &CudaStream) -> Result<Node> {
         .result()
         .map_err(failed(ACTION))?;
     if count != 1 || nodes.is_null() {
-        let problem = format!("{count} pieces of work that the next one comes after; one was expected");
+        let problem = format!("{count} dependencies of the next node; one was expected");
         return Err(GpuError::Capture { action: "a recording".to_owned(), problem });
     }
     // SAFETY: the driver's list has `count` nodes, and is there until the stream is given more work.
     Ok(Node(unsafe { *nodes }))
 }
 
-impl Captured {
-    /// Makes it ready to be launched. It has `memory`, which is all that captured work uses.
-    pub(crate) fn instantiate(&self, memory: Vec<Kept>) -> Result<Executable> {
+impl CapturedGraph {
+    /// Instantiates the graph for launches. `memory` is all memory that its work uses.
+    pub(crate) fn instantiate(&self, memory: Vec<KeepAlive>) -> Result<Executable> {
         const ACTION: &str = "instantiate a graph";
         self.context.bind_to_thread().map_err(failed(ACTION))?;
         let done = self.context.new_event(None).map_err(failed(ACTION))?;
-        // SAFETY: the graph is alive, and by the borrow nobody destroys it meanwhile.
+        // SAFETY: the graph is alive, and borrowed during the call.
         let executable = unsafe { result::graph::instantiate(self.graph, sys::CUgraphInstantiate_flags(0)) }
             .map_err(failed(ACTION))?;
         Ok(Executable { executable, done, context: self.context.clone(), _memory: memory })
     }
 }
 
-impl Drop for Captured {
+impl Drop for CapturedGraph {
     fn drop(&mut self) {
         self.context.record_err(self.context.bind_to_thread());
-        // SAFETY: the graph came from a capture, and nobody has it any more; what was instantiated is a copy.
+        // SAFETY: the graph came from a capture, and this is its last owner; instances are copies.
         self.context.record_err(unsafe { result::graph::destroy(self.graph) });
     }
 }
@@ -115,23 +114,22 @@ pub(crate) struct Executable {
     /// The end of the latest launch.
     done: CudaEvent,
     context: Arc<CudaContext>,
-    /// What it reads and writes.
-    _memory: Vec<Kept>,
+    /// The memory that it reads and writes.
+    _memory: Vec<KeepAlive>,
 }
 
-// SAFETY: the driver allows a graph to be used from any thread whose context is its own, which every use binds.
+// SAFETY: the driver allows the use of a graph from any thread whose context is current, which every use ensures.
 unsafe impl Send for Executable {}
 
 impl Executable {
-    /// Launches it on the stream in whose order memory is freed: all of it runs between what the stream was given before and what
-    /// it is given after.
+    /// Launches the graph on the stream in whose order memory is freed, between earlier and later work of the stream.
     pub(crate) fn launch(&mut self, stream: &CudaStream) -> Result<()> {
         const ACTION: &str = "launch a graph";
         self.context.bind_to_thread().map_err(failed(ACTION))?;
-        // SAFETY: graph and stream are alive, and the graph is borrowed alone; it has its memory.
+        // SAFETY: graph and stream are alive, and the graph is borrowed exclusively; it owns its memory.
         unsafe { result::graph::launch(self.executable, stream.cu_stream()) }.map_err(failed(ACTION))?;
         self.done.record(stream).map_err(|error| {
-            // Without an event nobody would know when it is done.
+            // Without an event the end of the launch would be unknown.
             self.context.record_err(stream.synchronize());
             failed(ACTION)(error)
         })
@@ -139,16 +137,16 @@ impl Executable {
 }
 
 impl Executable {
-    /// Replaces what a node of the graph that this was made of runs, from the next launch on.
+    /// Replaces the kernel call of a node of this graph, from the next launch on.
     ///
     /// # Safety
-    /// The kernel must be that of the node, with parameters that the driver can read; the graph must still be there.
+    /// The kernel must be that of the node, with parameters that the driver can read. The graph of the node must be alive.
     pub(super) unsafe fn set_kernel(
         &mut self,
         Node(node): Node,
         call: &sys::CUDA_KERNEL_NODE_PARAMS,
     ) -> Result<(), DriverError> {
-        // SAFETY: the executable graph is alive and borrowed alone; the rest is up to the caller.
+        // SAFETY: the executable graph is alive and borrowed exclusively; the caller ensures the rest.
         unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node, call) }.result()
     }
 }
@@ -156,11 +154,11 @@ impl Executable {
 impl Drop for Executable {
     fn drop(&mut self) {
         self.context.record_err(self.context.bind_to_thread());
-        // One that runs may not be destroyed. An event that was never recorded is over.
+        // A running graph may not be destroyed. An event that was never recorded is complete.
         if let Err(error) = self.done.synchronize() {
             return self.context.record_err::<()>(Err(error));
         }
-        // SAFETY: the graph was instantiated, nobody has it any more, and nothing of it runs.
+        // SAFETY: the graph was instantiated, this is its last owner, and it does not run.
         self.context.record_err(unsafe { result::graph::exec_destroy(self.executable) });
     }
 }

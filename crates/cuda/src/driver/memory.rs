@@ -1,4 +1,4 @@
-//! Device memory: allocated, set, copied, and freed in the order of a stream.
+//! Device memory: allocation, fills and copies, and release in the order of a stream.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -9,10 +9,10 @@ use cudarc::driver::{CudaStream, result, sys};
 use super::failed;
 use crate::Result;
 
-/// What the driver answers when there is no more memory.
+/// The driver's error for exhausted memory.
 const OUT_OF_MEMORY: sys::CUresult = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 
-/// Device memory. It is freed in the order of the computing stream.
+/// Device memory. It is freed in the order of the compute stream.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     address: u64,
@@ -21,8 +21,8 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    /// Memory of unspecified content, in the order of `allocating`, to be freed in that of `stream`; nothing if there is not so
-    /// much.
+    /// Allocates memory of unspecified content in the order of `allocating`, to be freed in that of `stream`. None if there is
+    /// not enough.
     pub(crate) fn new(
         stream: &Arc<CudaStream>,
         allocating: &CudaStream,
@@ -30,9 +30,9 @@ impl Allocation {
     ) -> Result<Option<Self>> {
         const ACTION: &str = "allocate device memory";
         stream.context().bind_to_thread().map_err(failed(ACTION))?;
-        // A slice of nothing has an address all the same.
+        // An empty slice has an address, too.
         let asked = bytes.max(1);
-        // SAFETY: both streams are alive and of one device, and nobody reads the memory as a type of which not all bits are values.
+        // SAFETY: both streams are alive and of one device, and the memory is only read as types of which all bits are values.
         match unsafe { result::malloc_async(allocating.cu_stream(), asked) } {
             Ok(address) => Ok(Some(Self { address, bytes, stream: stream.clone() })),
             Err(error) if error.0 == OUT_OF_MEMORY => Ok(None),
@@ -40,17 +40,17 @@ impl Allocation {
         }
     }
 
-    /// The stream in whose order it is freed.
+    /// Returns the stream in whose order it is freed.
     pub(crate) fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
-    /// How many bytes it has.
+    /// Returns the bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The address of byte `start`, of which `bytes` follow.
+    /// Returns the address of the first byte of a range.
     pub(crate) fn address(&self, range: &Range<usize>) -> u64 {
         assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} of {} bytes", self.bytes);
         self.address + range.start as u64
@@ -63,12 +63,12 @@ impl Allocation {
             return Ok(());
         }
         stream.context().bind_to_thread().map_err(failed(ACTION))?;
-        // SAFETY: the range is inside of this memory; zeros are values of every type of elements.
+        // SAFETY: the range is inside of this memory; zeros are values of every element type.
         unsafe { result::memset_d8_async(self.address(range), 0, range.len(), stream.cu_stream()) }
             .map_err(failed(ACTION))
     }
 
-    /// Copies bytes of `from` here, as many as `range` has.
+    /// Copies bytes of `from` to a range of this memory.
     pub(crate) fn copy(
         &self,
         range: &Range<usize>,
@@ -82,12 +82,12 @@ impl Allocation {
         }
         stream.context().bind_to_thread().map_err(failed(ACTION))?;
         let source = from.address(&(start..start + range.len()));
-        // SAFETY: both ranges are inside of memory that is alive, and as long.
+        // SAFETY: both ranges are inside of memory that is alive, and have one length.
         unsafe { result::memcpy_dtod_async(self.address(range), source, range.len(), stream.cu_stream()) }
             .map_err(failed(ACTION))
     }
 
-    /// Copies bytes of the host here, and waits until they were read.
+    /// Copies host bytes to this memory, and waits until they were read.
     pub(crate) fn upload(&self, range: &Range<usize>, from: &[u8], stream: &CudaStream) -> Result<()> {
         const ACTION: &str = "copy to the device";
         assert_eq!(range.len(), from.len(), "bytes of both sides");
@@ -95,8 +95,8 @@ impl Allocation {
             return Ok(());
         }
         stream.context().bind_to_thread().map_err(failed(ACTION))?;
-        // SAFETY: the range is inside of this memory, and `from` is borrowed until the stream is done: the driver may read memory
-        // of the host after the call, be it page-locked or not.
+        // SAFETY: the range is inside of this memory, and `from` is borrowed until the stream is done: the driver may read host
+        // memory after the call, page-locked or not.
         unsafe { result::memcpy_htod_async(self.address(range), from, stream.cu_stream()) }
             .map_err(failed(ACTION))?;
         stream.synchronize().map_err(failed(ACTION))
@@ -121,8 +121,8 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         let context = self.stream.context();
         context.record_err(context.bind_to_thread());
-        // SAFETY: the address came from `malloc_async`, and nobody has it any more. Work on it that was issued before runs
-        // before: on this stream by its order, on others because whoever counted it let this stream wait (`memory::block`).
+        // SAFETY: the address came from `malloc_async`, and this is its last owner. Earlier work on it runs before: on this
+        // stream by its order, on others because `memory::block` made this stream wait for them.
         context.record_err(unsafe { result::free_async(self.address, self.stream.cu_stream()) });
     }
 }

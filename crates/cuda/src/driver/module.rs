@@ -1,4 +1,4 @@
-//! Kernels in the device's memory, and their launches.
+//! Loaded kernels, and their launches.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -19,58 +19,58 @@ pub(crate) struct Module {
     functions: Mutex<HashMap<String, Function>>,
 }
 
-// SAFETY: the driver allows a module to be used from any thread whose context is its own, which every use here binds.
+// SAFETY: the driver allows the use of a module from any thread whose context is current, which every use ensures.
 unsafe impl Send for Module {}
-// SAFETY: its functions are found behind a lock, and the driver allows calls for one module from several threads at once.
+// SAFETY: its functions are looked up behind a lock, and the driver allows concurrent calls for one module.
 unsafe impl Sync for Module {}
 
-/// A kernel. Its module is never unloaded while one is used, as launches borrow it.
+/// A kernel. Its module outlives each launch, which borrows it.
 #[derive(Debug, Clone)]
 struct Function {
     function: sys::CUfunction,
-    /// Sizes of its parameters; none where the driver is too old to tell.
+    /// The sizes of its parameters. None if the driver is too old to report them.
     sizes: Option<Arc<[usize]>>,
 }
 
-// SAFETY: the driver allows a kernel to be launched from any thread whose context is its module's, which every launch binds.
+// SAFETY: the driver allows launches from any thread whose context is the module's, which every launch ensures.
 unsafe impl Send for Function {}
-// SAFETY: launching a kernel does not change it; the driver allows launches of one kernel from several threads at once.
+// SAFETY: a launch does not change the kernel; the driver allows concurrent launches of one kernel.
 unsafe impl Sync for Function {}
 
-/// How a kernel is run.
+/// The grid of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Blocks.
     pub(crate) grid: [u32; 3],
     /// Threads of a block.
     pub(crate) block: [u32; 3],
-    /// Bytes of shared memory besides what the kernel declares.
+    /// Dynamic shared memory of a block, in bytes.
     pub(crate) shared: u32,
 }
 
-/// A kernel with all that it is given.
+/// A kernel with its grid and arguments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) module: &'a Module,
     pub(crate) kernel: &'a str,
     pub(crate) shape: Shape,
-    /// Bytes of arguments, each of which begins at a word.
+    /// The arguments. Each begins at its own word.
     pub(crate) arguments: &'a [u64],
-    /// The word at which an argument begins, and its bytes.
+    /// The first word and the bytes of each argument.
     pub(crate) places: &'a [(usize, usize)],
 }
 
 impl Module {
-    /// Brings compiled code to the device.
+    /// Loads compiled code onto the device.
     pub(crate) fn load(context: &Arc<CudaContext>, name: &'static str, code: &[u8]) -> Result<Self> {
         const ACTION: &str = "load kernels";
         context.bind_to_thread().map_err(failed(ACTION))?;
-        // SAFETY: the code is what the compiler made, which says itself how long it is; it is copied.
+        // SAFETY: the code is the compiler's output, which contains its own length; the driver copies it.
         let module = unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed(ACTION))?;
         Ok(Self { module, name, context: context.clone(), functions: Mutex::default() })
     }
 
-    /// Whether a kernel was launched before, and so is all that the driver loads at first use.
+    /// Returns true if a kernel was launched before: the driver has then loaded everything that it loads at first use.
     pub(crate) fn has_run(&self, kernel: &str) -> bool {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner).contains_key(kernel)
     }
@@ -91,12 +91,12 @@ impl Module {
 }
 
 impl Call<'_> {
-    /// What kernel it is: equal for calls of one kernel, and for no others as long as its module is loaded.
+    /// Returns an identifier: equal for calls of one kernel, and unique while its module is loaded.
     pub(crate) fn identity(&self) -> Result<usize> {
         Ok(self.module.function(self.kernel)?.function.addr())
     }
 
-    /// The kernel, once arguments are seen to be of its parameters' sizes, with pointers to each of them.
+    /// Checks the sizes of the arguments, and returns the kernel with pointers to them.
     fn prepare(&self) -> Result<(sys::CUfunction, Vec<*mut c_void>)> {
         let &Self { module, kernel, shape, arguments, places } = self;
         let Function { function, sizes } = module.function(kernel)?;
@@ -110,24 +110,24 @@ impl Call<'_> {
         }
         if shape.shared > 48 * 1024 {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function is that of a loaded module.
+            // SAFETY: the function belongs to a loaded module.
             unsafe { result::function::set_function_attribute(function, attribute, shape.shared as i32) }
-                .map_err(failed("ask for shared memory"))?;
+                .map_err(failed("request shared memory"))?;
         }
         let pointer =
             |(start, _): &(usize, usize)| (&raw const arguments[*start]).cast_mut().cast::<c_void>();
         Ok((function, places.iter().map(pointer).collect()))
     }
 
-    /// Runs it on a stream.
+    /// Launches the kernel on a stream.
     pub(crate) fn launch(&self, stream: &CudaStream) -> Result<()> {
         const ACTION: &str = "launch a kernel";
         self.module.context.bind_to_thread().map_err(failed(ACTION))?;
         let (function, mut parameters) = self.prepare()?;
         let shape = self.shape;
         let three = |of: [u32; 3]| -> (c_uint, c_uint, c_uint) { (of[0], of[1], of[2]) };
-        // SAFETY: there are as many parameters as the kernel has, each of its size and within `arguments`, which the driver
-        // copies before it returns. Memory behind addresses is alive: the launch borrows the slices.
+        // SAFETY: there are as many arguments as parameters, each of its size and within `arguments`, which the driver copies
+        // before it returns. Memory behind addresses is alive: the launch borrows the slices.
         unsafe {
             result::launch_kernel(
                 function,
@@ -141,9 +141,9 @@ impl Call<'_> {
         .map_err(failed(ACTION))
     }
 
-    /// Makes it what a node of a graph runs from the next launch on, which was captured from a call of the same kernel.
+    /// Replaces the call of a graph's node, captured from the same kernel, from the next launch on.
     pub(crate) fn put(&self, executable: &mut Executable, node: Node) -> Result<()> {
-        const ACTION: &str = "change a graph";
+        const ACTION: &str = "update a graph";
         self.module.context.bind_to_thread().map_err(failed(ACTION))?;
         let (function, mut parameters) = self.prepare()?;
         let Shape { grid, block, shared } = self.shape;
@@ -161,7 +161,7 @@ impl Call<'_> {
             kern: std::ptr::null_mut(),
             ctx: std::ptr::null_mut(),
         };
-        // SAFETY: there are as many parameters as the kernel has, each of its size and within `arguments`, which the driver copies
+        // SAFETY: there are as many arguments as parameters, each of its size and within `arguments`, which the driver copies
         // before it returns.
         unsafe { executable.set_kernel(node, &call) }.map_err(failed(ACTION))
     }
@@ -170,14 +170,14 @@ impl Call<'_> {
 impl Drop for Module {
     fn drop(&mut self) {
         self.context.record_err(self.context.bind_to_thread());
-        // Kernels that were launched and have not run would lose their code.
+        // Launched kernels that have not run would lose their code.
         self.context.record_err(self.context.synchronize());
-        // SAFETY: the module is loaded, nobody has its functions, and nothing of it runs.
+        // SAFETY: the module is loaded, this is its last owner, and none of its kernels runs.
         self.context.record_err(unsafe { result::module::unload(self.module) });
     }
 }
 
-/// The sizes of a kernel's parameters, if the driver can tell: from CUDA 12.4 on.
+/// Returns the sizes of a kernel's parameters. None before CUDA 12.4, which reports them first.
 fn sizes(function: sys::CUfunction) -> Result<Option<Arc<[usize]>>> {
     type ParamInfo = unsafe extern "C" fn(sys::CUfunction, usize, *mut usize, *mut usize) -> sys::CUresult;
     // SAFETY: the library is loaded already.
@@ -191,7 +191,7 @@ fn sizes(function: sys::CUfunction) -> Result<Option<Arc<[usize]>>> {
         match unsafe { info(function, sizes.len(), &raw mut offset, &raw mut size) } {
             sys::CUresult::CUDA_SUCCESS => sizes.push(size),
             sys::CUresult::CUDA_ERROR_INVALID_VALUE => return Ok(Some(sizes.into())),
-            other => return Err(failed("ask for a kernel's parameters")(DriverError(other))),
+            other => return Err(failed("query the parameters of a kernel")(DriverError(other))),
         }
     }
 }

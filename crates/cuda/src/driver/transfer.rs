@@ -1,4 +1,4 @@
-//! Page-locked memory of the host, and copies between it and a device that go on while the host does.
+//! Page-locked host memory, and asynchronous copies between it and a device.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 
-use super::{Allocation, Kept, failed};
+use super::{Allocation, KeepAlive, failed};
 use crate::Result;
 
-/// Page-locked memory of the host, which the device reads and writes while the host goes on.
+/// Page-locked host memory, which the device accesses while the host continues.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     address: *mut c_void,
@@ -24,27 +24,27 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Memory of zeros.
+    /// Allocates zeros.
     pub(crate) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
         const ACTION: &str = "allocate page-locked memory";
         context.bind_to_thread().map_err(failed(ACTION))?;
-        // SAFETY: it is filled below before anybody reads it.
+        // SAFETY: it is filled below before it is read.
         let address = unsafe { result::malloc_host(bytes.max(1), 0) }.map_err(failed(ACTION))?;
-        // SAFETY: there are as many bytes at the address, and they are nobody else's.
+        // SAFETY: the address is valid for as many bytes, which are not shared.
         unsafe { address.cast::<u8>().write_bytes(0, bytes.max(1)) };
         Ok(Self { address, bytes, context: context.clone() })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory has as many bytes, written when it was made; no transfer has it, as it would own it.
+        // SAFETY: the memory has as many initialised bytes; no transfer uses it, as a transfer would own it.
         unsafe { std::slice::from_raw_parts(self.address.cast(), self.bytes) }
     }
 
-    /// The bytes, to be written.
+    /// Returns the bytes, to be written.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the memory has as many bytes, written when it was made; no transfer has it, as it would own it, and it is borrowed
-        // alone.
+        // SAFETY: the memory has as many initialised bytes; no transfer uses it, as a transfer would own it, and it is borrowed
+        // exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.bytes) }
     }
 }
@@ -52,25 +52,25 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         self.context.record_err(self.context.bind_to_thread());
-        // SAFETY: the address came from `malloc_host`, and no transfer has it.
+        // SAFETY: the address came from `malloc_host`, and no transfer uses it.
         self.context.record_err(unsafe { result::free_host(self.address) });
     }
 }
 
-/// A copy between a device and page-locked memory that may be under way. It has the latter until it is done, and the former unless
-/// [`Transfer::let_go`] says that somebody else sees to that.
+/// A copy between a device and page-locked memory that may be pending. It keeps the host memory until it is done, and the device
+/// memory unless [`Transfer::release_device`] was called.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     memory: Option<HostMemory>,
-    /// Who has the device's memory.
-    owner: Option<Kept>,
+    /// The owner of the device memory.
+    owner: Option<KeepAlive>,
     done: CudaEvent,
 }
 
 impl Transfer {
-    /// Begins to copy the first bytes of `memory` to the device, as many as the range has. `owner` keeps the device's memory.
+    /// Starts a copy of the first bytes of `memory` to a device range. `owner` keeps the device memory.
     pub(crate) fn upload(
-        (device, owner): (&Allocation, Kept),
+        (device, owner): (&Allocation, KeepAlive),
         range: &Range<usize>,
         memory: HostMemory,
         stream: &CudaStream,
@@ -80,16 +80,16 @@ impl Transfer {
         let done = stream.context().new_event(None).map_err(failed(ACTION))?;
         if !range.is_empty() {
             let from = &memory.bytes()[..range.len()];
-            // SAFETY: the range is inside of device memory; the host's is owned by what is returned until it is done.
+            // SAFETY: the range is inside of device memory; the returned transfer owns the host memory until it is done.
             unsafe { result::memcpy_htod_async(device.address(range), from, stream.cu_stream()) }
                 .map_err(failed(ACTION))?;
         }
         Self::begun(owner, memory, done, stream)
     }
 
-    /// Begins to copy bytes of the device to the first of `memory`. `owner` keeps the device's memory.
+    /// Starts a copy of a device range to the first bytes of `memory`. `owner` keeps the device memory.
     pub(crate) fn download(
-        (device, owner): (&Allocation, Kept),
+        (device, owner): (&Allocation, KeepAlive),
         range: &Range<usize>,
         mut memory: HostMemory,
         stream: &CudaStream,
@@ -99,52 +99,52 @@ impl Transfer {
         let done = stream.context().new_event(None).map_err(failed(ACTION))?;
         if !range.is_empty() {
             let to = &mut memory.bytes_mut()[..range.len()];
-            // SAFETY: the range is inside of device memory; the host's is owned by what is returned until it is done.
+            // SAFETY: the range is inside of device memory; the returned transfer owns the host memory until it is done.
             unsafe { result::memcpy_dtoh_async(to, device.address(range), stream.cu_stream()) }
                 .map_err(failed(ACTION))?;
         }
         Self::begun(owner, memory, done, stream)
     }
 
-    /// A copy that a stream was just given.
-    fn begun(owner: Kept, memory: HostMemory, done: CudaEvent, stream: &CudaStream) -> Result<Self> {
+    /// Records the end of a copy that a stream was just given.
+    fn begun(owner: KeepAlive, memory: HostMemory, done: CudaEvent, stream: &CudaStream) -> Result<Self> {
         if let Err(error) = done.record(stream) {
-            // Without an event nobody would know when it is done, and it may be under way.
+            // Without an event the end is unknown, and the copy may be pending.
             if stream.synchronize().is_err() {
                 std::mem::forget((memory, owner));
             }
-            return Err(failed("note the end of a copy")(error));
+            return Err(failed("record the end of a copy")(error));
         }
         Ok(Self { memory: Some(memory), owner: Some(owner), done })
     }
 
-    /// Keeps the device's memory no longer: the order of streams keeps it until the copy is done.
-    pub(crate) fn let_go(&mut self) {
+    /// Releases the device memory: the order of streams keeps it until the copy is done.
+    pub(crate) fn release_device(&mut self) {
         self.owner = None;
     }
 
-    /// Whether it is done.
+    /// Returns true if the copy is done.
     pub(crate) fn is_done(&self) -> Result<bool> {
-        self.done.try_is_complete().map_err(failed("ask for a copy"))
+        self.done.try_is_complete().map_err(failed("query a copy"))
     }
 
-    /// What a stream that uses the device's memory waits for.
+    /// Returns the event at the end of the copy.
     pub(crate) fn event(&self) -> &CudaEvent {
         &self.done
     }
 
-    /// Waits until it is done, calls `passed` before the device's memory is let go of, and gives the host's memory back.
+    /// Waits until the copy is done, calls `passed`, releases the device memory, and returns the host memory.
     pub(crate) fn finish_with(mut self, passed: impl FnOnce()) -> Result<HostMemory> {
         self.done.synchronize().map_err(failed("wait for a copy"))?;
         passed();
-        Ok(self.memory.take().expect("it is taken only here and when dropped"))
+        Ok(self.memory.take().expect("taken only here and by drop"))
     }
 }
 
 impl Drop for Transfer {
     fn drop(&mut self) {
         if self.memory.is_some() && self.done.synchronize().is_err() {
-            // The device may still write there; memory that is lost is better than memory of somebody else that changes.
+            // The device may still write there: a leak is better than corrupting another allocation.
             std::mem::forget(self.memory.take());
         }
     }

@@ -1,40 +1,41 @@
-//! Attention in one pass over keys, and its gradients: no weights are kept but the logarithm of each row's sum.
+//! Attention in one pass over the keys, and its gradients. Backward needs only the logarithm of each row's sum of exponentials
+//! (FlashAttention, Dao et al. 2022).
 
 use super::grid::{THREADS, check, launch, warps};
 use super::sources::{ATTENTION, ATTENTION_TILES, Family};
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// The sizes of attention, and what a position sees.
+/// The sizes of attention, and its mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionSizes {
     /// Samples times heads.
     pub matrices: usize,
-    /// Positions that look: those of q.
+    /// Positions of q.
     pub length: usize,
-    /// Positions that are looked at: those of k and v.
+    /// Positions of k and v.
     pub keys: usize,
     /// Elements of a head.
     pub dim: usize,
-    /// Whether position t sees only 0..=t.
+    /// Position t attends to 0..=t only.
     pub causal: bool,
 }
 
-/// The kernels that serve a type and a size of heads.
+/// The kernels for an element type and a head size.
 struct Kernels {
     family: &'static Family,
-    /// What their names end in: "bf16_d64".
+    /// The suffix of their names: "bf16_d64".
     suffix: String,
     /// Rows of a block.
     rows: usize,
     threads: usize,
     /// Bytes of shared memory, forward and backward.
     shared: [usize; 2],
-    /// Whether the gradients of keys and of values are made by different blocks.
+    /// True if separate blocks compute the gradients of keys and values.
     split: bool,
 }
 
 impl Kernels {
-    /// Those that a GPU can run.
+    /// Returns the kernels, if the GPU has enough shared memory.
     fn on(gpu: &Gpu, dtype: ElementType, dim: usize) -> Result<Self> {
         let kernels = Self::of(dtype, dim)?;
         let (needed, has) =
@@ -99,10 +100,10 @@ impl AttentionSizes {
         check(function, "k", k, dtype, self.positions())?;
         check(function, "v", v, dtype, self.positions())?;
         if self.keys == 0 || self.dim == 0 {
-            return Err(GpuError::argument(function, format!("nothing to look at: {self:?}")));
+            return Err(GpuError::argument(function, format!("no keys: {self:?}")));
         }
         for size in [self.length, self.keys] {
-            // Rows of tiles beyond the last one are counted too.
+            // Rows of tiles beyond the last one are counted, too.
             super::grid::narrow_size(function, size + 64)?;
         }
         Kernels::on(gpu, dtype, self.dim)
@@ -113,16 +114,16 @@ impl AttentionSizes {
     }
 }
 
-/// Whether there are kernels for heads of `dim` elements of a type, and the GPU's blocks have as much shared memory as they need.
+/// Returns true if there are kernels for heads of `dim` elements of a type, and the GPU has enough shared memory.
 pub fn attention_supports(gpu: &Gpu, dtype: ElementType, dim: usize) -> bool {
     Kernels::on(gpu, dtype, dim).is_ok()
 }
 
-/// softmax(q·kᵀ/√dim)·v of q [matrices, length, dim] and k and v [matrices, keys, dim], and the logarithms of the sums of
-/// exponentials of rows [matrices, length], in the type that is computed in.
+/// Computes softmax(q·kᵀ/√dim)·v of q [matrices, length, dim] and k and v [matrices, keys, dim]. Returns the output, and the
+/// logarithms of each row's sum of exponentials [matrices, length] in the compute type.
 ///
 /// # Errors
-/// If lengths or types do not go together, or heads are larger than kernels are made for or the GPU has room for.
+/// If lengths or types do not match, or heads are larger than the kernels or the GPU support.
 pub fn attention(gpu: &Gpu, sizes: AttentionSizes, q: &Slice, k: &Slice, v: &Slice) -> Result<[Slice; 2]> {
     let kernels = sizes.check(gpu, "attention", [q, k, v])?;
     let output = gpu.unwritten(q.dtype(), q.len())?;
@@ -145,11 +146,11 @@ pub fn attention(gpu: &Gpu, sizes: AttentionSizes, q: &Slice, k: &Slice, v: &Sli
     Ok([output, log_sums])
 }
 
-/// The gradients of q, k and v in the type that is computed in, those of `wants` (keys and values come together), from what
-/// [`attention`] gave and the output's gradient, which is rounded to the operands' type.
+/// Computes the gradients of q, k and v that `wants` selects, in the compute type. Keys and values are computed together. Takes
+/// the results of [`attention`], and the output's gradient, which is rounded to the operands' type.
 ///
 /// # Errors
-/// If lengths or types do not go together, or heads are larger than kernels are made for or the GPU has room for.
+/// If lengths or types do not match, or heads are larger than the kernels or the GPU support.
 pub fn attention_backward(
     gpu: &Gpu,
     sizes: AttentionSizes,

@@ -1,20 +1,19 @@
 //! Batch normalisation over [N, C, P], over one batch or over those of all ranks.
 //!
-//! Maps that are channels-last are [N·P, C, 1]. *Statistics* are f64, `[1 + 2·C]`: how many elements a channel has, the means,
-//! and the sums of squared deviations. *Sums*, which ranks add up, are as long: the number of elements, Σx and Σx². The sums of
-//! a *gradient* are `[2·C]`: Σdy and Σdy·x̂.
+//! Channels-last maps are [N·P, C, 1]. *Statistics* are f64, `[1 + 2·C]`: the elements of a channel, the means, and the sums of
+//! squared deviations. *Sums*, which ranks add up, have the same length: the elements, Σx and Σx². The sums of a *gradient* are
+//! `[2·C]`: Σdy and Σdy·x̂.
 
 use phalanx_kernels::Activation;
 
-use super::channels::{Backward, COEFFICIENTS, Cut, moments, normalise};
+use super::channels::{Backward, COEFFICIENTS, ChannelSplit, moments, normalise};
 use super::grid::{check, check_len, check_type, launch, over, warps};
 use super::sources::CHANNEL_STATISTICS;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
 const FUNCTION: &str = "batch_norm";
 
-/// What a batch norm multiplies by and adds, and what comes after it in the same pass. Weights are of the type that is computed
-/// in.
+/// The arguments of a batch norm, with a fused activation. Weights are of the compute type.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchNorm<'a> {
     /// Samples, channels, and elements of a channel of one sample.
@@ -27,22 +26,22 @@ pub struct BatchNorm<'a> {
     pub beta: &'a Slice,
     /// Added to the variance.
     pub eps: f64,
-    /// Applied to the sum.
+    /// Applied to the output.
     pub activation: Activation,
 }
 
-/// What the backward of a batch norm starts from.
+/// The arguments of the backward of a batch norm.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchNormBackward<'a> {
-    /// The pass that is differentiated.
+    /// The forward pass.
     pub pass: BatchNorm<'a>,
-    /// The statistics that it normalised by.
+    /// The statistics of the forward pass.
     pub statistics: &'a Slice,
-    /// The output, if something was added before an activation.
+    /// The output, if a residual was added before an activation.
     pub output: Option<&'a Slice>,
     /// The output's gradient.
     pub dy: &'a Slice,
-    /// Whether the gradient of what was added is wanted apart.
+    /// Compute the gradient of the residual separately.
     pub residual: bool,
 }
 
@@ -60,7 +59,7 @@ impl BatchNorm<'_> {
         check(FUNCTION, "beta", self.beta, self.wide(), self.channels())
     }
 
-    /// Coefficients of forward from statistics, with room for those of backward.
+    /// Returns the coefficients of forward, with space for those of backward.
     fn coefficients(&self, gpu: &Gpu, statistics: &Slice) -> Result<Slice> {
         self.check()?;
         check(FUNCTION, "statistics", statistics, ElementType::F64, 1 + 2 * self.channels())?;
@@ -82,7 +81,7 @@ impl BatchNorm<'_> {
     }
 }
 
-/// Statistics of this batch, and coefficients of a pass, if one is given.
+/// Returns the statistics of this batch, and the coefficients of `pass`.
 fn statistics_of(
     gpu: &Gpu,
     dims: [usize; 3],
@@ -93,13 +92,13 @@ fn statistics_of(
     if dims[0] * dims[2] == 0 {
         return Err(GpuError::argument(FUNCTION, format!("channels of no elements: {dims:?}")));
     }
-    let (cut, wide) = (Cut::of(dims), x.dtype().wide());
-    let parts = moments(gpu, FUNCTION, dims, cut, x)?;
+    let (split, wide) = (ChannelSplit::of(dims), x.dtype().wide());
+    let parts = moments(gpu, FUNCTION, dims, split, x)?;
     let statistics = gpu.unwritten(ElementType::F64, 1 + 2 * channels)?;
     let rows = pass.map(|_| gpu.unwritten(wide, COEFFICIENTS * channels)).transpose()?;
     launch(gpu, &CHANNEL_STATISTICS, &format!("batch_norm_finish_{wide}"), warps(channels))
         .slice(&parts)
-        .number(cut.parts(dims))
+        .number(split.descriptor(dims))
         .number(channels as i64)
         .slice(&statistics)
         .optional(pass.map(|pass| pass.gamma))
@@ -119,16 +118,16 @@ fn channels_of(statistics: &Slice) -> Result<usize> {
     Ok(statistics.len() / 2)
 }
 
-/// The sums of this batch.
+/// Computes the sums of this batch.
 ///
 /// # Errors
-/// If lengths or types do not go together, or there are no elements.
+/// If lengths or types do not match, or there are no elements.
 pub fn batch_norm_sums(gpu: &Gpu, dims: [usize; 3], x: &Slice) -> Result<Slice> {
     let (statistics, _) = statistics_of(gpu, dims, x, None)?;
     converted(gpu, "batch_norm_sums", &statistics)
 }
 
-/// The statistics that sums make.
+/// Converts sums to statistics.
 ///
 /// # Errors
 /// If the array is not [1 + 2·C] of f64.
@@ -147,7 +146,7 @@ fn converted(gpu: &Gpu, kernel: &str, from: &Slice) -> Result<Slice> {
     Ok(to)
 }
 
-/// Running mean and variance as the statistics of `count` elements a channel.
+/// Converts running mean and variance to the statistics of `count` elements per channel.
 ///
 /// # Errors
 /// If lengths or types differ.
@@ -164,10 +163,10 @@ pub fn batch_norm_fixed(gpu: &Gpu, mean: &Slice, variance: &Slice, count: f64) -
     Ok(statistics)
 }
 
-/// Normalises by the batch's own statistics, and gives those too: act(norm(x) + residual).
+/// Normalises by the batch's statistics: act(norm(x) + residual). Returns the output and the statistics.
 ///
 /// # Errors
-/// If lengths or types do not go together, or there are no elements.
+/// If lengths or types do not match, or there are no elements.
 pub fn batch_norm_train(gpu: &Gpu, pass: BatchNorm<'_>, residual: Option<&Slice>) -> Result<(Slice, Slice)> {
     pass.check()?;
     let (statistics, rows) = statistics_of(gpu, pass.dims, pass.x, Some(&pass))?;
@@ -178,7 +177,7 @@ pub fn batch_norm_train(gpu: &Gpu, pass: BatchNorm<'_>, residual: Option<&Slice>
 /// Normalises by given statistics.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn batch_norm(
     gpu: &Gpu,
     pass: BatchNorm<'_>,
@@ -189,7 +188,7 @@ pub fn batch_norm(
     pass.normalise(gpu, &rows, residual)
 }
 
-/// Moves running mean and (unbiased) variance, where they lie, towards those of a batch of weight `momentum`.
+/// Updates running mean and (unbiased) variance in place: the batch's values have the weight `momentum`.
 ///
 /// # Errors
 /// If lengths or types differ.
@@ -219,12 +218,12 @@ impl BatchNormBackward<'_> {
     }
 
     fn sums(&self, gpu: &Gpu, rows: &Slice) -> Result<Slice> {
-        let (dims, cut) = (self.pass.dims, Cut::of(self.pass.dims));
-        let parts = self.by(rows).sums(gpu, FUNCTION, dims, cut)?;
+        let (dims, split) = (self.pass.dims, ChannelSplit::of(self.pass.dims));
+        let parts = self.by(rows).sums(gpu, FUNCTION, dims, split)?;
         let sums = gpu.unwritten(ElementType::F64, 2 * dims[1])?;
         launch(gpu, &CHANNEL_STATISTICS, "batch_norm_gradient_sums", warps(dims[1]))
             .slice(&parts)
-            .number(cut.parts(dims))
+            .number(split.descriptor(dims))
             .number(dims[1] as i64)
             .slice(self.statistics)
             .number(self.pass.eps)
@@ -250,11 +249,11 @@ impl BatchNormBackward<'_> {
     }
 }
 
-/// The gradients of the maps of [`batch_norm_train`], of dy's type — the input's, and that of what was added, if it is wanted —
-/// and the sums of the output's gradient.
+/// Computes the gradients of [`batch_norm_train`]: of the input and, if requested, of the residual, of dy's type; and the sums of
+/// the output's gradient.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn batch_norm_train_backward(
     gpu: &Gpu,
     from: BatchNormBackward<'_>,
@@ -265,19 +264,20 @@ pub fn batch_norm_train_backward(
     Ok((dx, residual, sums))
 }
 
-/// The sums of the output's gradient.
+/// Computes the sums of the output's gradient.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn batch_norm_gradient_sums(gpu: &Gpu, from: BatchNormBackward<'_>) -> Result<Slice> {
     let rows = from.pass.coefficients(gpu, from.statistics)?;
     from.sums(gpu, &rows)
 }
 
-/// The gradients of maps from the gradient's sums over all that the statistics are of; without sums the statistics were fixed.
+/// Computes the gradients of the maps from the gradient's sums over the elements of the statistics. Without sums the statistics
+/// are constants.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn batch_norm_backward(
     gpu: &Gpu,
     from: BatchNormBackward<'_>,
@@ -287,7 +287,7 @@ pub fn batch_norm_backward(
     from.maps(gpu, &rows, sums)
 }
 
-/// The gradients of weight and bias that a gradient's sums make, as `dtype`: f32 or f64.
+/// Computes the gradients of weight and bias from a gradient's sums, as `dtype`: f32 or f64.
 ///
 /// # Errors
 /// If the array is not [2·C] of f64.

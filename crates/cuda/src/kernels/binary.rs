@@ -1,4 +1,4 @@
-//! Two arrays combined element by element, each broadcast to the other's shape, and what that does to gradients.
+//! Binary operations with broadcasting, and the reduction of their gradients.
 
 use phalanx_kernels::BinaryOp;
 
@@ -7,17 +7,17 @@ use super::sources::BINARY;
 use super::sums::sum_over;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// Dimensions that kernels walk over, at most.
+/// The maximum of dimensions in kernels.
 pub(super) const DIMENSIONS: usize = 6;
 
-/// A dimension of a result: its size, and how far apart neighbours lie in each operand.
+/// A dimension of a result: its size, and the stride in each operand.
 #[derive(Debug, Clone, Copy)]
 struct Dimension {
     size: usize,
     strides: [usize; 2],
 }
 
-/// The dimensions of the result of a broadcast, those that can be walked over as one taken together.
+/// Returns the dimensions of a broadcast result, with neighbouring dimensions merged where possible.
 fn dimensions(function: &'static str, a: &[usize], b: &[usize]) -> Result<Vec<Dimension>> {
     let rank = a.len().max(b.len());
     let size = |of: &[usize], at: usize| (at + of.len()).checked_sub(rank).map_or(1, |at| of[at]);
@@ -43,11 +43,51 @@ fn dimensions(function: &'static str, a: &[usize], b: &[usize]) -> Result<Vec<Di
     Ok(found)
 }
 
-/// Combines two arrays of shapes `a_dims` and `b_dims`, each broadcast to the other's by PyTorch's rules, stored as `dtype`.
+/// Checks the types of two operands and of the result.
+fn check_types(function: &'static str, a: ElementType, b: ElementType, to: ElementType) -> Result<()> {
+    let types = [a, b, to];
+    let known = match types[..2].iter().find(|dtype| dtype.is_half()) {
+        Some(low) => types.iter().all(|dtype| dtype == low || *dtype == ElementType::F32),
+        None => a == b && b == to && matches!(to, ElementType::F32 | ElementType::F64),
+    };
+    match known {
+        true => Ok(()),
+        false => Err(GpuError::unsupported(function, format!("{a} with {b} to {to}"))),
+    }
+}
+
+/// Returns the kernel's sizes and strides of a broadcast, and true if it can move packs.
+fn broadcast(
+    dims: &[Dimension],
+    operands: [&Slice; 2],
+    y: &Slice,
+    packs: usize,
+) -> ([i64; 3 * DIMENSIONS], bool) {
+    // Packs stay within the innermost dimension, and are aligned if all outer strides are.
+    let (inner, outer) = dims.split_last().expect("arrays of one element are flat");
+    let whole = |slice: &Slice| slice.address().is_multiple_of(16);
+    let packed = inner.size.is_multiple_of(packs)
+        && whole(y)
+        && operands.iter().enumerate().all(|(i, slice)| {
+            inner.strides[i] == 0
+                || whole(slice) && outer.iter().all(|dim| dim.strides[i].is_multiple_of(packs))
+        });
+    let mut shape = [0_i64; 3 * DIMENSIONS];
+    shape[..DIMENSIONS].fill(1);
+    for (at, dim) in dims.iter().rev().enumerate() {
+        let at = DIMENSIONS - 1 - at;
+        shape[at] = dim.size as i64;
+        shape[DIMENSIONS + at] = dim.strides[0] as i64;
+        shape[2 * DIMENSIONS + at] = dim.strides[1] as i64;
+    }
+    (shape, packed)
+}
+
+/// Combines two arrays of shapes `a_dims` and `b_dims`, broadcast by PyTorch's rules, stored as `dtype`.
 ///
 /// # Errors
-/// If the shapes do not broadcast, or the types do not go together: operands of 16 bits go with themselves and f32, and give
-/// their type or f32.
+/// If the shapes do not broadcast, or the types do not match: 16-bit operands combine with the same type and f32, and give their
+/// type or f32.
 pub fn binary(
     gpu: &Gpu,
     op: BinaryOp,
@@ -58,22 +98,12 @@ pub fn binary(
     const FUNCTION: &str = "binary";
     check_len(FUNCTION, "a", a, a_dims.iter().product())?;
     check_len(FUNCTION, "b", b, b_dims.iter().product())?;
-    let types = [a.dtype(), b.dtype(), dtype];
-    let low = types[..2].iter().copied().find(|dtype| dtype.is_half());
-    let known = match low {
-        Some(low) => types.iter().all(|dtype| *dtype == low || *dtype == ElementType::F32),
-        None => {
-            types[0] == types[1] && types[1] == dtype && matches!(dtype, ElementType::F32 | ElementType::F64)
-        }
-    };
-    if !known {
-        let what = format!("{} with {} to {dtype}", a.dtype(), b.dtype());
-        return Err(GpuError::unsupported(FUNCTION, what));
-    }
+    check_types(FUNCTION, a.dtype(), b.dtype(), dtype)?;
     let dims = dimensions(FUNCTION, a_dims, b_dims)?;
     let count = dims.iter().map(|dim| dim.size).product();
     let y = gpu.unwritten(dtype, count)?;
-    let (suffix, packs) = (format!("{}_{}_{dtype}", a.dtype(), b.dtype()), pack(&types));
+    let (suffix, packs) =
+        (format!("{}_{}_{dtype}", a.dtype(), b.dtype()), pack(&[a.dtype(), b.dtype(), dtype]));
     let flat = |slice: &Slice| slice.len() == count || slice.len() == 1;
     if count == 0 {
         return Ok(y);
@@ -91,28 +121,10 @@ pub fn binary(
         return Ok(y);
     }
     if dims.len() > DIMENSIONS {
-        return Err(GpuError::unsupported(
-            FUNCTION,
-            format!("{a_dims:?} with {b_dims:?}: too many dimensions"),
-        ));
+        let what = format!("{a_dims:?} with {b_dims:?}: too many dimensions");
+        return Err(GpuError::unsupported(FUNCTION, what));
     }
-    // Packs stay within the innermost dimension, and are aligned if everything outside of it is.
-    let (inner, outer) = dims.split_last().expect("arrays of one element are flat");
-    let whole = |slice: &Slice| slice.address().is_multiple_of(16);
-    let packed = inner.size.is_multiple_of(packs)
-        && whole(&y)
-        && [a, b].iter().enumerate().all(|(i, slice)| {
-            inner.strides[i] == 0
-                || whole(slice) && outer.iter().all(|dim| dim.strides[i].is_multiple_of(packs))
-        });
-    let mut shape = [0_i64; 3 * DIMENSIONS];
-    shape[..DIMENSIONS].fill(1);
-    for (at, dim) in dims.iter().rev().enumerate() {
-        let at = DIMENSIONS - 1 - at;
-        shape[at] = dim.size as i64;
-        shape[DIMENSIONS + at] = dim.strides[0] as i64;
-        shape[2 * DIMENSIONS + at] = dim.strides[1] as i64;
-    }
+    let (shape, packed) = broadcast(&dims, [a, b], &y, packs);
     launch(gpu, &BINARY, &format!("binary_broadcast_{suffix}"), over(count, if packed { packs } else { 1 }))
         .number(op as i32)
         .slice(a)
@@ -125,8 +137,8 @@ pub fn binary(
     Ok(y)
 }
 
-/// Reduces an array of shape `dims` to shape `to`, which broadcasts to it, by sums, in the type that is computed in. If nothing
-/// is added, it is the array itself, in its type.
+/// Sums an array of shape `dims` to shape `to`, which broadcasts to it, in the compute type. Returns the array itself, in its
+/// type, if the shapes are equal.
 ///
 /// # Errors
 /// If `to` does not broadcast to `dims`.
@@ -140,7 +152,7 @@ pub fn sum_to_shape(gpu: &Gpu, x: &Slice, dims: &[usize], to: &[usize]) -> Resul
         return Err(wrong());
     }
     let (mut sums, mut left) = (x.clone(), dims.to_vec());
-    // Neighbours that go are added up at once, the innermost ones first.
+    // Neighbouring dimensions are summed together, the innermost ones first.
     let mut end = dims.len();
     while end > 0 {
         if kept(end - 1) || dims[end - 1] == 1 {
@@ -160,11 +172,10 @@ pub fn sum_to_shape(gpu: &Gpu, x: &Slice, dims: &[usize], to: &[usize]) -> Resul
     Ok(sums)
 }
 
-/// The gradient of one factor of a product, of shape `to`: grad·other added up over what the factor was broadcast over, in the
-/// type that is computed in.
+/// Computes the gradient of a factor of shape `to`: grad·other, summed over the broadcast dimensions, in the compute type.
 ///
 /// # Errors
-/// If the shapes do not go together.
+/// If the shapes do not match.
 pub fn mul_backward(
     gpu: &Gpu,
     grad: (&Slice, &[usize]),

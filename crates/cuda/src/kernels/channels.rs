@@ -1,4 +1,4 @@
-//! Statistics of channels of maps [N, C, P]: how maps are cut into parts, and passes over maps by coefficients.
+//! Statistics of the channels of maps [N, C, P], and passes over maps by coefficients.
 
 use phalanx_kernels::Activation;
 
@@ -8,24 +8,24 @@ use super::grid::{
 use super::sources::{PLANE_SUMS, PLANES};
 use crate::{ElementType, Gpu, Result, Slice};
 
-/// Planes from which on each is a part by itself; smaller ones are added up column by column.
+/// The smallest plane that is a part by itself. Smaller planes are summed column by column.
 const SMALL_PLANE: usize = 32;
 
-/// Numbers of each set of coefficients.
+/// Values in each set of coefficients.
 pub(super) const COEFFICIENTS: usize = 5;
 
-/// How the elements of channels are cut into parts.
+/// The partition of the elements of channels.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Cut {
+pub(super) enum ChannelSplit {
     /// A part for each plane.
     Planes,
-    /// A part for each column of [N, C·P] over so many images.
+    /// A part for each column of [N, C·P], over `per_chunk` images.
     Columns { per_chunk: usize },
-    /// Of maps that are channels-last: a part for each channel of each image over so many pixels.
+    /// For channels-last maps: a part for each channel of each image, over `per_chunk` pixels.
     Pixels { per_chunk: usize },
 }
 
-impl Cut {
+impl ChannelSplit {
     pub(super) fn of([batch, channels, plane]: [usize; 3]) -> Self {
         if plane >= SMALL_PLANE {
             return Self::Planes;
@@ -33,12 +33,12 @@ impl Cut {
         Self::Columns { per_chunk: rows_per_chunk(batch, (channels * plane).div_ceil(THREADS)) }
     }
 
-    /// That of the planes of maps [N, P, C].
+    /// Returns the partition of the planes of maps [N, P, C].
     pub(super) fn of_last([batch, channels, plane]: [usize; 3]) -> Self {
         Self::Pixels { per_chunk: rows_per_chunk(plane, channels.div_ceil(THREADS) * batch) }
     }
 
-    /// The matrices whose columns are added up: how many, their rows and columns, and rows of a chunk.
+    /// Returns the matrices whose columns are summed: their number, rows, columns, and rows of a chunk.
     fn matrices(self, [batch, channels, plane]: [usize; 3]) -> Option<[usize; 4]> {
         match self {
             Self::Planes => None,
@@ -47,8 +47,8 @@ impl Cut {
         }
     }
 
-    /// How many parts there are.
-    fn number(self, [batch, channels, plane]: [usize; 3]) -> usize {
+    /// Returns the number of parts.
+    fn count(self, [batch, channels, plane]: [usize; 3]) -> usize {
         match self {
             Self::Planes => batch * channels,
             Self::Columns { per_chunk } => batch.div_ceil(per_chunk) * channels * plane,
@@ -56,23 +56,23 @@ impl Cut {
         }
     }
 
-    /// `Parts` of the kernels: chunks, parts of a channel in each, how far chunks are apart, elements of a part, and of one of
-    /// the last chunk.
-    pub(super) fn parts(self, [batch, channels, plane]: [usize; 3]) -> [i64; 5] {
+    /// Returns `Parts` of the kernels: chunks, parts of a channel in each, stride of chunks, elements of a part, and elements of
+    /// a part of the last chunk.
+    pub(super) fn descriptor(self, [batch, channels, plane]: [usize; 3]) -> [i64; 5] {
         let numbers = match self {
             Self::Planes => [batch, 1, channels, plane, plane],
             Self::Columns { per_chunk } => {
                 let chunks = batch.div_ceil(per_chunk);
                 [chunks, plane, channels * plane, per_chunk, batch - (chunks - 1) * per_chunk]
             }
-            // Parts of planes, which are put together before they are those of channels.
+            // Parts of planes, which are combined before those of channels.
             Self::Pixels { .. } => [batch, 1, channels, plane, plane],
         };
         numbers.map(|number| number as i64)
     }
 }
 
-/// What kernels call an activation.
+/// Returns the kernels' number of an activation.
 fn number(activation: Activation) -> i32 {
     match activation {
         Activation::None => 0,
@@ -81,7 +81,7 @@ fn number(activation: Activation) -> i32 {
     }
 }
 
-/// Whether columns are added up a pack at a time: what kernels are called after, blocks across, and their shape.
+/// Returns the kernel suffix, the blocks across, and their shape. Columns are summed in packs if alignment allows.
 fn columns_of(columns: usize, pack: usize, maps: &[&Slice]) -> (&'static str, usize, [usize; 3]) {
     let whole = |map: &&Slice| map.address().is_multiple_of(16);
     if pack == 1 || !columns.is_multiple_of(pack) || !maps.iter().all(whole) {
@@ -91,19 +91,19 @@ fn columns_of(columns: usize, pack: usize, maps: &[&Slice]) -> (&'static str, us
     ("_packs", columns.div_ceil(across * pack), [across, THREADS / across, 1])
 }
 
-/// Means and squared deviations of parts.
+/// Computes means and squared deviations of parts.
 pub(super) fn moments(
     gpu: &Gpu,
     function: &'static str,
     dims: [usize; 3],
-    cut: Cut,
+    split: ChannelSplit,
     x: &Slice,
 ) -> Result<Slice> {
     let [batch, channels, plane] = dims;
     check_float(function, x.dtype())?;
     check_len(function, "x", x, batch * channels * plane)?;
-    let parts = gpu.unwritten(ElementType::F64, 2 * cut.number(dims))?;
-    let Some([matrices, rows_of, columns, per_chunk]) = cut.matrices(dims) else {
+    let parts = gpu.unwritten(ElementType::F64, 2 * split.count(dims))?;
+    let Some([matrices, rows_of, columns, per_chunk]) = split.matrices(dims) else {
         let (group, grid) = rows(batch * channels, plane);
         launch(gpu, &PLANE_SUMS, &format!("plane_moments_{group}_{}", x.dtype()), grid)
             .slice(x)
@@ -126,25 +126,25 @@ pub(super) fn moments(
     Ok(parts)
 }
 
-/// What tells a pass which set an element belongs to: how many neighbours one set is for, and elements of an image if sets are of
-/// images of maps that are channels-last; and how many channels there are.
+/// Returns the numbers that map an element to its set of coefficients: neighbours of one set, elements of an image for
+/// channels-last maps with sets per image, and channels.
 fn place(function: &'static str, dims: [usize; 3], last: bool) -> Result<(i32, i64, i32)> {
     let [_, channels, plane] = dims;
     let (size, image) = if last { (1, channels * plane) } else { (plane, 0) };
     Ok((narrow_size(function, size)?, image as i64, narrow_size(function, channels)?))
 }
 
-/// What a pass over maps goes backward through.
+/// The arguments of a backward pass over maps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Backward<'a> {
     pub(super) x: &'a Slice,
     pub(super) output: Option<&'a Slice>,
     pub(super) dy: &'a Slice,
     pub(super) activation: Activation,
-    /// [`COEFFICIENTS`] rows of `sets` numbers.
+    /// [`COEFFICIENTS`] rows of `sets` values.
     pub(super) rows: &'a Slice,
     pub(super) sets: usize,
-    /// Whether maps are [N, P, C], with a set for each channel of each image.
+    /// True for maps [N, P, C] with a set for each channel of each image.
     pub(super) last: bool,
 }
 
@@ -159,18 +159,18 @@ impl Backward<'_> {
         backward_suffix(function, self.x.dtype(), self.dy.dtype())
     }
 
-    /// Σ dy and Σ dy·(x − mean) of parts.
+    /// Computes Σ dy and Σ dy·(x − mean) of parts.
     pub(super) fn sums(
         &self,
         gpu: &Gpu,
         function: &'static str,
         dims: [usize; 3],
-        cut: Cut,
+        split: ChannelSplit,
     ) -> Result<Slice> {
         let [batch, channels, plane] = dims;
         let suffix = self.check(function, dims)?;
-        let parts = gpu.unwritten(ElementType::F64, 2 * cut.number(dims))?;
-        let matrices = cut.matrices(dims);
+        let parts = gpu.unwritten(ElementType::F64, 2 * split.count(dims))?;
+        let matrices = split.matrices(dims);
         let (name, grid, block) = match matrices {
             None => {
                 let (group, grid) = rows(batch * channels, plane);
@@ -199,15 +199,15 @@ impl Backward<'_> {
             Some([_, rows_of, columns, per_chunk]) => launch
                 .number(rows_of as i64)
                 .number(columns as i64)
-                // How many neighbours one set is for.
-                .number(if matches!(cut, Cut::Columns { .. }) { plane as i32 } else { 1 })
+                // The neighbours of one set.
+                .number(if matches!(split, ChannelSplit::Columns { .. }) { plane as i32 } else { 1 })
                 .number(per_chunk as i64),
         }
         .run()?;
         Ok(parts)
     }
 
-    /// The gradient of the input, of dy's type, and, if it is wanted, what the activation let through of dy.
+    /// Computes the gradient of the input, of dy's type, and, if requested, dy after the activation's derivative.
     pub(super) fn input(
         &self,
         gpu: &Gpu,
@@ -239,7 +239,7 @@ impl Backward<'_> {
     }
 }
 
-/// y = act((x − mean)·factor + shift + residual), by coefficients of planes or channels.
+/// Computes y = act((x − mean)·factor + shift + residual), by coefficients of planes or channels.
 pub(super) fn normalise(
     gpu: &Gpu,
     function: &'static str,

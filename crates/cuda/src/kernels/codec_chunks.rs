@@ -1,6 +1,6 @@
-//! Gradients and parameters on their way between ranks: numbers that share a scale by chunks, as fewer bits, and back.
+//! Chunk codecs of gradients and parameters: values that share a scale by chunks, quantised to few bits.
 //!
-//! These run on [`Stream::Communication`], beside what is computed.
+//! The kernels run on [`Stream::Communication`], concurrently with compute.
 
 use phalanx_kernels::{ChunkFormat, ChunkKind};
 
@@ -9,26 +9,25 @@ use super::sources::CODEC_CHUNKS;
 use crate::launch::Launch;
 use crate::{ElementType, Gpu, GpuError, Result, Slice, Stream};
 
-/// Where messages begin: what is read at once is at an address that is aligned.
+/// The alignment of messages in bytes.
 const ALIGNED: usize = 16;
 
-/// Chunks that a block has at a time, a warp for each.
+/// Chunks per block, one warp for each.
 const CHUNKS: usize = 8;
 
-/// Messages of the parts of some numbers, in one piece of memory: part `p` of `P` of `len` numbers is elements
-/// `p·len/P .. (p + 1)·len/P`.
+/// Messages of consecutive parts of an array, in one allocation: part `p` of `P` is elements `p·len/P .. (p + 1)·len/P`.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkMessages<'a> {
-    /// What a message is.
+    /// The format of a message.
     pub format: ChunkFormat,
     /// The bytes.
     pub bytes: &'a Slice,
-    /// Where each message begins after the one before; [`ChunkMessages::stride`].
+    /// Bytes from one message to the next: [`ChunkMessages::stride`].
     pub stride: usize,
 }
 
 impl ChunkMessages<'_> {
-    /// Bytes from one message to the next where `len` numbers are in `parts`.
+    /// Returns the bytes from one message to the next for `len` values in `parts` parts.
     pub fn stride(format: ChunkFormat, len: usize, parts: usize) -> usize {
         format.message_len(len.div_ceil(parts.max(1))).next_multiple_of(ALIGNED)
     }
@@ -42,7 +41,7 @@ impl ChunkMessages<'_> {
         }
         let needed = Self::stride(format, len, parts);
         if stride < needed || !stride.is_multiple_of(4) {
-            let problem = format!("messages at every {stride} bytes; they take {needed}");
+            let problem = format!("a stride of {stride} bytes; messages need {needed}");
             return Err(GpuError::argument(function, problem));
         }
         if !bytes.address().is_multiple_of(4) {
@@ -55,7 +54,7 @@ impl ChunkMessages<'_> {
         launch(gpu, &CODEC_CHUNKS, kernel, grid).on(Stream::Communication)
     }
 
-    /// The grid of a kernel with a thread for each eight numbers.
+    /// Returns the grid of a kernel with a thread for each eight values.
     fn words(len: usize, parts: usize) -> [usize; 3] {
         over(len.div_ceil(parts.max(1)).div_ceil(8) * parts, 1)
     }
@@ -65,11 +64,11 @@ fn name(action: &str, kind: ChunkKind) -> String {
     format!("{action}_{}", kind.name())
 }
 
-/// Writes a message for each of `parts` parts of `values`. Random numbers of part `p` are those of the stream
+/// Encodes each of `parts` parts of `values` as a message. The random numbers of part `p` are those of the stream
 /// `phalanx_kernels::mixed_with(draw.0, draw.1 + p)`.
 ///
 /// # Errors
-/// If the values are not f32, or the messages' memory is not what they take.
+/// If the values are not f32, or the messages have another length.
 pub fn encode_chunks(
     gpu: &Gpu,
     (values, parts): (&Slice, usize),
@@ -96,11 +95,11 @@ pub fn encode_chunks(
         .run()
 }
 
-/// Overwrites each of `parts` parts of `to` by what `sources` messages say of it, which follow each other, added up in f32 in their
-/// order.
+/// Decodes `sources` messages for each of `parts` parts, and writes their sum to `to`. They are contiguous, and added in f32 in
+/// their order.
 ///
 /// # Errors
-/// If `to` is not of f32, or the messages' memory is not what they take.
+/// If `to` is not f32, or the messages have another length.
 pub fn decode_chunks(
     gpu: &Gpu,
     messages: ChunkMessages<'_>,
@@ -127,21 +126,21 @@ pub fn decode_chunks(
         .run()
 }
 
-/// Overwrites `to` by what the messages of `parts` parts have taken from `values`; leaves it as it is if those are spoiled
-/// ([`feed_back`]).
+/// Writes the quantisation errors of messages to `to`: values minus decoded values. Leaves `to` unchanged if the flag `invalid`
+/// is set ([`add_residual`]).
 ///
 /// # Errors
-/// If lengths or types do not go together, or the messages' memory is not what they take.
+/// If lengths or types do not match, or the messages have another length.
 pub fn chunk_errors(
     gpu: &Gpu,
     messages: ChunkMessages<'_>,
     (values, parts): (&Slice, usize),
-    spoiled: &Slice,
+    invalid: &Slice,
     to: &Slice,
 ) -> Result<()> {
     const FUNCTION: &str = "chunk_errors";
     check_type(FUNCTION, "values", values, ElementType::F32)?;
-    check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
+    check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
     check(FUNCTION, "to", to, ElementType::F32, values.len())?;
     messages.check(FUNCTION, values.len(), (parts, 1))?;
     let ChunkFormat { kind, chunk } = messages.format;
@@ -153,42 +152,43 @@ pub fn chunk_errors(
         .number(narrow_size(FUNCTION, parts)?)
         .number(narrow_size(FUNCTION, chunk)?)
         .slice(values)
-        .slice(spoiled)
+        .slice(invalid)
         .slice(to)
         .number(to.len() as i64)
         .run()
 }
 
-/// Adds to `values` what was held back of them. If a sum is not finite the flag `spoiled`, which is 0 before, becomes 1.
+/// Adds the residual of earlier messages to `values` (error feedback). Sets the flag `invalid`, which must be 0 before, if a sum
+/// is not finite.
 ///
 /// # Errors
-/// If lengths or types do not go together.
-pub fn feed_back(gpu: &Gpu, values: &Slice, held: &Slice, spoiled: &Slice) -> Result<()> {
-    const FUNCTION: &str = "feed_back";
+/// If lengths or types do not match.
+pub fn add_residual(gpu: &Gpu, values: &Slice, residual: &Slice, invalid: &Slice) -> Result<()> {
+    const FUNCTION: &str = "add_residual";
     check_type(FUNCTION, "values", values, ElementType::F32)?;
-    check(FUNCTION, "held", held, ElementType::F32, values.len())?;
-    check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
-    launch(gpu, &CODEC_CHUNKS, "feed_back_f32", over(values.len(), 4))
+    check(FUNCTION, "residual", residual, ElementType::F32, values.len())?;
+    check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
+    launch(gpu, &CODEC_CHUNKS, "add_residual_f32", over(values.len(), 4))
         .on(Stream::Communication)
         .slice(values)
-        .slice(held)
-        .slice(spoiled)
+        .slice(residual)
+        .slice(invalid)
         .number(values.len() as i64)
         .run()
 }
 
-/// Overwrites values by NaN if they are spoiled, so that all who get them see it.
+/// Overwrites values by NaN if the flag `invalid` is set, so that all receivers see it.
 ///
 /// # Errors
-/// If types do not go together.
-pub fn spoil(gpu: &Gpu, values: &Slice, spoiled: &Slice) -> Result<()> {
-    const FUNCTION: &str = "spoil";
+/// If types do not match.
+pub fn poison(gpu: &Gpu, values: &Slice, invalid: &Slice) -> Result<()> {
+    const FUNCTION: &str = "poison";
     check_type(FUNCTION, "values", values, ElementType::F32)?;
-    check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
-    launch(gpu, &CODEC_CHUNKS, "spoil_f32", over(values.len(), 1))
+    check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
+    launch(gpu, &CODEC_CHUNKS, "poison_f32", over(values.len(), 1))
         .on(Stream::Communication)
         .slice(values)
-        .slice(spoiled)
+        .slice(invalid)
         .number(values.len() as i64)
         .run()
 }

@@ -1,8 +1,7 @@
-//! Gradients on their way between ranks: the largest of many numbers with their indices, numbers at indices that are drawn, and what is
-//! kept of those that are not sent.
+//! Sparse codecs of gradients: the k values of largest magnitude, values at random indices, and the residuals of the rest.
 //!
-//! These run on [`Stream::Communication`], beside what is computed. Entries are bytes: how many there are and their indices, of u32
-//! each, and their numbers, of f32 each, wherever those lie.
+//! The kernels run on [`Stream::Communication`], concurrently with compute. The indices of entries are bytes: their count and the
+//! indices, u32 each. Their values are f32, at any address.
 
 use std::ops::Range;
 
@@ -11,27 +10,27 @@ use super::sources::CODEC_ENTRIES;
 use crate::launch::Launch;
 use crate::{ElementType, Gpu, GpuError, Result, Slice, Stream};
 
-/// Digits of magnitudes that are counted at a time, and the bits of each.
+/// The digit that each radix step counts: its shift and bits.
 const DIGITS: usize = 2048;
 const STEPS: [(i32, i32); 3] = [(20, 11), (10, 10), (0, 10)];
 
-/// Numbers that a block counts before it goes on to the next tile.
+/// Values that a block counts before its next tile.
 const TILE: usize = 4096;
 
-/// Blocks at most that count digits: each has counts of its own to add.
+/// The maximum of blocks that count digits: each adds its own counts.
 const COUNTING: usize = 1024;
 
 fn on<'a>(gpu: &'a Gpu, kernel: &'a str, count: usize, pack: usize) -> Launch<'a> {
     launch(gpu, &CODEC_ENTRIES, kernel, over(count, pack)).on(Stream::Communication)
 }
 
-/// Bytes of so many entries' count and indices.
+/// Returns the bytes of the count and the indices of `entries` entries.
 pub fn index_bytes(entries: usize) -> usize {
     4 + 4 * entries
 }
 
-/// Words of u32 that [`largest`] works in, for so many numbers.
-pub fn largest_words(len: usize) -> usize {
+/// Returns the u32 words of scratch memory of [`top_k`].
+pub fn top_k_words(len: usize) -> usize {
     2 + DIGITS + 2 * len.div_ceil(TILE)
 }
 
@@ -45,39 +44,39 @@ fn check_values(function: &'static str, values: &Slice) -> Result<()> {
     }
 }
 
-/// Fails unless these are indices and numbers of `taken` entries.
-fn check_entries(function: &'static str, (indices, numbers): (&Slice, &Slice), taken: usize) -> Result<()> {
-    check(function, "indices", indices, ElementType::U8, index_bytes(taken))?;
-    if numbers.bytes() == 4 * taken {
+/// Checks the indices and the values of `count` entries.
+fn check_entries(function: &'static str, (indices, numbers): (&Slice, &Slice), count: usize) -> Result<()> {
+    check(function, "indices", indices, ElementType::U8, index_bytes(count))?;
+    if numbers.bytes() == 4 * count {
         return Ok(());
     }
-    let problem = format!("{} bytes of numbers for {taken} entries", numbers.bytes());
+    let problem = format!("{} bytes of numbers for {count} entries", numbers.bytes());
     Err(GpuError::argument(function, problem))
 }
 
-/// Writes the `taken` numbers of largest magnitude with their indices, which rise; among equal ones the lower indices are taken. NaN
-/// counts as larger than anything. `scratch` has [`largest_words`] of u32.
+/// Writes the `count` values of largest magnitude with their ascending indices. Among equal values the lower indices are selected,
+/// and NaN is larger than any value. `scratch` has [`top_k_words`] elements of u32.
 ///
 /// # Errors
-/// If there are not so many numbers, or more than u32 counts; if an array has another type or length.
-pub fn largest(
+/// If there are fewer values, or more than u32 counts; if an array has another type or length.
+pub fn top_k(
     gpu: &Gpu,
-    (values, taken): (&Slice, usize),
+    (values, count): (&Slice, usize),
     (indices, numbers): (&Slice, &Slice),
     scratch: &Slice,
 ) -> Result<()> {
-    const FUNCTION: &str = "largest";
+    const FUNCTION: &str = "top_k";
     check_values(FUNCTION, values)?;
-    check_entries(FUNCTION, (indices, numbers), taken)?;
+    check_entries(FUNCTION, (indices, numbers), count)?;
     let len = values.len();
-    if taken == 0 || taken > len {
-        return Err(GpuError::argument(FUNCTION, format!("the {taken} largest of {len} numbers")));
+    if count == 0 || count > len {
+        return Err(GpuError::argument(FUNCTION, format!("the {count} largest of {len} numbers")));
     }
-    check(FUNCTION, "scratch", scratch, ElementType::U32, largest_words(len))?;
+    check(FUNCTION, "scratch", scratch, ElementType::U32, top_k_words(len))?;
     let (threshold, counts) = (scratch.view(0..2)?, scratch.view(2..2 + DIGITS)?);
     let tiles = scratch.view(2 + DIGITS..scratch.len())?;
     counts.zero_on(Stream::Communication)?;
-    on(gpu, "begin_threshold", 1, 1).blocks([1; 3], [1; 3]).slice(&threshold).number(taken as u32).run()?;
+    on(gpu, "begin_threshold", 1, 1).blocks([1; 3], [1; 3]).slice(&threshold).number(count as u32).run()?;
     for (shift, bits) in STEPS {
         on(gpu, "count_digits_f32", 1, 1)
             .blocks([len.div_ceil(TILE).min(COUNTING), 1, 1], [256, 1, 1])
@@ -101,7 +100,7 @@ pub fn largest(
         .number(number as i64)
         .run()?;
     on(gpu, "sum_tiles_f32", 1, 1).slice(&tiles).number(number as i64).run()?;
-    by_tiles("write_largest_f32")
+    by_tiles("write_top_k_f32")
         .slice(values)
         .number(len as i64)
         .slice(&threshold)
@@ -110,25 +109,25 @@ pub fn largest(
         .number(number as i64)
         .slice(indices)
         .slice(numbers)
-        .number(taken as u32)
+        .number(count as u32)
         .run()
 }
 
-/// Adds the numbers of `taken` entries to those of `values` that they belong to and that lie in a range.
+/// Adds the values of entries to the elements of `values` in a range.
 ///
 /// # Errors
 /// If an array has another type or length.
 pub fn scatter(
     gpu: &Gpu,
     (indices, numbers): (&Slice, &Slice),
-    taken: usize,
+    count: usize,
     (values, range): (&Slice, Range<usize>),
 ) -> Result<()> {
     const FUNCTION: &str = "scatter";
     check_values(FUNCTION, values)?;
-    check_entries(FUNCTION, (indices, numbers), taken)?;
+    check_entries(FUNCTION, (indices, numbers), count)?;
     values.view(range.clone())?;
-    on(gpu, "scatter_f32", taken, 1)
+    on(gpu, "scatter_f32", count, 1)
         .slice(indices)
         .slice(numbers)
         .slice(values)
@@ -137,152 +136,152 @@ pub fn scatter(
         .run()
 }
 
-/// Takes the numbers of `taken` entries away from `values`, or with no numbers makes those 0; not if they are spoiled
-/// ([`super::feed_back`]).
+/// Subtracts the values of entries from `values`, or sets these elements to 0 if `numbers` is None. Does nothing if the flag
+/// `invalid` is set ([`super::add_residual`]).
 ///
 /// # Errors
 /// If an array has another type or length.
-pub fn take_away(
+pub fn subtract_entries(
     gpu: &Gpu,
     (indices, numbers): (&Slice, Option<&Slice>),
-    taken: usize,
-    (values, spoiled): (&Slice, &Slice),
+    count: usize,
+    (values, invalid): (&Slice, &Slice),
 ) -> Result<()> {
-    const FUNCTION: &str = "take_away";
+    const FUNCTION: &str = "subtract_entries";
     check_values(FUNCTION, values)?;
-    check(FUNCTION, "indices", indices, ElementType::U8, index_bytes(taken))?;
+    check(FUNCTION, "indices", indices, ElementType::U8, index_bytes(count))?;
     if let Some(numbers) = numbers {
-        check_entries(FUNCTION, (indices, numbers), taken)?;
+        check_entries(FUNCTION, (indices, numbers), count)?;
     }
-    check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
-    on(gpu, "take_away_f32", taken, 1)
+    check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
+    on(gpu, "subtract_entries_f32", count, 1)
         .slice(indices)
         .optional(numbers)
         .slice(values)
-        .slice(spoiled)
+        .slice(invalid)
         .number(i32::from(numbers.is_none()))
-        .number(taken as i64)
-        .run()
-}
-
-/// Overwrites `held` by `values`, unless these are spoiled.
-///
-/// # Errors
-/// If an array has another type or length.
-pub fn hold(gpu: &Gpu, values: &Slice, spoiled: &Slice, held: &Slice) -> Result<()> {
-    const FUNCTION: &str = "hold";
-    check_type(FUNCTION, "values", values, ElementType::F32)?;
-    check(FUNCTION, "held", held, ElementType::F32, values.len())?;
-    check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
-    on(gpu, "hold_f32", values.len(), 4)
-        .slice(values)
-        .slice(held)
-        .slice(spoiled)
-        .number(values.len() as i64)
-        .run()
-}
-
-/// velocity ← momentum·velocity + gradients, sum ← sum + velocity, and the gradients become the sum. If one of them is not finite the flag
-/// `spoiled`, which is 0 before, becomes 1, all become NaN, and the others stay.
-///
-/// # Errors
-/// If an array has another type or length.
-pub fn gather_momentum(
-    gpu: &Gpu,
-    gradients: &Slice,
-    (velocity, sum): (&Slice, &Slice),
-    momentum: f32,
-    spoiled: &Slice,
-) -> Result<()> {
-    const FUNCTION: &str = "gather_momentum";
-    check_type(FUNCTION, "gradients", gradients, ElementType::F32)?;
-    for (name, held) in [("velocity", velocity), ("sum", sum)] {
-        check(FUNCTION, name, held, ElementType::F32, gradients.len())?;
-    }
-    check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
-    let count = gradients.len();
-    on(gpu, "find_spoiled_f32", count, 4).slice(gradients).slice(spoiled).number(count as i64).run()?;
-    on(gpu, "gather_momentum_f32", count, 1)
-        .slice(gradients)
-        .slice(velocity)
-        .slice(sum)
-        .number(momentum)
-        .slice(spoiled)
         .number(count as i64)
         .run()
 }
 
-/// Some of many numbers, at the indices `phalanx_kernels::random_indices(draw, len, taken)`.
-#[derive(Debug, Clone, Copy)]
-pub struct Drawn {
-    /// The stream that they are drawn from.
-    pub draw: u64,
-    /// How many.
-    pub taken: usize,
+/// Copies `values` to `residual`, unless the flag `invalid` is set.
+///
+/// # Errors
+/// If an array has another type or length.
+pub fn store_residual(gpu: &Gpu, values: &Slice, invalid: &Slice, residual: &Slice) -> Result<()> {
+    const FUNCTION: &str = "store_residual";
+    check_type(FUNCTION, "values", values, ElementType::F32)?;
+    check(FUNCTION, "residual", residual, ElementType::F32, values.len())?;
+    check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
+    on(gpu, "store_residual_f32", values.len(), 4)
+        .slice(values)
+        .slice(residual)
+        .slice(invalid)
+        .number(values.len() as i64)
+        .run()
 }
 
-impl Drawn {
+/// Computes velocity ← momentum·velocity + gradients, sum ← sum + velocity, gradients ← sum. If a gradient is not finite, sets
+/// the flag `invalid`, which must be 0 before, sets all gradients to NaN, and leaves the others unchanged.
+///
+/// # Errors
+/// If an array has another type or length.
+pub fn accumulate_momentum(
+    gpu: &Gpu,
+    gradients: &Slice,
+    (velocity, sum): (&Slice, &Slice),
+    momentum: f32,
+    invalid: &Slice,
+) -> Result<()> {
+    const FUNCTION: &str = "accumulate_momentum";
+    check_type(FUNCTION, "gradients", gradients, ElementType::F32)?;
+    for (name, slice) in [("velocity", velocity), ("sum", sum)] {
+        check(FUNCTION, name, slice, ElementType::F32, gradients.len())?;
+    }
+    check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
+    let count = gradients.len();
+    on(gpu, "flag_not_finite_f32", count, 4).slice(gradients).slice(invalid).number(count as i64).run()?;
+    on(gpu, "accumulate_momentum_f32", count, 1)
+        .slice(gradients)
+        .slice(velocity)
+        .slice(sum)
+        .number(momentum)
+        .slice(invalid)
+        .number(count as i64)
+        .run()
+}
+
+/// Random elements of an array, at the indices `phalanx_kernels::random_indices(draw, len, count)`.
+#[derive(Debug, Clone, Copy)]
+pub struct RandomEntries {
+    /// The random stream.
+    pub draw: u64,
+    /// The number of elements.
+    pub count: usize,
+}
+
+impl RandomEntries {
     fn check(self, function: &'static str, values: &Slice, numbers: &Slice) -> Result<()> {
         check_values(function, values)?;
-        check(function, "numbers", numbers, ElementType::F32, self.taken)?;
-        self.check_taken(function, values)
+        check(function, "numbers", numbers, ElementType::F32, self.count)?;
+        self.check_count(function, values)
     }
 
-    fn check_taken(self, function: &'static str, values: &Slice) -> Result<()> {
-        match self.taken <= values.len() {
+    fn check_count(self, function: &'static str, values: &Slice) -> Result<()> {
+        match self.count <= values.len() {
             true => Ok(()),
-            false => Err(GpuError::argument(function, format!("{} of {} numbers", self.taken, values.len()))),
+            false => Err(GpuError::argument(function, format!("{} of {} numbers", self.count, values.len()))),
         }
     }
 
-    /// Copies them to `numbers`, in the order of indices.
+    /// Copies the elements to `numbers`, in the order of indices.
     ///
     /// # Errors
     /// If an array has another type or length.
-    pub fn take(self, gpu: &Gpu, values: &Slice, numbers: &Slice) -> Result<()> {
-        self.check("take_drawn", values, numbers)?;
-        on(gpu, "take_drawn_f32", self.taken, 1)
+    pub fn gather(self, gpu: &Gpu, values: &Slice, numbers: &Slice) -> Result<()> {
+        self.check("gather_random", values, numbers)?;
+        on(gpu, "gather_random_f32", self.count, 1)
             .slice(values)
             .number(values.len() as i64)
             .number(self.draw)
             .slice(numbers)
-            .number(self.taken as i64)
+            .number(self.count as i64)
             .run()
     }
 
-    /// Makes them 0, unless they are spoiled.
+    /// Sets the elements to 0, unless the flag `invalid` is set.
     ///
     /// # Errors
     /// If an array has another type or length.
-    pub fn clear(self, gpu: &Gpu, values: &Slice, spoiled: &Slice) -> Result<()> {
-        const FUNCTION: &str = "clear_drawn";
+    pub fn clear(self, gpu: &Gpu, values: &Slice, invalid: &Slice) -> Result<()> {
+        const FUNCTION: &str = "clear_random";
         check_values(FUNCTION, values)?;
-        self.check_taken(FUNCTION, values)?;
-        check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
-        on(gpu, "clear_drawn_f32", self.taken, 1)
+        self.check_count(FUNCTION, values)?;
+        check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
+        on(gpu, "clear_random_f32", self.count, 1)
             .slice(values)
             .number(values.len() as i64)
             .number(self.draw)
-            .slice(spoiled)
-            .number(self.taken as i64)
+            .slice(invalid)
+            .number(self.count as i64)
             .run()
     }
 
-    /// Adds numbers to those of them that lie in a range.
+    /// Adds `numbers` to those of the elements that are in a range.
     ///
     /// # Errors
     /// If an array has another type or length.
-    pub fn put(self, gpu: &Gpu, numbers: &Slice, (values, range): (&Slice, Range<usize>)) -> Result<()> {
-        self.check("put_drawn", values, numbers)?;
+    pub fn add(self, gpu: &Gpu, numbers: &Slice, (values, range): (&Slice, Range<usize>)) -> Result<()> {
+        self.check("add_random", values, numbers)?;
         values.view(range.clone())?;
-        on(gpu, "put_drawn_f32", self.taken, 1)
+        on(gpu, "add_random_f32", self.count, 1)
             .slice(numbers)
             .slice(values)
             .number(values.len() as i64)
             .number(self.draw)
             .number(range.start as i64)
             .number(range.end as i64)
-            .number(self.taken as i64)
+            .number(self.count as i64)
             .run()
     }
 }

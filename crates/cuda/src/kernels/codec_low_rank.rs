@@ -1,6 +1,7 @@
-//! Gradients on their way between ranks: matrices among them as products of thin ones, as PowerSGD sends them (Vogels et al. 2019).
+//! The low-rank codec of gradients: matrices as products of two thin factors, P·Qᵀ (PowerSGD, Vogels et al. 2019).
 //!
-//! These run on [`Stream::Communication`], beside what is computed. A launch brings what it is to know of up to 16 matrices along.
+//! The kernels run on [`Stream::Communication`], concurrently with compute. A launch handles up to 16 matrices, whose sizes it
+//! takes as arguments.
 
 use std::ops::Range;
 
@@ -11,42 +12,46 @@ use super::sources::CODEC_LOW_RANK;
 use crate::launch::Launch;
 use crate::{ElementType, Gpu, GpuError, Result, Slice, Stream};
 
-/// Matrices, or runs, that a launch knows of.
-const CARRIED: usize = 16;
+/// Matrices, or runs, per launch.
+const MATRICES_PER_LAUNCH: usize = 16;
 
-/// Columns above which a row has a block for itself, and not a warp.
+/// The most columns of a row that one warp handles; longer rows get a block.
 const WARP_WIDTH: usize = 1024;
 
-/// Rows that are added up together, and columns that a block has, where sums go down columns.
+/// The tile of a block in sums over columns.
 const TILE_ROWS: usize = 128;
 const TILE_COLUMNS: usize = 32;
 
-/// Blocks at most of one matrix in a direction.
+/// The maximum of blocks in a direction, per matrix.
 const MOST_BLOCKS: usize = 1 << 15;
 
 fn on<'a>(gpu: &'a Gpu, kernel: &'a str, grid: [usize; 3]) -> Launch<'a> {
     launch(gpu, &CODEC_LOW_RANK, kernel, grid).on(Stream::Communication)
 }
 
-/// What a kernel is told of some matrices: `beside` is where what is kept of each lies, or what is added up for it.
-fn told(matrices: &[ThinMatrix], beside: impl Fn(usize, &ThinMatrix) -> usize) -> [i64; CARRIED * 8] {
-    let mut words = [0; CARRIED * 8];
+/// Returns the kernels' descriptors of matrices. `offset` is the start of a matrix in the second array: its residual, or its
+/// scratch memory.
+fn descriptors(
+    matrices: &[ThinMatrix],
+    offset: impl Fn(usize, &ThinMatrix) -> usize,
+) -> [i64; MATRICES_PER_LAUNCH * 8] {
+    let mut words = [0; MATRICES_PER_LAUNCH * 8];
     for (at, (matrix, words)) in matrices.iter().zip(words.as_chunks_mut::<8>().0).enumerate() {
         let ThinMatrix { start, p, q, rows, columns, rank, .. } = *matrix;
-        *words = [start, beside(at, matrix), p, q, rows, columns, rank, 0].map(|number| number as i64);
+        *words = [start, offset(at, matrix), p, q, rows, columns, rank, 0].map(|number| number as i64);
     }
     words
 }
 
-/// The largest of what matrices have.
-fn most(matrices: &[ThinMatrix], of: impl Fn(&ThinMatrix) -> usize) -> usize {
+/// Returns the maximum of a property of matrices.
+fn maximum(matrices: &[ThinMatrix], of: impl Fn(&ThinMatrix) -> usize) -> usize {
     matrices.iter().map(of).max().unwrap_or(0)
 }
 
-/// Where a matrix lies in an array of all of them.
+/// The elements of a matrix within an array.
 type Place = fn(&ThinMatrix) -> Range<usize>;
 
-/// Fails unless all matrices lie within what belongs to them.
+/// Checks that all matrices are within their arrays.
 fn check_matrices(
     function: &'static str,
     matrices: &[ThinMatrix],
@@ -54,7 +59,7 @@ fn check_matrices(
 ) -> Result<()> {
     for (name, slice, range) in arrays {
         check_type(function, name, slice, ElementType::F32)?;
-        let end = most(matrices, |matrix| range(matrix).end);
+        let end = maximum(matrices, |matrix| range(matrix).end);
         if end > slice.len() {
             let problem = format!("`{name}` has {} elements, and a matrix needs {end}", slice.len());
             return Err(GpuError::argument(function, problem));
@@ -66,14 +71,14 @@ fn check_matrices(
     }
 }
 
-/// values ← values + held and P ← values·Q, for each of the matrices among `values`.
+/// Computes values ← values + residual and P ← values·Q, for each matrix in `values`.
 ///
 /// # Errors
-/// If an array is not of f32 or does not have what a matrix needs of it.
+/// If an array is not f32, or too short for a matrix.
 pub fn project(
     gpu: &Gpu,
     matrices: &[ThinMatrix],
-    (values, held): (&Slice, &Slice),
+    (values, residual): (&Slice, &Slice),
     q: &Slice,
     p: &Slice,
 ) -> Result<()> {
@@ -82,21 +87,21 @@ pub fn project(
         matrices,
         &[
             ("values", values, ThinMatrix::elements),
-            ("held", held, ThinMatrix::held),
+            ("residual", residual, ThinMatrix::held),
             ("q", q, ThinMatrix::q),
             ("p", p, ThinMatrix::p),
         ],
     )?;
-    for some in matrices.chunks(CARRIED) {
-        let rows = most(some, |matrix| matrix.rows);
-        let (kernel, blocks) = match most(some, |matrix| matrix.columns) <= WARP_WIDTH {
+    for some in matrices.chunks(MATRICES_PER_LAUNCH) {
+        let rows = maximum(some, |matrix| matrix.rows);
+        let (kernel, blocks) = match maximum(some, |matrix| matrix.columns) <= WARP_WIDTH {
             true => ("project_warp_f32", warps(rows)[0]),
             false => ("project_block_f32", rows),
         };
         on(gpu, kernel, [blocks.min(MOST_BLOCKS), 1, some.len()])
-            .number(told(some, |_, matrix| matrix.held))
+            .number(descriptors(some, |_, matrix| matrix.held))
             .slice(values)
-            .slice(held)
+            .slice(residual)
             .slice(q)
             .slice(p)
             .run()?;
@@ -104,7 +109,7 @@ pub fn project(
     Ok(())
 }
 
-/// Numbers of f32 that [`project_back`] works in.
+/// Returns the f32 elements of scratch memory of [`project_back`].
 pub fn project_back_numbers(matrices: &[ThinMatrix]) -> usize {
     matrices.iter().map(sums_of_tiles).sum()
 }
@@ -113,10 +118,10 @@ fn sums_of_tiles(matrix: &ThinMatrix) -> usize {
     matrix.rows.div_ceil(TILE_ROWS) * matrix.columns * matrix.rank
 }
 
-/// Q ← Mᵀ·P for each of the matrices M among `values`. `scratch` has [`project_back_numbers`].
+/// Computes Q ← Mᵀ·P for each matrix M in `values`. `scratch` has [`project_back_numbers`] elements.
 ///
 /// # Errors
-/// If an array is not of f32 or does not have what a matrix needs of it.
+/// If an array is not f32, or too short for a matrix.
 pub fn project_back(
     gpu: &Gpu,
     matrices: &[ThinMatrix],
@@ -130,7 +135,7 @@ pub fn project_back(
     check_matrices(FUNCTION, matrices, &arrays)?;
     check(FUNCTION, "scratch", scratch, ElementType::F32, project_back_numbers(matrices))?;
     let mut end = 0;
-    for some in matrices.chunks(CARRIED) {
+    for some in matrices.chunks(MATRICES_PER_LAUNCH) {
         let starts: Vec<usize> = some
             .iter()
             .map(|matrix| {
@@ -139,16 +144,16 @@ pub fn project_back(
                 start
             })
             .collect();
-        let words = told(some, |at, _| starts[at]);
-        let columns = most(some, |matrix| matrix.columns).div_ceil(TILE_COLUMNS).min(MOST_BLOCKS);
-        let rows = most(some, |matrix| matrix.rows).div_ceil(TILE_ROWS).min(MOST_BLOCKS);
+        let words = descriptors(some, |at, _| starts[at]);
+        let columns = maximum(some, |matrix| matrix.columns).div_ceil(TILE_COLUMNS).min(MOST_BLOCKS);
+        let rows = maximum(some, |matrix| matrix.rows).div_ceil(TILE_ROWS).min(MOST_BLOCKS);
         on(gpu, "project_back_f32", [columns, rows, some.len()])
             .number(words)
             .slice(values)
             .slice(p)
             .slice(scratch)
             .run()?;
-        let numbers = most(some, |matrix| matrix.columns * matrix.rank);
+        let numbers = maximum(some, |matrix| matrix.columns * matrix.rank);
         on(gpu, "add_tiles_f32", [over(numbers, 1)[0], 1, some.len()])
             .number(words)
             .slice(scratch)
@@ -158,34 +163,33 @@ pub fn project_back(
     Ok(())
 }
 
-/// Makes the columns of the P of each matrix orthonormal, as [`phalanx_kernels::orthogonalise`] does, with sums of f64 in another
-/// order.
+/// Makes the columns of each P orthonormal, as [`phalanx_kernels::orthogonalise`] does, with f64 sums in another order.
 ///
 /// # Errors
-/// If `p` is not of f32 or does not have what a matrix needs of it.
+/// If `p` is not f32, or too short for a matrix.
 pub fn orthogonalise(gpu: &Gpu, matrices: &[ThinMatrix], p: &Slice) -> Result<()> {
     check_matrices("orthogonalise", matrices, &[("p", p, ThinMatrix::p)])?;
-    for some in matrices.chunks(CARRIED) {
+    for some in matrices.chunks(MATRICES_PER_LAUNCH) {
         on(gpu, "orthogonalise_f32", [1; 3])
             .blocks([1, 1, some.len()], [4 * THREADS, 1, 1])
-            .number(told(some, |_, matrix| matrix.held))
+            .number(descriptors(some, |_, matrix| matrix.held))
             .slice(p)
             .run()?;
     }
     Ok(())
 }
 
-/// For each of the matrices among `values`: held ← values − P·Qᵀ, and values ← ranks·P·Qᵀ. Where the flag `spoiled` is not 0 values
-/// become NaN, and what is held stays.
+/// Computes for each matrix in `values`: residual ← values − P·Qᵀ, and values ← ranks·P·Qᵀ. If the flag `invalid` is set, values
+/// become NaN, and the residual is unchanged.
 ///
 /// # Errors
-/// If an array has another type, or does not have what a matrix needs of it.
+/// If an array has another type, or is too short for a matrix.
 pub fn expand(
     gpu: &Gpu,
     matrices: &[ThinMatrix],
-    (values, held): (&Slice, &Slice),
+    (values, residual): (&Slice, &Slice),
     (p, q): (&Slice, &Slice),
-    spoiled: &Slice,
+    invalid: &Slice,
     ranks: f32,
 ) -> Result<()> {
     const FUNCTION: &str = "expand";
@@ -194,51 +198,54 @@ pub fn expand(
         matrices,
         &[
             ("values", values, ThinMatrix::elements),
-            ("held", held, ThinMatrix::held),
+            ("residual", residual, ThinMatrix::held),
             ("p", p, ThinMatrix::p),
             ("q", q, ThinMatrix::q),
         ],
     )?;
-    check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
-    for some in matrices.chunks(CARRIED) {
-        on(gpu, "expand_f32", [warps(most(some, |matrix| matrix.rows))[0].min(MOST_BLOCKS), 1, some.len()])
-            .number(told(some, |_, matrix| matrix.held))
-            .slice(values)
-            .slice(held)
-            .slice(p)
-            .slice(q)
-            .slice(spoiled)
-            .number(ranks)
-            .run()?;
+    check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
+    for some in matrices.chunks(MATRICES_PER_LAUNCH) {
+        on(
+            gpu,
+            "expand_f32",
+            [warps(maximum(some, |matrix| matrix.rows))[0].min(MOST_BLOCKS), 1, some.len()],
+        )
+        .number(descriptors(some, |_, matrix| matrix.held))
+        .slice(values)
+        .slice(residual)
+        .slice(p)
+        .slice(q)
+        .slice(invalid)
+        .number(ranks)
+        .run()?;
     }
     Ok(())
 }
 
-/// Overwrites numbers of `to` by runs of those of `from`, or adds those to them. If one that comes is not finite the flag `spoiled`, if
-/// there is one, becomes 1.
+/// Copies runs of elements from `from` to `to`, or adds them. Sets the flag `invalid`, if given, if one is not finite.
 ///
 /// # Errors
-/// If an array has another type, or a run does not lie within both.
+/// If an array has another type, or a run exceeds one of them.
 pub fn move_runs(
     gpu: &Gpu,
     runs: &[Run],
     (from, to): (&Slice, &Slice),
     add: bool,
-    spoiled: Option<&Slice>,
+    invalid: Option<&Slice>,
 ) -> Result<()> {
     const FUNCTION: &str = "move_runs";
     check_type(FUNCTION, "from", from, ElementType::F32)?;
     check_type(FUNCTION, "to", to, ElementType::F32)?;
-    if let Some(spoiled) = spoiled {
-        check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
+    if let Some(invalid) = invalid {
+        check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
     }
     let fits = |run: &Run| run.from + run.len <= from.len() && run.to + run.len <= to.len();
     if let Some(run) = runs.iter().find(|run| !fits(run)) {
         let problem = format!("{run:?} of {} numbers to {}", from.len(), to.len());
         return Err(GpuError::argument(FUNCTION, problem));
     }
-    for some in runs.chunks(CARRIED) {
-        let mut words = [0_i64; CARRIED * 3];
+    for some in runs.chunks(MATRICES_PER_LAUNCH) {
+        let mut words = [0_i64; MATRICES_PER_LAUNCH * 3];
         for (run, words) in some.iter().zip(words.as_chunks_mut::<3>().0) {
             *words = [run.from, run.to, run.len].map(|number| number as i64);
         }
@@ -248,24 +255,24 @@ pub fn move_runs(
             .slice(from)
             .slice(to)
             .number(i32::from(add))
-            .optional(spoiled)
+            .optional(invalid)
             .run()?;
     }
     Ok(())
 }
 
-/// values ← factor·values. If one is not finite then the flag `spoiled` becomes 1.
+/// Computes values ← factor·values. Sets the flag `invalid` if a result is not finite.
 ///
 /// # Errors
 /// If an array has another type.
-pub fn scale(gpu: &Gpu, values: &Slice, factor: f32, spoiled: &Slice) -> Result<()> {
+pub fn scale(gpu: &Gpu, values: &Slice, factor: f32, invalid: &Slice) -> Result<()> {
     const FUNCTION: &str = "scale";
     check_type(FUNCTION, "values", values, ElementType::F32)?;
-    check(FUNCTION, "spoiled", spoiled, ElementType::U32, 1)?;
+    check(FUNCTION, "invalid", invalid, ElementType::U32, 1)?;
     on(gpu, "scale_f32", over(values.len(), 1))
         .slice(values)
         .number(factor)
-        .slice(spoiled)
+        .slice(invalid)
         .number(values.len() as i64)
         .run()
 }

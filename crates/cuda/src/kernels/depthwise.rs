@@ -1,5 +1,5 @@
-//! Depthwise convolution of maps of sizes N, C, H, W, which lie in that order or channels-last: the library's kernels for it are
-//! slow, above all for the weight's gradient. Weights are [O, 1, KH, KW] in both.
+//! Depthwise convolutions of maps N, C, H, W, channels-first or channels-last. cuDNN's are slow, above all for the weight's
+//! gradient. Weights are [O, 1, KH, KW] in both layouts.
 
 use phalanx_kernels::Conv2dShape;
 
@@ -8,42 +8,42 @@ use super::grid::{
 };
 use super::sources::{CHANNELS_LAST, DEPTHWISE};
 use super::sums::sum_over;
-use crate::{Gpu, GpuError, Layout, Result, Slice};
+use crate::{Gpu, GpuError, Result, Slice, TensorLayout};
 
-/// Whether a convolution looks at one channel for each output, in a way that there are kernels for: channels-first through windows
-/// of 3×3 and 5×5, channels-last with as many outputs as inputs.
-pub fn depthwise_supports(layout: Layout, shape: &Conv2dShape) -> bool {
+/// Returns true if there are kernels for a depthwise convolution: channels-first with windows of 3×3 and 5×5, channels-last with
+/// as many outputs as inputs.
+pub fn depthwise_supports(layout: TensorLayout, shape: &Conv2dShape) -> bool {
     let one = shape.groups > 1 && shape.groups == shape.in_channels;
     one && match layout {
-        Layout::ChannelsFirst => {
+        TensorLayout::ChannelsFirst => {
             shape.out_channels.is_multiple_of(shape.in_channels) && matches!(shape.kernel, [3, 3] | [5, 5])
         }
-        Layout::ChannelsLast => shape.groups == shape.out_channels,
+        TensorLayout::ChannelsLast => shape.groups == shape.out_channels,
     }
 }
 
-/// A convolution that there are kernels for, with slices that go with it.
+/// A supported convolution whose slices were checked.
 struct Checked<'a> {
     gpu: &'a Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     shape: &'a Conv2dShape,
 }
 
 impl<'a> Checked<'a> {
-    /// Checks a shape, elements of which there are to be `from.1`, and another slice of the same type, of `with.1`.
+    /// Checks a shape and two slices of one type, given as (name, slice, expected length).
     fn new(
         gpu: &'a Gpu,
         function: &'static str,
-        layout: Layout,
+        layout: TensorLayout,
         shape: &'a Conv2dShape,
         [(name, slice, len), (other_name, other, other_len)]: [(&str, &Slice, usize); 2],
     ) -> Result<Self> {
         if !depthwise_supports(layout, shape) {
-            return Err(GpuError::unsupported(function, format!("{shape:?} in the order {layout:?}")));
+            return Err(GpuError::unsupported(function, format!("{shape:?}, {layout:?}")));
         }
         shape.validate().map_err(|error| GpuError::argument(function, error.to_string()))?;
         narrow_size(function, shape.height * shape.width)?;
-        if layout == Layout::ChannelsFirst {
+        if layout == TensorLayout::ChannelsFirst {
             narrow_size(function, shape.batch * shape.out_height() * shape.out_width())?;
         }
         check_float(function, slice.dtype())?;
@@ -53,7 +53,7 @@ impl<'a> Checked<'a> {
         Ok(Self { gpu, layout, shape })
     }
 
-    /// `Depthwise` of the kernels for channels-first.
+    /// Returns `Depthwise` of the channels-first kernels.
     fn first(&self) -> [i32; 12] {
         let shape = self.shape;
         let ([stride, padding, dilation], channels) =
@@ -75,7 +75,7 @@ impl<'a> Checked<'a> {
         sizes.map(|size| size as i32)
     }
 
-    /// `Depthwise` of the kernels for channels-last.
+    /// Returns `Depthwise` of the channels-last kernels.
     fn last(&self) -> [i32; 13] {
         let shape = self.shape;
         let ([kernel, stride], [padding, dilation]) =
@@ -98,12 +98,12 @@ impl<'a> Checked<'a> {
         sizes.map(|size| size as i32)
     }
 
-    /// Forward, or the input's gradient: `count` elements from maps and weights.
+    /// Computes forward, or the input's gradient: `count` elements from maps and weights.
     fn maps(&self, pass: &str, from: &Slice, w: &Slice, count: usize) -> Result<Slice> {
         let (gpu, shape, dtype) = (self.gpu, self.shape, from.dtype());
         let to = gpu.unwritten(dtype, count)?;
-        if self.layout == Layout::ChannelsLast {
-            // Taps one after the other, so that neighbouring channels are read together.
+        if self.layout == TensorLayout::ChannelsLast {
+            // Taps are contiguous, so that neighbouring channels are read together.
             let dims = [shape.in_channels, shape.kernel[0] * shape.kernel[1]];
             let taps = super::permute(gpu, w, &dims, &[1, 0])?;
             let grid = over(count, pack(&[dtype]));
@@ -116,7 +116,7 @@ impl<'a> Checked<'a> {
                 .run()?;
             return Ok(to);
         }
-        // Forward a thread has four neighbours of a row.
+        // Forward, a thread computes four neighbours of a row.
         let threads = match pass {
             "depthwise" => {
                 shape.batch * shape.out_channels * shape.out_height() * shape.out_width().div_ceil(4)
@@ -133,10 +133,10 @@ impl<'a> Checked<'a> {
         Ok(to)
     }
 
-    /// The weight's gradient channels-first.
+    /// Computes the weight's gradient, channels-first.
     fn weight_first(&self, function: &'static str, x: &Slice, dy: &Slice) -> Result<Slice> {
         let (gpu, shape, wide) = (self.gpu, self.shape, x.dtype().wide());
-        // Enough blocks for all of a GPU, and enough for each to do that its sums over taps are paid for.
+        // Enough blocks for the whole GPU, and enough work for each to pay for its sums over taps.
         let pixels = shape.out_height() * shape.out_width();
         let least = (8 * THREADS).div_ceil(pixels);
         let per_chunk = shape.batch.div_ceil((2048 / shape.out_channels).max(1)).max(least);
@@ -154,7 +154,7 @@ impl<'a> Checked<'a> {
         sum_over(gpu, &parts, [1, chunks, shape.weight_len()], wide)
     }
 
-    /// The weight's gradient channels-last.
+    /// Computes the weight's gradient, channels-last.
     fn weight_last(&self, x: &Slice, dy: &Slice) -> Result<Slice> {
         let (gpu, shape, wide) = (self.gpu, self.shape, x.dtype().wide());
         let pixels = shape.batch * shape.out_height() * shape.out_width();
@@ -178,23 +178,29 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// The cross-correlation of `x` with `w`, both of one type, as that type.
+/// Computes the cross-correlation of `x` with `w`, both of one type, as that type.
 ///
 /// # Errors
-/// If lengths or types do not go together, or [`depthwise_supports`] says no.
-pub fn depthwise(gpu: &Gpu, layout: Layout, shape: &Conv2dShape, x: &Slice, w: &Slice) -> Result<Slice> {
+/// If lengths or types do not match, or [`depthwise_supports`] is false.
+pub fn depthwise(
+    gpu: &Gpu,
+    layout: TensorLayout,
+    shape: &Conv2dShape,
+    x: &Slice,
+    w: &Slice,
+) -> Result<Slice> {
     let slices = [("x", x, shape.input_len()), ("w", w, shape.weight_len())];
     let of = Checked::new(gpu, "depthwise", layout, shape, slices)?;
     of.maps("depthwise", x, w, shape.output_len())
 }
 
-/// The gradient of the input, of dy's type, which is the weight's.
+/// Computes the gradient of the input, of the type of dy and the weight.
 ///
 /// # Errors
-/// If lengths or types do not go together, or [`depthwise_supports`] says no.
+/// If lengths or types do not match, or [`depthwise_supports`] is false.
 pub fn depthwise_backward_input(
     gpu: &Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     shape: &Conv2dShape,
     dy: &Slice,
     w: &Slice,
@@ -204,13 +210,13 @@ pub fn depthwise_backward_input(
     of.maps("depthwise_input", dy, w, shape.input_len())
 }
 
-/// The gradient of the weight, in the type that is computed in.
+/// Computes the gradient of the weight, in the compute type.
 ///
 /// # Errors
-/// If lengths or types do not go together, or [`depthwise_supports`] says no.
+/// If lengths or types do not match, or [`depthwise_supports`] is false.
 pub fn depthwise_backward_weight(
     gpu: &Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     shape: &Conv2dShape,
     x: &Slice,
     dy: &Slice,
@@ -222,7 +228,7 @@ pub fn depthwise_backward_weight(
         return gpu.zeros(x.dtype().wide(), shape.weight_len());
     }
     match layout {
-        Layout::ChannelsFirst => of.weight_first(FUNCTION, x, dy),
-        Layout::ChannelsLast => of.weight_last(x, dy),
+        TensorLayout::ChannelsFirst => of.weight_first(FUNCTION, x, dy),
+        TensorLayout::ChannelsLast => of.weight_last(x, dy),
     }
 }

@@ -6,7 +6,7 @@ use super::grid::{backward_suffix, check_float, check_len, launch, over, pack};
 use super::sources::ELEMENTWISE;
 use crate::{Gpu, Result, Slice};
 
-/// What kernels call a function, and its parameters.
+/// Returns the name of a function's kernels, and its parameters.
 fn parameters(op: UnaryOp) -> (&'static str, [f64; 2]) {
     match op {
         UnaryOp::Relu => ("relu", [0.0; 2]),
@@ -35,7 +35,7 @@ fn apply(gpu: &Gpu, name: &str, [p, q]: [f64; 2], x: &Slice) -> Result<Slice> {
     Ok(y)
 }
 
-/// f(x).
+/// Computes f(x).
 ///
 /// # Errors
 /// If the elements are not floats.
@@ -44,7 +44,7 @@ pub fn unary(gpu: &Gpu, op: UnaryOp, x: &Slice) -> Result<Slice> {
     apply(gpu, name, parameters, x)
 }
 
-/// factor·x + addend.
+/// Computes factor·x + addend.
 ///
 /// # Errors
 /// If the elements are not floats.
@@ -52,7 +52,7 @@ pub fn affine(gpu: &Gpu, x: &Slice, factor: f64, addend: f64) -> Result<Slice> {
     apply(gpu, "affine", [factor, addend], x)
 }
 
-/// −x.
+/// Computes −x.
 ///
 /// # Errors
 /// If the elements are not floats.
@@ -60,10 +60,10 @@ pub fn neg(gpu: &Gpu, x: &Slice) -> Result<Slice> {
     apply(gpu, "neg", [0.0; 2], x)
 }
 
-/// f′(x)·dy, where `y` is f(x), of dy's type. Of a function whose derivative follows from its output `x` is not read.
+/// Computes f′(x)·dy of dy's type, where `y` is f(x). If the derivative follows from the output, `x` is not read.
 ///
 /// # Errors
-/// If lengths differ, or the gradient is neither of x's type nor of the one that is computed in.
+/// If lengths differ, or the gradient is neither of x's type nor of its compute type.
 pub fn unary_backward(gpu: &Gpu, op: UnaryOp, x: &Slice, y: &Slice, dy: &Slice) -> Result<Slice> {
     const FUNCTION: &str = "unary_backward";
     let (name, [p, q]) = parameters(op);

@@ -1,4 +1,4 @@
-//! Sums of squares without rounding, which are the same in whatever order and however cut.
+//! Exact sums of squares, which do not depend on the order or the partition of the elements.
 
 use phalanx_kernels::ExactSquares;
 
@@ -6,10 +6,10 @@ use super::grid::{check, check_type, launch, over, pack};
 use super::sources::EXACT_SQUARES;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// Elements whose squares the limbs of a sum hold before they are carried.
+/// The maximum number of squares before the limbs of a sum overflow.
 const MOST: usize = 1 << 31;
 
-/// The exact sum of the squares of all elements, of f32: [`ExactSquares::digits`], where they lie. Those of several parts, added up
+/// Computes the exact sum of the squares of f32 elements, as [`ExactSquares::digits`] on the device. The digits of parts, added
 /// element by element, are those of the whole.
 ///
 /// # Errors
@@ -40,11 +40,11 @@ pub fn exact_squares(gpu: &Gpu, x: &Slice) -> Result<Slice> {
     Ok(digits)
 }
 
-/// The sum whose digits ([`exact_squares`]), or the sums of these over parts, are given: a scalar of f64, rounded down; infinite or
-/// NaN if an element was.
+/// Converts digits ([`exact_squares`]), or sums of digits over parts, to a scalar of f64. It is rounded down, and infinite or NaN
+/// if an element was.
 ///
 /// # Errors
-/// If there are not as many numbers of f64 as there are digits.
+/// If the digits have another length or type.
 pub fn exact_squares_value(gpu: &Gpu, digits: &Slice) -> Result<Slice> {
     check("exact_squares_value", "digits", digits, ElementType::F64, ExactSquares::DIGITS)?;
     let value = gpu.unwritten(ElementType::F64, 1)?;

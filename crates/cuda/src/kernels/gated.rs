@@ -4,16 +4,17 @@ use super::grid::{backward_suffix, check_float, check_len, launch, over};
 use super::sources::GATED;
 use crate::{Gpu, GpuError, Result, Slice};
 
-/// Rows of `width` values and as many gates that there are in `x`.
+/// Checks that `x` has rows of `width` values and as many gates.
 fn check_rows(function: &'static str, x: &Slice, width: usize) -> Result<()> {
     if width == 0 || !x.len().is_multiple_of(2 * width) {
-        let problem = format!("{} elements are no rows of {width} values and as many gates", x.len());
+        let problem = format!("{} elements are not rows of {width} values and as many gates", x.len());
         return Err(GpuError::argument(function, problem));
     }
     Ok(())
 }
 
-/// value·gelu(gate) of rows that hold `width` values and then as many gates (GEGLU, Shazeer 2020): half as many elements.
+/// Computes value·gelu(gate) of rows with `width` values and then as many gates (GEGLU, Shazeer 2020). The result has half as
+/// many elements.
 ///
 /// # Errors
 /// If the elements are not floats, or no such rows.
@@ -31,10 +32,10 @@ pub fn geglu(gpu: &Gpu, x: &Slice, width: usize) -> Result<Slice> {
     Ok(y)
 }
 
-/// The gradient of the input of [`geglu`], of dy's type.
+/// Computes the gradient of the input of [`geglu`], of dy's type.
 ///
 /// # Errors
-/// If lengths do not go together, or the gradient is neither of x's type nor of the one that is computed in.
+/// If lengths do not match, or the gradient is neither of x's type nor of its compute type.
 pub fn geglu_backward(gpu: &Gpu, x: &Slice, dy: &Slice, width: usize) -> Result<Slice> {
     const FUNCTION: &str = "geglu_backward";
     check_rows(FUNCTION, x, width)?;

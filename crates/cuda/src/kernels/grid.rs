@@ -1,22 +1,22 @@
-//! What launchers have in common: checks, and grids that follow from sizes.
+//! Checks of arguments, and grids that depend on sizes alone.
 
 use super::sources::Family;
 use crate::launch::Launch;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// Threads of a block, of nearly all kernels.
+/// Threads of a block in nearly all kernels.
 pub(super) const THREADS: usize = 256;
 
-/// Blocks at most of kernels that walk over elements: more than any GPU runs at once.
+/// The maximum of blocks of an elementwise kernel: more than any GPU runs at once.
 const MOST_BLOCKS: usize = 1 << 16;
 
-/// Parts at most that a sum over all elements is made of.
+/// The maximum of parts of a sum over all elements.
 const MOST_PARTS: usize = 1024;
 
-/// Rows up to which a warp has one for itself.
+/// The longest row that one warp handles.
 const WARP_WIDTH: usize = 1024;
 
-/// Elements that a thread moves at a time: 16 bytes of the smallest type, as `PackOf` of the prelude.
+/// Returns the elements that a thread moves at a time: 16 bytes of the smallest type, as `PackOf` of the prelude.
 pub(super) fn pack(types: &[ElementType]) -> usize {
     match types.iter().map(|dtype| dtype.size()).min().unwrap_or(16) {
         8 => 1,
@@ -24,33 +24,33 @@ pub(super) fn pack(types: &[ElementType]) -> usize {
     }
 }
 
-/// The grid of a kernel that walks over `count` elements, `pack` at a time.
+/// Returns the grid of a kernel over `count` elements, `pack` at a time.
 pub(super) fn over(count: usize, pack: usize) -> [usize; 3] {
     [count.div_ceil(THREADS * pack).min(MOST_BLOCKS), 1, 1]
 }
 
-/// How many parts a sum over `count` elements is made of, a block for each.
+/// Returns the parts of a sum over `count` elements, one block for each.
 pub(super) fn parts(count: usize, pack: usize) -> usize {
     count.div_ceil(THREADS * pack * 4).clamp(1, MOST_PARTS)
 }
 
-/// The grid of a kernel with a warp for each of `count` rows or channels.
+/// Returns the grid of a kernel with a warp for each of `count` rows or channels.
 pub(super) fn warps(count: usize) -> [usize; 3] {
     [count.div_ceil(THREADS / 32).min(MOST_BLOCKS), 1, 1]
 }
 
-/// Whether rows of `width` get a warp each or a block each: what kernels are called after, and their grid.
+/// Returns the kernel name and the grid for rows of `width`: a warp or a block for each.
 pub(super) fn rows(rows: usize, width: usize) -> (&'static str, [usize; 3]) {
     if width <= WARP_WIDTH { ("warp", warps(rows)) } else { ("block", [rows.min(MOST_BLOCKS), 1, 1]) }
 }
 
-/// How many of `length` rows a chunk has, so that `tiles` tiles of columns give all of a GPU something to do, and chunks are
-/// not shorter than a block is high.
+/// Returns the rows of a chunk, of `length` rows. Chunks and `tiles` tiles of columns fill a GPU, and chunks are not shorter than
+/// a block is high.
 pub(super) fn rows_per_chunk(length: usize, tiles: usize) -> usize {
     length.div_ceil((2048 / tiles.max(1)).clamp(1, 1024)).max(64)
 }
 
-/// A launch of a kernel with [`THREADS`] threads a block.
+/// Returns a launch with [`THREADS`] threads a block.
 pub(super) fn launch<'a>(
     gpu: &'a Gpu,
     family: &'static Family,
@@ -60,7 +60,7 @@ pub(super) fn launch<'a>(
     Launch::of(gpu, family.of(kernel), kernel).blocks(grid, [THREADS, 1, 1])
 }
 
-/// Fails unless an argument has as many elements as it should.
+/// Checks the length of an argument.
 pub(super) fn check_len(
     function: &'static str,
     argument: &str,
@@ -76,7 +76,7 @@ pub(super) fn check_len(
     ))
 }
 
-/// Fails unless an argument is of a type.
+/// Checks the type of an argument.
 pub(super) fn check_type(
     function: &'static str,
     argument: &str,
@@ -92,7 +92,7 @@ pub(super) fn check_type(
     ))
 }
 
-/// Fails unless an argument is of a type and has as many elements as it should.
+/// Checks the type and the length of an argument.
 pub(super) fn check(
     function: &'static str,
     argument: &str,
@@ -104,7 +104,7 @@ pub(super) fn check(
     check_len(function, argument, slice, len)
 }
 
-/// Fails unless the type is one of floats.
+/// Checks that a type is a float.
 pub(super) fn check_float(function: &'static str, dtype: ElementType) -> Result<()> {
     match dtype {
         ElementType::F32 | ElementType::F64 | ElementType::Bf16 | ElementType::F16 => Ok(()),
@@ -112,7 +112,7 @@ pub(super) fn check_float(function: &'static str, dtype: ElementType) -> Result<
     }
 }
 
-/// The suffix of kernels that go backward: the type of activations, and that of gradients, which is the same or the wide one.
+/// Returns the suffix of backward kernels: the type of activations, and that of gradients, which is the same or the compute type.
 pub(super) fn backward_suffix(function: &'static str, x: ElementType, grad: ElementType) -> Result<String> {
     check_float(function, x)?;
     if grad == x || grad == x.wide() {
@@ -121,7 +121,7 @@ pub(super) fn backward_suffix(function: &'static str, x: ElementType, grad: Elem
     Err(GpuError::unsupported(function, format!("{x} with gradients of {grad}")))
 }
 
-/// A size as kernels take it where 32 bits do.
+/// Converts a size to 32 bits.
 pub(super) fn narrow_size(function: &'static str, size: usize) -> Result<i32> {
     i32::try_from(size)
         .map_err(|_| GpuError::unsupported(function, format!("a size of {size}, of at most {}", i32::MAX)))

@@ -1,12 +1,12 @@
-//! Group normalisation over maps of sizes N, C, P, which lie in that order or channels-last.
+//! Group normalisation of maps N, C, P, channels-first or channels-last.
 
 use phalanx_kernels::Activation;
 
-use super::channels::{Backward, COEFFICIENTS, Cut, moments, normalise};
+use super::channels::{Backward, COEFFICIENTS, ChannelSplit, moments, normalise};
 use super::grid::{check, launch, narrow_size, over, warps};
 use super::row_norms::NormInputs;
 use super::sources::CHANNEL_STATISTICS;
-use crate::{ElementType, Gpu, GpuError, Layout, Result, Slice};
+use crate::{ElementType, Gpu, GpuError, Result, Slice, TensorLayout};
 
 const FUNCTION: &str = "group_norm";
 
@@ -18,13 +18,15 @@ fn check_groups([_, channels, plane]: [usize; 3], groups: usize) -> Result<()> {
     Ok(())
 }
 
-fn cut_of(dims: [usize; 3], last: bool) -> Cut {
-    if last { Cut::of_last(dims) } else { Cut::Planes }
+fn split_of(dims: [usize; 3], last: bool) -> ChannelSplit {
+    if last { ChannelSplit::of_last(dims) } else { ChannelSplit::Planes }
 }
 
-/// The parts of planes: moments, or sums.
-fn of_planes(gpu: &Gpu, dims: [usize; 3], cut: Cut, parts: Slice, moments: bool) -> Result<Slice> {
-    let ([batch, channels, plane], Cut::Pixels { per_chunk }) = (dims, cut) else { return Ok(parts) };
+/// Combines the parts of planes: moments, or sums.
+fn of_planes(gpu: &Gpu, dims: [usize; 3], split: ChannelSplit, parts: Slice, moments: bool) -> Result<Slice> {
+    let ([batch, channels, plane], ChannelSplit::Pixels { per_chunk }) = (dims, split) else {
+        return Ok(parts);
+    };
     let chunks = plane.div_ceil(per_chunk);
     if chunks == 1 {
         return Ok(parts);
@@ -43,29 +45,29 @@ fn of_planes(gpu: &Gpu, dims: [usize; 3], cut: Cut, parts: Slice, moments: bool)
     Ok(to)
 }
 
-/// Group normalisation of maps of sizes N, C, P: the output, and the means and 1/√(variance + eps) of [N·groups]. `gamma` and `beta` are of the type that
-/// is computed in.
+/// Normalises groups of channels of maps N, C, P. Returns the output, and the means and 1/√(variance + eps) [N·groups]. `gamma`
+/// and `beta` are of the compute type.
 ///
 /// # Errors
-/// If lengths or types do not go together, or the groups do not divide the channels.
+/// If lengths or types do not match, or the groups do not divide the channels.
 pub fn group_norm(
     gpu: &Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     dims: [usize; 3],
     groups: usize,
     x: &Slice,
     [gamma, beta]: [&Slice; 2],
     eps: f64,
 ) -> Result<[Slice; 3]> {
-    let last = layout == Layout::ChannelsLast;
+    let last = layout == TensorLayout::ChannelsLast;
     let [batch, channels, plane] = dims;
     check_groups(dims, groups)?;
     let wide = x.dtype().wide();
     check(FUNCTION, "gamma", gamma, wide, channels)?;
     check(FUNCTION, "beta", beta, wide, channels)?;
-    let cut = cut_of(dims, last);
-    let parts = moments(gpu, FUNCTION, dims, cut, x)?;
-    let parts = of_planes(gpu, dims, cut, parts, true)?;
+    let split = split_of(dims, last);
+    let parts = moments(gpu, FUNCTION, dims, split, x)?;
+    let parts = of_planes(gpu, dims, split, parts, true)?;
     let (mean, inv_std) = (gpu.unwritten(wide, batch * groups)?, gpu.unwritten(wide, batch * groups)?);
     let rows = gpu.unwritten(wide, COEFFICIENTS * batch * channels)?;
     launch(gpu, &CHANNEL_STATISTICS, &format!("group_norm_finish_{wide}"), warps(batch * groups))
@@ -85,18 +87,18 @@ pub fn group_norm(
     Ok([y, mean, inv_std])
 }
 
-/// The gradients of [`group_norm`]: of the input, as dy's type; of weight and bias, in the type that is computed in.
+/// Computes the gradients of [`group_norm`]: of the input, in dy's type; of weight and bias, in the compute type.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn group_norm_backward(
     gpu: &Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     dims: [usize; 3],
     groups: usize,
     from: NormInputs<'_>,
 ) -> Result<[Slice; 3]> {
-    let last = layout == Layout::ChannelsLast;
+    let last = layout == TensorLayout::ChannelsLast;
     let [batch, channels, plane] = dims;
     check_groups(dims, groups)?;
     let NormInputs { x, dy, gamma, mean, inv_std } = from;
@@ -118,9 +120,9 @@ pub fn group_norm_backward(
         .slice(&rows)
         .run()?;
     let by = Backward { x, output: None, dy, activation: Activation::None, rows: &rows, sets: planes, last };
-    let cut = cut_of(dims, last);
-    let parts = by.sums(gpu, FUNCTION, dims, cut)?;
-    let parts = of_planes(gpu, dims, cut, parts, false)?;
+    let split = split_of(dims, last);
+    let parts = by.sums(gpu, FUNCTION, dims, split)?;
+    let parts = of_planes(gpu, dims, split, parts, false)?;
     launch(
         gpu,
         &CHANNEL_STATISTICS,

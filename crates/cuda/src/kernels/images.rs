@@ -1,35 +1,35 @@
-//! Images as bytes to normalised maps, looked up, cut out and turned over on the way.
+//! Conversion of byte images to normalised maps, with lookup, crop and flip.
 
 use super::grid::{check, check_len, check_type, launch, narrow_size, over};
 use super::sources::IMAGES;
-use crate::{ElementType, Gpu, GpuError, Layout, Result, Slice};
+use crate::{ElementType, Gpu, GpuError, Result, Slice, TensorLayout};
 
-/// Images of one size, and what becomes of them.
+/// Images of one size, and their transformation.
 #[derive(Debug, Clone, Copy)]
 pub struct ImageBatch<'a> {
     /// The bytes.
     pub pixels: &'a Slice,
-    /// How they lie: [M, H, W, C], as decoders give them, or [M, C, H, W].
-    pub layout: Layout,
+    /// The layout of the bytes: [M, H, W, C], as decoders return them, or [M, C, H, W].
+    pub layout: TensorLayout,
     /// M, H, W and C; C is at most 4.
     pub dims: [usize; 4],
-    /// Height and width of what comes out.
+    /// Height and width of the results.
     pub size: [usize; 2],
-    /// Where each result comes from, [N, 4] of u32 whose bits are i32: the image, the row and the column of it where the result
-    /// begins, negative within a black border, and 1 for results that are turned left to right. None makes a result of each image,
-    /// from its upper left corner on. The result of an image that is not there is NaN: nobody waits here to find out.
+    /// The source of each result, [N, 4] of u32 with the bits of i32: the image, the first row and column (negative inside a
+    /// black border), and 1 for a horizontal flip. None converts each image, from its upper left corner. An index beyond the
+    /// images gives NaN: the host does not wait for a check.
     pub places: Option<&'a Slice>,
-    /// Taken off bytes divided by 255, channel by channel.
+    /// Subtracted from bytes/255, by channel.
     pub mean: &'a [f32],
-    /// Divided by then.
+    /// The divisor after that, by channel.
     pub std: &'a [f32],
 }
 
-/// (byte/255 − mean)/std as `dtype`, in the order of `layout`; f32 has the bits of the same on the processor.
+/// Computes (byte/255 − mean)/std as `dtype`, in `layout`. f32 has the bits of the CPU's result.
 ///
 /// # Errors
-/// If lengths or types do not go together.
-pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, layout: Layout) -> Result<Slice> {
+/// If lengths or types do not match.
+pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, layout: TensorLayout) -> Result<Slice> {
     const FUNCTION: &str = "images";
     let ([count, height, width, channels], [out_height, out_width]) = (batch.dims, batch.size);
     check(FUNCTION, "pixels", batch.pixels, ElementType::U8, count * height * width * channels)?;
@@ -64,16 +64,16 @@ pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, layout: Layo
         .slice(&y)
         .number(sizes)
         .number(numbers)
-        .number([batch.layout, layout].map(|layout| i32::from(layout == Layout::ChannelsLast)))
+        .number([batch.layout, layout].map(|layout| i32::from(layout == TensorLayout::ChannelsLast)))
         .number(pixels as i64)
         .run()?;
     Ok(y)
 }
 
-/// Row n of `from` becomes row rows\[n\] of `to`, both of bytes in rows of `width`. Rows that `to` does not have are left out.
+/// Copies row n of `from` to row rows\[n\] of `to`, both of bytes in rows of `width`. Row numbers beyond `to` are skipped.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn put_rows(gpu: &Gpu, to: &Slice, from: &Slice, rows: &Slice, width: usize) -> Result<()> {
     const FUNCTION: &str = "put_rows";
     check_type(FUNCTION, "to", to, ElementType::U8)?;

@@ -1,11 +1,11 @@
-//! Rows looked up by index, and the sums of their gradients.
+//! Embeddings: rows of a table by index, and the gradient of the table.
 
 use super::grid::{THREADS, check_float, check_len, check_type, launch, narrow_size, over, pack};
 use super::softmax::row_count;
 use super::sources::LOOKUPS;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// The numbers start, start + step, … , `len` of them.
+/// Returns the `len` numbers start, start + step, …
 ///
 /// # Errors
 /// If memory runs out.
@@ -20,11 +20,11 @@ pub fn progression(gpu: &Gpu, start: u32, step: u32, len: usize) -> Result<Slice
     Ok(to)
 }
 
-/// Rows `ids` of a table of rows of `width`, stored as `dtype`: the table's type, f32, or one of 16 bits for a table of f32. The
-/// row of an id that the table does not have is NaN: nobody waits here to find out.
+/// Looks up the rows `ids` of a table with rows of `width`, stored as `dtype`: the table's type, f32, or 16 bits for a table of
+/// f32. An id beyond the table gives NaN: the host does not wait for a check.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn embedding(gpu: &Gpu, table: &Slice, ids: &Slice, width: usize, dtype: ElementType) -> Result<Slice> {
     const FUNCTION: &str = "embedding";
     let (rows, from) = (row_count(FUNCTION, table, width)?, table.dtype());
@@ -45,11 +45,10 @@ pub fn embedding(gpu: &Gpu, table: &Slice, ids: &Slice, width: usize, dtype: Ele
     Ok(y)
 }
 
-/// The gradient of a table of `rows` rows from that of what was looked up, in the type that is computed in; the rows of one id
-/// are added in their order.
+/// Computes the gradient of a table of `rows` rows, in the compute type. The gradients of one id are added in their order.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn embedding_backward(gpu: &Gpu, dy: &Slice, ids: &Slice, rows: usize, width: usize) -> Result<Slice> {
     const FUNCTION: &str = "embedding_backward";
     check_float(FUNCTION, dy.dtype())?;

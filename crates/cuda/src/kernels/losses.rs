@@ -1,4 +1,4 @@
-//! Losses: scalars, and derivatives times a gradient that is a scalar array too.
+//! Losses as scalars, and their gradients times the scalar's gradient.
 
 use super::grid::{check, check_float, check_len, check_type, launch, narrow_size, over, pack, parts, rows};
 use super::softmax::row_count;
@@ -6,26 +6,26 @@ use super::sources::LOSSES;
 use super::sums::sum_of_parts;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// A loss of pairs of elements.
+/// A loss over pairs of elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PairLoss {
-    /// |x − t|; at 0 the derivative is 0.
+    /// |x − t|, with derivative 0 at 0.
     L1,
     /// (x − t)²/(2·beta) within `beta`, and |x − t| − beta/2 beyond.
     SmoothL1 {
-        /// Where the square ends.
+        /// The limit of the quadratic part.
         beta: f64,
     },
     /// (x − t)².
     Mse,
     /// The cross-entropy of t with σ(x).
     BceWithLogits,
-    /// ½(x² + eᵗ − 1 − t): of a normal distribution of mean x and logarithmic variance t with the standard one.
+    /// ½(x² + eᵗ − 1 − t): the KL divergence of a normal distribution with mean x and log-variance t from the standard one.
     KlStandardNormal,
 }
 
 impl PairLoss {
-    /// The kernels' number and parameter.
+    /// Returns the kernels' number and parameter.
     fn parameters(self) -> (i32, f64) {
         match self {
             Self::L1 => (0, 1.0),
@@ -37,11 +37,11 @@ impl PairLoss {
     }
 }
 
-/// The sum of the cross-entropies of rows of `width` logits with labels, smoothed by `smoothing`, times `factor`: a scalar; and
-/// the softmax for backward. Both are of the type that is computed in. A label that is not below the width makes the loss NaN.
+/// Sums the cross-entropies of rows of `width` logits with labels, smoothed by `smoothing`, times `factor`. Returns the scalar,
+/// and the softmax for backward, both of the compute type. A label that is not below the width makes the loss NaN.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn cross_entropy(
     gpu: &Gpu,
     logits: &Slice,
@@ -69,10 +69,10 @@ pub fn cross_entropy(
     Ok((sum_of_parts(gpu, &losses, factor, wide)?, softmax))
 }
 
-/// The gradient of the logits of [`cross_entropy`], where `grad` is that of the scalar.
+/// Computes the gradient of the logits of [`cross_entropy`], where `grad` is that of the scalar.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn cross_entropy_backward(
     gpu: &Gpu,
     softmax: &Slice,
@@ -100,7 +100,7 @@ pub fn cross_entropy_backward(
     Ok(dx)
 }
 
-/// The suffix of kernels over pairs: types of 16 bits go with themselves and f32.
+/// Returns the suffix of pair kernels: 16-bit types pair with the same type and f32.
 fn suffix(function: &'static str, x: &Slice, t: &Slice) -> Result<String> {
     check_len(function, "target", t, x.len())?;
     check_float(function, x.dtype())?;
@@ -112,10 +112,10 @@ fn suffix(function: &'static str, x: &Slice, t: &Slice) -> Result<String> {
     Ok(format!("{a}_{b}"))
 }
 
-/// The sum of a loss over pairs of elements, times `factor`: a scalar of the type that is computed in.
+/// Sums a loss over pairs of elements, times `factor`. Returns a scalar of the compute type.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn pair_loss(gpu: &Gpu, loss: PairLoss, x: &Slice, target: &Slice, factor: f64) -> Result<Slice> {
     const FUNCTION: &str = "pair_loss";
     let (suffix, (kind, beta)) = (suffix(FUNCTION, x, target)?, loss.parameters());
@@ -132,10 +132,10 @@ pub fn pair_loss(gpu: &Gpu, loss: PairLoss, x: &Slice, target: &Slice, factor: f
     sum_of_parts(gpu, &parts, factor, x.dtype().wide())
 }
 
-/// The gradient of x of [`pair_loss`], in the type that is computed in, where `grad` is that of the scalar.
+/// Computes the gradient of x of [`pair_loss`], in the compute type, where `grad` is that of the scalar.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn pair_loss_backward(
     gpu: &Gpu,
     loss: PairLoss,
@@ -148,10 +148,10 @@ pub fn pair_loss_backward(
     dx.ok_or_else(|| GpuError::argument("pair_loss_backward", "no gradient"))
 }
 
-/// The gradients of mean and logarithmic variance of [`PairLoss::KlStandardNormal`], in the type that is computed in.
+/// Computes the gradients of mean and log-variance of [`PairLoss::KlStandardNormal`], in the compute type.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn kl_standard_normal_backward(
     gpu: &Gpu,
     mu: &Slice,

@@ -1,4 +1,4 @@
-//! Memory: filled, converted, added to.
+//! Fills, conversions and in-place sums.
 
 use half::{bf16, f16};
 
@@ -6,7 +6,7 @@ use super::grid::{check_len, launch, over, pack};
 use super::sources::MEMORY;
 use crate::{Element, ElementType, Gpu, GpuError, Result, Slice, Stream};
 
-/// The bits of a number as an element.
+/// Returns the bits of a number as an element.
 fn bits(value: f64, dtype: ElementType) -> u64 {
     match dtype {
         ElementType::F32 => u64::from((value as f32).to_bits()),
@@ -35,14 +35,14 @@ pub fn fill(gpu: &Gpu, to: &Slice, value: f64) -> Result<()> {
         .run()
 }
 
-/// Bytes that one launch of [`write`] brings along.
+/// Bytes per launch of [`write`].
 const CARRIED: usize = 512;
 
-/// Overwrites `to` by elements of the host, which travel as arguments of kernels: nothing waits, and they may change as soon as
-/// this returns. It is for few: each launch carries 512 bytes. In a graph they are those that were captured.
+/// Overwrites `to` by host elements, passed as kernel arguments: the host does not wait, and may change them after this returns.
+/// Use it for few elements: each launch carries 512 bytes. A graph repeats the captured elements.
 ///
 /// # Errors
-/// If there are not as many, or of another type.
+/// If lengths or types differ.
 pub fn write<T: Element>(gpu: &Gpu, to: &Slice, from: &[T]) -> Result<()> {
     super::grid::check("write", "to", to, T::TYPE, from.len())?;
     let each = CARRIED / size_of::<T>();
@@ -61,18 +61,18 @@ pub fn write<T: Element>(gpu: &Gpu, to: &Slice, from: &[T]) -> Result<()> {
     Ok(())
 }
 
-/// Overwrites `to` by the elements of `from`, of which there are as many, converted as by Rust's `as`.
+/// Overwrites `to` by the elements of `from`, converted as by Rust's `as`.
 ///
 /// # Errors
-/// If the numbers of elements differ, or there is no such conversion.
+/// If lengths differ, or there is no such conversion.
 pub fn convert_to(gpu: &Gpu, from: &Slice, to: &Slice) -> Result<()> {
     convert_on(gpu, from, to, Stream::Compute)
 }
 
-/// As [`convert_to`], on a stream.
+/// Works as [`convert_to`], on a stream.
 ///
 /// # Errors
-/// If the numbers of elements differ, or there is no such conversion.
+/// If lengths differ, or there is no such conversion.
 pub fn convert_on(gpu: &Gpu, from: &Slice, to: &Slice, stream: Stream) -> Result<()> {
     check_len("convert", "to", to, from.len())?;
     let (a, b) = (from.dtype(), to.dtype());
@@ -92,7 +92,7 @@ pub fn convert_on(gpu: &Gpu, from: &Slice, to: &Slice, stream: Stream) -> Result
         .run()
 }
 
-/// The elements as another type: a handle of the same memory if it is theirs already.
+/// Converts elements to another type. Returns a handle of the same memory if the type is equal.
 ///
 /// # Errors
 /// If there is no such conversion.
@@ -105,10 +105,10 @@ pub fn convert(gpu: &Gpu, from: &Slice, dtype: ElementType) -> Result<Slice> {
     Ok(to)
 }
 
-/// `to += addend`, of as many elements; each sum is rounded once.
+/// Computes `to += addend`. Each sum is rounded once.
 ///
 /// # Errors
-/// If the numbers of elements differ, or the types do not go together: those of 16 bits go with themselves and f32.
+/// If lengths differ, or the types do not match: 16-bit types combine with the same type and f32.
 pub fn accumulate(gpu: &Gpu, to: &Slice, addend: &Slice) -> Result<()> {
     const FUNCTION: &str = "accumulate";
     check_len(FUNCTION, "addend", addend, to.len())?;
@@ -127,10 +127,10 @@ pub fn accumulate(gpu: &Gpu, to: &Slice, addend: &Slice) -> Result<()> {
         .run()
 }
 
-/// Adds one to a 64-bit counter, where it lies.
+/// Increments a 64-bit counter in place.
 ///
 /// # Errors
-/// If it is not one.
+/// If it is not one element of i64.
 pub fn count_up(gpu: &Gpu, counter: &Slice) -> Result<()> {
     super::grid::check("count_up", "counter", counter, ElementType::I64, 1)?;
     launch(gpu, &MEMORY, "count_up", [1, 1, 1]).blocks([1; 3], [1; 3]).slice(counter).run()

@@ -1,23 +1,22 @@
-//! Launchers: a function for each kernel or for a few that follow each other, a file for each family.
+//! Kernel launchers: a file for each family, and a function for each kernel or short sequence of kernels.
 //!
-//! They check lengths and types, choose a grid, and launch on the computing stream. What they give is new memory, except where
-//! they say that they write to an argument. Elements of 16 bits are computed with in f32. Grids follow from sizes alone, so that
-//! sums have one order whatever the device.
+//! Launchers check lengths and types, choose a grid, and launch on the compute stream. They return new memory, except where they
+//! document a write to an argument. The compute type of 16-bit elements is f32. Grids depend on sizes alone, so that sums have
+//! one order on every device.
 //!
-//! Maps are of sizes N, C, H, W. Where it matters how they lie, a launcher takes that as a [`Layout`](crate::Layout): in that
-//! order, or channels-last, as tensor cores read them. What works on elements one by one does not care; batch norm takes
-//! channels-last maps as [N·H·W, C, 1]; arrays one after the other along their channels are those of [`cat`] along the last
-//! dimension of [N·H·W, C].
+//! Maps have sizes N, C, H, W. Where the layout matters, a launcher takes a [`TensorLayout`](crate::TensorLayout). Elementwise
+//! kernels work on any layout. Batch norm takes channels-last maps as [N·H·W, C, 1]. To concatenate channels-last maps, use
+//! [`cat`] along the last dimension of [N·H·W, C].
 //!
 //! # To add a kernel
 //!
-//! 1. A template and its instances in `kernels/FAMILY.cu`, declared by `KERNEL(name_TYPE, threads, parameters…)` of the prelude
-//!    within `FOR_TYPE(…)`; a new file is a line in `sources.rs`. There are no headers, no sums of floats by atomics, and sizes of 64 bits
-//!    where elements are counted. Packs of 16 bytes (`each`, `load`, `store`) where memory's speed counts, with a way for
-//!    addresses that are not aligned. What only a GPU has gets a plain twin under `PHALANX_FIBRES`.
-//! 2. A launcher here, which checks what it is given.
-//! 3. A test in `tests/kernels/`, against the CPU's kernel in f64 on drawn shapes. `tests/toolkit.rs` compiles it by NVIDIA's
-//!    compiler where there is one, and fails if it spills registers.
+//! 1. Write a template and its instances in `kernels/FAMILY.cu`, declared by the prelude's `KERNEL(name_TYPE, threads,
+//!    parameters…)` within `FOR_TYPE(…)`. A new file is a line in `sources.rs`. Include no headers, use no atomic sums of floats,
+//!    and count elements in 64 bits. Move packs of 16 bytes (`each`, `load`, `store`) where memory bandwidth matters, with a path
+//!    for unaligned addresses. GPU-only instructions get a plain version under `PHALANX_FIBRES`.
+//! 2. Write a launcher here that checks its arguments.
+//! 3. Test it in `tests/it/kernels/` against the CPU kernel in f64 on random shapes. `tests/it/toolkit.rs` compiles it by
+//!    NVIDIA's compiler where it is installed, and fails if it spills registers.
 
 mod sources;
 
@@ -43,6 +42,7 @@ mod group_norm;
 
 mod depthwise;
 mod exact_squares;
+mod gradient_scaling;
 mod images;
 mod lookups;
 mod losses;
@@ -61,9 +61,10 @@ pub use batch_norm::{
     batch_norm_train, batch_norm_train_backward,
 };
 pub use binary::{binary, mul_backward, sum_to_shape};
-pub use codec_chunks::{ChunkMessages, chunk_errors, decode_chunks, encode_chunks, feed_back, spoil};
+pub use codec_chunks::{ChunkMessages, add_residual, chunk_errors, decode_chunks, encode_chunks, poison};
 pub use codec_entries::{
-    Drawn, gather_momentum, hold, index_bytes, largest, largest_words, scatter, take_away,
+    RandomEntries, accumulate_momentum, index_bytes, scatter, store_residual, subtract_entries, top_k,
+    top_k_words,
 };
 pub use codec_low_rank::{
     expand, move_runs, orthogonalise, project, project_back, project_back_numbers, scale,
@@ -72,6 +73,7 @@ pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weig
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use exact_squares::{exact_squares, exact_squares_value};
 pub use gated::{geglu, geglu_backward};
+pub use gradient_scaling::{ScaledStep, clip_factor, loss_scale_step, not_finite, scale_by, sum_of_squares};
 pub use group_norm::{group_norm, group_norm_backward};
 pub use images::{ImageBatch, images, put_rows};
 pub use lookups::{embedding, embedding_backward, progression};
@@ -91,7 +93,4 @@ pub use shapes::{broadcast_as, cat, narrow, pad_with_zeros, permute};
 pub use softmax::{softmax, softmax_backward};
 pub use sources::all as sources;
 pub use sums::{sum_all, sum_over};
-pub use updates::{
-    EmaInputs, OnDevice, ScaledStep, StepInputs, StepNumbers, adam_step, clip_factor, ema_step,
-    loss_scale_step, not_finite, scale_by, sgd_step, sum_of_squares,
-};
+pub use updates::{EmaInputs, StepInputs, StepOptions, StepScalars, adam_step, ema_step, sgd_step};

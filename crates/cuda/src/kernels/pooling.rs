@@ -1,13 +1,13 @@
-//! Pooling and nearest up-sampling of maps of sizes N, C, H, W, which lie in that order or channels-last.
+//! Pooling and nearest up-sampling of maps N, C, H, W, channels-first or channels-last.
 
 use phalanx_kernels::Pool2dShape;
 
 use super::grid::{check, check_float, check_len, launch, narrow_size, over, pack, warps};
 use super::sources::{CHANNELS_LAST, Family, POOLING};
 use crate::launch::Launch;
-use crate::{ElementType, Gpu, GpuError, Layout, Result, Slice};
+use crate::{ElementType, Gpu, GpuError, Result, Slice, TensorLayout};
 
-/// The kernel that gives `count` elements of maps as they lie, and its grid: channels-last it moves packs of channels.
+/// The kernel for `count` elements of maps in a layout, and its grid. Channels-last it moves packs of channels.
 struct Kernel {
     family: &'static Family,
     name: String,
@@ -15,12 +15,12 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn of(layout: Layout, function: &str, dtype: ElementType, count: usize) -> Self {
+    fn of(layout: TensorLayout, function: &str, dtype: ElementType, count: usize) -> Self {
         match layout {
-            Layout::ChannelsFirst => {
+            TensorLayout::ChannelsFirst => {
                 Self { family: &POOLING, name: format!("{function}_{dtype}"), grid: over(count, 1) }
             }
-            Layout::ChannelsLast => Self {
+            TensorLayout::ChannelsLast => Self {
                 family: &CHANNELS_LAST,
                 name: format!("last_{function}_{dtype}"),
                 grid: over(count, pack(&[dtype])),
@@ -33,15 +33,15 @@ impl Kernel {
     }
 }
 
-/// Windows over maps as they lie.
+/// Pooling windows over maps in a layout.
 struct Windows {
-    layout: Layout,
-    /// `Pool` of the kernels; the channels are told only if they are last.
+    layout: TensorLayout,
+    /// `Pool` of the kernels. Channels-first kernels do not take the channels.
     sizes: [i32; 11],
 }
 
 impl Windows {
-    fn new(function: &'static str, layout: Layout, shape: &Pool2dShape) -> Result<Self> {
+    fn new(function: &'static str, layout: TensorLayout, shape: &Pool2dShape) -> Result<Self> {
         shape.validate().map_err(|error| GpuError::argument(function, error.to_string()))?;
         narrow_size(function, shape.height * shape.width)?;
         narrow_size(function, shape.out_height() * shape.out_width())?;
@@ -63,21 +63,21 @@ impl Windows {
         Ok(Self { layout, sizes: sizes.map(|size| size as i32) })
     }
 
-    /// The next argument of a launch.
+    /// Adds the windows as the next argument of a launch.
     fn argument<'a>(&self, launch: Launch<'a>) -> Launch<'a> {
         let [first @ .., _] = self.sizes;
         match self.layout {
-            Layout::ChannelsFirst => launch.number(first),
-            Layout::ChannelsLast => launch.number(self.sizes),
+            TensorLayout::ChannelsFirst => launch.number(first),
+            TensorLayout::ChannelsLast => launch.number(self.sizes),
         }
     }
 }
 
-/// The largest element of every window, and their places in their planes.
+/// Returns the maximum of every window, and its position in its plane.
 ///
 /// # Errors
 /// If the length is not the shape's, or the elements are not floats.
-pub fn max_pool2d(gpu: &Gpu, layout: Layout, shape: &Pool2dShape, x: &Slice) -> Result<(Slice, Slice)> {
+pub fn max_pool2d(gpu: &Gpu, layout: TensorLayout, shape: &Pool2dShape, x: &Slice) -> Result<(Slice, Slice)> {
     const FUNCTION: &str = "max_pool2d";
     let windows = Windows::new(FUNCTION, layout, shape)?;
     check_float(FUNCTION, x.dtype())?;
@@ -90,13 +90,13 @@ pub fn max_pool2d(gpu: &Gpu, layout: Layout, shape: &Pool2dShape, x: &Slice) -> 
     Ok((y, positions))
 }
 
-/// The gradient of the input of [`max_pool2d`], of dy's type.
+/// Computes the gradient of the input of [`max_pool2d`], of dy's type.
 ///
 /// # Errors
-/// If lengths are not the shape's, or types do not go together.
+/// If lengths are not the shape's, or types do not match.
 pub fn max_pool2d_backward(
     gpu: &Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     shape: &Pool2dShape,
     dy: &Slice,
     positions: &Slice,
@@ -114,27 +114,27 @@ pub fn max_pool2d_backward(
     Ok(dx)
 }
 
-/// The mean of every window; with `count_padding` the border counts as zeros.
+/// Returns the mean of every window. With `count_padding` the border counts as zeros.
 ///
 /// # Errors
 /// If the length is not the shape's, or the elements are not floats.
 pub fn avg_pool2d(
     gpu: &Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     shape: &Pool2dShape,
     count_padding: bool,
     x: &Slice,
 ) -> Result<Slice> {
     const FUNCTION: &str = "avg_pool2d";
     let whole = shape.kernel == [shape.height, shape.width] && shape.padding == [0, 0];
-    if layout == Layout::ChannelsLast || !whole {
+    if layout == TensorLayout::ChannelsLast || !whole {
         check_len(FUNCTION, "x", x, shape.input_len())?;
         return averages(gpu, FUNCTION, layout, (shape, count_padding), x, shape.output_len());
     }
     Windows::new(FUNCTION, layout, shape)?;
     check_float(FUNCTION, x.dtype())?;
     check_len(FUNCTION, "x", x, shape.input_len())?;
-    // A plane lies together, so that a warp adds it up.
+    // A plane is contiguous, so that one warp sums it.
     let count = shape.output_len();
     let y = gpu.unwritten(x.dtype(), count)?;
     launch(gpu, &POOLING, &format!("avg_pool2d_whole_{}", x.dtype()), warps(count))
@@ -146,13 +146,13 @@ pub fn avg_pool2d(
     Ok(y)
 }
 
-/// The gradient of the input of [`avg_pool2d`], of dy's type.
+/// Computes the gradient of the input of [`avg_pool2d`], of dy's type.
 ///
 /// # Errors
 /// If the length is not the shape's, or the elements are not floats.
 pub fn avg_pool2d_backward(
     gpu: &Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     shape: &Pool2dShape,
     count_padding: bool,
     dy: &Slice,
@@ -165,7 +165,7 @@ pub fn avg_pool2d_backward(
 fn averages(
     gpu: &Gpu,
     function: &'static str,
-    layout: Layout,
+    layout: TensorLayout,
     (shape, count_padding): (&Pool2dShape, bool),
     from: &Slice,
     count: usize,
@@ -179,13 +179,13 @@ fn averages(
     Ok(to)
 }
 
-/// Each pixel of maps of sizes N, C, H, W repeated `factor` times in both directions.
+/// Repeats each pixel of maps N, C, H, W `factor` times in both directions.
 ///
 /// # Errors
-/// If the length is not the dimensions', or the elements are not floats.
+/// If the length is not that of the dimensions, or the elements are not floats.
 pub fn upsample_nearest2d(
     gpu: &Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     dims: [usize; 4],
     factor: usize,
     x: &Slice,
@@ -195,26 +195,26 @@ pub fn upsample_nearest2d(
     check_len(FUNCTION, "x", x, dims.iter().product())?;
     let ([_, channels, height, width], count) = (dims, x.len() * factor * factor);
     match layout {
-        // Packs are 16 bytes here for f64 too.
-        Layout::ChannelsFirst => {
+        // Packs are 16 bytes here for f64, too.
+        TensorLayout::ChannelsFirst => {
             let grid = over(count, pack(&[x.dtype()]).max(2));
             let kernel = Kernel { grid, ..Kernel::of(layout, FUNCTION, x.dtype(), count) };
             repeats(gpu, FUNCTION, &kernel, &[factor, width * factor, height * factor], x, count)
         }
-        Layout::ChannelsLast => {
+        TensorLayout::ChannelsLast => {
             let kernel = Kernel::of(layout, FUNCTION, x.dtype(), count);
             repeats(gpu, FUNCTION, &kernel, &[factor, height * factor, width * factor, channels], x, count)
         }
     }
 }
 
-/// The gradient of the input of [`upsample_nearest2d`], of sizes `dims` and dy's type.
+/// Computes the gradient of the input of [`upsample_nearest2d`], of sizes `dims` and dy's type.
 ///
 /// # Errors
-/// If the length is not the dimensions', or the elements are not floats.
+/// If the length is not that of the dimensions, or the elements are not floats.
 pub fn upsample_nearest2d_backward(
     gpu: &Gpu,
-    layout: Layout,
+    layout: TensorLayout,
     dims: [usize; 4],
     factor: usize,
     dy: &Slice,
@@ -225,8 +225,8 @@ pub fn upsample_nearest2d_backward(
     check_len(FUNCTION, "dy", dy, count * factor * factor)?;
     let kernel = Kernel::of(layout, FUNCTION, dy.dtype(), count);
     match layout {
-        Layout::ChannelsFirst => repeats(gpu, FUNCTION, &kernel, &[factor, width], dy, count),
-        Layout::ChannelsLast => {
+        TensorLayout::ChannelsFirst => repeats(gpu, FUNCTION, &kernel, &[factor, width], dy, count),
+        TensorLayout::ChannelsLast => {
             repeats(gpu, FUNCTION, &kernel, &[factor, height, width, channels], dy, count)
         }
     }

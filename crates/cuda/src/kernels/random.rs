@@ -1,20 +1,20 @@
-//! Random numbers by counters: element i of a stream is a function of its key and i alone. In a graph keys of the step that was
-//! captured read the step's number from the device ([`CapturedStep`](crate::graph::CapturedStep)).
+//! Counter-based random numbers: element i of a stream depends on its key and i alone. In a graph, keys of the captured step read
+//! its number from the device ([`CapturedStep`](crate::graph::CapturedStep)).
 
 use super::grid::{THREADS, check, check_float, launch, over, pack};
 use super::sources::RANDOM;
 use crate::{ElementType, Gpu, Result, Slice};
 
-/// The key of a stream of ChaCha with 8 rounds: seed, step and rank are its key, the stream its nonce.
+/// The key of a stream of ChaCha8: seed, step and rank are the cipher's key, the stream is its nonce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamKey {
     /// The run's seed.
     pub seed: u64,
     /// The step.
     pub step: u64,
-    /// The rank, or 0 for numbers that ranks share.
+    /// The rank, or 0 for numbers shared by ranks.
     pub rank: u64,
-    /// What the numbers are for.
+    /// The purpose of the numbers.
     pub stream: u64,
 }
 
@@ -25,18 +25,18 @@ impl StreamKey {
     }
 }
 
-/// A grid of a thread for each 16 elements, and those at both ends.
+/// Returns a grid with a thread for each 16 elements, and those at both ends.
 fn blocks(count: usize) -> [usize; 3] {
     [(count / 16 + 2).div_ceil(THREADS), 1, 1]
 }
 
-/// Which of `count` elements dropout keeps: 1 where element `start..` of the uniform stream is at least `p`, else 0, as u8.
+/// Returns a dropout mask of `count` u8 elements: 1 where element `start..` of the uniform stream is at least `p`, else 0.
 ///
 /// # Errors
 /// If memory runs out.
 pub fn dropout_mask(gpu: &Gpu, key: StreamKey, start: usize, count: usize, p: f64) -> Result<Slice> {
     let mask = gpu.unwritten(ElementType::U8, count)?;
-    // A word is at least p·2³² if and only if it is at least the next whole number.
+    // A word is at least p·2³² exactly if it is at least the next whole number.
     let threshold = (p * 4_294_967_296.0).ceil().max(0.0) as u64;
     let step = gpu.captured_step(key.step);
     launch(gpu, &RANDOM, "dropout_mask", blocks(count))
@@ -50,10 +50,10 @@ pub fn dropout_mask(gpu: &Gpu, key: StreamKey, start: usize, count: usize, p: f6
     Ok(mask)
 }
 
-/// x/(1 − p) where the mask has 1, and 0 elsewhere.
+/// Computes x/(1 − p) where the mask is 1, and 0 elsewhere.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn dropout(gpu: &Gpu, x: &Slice, mask: &Slice, p: f64) -> Result<Slice> {
     const FUNCTION: &str = "dropout";
     check_float(FUNCTION, x.dtype())?;
@@ -69,7 +69,7 @@ pub fn dropout(gpu: &Gpu, x: &Slice, mask: &Slice, p: f64) -> Result<Slice> {
     Ok(y)
 }
 
-/// Elements `start..start + count` of the uniform stream, in f64.
+/// Returns elements `start..start + count` of the uniform stream, in f64.
 ///
 /// # Errors
 /// If memory runs out.
@@ -77,10 +77,10 @@ pub fn uniform(gpu: &Gpu, key: StreamKey, start: usize, count: usize) -> Result<
     drawn(gpu, "uniform", key, start, count, ElementType::F64)
 }
 
-/// Elements `start..start + count` of the normal stream.
+/// Returns elements `start..start + count` of the normal stream.
 ///
 /// # Errors
-/// If `dtype` is not one of floats.
+/// If `dtype` is not a float.
 pub fn normal(gpu: &Gpu, key: StreamKey, start: usize, count: usize, dtype: ElementType) -> Result<Slice> {
     check_float("normal", dtype)?;
     drawn(gpu, "normal", key, start, count, dtype)

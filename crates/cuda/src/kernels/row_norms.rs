@@ -1,4 +1,4 @@
-//! Layer normalisation of rows, and rows divided by their length.
+//! Layer normalisation and L2 normalisation of rows.
 
 use super::grid::{
     THREADS, backward_suffix, check, check_float, check_len, launch, narrow_size, rows, rows_per_chunk, warps,
@@ -7,7 +7,7 @@ use super::softmax::row_count;
 use super::sources::{ROW_NORMS, SUMS};
 use crate::{ElementType, Gpu, Result, Slice};
 
-/// What the backward of a normalisation of samples starts from: statistics and weights are of the type that is computed in.
+/// The arguments of the backward of a layer or group norm. Statistics and weights are of the compute type.
 #[derive(Debug, Clone, Copy)]
 pub struct NormInputs<'a> {
     /// The input.
@@ -16,17 +16,17 @@ pub struct NormInputs<'a> {
     pub dy: &'a Slice,
     /// The weight.
     pub gamma: &'a Slice,
-    /// The means that forward gave.
+    /// The means that forward returned.
     pub mean: &'a Slice,
-    /// 1/√(variance + eps), as forward gave it.
+    /// 1/√(variance + eps), as forward returned it.
     pub inv_std: &'a Slice,
 }
 
-/// Layer normalisation of rows of `width`: the output, the means and 1/√(variance + eps) of rows. `gamma` and `beta` are of the
-/// type that is computed in.
+/// Normalises rows of `width`. Returns the output, and the means and 1/√(variance + eps) of rows. `gamma` and `beta` are of the
+/// compute type.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn layer_norm(
     gpu: &Gpu,
     x: &Slice,
@@ -57,10 +57,10 @@ pub fn layer_norm(
     Ok([y, mean, inv_std])
 }
 
-/// The gradients of [`layer_norm`]: of the input, as dy's type; of weight and bias, in the type that is computed in.
+/// Computes the gradients of [`layer_norm`]: of the input, in dy's type; of weight and bias, in the compute type.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn layer_norm_backward(gpu: &Gpu, from: NormInputs<'_>, width: usize) -> Result<[Slice; 3]> {
     const FUNCTION: &str = "layer_norm_backward";
     let NormInputs { x, dy, gamma, mean, inv_std } = from;
@@ -114,7 +114,7 @@ pub fn layer_norm_backward(gpu: &Gpu, from: NormInputs<'_>, width: usize) -> Res
     Ok([dx, sums.view(0..width)?, sums.view(width..2 * width)?])
 }
 
-/// Every row of `width` divided by its length, and the inverses of the lengths in f64; a row of zeros stays.
+/// Divides every row of `width` by its L2 norm. Returns the rows, and the inverse norms in f64. Rows of zeros are unchanged.
 ///
 /// # Errors
 /// If the length is not a multiple of the width, or the elements are not floats.
@@ -133,10 +133,10 @@ pub fn l2_normalise(gpu: &Gpu, x: &Slice, width: usize) -> Result<[Slice; 2]> {
     Ok([y, inverses])
 }
 
-/// The gradient of the input of [`l2_normalise`] from the output `y`, its gradient and the inverses, as dy's type.
+/// Computes the gradient of the input of [`l2_normalise`] from the output `y`, its gradient and the inverse norms, in dy's type.
 ///
 /// # Errors
-/// If lengths or types do not go together.
+/// If lengths or types do not match.
 pub fn l2_normalise_backward(
     gpu: &Gpu,
     y: &Slice,

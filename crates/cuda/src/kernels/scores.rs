@@ -1,11 +1,10 @@
-//! What attention does to scores before their softmax.
+//! Scaling and masking of attention scores before softmax.
 
 use super::grid::{launch, narrow_size, over};
 use super::sources::SCORES;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// Multiplies scores of matrices `[length, keys]` by `factor`, in place; with `causal`, those of keys behind a position's own
-/// become −∞.
+/// Multiplies scores of matrices `[length, keys]` by `factor`, in place. With `causal`, scores of later keys become −∞.
 ///
 /// # Errors
 /// If the length is not that of whole matrices, or the elements are neither f32 nor f64.
@@ -24,7 +23,7 @@ pub fn scale_and_mask(
         return Ok(());
     }
     if !scores.len().is_multiple_of((length * keys).max(1)) {
-        let problem = format!("{} elements are no matrices of {length}×{keys}", scores.len());
+        let problem = format!("{} elements are not matrices of {length}×{keys}", scores.len());
         return Err(GpuError::argument(FUNCTION, problem));
     }
     launch(gpu, &SCORES, &format!("{FUNCTION}_{}", scores.dtype()), over(scores.len(), 4))

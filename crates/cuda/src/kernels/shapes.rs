@@ -1,18 +1,18 @@
-//! Elements moved without being changed.
+//! Changes of shape: elements move without changing.
 
 use super::binary::DIMENSIONS;
 use super::grid::{THREADS, check_len, launch, over};
 use super::sources::SHAPES;
 use crate::{Gpu, GpuError, Result, Slice, Stream};
 
-/// A dimension of a result: its size, and how far apart neighbours lie in the source.
+/// A dimension of a result: its size, and its stride in the source.
 type Dimension = (usize, usize);
 
 fn product(dims: &[usize]) -> usize {
     dims.iter().product()
 }
 
-/// The largest power of two up to 16 that divides all of some numbers of bytes.
+/// Returns the largest power of two up to 16 that divides all of `bytes`.
 fn unit(bytes: &[usize]) -> usize {
     bytes.iter().fold(16, |unit, bytes| {
         let mut unit = unit;
@@ -31,7 +31,7 @@ fn strides(dims: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// Dimensions that can be walked over as one are taken together; those of one element go.
+/// Merges dimensions that can be walked over as one, and drops those of size 1.
 fn merged(dims: impl Iterator<Item = Dimension>) -> Vec<Dimension> {
     let mut found: Vec<Dimension> = Vec::new();
     for (size, stride) in dims.filter(|(size, _)| *size != 1) {
@@ -43,14 +43,14 @@ fn merged(dims: impl Iterator<Item = Dimension>) -> Vec<Dimension> {
     found
 }
 
-/// Collects elements of `x` that lie as `dims` say.
+/// Gathers elements of `x` by sizes and strides.
 fn gather(gpu: &Gpu, function: &'static str, x: &Slice, mut dims: Vec<Dimension>) -> Result<Slice> {
     let count = dims.iter().map(|dim| dim.0).product::<usize>();
     let to = gpu.unwritten(x.dtype(), count)?;
     if count == 0 {
         return Ok(to);
     }
-    // Neighbours that stay neighbours move together.
+    // Contiguous elements move together.
     let mut size = x.dtype().size();
     if let Some(&(inner, 1)) = dims.last() {
         let bytes: Vec<usize> = dims[..dims.len() - 1].iter().map(|dim| dim.1 * size).collect();
@@ -83,7 +83,7 @@ fn gather(gpu: &Gpu, function: &'static str, x: &Slice, mut dims: Vec<Dimension>
     Ok(to)
 }
 
-/// An array of shape `dims` with its dimensions in the order `order`. Where nothing moves it is a handle of the same memory.
+/// Permutes the dimensions of an array of shape `dims` to `order`. Returns a handle of the same memory if no element moves.
 ///
 /// # Errors
 /// If `order` is not a permutation of the dimensions.
@@ -95,14 +95,14 @@ pub fn permute(gpu: &Gpu, x: &Slice, dims: &[usize], order: &[usize]) -> Result<
     if !sorted.into_iter().eq(0..dims.len()) {
         return Err(GpuError::argument(
             FUNCTION,
-            format!("{order:?} is no order of the dimensions {dims:?}"),
+            format!("{order:?} is not an order of the dimensions {dims:?}"),
         ));
     }
     let strides = strides(dims);
     let moved = merged(order.iter().map(|at| (dims[*at], strides[*at])));
     match *moved {
         [] | [(_, 1)] => Ok(x.clone()),
-        // Matrices turned over, one by one.
+        // Transposes of matrices.
         [(columns, 1), (rows, stride)] if stride == columns && x.len() == rows * columns => {
             transpose(gpu, x, [1, rows, columns])
         }
@@ -113,7 +113,7 @@ pub fn permute(gpu: &Gpu, x: &Slice, dims: &[usize], order: &[usize]) -> Result<
     }
 }
 
-/// `batch` matrices of rows × columns, each turned over.
+/// Transposes `batch` matrices of rows × columns.
 fn transpose(gpu: &Gpu, x: &Slice, [batch, rows, columns]: [usize; 3]) -> Result<Slice> {
     let to = gpu.unwritten(x.dtype(), x.len())?;
     let across = columns.div_ceil(32);
@@ -130,7 +130,7 @@ fn transpose(gpu: &Gpu, x: &Slice, [batch, rows, columns]: [usize; 3]) -> Result
     Ok(to)
 }
 
-/// `rows` pieces of `width` elements, from places `from.1` apart to places `to.1` apart.
+/// Copies `rows` pieces of `width` elements, with strides `from.1` and `to.1`.
 fn copy_rows(gpu: &Gpu, from: (&Slice, usize), to: (&Slice, usize), rows: usize, width: usize) -> Result<()> {
     if rows * width == 0 {
         return Ok(());
@@ -156,7 +156,7 @@ fn split(function: &'static str, dims: &[usize], dim: usize) -> Result<[usize; 3
     Ok([product(&dims[..dim]), dims[dim], product(&dims[dim + 1..])])
 }
 
-/// Elements `start..start + len` of dimension `dim`; a handle of the same memory where they lie together.
+/// Returns elements `start..start + len` of dimension `dim`, as a view if they are contiguous.
 ///
 /// # Errors
 /// If they are out of range.
@@ -177,7 +177,7 @@ pub fn narrow(gpu: &Gpu, x: &Slice, dims: &[usize], dim: usize, start: usize, le
     Ok(to)
 }
 
-/// With `before` zeros in front of dimension `dim` and `after` behind it.
+/// Pads dimension `dim` with `before` and `after` zeros.
 ///
 /// # Errors
 /// If the dimension is out of range.
@@ -199,7 +199,7 @@ pub fn pad_with_zeros(
     Ok(to)
 }
 
-/// Arrays one after the other along `dim`: each with its shape, all of one type.
+/// Concatenates arrays of one type along `dim`, each given with its shape.
 ///
 /// # Errors
 /// If other dimensions or the types differ, or there are none.
@@ -213,7 +213,7 @@ pub fn cat(gpu: &Gpu, arrays: &[(&Slice, &[usize])], dim: usize) -> Result<Slice
         let alike = other.len() == dims.len() && (0..dims.len()).all(|at| at == dim || other[at] == dims[at]);
         if !alike || slice.dtype() != first.dtype() {
             let problem =
-                format!("{other:?} of {} beside {dims:?} of {} along {dim}", slice.dtype(), first.dtype());
+                format!("{other:?} of {} with {dims:?} of {} along {dim}", slice.dtype(), first.dtype());
             return Err(GpuError::argument(FUNCTION, problem));
         }
     }
@@ -234,7 +234,8 @@ pub fn cat(gpu: &Gpu, arrays: &[(&Slice, &[usize])], dim: usize) -> Result<Slice
     Ok(to)
 }
 
-/// An array of shape `dims` repeated to shape `to` by PyTorch's rules; a handle of the same memory where nothing repeats.
+/// Broadcasts an array of shape `dims` to shape `to` by PyTorch's rules. Returns a handle of the same memory if no element
+/// repeats.
 ///
 /// # Errors
 /// If it does not broadcast to that shape.

@@ -1,13 +1,13 @@
-//! Softmax of rows, and its derivative.
+//! Softmax of rows, and its gradient.
 
 use super::grid::{backward_suffix, check_float, check_len, launch, narrow_size, rows};
 use super::sources::SOFTMAX;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// Softmax of every row of `[rows, width]`, stored as `dtype`: the type of x, f32, or one of 16 bits for x of f32.
+/// Computes the softmax of every row of `[rows, width]`, stored as `dtype`: the type of x, f32, or 16 bits for x of f32.
 ///
 /// # Errors
-/// If the length is not a multiple of the width, or the types do not go together.
+/// If the length is not a multiple of the width, or the types do not match.
 pub fn softmax(gpu: &Gpu, x: &Slice, width: usize, dtype: ElementType) -> Result<Slice> {
     const FUNCTION: &str = "softmax";
     let count = row_count(FUNCTION, x, width)?;
@@ -27,10 +27,10 @@ pub fn softmax(gpu: &Gpu, x: &Slice, width: usize, dtype: ElementType) -> Result
     Ok(y)
 }
 
-/// The gradient of softmax's input from its output `y` and that one's gradient, of dy's type.
+/// Computes the gradient of softmax's input from the output `y` and its gradient, in dy's type.
 ///
 /// # Errors
-/// If the lengths differ, or the gradient is neither of y's type nor of the one that is computed in.
+/// If the lengths differ, or the gradient is neither of y's type nor of its compute type.
 pub fn softmax_backward(gpu: &Gpu, y: &Slice, dy: &Slice, width: usize) -> Result<Slice> {
     const FUNCTION: &str = "softmax_backward";
     let count = row_count(FUNCTION, y, width)?;
@@ -48,11 +48,11 @@ pub fn softmax_backward(gpu: &Gpu, y: &Slice, dy: &Slice, width: usize) -> Resul
     Ok(dx)
 }
 
-/// How many rows of `width` there are.
+/// Returns the number of rows of `width`.
 pub(super) fn row_count(function: &'static str, x: &Slice, width: usize) -> Result<usize> {
     let count = x.len() / width.max(1);
     if count * width != x.len() {
-        return Err(GpuError::argument(function, format!("{} elements are no rows of {width}", x.len())));
+        return Err(GpuError::argument(function, format!("{} elements are not rows of {width}", x.len())));
     }
     Ok(count)
 }

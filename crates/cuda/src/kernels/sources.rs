@@ -1,15 +1,16 @@
-//! The sources of kernels: a prelude that all share, files that some share, and a file for each family, compiled for one kind of elements at a time.
+//! Kernel sources: a file for each family, shared headers, and a prelude for all. Each family is compiled once for each element
+//! type.
 
 use crate::Source;
 
-/// Kernels of one file: a source for f32, for f64, for bf16 and for f16. Kernels that know no type of elements are in each.
+/// The kernels of one file: a source for each of f32, f64, bf16 and f16. Kernels without an element type are in each.
 #[derive(Debug)]
 pub(super) struct Family {
     kinds: [Source; 4],
 }
 
 impl Family {
-    /// The source that has a kernel, whose name says its types: those of 16 bits bring others along.
+    /// Returns the source of a kernel. Its name gives the types: a 16-bit type takes precedence over others.
     pub(super) fn of(&'static self, kernel: &str) -> &'static Source {
         let rest = kernel.replace("bf16", "");
         let kind = match () {
@@ -48,7 +49,7 @@ macro_rules! families {
             ],
         };)*
 
-        /// All sources, for whoever compiles them beforehand or checks that they compile.
+        /// Returns all sources, to compile them in advance.
         pub fn all() -> impl Iterator<Item = &'static Source> {
             [$(&$family),*].into_iter().flat_map(|family| &family.kinds)
         }

@@ -4,7 +4,7 @@ use super::grid::{THREADS, check_float, check_len, launch, pack, parts, rows, ro
 use super::sources::SUMS;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// The scalar that parts of f64 add up to, times `factor`.
+/// Sums f64 parts to a scalar, times `factor`.
 pub(super) fn sum_of_parts(gpu: &Gpu, parts: &Slice, factor: f64, dtype: ElementType) -> Result<Slice> {
     let to = gpu.unwritten(dtype, 1)?;
     launch(gpu, &SUMS, &format!("sum_of_parts_{dtype}"), [1, 1, 1])
@@ -16,7 +16,7 @@ pub(super) fn sum_of_parts(gpu: &Gpu, parts: &Slice, factor: f64, dtype: Element
     Ok(to)
 }
 
-/// The sum of all elements times `factor`, added in f64: a scalar, f32 for elements of 16 bits.
+/// Sums all elements in f64, times `factor`. Returns a scalar: f32 for 16-bit elements.
 ///
 /// # Errors
 /// If the elements are not floats.
@@ -32,11 +32,11 @@ pub fn sum_all(gpu: &Gpu, x: &Slice, factor: f64) -> Result<Slice> {
     sum_of_parts(gpu, &parts, factor, x.dtype().wide())
 }
 
-/// The sums over the middle dimension of `[outer, length, inner]`, as `dtype`: the type of the elements, the one that they are
-/// computed in, or one of 16 bits in place of f32.
+/// Sums over the middle dimension of `[outer, length, inner]`, as `dtype`: the type of the elements, their compute type, or 16
+/// bits in place of f32.
 ///
 /// # Errors
-/// If the length is not the sizes', or the types do not go together.
+/// If the length is not that of the sizes, or the types do not match.
 pub fn sum_over(
     gpu: &Gpu,
     x: &Slice,

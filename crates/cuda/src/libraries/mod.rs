@@ -1,10 +1,10 @@
-//! Shared libraries: which there are, under which file names they were looked for, and of which versions.
+//! The shared libraries: file names, presence and versions.
 
 mod probe;
 
 use crate::{GpuError, Result};
 
-/// A shared library that training on GPUs uses.
+/// A shared library of GPU training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Library {
     /// The driver.
@@ -21,21 +21,21 @@ pub enum Library {
     Nvml,
 }
 
-/// What was found of a library.
+/// A library that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The file name under which it was found.
+    /// The file name that was loaded.
     pub file: String,
-    /// Its version as its makers write it: "12.8".
+    /// The version in its vendor's notation: "12.8".
     pub version: String,
 }
 
 impl Library {
-    /// Every library, in the order in which a program needs them.
+    /// All libraries, in the order in which a program needs them.
     pub const ALL: [Self; 6] =
         [Self::Driver, Self::Nvrtc, Self::CublasLt, Self::Cudnn, Self::Nccl, Self::Nvml];
 
-    /// What it is called.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Driver => "the CUDA driver",
@@ -47,19 +47,19 @@ impl Library {
         }
     }
 
-    /// What it is needed for.
+    /// Returns the purpose.
     pub fn purpose(self) -> &'static str {
         match self {
             Self::Driver => "runs any work on a GPU; comes with NVIDIA's kernel module",
             Self::Nvrtc => "compiles kernels; package `cuda-nvrtc`, or `nvidia-cuda-nvrtc` of Python",
             Self::CublasLt => "multiplies matrices; package `libcublas`, or `nvidia-cublas` of Python",
             Self::Cudnn => "convolves; package `cudnn`, or `nvidia-cudnn-cu13` of Python",
-            Self::Nccl => "reduces between GPUs; package `libnccl2`, or `nvidia-nccl-cu13` of Python",
-            Self::Nvml => "tells utilisation, memory and power; comes with the driver",
+            Self::Nccl => "communicates between GPUs; package `libnccl2`, or `nvidia-nccl-cu13` of Python",
+            Self::Nvml => "reports utilisation, memory and power; comes with the driver",
         }
     }
 
-    /// The file names under which it is looked for, in order; the first that can be loaded is used.
+    /// Returns the file names that are tried, in order. The first that loads is used.
     pub fn file_names(self) -> Vec<String> {
         let stem = match self {
             Self::Driver => "cuda",
@@ -70,7 +70,7 @@ impl Library {
             Self::Nvml => "nvidia-ml",
         };
         if self == Self::Nccl {
-            // `phalanx-collectives` looks for it under these.
+            // The names that `phalanx-collectives` tries.
             return ["libnccl.so.2", "libnccl.so"].map(str::to_owned).into();
         }
         let mut names = cudarc::get_lib_name_candidates(stem);
@@ -80,10 +80,10 @@ impl Library {
         names
     }
 
-    /// What there is of it.
+    /// Looks for the library.
     ///
     /// # Errors
-    /// [`GpuError::MissingLibrary`] with the names that were tried; [`GpuError::Library`] if it does not tell its version.
+    /// [`GpuError::MissingLibrary`] with the names that were tried; [`GpuError::Library`] if it does not report its version.
     pub fn find(self) -> Result<Found> {
         let names = self.file_names();
         let Some(file) = names.iter().find(|name| probe::loads(name)) else {
@@ -96,7 +96,7 @@ impl Library {
         Ok(Found { file: file.clone(), version: probe::version(self, file)? })
     }
 
-    /// Makes sure that it can be called: cudarc panics where it cannot be loaded.
+    /// Checks that the library can be loaded: cudarc panics otherwise.
     ///
     /// # Errors
     /// [`GpuError::MissingLibrary`].
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_with_the_names_that_were_tried() {
+    fn missing_libraries_are_named_with_the_tried_names() {
         for library in Library::ALL {
             match library.find() {
                 Ok(found) => assert!(found.version.contains('.'), "{library:?}: {found:?}"),

@@ -1,4 +1,4 @@
-//! Whether a shared library can be loaded, and the version that it tells. What is unsafe in this folder is here.
+//! Loading of shared libraries and reading of their versions, with the unsafe code of this folder.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -6,13 +6,13 @@ use std::ffi::c_int;
 use super::Library;
 use crate::{GpuError, Result};
 
-/// Whether a library can be loaded under a name.
+/// Returns true if a library can be loaded under a name.
 pub(super) fn loads(name: &str) -> bool {
-    // SAFETY: opening runs what the library does when it is loaded, as using it does. cudarc opens it by the same name.
+    // SAFETY: loading runs the library's initialisers, as its use does. cudarc loads it by the same name.
     unsafe { libloading::Library::new(name) }.is_ok()
 }
 
-/// How a library writes versions as one number.
+/// Converts a version number to the notation of a library's vendor.
 fn written(library: Library, number: c_int) -> String {
     let (major, minor, patch) = match library {
         Library::Driver => (number / 1000, number % 1000 / 10, None),
@@ -23,7 +23,7 @@ fn written(library: Library, number: c_int) -> String {
     patch.map_or_else(|| format!("{major}.{minor}"), |patch| format!("{major}.{minor}.{patch}"))
 }
 
-/// The version of the library that a name loads.
+/// Returns the version of the library with a file name.
 pub(super) fn version(library: Library, name: &str) -> Result<String> {
     type Written = unsafe extern "C" fn(*mut c_int) -> c_int;
     type Pair = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
@@ -40,7 +40,7 @@ pub(super) fn version(library: Library, name: &str) -> Result<String> {
     // SAFETY: as in `loads`.
     let loaded = unsafe { libloading::Library::new(name) }.map_err(|error| problem(error.to_string()))?;
     let missing = |error: libloading::Error| problem(error.to_string());
-    let failed = |code: c_int| problem(format!("it answers {code}"));
+    let failed = |code: c_int| problem(format!("error {code}"));
     match library {
         Library::CublasLt | Library::Cudnn => {
             // SAFETY: both functions take nothing and return a size, by their headers.
@@ -49,7 +49,7 @@ pub(super) fn version(library: Library, name: &str) -> Result<String> {
         }
         Library::Nvrtc => {
             let (mut major, mut minor) = (0, 0);
-            // SAFETY: the function writes two numbers, by its header, and both pointers are to one.
+            // SAFETY: the function writes two numbers, by its header, and both pointers are valid for writes.
             let code = unsafe {
                 loaded.get::<Pair>(function.as_bytes()).map_err(missing)?(&raw mut major, &raw mut minor)
             };
@@ -58,7 +58,7 @@ pub(super) fn version(library: Library, name: &str) -> Result<String> {
         Library::Nvml => {
             type Text = unsafe extern "C" fn(*mut std::ffi::c_char, std::ffi::c_uint) -> c_int;
             let mut text = [0_u8; 80];
-            // SAFETY: the function writes a text of at most as many bytes as it is told there are, with its end.
+            // SAFETY: the function writes a zero-terminated text of at most the given length.
             let code = unsafe {
                 let get = loaded.get::<Text>(function.as_bytes()).map_err(missing)?;
                 get(text.as_mut_ptr().cast(), 80)
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_written_as_their_makers_do() {
+    fn versions_are_in_their_vendors_notation() {
         assert_eq!(written(Library::Driver, 12_080), "12.8");
         assert_eq!(written(Library::Cudnn, 91_002), "9.10.2");
         assert_eq!(written(Library::Cudnn, 8_902), "8.9.2");

@@ -1,34 +1,34 @@
-//! Who holds how much: bytes of device memory by what they are for.
+//! Accounting of device memory: bytes in use by purpose.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many kinds there are.
+/// The number of kinds.
 const KINDS: usize = 6;
 
-/// What memory is for.
+/// The purpose of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Weights, whole or sharded.
     Parameters,
-    /// Their gradients.
+    /// Gradients.
     Gradients,
     /// Moments and master copies.
     Optimizer,
-    /// What forward keeps for backward, and what flows between ops.
+    /// Values that forward keeps for backward, and values between operations.
     Activations,
-    /// Room that a library needs while it computes.
+    /// Workspace of a library call.
     Workspace,
-    /// Samples that stay for all of a training.
+    /// Samples that stay on the device during a training.
     Data,
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; KINDS] =
         [Self::Parameters, Self::Gradients, Self::Optimizer, Self::Activations, Self::Workspace, Self::Data];
 
-    /// What messages call it.
+    /// Returns the name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Parameters => "parameters",
@@ -45,12 +45,12 @@ thread_local! {
     static CURRENT: Cell<Kind> = const { Cell::new(Kind::Activations) };
 }
 
-/// What this thread's allocations count as now.
+/// Returns the kind of this thread's allocations.
 pub(super) fn current() -> Kind {
     CURRENT.get()
 }
 
-/// Runs `body`, in which this thread's allocations count as `kind`. Outside of any they count as activations.
+/// Runs `body`, during which this thread's allocations count as `kind`. The default is activations.
 pub fn counted_as<R>(kind: Kind, body: impl FnOnce() -> R) -> R {
     struct Back(Kind);
     impl Drop for Back {
@@ -62,32 +62,32 @@ pub fn counted_as<R>(kind: Kind, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Bytes of each kind that are held, and the most that ever were at once.
+/// Bytes in use and their maxima.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Held {
-    /// By kind, in the order of [`Kind::ALL`].
+pub struct MemoryUsage {
+    /// Bytes in use, in the order of [`Kind::ALL`].
     pub now: [usize; KINDS],
-    /// The most of each kind.
+    /// The maximum of each kind.
     pub peak: [usize; KINDS],
-    /// The most of all kinds together.
+    /// The maximum of the sum of all kinds.
     pub peak_total: usize,
 }
 
-impl Held {
-    /// Bytes of a kind.
+impl MemoryUsage {
+    /// Returns the bytes of a kind.
     pub fn of(&self, kind: Kind) -> usize {
         self.now[kind as usize]
     }
 
-    /// Bytes of all kinds.
+    /// Returns the bytes of all kinds.
     pub fn total(&self) -> usize {
         self.now.iter().sum()
     }
 }
 
-impl std::fmt::Display for Held {
+impl std::fmt::Display for MemoryUsage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "held are")?;
+        write!(f, "in use:")?;
         for (at, kind) in Kind::ALL.into_iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
             write!(f, "{comma} {} bytes of {}", self.of(kind), kind.name())?;
@@ -119,9 +119,9 @@ impl Accounts {
         self.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn held(&self) -> Held {
+    pub(super) fn usage(&self) -> MemoryUsage {
         let read = |of: &[AtomicUsize; KINDS]| of.each_ref().map(|count| count.load(Ordering::Relaxed));
-        Held {
+        MemoryUsage {
             now: read(&self.now),
             peak: read(&self.peak),
             peak_total: self.peak_total.load(Ordering::Relaxed),
@@ -134,13 +134,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_and_what_was() {
+    fn current_and_peak_bytes() {
         let accounts = Accounts::default();
         accounts.add(Kind::Gradients, 100);
         accounts.add(Kind::Workspace, 30);
         accounts.remove(Kind::Gradients, 100);
         accounts.add(Kind::Gradients, 40);
-        let held = accounts.held();
+        let held = accounts.usage();
         assert_eq!((held.of(Kind::Gradients), held.of(Kind::Workspace), held.total()), (40, 30, 70));
         assert_eq!((held.peak[Kind::Gradients as usize], held.peak_total), (100, 130));
         assert!(held.to_string().contains("40 bytes of gradients, 0 bytes of optimizer"));

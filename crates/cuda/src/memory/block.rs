@@ -1,4 +1,4 @@
-//! Allocations that are counted, and know which streams use them.
+//! Counted allocations that know the streams that use them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,17 +9,17 @@ use crate::Result;
 use crate::device::{Device, Stream};
 use crate::driver::Allocation;
 
-/// Memory, and when streams other than the computing one have last been given work that uses it.
+/// Memory with the latest use by each stream other than the compute stream.
 #[derive(Debug)]
-pub(super) struct Tracked {
+pub(super) struct TrackedMemory {
     memory: Arc<Allocation>,
     used: [AtomicU64; Stream::COUNT],
-    /// Loans of it that somebody has.
+    /// The blocks that use the memory now.
     loans: AtomicUsize,
     device: Device,
 }
 
-impl Tracked {
+impl TrackedMemory {
     pub(super) fn new(memory: Allocation, device: Device) -> Self {
         Self { memory: Arc::new(memory), used: Default::default(), loans: AtomicUsize::new(0), device }
     }
@@ -28,12 +28,12 @@ impl Tracked {
         self.memory.bytes()
     }
 
-    /// Loans of it that somebody has.
+    /// Returns the number of blocks that use the memory now.
     pub(super) fn loans(&self) -> usize {
         self.loans.load(Ordering::Acquire)
     }
 
-    /// Lets the computing stream wait for whoever uses the memory, unless it has.
+    /// Makes the compute stream wait for the other streams that use the memory, unless it has.
     pub(super) fn settle(&self) -> Result<()> {
         for stream in [Stream::Communication, Stream::Copies] {
             let time = self.used[stream as usize].load(Ordering::Acquire);
@@ -43,52 +43,52 @@ impl Tracked {
     }
 }
 
-impl Drop for Tracked {
+impl Drop for TrackedMemory {
     fn drop(&mut self) {
         if self.settle().is_err() {
-            // Another stream may still use it; memory that is lost is better than memory of somebody else that changes.
+            // Another stream may still use the memory: a leak is better than corrupting another allocation.
             std::mem::forget(self.memory.clone());
         }
     }
 }
 
-/// An allocation that is counted, or while a graph is captured a loan of the memory that is kept for it.
+/// A counted allocation. During a capture or replay: a use of memory that its reserve keeps.
 #[derive(Debug)]
 pub(crate) struct Block {
-    tracked: Arc<Tracked>,
-    /// When it was allocated, in the time of the computing stream.
+    tracked: Arc<TrackedMemory>,
+    /// The time of its allocation on the compute stream.
     born: u64,
     kind: Kind,
-    /// The capture that it was lent by.
-    lender: Option<u64>,
+    /// The capture or replay whose reserve owns the memory.
+    scope: Option<u64>,
     pool: Pool,
 }
 
 impl Block {
-    /// Memory that was just allocated, which is counted from now on.
-    pub(super) fn new(tracked: Arc<Tracked>, kind: Kind, pool: &Pool) -> Self {
+    /// Returns a new allocation, and counts it.
+    pub(super) fn new(tracked: Arc<TrackedMemory>, kind: Kind, pool: &Pool) -> Self {
         pool.accounts().add(kind, tracked.bytes());
         let born = pool.device().count_allocation();
-        Self { tracked, born, kind, lender: None, pool: pool.clone() }
+        Self { tracked, born, kind, scope: None, pool: pool.clone() }
     }
 
-    /// The memory of a block that is kept, for as long as somebody has it.
-    pub(super) fn lent(tracked: Arc<Tracked>, kind: Kind, capture: u64, pool: &Pool) -> Self {
+    /// Returns a use of memory that a reserve keeps.
+    pub(super) fn lent(tracked: Arc<TrackedMemory>, kind: Kind, capture: u64, pool: &Pool) -> Self {
         let born = pool.device().count_allocation();
         tracked.loans.fetch_add(1, Ordering::AcqRel);
-        Self { tracked, born, kind, lender: Some(capture), pool: pool.clone() }
+        Self { tracked, born, kind, scope: Some(capture), pool: pool.clone() }
     }
 
-    pub(super) fn tracked(&self) -> &Arc<Tracked> {
+    pub(super) fn tracked(&self) -> &Arc<TrackedMemory> {
         &self.tracked
     }
 
-    /// The memory itself.
+    /// Returns the memory.
     pub(crate) fn memory(&self) -> &Allocation {
         &self.tracked.memory
     }
 
-    /// A handle of the memory, for whoever has the block, too.
+    /// Returns a shared handle of the memory.
     pub(super) fn allocation(&self) -> &Arc<Allocation> {
         &self.tracked.memory
     }
@@ -101,16 +101,16 @@ impl Block {
         self.kind
     }
 
-    pub(super) fn lender(&self) -> Option<u64> {
-        self.lender
+    pub(super) fn scope(&self) -> Option<u64> {
+        self.scope
     }
 
-    /// Before a stream is given work that uses it: the stream waits for the allocation, unless it has.
+    /// Makes a stream wait for the allocation, unless it has. Called before the stream gets work that uses it.
     pub(super) fn enter(&self, stream: Stream) -> Result<()> {
         self.device().wait_until(stream, Stream::Compute, self.born)
     }
 
-    /// A stream was given work that uses it, and is at `time` since.
+    /// Records that a stream got work that uses the memory, and its time after that.
     pub(super) fn used(&self, stream: Stream, time: u64) {
         if stream == Stream::Compute {
             return;
@@ -121,14 +121,14 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        match self.lender {
+        match self.scope {
             None => self.pool.accounts().remove(self.kind, self.tracked.bytes()),
             Some(capture) => {
                 self.tracked.loans.fetch_sub(1, Ordering::AcqRel);
                 self.pool.give_back(capture, &self.tracked);
             }
         }
-        // Nothing is freed while a graph is captured: every launch would free it again.
+        // No memory is freed during a capture: every launch would free it again.
         self.pool.device().defer(|| self.tracked.clone());
     }
 }

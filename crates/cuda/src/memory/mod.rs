@@ -1,4 +1,4 @@
-//! Memory: slices of the device's, counted by what they are for, and page-locked memory of the host.
+//! Memory: device slices, counted by purpose, and page-locked host memory.
 
 mod accounts;
 mod block;
@@ -7,15 +7,15 @@ mod reserve;
 mod pool;
 mod slice;
 
-mod lent;
+mod library_slice;
 mod pinned;
 mod uses;
 
 mod staging;
 
-pub use accounts::{Held, Kind, counted_as};
-pub use lent::Lent;
-pub use pinned::{Arriving, Leaving, Pinned};
+pub use accounts::{Kind, MemoryUsage, counted_as};
+pub use library_slice::LibrarySlice;
+pub use pinned::{PendingDownload, PendingUpload, Pinned};
 pub use pool::Pool;
 pub use slice::Slice;
 

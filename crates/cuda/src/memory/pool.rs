@@ -1,12 +1,12 @@
-//! Where device memory comes from.
+//! The pool of device memory.
 //!
-//! The driver's own pool gives it out in the order of the computing stream, and keeps what it was given back: its release
-//! threshold is at the maximum, since with the default of 0 memory would go back to the system at every synchronisation.
+//! The driver's pool allocates in the order of the compute stream and keeps freed memory. Its release threshold is at the
+//! maximum: with the default of 0, memory would go back to the system at every synchronisation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::accounts::{Accounts, Held, Kind, current};
-use super::block::{Block, Tracked};
+use super::accounts::{Accounts, Kind, MemoryUsage, current};
+use super::block::{Block, TrackedMemory};
 use super::reserve::Reserve;
 use super::slice::Slice;
 use crate::device::{Device, Stream};
@@ -20,13 +20,13 @@ pub struct Pool(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     accounts: Accounts,
-    /// What the graph that is captured has.
+    /// The memory of the graph that is captured or replayed.
     reserve: Mutex<Option<Reserve>>,
     device: Device,
 }
 
 impl Pool {
-    /// The memory of a device.
+    /// Returns the pool of a device.
     pub(crate) fn new(device: Device) -> Self {
         Self(Arc::new(Inner { accounts: Accounts::default(), reserve: Mutex::default(), device }))
     }
@@ -43,26 +43,26 @@ impl Pool {
         self.0.reserve.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what the thread that captures or replays allocates from now on from a reserve.
+    /// Sets the reserve for this thread's allocations during a capture or replay.
     ///
     /// # Errors
     /// [`GpuError::Capture`] if there is one already.
     pub(crate) fn begin_scope(&self, reserve: Reserve) -> Result<()> {
         let mut now = self.reserve();
         if now.is_some() {
-            let problem = "the GPU captures or replays already".to_owned();
+            let problem = "the GPU is capturing or replaying already".to_owned();
             return Err(GpuError::Capture { action: "a capture".to_owned(), problem });
         }
         *now = Some(reserve);
         Ok(())
     }
 
-    /// The reserve, with all that was allocated, whether somebody has it still or not.
+    /// Removes and returns the reserve, with all memory that was allocated, in use or not.
     pub(crate) fn end_scope(&self) -> Option<Reserve> {
         self.reserve().take()
     }
 
-    /// The run that this thread replays goes on in a branch.
+    /// Enters a branch of this thread's replay.
     pub(crate) fn branch(&self, key: u64) {
         if let Some(scope) = self.device().scope()
             && let Some(reserve) = self.reserve().as_mut().filter(|reserve| reserve.scope() == scope)
@@ -71,9 +71,9 @@ impl Pool {
         }
     }
 
-    /// Memory that was lent by a reserve, and that nobody has any more: it is used again.
-    pub(super) fn give_back(&self, scope: u64, tracked: &Arc<Tracked>) {
-        // Afterwards, and on other threads, it stays with the reserve until that goes.
+    /// Returns unused memory to its reserve, for reuse.
+    pub(super) fn give_back(&self, scope: u64, tracked: &Arc<TrackedMemory>) {
+        // After the scope, and on other threads, the memory stays with the reserve until that is dropped.
         if self.device().scope() == Some(scope)
             && tracked.settle().is_ok()
             && let Some(reserve) = self.reserve().as_mut().filter(|reserve| reserve.scope() == scope)
@@ -82,17 +82,17 @@ impl Pool {
         }
     }
 
-    /// Elements of unspecified value, for whoever overwrites all of them before anybody reads one. They count as what
-    /// [`counted_as`](super::counted_as) says.
+    /// Allocates elements of unspecified value, for callers that overwrite all of them before any is read. They count as the kind
+    /// of [`counted_as`](super::counted_as).
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`] with what is held.
+    /// [`GpuError::OutOfMemory`] with the bytes in use.
     pub fn unwritten(&self, dtype: ElementType, len: usize) -> Result<Slice> {
         self.allocate(dtype, len, false)
     }
 
-    /// Elements as [`Pool::unwritten`] gives them; in a replay their memory is used for nothing else, so that it can be written
-    /// before anything of the run is done.
+    /// Allocates elements as [`Pool::unwritten`] does. In a replay their memory is not reused, so that it can be written before
+    /// any work of the run is done.
     pub(crate) fn dedicated(&self, dtype: ElementType, len: usize) -> Result<Slice> {
         self.allocate(dtype, len, true)
     }
@@ -105,31 +105,31 @@ impl Pool {
         let block = self.block(bytes, kind, dedicated)?.ok_or_else(|| GpuError::OutOfMemory {
             bytes,
             kind: kind.name(),
-            held: self.held().to_string(),
+            usage: self.usage().to_string(),
         })?;
         Ok(Slice::whole(Arc::new(block), dtype, len))
     }
 
-    /// Memory for a slice; none if there is not so much.
+    /// Allocates memory for a slice. None if there is not enough.
     fn block(&self, bytes: usize, kind: Kind, dedicated: bool) -> Result<Option<Block>> {
         let scope = self.device().scope();
         if let Some(scope) = scope {
-            let loose = self.device().issues_all();
+            let loose = self.device().is_abandoned();
             let taken = self.reserve().as_mut().map(|reserve| {
                 if loose {
                     reserve.loosen();
                 }
                 reserve.take(bytes, dedicated)
             });
-            if let Some(tracked) = self.device().noting(taken.unwrap_or(Ok(None)))? {
-                // Whoever had it may have dropped it where nobody waited for what uses it.
+            if let Some(tracked) = self.device().remember_error(taken.unwrap_or(Ok(None)))? {
+                // The last user may have dropped it while a stream still uses it.
                 tracked.settle()?;
                 return Ok(Some(Block::lent(tracked, kind, scope, self)));
             }
         }
         let (stream, allocating) = (self.device().stream(Stream::Compute), self.device().allocating()?);
         let Some(memory) = Allocation::new(stream, allocating, bytes)? else { return Ok(None) };
-        let block = Block::new(Arc::new(Tracked::new(memory, self.device().clone())), kind, self);
+        let block = Block::new(Arc::new(TrackedMemory::new(memory, self.device().clone())), kind, self);
         let Some(scope) = scope else { return Ok(Some(block)) };
         let lent = Block::lent(block.tracked().clone(), kind, scope, self);
         if let Some(reserve) = self.reserve().as_mut() {
@@ -138,7 +138,7 @@ impl Pool {
         Ok(Some(lent))
     }
 
-    /// Bytes that the driver's pool has of the system, in use or not.
+    /// Returns the bytes that the driver's pool has reserved, in use or not.
     ///
     /// # Errors
     /// If the driver fails.
@@ -146,7 +146,7 @@ impl Pool {
         driver::reserved(self.device().context())
     }
 
-    /// Waits until everything that was issued is done, and gives the system back what nobody uses, down to `keep` bytes.
+    /// Waits until all issued work is done, and releases unused memory to the system, down to `keep` bytes.
     ///
     /// # Errors
     /// If the driver fails; [`GpuError::Capture`] while a graph is captured.
@@ -155,8 +155,8 @@ impl Pool {
         driver::trim(self.device().context(), keep)
     }
 
-    /// What is held, and was.
-    pub fn held(&self) -> Held {
-        self.accounts().held()
+    /// Returns the bytes in use and their maxima.
+    pub fn usage(&self) -> MemoryUsage {
+        self.accounts().usage()
     }
 }

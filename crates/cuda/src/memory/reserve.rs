@@ -1,36 +1,36 @@
-//! Memory of a graph that is captured, or of work that is replayed: at fixed addresses, used again within it, and kept for it.
+//! Memory of a captured graph or a replay: at fixed addresses, reused within a run, and kept until the graph is dropped.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::block::{Block, Tracked};
+use super::block::{Block, TrackedMemory};
 use crate::{GpuError, Result};
 
-/// Memory that was given out, with the bytes that were asked for.
-type Sequence = Vec<(usize, Arc<Tracked>)>;
+/// Allocations in order, with the requested bytes.
+type Sequence = Vec<(usize, Arc<TrackedMemory>)>;
 
-/// What a capture or the runs of a replay have allocated.
+/// The memory that a capture or the runs of a replay have allocated.
 #[derive(Debug)]
 pub(crate) struct Reserve {
-    /// The number of the capture or the replay.
+    /// The number of the capture or replay.
     scope: u64,
     owned: Vec<Arc<Block>>,
-    /// What nobody has any more, of what may be used again; nothing while a sequence is repeated.
-    free: Vec<Arc<Tracked>>,
-    /// What was given out in the first run of this branch, in order. Later runs get it again.
+    /// Unused memory that may be reused. Empty while a sequence is repeated.
+    free: Vec<Arc<TrackedMemory>>,
+    /// The allocations of the first run of this branch, in order. Later runs get the same memory.
     sequence: Sequence,
-    /// How much of the sequence this run was given.
+    /// The position of this run in the sequence.
     at: usize,
-    /// Whether nothing of this run is repeated.
+    /// True if this run does not repeat a sequence.
     loose: bool,
-    /// The branch that the run is in, and the sequences of the others.
+    /// The branch of this run, and the sequences of the other branches.
     path: Vec<u64>,
     others: HashMap<Vec<u64>, Sequence>,
-    /// By address: what was given out for good, and is never used for anything else.
+    /// Addresses of memory that is never reused.
     dedicated: HashSet<usize>,
 }
 
-/// What fits: no more than a quarter larger than what was asked for, so that large blocks are left for large arrays.
+/// Returns true if memory fits: at most a quarter larger than requested, so that large blocks stay free for large arrays.
 fn fits(bytes: usize, asked: usize) -> bool {
     bytes >= asked && bytes - asked <= asked / 4 + 512
 }
@@ -54,7 +54,7 @@ impl Reserve {
         self.scope
     }
 
-    /// Begins another run, which is given what the first one was.
+    /// Begins another run, which gets the memory of the first one.
     pub(crate) fn rewind(&mut self) {
         if std::mem::take(&mut self.loose) {
             self.sequence.clear();
@@ -62,7 +62,7 @@ impl Reserve {
         self.go_to(Vec::new());
     }
 
-    /// Lets the rest of this run take what is free; it is not what later ones are given.
+    /// Lets the rest of this run use free memory. Later runs do not repeat it.
     pub(super) fn loosen(&mut self) {
         if !std::mem::replace(&mut self.loose, true) {
             self.sequence.clear();
@@ -71,7 +71,7 @@ impl Reserve {
         }
     }
 
-    /// Goes on in a branch of the branch that the run is in.
+    /// Enters a branch of the current branch.
     pub(super) fn branch(&mut self, key: u64) {
         let path = self.path.iter().copied().chain([key]).collect();
         self.go_to(path);
@@ -91,15 +91,15 @@ impl Reserve {
         }
     }
 
-    /// What follows is recorded, with all memory that nobody has.
+    /// Collects all unused memory before a sequence is recorded.
     fn collect(&mut self) {
         let all = self.owned.iter().map(|block| block.tracked());
         self.free = all.filter(|tracked| self.may_be_used(tracked)).cloned().collect();
     }
 
-    /// Memory for so many bytes: what was given out at this place of the first run, or else the smallest that fits and that nobody
-    /// has any more; none if there is none.
-    pub(super) fn take(&mut self, asked: usize, dedicated: bool) -> Result<Option<Arc<Tracked>>> {
+    /// Returns memory for the requested bytes: the memory at this position of the first run, or the smallest unused memory that
+    /// fits. None if there is none.
+    pub(super) fn take(&mut self, asked: usize, dedicated: bool) -> Result<Option<Arc<TrackedMemory>>> {
         let dedicated = dedicated && !self.loose;
         if let Some((bytes, tracked)) = self.sequence.get(self.at) {
             if *bytes != asked {
@@ -110,7 +110,7 @@ impl Reserve {
             self.at += 1;
             if self.at == self.sequence.len() {
                 self.collect();
-                // It is lent when this returns.
+                // The caller uses it from now on.
                 self.free.retain(|free| !Arc::ptr_eq(free, &tracked));
             }
             return Ok(Some(tracked));
@@ -122,14 +122,14 @@ impl Reserve {
         Ok(Some(tracked))
     }
 
-    /// Memory that is this one's from now on, and is given out for `asked` bytes; for good if it is dedicated.
+    /// Adds a new allocation, for `asked` bytes. Dedicated memory is never reused.
     pub(super) fn own(&mut self, block: Block, asked: usize, dedicated: bool) {
         let tracked = block.tracked().clone();
         self.owned.push(Arc::new(block));
         self.given(asked, &tracked, dedicated && !self.loose);
     }
 
-    fn given(&mut self, asked: usize, tracked: &Arc<Tracked>, dedicated: bool) {
+    fn given(&mut self, asked: usize, tracked: &Arc<TrackedMemory>, dedicated: bool) {
         if dedicated {
             self.dedicated.insert(Arc::as_ptr(tracked).addr());
         }
@@ -139,24 +139,24 @@ impl Reserve {
         }
     }
 
-    /// Memory that nobody has any more.
-    pub(super) fn give_back(&mut self, tracked: &Arc<Tracked>) {
+    /// Makes unused memory available again.
+    pub(super) fn give_back(&mut self, tracked: &Arc<TrackedMemory>) {
         if self.at == self.sequence.len() && self.may_be_used(tracked) {
             self.free.push(tracked.clone());
         }
     }
 
-    /// Whether nobody has memory, and it is nobody's own.
-    fn may_be_used(&self, tracked: &Arc<Tracked>) -> bool {
+    /// Returns true if memory is unused and not dedicated.
+    fn may_be_used(&self, tracked: &Arc<TrackedMemory>) -> bool {
         tracked.loans() == 0 && !self.dedicated.contains(&Arc::as_ptr(tracked).addr())
     }
 
-    /// Bytes that it has.
+    /// Returns the bytes of all memory.
     pub(crate) fn bytes(&self) -> usize {
         self.owned.iter().map(|block| block.tracked().bytes()).sum()
     }
 
-    /// All of it.
+    /// Returns all memory.
     pub(crate) fn into_owned(self) -> Vec<Arc<Block>> {
         self.owned
     }
@@ -167,7 +167,7 @@ mod tests {
     use super::fits;
 
     #[test]
-    fn what_is_used_again_is_not_much_larger() {
+    fn reused_memory_is_not_much_larger() {
         assert!(fits(1000, 1000) && fits(1700, 1000) && !fits(999, 1000));
         assert!(!fits(1 << 20, 1000) && fits(5 << 20, 4 << 20) && !fits(6 << 20, 4 << 20));
     }

@@ -11,13 +11,13 @@ use super::uses::{issue, issue_repeatable};
 use crate::device::{Device, Stream, Work};
 use crate::{Element, ElementType, GpuError, Result};
 
-/// Work of which its slices say all.
+/// Work that its slices describe completely.
 const PLAIN: Work<'static> = Work::Fixed(&|_| ());
 
-/// Elements one after the other in a device's memory. Clones and views are handles of the same memory, which is there until
-/// the last of them is gone and all streams are past the work that they were given with it.
+/// Contiguous elements in device memory. Clones and views are handles of the same memory. It is freed when the last of them is
+/// dropped and all streams have finished the work that uses it.
 ///
-/// As with everything on a device, nothing keeps two handles from writing: the order of a stream says who comes first.
+/// As with all device memory, concurrent writes through two handles are not prevented: order them by streams.
 #[derive(Debug, Clone)]
 pub struct Slice {
     block: Arc<Block>,
@@ -32,50 +32,50 @@ impl Slice {
         Self { block, start: 0, len, dtype }
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Their type.
+    /// Returns the element type.
     pub fn dtype(&self) -> ElementType {
         self.dtype
     }
 
-    /// How many bytes they have.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.len * self.dtype.size()
     }
 
-    /// The device that has them.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         self.block.device()
     }
 
-    /// Their bytes, in the same memory.
+    /// Returns the same memory as bytes.
     pub(super) fn as_bytes(&self) -> Self {
         Self { len: self.bytes(), dtype: ElementType::U8, ..self.clone() }
     }
 
-    /// What they were allocated for.
+    /// Returns the purpose of the allocation.
     pub fn kind(&self) -> Kind {
         self.block.kind()
     }
 
-    /// Whether both are in the same allocation.
+    /// Returns true if both are in the same allocation.
     pub fn same_memory(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.block, &other.block)
     }
 
-    /// Some of the elements, in the same memory.
+    /// Returns a view of a range of the elements, in the same memory.
     ///
     /// # Errors
-    /// If there are not so many.
+    /// If the range exceeds the slice.
     pub fn view(&self, range: Range<usize>) -> Result<Self> {
         if range.start > range.end || range.end > self.len {
             let problem = format!("elements {range:?} of a slice of {}", self.len);
@@ -93,7 +93,7 @@ impl Slice {
         self.start..self.start + self.bytes()
     }
 
-    /// The address of the first element, for libraries and kernels.
+    /// Returns the address of the first element, for libraries and kernels.
     pub(crate) fn address(&self) -> u64 {
         self.block.memory().address(&self.range())
     }
@@ -113,14 +113,14 @@ impl Slice {
         }
     }
 
-    /// Overwrites the elements by those of `from`, which has as many of the same type, on a stream.
+    /// Copies all elements of `from`, on a stream.
     ///
     /// # Errors
     /// If lengths, types or devices differ.
     pub fn copy_from_on(&self, from: &Self, stream: Stream) -> Result<()> {
         if (self.len, self.dtype) != (from.len, from.dtype) {
             let problem =
-                format!("{} elements of {} over {} of {}", from.len, from.dtype, self.len, self.dtype);
+                format!("{} elements of {} copied to {} of {}", from.len, from.dtype, self.len, self.dtype);
             return Err(GpuError::argument("copy", problem));
         }
         if self.is_empty() {
@@ -135,28 +135,27 @@ impl Slice {
         }
     }
 
-    /// Overwrites the elements by those of the host, on a stream. They were read when this returns.
+    /// Copies host elements to this slice, on a stream. They have been read when this returns.
     ///
     /// # Errors
-    /// If there are not as many, or of another type; [`GpuError::Capture`] while a graph is captured.
+    /// If lengths or types differ; [`GpuError::Capture`] while a graph is captured.
     pub fn upload_on<T: Element>(&self, from: &[T], stream: Stream) -> Result<()> {
         self.holds::<T>("upload", from.len())?;
-        self.device().refuse_waiting("a copy from the host", stream)?;
+        self.device().refuse_host_wait("a copy from the host", stream)?;
         issue(self.device(), stream, "upload", &[self], |stream| {
             self.block.memory().upload(&self.range(), bytemuck::cast_slice(from), stream)
         })
     }
 
-    /// Copies the elements to the host after what was issued on a stream, and waits for them.
+    /// Copies the elements to the host in the order of a stream, and waits for them.
     ///
     /// # Errors
-    /// If they are of another type, or something that was issued before has failed; [`GpuError::Capture`] while a graph is
-    /// captured.
+    /// If the type differs, or work that was issued before has failed; [`GpuError::Capture`] while a graph is captured.
     pub fn download_on<T: Element>(&self, stream: Stream) -> Result<Vec<T>> {
         self.holds::<T>("download", self.len)?;
         let mut values = vec![T::zeroed(); self.len];
         let to = bytemuck::cast_slice_mut(&mut values);
-        self.device().refuse_waiting("reading numbers", stream)?;
+        self.device().refuse_host_wait("a download", stream)?;
         issue(self.device(), stream, "download", &[self], |stream| {
             self.block.memory().download(&self.range(), to, stream)
         })?;

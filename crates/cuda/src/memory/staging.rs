@@ -1,33 +1,34 @@
-//! Copies of the host's elements on their way to a device, so that the host does not wait until a stream has come to reading them.
+//! Staging of uploads in page-locked memory, so that the host does not wait for the stream.
 
 use std::collections::VecDeque;
 
-use super::pinned::{Leaving, Pinned};
+use super::pinned::{PendingUpload, Pinned};
 use super::slice::Slice;
 use crate::Result;
 use crate::device::Stream;
 
-/// The most page-locked bytes that are kept or on their way.
+/// The maximum of page-locked bytes, unused and in copies.
 const MOST: usize = 256 << 20;
 
-/// The fewest bytes that page-locked memory is made for: a page.
+/// The smallest page-locked allocation: a page.
 const SMALLEST: usize = 4096;
 
-/// Page-locked memory that is used again and again, since making some stops the device.
+/// A cache of page-locked memory: allocating it stops the device.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
-    /// Not in use, the smallest first, with how many bytes each has.
+    /// Unused memory with its bytes, the smallest first.
     kept: Vec<(usize, Pinned<u8>)>,
-    /// Being read, the oldest first.
-    leaving: VecDeque<(usize, Leaving<u8>)>,
+    /// Pending copies with their bytes, the oldest first.
+    leaving: VecDeque<(usize, PendingUpload<u8>)>,
 }
 
 impl Staging {
-    /// What has more bytes goes by itself, and is waited for: weights that are read once, not batches.
+    /// The largest staged upload. Larger ones are not staged, and the host waits for them: weights that are read once, not
+    /// batches.
     pub(crate) const LARGEST: usize = 64 << 20;
 
-    /// Begins to copy bytes to a slice of as many, in the order of a stream; they were read when this returns. False if they are
-    /// too many, or too many are on their way: then nothing has begun.
+    /// Starts a copy of bytes to a slice of the same length, in the order of a stream. The bytes have been read when this
+    /// returns. Returns false, without a copy, if they are too many, or too many are pending.
     ///
     /// # Errors
     /// If the driver fails.
@@ -37,7 +38,7 @@ impl Staging {
         if wanted > Self::LARGEST {
             return Ok(false);
         }
-        // Memory that is much larger would be missed by what needs it.
+        // Much larger memory stays free for larger uploads.
         let fits = self.kept.iter().position(|(bytes, _)| (wanted..=4 * wanted).contains(bytes));
         let (bytes, mut memory) = match fits {
             Some(at) => self.kept.remove(at),
@@ -45,17 +46,17 @@ impl Staging {
             None => (wanted, Pinned::new(to.device(), wanted)?),
         };
         memory.values_mut()[..from.len()].copy_from_slice(from);
-        self.leaving.push_back((bytes, memory.send(&to.as_bytes(), stream)?.letting_go()));
+        self.leaving.push_back((bytes, memory.upload_to(&to.as_bytes(), stream)?.release_slice()));
         Ok(true)
     }
 
-    /// Takes back what was read.
+    /// Reclaims the memory of finished copies.
     ///
     /// # Errors
     /// If a copy failed.
     pub(crate) fn collect(&mut self) -> Result<()> {
         while let Some((_, oldest)) = self.leaving.front() {
-            if !oldest.has_left()? {
+            if !oldest.is_done()? {
                 break;
             }
             if let Some((bytes, oldest)) = self.leaving.pop_front() {

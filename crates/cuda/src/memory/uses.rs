@@ -1,16 +1,16 @@
-//! Giving streams work that uses slices, so that memory outlives all that uses it, on whatever stream.
+//! Issuing of work that uses slices, on any stream, so that the memory outlives the work.
 
 use std::hash::{DefaultHasher, Hash as _};
 
 use cudarc::driver::CudaStream;
 
 use super::slice::Slice;
-use crate::device::{Device, Stream, Turn, Work};
-use crate::driver::Kept;
+use crate::device::{Device, ReplayAction, Stream, Work};
+use crate::driver::KeepAlive;
 use crate::{GpuError, Result};
 
-/// Gives a stream work that uses slices. Another stream than the computing one waits before for the slices' allocations, and
-/// their memory is not freed before that stream is done; while a graph is captured the graph keeps it.
+/// Issues work that uses slices on a stream. A stream other than the compute stream first waits for the slices' allocations, and
+/// their memory is not freed before that stream is done. A captured graph keeps the memory.
 ///
 /// # Errors
 /// [`GpuError::Argument`] if a slice is another GPU's; [`GpuError::Capture`] if another thread captures the stream; those of
@@ -25,7 +25,7 @@ pub(crate) fn issue<R>(
     issue_timed(device, stream, action, slices, work).map(|(result, _)| result)
 }
 
-/// [`issue`], with the time at which the stream is when the work is done.
+/// Works as [`issue`], and also returns the time of the stream after the work.
 pub(crate) fn issue_timed<R>(
     device: &Device,
     stream: Stream,
@@ -38,11 +38,11 @@ pub(crate) fn issue_timed<R>(
     give(device, stream, action, slices, work)
 }
 
-/// Gives the computing stream work that uses slices, as [`issue`] does; in a replay it becomes part of a graph, or is part of one
-/// already and is not issued again. `what` says which work it is, but for the slices.
+/// Issues work that uses slices on the compute stream, as [`issue`] does. In a replay it becomes part of a graph, or is part of
+/// one already and is not issued again. `what` identifies the work, except for its slices.
 ///
 /// # Errors
-/// Those of [`issue`], and [`GpuError::Replay`] if other work was recorded in its place.
+/// The errors of [`issue`], and [`GpuError::Replay`] if other work was recorded in its place.
 pub(crate) fn issue_repeatable(
     device: &Device,
     action: &str,
@@ -64,19 +64,18 @@ pub(crate) fn issue_repeatable(
         Work::Kernel(call) => &Work::Kernel(*call),
         Work::Fixed(_) => &Work::Fixed(&hash),
     };
-    let hold = |held: &mut Vec<Kept>| {
-        let others =
-            slices.iter().map(|slice| slice.block()).filter(|block| block.lender() != device.scope());
-        held.extend(others.map(|block| block.clone() as Kept));
+    let hold = |held: &mut Vec<KeepAlive>| {
+        let others = slices.iter().map(|slice| slice.block()).filter(|block| block.scope() != device.scope());
+        held.extend(others.map(|block| block.clone() as KeepAlive));
     };
-    let turn = device.turn(action, what, &hold)?;
-    if turn == Turn::Known {
+    let treatment = device.action_for(action, what, &hold)?;
+    if treatment == ReplayAction::Skip {
         return Ok(());
     }
     give(device, Stream::Compute, action, slices, work)?;
-    match turn {
-        Turn::Record => device.recorded(action, what),
-        Turn::Issue | Turn::Known => Ok(()),
+    match treatment {
+        ReplayAction::Record => device.record(action, what),
+        ReplayAction::Issue | ReplayAction::Skip => Ok(()),
     }
 }
 
@@ -99,14 +98,14 @@ fn give<R>(
         slice.block().enter(stream)?;
     }
     let (result, time) = device.counted(stream, || work(device.stream(stream)));
-    // Some of the work may have been given even if there is an error.
+    // Some of the work may have been issued even if there is an error.
     for slice in slices {
         slice.block().used(stream, time);
     }
     if captured {
         let scope = device.scope();
-        for block in slices.iter().map(|slice| slice.block()).filter(|block| block.lender() != scope) {
-            device.keep_in_capture(block);
+        for block in slices.iter().map(|slice| slice.block()).filter(|block| block.scope() != scope) {
+            device.keep_for_graph(block);
         }
     }
     Ok((result?, time))

@@ -1,4 +1,4 @@
-//! How GPUs of this machine reach each other: NVLink, the PCIe bus, and whether they read each other's memory themselves.
+//! Connections between the GPUs of this machine: NVLink, PCIe and peer access.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,20 +6,20 @@ use std::fmt;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::TopologyLevel;
 
-use super::{failed, open, told};
+use super::{failed, if_supported, open};
 use crate::device::Device;
 use crate::{Result, driver};
 
-/// What two GPUs' nearest common point on the PCIe bus is, from near to far; `nvidia-smi topo -m` has the same names.
+/// The nearest common ancestor of two GPUs on the PCIe bus, from near to far, as in `nvidia-smi topo -m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// They are on one board.
+    /// One board.
     Board,
     /// One switch: "PIX".
     Switch,
     /// Several switches: "PXB".
     Switches,
-    /// A host bridge, which is the processor's: "PHB".
+    /// A host bridge of the CPU: "PHB".
     HostBridge,
     /// Host bridges of one NUMA node: "NODE".
     Node,
@@ -39,7 +39,7 @@ impl Path {
         }
     }
 
-    /// In words, with the name of `nvidia-smi`.
+    /// Returns a description with the name of `nvidia-smi`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Board => "one board",
@@ -52,18 +52,18 @@ impl Path {
     }
 }
 
-/// The way between two GPUs.
+/// The connection between two GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Which, as the driver counts; the smaller number comes first.
+    /// The driver's indices, in ascending order.
     pub gpus: (usize, usize),
-    /// Active NVLinks from one to the other.
+    /// Active NVLinks between the two.
     pub nvlinks: usize,
-    /// Active NVLinks that both have to switches, which connect all GPUs that are on them: the fewer of the two.
+    /// Active NVLinks to NVSwitches, which connect all their GPUs: the minimum of the two GPUs.
     pub switched: usize,
-    /// What is between them on the PCIe bus, if NVML tells.
+    /// The path on the PCIe bus, if NVML reports it.
     pub path: Option<Path>,
-    /// Whether they read and write each other's memory without the host.
+    /// True if both access each other's memory without the host.
     pub peer_access: bool,
 }
 
@@ -82,16 +82,16 @@ impl fmt::Display for Link {
     }
 }
 
-/// The ends of a GPU's active NVLinks, by their places on the bus.
+/// Returns the PCI addresses of the remote ends of a GPU's active NVLinks.
 fn ends(device: &nvml_wrapper::Device<'_>) -> Result<Vec<String>> {
     const MOST: u32 = 18;
     let mut ends = Vec::new();
     for link in (0..MOST).map(|link| device.link_wrapper_for(link)) {
-        // A GPU without NVLink does not know the question; one with fewer does not know the number.
+        // GPUs without NVLink, and link numbers that a GPU does not have, are errors here.
         if !matches!(link.is_active(), Ok(true)) {
             continue;
         }
-        if let Some(end) = told("nvmlDeviceGetNvLinkRemotePciInfo_v2", link.remote_pci_info())? {
+        if let Some(end) = if_supported("nvmlDeviceGetNvLinkRemotePciInfo_v2", link.remote_pci_info())? {
             ends.push(end.bus_id);
         }
     }
@@ -102,7 +102,7 @@ fn bus_id(device: &nvml_wrapper::Device<'_>) -> Result<String> {
     Ok(device.pci_info().map_err(failed("nvmlDeviceGetPciInfo_v3"))?.bus_id)
 }
 
-/// The places of all GPUs on the bus, those too that this program may not use.
+/// Returns the PCI addresses of all GPUs, including those hidden from this program.
 fn places(nvml: &Nvml) -> Result<HashSet<String>> {
     let count = nvml.device_count().map_err(failed("nvmlDeviceGetCount_v2"))?;
     let place = |index| {
@@ -112,7 +112,7 @@ fn places(nvml: &Nvml) -> Result<HashSet<String>> {
     (0..count).map(place).collect()
 }
 
-/// The ways between each two of the GPUs that this program may use; none where there are fewer than two.
+/// Returns the connections between all pairs of visible GPUs. Empty with fewer than two.
 ///
 /// # Errors
 /// [`MissingLibrary`](crate::GpuError::MissingLibrary) without NVML, [`Library`](crate::GpuError::Library) if it fails, or the
@@ -123,7 +123,7 @@ pub fn links() -> Result<Vec<Link>> {
         return Ok(Vec::new());
     }
     let nvml = open()?;
-    let everybody = places(&nvml)?;
+    let all_places = places(&nvml)?;
     let mut gpus = Vec::with_capacity(count);
     for index in 0..count {
         let uuid = driver::device_uuid(index)?;
@@ -131,7 +131,7 @@ pub fn links() -> Result<Vec<Link>> {
         let (place, ends) = (bus_id(&device)?, ends(&device)?);
         gpus.push((device, place, ends));
     }
-    let to_switches = |ends: &[String]| ends.iter().filter(|end| !everybody.contains(end.as_str())).count();
+    let to_switches = |ends: &[String]| ends.iter().filter(|end| !all_places.contains(end.as_str())).count();
     let mut links = Vec::new();
     for one in 0..count {
         for other in one + 1..count {
@@ -140,7 +140,7 @@ pub fn links() -> Result<Vec<Link>> {
             let level = {
                 let peer = nvml.device_by_uuid(driver::device_uuid(other)?.as_str());
                 let peer = peer.map_err(failed("nvmlDeviceGetHandleByUUID"))?;
-                told("nvmlDeviceGetTopologyCommonAncestor", device.topology_common_ancestor(peer))?
+                if_supported("nvmlDeviceGetTopologyCommonAncestor", device.topology_common_ancestor(peer))?
             };
             #[cfg(not(target_os = "linux"))]
             let level = None;
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_is_told_in_a_line() {
+    fn a_link_is_described_in_a_line() {
         let link =
             Link { gpus: (0, 1), nvlinks: 0, switched: 0, path: Some(Path::System), peer_access: false };
         let text = "GPU 0 and GPU 1: the link between NUMA nodes (SYS); they do not read each other's memory";

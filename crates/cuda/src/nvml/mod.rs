@@ -1,4 +1,4 @@
-//! What a GPU is doing and what that costs: utilisation, memory, power and energy, by NVML; and how GPUs reach each other.
+//! Utilisation, memory, power and energy of a GPU, and connections between GPUs, by NVML.
 
 mod links;
 
@@ -11,20 +11,20 @@ use crate::device::Device;
 use crate::libraries::Library;
 use crate::{GpuError, Result};
 
-/// One look at a GPU. What a GPU does not tell is missing.
+/// A measurement of a GPU. Values that the GPU does not report are None.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Reading {
-    /// The share of time in which kernels ran, over the last second or so, from 0 to 1.
+    /// The share of time in which kernels ran, over about the last second, from 0 to 1.
     pub utilisation: Option<f64>,
-    /// Bytes of memory that are taken, by all programs.
+    /// Bytes of memory in use by all programs.
     pub memory: Option<u64>,
     /// Watts.
     pub power: Option<f64>,
-    /// Joules since the driver was loaded: the difference of two readings is what lies between.
+    /// Joules since the driver was loaded.
     pub energy: Option<f64>,
 }
 
-/// Looks at one GPU.
+/// Measures one GPU.
 #[derive(Debug)]
 pub struct Monitor {
     nvml: Nvml,
@@ -35,8 +35,8 @@ fn failed(function: &'static str) -> impl Fn(NvmlError) -> GpuError {
     move |error| GpuError::Library { library: "NVML", function, problem: error.to_string() }
 }
 
-/// What a GPU tells, or nothing if it does not know.
-fn told<T>(function: &'static str, answer: Result<T, NvmlError>) -> Result<Option<T>> {
+/// Returns a value, or None if the GPU does not report it.
+fn if_supported<T>(function: &'static str, answer: Result<T, NvmlError>) -> Result<Option<T>> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Ok(None),
@@ -50,7 +50,7 @@ fn open() -> Result<Nvml> {
 }
 
 impl Monitor {
-    /// A monitor of a GPU, which it finds by its identity: NVML counts GPUs that programs may not see, too.
+    /// Returns a monitor of a GPU. The GPU is found by its UUID, as NVML also counts hidden GPUs.
     ///
     /// # Errors
     /// [`GpuError::MissingLibrary`] without NVML; [`GpuError::Library`] if it does not know the GPU.
@@ -60,17 +60,17 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Looks now.
+    /// Measures now.
     ///
     /// # Errors
     /// [`GpuError::Library`] if NVML fails.
     pub fn read(&self) -> Result<Reading> {
         let uuid = self.uuid.as_str();
         let device = self.nvml.device_by_uuid(uuid).map_err(failed("nvmlDeviceGetHandleByUUID"))?;
-        let utilisation = told("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
-        let memory = told("nvmlDeviceGetMemoryInfo_v2", device.memory_info())?;
-        let power = told("nvmlDeviceGetPowerUsage", device.power_usage())?;
-        let energy = told("nvmlDeviceGetTotalEnergyConsumption", device.total_energy_consumption())?;
+        let utilisation = if_supported("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
+        let memory = if_supported("nvmlDeviceGetMemoryInfo_v2", device.memory_info())?;
+        let power = if_supported("nvmlDeviceGetPowerUsage", device.power_usage())?;
+        let energy = if_supported("nvmlDeviceGetTotalEnergyConsumption", device.total_energy_consumption())?;
         Ok(Reading {
             utilisation: utilisation.map(|rates| f64::from(rates.gpu) / 100.0),
             memory: memory.map(|memory| memory.used),

@@ -1,7 +1,7 @@
-//! Tests on the software GPU: stand-ins for NVIDIA's libraries, built here by the C++ compiler, in a process that finds them.
+//! Tests on the software GPU: stand-ins for NVIDIA's libraries, built by the C++ compiler and found by a child process.
 //!
-//! A test hands its body to [`run`]. In the process that was started by the test runner that builds the stand-ins and starts the
-//! same test again, with the libraries' folder on the loader's path; there the body runs.
+//! A test passes its body to [`run`]. The test runner's process builds the stand-ins once, and starts the same test again with
+//! their folder on the loader's path. The body runs in that child process.
 #![allow(dead_code)]
 
 use std::collections::hash_map::DefaultHasher;
@@ -14,14 +14,14 @@ use std::sync::OnceLock;
 /// Set in processes whose loader finds the stand-ins.
 const INSIDE: &str = "PHALANX_SOFTWARE_GPU";
 
-/// The crate of the stand-ins' sources, seen from any crate of the workspace.
+/// The sources of the stand-ins, from any crate of the workspace.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/software-gpu");
 const FIBRES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/fibres");
 
-/// The stand-in of the driver, which the others are linked with.
+/// The stand-in for the driver, which the others link.
 const DRIVER: &str = "libcuda.so.1";
 
-/// Stand-ins: source, or folder of sources, file, and what else it may be called. The driver's comes first.
+/// The stand-ins: source file or folder, library file, and further file names. The driver's comes first.
 const LIBRARIES: &[(&str, &str, &[&str])] = &[
     ("driver", DRIVER, &["libcuda.so"]),
     ("nvrtc.cpp", "libnvrtc.so.13", &["libnvrtc.so"]),
@@ -31,11 +31,12 @@ const LIBRARIES: &[(&str, &str, &[&str])] = &[
     ("nvml.cpp", "libnvidia-ml.so.1", &["libnvidia-ml.so"]),
 ];
 
-fn compiler() -> String {
+/// The C++ compiler: `$CXX`, or `c++`.
+pub(crate) fn compiler() -> String {
     std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".to_owned())
 }
 
-/// The files of a folder and of those in it, in order.
+/// Returns the files of a folder and its subfolders, in order.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
@@ -48,7 +49,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A hash of all sources, so that changed ones are built anew.
+/// Returns a hash of all sources, so that changed ones are rebuilt.
 fn version() -> u64 {
     let mut hasher = DefaultHasher::new();
     for file in [SOURCES, FIBRES].into_iter().flat_map(|folder| files(Path::new(folder))) {
@@ -93,7 +94,7 @@ fn build(folder: &Path) {
     }
 }
 
-/// The folder of the stand-ins, built if they are not yet; nothing, and a message, where there is no C++ compiler.
+/// Returns the folder of the stand-ins, and builds them if necessary. None, with a message, where there is no C++ compiler.
 pub(crate) fn libraries() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -121,7 +122,7 @@ pub(crate) fn libraries() -> Option<&'static Path> {
     folder.as_deref()
 }
 
-/// Where kernels that were compiled for the software GPU are kept.
+/// Returns the cache folder of kernels compiled for the software GPU.
 pub(crate) fn cache() -> PathBuf {
     PathBuf::from(std::env::var_os("LD_LIBRARY_PATH").expect("inside")).join("kernels")
 }
@@ -130,7 +131,7 @@ fn started(settings: &[(&str, &str)]) -> Option<Output> {
     let folder = libraries()?;
     let test = std::thread::current().name().expect("tests run on threads of their names").to_owned();
     let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
-    command.args([&test, "--exact", "--nocapture", "--test-threads=1"]);
+    command.args([&test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
     command.env(INSIDE, "1").env("LD_LIBRARY_PATH", folder).envs(settings.iter().copied());
     Some(command.output().expect("the test starts again"))
 }
@@ -139,20 +140,20 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Set where tests are to run on the machine's own GPUs and libraries.
+/// Selects the machine's own GPUs and libraries.
 const REAL: &str = "PHALANX_TEST_GPU";
 
-/// Whether tests are to run on the machine's own GPUs.
+/// Returns true if tests run on the machine's own GPUs.
 pub(crate) fn is_real() -> bool {
     std::env::var_os(REAL).is_some()
 }
 
-/// Runs a test's body on the software GPU, or on the machine's own if that is asked for.
+/// Runs a test's body on the software GPU, or on the machine's own one if that is selected.
 pub(crate) fn run_anywhere(body: impl FnOnce()) {
     run_anywhere_with(&[], body);
 }
 
-/// Runs a test's body on a software GPU with settings, or on the machine's own GPU, which has none.
+/// Runs a test's body on a software GPU with settings, or on the machine's own one, which has none.
 pub(crate) fn run_anywhere_with(settings: &[(&str, &str)], body: impl FnOnce()) {
     if is_real() { body() } else { run_with(settings, body) }
 }
@@ -161,15 +162,15 @@ pub(crate) fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Runs a test's body where the libraries are the software GPU's.
+/// Runs a test's body in a process with the software GPU's libraries.
 pub(crate) fn run(body: impl FnOnce()) {
     run_with(&[], body);
 }
 
 /// Runs a test's body on a software GPU with settings: `SOFTWARE_GPU_COUNT` (1), `SOFTWARE_GPU_MEMORY` in bytes,
 /// `SOFTWARE_GPU_DELAY` in microseconds, `SOFTWARE_GPU_SEED`, `SOFTWARE_GPU_ORDER` of a block's threads,
-/// `SOFTWARE_GPU_CAPABILITY` (90), `SOFTWARE_GPU_SHARED` memory of a block, `SOFTWARE_GPU_NVRTC_NEWEST` architecture that NVRTC
-/// knows, `SOFTWARE_GPU_FAILS` as "function:n" for the n-th call of a function that is to fail.
+/// `SOFTWARE_GPU_CAPABILITY` (90), `SOFTWARE_GPU_SHARED` memory of a block, `SOFTWARE_GPU_NVRTC_NEWEST` architecture of NVRTC,
+/// `SOFTWARE_GPU_FAILS` as "function:n" to fail the n-th call of a function.
 pub(crate) fn run_with(settings: &[(&str, &str)], body: impl FnOnce()) {
     if is_inside() {
         return body();

@@ -46,7 +46,7 @@ pub use codecs::{ChunkCodecs, CodecQueue, DeviceCodecs, FeedbackCodecs, PackedMe
 pub use compute_device::ComputeDevice;
 pub use convolutions::{Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dShape, Convolutions};
 #[cfg(feature = "cuda")]
-pub use cuda::{Cuda, CudaArray, CudaOptions, Lent, Replay};
+pub use cuda::{Cuda, CudaArray, CudaOptions, GraphReplay, LibrarySlice};
 pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
 pub use images::{ImagePreparation, Images};
 pub use lookups::Lookups;

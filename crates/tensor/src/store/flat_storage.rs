@@ -159,12 +159,12 @@ impl FlatStorage {
     /// # Errors
     /// If the back end is not a GPU.
     #[cfg(feature = "cuda")]
-    pub fn lend(&self) -> Result<Option<crate::backend::Lent>> {
+    pub fn lend(&self) -> Result<Option<crate::backend::LibrarySlice>> {
         if self.0.is_host() {
             return Ok(None);
         }
         let array: &crate::backend::CudaArray = self.0.device("lend", "a GPU")?;
-        Ok(Some(array.slice()?.lend()))
+        Ok(Some(array.slice()?.for_library()))
     }
 
     /// Lends a GPU's memory to a library, after the upload of [`FlatStorage::begin_upload_from`].
@@ -172,8 +172,8 @@ impl FlatStorage {
     /// # Errors
     /// If the back end is not a GPU.
     #[cfg(feature = "cuda")]
-    pub fn lend_moving_in(&self) -> Result<Option<crate::backend::Lent>> {
-        Ok(self.lend()?.map(|lent| lent.between(phalanx_cuda::Stream::Copies)).transpose()?)
+    pub fn lend_moving_in(&self) -> Result<Option<crate::backend::LibrarySlice>> {
+        Ok(self.lend()?.map(|lent| lent.on_stream(phalanx_cuda::Stream::Copies)).transpose()?)
     }
 
     /// Lends a GPU's memory to a library, in the order of the work of [`DeviceCodecs`](crate::backend::DeviceCodecs).
@@ -181,8 +181,8 @@ impl FlatStorage {
     /// # Errors
     /// If the back end is not a GPU.
     #[cfg(feature = "cuda")]
-    pub fn lend_to_codecs(&self) -> Result<Option<crate::backend::Lent>> {
-        Ok(self.lend()?.map(|lent| lent.between(phalanx_cuda::Stream::Communication)).transpose()?)
+    pub fn lend_to_codecs(&self) -> Result<Option<crate::backend::LibrarySlice>> {
+        Ok(self.lend()?.map(|lent| lent.on_stream(phalanx_cuda::Stream::Communication)).transpose()?)
     }
 
     /// Overwrites the elements with those of `source`.

@@ -111,7 +111,7 @@ fn agrees<N: Net>() {
         assert!(off <= allowed, "{precision}: array {at} is off by {off:e}, of {allowed:e}");
         drop((device, on_gpu));
         cuda.gpu().synchronize().expect("all work is done");
-        assert_eq!(cuda.gpu().pool().held().total(), 0, "memory was leaked");
+        assert_eq!(cuda.gpu().pool().usage().total(), 0, "memory was leaked");
     }
 }
 
@@ -235,6 +235,6 @@ fn images_have_the_bits_of_the_cpu() {
                 }
             }
         }
-        assert!(cuda.gpu().pool().held().peak[phalanx_cuda::Kind::Data as usize] >= 3 * 8 * 8 * 3);
+        assert!(cuda.gpu().pool().usage().peak[phalanx_cuda::Kind::Data as usize] >= 3 * 8 * 8 * 3);
     });
 }

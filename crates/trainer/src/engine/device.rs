@@ -363,7 +363,7 @@ impl Gauge {
     #[cfg(feature = "cuda")]
     pub(super) fn read(&self) -> GpuReading {
         let reading = self.monitor.as_ref().and_then(|monitor| monitor.read().ok()).unwrap_or_default();
-        let activations = self.cuda.gpu().pool().held().of(phalanx_cuda::Kind::Activations);
+        let activations = self.cuda.gpu().pool().usage().of(phalanx_cuda::Kind::Activations);
         GpuReading {
             utilisation: reading.utilisation,
             memory_bytes: reading.memory,
@@ -381,7 +381,7 @@ impl Gauge {
         let seen = [
             ("gpu_utilisation", reading.utilisation),
             ("gpu_memory_bytes", reading.memory_bytes.map(|bytes| bytes as f64)),
-            ("gpu_held_bytes", Some(self.cuda.gpu().pool().held().total() as f64)),
+            ("gpu_held_bytes", Some(self.cuda.gpu().pool().usage().total() as f64)),
             ("gpu_uploaded_bytes", Some((self.cuda.gpu().uploaded() - self.uploaded) as f64)),
             ("gpu_power_watts", reading.watts),
             ("gpu_energy_joules", reading.joules),
@@ -392,7 +392,7 @@ impl Gauge {
     /// The most bytes that this program held at once, of each kind and together.
     #[cfg(feature = "cuda")]
     pub(super) fn peaks(&self) -> Vec<(String, u64)> {
-        let held = self.cuda.gpu().pool().held();
+        let held = self.cuda.gpu().pool().usage();
         let kinds = phalanx_cuda::Kind::ALL.into_iter().zip(held.peak);
         let kinds = kinds.map(|(kind, bytes)| (format!("gpu_peak_{}_bytes", kind.name()), bytes as u64));
         kinds.chain([("gpu_peak_bytes".to_owned(), held.peak_total as u64)]).collect()

@@ -30,7 +30,7 @@ fn explained(error: TrainError) -> TrainError {
 pub(super) struct Repeated {
     shapes: Vec<StepShape>,
     #[cfg(feature = "cuda")]
-    recording: Option<(phalanx_cuda::Gpu, phalanx_cuda::Replay)>,
+    recording: Option<(phalanx_cuda::Gpu, phalanx_cuda::GraphReplay)>,
 }
 
 impl Repeated {
@@ -38,7 +38,7 @@ impl Repeated {
     #[cfg(feature = "cuda")]
     pub(super) fn new(device: &Device, wanted: bool) -> Self {
         let recording = device.gpu_of().filter(|_| wanted);
-        let recording = recording.map(|gpu| (gpu.clone(), phalanx_cuda::Replay::new(gpu)));
+        let recording = recording.map(|gpu| (gpu.clone(), phalanx_cuda::GraphReplay::new(gpu)));
         Self { shapes: Vec::new(), recording }
     }
 

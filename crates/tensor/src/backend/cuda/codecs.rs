@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use candle_core::DType;
-use phalanx_cuda::kernels::{self, ChunkMessages, Drawn};
-use phalanx_cuda::{ElementType, Laps, Stream};
+use phalanx_cuda::kernels::{self, ChunkMessages, RandomEntries};
+use phalanx_cuda::{ElementType, Stream, Timer};
 use phalanx_kernels::ChunkFormat;
 
 use super::{Cuda, element_type};
@@ -24,13 +24,13 @@ impl Cuda {
     }
 }
 
-impl Stopwatch for Laps {
+impl Stopwatch for Timer {
     fn note(&mut self) -> Result<()> {
-        Ok(Self::note(self, Stream::Communication)?)
+        Ok(Self::record(self, Stream::Communication)?)
     }
 
     fn note_computing(&mut self) -> Result<()> {
-        Ok(Self::note(self, Stream::Compute)?)
+        Ok(Self::record(self, Stream::Compute)?)
     }
 
     fn seconds(&self, wait: bool) -> Result<Option<Vec<f64>>> {
@@ -44,12 +44,12 @@ impl CodecQueue for Cuda {
     }
 
     fn done(&self) -> Result<Upload> {
-        let mark = self.gpu().device().mark(Stream::Communication)?;
-        Ok(Upload::pending(move || Ok(mark.before(Stream::Compute)?)))
+        let event = self.gpu().device().record_event(Stream::Communication)?;
+        Ok(Upload::pending(move || Ok(event.make_wait(Stream::Compute)?)))
     }
 
     fn stopwatch(&self) -> Result<Box<dyn Stopwatch>> {
-        Ok(Box::new(Laps::new(self.gpu().device())?))
+        Ok(Box::new(Timer::new(self.gpu().device())?))
     }
 
     fn room(&self, len: usize, dtype: DType) -> Result<Array> {
@@ -108,15 +108,15 @@ impl FeedbackCodecs for Cuda {
         let (values, held) = (self.slice(OP, values)?, self.slice(OP, held)?);
         let spoiled = self.gpu().unwritten(ElementType::U32, 1)?;
         spoiled.zero_on(Stream::Communication)?;
-        kernels::feed_back(self.gpu(), values, held, &spoiled)?;
-        kernels::spoil(self.gpu(), values, &spoiled)?;
+        kernels::add_residual(self.gpu(), values, held, &spoiled)?;
+        kernels::poison(self.gpu(), values, &spoiled)?;
         Ok(self.array(spoiled, 1))
     }
 
     fn hold(&self, values: &Array, spoiled: &Array, held: &Array) -> Result<()> {
         let (values, spoiled, held) =
             (self.slice(OP, values)?, self.slice(OP, spoiled)?, self.slice(OP, held)?);
-        Ok(kernels::hold(self.gpu(), values, spoiled, held)?)
+        Ok(kernels::store_residual(self.gpu(), values, spoiled, held)?)
     }
 
     fn gather_momentum(
@@ -128,7 +128,7 @@ impl FeedbackCodecs for Cuda {
         let spoiled = self.gpu().unwritten(ElementType::U32, 1)?;
         spoiled.zero_on(Stream::Communication)?;
         let of = (self.slice(OP, velocity)?, self.slice(OP, sum)?);
-        kernels::gather_momentum(self.gpu(), self.slice(OP, gradients)?, of, momentum, &spoiled)?;
+        kernels::accumulate_momentum(self.gpu(), self.slice(OP, gradients)?, of, momentum, &spoiled)?;
         Ok(self.array(spoiled, 1))
     }
 }
@@ -144,9 +144,9 @@ impl SparseCodecs for Cuda {
         (indices, numbers): (&Array, &Array),
     ) -> Result<Array> {
         let values = self.slice(OP, values)?;
-        let scratch = self.gpu().unwritten(ElementType::U32, kernels::largest_words(values.len()))?;
+        let scratch = self.gpu().unwritten(ElementType::U32, kernels::top_k_words(values.len()))?;
         let to = (self.slice(OP, indices)?, self.slice(OP, numbers)?);
-        kernels::largest(self.gpu(), (values, taken), to, &scratch)?;
+        kernels::top_k(self.gpu(), (values, taken), to, &scratch)?;
         let len = scratch.len();
         Ok(self.array(scratch, len))
     }
@@ -169,21 +169,21 @@ impl SparseCodecs for Cuda {
     ) -> Result<()> {
         let entries = (self.slice(OP, indices)?, self.slice_if(OP, numbers)?);
         let of = (self.slice(OP, of)?, self.slice(OP, spoiled)?);
-        Ok(kernels::take_away(self.gpu(), entries, taken, of)?)
+        Ok(kernels::subtract_entries(self.gpu(), entries, taken, of)?)
     }
 
     fn take_drawn(&self, draw: u64, values: &Array, numbers: &Array) -> Result<()> {
         let (values, numbers) = (self.slice(OP, values)?, self.slice(OP, numbers)?);
-        Ok(Drawn { draw, taken: numbers.len() }.take(self.gpu(), values, numbers)?)
+        Ok(RandomEntries { draw, count: numbers.len() }.gather(self.gpu(), values, numbers)?)
     }
 
     fn clear_drawn(&self, draw: u64, taken: usize, (of, spoiled): (&Array, &Array)) -> Result<()> {
         let (of, spoiled) = (self.slice(OP, of)?, self.slice(OP, spoiled)?);
-        Ok(Drawn { draw, taken }.clear(self.gpu(), of, spoiled)?)
+        Ok(RandomEntries { draw, count: taken }.clear(self.gpu(), of, spoiled)?)
     }
 
     fn put_drawn(&self, draw: u64, numbers: &Array, (to, range): (&Array, Range<usize>)) -> Result<()> {
         let (numbers, to) = (self.slice(OP, numbers)?, self.slice(OP, to)?);
-        Ok(Drawn { draw, taken: numbers.len() }.put(self.gpu(), numbers, (to, range))?)
+        Ok(RandomEntries { draw, count: numbers.len() }.add(self.gpu(), numbers, (to, range))?)
     }
 }

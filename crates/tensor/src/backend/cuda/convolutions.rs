@@ -4,8 +4,8 @@
 //! under `torch.autocast`, and the input's gradient keeps it.
 
 use candle_core::DType;
-use phalanx_cuda::dnn::{Convolution, Reading};
-use phalanx_cuda::{Layout, Slice, kernels};
+use phalanx_cuda::dnn::{Convolution, ConvolutionFormat};
+use phalanx_cuda::{Slice, TensorLayout, kernels};
 
 use super::{Cuda, argument, element_type};
 use crate::backend::{
@@ -38,12 +38,12 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn layout(&self) -> Layout {
-        if self.last { Layout::ChannelsLast } else { Layout::ChannelsFirst }
+    fn layout(&self) -> TensorLayout {
+        if self.last { TensorLayout::ChannelsLast } else { TensorLayout::ChannelsFirst }
     }
 
-    fn reading(&self) -> Reading {
-        Reading { layout: self.layout(), tf32: self.precision == Precision::Tf32 }
+    fn format(&self) -> ConvolutionFormat {
+        ConvolutionFormat { layout: self.layout(), tf32: self.precision == Precision::Tf32 }
     }
 
     /// Returns images, or weights, as an operand.
@@ -94,10 +94,10 @@ impl Run<'_> {
     fn write_weight(&self, of: &Convolution, [x, dy]: [&Slice; 2], to: &Destination) -> Result<()> {
         let (gpu, target) = (self.cuda.gpu(), self.cuda.slice(self.op, &to.array)?);
         if !self.last && target.dtype() == x.dtype() {
-            return Ok(self.cuda.dnn()?.backward_weight(of, self.reading(), x, dy, target, to.add)?);
+            return Ok(self.cuda.dnn()?.backward_weight(of, self.format(), x, dy, target, to.add)?);
         }
         let mut dw = gpu.unwritten(x.dtype(), of.weight_len())?;
-        self.cuda.dnn()?.backward_weight(of, self.reading(), x, dy, &dw, false)?;
+        self.cuda.dnn()?.backward_weight(of, self.format(), x, dy, &dw, false)?;
         if self.last {
             let dims = [of.out_channels, of.kernel[0], of.kernel[1], of.in_channels / of.groups];
             dw = kernels::permute(gpu, &dw, &dims, &[0, 3, 1, 2])?;
@@ -132,7 +132,7 @@ impl Convolutions for Cuda {
             kernels::depthwise(self.gpu(), run.layout(), shape, &x, &w)?
         } else {
             let y = self.gpu().unwritten(x.dtype(), of.output_len())?;
-            self.dnn()?.forward(&of, run.reading(), &x, &w, &y)?;
+            self.dnn()?.forward(&of, run.format(), &x, &w, &y)?;
             y
         };
         run.made(y, [shape.batch, shape.out_channels, shape.out_height(), shape.out_width()], bias)
@@ -163,7 +163,7 @@ impl Convolutions for Cuda {
             kernels::depthwise_backward_input(self.gpu(), layout, shape, &dy, &w)?
         } else {
             let dx = self.gpu().unwritten(dy.dtype(), of.input_len())?;
-            self.dnn()?.backward_input(&of, run.reading(), &dy, &w, &dx)?;
+            self.dnn()?.backward_input(&of, run.format(), &dy, &w, &dx)?;
             dx
         };
         Ok(Some(run.made(dx, [shape.batch, shape.in_channels, shape.height, shape.width], None)?))
@@ -176,7 +176,7 @@ impl Convolutions for Cuda {
         let of = transposed(run.op, shape)?;
         let (x, w) = (run.operand(x)?, run.operand(weight)?);
         let y = self.gpu().unwritten(x.dtype(), of.input_len())?;
-        self.dnn()?.backward_input(&of, run.reading(), &x, &w, &y)?;
+        self.dnn()?.backward_input(&of, run.format(), &x, &w, &y)?;
         run.made(y, [of.batch, of.in_channels, of.height, of.width], bias)
     }
 
@@ -195,7 +195,7 @@ impl Convolutions for Cuda {
         let Some(w) = input else { return Ok(None) };
         let w = run.operand(w)?;
         let dx = self.gpu().unwritten(dy.dtype(), of.output_len())?;
-        self.dnn()?.forward(&of, run.reading(), &dy, &w, &dx)?;
+        self.dnn()?.forward(&of, run.format(), &dy, &w, &dx)?;
         Ok(Some(run.made(dx, [shape.batch, shape.in_channels, shape.height, shape.width], None)?))
     }
 }

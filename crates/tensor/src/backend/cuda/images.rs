@@ -3,7 +3,7 @@
 
 use candle_core::DType;
 use phalanx_cuda::kernels::{self, ImageBatch};
-use phalanx_cuda::{ElementType, Layout};
+use phalanx_cuda::{ElementType, TensorLayout};
 
 use super::Cuda;
 use crate::backend::{Array, ImagePreparation, Images, MemoryKind, counted_as};
@@ -37,12 +37,12 @@ impl Images for Cuda {
     fn images(&self, pixels: &Array, places: &Array, how: &ImagePreparation) -> Result<Array> {
         // Convolutions on tensor cores read images channels-last.
         let layout = match how.precision {
-            Precision::F32 => Layout::ChannelsFirst,
-            _ => Layout::ChannelsLast,
+            Precision::F32 => TensorLayout::ChannelsFirst,
+            _ => TensorLayout::ChannelsLast,
         };
         let batch = ImageBatch {
             pixels: self.slice(OP, pixels)?,
-            layout: Layout::ChannelsLast,
+            layout: TensorLayout::ChannelsLast,
             dims: sizes(pixels)?,
             size: how.size,
             places: Some(self.slice(OP, places)?),

@@ -41,7 +41,7 @@ impl Cuda {
 
     /// Begins to copy the numbers of a slice to the host on a stream.
     fn arriving(&self, numbers: &Slice, shape: &Shape, stream: Stream) -> Result<Download> {
-        let coming = self.page_locked(numbers.len())?.receive(numbers, stream)?;
+        let coming = self.page_locked(numbers.len())?.download_from(numbers, stream)?;
         let (this, shape) = (self.clone(), shape.clone());
         Ok(Download::pending(move || {
             let memory = coming.finish()?;
@@ -126,12 +126,12 @@ impl Transfers for Cuda {
     fn begin_upload(&self, to: &Array, elements: &Tensor) -> Result<Upload> {
         const OP: &str = "move in";
         let (slice, elements) = (self.slice(OP, to)?, &elements.contiguous()?);
-        let mark = match elements.dtype() {
-            DType::F32 => self.gpu().upload_beside(Exact::<f32>::of(OP, elements)?.slice()?, slice)?,
-            DType::F64 => self.gpu().upload_beside(Exact::<f64>::of(OP, elements)?.slice()?, slice)?,
+        let event = match elements.dtype() {
+            DType::F32 => self.gpu().upload_async(Exact::<f32>::of(OP, elements)?.slice()?, slice)?,
+            DType::F64 => self.gpu().upload_async(Exact::<f64>::of(OP, elements)?.slice()?, slice)?,
             other => return Err(TensorError::dtype(OP, other)),
         };
-        Ok(Upload::pending(move || Ok(mark.before(Stream::Compute)?)))
+        Ok(Upload::pending(move || Ok(event.make_wait(Stream::Compute)?)))
     }
 
     fn from_host(&self, tensor: &Tensor) -> Result<Array> {

@@ -31,13 +31,13 @@ use candle_core::{DType, Shape};
 use phalanx_cuda::blas::Blas;
 use phalanx_cuda::dnn::Dnn;
 use phalanx_cuda::memory::Pinned;
-use phalanx_cuda::{ElementType, Gpu, GpuError, Layout, Options, Slice};
+use phalanx_cuda::{ElementType, Gpu, GpuError, Options, Slice, TensorLayout};
 
 pub use array::CudaArray;
 use array::Order;
+pub use phalanx_cuda::GraphReplay;
 pub use phalanx_cuda::Options as CudaOptions;
-pub use phalanx_cuda::Replay;
-pub use phalanx_cuda::memory::Lent;
+pub use phalanx_cuda::memory::LibrarySlice;
 
 use super::{Array, ArrayBackend, DeviceCodecs};
 use crate::{Precision, Result, TensorError};
@@ -123,18 +123,18 @@ impl Cuda {
     }
 
     /// Returns the elements of images in memory order, and that order.
-    fn laid(&self, op: &'static str, array: &Array) -> Result<(Layout, Slice)> {
+    fn laid(&self, op: &'static str, array: &Array) -> Result<(TensorLayout, Slice)> {
         match self.is_last(op, array)? {
-            true => Ok((Layout::ChannelsLast, self.last(op, array)?)),
-            false => Ok((Layout::ChannelsFirst, self.slice(op, array)?.clone())),
+            true => Ok((TensorLayout::ChannelsLast, self.last(op, array)?)),
+            false => Ok((TensorLayout::ChannelsFirst, self.slice(op, array)?.clone())),
         }
     }
 
     /// Returns the elements of images in a given order.
-    fn laid_as(&self, op: &'static str, layout: Layout, array: &Array) -> Result<Slice> {
+    fn laid_as(&self, op: &'static str, layout: TensorLayout, array: &Array) -> Result<Slice> {
         match layout {
-            Layout::ChannelsLast => self.last(op, array),
-            Layout::ChannelsFirst => Ok(self.slice(op, array)?.clone()),
+            TensorLayout::ChannelsLast => self.last(op, array),
+            TensorLayout::ChannelsFirst => Ok(self.slice(op, array)?.clone()),
         }
     }
 
@@ -157,10 +157,10 @@ impl Cuda {
     }
 
     /// Makes an array of images from elements in a given order. The shape is [N, C, H, W] in both.
-    fn array_laid(&self, layout: Layout, slice: Slice, shape: impl Into<Shape>) -> Array {
+    fn array_laid(&self, layout: TensorLayout, slice: Slice, shape: impl Into<Shape>) -> Array {
         match layout {
-            Layout::ChannelsLast => self.array_last(slice, shape),
-            Layout::ChannelsFirst => self.array(slice, shape),
+            TensorLayout::ChannelsLast => self.array_last(slice, shape),
+            TensorLayout::ChannelsFirst => self.array(slice, shape),
         }
     }
 

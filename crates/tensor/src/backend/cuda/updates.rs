@@ -90,11 +90,11 @@ impl Updates for Cuda {
         const OP: &str = "loss_scale_step";
         let found = (self.slice(OP, squares)?, self.slice(OP, not_finite)?);
         let step = kernels::loss_scale_step(self.gpu(), options, found, self.slice(OP, state)?)?;
-        let numbers = step.told.len();
+        let numbers = step.report.len();
         Ok(LossScaleOutcome {
             factor: self.array(step.factor, ()),
             left_out: self.array(step.skip, ()),
-            report: self.array(step.told, numbers),
+            report: self.array(step.report, numbers),
         })
     }
 }
