@@ -1,7 +1,7 @@
 //! Normalisation of samples with the CPU kernels.
 
 use phalanx_kernels::{
-    Float as _, GroupNormShape, NormInput, NormOutput, group_norm_backward, group_norm_forward,
+    self as kernels, Float as _, GroupNormShape, NormInput, group_norm_backward, group_norm_forward,
     layer_norm_backward, layer_norm_forward,
 };
 
@@ -31,8 +31,8 @@ impl<'a> Reads<'a> {
     }
 
     /// The inputs as slices.
-    fn slices<T: Scalar>(&self) -> Result<phalanx_kernels::NormBackward<'_, T>> {
-        Ok(phalanx_kernels::NormBackward {
+    fn slices<T: Scalar>(&self) -> Result<kernels::NormBackward<'_, T>> {
+        Ok(kernels::NormBackward {
             x: self.x.slice()?,
             dy: self.dy.slice()?,
             gamma: self.gamma.slice()?,
@@ -43,7 +43,7 @@ impl<'a> Reads<'a> {
 }
 
 /// The sizes of a group norm, as the kernels take them.
-fn shape([batch, channels, plane]: [usize; 3], groups: usize) -> GroupNormShape {
+fn sizes(GroupShape { dims: [batch, channels, plane], groups }: GroupShape) -> GroupNormShape {
     GroupNormShape { batch, channels, plane, groups }
 }
 
@@ -61,7 +61,7 @@ impl Norms for Context {
             let mut y = unwritten::<T>(x.len());
             let (mut mean, mut inv_std) = (vec![T::default(); rows], vec![T::default(); rows]);
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
-            let normed = NormOutput { y: &mut y, mean: &mut mean, inv_std: &mut inv_std };
+            let normed = kernels::NormOutput { y: &mut y, mean: &mut mean, inv_std: &mut inv_std };
             layer_norm_forward(self, [rows, width], NormInput { x, gamma: g, beta: b, eps }, normed)?;
             Ok(NormOutput {
                 output: stored(self, y, input.shape().clone(), input.dtype())?.into(),
@@ -81,7 +81,7 @@ impl Norms for Context {
             let kept = reads.slices::<T>()?;
             let mut dx = unwritten::<T>(kept.x.len());
             let (mut dgamma, mut dbeta) = (vec![T::default(); width], vec![T::default(); width]);
-            let grads = phalanx_kernels::NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
+            let grads = kernels::NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
             layer_norm_backward(self, [rows, width], kept, grads)?;
             Ok(NormGrads {
                 dx: tensor_from(dx, input.shape().clone())?.into(),
@@ -92,11 +92,10 @@ impl Norms for Context {
     }
 
     fn group_norm(&self, shape: GroupShape, of: NormPass<'_>) -> Result<NormOutput> {
-        let GroupShape { dims, groups } = shape;
         let NormPass { x, gamma, beta, eps } = of;
         const OP: &str = "group_norm";
         let input = x.host(OP)?;
-        let count = dims[0] * groups;
+        let count = shape.dims[0] * shape.groups;
         let x = Contiguous::by(OP, self, input)?;
         let (g, b) = (Contiguous::by(OP, self, gamma.host(OP)?)?, Contiguous::by(OP, self, beta.host(OP)?)?);
         dispatch!(OP, input.dtype(), T => {
@@ -104,8 +103,8 @@ impl Norms for Context {
             let mut y = unwritten::<T>(x.len());
             let (mut mean, mut inv_std) = (vec![T::default(); count], vec![T::default(); count]);
             let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
-            let normed = NormOutput { y: &mut y, mean: &mut mean, inv_std: &mut inv_std };
-            group_norm_forward(self, shape(dims, groups), NormInput { x, gamma: g, beta: b, eps }, normed)?;
+            let normed = kernels::NormOutput { y: &mut y, mean: &mut mean, inv_std: &mut inv_std };
+            group_norm_forward(self, sizes(shape), NormInput { x, gamma: g, beta: b, eps }, normed)?;
             Ok(NormOutput {
                 output: stored(self, y, input.shape().clone(), input.dtype())?.into(),
                 mean: tensor_from(mean, count)?.into(),
@@ -115,17 +114,16 @@ impl Norms for Context {
     }
 
     fn group_norm_backward(&self, shape: GroupShape, from: NormBackward<'_>) -> Result<NormGrads> {
-        let GroupShape { dims, groups } = shape;
         const OP: &str = "group_norm";
         let input = from.x.host(OP)?;
-        let channels = dims[1];
+        let channels = shape.dims[1];
         let reads = Reads::of(OP, self, from)?;
         dispatch!(OP, input.dtype(), T => {
             let kept = reads.slices::<T>()?;
             let mut dx = unwritten::<T>(kept.x.len());
             let (mut dgamma, mut dbeta) = (vec![T::default(); channels], vec![T::default(); channels]);
-            let grads = phalanx_kernels::NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
-            group_norm_backward(self, shape(dims, groups), kept, grads)?;
+            let grads = kernels::NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
+            group_norm_backward(self, sizes(shape), kept, grads)?;
             Ok(NormGrads {
                 dx: tensor_from(dx, input.shape().clone())?.into(),
                 dgamma: tensor_from(dgamma, channels)?.into(),
