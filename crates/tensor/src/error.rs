@@ -41,7 +41,7 @@ pub enum TensorError {
         what: String,
     },
     /// A host op was given an array on a device.
-    #[error("{op} reads numbers on the host, and this array is one of {backend}; `to_host` copies it")]
+    #[error("{op} needs an array on the host, and this one is on {backend}; copy it with `to_host`")]
     NotOnHost {
         /// The host op.
         op: &'static str,
@@ -49,7 +49,7 @@ pub enum TensorError {
         backend: &'static str,
     },
     /// A back end was given an array of another back end.
-    #[error("{op} of {expected} was given an array of {found}; `from_host` and `to_host` copy between them")]
+    #[error("{op} on {expected} got an array on {found}; copy it with `from_host` or `to_host`")]
     OtherBackend {
         /// The function of the back end.
         op: &'static str,
@@ -59,7 +59,7 @@ pub enum TensorError {
         found: &'static str,
     },
     /// A value of one tape was used on another.
-    #[error("{op}: a value recorded on another tape was used here; a value belongs to the tape that made it")]
+    #[error("{op}: this value was recorded on another tape; use a value only on its own tape")]
     ForeignValue {
         /// The op.
         op: &'static str,
@@ -90,7 +90,7 @@ pub enum TensorError {
         expected: &'static str,
     },
     /// Two parameters or buffers were registered under one name.
-    #[error("`{0}` was registered twice; names in a store are unique")]
+    #[error("`{0}` is registered twice; names in a store are unique")]
     DuplicateName(String),
     /// A name is not in the store.
     #[error("`{name}` is not a parameter or buffer of this model{hint}")]

@@ -70,7 +70,7 @@ pub fn load_weights(path: &Path) -> Result<Vec<(String, Tensor)>> {
                 return Err(TensorError::Io { action: "read", path: path.to_owned(), source });
             }
             pickle::check(path)
-                .map_err(|problem| wrong(path, format!("this PyTorch file is not read: {problem}")))?;
+                .map_err(|problem| wrong(path, format!("this PyTorch file is rejected: {problem}")))?;
             let found = match read_pickle(path, None) {
                 Ok(tensors) if !tensors.is_empty() => tensors,
                 first => match read_pickle(path, Some("state_dict")) {

@@ -12,7 +12,7 @@ fn elementwise(tape: &Tape, loss: ElementLoss, x: &Value, target: &Value, over: 
         return Err(TensorError::unequal(op, x.shape(), target.shape()));
     }
     if target.needs_grad() {
-        let problem = "the target needs a gradient, which this loss does not give; detach it";
+        let problem = "this loss has no gradient for its target; detach the target";
         return Err(TensorError::Backward(format!("{op}: {problem}")));
     }
     let batch = x.dims().first().copied().unwrap_or(1);

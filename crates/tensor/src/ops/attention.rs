@@ -39,7 +39,7 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
         }
     }
     if causal && keys != length {
-        let problem = format!("causal attention of {length} positions to {keys}; expected as many");
+        let problem = format!("causal attention of {length} positions to {keys}; expected equal numbers");
         return Err(TensorError::shape(OP, problem));
     }
     let shape = AttentionShape { batch, heads, length, keys, dim, causal };

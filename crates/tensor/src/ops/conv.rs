@@ -59,7 +59,7 @@ pub fn conv2d(
     };
     if per_group * options.groups != in_channels || bias.is_some_and(|b| b.dims() != [out_channels]) {
         let problem = format!(
-            "x {:?}, weight {:?}, bias {:?} and {} groups do not go together",
+            "x {:?}, weight {:?}, bias {:?} and {} groups do not match",
             x.shape(),
             weight.shape(),
             bias.map(Value::shape),

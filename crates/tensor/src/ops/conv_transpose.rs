@@ -31,7 +31,7 @@ pub fn conv_transpose2d(
     let out_channels = per_group * options.groups;
     if weight_inputs != in_channels || bias.is_some_and(|b| b.dims() != [out_channels]) {
         let problem = format!(
-            "x {:?}, weight {:?}, bias {:?} and {} groups do not go together",
+            "x {:?}, weight {:?}, bias {:?} and {} groups do not match",
             x.shape(),
             weight.shape(),
             bias.map(Value::shape),

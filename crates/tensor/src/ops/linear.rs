@@ -25,7 +25,7 @@ fn sizes(x: &Value, weight: &Value, bias: Option<&Value>) -> Result<[usize; 3]> 
     };
     if last != inputs || bias.is_some_and(|b| b.dims() != [outputs]) {
         let problem = format!(
-            "x {:?}, weight {:?} and bias {:?} do not go together",
+            "x {:?}, weight {:?} and bias {:?} do not match",
             x.shape(),
             weight.shape(),
             bias.map(Value::shape)

@@ -51,7 +51,7 @@ impl RankSplit {
             true => Ok(split),
             false => Err(TensorError::shape(
                 op,
-                format!("rank {} has {found} along dimension {dim}; {lens:?} says {expected}", split.rank),
+                format!("rank {} has {found} along dimension {dim}; {lens:?} has {expected}", split.rank),
             )),
         }
     }
@@ -70,7 +70,7 @@ impl RankSplit {
             true => Ok(split),
             false => Err(TensorError::shape(
                 op,
-                format!("{found} along dimension {dim} are not split by {lens:?}, which are {expected}"),
+                format!("dimension {dim} has size {found}; {lens:?} adds up to {expected}"),
             )),
         }
     }

@@ -12,7 +12,7 @@ use crate::{Result, TensorError};
 pub fn reshape(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value> {
     let shape = shape.into();
     if shape.elem_count() != x.shape().elem_count() {
-        let problem = format!("{:?} has not as many elements as {shape:?}", x.shape());
+        let problem = format!("{:?} and {shape:?} have different numbers of elements", x.shape());
         return Err(TensorError::shape("reshape", problem));
     }
     let before = x.shape().clone();

@@ -88,10 +88,7 @@ pub(crate) fn meet(
         (false, true) => of_b,
     };
     if [of_a, of_b].iter().any(|dtype| *dtype != low && *dtype != DType::F32) {
-        return Err(TensorError::shape(
-            op,
-            format!("element types {of_a:?} and {of_b:?} do not go together"),
-        ));
+        return Err(TensorError::shape(op, format!("element types {of_a:?} and {of_b:?} do not match")));
     }
     Ok((cast(context, a, DType::F32)?, cast(context, b, DType::F32)?, low))
 }

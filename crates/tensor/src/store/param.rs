@@ -100,7 +100,7 @@ impl Param {
     pub fn to_host(&self) -> Result<Tensor> {
         let (bucket, entry) = self.location()?;
         let Some(values) = bucket.whole_values() else {
-            return Err(self.absent("this rank has a part of them, and the others were not gathered"));
+            return Err(self.absent("this rank has only its shard, and the others were not gathered"));
         };
         let view = values.view(bucket.entries()[*entry].range.clone(), self.shape())?;
         Ok(view.to_host()?.force_contiguous()?)
@@ -140,10 +140,7 @@ impl Param {
 
     /// The bucket, and the index of the parameter's entry in it.
     pub(crate) fn location(&self) -> Result<&(ParamBucket, usize)> {
-        self.0
-            .location
-            .get()
-            .ok_or_else(|| self.absent("the store that it was registered in is not built yet"))
+        self.0.location.get().ok_or_else(|| self.absent("its store is not built yet"))
     }
 
     fn absent(&self, why: &'static str) -> TensorError {

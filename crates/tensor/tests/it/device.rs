@@ -15,13 +15,13 @@ fn reading_a_device_array_on_the_host_is_an_error_naming_the_op() {
     let error = value.tensor().expect_err("it lies on a device").to_string();
     assert_eq!(
         error,
-        "`tensor` of a value reads numbers on the host, and this array is one of the checking back end; \
-         `to_host` copies it"
+        "`tensor` of a value needs an array on the host, and this one is on the checking back end; \
+         copy it with `to_host`"
     );
     let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
     let error =
         tape.segment(&[&value], |x| x[0].sqr()).expect_err("candle's graph is the host's").to_string();
-    assert!(error.starts_with("segment reads numbers on the host"), "{error}");
+    assert!(error.starts_with("segment needs an array on the host"), "{error}");
     // Arrays of the host and the device in one op.
     let host = Value::constant(draw("y", &[2, 3]));
     for (a, b) in [(&value, &host), (&host, &value)] {

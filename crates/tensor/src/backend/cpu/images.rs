@@ -10,7 +10,7 @@ const OP: &str = "images";
 
 /// Returns the error for an image index that is out of range.
 fn missing(image: u32, images: usize) -> TensorError {
-    TensorError::shape(OP, format!("image {image} is asked for, and there are {images}"))
+    TensorError::shape(OP, format!("image {image} is out of range; there are {images}"))
 }
 
 /// Normalises a byte of a channel.
@@ -43,8 +43,7 @@ impl Images for Context {
         let places = places.host(OP)?;
         let (count, numbers) = places.dims2()?;
         if channels != 3 || numbers != 4 {
-            let problem =
-                format!("{channels} channels, and {numbers} numbers of each result; 3 and 4 are right");
+            let problem = format!("{channels} channels and {numbers} numbers a crop; expected 3 and 4");
             return Err(TensorError::shape(OP, problem));
         }
         let (bytes, places) = (Bytes::of(OP, pixels)?, Indices::of(OP, places)?);

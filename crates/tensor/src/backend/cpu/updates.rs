@@ -126,7 +126,7 @@ impl Updates for Context {
         const OP: &str = "exact gradient norm";
         let read = Contiguous::locked(OP, digits.host(OP)?)?;
         let digits = read.slice::<f64>()?;
-        let problem = || format!("{} digits; there are {}", digits.len(), ExactSquares::DIGITS);
+        let problem = || format!("{} digits; expected {}", digits.len(), ExactSquares::DIGITS);
         let digits: &[f64; ExactSquares::DIGITS] =
             digits.try_into().map_err(|_| TensorError::shape(OP, problem()))?;
         Ok(tensor_from(vec![ExactSquares::from_digits(digits).value()], ())?.into())
@@ -159,7 +159,7 @@ impl Updates for Context {
         const OP: &str = "loss_scale_step";
         let found = (scalar(OP, squares)?, scalar(OP, not_finite)? != 0.0);
         with_slice_mut::<f64, _>(OP, state.host(OP)?, |state| {
-            let problem = format!("a state of {} numbers; there are {LOSS_SCALE_STATE}", state.len());
+            let problem = format!("a state of {} numbers; expected {LOSS_SCALE_STATE}", state.len());
             let state: &mut [f64; LOSS_SCALE_STATE] =
                 state.try_into().map_err(|_| TensorError::shape(OP, problem))?;
             let scale = state[0];

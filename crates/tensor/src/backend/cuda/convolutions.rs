@@ -206,5 +206,5 @@ fn transposed(op: &'static str, shape: &ConvTranspose2dShape) -> Result<Convolut
     if of.output() == Some([shape.height, shape.width]) {
         return Ok(of);
     }
-    Err(argument(op, format!("sizes that no convolution makes: {shape:?}")))
+    Err(argument(op, format!("no convolution has these sizes: {shape:?}")))
 }

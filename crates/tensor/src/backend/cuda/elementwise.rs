@@ -18,7 +18,7 @@ fn met(op: &'static str, a: DType, b: DType) -> Result<DType> {
     if fits {
         return Ok(low.unwrap_or(a));
     }
-    Err(TensorError::shape(op, format!("element types {a:?} and {b:?} do not go together")))
+    Err(TensorError::shape(op, format!("element types {a:?} and {b:?} do not match")))
 }
 
 impl Elementwise for Cuda {

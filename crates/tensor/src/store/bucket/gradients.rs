@@ -134,7 +134,7 @@ impl ParamBucket {
         let memory = &mut *self.memory_mut();
         self.check(&sum, memory.owned.len())?;
         if memory.gradients.state == GradState::Reducing {
-            return Err(self.wrong(GradState::Reducing, "take gradients over", "another state"));
+            return Err(self.wrong(GradState::Reducing, "set gradients", "another state"));
         }
         memory.gradients = Gradients { shard: Some(sum), state: GradState::Reduced, ..Gradients::default() };
         Ok(())
@@ -162,7 +162,7 @@ impl ParamBucket {
         let (all, gradients) = (memory.owned == (0..self.len()), &mut memory.gradients);
         gradients.finish_offload()?;
         match gradients.state {
-            GradState::Reducing => Err(self.wrong(GradState::Reducing, "show gradients", "another state")),
+            GradState::Reducing => Err(self.wrong(GradState::Reducing, "read gradients", "another state")),
             GradState::Accumulating => self.settled(gradients).map(Some),
             GradState::Empty => Ok(None),
             GradState::Reduced => Ok(gradients.full.clone().or(gradients.offloaded.clone().filter(|_| all))),
@@ -182,7 +182,7 @@ impl ParamBucket {
         match (gradients.state, gradients.offloaded.as_ref().or(gradients.shard.as_ref())) {
             (GradState::Reduced, Some(sum)) => return Ok(Some(sum.clone())),
             (GradState::Accumulating, _) if owned != (0..self.len()) => {
-                return Err(self.wrong(gradients.state, "show a rank's gradients", "Reduced"));
+                return Err(self.wrong(gradients.state, "read owned gradients", "Reduced"));
             }
             _ => drop(memory),
         }

@@ -155,8 +155,7 @@ impl ParamBucket {
     /// inside.
     pub fn set_owned(&self, range: Range<usize>) -> Result<()> {
         if range.start > range.end || range.end > self.len() {
-            let (value, expected) =
-                (format!("{range:?} of {}", self.len()), "expected elements that there are");
+            let (value, expected) = (format!("{range:?} of {}", self.len()), "expected a range inside");
             return Err(TensorError::Argument { name: "owned elements", value, expected });
         }
         let mut memory = self.memory_mut();
@@ -166,7 +165,7 @@ impl ParamBucket {
                 memory.gradients = Gradients::default();
                 Ok(())
             }
-            values => Err(self.wrong(values.state(), "give elements to a rank", "Absent or Full")),
+            values => Err(self.wrong(values.state(), "change the owned elements", "Absent or Full")),
         }
     }
 

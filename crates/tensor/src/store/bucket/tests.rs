@@ -58,7 +58,7 @@ fn values_pass_through_their_states() {
     let owned = |bucket: &ParamBucket| read(&bucket.owned_values().expect("sound").expect("held"));
     assert_eq!((bucket.state(), owned(&bucket)), (ParamState::Full, vec![3.0, 4.0, 5.0]));
     let error = bucket.reshard().expect_err("nothing was gathered").to_string();
-    assert_eq!(error, "bucket 0 (from `a.w`) is Full; to free what was gathered it must be Gathered");
+    assert_eq!(error, "bucket 0 (from `a.w`) is Full; to be resharded it must be Gathered");
     bucket.shard().expect("all are in memory");
     assert_eq!((bucket.state(), bucket.held_bytes()), (ParamState::Sharded, [12, 0]));
     assert!(bucket.values().is_none() && bucket.set_owned(0..7).is_err());

@@ -143,7 +143,7 @@ impl ParamBucket {
     fn require_absent(&self, values: &Values) -> Result<()> {
         match values {
             Values::Absent => Ok(()),
-            other => Err(self.wrong(other.state(), "take values over", "Absent")),
+            other => Err(self.wrong(other.state(), "be filled", "Absent")),
         }
     }
 
@@ -162,7 +162,7 @@ impl ParamBucket {
                 shard.fetch(&full.narrow(owned)?)?;
                 shard.clone()
             }
-            other => return Err(self.wrong(other.state(), "keep a shard", "Full or Gathered")),
+            other => return Err(self.wrong(other.state(), "be sharded", "Full or Gathered")),
         };
         memory.values = Values::Sharded(shard);
         Ok(())
@@ -223,7 +223,7 @@ impl ParamBucket {
         match std::mem::take(&mut memory.values) {
             Values::Gathered { shard, .. } => memory.values = Values::Sharded(shard),
             other => {
-                let error = self.wrong(other.state(), "free what was gathered", "Gathered");
+                let error = self.wrong(other.state(), "be resharded", "Gathered");
                 memory.values = other;
                 return Err(error);
             }
