@@ -68,7 +68,7 @@ const WRONG: Source = source!(
         }
     }
     KERNEL(part_of_a_warp, 256, float *y) { y[threadIdx.x] = __shfl_xor_sync(WHOLE_WARP, 1.0f, 1); }
-    KERNEL(waits_for_nobody, 256, float *y) {
+    KERNEL(waits_without_partner, 256, float *y) {
         if (threadIdx.x % 2) y[threadIdx.x] = __shfl_xor_sync(WHOLE_WARP, 1.0f, 1);
         else __syncthreads();
     }
@@ -155,7 +155,7 @@ fn lanes_that_do_not_exist_are_found() {
 
 #[test]
 fn deadlocks_are_found() {
-    software::refused("threads wait for others", || drop(one_block("waits_for_nobody", 32)));
+    software::refused("threads wait for others", || drop(one_block("waits_without_partner", 32)));
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn messages_have_the_bytes_of_the_cpu() {
                             message(format, &values[range.clone()], mixed_with(state, 11 + at as u64));
                         let (found, rest) = bytes[at * stride..(at + 1) * stride].split_at(written.len());
                         let scales = format.scale_bytes(range.len());
-                        // The bits of NaN differ between processors.
+                        // The bits of NaN differ between CPUs.
                         let sound = |bytes: &[u8]| {
                             let scales = bytes[..scales].as_chunks::<4>().0.iter();
                             bits(&scales.map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>())
