@@ -1,23 +1,24 @@
-//! `cargo xtask test --gpu`: everything that only a machine with GPUs can show, by one command.
+//! `cargo xtask test --gpu`: all tests that need a GPU, in one command.
 
 use std::process::{Command, ExitCode};
 
 use crate::{cargo_path, root, target};
 
-/// Has tests use the machine's own GPUs and libraries in place of the software GPU.
+/// Makes tests use the machine's own GPUs and libraries in place of the software GPU.
 const REAL: &str = "PHALANX_TEST_GPU";
 
-/// What is run, in this order: from single kernels to whole trainings, so that the first failure is the nearest to its cause.
+/// The commands in their order: from single kernels to whole trainings, so that the first failure is the nearest to its cause.
 const STEPS: &[(&str, &[&str])] = &[
-    ("what the program finds", &["run", "--release", "--package", "phalanx", "--", "doctor"]),
-    ("every kernel against the CPU's", &["test", "--package", "phalanx-cuda", "--test", "it", "kernels::"]),
-    ("graphs, captured and replayed", &["test", "--package", "phalanx-cuda", "--test", "it", "graph"]),
+    ("the machine as the program sees it", &["run", "--release", "--package", "phalanx", "--", "doctor"]),
+    ("kernels against the CPU's, graphs, replays", &["test", "--package", "phalanx-cuda"]),
     (
-        "NCCL between the GPUs that there are",
+        "NCCL between the GPUs of this machine",
         &["test", "--package", "phalanx-collectives", "--features", "nccl", "--test", "nccl"],
     ),
-    ("every op, against the CPU's", &["test", "--package", "phalanx-tensor", "--test", "it", "cuda::"]),
-    ("whole trainings, against the CPU's", &["test", "--package", "phalanx", "--test", "it", "cuda::"]),
+    (
+        "ops and whole trainings against the CPU's",
+        &["test", "--package", "phalanx-tensor", "--package", "phalanx", "--test", "it", "cuda::"],
+    ),
 ];
 
 /// The training that compute-sanitizer watches.
@@ -49,7 +50,10 @@ pub(crate) fn test(arguments: &[String]) -> Result<ExitCode, String> {
     Err(format!("failed: {}", failed.join("; ")))
 }
 
-/// Whether compute-sanitizer finds no fault in a training; why it was not asked, if it is not there.
+/// Returns true if compute-sanitizer finds no fault in a training.
+///
+/// # Errors
+/// If it is not installed.
 fn sanitized() -> Result<bool, String> {
     let sanitizer = "compute-sanitizer";
     Command::new(sanitizer)
@@ -66,7 +70,7 @@ fn sanitized() -> Result<bool, String> {
         .arg(&out)
         .status()
         .map_err(|error| format!("cannot start {sanitizer}: {error}"))?;
-    // What the training left is of no use; if it stays, it stays in the folder for such things.
+    // The folder is of no use; if it stays, it stays among temporary files.
     let _ = std::fs::remove_dir_all(&out);
     Ok(status.success())
 }

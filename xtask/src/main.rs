@@ -1,5 +1,6 @@
-//! `cargo xtask`: builds the release program and runs it. Thin, and without dependencies, so that it starts at
-//! once on a fresh clone.
+//! `cargo xtask`: the tasks of a developer. Without dependencies, so that it starts at once on a fresh clone.
+//!
+//! A word that is no task is a command or an option of `phalanx`: the program is built in release mode and run with it.
 
 mod docs;
 mod fuzz;
@@ -11,37 +12,36 @@ use std::process::{Command, ExitCode, ExitStatus};
 const HELP: &str = "\
 Usage: cargo xtask COMMAND [ARGUMENTS]
 
-  train [PRESET|FILE.toml] ...   trains a model: build in release mode, then `phalanx train`
-  plan ...                       says what each strategy would hold and send, without training
-  submit, status, logs, cancel   the training as a job of SLURM
-  report, serve, watch, trace     pages, live pages, a dashboard and timelines of runs
-  study [NAME], sweep FILE.toml  many trainings, and tables and pictures of what came of them
-  sample, eval, export, parity, config, doctor, diagnose
-                                 the same for the other commands of `phalanx`
-  bench kernels|train|collectives ...
-                                 measures, with --peer beside PyTorch
-  bench codecs ...               codecs of gradients: ratio, error, speed, training over slow links
-  bench memory ...               what strategies hold, predicted and measured
-  bench strategies ...           trains by every strategy and writes one table and a picture
-  bench versions ...             training steps of this build beside those of another
-  chaos --seed S --schedules N   small trainings that are killed, stopped and cut off at drawn instants, and resumed: each must end in the
-                                 weights of the undisturbed one, or with a named error
-  test [--full] ...              runs all tests; with --full also those that are ignored for their length, and where
-                                 PHALANX_CUDA_TOOLKIT names a CUDA toolkit, its compiler takes every kernel of the GPU
-  test --gpu                     runs what a machine with GPUs can show, on its own GPUs and libraries: kernels, ops,
-                                 NCCL, whole trainings, and a training under compute-sanitizer where that is installed
-  docs [--all] [--list] [WORD ...]
-                                 makes tables and pictures of the documentation again, by the commands beside them
-  test --slurm                   starts a SLURM of two nodes on this machine (Debian: slurmctld slurmd slurm-client) and runs
-                                 jobs on it: queued again, a lost node, cancelled, out of time
-  fuzz [--guided] [READER ...] --minutes M --seed S
-                                 gives drawn and damaged bytes to every reader of bytes from outside; --list names them;
-                                 --guided counts which code is reached, and goes on from inputs that reach more
-  tidy                           checks the house rules: dependency edges, file headers and lengths, printing
-  ci                             what continuous integration runs
-  help                           this text
+  train [PRESET|FILE.toml] ...   build `phalanx` in release mode and train a model
+  plan, submit, report, ...      the other commands of `phalanx`, in the same way (`cargo xtask config --help` and so on)
 
-`cargo xtask train --help` and so on explain the arguments.";
+Measure:
+  bench kernels|train|collectives ...
+                                 speed, with --peer next to PyTorch
+  bench codecs ...               gradient codecs: ratio, error, speed, training over slow links
+  bench memory ...               predicted and measured memory of strategies
+  bench strategies ...           train by every strategy; write one table and a picture
+  bench versions ...             training steps of this build next to those of another
+
+Test:
+  test [--full] ...              run all tests; --full adds the long ones, and compiles every GPU kernel with the toolkit that
+                                 PHALANX_CUDA_TOOLKIT names
+  test --gpu                     run the tests of GPUs on this machine's GPUs: kernels, ops, NCCL, whole trainings, and a training
+                                 under compute-sanitizer if it is installed
+  test --slurm                   start a SLURM of two nodes on this machine and run jobs on it: requeued, a lost node, cancelled,
+                                 out of time (Debian: slurmctld slurmd slurm-client)
+  parity FILE.json ...           compare with recorded values of the reference implementations
+  chaos --seed S --schedules N   kill, stop and cut off small trainings at random times and resume them; each must end in the
+                                 weights of the undisturbed one, or with a named error
+  fuzz [READER ...] --minutes M  give damaged bytes to every reader of bytes from outside, guided by libFuzzer; --list prints them
+
+Check:
+  tidy [--count|--show PLACE]    check the house rules; --count writes the table of counts, --show lists what is counted there
+  docs [--all] [--list] [WORD ...]
+                                 make tables and pictures of the documentation again, by the commands next to them
+  ci                             run what continuous integration runs
+
+`cargo xtask train --help` explains the arguments of a command.";
 
 /// The user's program.
 const PROGRAM: &str = "phalanx";
@@ -53,8 +53,18 @@ fn main() -> ExitCode {
         "test" if arguments.iter().any(|argument| argument == "--gpu") => gpu::test(&arguments),
         "test" if arguments.iter().any(|argument| argument == "--slurm") => {
             arguments.retain(|argument| argument != "--slurm");
-            let test = ["test", "--workspace", "--test", "slurm", "--", "--include-ignored", "--nocapture"];
-            // Asked for by name they fail where SLURM is missing.
+            let test = [
+                "test",
+                "--package",
+                "phalanx",
+                "--test",
+                "it",
+                "slurm::",
+                "--",
+                "--include-ignored",
+                "--nocapture",
+            ];
+            // With this variable they fail where SLURM is missing.
             run(Command::new(cargo_path()).args(test).env("PHALANX_TEST_SLURM", "1").current_dir(root()))
         }
         "test" => {
@@ -157,7 +167,7 @@ fn prefixed<'a>(prefix: &[&'a str], arguments: &'a [String]) -> Vec<&'a str> {
     prefix.iter().copied().chain(arguments.iter().map(String::as_str)).collect()
 }
 
-/// Becomes the command where the system can do that, so that signals and exit codes need no passing on.
+/// Replaces this process by the command where the system can do that, so that signals and exit codes pass.
 fn run(command: &mut Command) -> Result<ExitCode, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     #[cfg(unix)]
@@ -175,7 +185,7 @@ fn code(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-/// Where cargo builds.
+/// The folder of build outputs.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }

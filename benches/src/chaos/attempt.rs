@@ -8,72 +8,61 @@ use anyhow::{Result, bail};
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::{Line, Summary, WorldChange, read_metrics};
 
-use super::events::{Event, Kind, Schedule};
-use super::running::Running;
+use super::event::Kind;
+use super::running::{Ended, Running};
+use super::schedule::{Attempt, Schedule};
 use crate::program::phalanx;
 
-/// How often a training is looked at.
+/// The time between two looks at a training.
 const LOOK: Duration = Duration::from_millis(3);
 
-/// How many milliseconds each step of a rank takes longer where others may join: a training of a moment is over before they come.
+/// The delay of each step, in milliseconds, where ranks may join: without it the training is over before they come.
 const STEP_MS: u64 = 25;
 
-/// Who trains, and what is to happen to them.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Attempt {
-    pub(crate) ranks: usize,
-    pub(crate) strategy: &'static str,
-    /// Whether training goes on while ranks come and go: with how many replacements of the launcher's.
-    pub(crate) elastic: Option<usize>,
-    /// By the steps after which they come.
-    pub(crate) events: Vec<Event>,
-}
-
-/// How an attempt has ended.
+/// The end of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Finished,
-    /// All were asked to leave, and have saved.
+    /// All ranks left on request, after saving a checkpoint.
     Saved,
-    /// With what was said.
+    /// The launcher failed, with this message.
     Failed {
         said: String,
     },
 }
 
-/// What has become of an attempt.
+/// The result of an attempt.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) outcome: Outcome,
-    /// What has come to pass before the end, and when.
+    /// The disturbances before the end, with their times.
     pub(crate) events: Vec<(Kind, Instant)>,
-    /// When the first step was done.
+    /// The end of the first step.
     pub(crate) first_step: Option<Instant>,
-    /// Worlds that followed each other while training went on, as far as it told of them.
+    /// The changes of the world that the summary lists.
     pub(crate) changes: Vec<WorldChange>,
 }
 
-/// The last step that has a line.
+/// Returns the last step in the metrics.
 fn last_step(run: &Path) -> u64 {
     let lines = read_metrics(&run.join("metrics.jsonl")).unwrap_or_default();
     lines.last().map_or(0, Line::step)
 }
 
-/// The step of the newest checkpoint, from which a run goes on.
+/// Returns the step of the newest checkpoint.
 fn newest_step(run: &Path) -> u64 {
     let (newest, _) = Checkpoint::newest(&run.join("checkpoints"));
     newest.map_or(0, |newest| newest.step())
 }
 
-/// Whether a checkpoint is being written.
+/// Returns true while a checkpoint is being written.
 fn is_saving(run: &Path) -> bool {
     let entries = std::fs::read_dir(run.join("checkpoints")).into_iter().flatten();
     entries.filter_map(Result::ok).any(|entry| entry.file_name().to_string_lossy().starts_with(".tmp-step-"))
 }
 
 impl Attempt {
-    /// Runs it in a folder to its end, going on from what an earlier attempt has left there, if that has left anything. One that has
-    /// not ended by the deadline is an error.
+    /// Runs the attempt in a folder, and resumes an earlier attempt there. Not ending by the deadline is an error.
     pub(crate) fn run(&self, folder: &Path, settings: &[String], deadline: Duration) -> Result<Done> {
         let run = std::path::absolute(folder.join("run"))?;
         let resumes = run.join("config.toml").is_file();
@@ -84,7 +73,7 @@ impl Attempt {
         let mut running = Running::begin(self.command(&run, resumes, settings)?)?;
         let (mut first_step, mut due) = (None, self.events.iter().copied().peekable());
         let mut events = Vec::new();
-        // When the next event was found to be due, but for its milliseconds.
+        // The time when the next event was due, without its delay.
         let mut since = None::<Instant>;
         // Steps count from where this attempt goes on; the metrics may still have lines of later ones for a while.
         let mut trimmed = !resumes;
@@ -123,22 +112,7 @@ impl Attempt {
             std::thread::sleep(LOOK);
         };
         wait_for_leftovers(&run, deadline)?;
-        let summary = Summary::read(&run.join("summary.json")).ok();
-        for said in &ended.joined {
-            super::check_named(said)?;
-        }
-        let (well, said) = ended.launcher;
-        let outcome = match (&summary, well) {
-            // Those who had joined may have gone on without the launcher.
-            (Some(summary), _) if summary.status == "finished" => Outcome::Finished,
-            (_, true) => Outcome::Saved,
-            (_, false) if ended.launcher_was_killed => {
-                Outcome::Failed { said: "error: the launcher of all ranks was killed on purpose".to_owned() }
-            }
-            (_, false) => Outcome::Failed { said },
-        };
-        let changes = summary.map(|summary| summary.changes).filter(|_| outcome == Outcome::Finished);
-        Ok(Done { outcome, events, first_step, changes: changes.unwrap_or_default() })
+        conclude(&run, ended, events, first_step)
     }
 
     fn command(&self, run: &Path, resumes: bool, settings: &[String]) -> Result<Command> {
@@ -147,7 +121,7 @@ impl Attempt {
         command.args(["--ranks", &self.ranks.to_string(), "--strategy", self.strategy]);
         let lone = matches!(self.strategy, "zero1" | "zero2" | "fsdp");
         let delays: Vec<String> = (0..self.ranks).map(|rank| format!("rank={rank},ms={STEP_MS}")).collect();
-        // A run that is resumed would keep what the attempt before had.
+        // Set in any case: a resumed run would keep the values of the attempt before.
         let (least, most, respawn, redundancy, delays) = match self.elastic {
             Some(replacements) => {
                 (1, Schedule::MOST, replacements, usize::from(lone && self.ranks > 1), delays.join(";"))
@@ -168,14 +142,39 @@ impl Attempt {
     }
 }
 
-/// What takes part in a run that goes on.
+/// Returns the result of an attempt whose processes have ended.
+fn conclude(
+    run: &Path,
+    ended: Ended,
+    events: Vec<(Kind, Instant)>,
+    first_step: Option<Instant>,
+) -> Result<Done> {
+    let summary = Summary::read(&run.join("summary.json")).ok();
+    for said in &ended.joined {
+        super::check_named(said)?;
+    }
+    let (well, said) = ended.launcher;
+    let outcome = match (&summary, well) {
+        // Ranks that had joined may have gone on without the launcher.
+        (Some(summary), _) if summary.status == "finished" => Outcome::Finished,
+        (_, true) => Outcome::Saved,
+        (_, false) if ended.launcher_was_killed => {
+            Outcome::Failed { said: "error: the launcher of all ranks was killed on purpose".to_owned() }
+        }
+        (_, false) => Outcome::Failed { said },
+    };
+    let changes = summary.map(|summary| summary.changes).filter(|_| outcome == Outcome::Finished);
+    Ok(Done { outcome, events, first_step, changes: changes.unwrap_or_default() })
+}
+
+/// Returns the command by which a rank joins a run.
 fn join(run: &PathBuf) -> Result<Command> {
     let mut command = phalanx()?;
     command.arg("join").arg(run);
     Ok(command)
 }
 
-/// Ranks whose launcher was killed end by themselves; the next attempt begins when they have.
+/// Waits until ranks whose launcher was killed have ended.
 fn wait_for_leftovers(run: &Path, deadline: Duration) -> Result<()> {
     let run = run.display().to_string();
     let begun = Instant::now();

@@ -6,9 +6,10 @@
 //! within the deadline is a failure.
 
 mod attempt;
-mod events;
+mod event;
 mod processes;
 mod running;
+mod schedule;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,8 +20,9 @@ use clap::Args;
 use phalanx_checkpoint::{Checkpoint, Hashes};
 use serde_json::json;
 
-use attempt::{Attempt, Done, Outcome};
-use events::{Kind, Schedule};
+use attempt::{Done, Outcome};
+use event::Kind;
+use schedule::{Attempt, Schedule};
 
 use crate::rounds::median;
 

@@ -6,29 +6,29 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
-use super::events::{Event, Kind};
+use super::event::{Event, Kind};
 use super::processes::{cut, ranks_of, signal};
 
-/// The launcher, and whoever joins; all are killed when this is dropped.
+/// The launcher and the ranks that join. All are killed on drop.
 pub(crate) struct Running {
     /// The launcher first.
     children: Vec<Child>,
-    /// What each has said, once it has ended.
+    /// The error stream of each.
     said: Vec<std::thread::JoinHandle<String>>,
-    /// Who was killed or stopped on purpose.
+    /// Processes that were killed or stopped on purpose.
     struck: Vec<u32>,
-    /// Processes that are stopped, and when they are to go on.
+    /// Stopped processes, with the end of their stop.
     stopped: Vec<(u32, Instant)>,
 }
 
-/// How the processes of an attempt have ended.
+/// The ends of the processes of an attempt.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Whether the launcher ended well, and what it said.
+    /// True if the launcher succeeded, and its error stream.
     pub(crate) launcher: (bool, String),
-    /// Whether it was killed on purpose.
+    /// True if the launcher was killed on purpose.
     pub(crate) launcher_was_killed: bool,
-    /// What those have said who had joined and did not end well, unless something was done to them.
+    /// Error streams of joined ranks that failed although they were not disturbed.
     pub(crate) joined: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ impl Running {
         let mut errors = child.stderr.take().context("the program has an error stream")?;
         self.said.push(std::thread::spawn(move || {
             let mut said = Vec::new();
-            // What cannot be read is no message.
+            // An unreadable rest is no message.
             let _ = errors.read_to_end(&mut said);
             String::from_utf8_lossy(&said).into_owned()
         }));
@@ -66,13 +66,13 @@ impl Running {
         Ok(())
     }
 
-    /// The processes that train: the launcher's by rank, then those who joined.
+    /// The training processes: the launcher's by rank, then joined ones.
     fn living(&self) -> Vec<u32> {
         let launched = ranks_of(self.children[0].id()).into_iter().map(|(_, id)| id);
         launched.chain(self.children[1..].iter().map(Child::id)).collect()
     }
 
-    /// Has an event come to pass; whether there was somebody to whom it could.
+    /// Carries out an event. Returns false if no process is there for it.
     pub(crate) fn disturb(&mut self, event: Event, join: impl Fn() -> Result<Command>) -> Result<bool> {
         match event.kind {
             Kind::Join => self.add(join()?)?,
@@ -99,7 +99,7 @@ impl Running {
         Ok(true)
     }
 
-    /// Has those go on who were stopped for long enough.
+    /// Continues processes whose stop is over.
     pub(crate) fn wake(&mut self) -> Result<()> {
         let now = Instant::now();
         for (process, _) in self.stopped.extract_if(.., |(_, at)| *at <= now) {
@@ -108,7 +108,7 @@ impl Running {
         Ok(())
     }
 
-    /// How all have ended, if they have.
+    /// Returns the ends of all processes once all have ended.
     pub(crate) fn ended(&mut self) -> Result<Option<Ended>> {
         let statuses = self.children.iter_mut().map(Child::try_wait).collect::<std::io::Result<Vec<_>>>();
         let statuses: Option<Vec<ExitStatus>> =

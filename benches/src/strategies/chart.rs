@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Figures, Row};
+use super::figures::{Figures, Row};
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 72.0;

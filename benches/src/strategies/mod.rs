@@ -4,6 +4,7 @@
 //! processes as there are ranks; the first row is one rank alone. What a row reports is in its run's `summary.json`.
 
 mod chart;
+mod figures;
 mod report;
 
 use std::fmt::Write as _;
@@ -14,7 +15,8 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use phalanx_sharding::PRESETS;
 
-use self::report::{Figures, Report, Row};
+use self::figures::{Figures, Row};
+use self::report::Report;
 use crate::program::{self, Training};
 
 /// What to measure.

@@ -4,6 +4,7 @@ mod device;
 mod model;
 mod precision;
 mod rank;
+mod replica;
 mod stackgan;
 
 use anyhow::{Context as _, Result};

@@ -6,76 +6,14 @@ use std::thread::Scope;
 
 use anyhow::{Context as _, Result, anyhow};
 use phalanx_collectives::{CommStats, Communicator, threads};
-use phalanx_sharding::{DataParallel, Options, ParallelStrategy as _, Strategy};
+use phalanx_sharding::ParallelStrategy as _;
 use phalanx_tensor::loss::Over;
-use phalanx_tensor::optim::{Optimizer, Sgd, scale_grads};
-use phalanx_tensor::{ComputeDevice, Context, Key, ParamStore, Recompute, Session, Tape, Value};
+use phalanx_tensor::optim::Sgd;
+use phalanx_tensor::{ComputeDevice, Context};
 
 use super::model::{Model, build};
-use super::precision::Precision;
+use super::replica::{Replica, Step};
 use super::{Row, TrainArgs, stackgan};
-
-/// A rank's training step; what communication has cost so far.
-pub(super) type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<CommStats>>;
-
-/// A model, and what adds its gradients over the ranks.
-pub(super) struct Replica {
-    pub(super) parallel: Arc<DataParallel>,
-    precision: Precision,
-    recompute: Recompute,
-    device: ComputeDevice,
-}
-
-impl Replica {
-    pub(super) fn new(
-        args: &TrainArgs,
-        strategy: &str,
-        store: &ParamStore,
-        comm: Communicator,
-        device: &ComputeDevice,
-    ) -> Result<Self> {
-        // Without communication each rank is a world of its own.
-        let (comm, strategy) = match strategy {
-            "none" => (threads(1)?.remove(0), "ddp"),
-            name => (comm, name),
-        };
-        let (overlap, threads) = (args.overlap.overlap(), args.common.threads());
-        let options = Options { overlap, threads, ..Options::default() };
-        let row = Strategy::named(strategy)?;
-        let parallel = DataParallel::with_options(store, row.mesh(comm, 0)?, row, options)?;
-        let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
-        Ok(Self { parallel, precision: args.precision, recompute, device: device.clone() })
-    }
-
-    pub(super) fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
-        let world = self.parallel.communicator().world_size();
-        Tape::recording(Session {
-            listener: (world > 1).then(|| self.parallel.clone() as _),
-            precision: self.precision.kept(),
-            recompute: self.recompute,
-            device: self.device.clone(),
-            ..Session::training(context.clone(), Key::new(0).step(step))
-        })
-    }
-
-    /// Differentiates, adds over the ranks, and updates.
-    pub(super) fn step(
-        &self,
-        (tape, loss): (&Tape, &Value),
-        optimizer: &mut impl Optimizer,
-        lr: f64,
-        context: &Context,
-    ) -> Result<()> {
-        let step = self.parallel.begin_step()?;
-        tape.backward_scaled(loss, self.precision.loss_scale())?;
-        Ok(step.finish(|params| {
-            if self.precision == Precision::F16 {
-                scale_grads(params, 1.0 / self.precision.loss_scale(), context)?;
-            }
-            optimizer.step(params, lr, context)
-        })?)
-    }
-}
 
 /// The step of a model with one loss and SGD.
 fn single_loss_step(

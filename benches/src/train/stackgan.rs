@@ -13,7 +13,7 @@ use phalanx_tensor::{ComputeDevice, StoreBuilder, Tape, Value};
 
 use super::TrainArgs;
 use super::model::{Model, layout};
-use super::rank::{Replica, Step};
+use super::replica::{Replica, Step};
 
 /// The networks that make images: of stage I one, of stage II both, of which the first is not learnt.
 struct Maker {

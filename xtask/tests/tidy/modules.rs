@@ -17,9 +17,6 @@ const ACCEPTED: &[(&str, &[&str], &str)] = &[(
 
 /// Circles that are to be mended. An entry goes when its circle does; none is added.
 const NOT_MENDED: &[(&str, &[&str])] = &[
-    ("benches/src/chaos", &["attempt", "events", "running"]),
-    ("benches/src/strategies", &["chart", "report"]),
-    ("benches/src/train", &["rank", "stackgan"]),
     ("crates/collectives/src/engine", &["backend", "host_memory", "hosts", "split"]),
     ("crates/collectives/src/mpi", &["engine", "mail", "movement", "reductions"]),
     ("crates/collectives/src/operation", &["algorithm", "tag"]),

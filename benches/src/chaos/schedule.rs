@@ -1,87 +1,23 @@
-//! What happens to a training, drawn.
+//! Random schedules of disturbances.
 
 use std::fmt;
-use std::time::Duration;
 
-use clap::ValueEnum;
 use phalanx_tensor::Key;
 
-use super::attempt::Attempt;
+use super::event::{Event, Kind};
 
-/// What can happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    /// A rank is killed at any instant.
-    Kill,
-    /// A rank is killed while a checkpoint is being written.
-    Saving,
-    /// A rank is stopped, and goes on after a while that others may wait for or not.
-    Stop,
-    /// All connections of a rank are cut.
-    Cut,
-    /// The launcher is killed, and with it its ranks.
-    Launcher,
-    /// One more rank comes while training goes on.
-    Join,
-    /// A rank leaves while training goes on.
-    Leave,
+/// The ranks of an attempt and their disturbances.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Attempt {
+    pub(crate) ranks: usize,
+    pub(crate) strategy: &'static str,
+    /// The number of replacements by the launcher, if the world is elastic.
+    pub(crate) elastic: Option<usize>,
+    /// In the order of their steps.
+    pub(crate) events: Vec<Event>,
 }
 
-impl Kind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kills",
-            Self::Saving => "kills while saving",
-            Self::Stop => "stops",
-            Self::Cut => "cuts",
-            Self::Launcher => "killed launchers",
-            Self::Join => "joins",
-            Self::Leave => "leaves",
-        }
-    }
-
-    /// Whether it is about worlds that change while training goes on.
-    fn is_of_elastic_worlds(self) -> bool {
-        matches!(self, Self::Join | Self::Leave)
-    }
-}
-
-/// Something that happens to one attempt.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Event {
-    pub(crate) kind: Kind,
-    /// The rank; where ranks have come and gone, the so-many-th of those who are there, counted round.
-    pub(crate) rank: usize,
-    /// After so many steps of this attempt; before the ranks have met if it is 0.
-    pub(crate) steps: u64,
-    /// So many milliseconds later.
-    pub(crate) ms: f64,
-    /// For how many milliseconds a stop lasts.
-    pub(crate) lasts_ms: f64,
-}
-
-impl Event {
-    /// Whether it comes after `steps` steps, and its delay.
-    pub(crate) fn is_due(&self, steps: u64, is_saving: impl FnOnce() -> bool) -> bool {
-        steps >= self.steps && (self.kind != Kind::Saving || is_saving())
-    }
-
-    /// Whether its delay counts from the beginning of the attempt.
-    pub(crate) fn is_before_the_first_step(&self) -> bool {
-        self.steps == 0 && self.kind != Kind::Saving
-    }
-
-    pub(crate) fn delay(&self) -> Duration {
-        Duration::from_secs_f64(self.ms / 1e3)
-    }
-
-    /// For how long a stop lasts.
-    pub(crate) fn lasts(&self) -> Duration {
-        Duration::from_secs_f64(self.lasts_ms / 1e3)
-    }
-}
-
-/// What happens to a training: something to each of its attempts, and nothing to the last.
+/// The disturbances of a training: of each of its attempts but the last.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Schedule {
     pub(crate) attempts: Vec<Attempt>,
@@ -106,14 +42,14 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// Numbers that are drawn one after the other.
+/// Random numbers, one after the other.
 struct Drawn {
     key: Key,
     next: u64,
 }
 
 impl Drawn {
-    /// From 0 to below 1.
+    /// Returns a number in [0, 1).
     fn part(&mut self) -> f64 {
         let mut drawn = [0.0];
         self.key.step(self.next).uniform(0, &mut drawn);
@@ -121,7 +57,7 @@ impl Drawn {
         drawn[0]
     }
 
-    /// From 0 to below `end`.
+    /// Returns a number in [0, `end`).
     fn below(&mut self, end: usize) -> usize {
         ((self.part() * end as f64) as usize).min(end - 1)
     }
@@ -132,10 +68,10 @@ impl Drawn {
 }
 
 impl Schedule {
-    /// With how many ranks a world goes on at most.
+    /// The largest number of ranks of an elastic world.
     pub(crate) const MOST: usize = 4;
 
-    /// The so-many-th of a seed.
+    /// Returns schedule `number` of a seed.
     pub(crate) fn draw(seed: u64, number: u64, only: Option<Kind>) -> Self {
         let mut drawn = Drawn { key: Key::new(seed).stream("chaos").stream(&number.to_string()), next: 0 };
         let settings = vec![format!("checkpoint.asynchronous={}", drawn.below(4) > 0)];
@@ -152,7 +88,7 @@ impl Schedule {
     }
 }
 
-/// An attempt that ends with what happens to it.
+/// Returns an attempt that its disturbance ends.
 fn fixed(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
     let (ranks, strategy) = crew(drawn);
     let kinds = [Kind::Kill, Kind::Kill, Kind::Saving, Kind::Saving, Kind::Stop, Kind::Cut, Kind::Launcher];
@@ -161,7 +97,7 @@ fn fixed(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
     Attempt { ranks, strategy, elastic: None, events: vec![event(drawn, kind, ranks, steps)] }
 }
 
-/// An attempt that goes on through what happens to it, if enough ranks are left.
+/// Returns an attempt that goes on through its disturbances if enough ranks are left.
 fn elastic(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
     let (ranks, strategy) = crew(drawn);
     let kinds = [
@@ -201,7 +137,7 @@ fn event(drawn: &mut Drawn, kind: Kind, ranks: usize, steps: u64) -> Event {
     Event { kind, rank, steps, ms, lasts_ms }
 }
 
-/// How many ranks there are, and how they share the work.
+/// Returns the number of ranks and their strategy.
 fn crew(drawn: &mut Drawn) -> (usize, &'static str) {
     let ranks = 2 + drawn.below(3);
     let strategies: &[&str] =
@@ -211,6 +147,8 @@ fn crew(drawn: &mut Drawn) -> (usize, &'static str) {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
 
     #[test]

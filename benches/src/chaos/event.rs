@@ -1,0 +1,78 @@
+//! Disturbances of a training.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+/// The kind of a disturbance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// A rank is killed at any instant.
+    Kill,
+    /// A rank is killed while a checkpoint is being written.
+    Saving,
+    /// A rank is stopped for a time that may be longer than the others wait.
+    Stop,
+    /// All connections of a rank are cut.
+    Cut,
+    /// The launcher is killed, and with it its ranks.
+    Launcher,
+    /// A rank joins while training goes on.
+    Join,
+    /// A rank leaves while training goes on.
+    Leave,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kills",
+            Self::Saving => "kills while saving",
+            Self::Stop => "stops",
+            Self::Cut => "cuts",
+            Self::Launcher => "killed launchers",
+            Self::Join => "joins",
+            Self::Leave => "leaves",
+        }
+    }
+
+    /// True if the world changes while training goes on.
+    pub(crate) fn is_of_elastic_worlds(self) -> bool {
+        matches!(self, Self::Join | Self::Leave)
+    }
+}
+
+/// A disturbance of one attempt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Event {
+    pub(crate) kind: Kind,
+    /// The rank; after changes of the world the index among the present ranks, modulo their number.
+    pub(crate) rank: usize,
+    /// The number of steps of this attempt before it; 0 is before the rendezvous.
+    pub(crate) steps: u64,
+    /// A further delay in milliseconds.
+    pub(crate) ms: f64,
+    /// The length of a stop in milliseconds.
+    pub(crate) lasts_ms: f64,
+}
+
+impl Event {
+    /// True if its delay begins after `steps` steps.
+    pub(crate) fn is_due(&self, steps: u64, is_saving: impl FnOnce() -> bool) -> bool {
+        steps >= self.steps && (self.kind != Kind::Saving || is_saving())
+    }
+
+    /// True if its delay counts from the start of the attempt.
+    pub(crate) fn is_before_the_first_step(&self) -> bool {
+        self.steps == 0 && self.kind != Kind::Saving
+    }
+
+    pub(crate) fn delay(&self) -> Duration {
+        Duration::from_secs_f64(self.ms / 1e3)
+    }
+
+    /// The length of a stop.
+    pub(crate) fn lasts(&self) -> Duration {
+        Duration::from_secs_f64(self.lasts_ms / 1e3)
+    }
+}
