@@ -16,7 +16,7 @@ use crate::numbers::numbers;
 use crate::peer::Peer;
 use crate::rounds::alternate;
 
-/// What to measure.
+/// The arguments of a measurement.
 #[derive(Debug, Args)]
 pub(crate) struct KernelArgs {
     /// Only operations whose name contains this
@@ -137,7 +137,7 @@ impl Work {
         }
     }
 
-    /// What one repetition is: everything is allocated here, once.
+    /// Returns the work of one repetition. All memory is allocated here, once.
     fn ready(self, context: &Context) -> Box<dyn FnMut() -> Result<()> + '_> {
         match self {
             Self::Conv { inputs, outputs, size, kernel, stride, groups } => {

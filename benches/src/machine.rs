@@ -1,4 +1,4 @@
-//! What this machine can do at most: multiply-adds in registers, and copies in memory.
+//! The peak of this machine: multiply-adds in registers, and copies in memory.
 
 use std::hint::black_box;
 use std::time::Instant;

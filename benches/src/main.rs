@@ -2,7 +2,7 @@
 //! `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings that are disturbed.
 //!
 //! Every figure is a median of rounds. With `--peer torch` the same work is done by PyTorch in the same call, one
-//! round of ours and one of theirs in turn, so that whatever else the machine does meets both; the ratio is the
+//! round of ours and one of theirs in turn, so that other load of the machine meets both; the ratio is the
 //! figure to quote. The machine's own limits, the rate of fused multiply-adds in registers and of copies in
 //! memory, are measured first, and results are also given as parts of them.
 #![forbid(unsafe_code)]
@@ -51,17 +51,17 @@ enum Command {
     Collectives(collectives::CollectivesArgs),
     /// Codecs of gradients: ratio, error, speed, and training over slow links
     Codecs(codecs::CodecsArgs),
-    /// What strategies hold in memory, predicted and measured
+    /// Memory of strategies, predicted and measured
     Memory(memory::MemoryArgs),
     /// All strategies in one table, by whole trainings
     Strategies(strategies::StrategiesArgs),
-    /// Training steps of this build beside those of another
+    /// Training steps of this build next to those of another
     Versions(versions::VersionsArgs),
     /// Trainings that are killed, stopped and cut off, and resumed
     Chaos(chaos::ChaosArgs),
 }
 
-/// What all benchmarks take.
+/// The arguments of all benchmarks.
 #[derive(Debug, Clone, Args)]
 struct Common {
     /// Threads, of each rank

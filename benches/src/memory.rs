@@ -17,7 +17,7 @@ use serde_json::{Value as Json, json};
 
 use crate::program::{self, Training};
 
-/// What to measure.
+/// The arguments of a measurement.
 #[derive(Debug, Args)]
 pub(crate) struct MemoryArgs {
     /// The model, as in model.kind
@@ -61,7 +61,7 @@ pub(crate) struct MemoryArgs {
     json: Option<PathBuf>,
 }
 
-/// The width of hidden layers with which a perceptron comes nearest to so many parameters.
+/// Returns the width of hidden layers with which a perceptron comes nearest to a number of parameters.
 fn width(parameters: f64, depth: usize, inputs: usize, num_classes: usize) -> usize {
     // (depth - 1) w^2 + (inputs + depth + classes) w = P.
     let (a, b) = (depth.saturating_sub(1) as f64, (inputs + depth + num_classes) as f64);
@@ -109,7 +109,7 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// What a run reports beside what was planned, of the ranks that hold most.
+/// The measured memory next to the planned, of the ranks with the most.
 fn row(plan: &MemoryPlan, ddp: &MemoryPlan, summary: &Summary) -> Json {
     let most = |of: fn(&phalanx_run::RankSummary) -> u64| summary.ranks.iter().map(of).max().unwrap_or(0);
     let peak = program::peak_memory(summary);

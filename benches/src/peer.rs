@@ -21,7 +21,7 @@ pub(crate) struct Peer {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// What it is, for the report: name and version.
+    /// Its name and version, for the report.
     pub(crate) version: String,
 }
 

@@ -12,7 +12,7 @@ use phalanx_trainer::config::Resolved;
 /// so that what is measured is always what was built.
 const AS_PHALANX: &str = "PHALANX_BENCH_AS_PHALANX";
 
-/// What the program ends with if it was started as `phalanx`.
+/// The exit code of the program if it was started as `phalanx`.
 pub(crate) fn as_phalanx() -> Option<ExitCode> {
     std::env::var_os(AS_PHALANX).map(|_| phalanx::main(&phalanx::program()))
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::peer::Prepared;
 
-/// How long one round should take, so that the clock and the wake-up of threads do not count.
+/// The length of one round, so that the clock and the wake-up of threads do not count.
 const ROUND: Duration = Duration::from_millis(60);
 
 /// A pause before each round of either side: idle threads of an OpenMP program go on spinning for a while, and should
@@ -63,7 +63,7 @@ pub(crate) fn alternate(
     Ok(Medians { ours: our_times.into_iter().map(median).collect(), theirs })
 }
 
-/// How long so many repetitions of the work take.
+/// Returns the time of a number of repetitions.
 fn seconds(work: &mut dyn FnMut(u64) -> Result<()>, repetitions: u64) -> Result<f64> {
     let start = Instant::now();
     work(repetitions)?;

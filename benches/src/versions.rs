@@ -1,4 +1,4 @@
-//! Two builds of the benchmarks' program beside each other: what a change did to the speed and memory of training steps.
+//! Two builds of the benchmarks' program: the effect of a change on speed and memory of training steps.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use crate::rounds::median;
 
-/// What to compare.
+/// The arguments of a comparison.
 #[derive(Debug, Args)]
 pub(crate) struct VersionsArgs {
     /// The program of the other version: its target/release/phalanx-bench
@@ -38,7 +38,7 @@ pub(crate) struct VersionsArgs {
     json: Option<PathBuf>,
 }
 
-/// What one run of a program found.
+/// The numbers of one run of a program.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     seconds: f64,
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &VersionsArgs) -> Result<()> {
         for strategy in &args.strategy {
             let (mut before, mut after) = (Vec::new(), Vec::new());
             for run in 0..args.runs {
-                // Each goes first every other time, so that whatever warms or tires the machine meets both.
+                // Each goes first every other time, so that the state of the machine meets both.
                 for second in [false, true] {
                     let (program, found) = match second == (run % 2 == 0) {
                         true => (own.as_path(), &mut after),

@@ -1,4 +1,4 @@
-//! How well a quantity is determined: the same computed in f64, with inputs changed as rounding would change them.
+//! The condition of a quantity: its change in f64 when inputs change as by rounding.
 //!
 //! Batch norm over few values, and activations with kinks, amplify rounding, so that some recorded values differ from exact
 //! arithmetic by more than the usual tolerance. A quantity that misses its tolerance is therefore computed in f64 with weights and
@@ -12,12 +12,12 @@ use crate::{ParityError, Quantity, fill};
 /// The relative rounding error that an f32 computation may make in a sum of many terms: four units in the last
 /// place.
 const ROUNDING: f64 = 4.0 / (1 << 24) as f64;
-/// How many times the change under rounding errors two correct computations may differ by.
+/// The allowed difference between two correct computations, in multiples of the change under rounding errors.
 const NOISE_FACTOR: f64 = 4.0;
-/// How often rounding errors are drawn.
+/// The number of random rounding errors.
 const DRAWS: u64 = 3;
 
-/// How numbers are represented.
+/// The representation of numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Arithmetic {
     pub(super) dtype: DType,

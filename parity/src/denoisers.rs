@@ -26,7 +26,7 @@ const AFTER: f64 = 1e-2;
 /// Norms below this part of the largest are rounding.
 const FLOOR: f64 = 1e-5;
 
-/// What a network computes, as told to whoever watches: by name, its outputs and values on the way.
+/// The outputs and intermediate values of a network, by name.
 type Run = Box<dyn Fn(&Tape, &mut dyn FnMut(&str, &Value)) -> Result<()>>;
 /// The loss of a training step, and its parts by name.
 type LossOf = Box<dyn Fn(&Tape) -> Result<(Value, Vec<(&'static str, Value)>)>>;

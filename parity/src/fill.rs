@@ -3,7 +3,7 @@
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// What the counter of the tensor called `name` begins with.
+/// Returns the first value of the counter of the tensor `name`.
 pub fn base(name: &str, seed: u64) -> u64 {
     let hash = name
         .bytes()

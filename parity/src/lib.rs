@@ -41,7 +41,7 @@ pub enum ParityError {
     Unknown {
         /// The file.
         path: PathBuf,
-        /// What is missing or unknown.
+        /// The missing or unknown item.
         problem: String,
     },
     /// Computing failed.

@@ -1,26 +1,26 @@
-//! What a comparison found: quantity by quantity.
+//! The result of a comparison, quantity by quantity.
 
 use serde_json::Value;
 
 /// One quantity of a reference file and how far this program is from it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Quantity {
-    /// What was compared.
+    /// The name of the quantity.
     pub name: String,
-    /// How many numbers that were.
+    /// The number of compared values.
     pub count: usize,
     /// The worst relative error.
     pub error: f64,
     /// The relative error that is allowed.
     pub tolerance: f64,
-    /// What the tolerance was widened to, because rounding alone changes the quantity by about as much.
+    /// The widened tolerance, if rounding alone changes the quantity by about as much.
     pub widened: Option<f64>,
     /// Where the worst error is, in words, if there is more than one number.
     pub worst: Option<String>,
 }
 
 impl Quantity {
-    /// Whether the error is within the tolerance. An error that is not a number is not.
+    /// Returns true if the error is within the tolerance. NaN is not.
     pub fn passes(&self) -> bool {
         self.error <= self.widened.unwrap_or(self.tolerance)
     }

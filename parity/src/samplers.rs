@@ -20,7 +20,7 @@ const RATIOS: f64 = 2e-5;
 
 const DIMS: [usize; 4] = [2, 3, 8, 8];
 
-/// What the arrays of a file are made by.
+/// The formula of the arrays of a file.
 struct Toy<'a> {
     reference: &'a Reference<'a>,
     tape: Tape,
@@ -121,7 +121,7 @@ pub(super) fn check_samplers(reference: &Reference<'_>) -> Result<Vec<Quantity>,
     Ok(quantities)
 }
 
-/// What a schedule has for a step; no number for one that it has not, which no reference equals.
+/// The value of a schedule at a step; NaN, which equals no reference, for a step that it does not have.
 fn at_step(values: &[f64], at: usize) -> f64 {
     values.get(at).copied().unwrap_or(f64::NAN)
 }
@@ -133,7 +133,7 @@ fn each(name: &str, found: &[f64], expected: &[f64]) -> Quantity {
 }
 
 /// Noise levels √((1 − ā)/ā). The reference keeps ā in f32, and of one near 1 that leaves 1 − ā a rounding error of
-/// 2⁻²⁴, the level one of 2⁻²⁴/2σ, which is allowed beside the tolerance.
+/// 2⁻²⁴, the level one of 2⁻²⁴/2σ, which is allowed besides the tolerance.
 fn levels(name: &str, found: &[f64], expected: &[f64]) -> Quantity {
     let rounding = (-25_f64).exp2();
     let scaled = |(at, (found, expected)): (usize, (&f64, &f64))| {

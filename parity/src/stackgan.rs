@@ -27,7 +27,7 @@ const KL_WEIGHT: f64 = 2.0;
 /// relative to that.
 const FLOOR: f64 = 1e-5;
 
-/// What is recorded of a stage: names with numbers, and the norms of gradients by parameter.
+/// The recorded values of a stage: names with numbers, and the norms of gradients by parameter.
 struct MeasuredStage {
     name: &'static str,
     outputs: Vec<(String, Vec<f64>)>,

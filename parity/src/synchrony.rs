@@ -17,7 +17,7 @@ use crate::{ParityError, Quantity, Reference, fill};
 /// Numbers that a worker's loss is a function of.
 const N: usize = 64;
 
-/// How far weights may be from those recorded.
+/// The tolerance of weights.
 const TOLERANCE: f64 = 1e-5;
 
 /// loss_i(w) = mean((A·w − b_i)²) + mean(cos w).
@@ -162,7 +162,7 @@ fn diloco(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, ParityEr
     Ok(quantities)
 }
 
-/// What a rank has gone through.
+/// The history of a rank.
 struct Run {
     /// Its loss before each step.
     losses: Vec<f64>,

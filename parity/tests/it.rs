@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx_parity::{Quantity, check};
 
-/// The reference files beside the repository, or a message that there are none.
+/// Returns a reference file next to the repository, or prints that there is none.
 fn golden(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/golden").join(name);
     if path.is_file() {

@@ -1,6 +1,6 @@
-//! `cargo xtask docs`: makes tables and pictures of the documentation again, by the commands that stand beside them.
+//! `cargo xtask docs`: makes tables and pictures of the documentation again, by the commands in the pages.
 //!
-//! A comment in a page says what makes what follows:
+//! A comment in a page names the command of the table or picture after it:
 //!
 //! ```text
 //! <!-- made by | phalanx study codecs --quick --data cifar10=$CIFAR10 --out $OUT | 8 minutes | 1.md -->
@@ -19,14 +19,14 @@ use std::process::{Command, ExitCode};
 
 /// Commands that take longer run with `--all` only.
 const MINUTES: u32 = 10;
-/// What a comment begins with.
+/// The beginning of a comment.
 const BEGIN: &str = "<!-- made by | ";
-/// What ends a table.
+/// The end of a table.
 const END: &str = "<!-- end -->";
 
-/// A table or picture, and what makes it.
+/// A table or picture, and its command.
 #[derive(Debug, Clone, PartialEq)]
-struct Made {
+struct Entry {
     /// The page.
     page: PathBuf,
     /// The comment's line, from 0.
@@ -35,7 +35,7 @@ struct Made {
     minutes: u32,
     /// The file that the command leaves in `$OUT`; `-` is what it prints.
     file: String,
-    /// The picture beside the page that becomes that file; none if the lines up to the end do.
+    /// The picture next to the page that becomes that file; none if the lines up to the end do.
     picture: Option<String>,
 }
 
@@ -110,7 +110,7 @@ fn pages(root: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// The comments of a page.
-fn parse(page: &Path, text: &str) -> Result<Vec<Made>, String> {
+fn parse(page: &Path, text: &str) -> Result<Vec<Entry>, String> {
     let mut found = Vec::new();
     for (line, content) in text.lines().enumerate() {
         let Some(rest) = content.strip_prefix(BEGIN) else { continue };
@@ -130,7 +130,7 @@ fn parse(page: &Path, text: &str) -> Result<Vec<Made>, String> {
         if picture.is_none() && !text.lines().skip(line + 1).any(|line| line == END) {
             return Err(wrong("no `<!-- end -->` follows"));
         }
-        found.push(Made {
+        found.push(Entry {
             page: page.to_owned(),
             line,
             command: command.to_owned(),
@@ -143,7 +143,7 @@ fn parse(page: &Path, text: &str) -> Result<Vec<Made>, String> {
 }
 
 /// Runs a command, and puts what it made in place.
-fn make(command: &str, entries: &[Made], root: &Path, target: &Path) -> Result<(), String> {
+fn make(command: &str, entries: &[Entry], root: &Path, target: &Path) -> Result<(), String> {
     let folder = target.join("docs").join(format!("{:016x}", hash(command)));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
@@ -187,13 +187,13 @@ fn make(command: &str, entries: &[Made], root: &Path, target: &Path) -> Result<(
 }
 
 /// A page whose lines between a comment and its end are others. What is no markdown is set as a block.
-fn replaced(text: &str, made: &Made, new: &str) -> Result<String, String> {
+fn replaced(text: &str, made: &Entry, new: &str) -> Result<String, String> {
     let lines: Vec<&str> = text.lines().collect();
     // Other tables may have moved it.
     let comment = format!("{BEGIN}{} | ", made.command);
     let file = format!(" | {} -->", made.file);
     let begin = lines.iter().position(|line| line.starts_with(&comment) && line.ends_with(&file));
-    let begin = begin.ok_or_else(|| format!("{} changed meanwhile", made.page.display()))?;
+    let begin = begin.ok_or_else(|| format!("{} changed during the command", made.page.display()))?;
     let end = lines[begin..].iter().position(|line| *line == END).map(|at| begin + at);
     let end = end.ok_or_else(|| format!("{} has no end of {}", made.page.display(), made.command))?;
     let new = new.trim();

@@ -29,10 +29,10 @@ use crate::rounds::median;
 /// Draws schedules of failures and sees what becomes of small trainings.
 #[derive(Debug, Args)]
 pub(crate) struct ChaosArgs {
-    /// What everything drawn follows from
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many trainings
+    /// Number of trainings
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
     /// The first of them, to see one again
@@ -58,7 +58,7 @@ pub(crate) struct ChaosArgs {
     json: Option<PathBuf>,
 }
 
-/// What all trainings are: steps of a few milliseconds, of which a checkpoint follows every other.
+/// The settings of all trainings: steps of a few milliseconds, and a checkpoint after every other.
 pub(crate) const TRAINING: &[&str] = &[
     "model.kind=mlp",
     "model.mlp_width=48",
@@ -82,7 +82,7 @@ pub(crate) const TRAINING: &[&str] = &[
     "comm.timeout=8",
 ];
 
-/// What has come of all schedules.
+/// The sums over all schedules.
 #[derive(Debug, Default)]
 struct Tally {
     schedules: u64,
@@ -91,7 +91,7 @@ struct Tally {
     named_errors: u64,
     saved: u64,
     resumed: u64,
-    /// How often an event of a kind came to pass.
+    /// The number of events of each kind.
     events: BTreeMap<&'static str, u64>,
     /// Worlds that followed another while training went on.
     changes: u64,
@@ -147,7 +147,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<()> {
     std::fs::remove_dir_all(&place).with_context(|| format!("cannot remove {}", place.display()))
 }
 
-/// What the training comes to by one rank that nothing happens to.
+/// Returns the result of the undisturbed training on one rank.
 fn undisturbed(place: &std::path::Path, deadline: Duration) -> Result<Hashes> {
     let folder = place.join("undisturbed");
     std::fs::create_dir_all(&folder)?;
@@ -216,7 +216,7 @@ fn follow(
     bail!("the last attempt, to which nothing happened, has not ended well")
 }
 
-/// Whether what was said at the end of an attempt names what was wrong.
+/// Checks that the messages at the end of an attempt name a cause.
 fn check_named(said: &str) -> Result<()> {
     let line = said.lines().find(|line| line.contains("error: "));
     let Some(line) = line else { bail!("it ended without a named error: {said:?}") };

@@ -26,7 +26,7 @@ pub(crate) fn ranks_of(parent: u32) -> Vec<(usize, u32)> {
     found
 }
 
-/// Sends a signal, by its name without `SIG`; a process that has ended meanwhile has.
+/// Sends a signal, by its name without `SIG`; a process that has ended is no error.
 pub(crate) fn signal(process: u32, name: &str) -> Result<()> {
     let mut kill = Command::new("kill");
     kill.args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null());
@@ -43,7 +43,7 @@ pub(crate) fn cut(process: u32) -> Result<bool> {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
     let Some(id) = i32::try_from(process).ok().and_then(Pid::from_raw) else { return Ok(false) };
-    // Whoever has ended meanwhile has no connections.
+    // A process that has ended has no connections.
     let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { return Ok(false) };
     let mut found = false;
     for entry in std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().filter_map(Result::ok)

@@ -42,7 +42,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Lets so many megabits a second through, each way.
+    /// Limits each direction to a number of megabits a second.
     pub(super) fn limit(&self, megabits: u64) -> Result<()> {
         for name in &self.names {
             // As much as comes in ten milliseconds may go at once, and half a second's may wait.

@@ -21,7 +21,7 @@ use self::link::Link;
 use self::speed::Gradients;
 use self::training::{Order, Seen, over};
 
-/// What to measure.
+/// The arguments of a measurement.
 #[derive(Debug, Args)]
 pub(crate) struct CodecsArgs {
     /// Which codecs; all unless some are named
@@ -33,7 +33,7 @@ pub(crate) struct CodecsArgs {
     /// The rank of PowerSGD
     #[arg(long, default_value_t = 2)]
     rank: usize,
-    /// How many numbers share a scale
+    /// Numbers that share a scale
     #[arg(long, default_value_t = 256)]
     chunk: usize,
     /// Rates of the link in Mbit/s, slowest first; 0 = no trainings

@@ -1,4 +1,4 @@
-//! What each codec makes of the gradients of a network: how many bytes, how far off, how fast.
+//! Bytes, error and speed of each codec on a network's gradients.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ impl Gradients {
         self.bucket.len
     }
 
-    /// How far the sum by a codec is from the exact one.
+    /// The error of a sum by a codec.
     fn error(&self, settings: &CodecSettings) -> Result<f64> {
         let exact = self.ranks[0].iter().zip(&self.ranks[1]).map(|(a, b)| f64::from(*a) + f64::from(*b));
         let exact: Vec<f64> = exact.collect();

@@ -1,4 +1,4 @@
-//! How long a codec's kernels take for some gradients, on one thread.
+//! The time of a codec's kernels for some gradients, on one thread.
 
 use std::time::Instant;
 

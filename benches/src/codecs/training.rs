@@ -23,7 +23,7 @@ use crate::rounds::median;
 /// In the environment of a process that is a rank of this benchmark: its work as JSON.
 const RANK_VARIABLE: &str = "PHALANX_BENCH_CODEC_RANK";
 
-/// What a training over the link does.
+/// The settings of a training over the link.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Order {
     pub(super) settings: CodecSettings,
@@ -35,7 +35,7 @@ pub(super) struct Order {
     pub(super) when: CodecWhen,
 }
 
-/// What rank 0 has seen.
+/// The measurements of rank 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
     /// Median seconds of a step.

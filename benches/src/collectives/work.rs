@@ -1,4 +1,4 @@
-//! What one rank does: every algorithm and size in turn, some rounds of each.
+//! The work of one rank: every algorithm and size in turn, some rounds of each.
 
 use std::time::Instant;
 
@@ -143,7 +143,7 @@ impl Work {
     }
 }
 
-/// What was timed of one algorithm and size.
+/// The times of one algorithm and size.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
     /// The algorithm that was really used.
@@ -157,7 +157,7 @@ pub(super) struct Cell {
 /// `None` if there is no such way for the operation here.
 pub(super) type Timed = Option<Cell>;
 
-/// What rank 0 has seen.
+/// The measurements of rank 0.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// By algorithm and size.
@@ -243,7 +243,7 @@ fn time(comm: &Communicator, work: &Work, bytes: u64) -> Result<Timed> {
     Ok(Some(Cell { algorithm: used, seconds, sent }))
 }
 
-/// Whether an error says that there is no such way.
+/// Returns true if an error means that the algorithm is not available.
 fn is_lack(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref::<phalanx_collectives::CommError>(),

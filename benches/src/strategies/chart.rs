@@ -28,7 +28,7 @@ struct Panel {
     axis: &'static str,
     /// From the axis upwards, one on the other.
     parts: &'static [Part],
-    /// What each colour is, if there are several.
+    /// The meanings of the colours, if there are several.
     legend: &'static [(&'static str, &'static str)],
     decimals: usize,
 }

@@ -19,7 +19,7 @@ use self::figures::{Figures, Row};
 use self::report::Report;
 use crate::program::{self, Training};
 
-/// What to measure.
+/// The arguments of a measurement.
 #[derive(Debug, Args)]
 pub(crate) struct StrategiesArgs {
     /// The model, as in model.kind

@@ -70,7 +70,7 @@ impl Report {
         crate::write(Some(&folder.join("strategies.json")), &self.json())
     }
 
-    /// How much of `ranks` times the speed of one rank a row reaches; `None` if one of both failed.
+    /// The speed of a row relative to `ranks` times that of one rank; `None` if one of both failed.
     fn efficiency(&self, row: &Row) -> Option<f64> {
         let alone = self.rows.iter().find(|row| row.ranks == 1)?.outcome.as_ref().ok()?;
         let own = row.outcome.as_ref().ok()?;

@@ -1,4 +1,4 @@
-//! What ranks compute on: the processor, or a GPU each.
+//! The devices of ranks: the CPU, or a GPU each.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use phalanx_collectives::{Communicator, nccl};
 use phalanx_tensor::ComputeDevice;
 use phalanx_tensor::backend::{Cuda, CudaOptions, GraphReplay};
 
-/// What ranks compute on.
+/// The device of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Device {
     Cpu,
@@ -24,7 +24,7 @@ impl Device {
         }
     }
 
-    /// That of a rank. Algorithms are tried, and the fastest are taken, as the peer takes them.
+    /// Returns the device of a rank. Algorithms are tried, and the fastest are taken, as the peer takes them.
     pub(super) fn open(self, rank: usize) -> Result<Opened> {
         Ok(Opened(match self {
             Self::Cpu => None,
@@ -55,10 +55,10 @@ impl Opened {
         }
     }
 
-    /// What records steps, and launches them as graphs.
+    /// Returns the recorder that launches steps as graphs.
     ///
     /// # Errors
-    /// On the processor, which has no graphs.
+    /// On the CPU, which has no graphs.
     pub(super) fn replay(&self) -> Result<GraphReplay> {
         Ok(GraphReplay::new(self.0.as_ref().context("--graphs is for --device cuda")?.gpu()))
     }

@@ -20,7 +20,7 @@ use model::Model;
 use precision::Precision;
 use rank::Team;
 
-/// What to measure.
+/// The arguments of a measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
     /// The model [default: resnet18; with --device cuda a table of all, at the sizes that they are used at]
@@ -35,29 +35,29 @@ pub(crate) struct TrainArgs {
     /// Ranks, as threads of this process
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
-    /// How the ranks share the work: ddp, zero1, zero2, fsdp, hsdp; or none, without any communication. Several, with commas
+    /// The parallel strategy: ddp, zero1, zero2, fsdp, hsdp; or none, without any communication. Several, with commas
     /// between, take turns round by round, and are compared with the first
     #[arg(long, default_value = "ddp", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// What ranks compute on
+    /// The device of the ranks
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
     device: Device,
-    /// What is multiplied and kept: f32; tf32, for GPUs; bf16 or f16, with weights in f32; or f32 whose products are rounded to
+    /// Precision of products and activations: f32; tf32, for GPUs; bf16 or f16, with weights in f32; or f32 whose products are rounded to
     /// bf16 where that is faster
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     precision: Precision,
-    /// Every so many-th block runs again in backward instead of keeping its activations, 1 for all; 0 for none
+    /// Recompute every N-th block in backward instead of keeping its activations; 1 for all, 0 for none
     #[arg(long, default_value_t = 0)]
     recompute: usize,
     /// The first convolution is 3x3 without stride and there is no pooling after it
     #[arg(long)]
     cifar_stem: bool,
-    /// Messages are merged until they have so many KiB
+    /// Merge messages up to this size in KiB
     #[arg(long, default_value_t = 1024)]
     bucket_kib: usize,
-    /// Whether communication runs beside computing
-    #[arg(long, value_enum, default_value_t = Beside::Auto)]
-    overlap: Beside,
+    /// Overlap of communication and computing
+    #[arg(long, value_enum, default_value_t = OverlapChoice::Auto)]
+    overlap: OverlapChoice,
     /// With --device cuda: steps are recorded, and launched as CUDA graphs
     #[arg(long)]
     graphs: bool,
@@ -65,16 +65,16 @@ pub(crate) struct TrainArgs {
     common: Common,
 }
 
-/// Whether communication runs beside computing.
+/// The overlap of communication and computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Beside {
+enum OverlapChoice {
     /// But for sharded parameters where every core computes already
     Auto,
     Always,
     Never,
 }
 
-impl Beside {
+impl OverlapChoice {
     fn overlap(self) -> Overlap {
         match self {
             Self::Auto => Overlap::Auto,
@@ -84,11 +84,11 @@ impl Beside {
     }
 }
 
-/// What a strategy took.
+/// The costs of a strategy.
 struct Row<'a> {
     strategy: &'a str,
     seconds: f64,
-    /// Seconds of communication in a step, of rank 0: those that it waited for, and those beside its computing.
+    /// Seconds of communication in a step, of rank 0: exposed and hidden.
     exposed: f64,
     hidden: f64,
     bytes_sent: f64,
@@ -96,7 +96,7 @@ struct Row<'a> {
     peer: Option<(String, f64)>,
 }
 
-/// What a machine with a GPU is asked about: the model, its images' size, the batch, and whether it has the stem for small images.
+/// The question to a machine with a GPU: the model, the size of images, the batch, and the stem for small images.
 const ON_GPUS: &[(Model, usize, usize, bool)] = &[
     (Model::Resnet18, 32, 512, true),
     (Model::Resnet50, 224, 64, false),
@@ -144,7 +144,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     anyhow::ensure!(args.batch > 0, "--batch 0: a rank needs an image");
     anyhow::ensure!(
         args.device == Device::Cuda || args.precision != Precision::Tf32,
-        "--precision tf32 is of GPUs; processors multiply f32, or bf16-products"
+        "--precision tf32 is of GPUs; CPUs multiply f32, or bf16-products"
     );
     anyhow::ensure!(
         common.peer.is_none()
@@ -211,7 +211,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     Ok(results(circumstances, rows.iter().map(|row| row.json(args, &rows[0])).collect()))
 }
 
-/// What is written of a measurement: its circumstances, a row a strategy, and, where there is only one, what that says beside
+/// The report of a measurement: its circumstances, a row a strategy, and, where there is only one, its numbers next to
 /// the circumstances too.
 fn results(mut circumstances: Json, rows: Vec<Json>) -> Json {
     if let [Json::Object(only)] = rows.as_slice() {
@@ -223,7 +223,7 @@ fn results(mut circumstances: Json, rows: Vec<Json>) -> Json {
     circumstances
 }
 
-/// What of PyTorch a strategy is compared with.
+/// The peer of a strategy in PyTorch.
 fn of_peer(strategy: &str) -> &'static str {
     if matches!(strategy, "fsdp" | "zero3") { "fsdp" } else { "ddp" }
 }
@@ -282,7 +282,7 @@ fn print(args: &TrainArgs, name: &str, rows: &[Row<'_>], memory: Option<u64>, pe
 }
 
 impl TrainArgs {
-    /// What an empty command line says.
+    /// The arguments of an empty command line.
     fn parse_from_nothing() -> Result<Self> {
         let command = Self::augment_args(clap::Command::new("train"));
         Ok(Self::from_arg_matches(&command.try_get_matches_from(["train"])?)?)
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_strategy_is_told_beside_its_circumstances() {
+    fn one_strategy_is_written_next_to_its_circumstances() {
         let row = |name: &str, rate: f64| json!({ "strategy": name, "samples_per_s": rate });
         let one = results(json!({ "model": "mlp" }), vec![row("ddp", 7.0)]);
         assert_eq!((&one["model"], &one["samples_per_s"]), (&json!("mlp"), &json!(7.0)));

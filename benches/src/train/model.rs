@@ -31,7 +31,7 @@ pub(super) enum Model {
 
 pub(super) type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
 
-/// How parameters lie in memory, and so how large messages are.
+/// Returns the layout of parameters, which decides the size of messages.
 pub(super) fn layout(args: &TrainArgs, device: &ComputeDevice) -> BuildOptions {
     BuildOptions { bucket_bytes: args.bucket_kib << 10, device: device.clone(), ..BuildOptions::default() }
 }

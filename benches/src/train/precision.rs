@@ -1,9 +1,9 @@
-//! What is multiplied and kept.
+//! The precision of products and activations.
 
 use clap::ValueEnum;
 use phalanx_kernels::Products;
 
-/// What is multiplied and kept.
+/// The precision of products and activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Precision {
     F32,
@@ -35,7 +35,7 @@ impl Precision {
         }
     }
 
-    /// What activations are kept in.
+    /// The type of stored activations.
     pub(super) fn kept(self) -> phalanx_tensor::Precision {
         match self {
             Self::F32 | Self::Bf16Products => phalanx_tensor::Precision::F32,
@@ -50,7 +50,7 @@ impl Precision {
         if self == Self::F16 { 65_536.0 } else { 1.0 }
     }
 
-    /// What the peer computes in.
+    /// The precision of the peer.
     pub(super) fn of_peer(self) -> &'static str {
         if self == Self::Bf16Products { "bf16" } else { self.name() }
     }

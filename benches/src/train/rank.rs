@@ -1,4 +1,4 @@
-//! A rank that takes a training step each time that it is told to, and a team of such ranks.
+//! A rank that takes training steps on request, and a team of such ranks.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -34,20 +34,20 @@ fn single_loss_step(
     }))
 }
 
-/// What a rank has to tell after some steps.
-struct Told {
+/// The report of a rank after some steps.
+struct RankReport {
     stats: CommStats,
     /// The most bytes of its GPU that it held at once.
     gpu_memory: Option<u64>,
 }
 
-/// One rank: as many steps as it is told to take each time, to the end of all that they have queued.
+/// One rank: takes the requested number of steps each time, and waits for its device.
 fn rank(
     args: &TrainArgs,
     strategy: &str,
     world: &Communicator,
     go: &Receiver<u64>,
-    done: &Sender<Result<Told>>,
+    done: &Sender<Result<RankReport>>,
 ) -> Result<()> {
     let context = Arc::new(Context::new(args.common.threads()).with_products(args.precision.products()));
     let device = args.device.open(world.rank())?;
@@ -72,7 +72,7 @@ fn rank(
         }
         let told = outcome.and_then(|stats| {
             device.finish()?;
-            Ok(Told { stats, gpu_memory: device.peak_memory() })
+            Ok(RankReport { stats, gpu_memory: device.peak_memory() })
         });
         if done.send(told).is_err() {
             break;
@@ -84,8 +84,8 @@ fn rank(
 /// The ranks of one strategy, as threads, which wait until they are told to take steps.
 pub(super) struct Team<'a> {
     strategy: &'a str,
-    ranks: Vec<(Sender<u64>, Receiver<Result<Told>>)>,
-    /// How many steps were taken.
+    ranks: Vec<(Sender<u64>, Receiver<Result<RankReport>>)>,
+    /// The number of steps.
     taken: u64,
     /// Of rank 0, after the first steps and after the last, each with the steps before.
     stats: Option<[(u64, CommStats); 2]>,
@@ -108,7 +108,7 @@ impl<'a> Team<'a> {
             let (tell, done) = channel();
             scope.spawn(move || {
                 if let Err(error) = rank(args, strategy, &comm, &told, &tell) {
-                    // Nobody listens if the others have failed before.
+                    // The receiver is gone if another rank has failed.
                     let _ = tell.send(Err(error));
                 }
             });
@@ -138,7 +138,7 @@ impl<'a> Team<'a> {
         self.gpu_memory
     }
 
-    /// What the steps took, with the median of their seconds; of communication the mean, without the first step.
+    /// Returns the median of the seconds of a step, and the mean of its communication without the first step.
     pub(super) fn row(&self, seconds: f64) -> Row<'a> {
         let [(before, first), (after, last)] = self.stats.unwrap_or_default();
         let steps = (after - before).max(1) as f64;

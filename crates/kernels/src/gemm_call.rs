@@ -16,7 +16,7 @@ pub(crate) struct View<'a, T> {
 }
 
 impl<T> View<'_, T> {
-    /// The same elements with rows and columns exchanged.
+    /// Returns its transpose: rows and columns exchanged.
     pub(crate) fn transposed(self) -> Self {
         Self { row_stride: self.col_stride, col_stride: self.row_stride, ..self }
     }

@@ -28,7 +28,7 @@ fn launch() -> Option<Torchrun> {
     Torchrun::of(&|name| (name == "TORCHELASTIC_RUN_ID").then(|| "a".to_owned()))
 }
 
-/// What a run of two ranks has in its folder that was asked for something, and that somebody wants to join.
+/// The folder of a run of two ranks with requests and a joining rank.
 fn requests() -> Vec<Vec<u8>> {
     let place = folder();
     let run = place.path();
@@ -149,7 +149,7 @@ fn hear(run: &Path, copy: &Path) {
     }
 }
 
-/// Looks who waits, and waits. Whoever says nothing new does not wait, and an invitation counts once.
+/// Reads the waiting ranks. A rank without news does not wait, and an invitation counts once.
 fn meet(run: &Path) {
     let joins = run.join("joins");
     let mut waiting = Waiting::at(&joins);

@@ -1,4 +1,4 @@
-//! What gradients are on their way between ranks: numbers as fewer bytes.
+//! Encoded gradients between ranks.
 
 use phalanx_fuzz_harness::Random;
 use phalanx_kernels::{
@@ -102,7 +102,7 @@ impl Coded {
         Some(Self { kind, len, chunk, words, message: [head, bytes].concat() })
     }
 
-    /// Bytes behind the scales of so many numbers, if such numbers can share scales so.
+    /// Returns the bytes behind the scales of a number of values, if they can share scales in this way.
     fn rest(&self) -> Option<usize> {
         let (bytes, multiple) = match self.kind {
             INT8 | QSGD => (self.len, 1),
@@ -118,7 +118,7 @@ impl Coded {
         (words.as_chunks().0, rest)
     }
 
-    /// Whether the numbers are decoded to `out`, or added to what is there.
+    /// Decodes to `out`, or adds to its values.
     fn decode(&self, out: &mut [f32], add: bool) -> bool {
         let (context, chunk, (words, rest)) = (Context::new(1), self.chunk, self.pieces());
         let scales: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
@@ -139,7 +139,7 @@ impl Coded {
         decoded.is_ok()
     }
 
-    /// Whether it must be decoded: nothing that ranks send may be refused, and nothing taken that does not fit.
+    /// Returns true if it must be decoded: messages of ranks are never refused, and wrong sizes always.
     fn fits(&self) -> Option<bool> {
         let (words, rest) = self.pieces();
         match self.kind {

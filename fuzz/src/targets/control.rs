@@ -1,4 +1,4 @@
-//! What goes around a rank on the control plane, what ranks gather of each other, and when messages say that they have left.
+//! Events around a rank on the control plane, gathered settings of ranks, and time stamps of messages.
 
 use phalanx_collectives::fuzzing;
 use phalanx_fuzz_harness::Random;
@@ -6,7 +6,7 @@ use phalanx_fuzz_harness::Random;
 use super::network::messages;
 use super::{Target, of_json};
 
-/// A script: whose watch it is, whose processes have ended, and who says what; somebody says nothing any more who says null.
+/// A script: whose watch it is, whose processes have ended, and who says what; null ends the words of a rank.
 fn script(own: usize, ended: &[usize], said: &[(usize, &str)]) -> Vec<u8> {
     let said: Vec<String> = said.iter().map(|(rank, message)| format!("[{rank},{message}]")).collect();
     format!(r#"{{"own":{own},"ended":{ended:?},"said":[{}]}}"#, said.join(",")).into_bytes()
@@ -30,7 +30,7 @@ fn scripts() -> Vec<Vec<u8>> {
     const APART: &str = r#"{"Apart":{"Minority":{"left":[3],"lost":[0,1,2],"world_size":4}}}"#;
     let (admitted, bye) = (r#""Admitted""#, r#""Bye""#);
     let all = messages();
-    let of_everybody: Vec<(usize, &str)> =
+    let of_all: Vec<(usize, &str)> =
         all.iter().enumerate().map(|(at, message)| (1 + at % 3, message.as_str())).collect();
     let of_the_hub: Vec<(usize, &str)> = all.iter().map(|message| (0, message.as_str())).collect();
     vec![
@@ -56,7 +56,7 @@ fn scripts() -> Vec<Vec<u8>> {
         ),
         script(0, &[], &[(1, "null"), (1, KNOCK), (1, REGROUP), (2, REGROUP), (3, REGROUP), (0, REGROUP)]),
         script(0, &[], &[(3, DEPARTED), (1, ABORTED), (0, ASK), (2, bye), (1, bye), (3, bye)]),
-        script(0, &[], &of_everybody),
+        script(0, &[], &of_all),
         script(
             1,
             &[0],

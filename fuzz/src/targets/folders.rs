@@ -35,18 +35,19 @@ pub(super) const DIFFUSERS: Target = Target {
     memory: 48 << 20,
 };
 
-/// What stands in records for the folder that they lie in, and for the length of the program there.
+/// The placeholders in records for their folder and for the length of the program there.
 const PLACE: &str = "/PLACE";
 const LENGTH: &str = "4242424242";
 
-/// Records of ranks that hung, and the same of a rank whose stacks are in a program that lies beside its record.
+/// Records of ranks that hung, and the same of a rank whose stacks are in a program in the folder of its record.
 fn flight() -> Vec<Vec<u8>> {
     let plain = include_str!("seeds/flight");
-    let beside = plain.replace("/nonexistent/phalanx", &format!("{PLACE}/program"));
-    let beside = beside.replace("\"bytes\": 10}", &format!("\"bytes\": {LENGTH}}}"));
-    let beside = beside.replace("[[0, 4096], [0, 8192]]", "[[0, 4096], [0, 4225], [0, 8192], [0, 4100]]");
+    let with_program = plain.replace("/nonexistent/phalanx", &format!("{PLACE}/program"));
+    let with_program = with_program.replace("\"bytes\": 10}", &format!("\"bytes\": {LENGTH}}}"));
+    let with_program =
+        with_program.replace("[[0, 4096], [0, 8192]]", "[[0, 4096], [0, 4225], [0, 8192], [0, 4100]]");
     let program = files::join([("program", elf::program().as_slice())]);
-    vec![plain.as_bytes().to_vec(), [program.as_slice(), beside.as_bytes()].concat()]
+    vec![plain.as_bytes().to_vec(), [program.as_slice(), with_program.as_bytes()].concat()]
 }
 
 /// Puts the folder, and the length of the program in it, into the records that lie there.

@@ -1,4 +1,4 @@
-//! What other processes send, and what launchers say.
+//! Bytes of other processes, and variables of launchers.
 
 use phalanx_collectives::fuzzing;
 use phalanx_fuzz_harness::{Random, json};
@@ -105,7 +105,7 @@ fn handshakes() -> Vec<Vec<u8>> {
 
 pub(super) const HANDSHAKES: Target = Target {
     name: "handshakes",
-    about: "handshakes with somebody who does not know the secret",
+    about: "handshakes without the secret",
     seeds: handshakes,
     words: &["PHALANX3"],
     change: no_form,

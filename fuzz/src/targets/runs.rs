@@ -176,7 +176,7 @@ pub(super) const SWEEP: Target = Target {
     memory: 48 << 20,
 };
 
-/// What a run leaves, and the same with what only some leave: metrics by rank, a second rank that failed, a picture, and what a sweep
+/// The folder of a run, and one with rarer files: metrics by rank, a second rank that failed, a picture, and results that a sweep
 /// has found.
 fn run_folders() -> Vec<Vec<u8>> {
     let plain = include_bytes!("seeds/run_folder");
@@ -237,7 +237,7 @@ fn server() -> &'static Server {
     let (server, _) = SERVER.get_or_init(|| {
         let place = folder();
         files::write(include_bytes!("seeds/run_folder"), &place.path().join("runs/a"));
-        let _ = std::fs::write(place.path().join("outside"), "what nobody must see");
+        let _ = std::fs::write(place.path().join("outside"), "a secret outside of the folder");
         let server = Server::start(&place.path().join("runs"), 0);
         (server.unwrap_or_else(|error| panic!("a server: {error}")), place)
     });
@@ -271,7 +271,7 @@ fn ask(bytes: &[u8]) {
     let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
     let mut answer = Vec::new();
     let _ = stream.take(4 << 20).read_to_end(&mut answer);
-    let secret = b"what nobody must see";
+    let secret = b"a secret outside of the folder";
     assert!(
         !answer.windows(secret.len()).any(|window| window == secret),
         "a file outside of the folder was served"

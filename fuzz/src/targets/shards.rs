@@ -100,7 +100,7 @@ pub(super) const PATTERNS: Target = Target {
     memory: 1 << 30,
 };
 
-/// What of a stored index says of which shard it is: its form, the shard's length and time of change.
+/// The key of a stored index: its format, the length of the shard and its time of change.
 const OF_SHARD: usize = 24;
 
 /// A shard with a stored index of it, given the rest of that.

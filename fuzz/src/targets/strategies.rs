@@ -1,4 +1,4 @@
-//! What ranks say to each other that do not take every step together.
+//! Messages between ranks of asynchronous strategies.
 
 use phalanx_fuzz_harness::Random;
 use phalanx_sharding::fuzzing;
@@ -26,7 +26,7 @@ const ANSWER: u64 = 15;
 const PUSH_CODED: u64 = 16;
 const VALUES_CODED: u64 = 17;
 
-/// Who says something, and what.
+/// A sender and its message.
 type Said = (u8, Vec<u8>);
 
 fn message(kind: u64, number: u64, bucket: usize, values: usize, coded: usize) -> Vec<u8> {

@@ -241,7 +241,7 @@ fn absolute(path: &[String], own: &[String]) -> Option<Vec<String>> {
     path.split_first().filter(|(first, _)| *first == "crate").map(|(_, rest)| rest.to_vec())
 }
 
-/// What the `use` lines of a module's own file bring in, as paths from that module.
+/// Returns the imports of a module's own file, as paths from that module.
 pub(crate) fn uses(tokens: &[Token]) -> Vec<Named> {
     let mut found = Vec::new();
     for at in 0..tokens.len() {

@@ -81,7 +81,7 @@ impl Code {
         self.tokens.len().saturating_sub(1)
     }
 
-    /// How many tokens directly inside of the braces at `open` are counted by `counts`.
+    /// The number of tokens directly inside of the braces at `open` that `counts` accepts.
     fn count(&self, open: usize, counts: impl Fn(usize) -> bool) -> usize {
         let (end, mut at, mut found) = (self.close(open), open + 1, 0);
         while at < end {
