@@ -19,7 +19,7 @@ fn features(selection: &[&str]) -> BTreeMap<String, String> {
 #[test]
 fn programs_of_developers_add_no_features() {
     let (program, all) = (features(&[]), features(&["--workspace", "--exclude", "phalanx-fuzz"]));
-    let differs = program.iter().filter(|(package, features)| all.get(*package) != Some(features));
+    let differs = program.iter().filter(|(package, features)| all.get(*package) != Some(*features));
     let breaches: Vec<String> = differs
         .map(|(package, features)| format!("{package}: `{features}` by itself, `{}` with all", all[package]))
         .collect();
