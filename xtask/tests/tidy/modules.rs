@@ -23,6 +23,7 @@ const NOT_MENDED: &[(&str, &[&str])] = &[
     ("crates/collectives/src/shared", &["cross_memory", "slot_exchange"]),
     ("crates/collectives/src/world", &["config", "environment"]),
     ("crates/collectives/src/world", &["rendezvous", "search"]),
+    ("crates/trainer/src/config", &["keys", "section", "settings"]),
     ("crates/sharding/src/codec", &["bf16", "kind", "push", "random_k", "sparse", "two_hops"]),
 ];
 
