@@ -9,7 +9,7 @@ use phalanx_kernels::{
     scales_len,
 };
 use phalanx_sharding::{
-    Bucket, CodecKind, CodecSettings, CodecState, GradCodec, Keeps, MatrixRange, Peers, ShardingError,
+    Bucket, CodecKind, CodecSettings, CodecState, GradCodec, MatrixRange, Peers, ShardingError, SumPlacement,
 };
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ fn summed(
     let run =
         |(comm, (codec, mut own)): (phalanx_collectives::Communicator, (&Arc<dyn GradCodec>, Vec<f32>))| {
             let mut peers = Peers::new(&comm, Algorithm::Auto);
-            codec.reduce(bucket, own.as_mut_slice().into(), Keeps::All, &mut peers)?;
+            codec.reduce(bucket, own.as_mut_slice().into(), SumPlacement::All, &mut peers)?;
             Ok::<_, ShardingError>((own, codec.state()?))
         };
     let ranks = threads(codecs.len()).map_err(ShardingError::from)?;
@@ -71,7 +71,7 @@ fn summed(
 
 fn codec(settings: &CodecSettings) -> Result<Arc<dyn GradCodec>, ParityError> {
     let none = || ShardingError::Step("no codec");
-    Ok(settings.codec()?.ok_or_else(none)?)
+    Ok(settings.codec().map_err(ShardingError::from)?.ok_or_else(none)?)
 }
 
 fn kept<'s>(state: &'s CodecState, field: &str) -> &'s [f32] {
@@ -130,7 +130,7 @@ fn power_sgd(reference: &Reference<'_>, found: &mut Vec<Quantity>) -> Result<(),
     let mut codecs = Vec::new();
     for _ in 0..workers {
         let codec = codec(&settings)?;
-        codec.load_state(vec![("0.q".to_owned(), q.clone())])?;
+        codec.load_state(vec![("0.q".to_owned(), q.clone())]).map_err(ShardingError::from)?;
         codecs.push(codec);
     }
     let bucket = Bucket { slot: 0, len, matrices: vec![MatrixRange { range: 0..len, rows }] };

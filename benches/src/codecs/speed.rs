@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::{Algorithm, threads};
 use phalanx_kernels::{Context, compress_lossless};
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
-use phalanx_sharding::{Among, Bucket, CodecKind, CodecSettings, Keeps, Peers};
+use phalanx_sharding::{Bucket, CodecKind, CodecSettings, Peers, SumGroup, SumPlacement};
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::{BuildOptions, Key, Session, StoreBuilder, Tape, Value};
 
@@ -91,7 +91,7 @@ impl Gradients {
                         codec.reduce(
                             &self.bucket,
                             own.as_mut_slice().into(),
-                            Keeps::All,
+                            SumPlacement::All,
                             &mut Peers::new(&comm, Algorithm::Auto),
                         )?;
                         Ok::<_, anyhow::Error>(own)
@@ -115,7 +115,7 @@ impl Gradients {
 
     pub(super) fn row(&self, settings: &CodecSettings, rounds: u64) -> Result<Row> {
         let codec = settings.codec()?.context("a codec")?;
-        let among = Among { rank: 0, ranks: 4, keeps: Keeps::All, algorithm: Algorithm::Auto };
+        let among = SumGroup { rank: 0, ranks: 4, keeps: SumPlacement::All, algorithm: Algorithm::Auto };
         let mut sent = codec.bytes(&self.bucket, &among).sent as f64;
         if settings.kind == CodecKind::Lossless {
             // What is promised is that it is not more.

@@ -9,9 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use candle_core::{Device, Tensor};
 use phalanx_collectives::{ReduceOp, WorldConfig, connect};
 use phalanx_models::{MobileNetV2, MobileNetV2Config};
-use phalanx_sharding::{
-    CodecSettings, CodecWhen, DataParallel, Options, Overlap, ParallelStrategy as _, Strategy,
-};
+use phalanx_sharding::{CodecSettings, CodecWhen, DataParallel, Observed as _, Options, Overlap, Strategy};
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::optim::{Optimizer as _, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Key, Session, StoreBuilder, Tape, Value};

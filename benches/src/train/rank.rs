@@ -6,7 +6,7 @@ use std::thread::Scope;
 
 use anyhow::{Context as _, Result, anyhow};
 use phalanx_collectives::{CommStats, Communicator, threads};
-use phalanx_sharding::ParallelStrategy as _;
+use phalanx_sharding::Observed as _;
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::optim::Sgd;
 use phalanx_tensor::{ComputeDevice, Context};

@@ -7,7 +7,7 @@ use phalanx_models::stackgan::{
     Discriminator, Generated, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
 };
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
-use phalanx_sharding::ParallelStrategy as _;
+use phalanx_sharding::Observed as _;
 use phalanx_tensor::optim::Adam;
 use phalanx_tensor::{ComputeDevice, StoreBuilder, Tape, Value};
 

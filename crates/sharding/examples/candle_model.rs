@@ -5,7 +5,7 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::Module as _;
 use phalanx_collectives::{Communicator, threads};
-use phalanx_sharding::{DataParallel, ParallelStrategy as _, Strategy};
+use phalanx_sharding::{DataParallel, RankCollectives as _, Strategy};
 use phalanx_tensor::optim::{Adam, Optimizer as _};
 use phalanx_tensor::{BuildOptions, CandleModule, Context, Key, Session, StoreBuilder, Tape, Value, loss};
 

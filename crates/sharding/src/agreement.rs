@@ -4,9 +4,9 @@ use candle_core::Tensor;
 use phalanx_collectives::{Communicator, ReduceOp};
 use phalanx_tensor::{Array, BucketEntry, ParamBucket, ParamState, ParamStore};
 
-use crate::buffer::InPlace;
 use crate::mesh::first_that_differs;
 use crate::{Result, ShardingError};
+use phalanx_codecs::buffer::InPlace;
 
 /// Compares what ranks built, parameter by parameter.
 pub(crate) fn check_same_model(store: &ParamStore, comm: &Communicator) -> Result<()> {

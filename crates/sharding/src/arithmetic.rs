@@ -5,7 +5,7 @@ use phalanx_tensor::FlatStorage;
 use phalanx_tensor::backend::{AverageUpdate, BinaryOp, EmaOptions, ParamUpdate, SgdOptions};
 
 use crate::Result;
-use crate::buffer::with_singles;
+use phalanx_codecs::buffer::with_singles;
 
 /// A copy of the numbers on the host, for which this waits if they lie on a device.
 ///

@@ -1,5 +1,6 @@
 //! The errors of this crate.
 
+use phalanx_codecs::CodecError;
 use phalanx_collectives::CommError;
 use phalanx_tensor::TensorError;
 
@@ -46,14 +47,9 @@ pub enum ShardingError {
         /// What is wrong, and what there is.
         problem: String,
     },
-    /// A codec of gradients cannot do what is asked of it.
-    #[error("codec `{codec}` {problem}")]
-    Codec {
-        /// Its name.
-        codec: String,
-        /// What is wrong.
-        problem: String,
-    },
+    /// A codec refused its settings, gradients or state.
+    #[error(transparent)]
+    Codec(CodecError),
     /// What a checkpoint has of a strategy's state cannot be gone on with.
     #[error("state of strategy `{strategy}`: {problem}")]
     State {
@@ -95,6 +91,19 @@ impl ShardingError {
     }
 
     pub(crate) fn codec(codec: &str, problem: impl Into<String>) -> Self {
-        Self::Codec { codec: codec.to_owned(), problem: problem.into() }
+        Self::Codec(CodecError::codec(codec, problem))
+    }
+}
+
+impl From<CodecError> for ShardingError {
+    /// Keeps the layer that an error comes from: a failed communication is [`ShardingError::Comm`], whoever ran it.
+    fn from(error: CodecError) -> Self {
+        match error {
+            CodecError::Comm(error) => Self::Comm(error),
+            CodecError::Kernel(error) => Self::Kernel(error),
+            CodecError::Tensor(error) => Self::Tensor(error),
+            CodecError::Candle(error) => Self::Candle(error),
+            error @ (CodecError::Codec { .. } | CodecError::MixedMemory) => Self::Codec(error),
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! Readers of bytes that other ranks send, for the fuzzer of this workspace. Each takes any bytes; what it must never do is to panic,
 //! and what else it must hold is asserted here.
 
-use crate::codec::{CodecKind, CodecSettings, PushCodec, WeightRounding};
-use crate::message::{Kind, Message};
-use crate::parameter_server::fuzzing::{Choice, server_hears, worker_hears};
+use crate::Result;
+use crate::asynchronous::gossip;
+use crate::asynchronous::message::{Kind, Message};
+use crate::asynchronous::parameter_server::fuzzing::{Choice, server_hears, worker_hears};
 use crate::rehearsed::{Said, taken, world};
-use crate::{Result, gossip};
+use phalanx_codecs::{CodecKind, CodecSettings, PushCodec, WeightRounding};
 
 /// How many codecs [`push_of`] tells apart.
 pub const CODECS: u8 = 10;
@@ -23,7 +24,7 @@ fn codec(number: u8) -> Result<PushCodec> {
         let settings = CodecSettings { kind, density: 0.1, chunk: 16, ..CodecSettings::default() };
         settings.codec().transpose()?.map(|codec| codec.push()).transpose()
     });
-    pushing.unwrap_or_else(|| WeightRounding::Int8 { chunk: 3 }.codec())
+    Ok(pushing.unwrap_or_else(|| WeightRounding::Int8 { chunk: 3 }.codec())?)
 }
 
 /// A message of numbers by a codec, as ranks make it.
@@ -31,7 +32,7 @@ fn codec(number: u8) -> Result<PushCodec> {
 /// # Errors
 /// Those of the codec.
 pub fn push_of(number: u8, values: &[f32]) -> Result<Vec<u8>> {
-    codec(number)?.message(values)
+    Ok(codec(number)?.message(values)?)
 }
 
 /// What a codec is called.

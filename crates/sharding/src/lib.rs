@@ -61,59 +61,49 @@
 
 mod agreement;
 mod arithmetic;
+mod asynchronous;
 mod beside;
-mod buffer;
-mod codec;
 mod data_parallel;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod gossip;
-mod local_sgd;
 mod logical;
 mod mesh;
-mod message;
 mod options;
 mod parallel;
-mod parameter_server;
-mod placement;
-pub mod plan;
-mod process_group;
+mod predict;
 #[cfg(any(test, fuzzing))]
 mod rehearsed;
-mod replica;
 mod sharing;
 mod strategy;
-pub mod synchrony;
-mod timing;
-mod traffic;
 
-pub use codec::{
-    Among, Beside, Bf16, Bucket, CodecBytes, CodecKind, CodecScope, CodecSettings, CodecState, CodecVerdict,
-    CodecWhen, GradCodec, Keeps, MatrixRange, Numbers, OnDevice, Peers, PushCodec, WeightRounding,
-};
+pub use asynchronous::gossip::Gossip;
+pub use asynchronous::local_sgd::LocalSgd;
+pub use asynchronous::parameter_server::ParameterServer;
+pub use asynchronous::synchrony::{self, CatchUp, SyncOptions, Topology};
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
-pub use gossip::Gossip;
-pub use local_sgd::LocalSgd;
 pub use logical::{LogicalRanks, ShardGroup, ShardTree, ShardTurns};
+pub use mesh::placement::{Placed, Placement, local_ranges};
+pub use mesh::process_group::RankGroup;
 pub use mesh::{AXES, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use parallel::{
-    OptimizerRule, OwnState, ParallelStrategy, Reduced, Rule, ShardRole, StateBytes, Step, StepToken,
-    SyncStats, UpdateRule,
+    LocalModel, Observed, OptimizerRule, OwnState, ParallelStrategy, RankCollectives, Reduced, Residency,
+    Resumable, Rule, ShardRole, StateBytes, Step, StepReports, StepToken, SyncStats, UpdateRule,
 };
-pub use parameter_server::ParameterServer;
-pub use placement::{Placed, Placement, local_ranges};
-pub use plan::{MemoryPlan, Workload};
-pub use process_group::RankGroup;
+pub use phalanx_codecs::{
+    Bf16, Bucket, CodecBytes, CodecError, CodecKind, CodecScope, CodecSettings, CodecState, CodecStream,
+    CodecVerdict, CodecWhen, DeviceSlice, FlatSlice, GradCodec, MatrixRange, Peers, PushCodec, SumGroup,
+    SumPlacement, WeightRounding,
+};
+pub use predict::plan::{self, MemoryPlan, Workload};
+pub use predict::timing::{Computing, Reach, StepTime};
 pub use sharing::share;
 pub use strategy::{
     GossipKind, Layout, Meeting, PRESETS, Ranks, ServerPace, ShardAxis, StateLayout, Strategy, Synchrony,
 };
-pub use synchrony::{CatchUp, SyncOptions, Topology};
-pub use timing::{Computing, Reach, StepTime};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

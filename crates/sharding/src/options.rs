@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
 
-use crate::codec::{CodecScope, CodecWhen, GradCodec, WeightRounding};
 use crate::{Result, ShardingError};
+use phalanx_codecs::{CodecScope, CodecWhen, GradCodec, WeightRounding};
 
 /// What can be chosen beside the strategy. All ranks must choose the same.
 #[derive(Debug, Clone)]

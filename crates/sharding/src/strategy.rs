@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use phalanx_codecs::{CodecKind, CodecScope, GradCodec, SumPlacement};
 use phalanx_collectives::{Algorithm, Communicator};
 use phalanx_tensor::ParamBucket;
 
@@ -299,6 +300,40 @@ impl Strategy {
         Err(ShardingError::strategy(self.name, problem))
     }
 
+    /// Whether gradients can go by a codec under the row.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] saying what is wrong, and what would be right.
+    pub fn encodes_by(&self, codec: &dyn GradCodec, scope: CodecScope) -> Result<()> {
+        let problem = match self.synchrony {
+            Synchrony::EveryStep => return Ok(()),
+            Synchrony::Rounds(_) | Synchrony::Neighbours(_) => {
+                "sends no gradients that a codec could encode in every step; use codec none".to_owned()
+            }
+            Synchrony::Servers(_) if scope != CodecScope::All => {
+                format!(
+                    "has workers that push for themselves, not hosts: codec scope {scope} is for sums; use all"
+                )
+            }
+            Synchrony::Servers(_) if codec.push().is_none() => {
+                let kinds = CodecKind::ALL.iter().filter(|kind| kind.pushes());
+                let names = kinds.map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+                format!(
+                    "cannot push gradients by codec {}, which is for sums; there is: {names}",
+                    codec.name()
+                )
+            }
+            Synchrony::Servers(_) => return Ok(()),
+        };
+        Err(ShardingError::strategy(self.name, problem))
+    }
+
+    /// The number of ranks of a group where the strategy has no groups of its own and only messages between groups are encoded: the
+    /// ranks of a host, if hosts have as many ranks each, and otherwise the largest proper divisor of the number of ranks.
+    pub(crate) fn codec_group(&self, scope: CodecScope, hosts: &[usize]) -> Option<usize> {
+        (scope == CodecScope::InterHost && self.axis == ShardAxis::World).then(|| natural_group(hosts))
+    }
+
     /// Whether all ranks take every step together, so that [`crate::DataParallel`] follows the row.
     pub fn is_bulk_synchronous(&self) -> bool {
         self.synchrony == Synchrony::EveryStep
@@ -382,6 +417,15 @@ impl StateLayout {
     /// of any block is used at any time, and the only shard is the whole.
     pub(crate) fn leaves_memory(&self, param: &ParamBucket, world: usize) -> bool {
         self.parameters == Layout::Sharded && world > 1 && !param.is_outside()
+    }
+
+    /// The part of summed gradients that a rank keeps.
+    pub(crate) fn placement(&self) -> SumPlacement {
+        match self.gradients {
+            Layout::Replicated => SumPlacement::All,
+            Layout::Sharded => SumPlacement::Shard,
+            Layout::Leader => SumPlacement::Root,
+        }
     }
 
     /// Whether each rank gets its shard of the summed gradients.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use phalanx_checkpoint::Checkpoint;
 use phalanx_collectives::{Algorithm, Communicator, threads};
-use phalanx_sharding::{Bucket, CodecKind, CodecSettings, CodecState, Keeps, MatrixRange, Peers};
+use phalanx_sharding::{Bucket, CodecKind, CodecSettings, CodecState, MatrixRange, Peers, SumPlacement};
 use phalanx_tensor::{Value, loss, nn};
 
 use crate::config::Catalogue;
@@ -118,7 +118,7 @@ fn reduce_once(kept: &CodecState) -> Vec<CodecState> {
         codec.load_state(kept.clone()).ok()?;
         let mut gradients = [0.5_f32, -1.0, 2.0, 0.0, 3.5, 1e-3];
         let mut peers = Peers::new(alone, Algorithm::Auto);
-        codec.reduce(&bucket, gradients.as_mut_slice().into(), Keeps::All, &mut peers).ok()?;
+        codec.reduce(&bucket, gradients.as_mut_slice().into(), SumPlacement::All, &mut peers).ok()?;
         let state = codec.state();
         assert!(state.is_ok(), "a codec that has reduced has no state");
         state.ok()

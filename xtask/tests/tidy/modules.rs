@@ -24,7 +24,6 @@ const NOT_MENDED: &[(&str, &[&str])] = &[
     ("crates/collectives/src/world", &["config", "environment"]),
     ("crates/collectives/src/world", &["rendezvous", "search"]),
     ("crates/trainer/src/config", &["keys", "section", "settings"]),
-    ("crates/sharding/src/codec", &["bf16", "kind", "push", "random_k", "sparse", "two_hops"]),
 ];
 
 /// A folder of modules, and the path of its own module from the crate's root.

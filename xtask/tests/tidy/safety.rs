@@ -8,6 +8,7 @@ use crate::sources::{all_sources, report, root};
 const SAFE: &[&str] = &[
     "checkpoint",
     "cli",
+    "codecs",
     "data",
     "launch",
     "models",

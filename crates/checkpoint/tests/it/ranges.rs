@@ -4,7 +4,7 @@ use candle_core::Tensor;
 use phalanx_checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
 use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
-use phalanx_sharding::{DataParallel, ParallelStrategy as _, Strategy};
+use phalanx_sharding::{DataParallel, Observed as _, ParallelStrategy as _, Residency as _, Strategy};
 use phalanx_tensor::optim::{Adam, Optimizer};
 use phalanx_tensor::{BuildOptions, Context, Key, ParamBucket, ParamStore, StoreBuilder};
 use serde_json::Map;

@@ -12,9 +12,9 @@ use super::prefetch::{Pass, Prefetch, Visit};
 use super::{DataParallel, Progress};
 use crate::Result;
 use crate::beside::Pending;
-use crate::buffer::InPlace;
-use crate::codec::Working;
 use crate::strategy::Layout;
+use phalanx_codecs::PendingWork;
+use phalanx_codecs::buffer::InPlace;
 
 /// Which buckets are on their way, and the way that passes take.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ enum Coming {
     /// From this rank's host, which has all of it.
     Uploaded(Upload),
     /// Rounded to integers with scales.
-    Rounded(Pending<Working>),
+    Rounded(Pending<PendingWork>),
 }
 
 impl DataParallel {

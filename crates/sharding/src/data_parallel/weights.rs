@@ -9,8 +9,8 @@ use phalanx_tensor::FlatStorage;
 
 use crate::Result;
 use crate::beside::{Pending, Worker};
-use crate::buffer::with_singles;
-use crate::codec::{Cut, Keeps, Numbers, Peers, Quantiser, WeightRounding, Working};
+use phalanx_codecs::buffer::with_singles;
+use phalanx_codecs::{FlatSlice, Peers, PendingWork, RoundedGather, WeightRounding};
 
 /// Gathers shards rounded (as ZeRO++ does, Wang et al. 2023): every rank, the owner too, computes with the same rounded weights,
 /// while the owner updates its own exact ones.
@@ -25,8 +25,7 @@ pub(super) struct WeightGather {
 #[derive(Debug)]
 struct Shared {
     comm: Communicator,
-    /// What they become.
-    quantiser: Box<dyn Quantiser>,
+    gather: RoundedGather,
 }
 
 impl WeightGather {
@@ -35,12 +34,12 @@ impl WeightGather {
     /// # Errors
     /// [`ShardingError::Codec`] if a chunk has no elements, or the system refuses the thread.
     pub(super) fn new(comm: Communicator, rounding: WeightRounding, beside: bool) -> Result<Self> {
-        let shared = Arc::new(Shared { comm, quantiser: rounding.quantiser()? });
+        let shared = Arc::new(Shared { comm, gather: RoundedGather::new(rounding)? });
         Ok(Self { shared, worker: Worker::start("weights", beside)?, waited: Mutex::default() })
     }
 
     /// Gathers the shards of all ranks into `full`.
-    pub(super) fn start(&self, full: FlatStorage, shard: FlatStorage) -> Pending<Working> {
+    pub(super) fn start(&self, full: FlatStorage, shard: FlatStorage) -> Pending<PendingWork> {
         let shared = self.shared.clone();
         self.worker.run(move || shared.gather(&full, &shard))
     }
@@ -49,7 +48,7 @@ impl WeightGather {
     ///
     /// # Errors
     /// Those of communication.
-    pub(super) fn wait(&self, pending: Pending<Working>) -> Result<()> {
+    pub(super) fn wait(&self, pending: Pending<PendingWork>) -> Result<()> {
         let start = Instant::now();
         let result = pending.wait().and_then(|working| Ok(working.arrive()?));
         *self.waited.lock().unwrap_or_else(PoisonError::into_inner) += start.elapsed();
@@ -64,26 +63,20 @@ impl WeightGather {
 }
 
 impl Shared {
-    fn gather(&self, full: &FlatStorage, shard: &FlatStorage) -> Result<Working> {
+    fn gather(&self, full: &FlatStorage, shard: &FlatStorage) -> Result<PendingWork> {
         if full.array().is_host() {
             with_singles(shard, |shard| {
-                with_singles(full, |full| self.gather_numbers(full.into(), &shard.into()))
+                with_singles(full, |full| self.gather_slice(full.into(), &shard.into()))
             })???;
-            return Ok(Working::over());
+            return Ok(PendingWork::over());
         }
-        let (full, beside) = Numbers::beside(full)?;
-        self.gather_numbers(full, &beside.also(shard))?;
+        let (full, beside) = FlatSlice::beside(full)?;
+        self.gather_slice(full, &beside.also(shard))?;
         Ok(beside.end()?)
     }
 
-    fn gather_numbers(&self, mut full: Numbers<'_>, shard: &Numbers<'_>) -> Result<()> {
-        let (rank, ranks) = (self.comm.rank(), self.comm.world_size());
+    fn gather_slice(&self, full: FlatSlice<'_>, shard: &FlatSlice<'_>) -> Result<()> {
         let mut peers = Peers::new(&self.comm, Algorithm::Auto);
-        if let (Numbers::Device(_), Some(dtype)) = (&full, self.quantiser.rounds_to()) {
-            return full.gather_rounded(shard, dtype, &mut peers);
-        }
-        let own = shard.encode_own(&*self.quantiser, (full.len(), rank, ranks), 0)?;
-        let messages = peers.gather(own)?;
-        full.decode(&*self.quantiser, &messages, Cut { keeps: Keeps::Shard, ranks })
+        Ok(self.gather.gather(full, shard, &mut peers)?)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::synchrony::Histogram;
+use super::Histogram;
 
 /// How stale changes were, and how long this rank has waited for others, so far.
 #[derive(Debug, Clone, PartialEq, Default)]

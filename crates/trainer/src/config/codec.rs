@@ -1,6 +1,6 @@
 //! The section `[codec]`: the encoding of gradients and parameters between ranks.
 
-use phalanx_sharding::{CodecKind, CodecSettings, CodecWhen, Strategy, WeightRounding};
+use phalanx_sharding::{CodecKind, CodecSettings, CodecWhen, ShardingError, Strategy, WeightRounding};
 use phalanx_tensor::Precision;
 
 use super::keys::{CodecConfig, Config, OptimKind, WeightCodec};
@@ -60,7 +60,7 @@ impl Config {
     /// Checks what is asked of codecs; `strategy` is the one that ranks follow.
     pub(super) fn check_codec(&self, relations: &mut Relations<'_>, strategy: &Strategy) {
         let Self { codec, train, .. } = self;
-        let made = codec.settings(0, "").codec();
+        let made = codec.settings(0, "").codec().map_err(ShardingError::from);
         let suits =
             made.and_then(|made| made.map_or(Ok(()), |made| strategy.encodes_by(&*made, codec.scope)));
         if let Err(error) = suits {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use phalanx_sharding::{
-    CatchUp, DataParallel, Layout, Options, Overlap, ParallelStrategy, ShardRole, StateBytes, SyncOptions,
-    SyncStats, share,
+    CatchUp, DataParallel, Layout, LocalModel, Options, Overlap, ParallelStrategy, ShardRole, ShardingError,
+    StateBytes, StepReports, SyncOptions, SyncStats, share,
 };
 use phalanx_tensor::{Key, ParamBucket, ParamStore, ProcessGroup};
 
@@ -95,7 +95,11 @@ impl Network {
         };
         let options = Options {
             algorithm: config.comm.algorithm,
-            codec: config.codec.settings(config.train.seed, &self.name).codec()?,
+            codec: config
+                .codec
+                .settings(config.train.seed, &self.name)
+                .codec()
+                .map_err(ShardingError::from)?,
             codec_scope: config.codec.scope,
             codec_when: config.codec.when,
             weights: config.codec.weight_rounding(),
@@ -127,8 +131,7 @@ impl Network {
 
     /// Whether the model is not what this rank has of it between steps, although this rank has all of it: ranks train apart.
     pub(in crate::engine) fn is_apart(&self) -> bool {
-        let strategy = self.shared();
-        strategy.is_some_and(|parallel| parallel.diverges() || parallel.keeps_copies())
+        self.shared().is_some_and(|parallel| parallel.local_model() != LocalModel::Current)
     }
 
     /// Whether its gradients are those of logical ranks, summed along the tree over these.
@@ -138,7 +141,7 @@ impl Network {
 
     /// Whether ranks take every step together.
     pub(in crate::engine) fn is_lockstep(&self) -> bool {
-        self.shared().is_none_or(|parallel| parallel.is_lockstep())
+        self.shared().is_none_or(|parallel| parallel.step_reports() == StepReports::AtOnce)
     }
 
     /// How stale changes were, and how long this rank has waited, if ranks do not take every step together.

@@ -1,6 +1,6 @@
 //! What a run will hold and send under a strategy, without allocating the model.
 
-use phalanx_sharding::{MemoryPlan, Strategy, Workload};
+use phalanx_sharding::{MemoryPlan, ShardingError, Strategy, Workload};
 use phalanx_tensor::ComputeDevice;
 
 use crate::config::{Config, Offload};
@@ -34,7 +34,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
         let phases = training.phases();
         phases.iter().filter(|phase| network.is_learnt() && phase.updates(network.name())).count()
     };
-    let codec = config.codec.settings(config.train.seed, "").codec()?;
+    let codec = config.codec.settings(config.train.seed, "").codec().map_err(ShardingError::from)?;
     let workload = |network: &Network| {
         let own = config.for_network(network.name());
         Workload {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use phalanx_sharding::{Layout, ParallelStrategy, Reduced, ShardRole, SyncStats};
+use phalanx_sharding::{Layout, LocalModel, ParallelStrategy, Reduced, ShardRole, SyncStats};
 use phalanx_tensor::host::{HostSliceMut, with_host_bytes, with_host_slice_mut};
 use phalanx_tensor::{Context, Listener, LossFactor, TensorError};
 use serde_json::{Map, Value};
@@ -413,7 +413,8 @@ impl TrainState {
         let mut own = Vec::new();
         for trainable in &self.trainables {
             let parallel = trainable.network.parallel()?;
-            let mut kept = if parallel.diverges() { trainable.own_state()? } else { Vec::new() };
+            let mut kept =
+                if parallel.local_model() == LocalModel::Own { trainable.own_state()? } else { Vec::new() };
             // Last, because after this nobody waits: where servers update, the next steps of others may change what is here.
             kept.extend(parallel.own_state()?);
             own.push((trainable.network.name(), kept));
@@ -458,7 +459,7 @@ impl TrainState {
             if strategy == Some(trainable.network.parallel()?.name()) {
                 let name = trainable.network.name();
                 let own = own_state(reader, name, distributed.rank(), distributed.size())?;
-                if own.is_empty() && trainable.network.parallel()?.diverges() {
+                if own.is_empty() && trainable.network.parallel()?.local_model() == LocalModel::Own {
                     tracing::warn!(
                         "the checkpoint is of another number of ranks: what {} keeps between meetings begins anew, and all ranks begin \
                          with the weights and the optimizer's state of rank 0",

@@ -361,8 +361,9 @@ impl Trainable {
         if !distributed.has_servers() {
             return Ok(own);
         }
-        let counts = self.network.parallel()?.counts_updates();
-        let own = if counts { own } else { [0, 0] };
+        // The optimizer of a rank that owns no parameters takes no steps.
+        let owns = self.network.parallel()?.params().iter().any(|param| !param.owned().is_empty());
+        let own = if owns { own } else { [0, 0] };
         let told = distributed.gather_text(&format!("{} {}", own[0], own[1]))?;
         let told = told.iter().filter_map(|told| told.split_once(' '));
         let number = |text: &str| text.parse::<u64>().unwrap_or(0);

@@ -1,0 +1,110 @@
+//! What a codec knows of the gradients that it is to sum, and of the ranks that it sums them over.
+
+use std::ops::Range;
+
+use phalanx_collectives::Algorithm;
+use phalanx_tensor::ParamBucket;
+
+use crate::traffic::{all_reduced, chunk, scattered};
+
+/// Gradients that travel together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// What these gradients are known by at every step, so that a codec can keep something for them.
+    pub slot: usize,
+    /// How many they are.
+    pub len: usize,
+    /// Those that are matrices; the others are vectors.
+    pub matrices: Vec<MatrixRange>,
+}
+
+/// A matrix among the gradients of a bucket, row by row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MatrixRange {
+    /// Its elements.
+    pub range: Range<usize>,
+    /// How many rows they are: the first dimension of the parameter.
+    pub rows: usize,
+}
+
+impl MatrixRange {
+    /// How many columns: all further dimensions of the parameter.
+    pub fn columns(&self) -> usize {
+        self.range.len() / self.rows.max(1)
+    }
+}
+
+impl Bucket {
+    /// The gradients of a bucket. Parameters of two and more dimensions are matrices.
+    pub fn of(slot: usize, param: &ParamBucket) -> Self {
+        let matrices =
+            param.entries().iter().filter(|entry| entry.shape.rank() > 1 && !entry.range.is_empty());
+        let matrices =
+            matrices.map(|entry| MatrixRange { range: entry.range.clone(), rows: entry.shape.dims()[0] });
+        Self { slot, len: param.len(), matrices: matrices.collect() }
+    }
+
+    /// A shard of a bucket. Its elements belong to parts of parameters, so they are taken as one matrix that is nearly square
+    /// and a few numbers more.
+    pub fn of_shard(slot: usize, len: usize) -> Self {
+        let rows = len.isqrt();
+        let matrix = (rows > 1).then(|| MatrixRange { range: 0..len / rows * rows, rows });
+        Self { slot, len, matrices: matrix.into_iter().collect() }
+    }
+}
+
+/// Who keeps what of a sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SumPlacement {
+    /// Every rank all of it.
+    All,
+    /// Rank `r` of `n` elements `r·len/n .. (r + 1)·len/n`.
+    Shard,
+    /// Rank 0 all of it, and the others nothing.
+    Root,
+}
+
+impl SumPlacement {
+    /// The elements of `len` whose sum falls to rank `rank` of `ranks` to compute: its shard, or all and nothing where there is a
+    /// leader.
+    pub fn part(self, len: usize, ranks: usize, rank: usize) -> Range<usize> {
+        match self {
+            Self::All | Self::Shard => chunk(len, ranks, rank),
+            Self::Root if rank == 0 => 0..len,
+            Self::Root => 0..0,
+        }
+    }
+}
+
+/// The ranks that a bucket is summed over, as a plan knows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SumGroup {
+    /// The rank that is asked about.
+    pub rank: usize,
+    /// How many there are.
+    pub ranks: usize,
+    /// Who keeps what.
+    pub keeps: SumPlacement,
+    /// Which way reductions go.
+    pub algorithm: Algorithm,
+}
+
+impl SumGroup {
+    /// Bytes that the rank which sends most sends of [`crate::Peers::sum`] over `bytes`.
+    pub fn summed(&self, bytes: u64) -> u64 {
+        match self.keeps {
+            SumPlacement::All => all_reduced(bytes, self.ranks, self.algorithm),
+            SumPlacement::Shard | SumPlacement::Root => scattered(bytes, self.ranks),
+        }
+    }
+
+    /// Bytes that the rank sends of [`crate::Peers::all_to_all`] where the part for rank `r` has `part(r)` bytes.
+    pub fn dealt(&self, part: impl Fn(usize) -> u64) -> u64 {
+        (0..self.ranks).filter(|to| *to != self.rank).map(part).sum()
+    }
+
+    /// Bytes that the rank sends of [`crate::Peers::all_gather`] of its message of `bytes`.
+    pub fn gathered(&self, bytes: u64) -> u64 {
+        (self.ranks as u64 - 1) * bytes
+    }
+}

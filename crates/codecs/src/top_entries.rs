@@ -1,0 +1,282 @@
+//! The entries that are sent of many numbers: picked, made messages, taken away from what is kept, and added up, on the host or on a
+//! device.
+
+use std::ops::Range;
+
+use candle_core::DType;
+use phalanx_kernels::{
+    ChunkFormat, ChunkKind, accumulate_momentum, clear_indices, gather_indices, scatter_add, top_k,
+};
+use phalanx_tensor::FlatStorage;
+use phalanx_tensor::backend::{DeviceCodecs, PackedMessages};
+
+use crate::Result;
+use crate::bucket::SumPlacement;
+use crate::entries::{Entries, ValueFormat};
+use crate::messages::{Messages, Packed};
+use crate::slice::{DeviceSlice, FiniteFlag, FlatSlice, RankSplit, StateBuffer, finite, mixed_memory};
+use crate::stream::CodecStream;
+
+/// Entries that were picked.
+#[derive(Debug)]
+pub(crate) enum TopEntries {
+    Host {
+        indices: Vec<u32>,
+    },
+    /// Their indices behind their count, and what their messages say of them, if that is not what they are.
+    Device {
+        indices: FlatStorage,
+        taken: usize,
+        said: Option<FlatStorage>,
+        beside: CodecStream,
+    },
+}
+
+/// Where the pieces of a message lie in a device's memory: the count and indices, then the numbers, as f32 or in chunks.
+#[derive(Debug, Clone, Copy)]
+struct EncodedLayout {
+    indices: usize,
+    /// What numbers become, and the bytes from one message to the next.
+    chunks: Option<(ChunkFormat, usize)>,
+    taken: usize,
+}
+
+impl EncodedLayout {
+    /// What is read at once begins at a multiple of so many bytes.
+    const ALIGNED: usize = 16;
+
+    fn of(wire: &Entries, codecs: &dyn DeviceCodecs, taken: usize) -> Self {
+        let chunks = match wire.values {
+            ValueFormat::F32 => None,
+            ValueFormat::Int8(chunk) => {
+                let format = ChunkFormat { kind: ChunkKind::Int8, chunk };
+                Some((format, codecs.stride(format, taken, 1)))
+            }
+        };
+        Self { indices: codecs.index_bytes(taken), chunks, taken }
+    }
+
+    fn stride(&self) -> usize {
+        let numbers = self.chunks.map_or(4 * self.taken, |(_, stride)| stride);
+        (self.indices + numbers).next_multiple_of(Self::ALIGNED)
+    }
+
+    fn indices(&self, message: &FlatStorage) -> Result<FlatStorage> {
+        Ok(message.narrow(0..self.indices)?)
+    }
+
+    fn numbers(&self, message: &FlatStorage) -> Result<FlatStorage> {
+        let bytes = self.chunks.map_or(4 * self.taken, |(_, stride)| stride);
+        Ok(message.narrow(self.indices..self.indices + bytes)?)
+    }
+
+    /// The numbers of a message: where they lie in it, or decoded to `room`.
+    fn read(
+        &self,
+        message: &FlatStorage,
+        room: Option<&FlatStorage>,
+        beside: &CodecStream,
+    ) -> Result<FlatStorage> {
+        let bytes = self.numbers(message)?;
+        let (Some((format, stride)), Some(room)) = (self.chunks, room) else { return Ok(bytes) };
+        let messages = PackedMessages { format, bytes: bytes.array(), stride };
+        beside.codecs()?.decode(messages, (1, 1), room.array())?;
+        Ok(room.clone())
+    }
+
+    /// Room for decoded numbers, if there is anything to decode.
+    fn room(&self, beside: &CodecStream) -> Result<Option<FlatStorage>> {
+        Ok(self.chunks.map(|_| beside.room(self.taken, DType::F32)).transpose()?)
+    }
+}
+
+impl Entries {
+    /// The `taken` numbers of largest magnitude as messages: on the host to all, or to each rank what falls into its part; on a device
+    /// to all.
+    pub(crate) fn pick(
+        &self,
+        numbers: &FlatSlice<'_>,
+        taken: usize,
+        (cut, rank): (RankSplit, usize),
+    ) -> Result<(TopEntries, Messages)> {
+        match numbers {
+            FlatSlice::Host(numbers) => {
+                let (mut indices, mut values) = (Vec::new(), vec![0.0; taken]);
+                top_k(&self.context, numbers, taken, &mut indices)?;
+                gather_indices(numbers, &indices, &mut values)?;
+                let of = |to: usize| {
+                    let part = cut.part(numbers.len(), to);
+                    let at = |bound: usize| indices.partition_point(|index| (*index as usize) < bound);
+                    let range = at(part.start)..at(part.end);
+                    self.message(&indices[range.clone()], &values[range])
+                };
+                let messages = match cut.keeps {
+                    SumPlacement::All => vec![self.message(&indices, &values)?],
+                    SumPlacement::Shard | SumPlacement::Root => {
+                        (0..cut.ranks).map(of).collect::<Result<_>>()?
+                    }
+                };
+                Ok((TopEntries::Host { indices }, Messages::Host(messages)))
+            }
+            FlatSlice::Device(DeviceSlice { flat, beside }) => {
+                let codecs = beside.codecs()?;
+                let layout = EncodedLayout::of(self, codecs, taken);
+                let stride = layout.stride();
+                let among = beside.room(stride * cut.ranks, DType::U8)?;
+                let bytes = among.narrow(rank * stride..(rank + 1) * stride)?;
+                let (indices, place) = (layout.indices(&bytes)?, layout.numbers(&bytes)?);
+                let exact = layout.room(beside)?;
+                let to = (indices.array(), exact.as_ref().unwrap_or(&place).array());
+                beside.hold(FlatStorage::new(codecs.largest((flat.array(), taken), to)?)?);
+                let mut said = None;
+                if let (Some((format, stride)), Some(exact)) = (layout.chunks, &exact) {
+                    let messages = PackedMessages { format, bytes: place.array(), stride };
+                    codecs.encode((exact.array(), 1), (0, 0), messages)?;
+                    said = Some(layout.read(&bytes, Some(exact), beside)?);
+                }
+                let packed = Packed { bytes, stride, beside: beside.clone(), among: Some(among) };
+                let beside = beside.clone();
+                Ok((TopEntries::Device { indices, taken, said, beside }, Messages::Device(packed)))
+            }
+        }
+    }
+
+    /// What messages have left out of the numbers goes to `held`, unless these are not finite.
+    pub(crate) fn keep_rest(
+        &self,
+        numbers: &FlatSlice<'_>,
+        (picked, messages): (&TopEntries, &Messages),
+        (sound, held): (&FiniteFlag, &mut StateBuffer),
+    ) -> Result<()> {
+        match (numbers, messages, sound, &mut *held) {
+            (FlatSlice::Host(_), _, FiniteFlag::Host(false), _) => return Ok(()),
+            (FlatSlice::Host(numbers), Messages::Host(messages), _, StateBuffer::Host(held)) => {
+                held.copy_from_slice(numbers);
+                if self.values != ValueFormat::F32 {
+                    for message in messages {
+                        let (indices, values) = self.entries_of(message, numbers.len())?;
+                        indices.iter().zip(values).for_each(|(at, value)| held[*at as usize] -= value);
+                    }
+                    return Ok(());
+                }
+            }
+            (FlatSlice::Device(numbers), _, FiniteFlag::Device(spoiled), StateBuffer::Device(held)) => {
+                numbers.beside.codecs()?.hold(numbers.flat.array(), spoiled.array(), held.array())?;
+            }
+            _ => return Err(mixed_memory()),
+        }
+        picked.take_from(sound, held)
+    }
+
+    /// Overwrites numbers `own` by what messages of `taken` entries each say of them, added up in the order of ranks.
+    pub(crate) fn add_up(
+        &self,
+        messages: &Messages,
+        taken: usize,
+        (numbers, own): (&mut FlatSlice<'_>, Range<usize>),
+    ) -> Result<()> {
+        numbers.part(own.clone())?.clear()?;
+        match (numbers, messages) {
+            (FlatSlice::Host(numbers), Messages::Host(messages)) => {
+                for message in messages {
+                    let (indices, values) = self.entries_of(message, numbers.len())?;
+                    scatter_add(&indices, &values, numbers)?;
+                }
+                Ok(())
+            }
+            (
+                FlatSlice::Device(DeviceSlice { flat, .. }),
+                Messages::Device(Packed { bytes, stride, beside, .. }),
+            ) => {
+                let codecs = beside.codecs()?;
+                let layout = EncodedLayout::of(self, codecs, taken);
+                let room = layout.room(beside)?;
+                for start in (0..bytes.len()).step_by((*stride).max(1)) {
+                    let message = bytes.narrow(start..start + stride)?;
+                    let values = layout.read(&message, room.as_ref(), beside)?;
+                    let entries = (layout.indices(&message)?, values);
+                    let to = (flat.array(), own.clone());
+                    codecs.scatter((entries.0.array(), entries.1.array()), taken, to)?;
+                }
+                Ok(())
+            }
+            _ => Err(mixed_memory()),
+        }
+    }
+}
+
+impl TopEntries {
+    /// Makes what is held of these entries 0, or what their messages do not say of them, unless the numbers are not finite.
+    pub(crate) fn take_from(&self, sound: &FiniteFlag, held: &mut StateBuffer) -> Result<()> {
+        self.taken_from(sound, held, true)
+    }
+
+    /// Makes what is held of these entries 0, unless the numbers are not finite.
+    pub(crate) fn clear(&self, sound: &FiniteFlag, held: &mut StateBuffer) -> Result<()> {
+        self.taken_from(sound, held, false)
+    }
+
+    fn taken_from(&self, sound: &FiniteFlag, held: &mut StateBuffer, as_said: bool) -> Result<()> {
+        match (self, sound, held) {
+            (Self::Host { .. }, FiniteFlag::Host(false), _) => Ok(()),
+            (Self::Host { indices }, FiniteFlag::Host(true), StateBuffer::Host(held)) => {
+                Ok(clear_indices(indices, held)?)
+            }
+            (
+                Self::Device { indices, taken, said, beside },
+                FiniteFlag::Device(spoiled),
+                StateBuffer::Device(held),
+            ) => {
+                let said = said.as_ref().filter(|_| as_said).map(FlatStorage::array);
+                let of = (held.array(), spoiled.array());
+                Ok(beside.codecs()?.take_away((indices.array(), said), *taken, of)?)
+            }
+            _ => Err(mixed_memory()),
+        }
+    }
+}
+
+impl FlatSlice<'_> {
+    /// Makes all of them 0.
+    pub(crate) fn clear(&mut self) -> Result<()> {
+        match self {
+            Self::Host(numbers) => {
+                numbers.fill(0.0);
+                Ok(())
+            }
+            Self::Device(DeviceSlice { flat, beside }) => Ok(beside.codecs()?.clear(flat.array())?),
+        }
+    }
+
+    /// velocity ← momentum·velocity + gradients, sum ← sum + velocity, and these gradients become the sum. If they are not finite they
+    /// become NaN, and the others stay.
+    pub(crate) fn gather_momentum(
+        &mut self,
+        (velocity, sum): (&mut StateBuffer, &mut StateBuffer),
+        momentum: f32,
+        context: &phalanx_kernels::Context,
+    ) -> Result<FiniteFlag> {
+        match (self, velocity, sum) {
+            (Self::Host(gradients), StateBuffer::Host(velocity), StateBuffer::Host(sum)) => {
+                let sound = finite(gradients);
+                if sound {
+                    accumulate_momentum(context, momentum, gradients, velocity, sum)?;
+                    gradients.copy_from_slice(sum);
+                } else {
+                    gradients.fill(f32::NAN);
+                }
+                Ok(FiniteFlag::Host(sound))
+            }
+            (
+                Self::Device(DeviceSlice { flat, beside }),
+                StateBuffer::Device(velocity),
+                StateBuffer::Device(sum),
+            ) => {
+                let of = (velocity.array(), sum.array());
+                let spoiled = beside.codecs()?.gather_momentum(flat.array(), of, momentum)?;
+                Ok(FiniteFlag::Device(beside.hold(FlatStorage::new(spoiled)?)))
+            }
+            _ => Err(mixed_memory()),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Averages of two, without waiting: a thread answers whoever asks, and takes answers when they come.
+//!
+//! A rank that asks sends what it has, s. The other has x, makes it x + d with d = (s − x)/2, and answers d, which the first
+//! takes off what it has by then. The sum over both is kept, whatever either has done meanwhile.
+
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use phalanx_collectives::{CommError, CommStats, Communicator};
+
+use crate::asynchronous::message::{Kind, Message};
+use crate::asynchronous::replica::Replica;
+use crate::synchrony::SyncOptions;
+use crate::{Result, ShardingError};
+
+/// Where ranks listen.
+const CHANNEL: u32 = 1;
+
+/// How often whoever waits looks whether the world is broken.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A rank's part in the averages.
+#[derive(Debug)]
+pub(super) struct Pairs {
+    mail: Communicator,
+    /// The world that the messages belong to: nobody leaves it while a rank may want an average of this one.
+    _world: Communicator,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By bucket, the rank's parameters; those of frozen ones are empty. What is computed with is a copy as of a step's begin.
+    own: Vec<Vec<f32>>,
+    /// Buckets of which an answer is owed to this rank.
+    owed: usize,
+    answered: u64,
+    left: usize,
+    bytes_sent: u64,
+    bytes_received: u64,
+    failed: Option<String>,
+}
+
+impl Pairs {
+    /// Begins to answer.
+    pub(super) fn start(mail: Communicator, replica: &Replica) -> Result<Arc<Self>> {
+        let own = Self::of(replica)?;
+        let state = Mutex::new(State { own, ..State::default() });
+        let world = replica.comm.clone();
+        let pairs = Arc::new(Self { mail, _world: world, state, changed: Condvar::new() });
+        let answering = Answering(pairs.clone());
+        let name = format!("phalanx-gossip-{}", pairs.mail.rank());
+        let spawned = std::thread::Builder::new().name(name).spawn(move || answering.run());
+        spawned
+            .map_err(|error| ShardingError::Mesh(format!("cannot start a thread that answers: {error}")))?;
+        Ok(pairs)
+    }
+
+    fn of(replica: &Replica) -> Result<Vec<Vec<f32>>> {
+        let mut own = vec![Vec::new(); replica.params.len()];
+        for (at, _) in replica.trainable() {
+            own[at] = replica.values(at)?;
+        }
+        Ok(own)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts what the rank has where it is computed with.
+    pub(super) fn show(&self, replica: &Replica) -> Result<()> {
+        let state = self.state();
+        for (at, _) in replica.trainable() {
+            replica.change_values(at, |values| values.copy_from_slice(&state.own[at]))?;
+        }
+        Ok(())
+    }
+
+    /// Takes over what is computed with.
+    pub(super) fn take(&self, replica: &Replica) -> Result<()> {
+        self.state().own = Self::of(replica)?;
+        Ok(())
+    }
+
+    /// Adds what the optimizer has made of parameters that were `before`, times 1, or −1 to take it off again.
+    pub(super) fn add(&self, replica: &Replica, before: &[Vec<f32>], times: f32) -> Result<()> {
+        let mut state = self.state();
+        for (at, _) in replica.trainable() {
+            let own = &mut state.own[at];
+            replica.with_values(at, |values| {
+                for ((own, value), before) in own.iter_mut().zip(values).zip(&before[at]) {
+                    *own += times * (*value - before);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Asks a random neighbour for an average, unless the last one that was asked has not answered.
+    pub(super) fn ask(&self, options: &SyncOptions, step: u64) -> Result<()> {
+        let (rank, ranks) = (self.mail.rank(), self.mail.world_size());
+        let neighbours = options.topology.sends_to(rank, ranks);
+        let mut state = self.state();
+        // Nobody answers for this rank any more: the others are to hear of it, who wait for that.
+        self.check(&state)?;
+        if neighbours.is_empty() || state.owed > 0 {
+            return Ok(());
+        }
+        let mut drawn = [0.0];
+        options.key.step(step).rank(rank).uniform(0, &mut drawn);
+        let to = neighbours[((drawn[0] * neighbours.len() as f64) as usize).min(neighbours.len() - 1)];
+        for at in 0..state.own.len() {
+            if state.own[at].is_empty() {
+                continue;
+            }
+            let about = (Kind::Ask, step, at);
+            let sent = Message::send_values(&self.mail, to, CHANNEL, about, &state.own[at])?;
+            state.bytes_sent += sent;
+            state.owed += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether the thread that answers still does.
+    fn check(&self, state: &State) -> Result<()> {
+        let failed = state.failed.as_ref().map(|reason| ShardingError::state("ad-psgd", reason.clone()));
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Waits until nobody owes this rank an answer.
+    pub(super) fn settle(&self) -> Result<()> {
+        let mut state = self.state();
+        while state.owed > 0 {
+            self.mail.check()?;
+            self.check(&state)?;
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    pub(super) fn answered(&self) -> u64 {
+        self.state().answered
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        4 * self.state().own.iter().map(Vec::len).sum::<usize>() as u64
+    }
+
+    pub(super) fn stats(&self) -> CommStats {
+        let state = self.state();
+        CommStats {
+            bytes_sent: state.bytes_sent,
+            bytes_received: state.bytes_received,
+            ..CommStats::default()
+        }
+    }
+
+    /// Tells all that this rank asks no more.
+    pub(super) fn leave(&self) {
+        for rank in 0..self.mail.world_size() {
+            // Of a world that is broken nobody waits for this.
+            let _ = Message::of(Kind::Leave, 0).send(&self.mail, rank, CHANNEL);
+        }
+    }
+}
+
+/// The thread that answers.
+struct Answering(Arc<Pairs>);
+
+impl Answering {
+    fn run(self) {
+        let Self(pairs) = self;
+        loop {
+            let heard = match pairs.mail.recv_any(CHANNEL) {
+                Err(CommError::NoMessage { .. }) => continue,
+                Err(error) => Err(error.into()),
+                Ok((from, bytes)) => Message::read(&bytes).and_then(|message| {
+                    pairs.state().bytes_received += bytes.len() as u64;
+                    hear(&pairs, from, message)
+                }),
+            };
+            match heard {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(error) => {
+                    pairs.state().failed = Some(error.to_string());
+                    pairs.changed.notify_all();
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Does what a neighbour says; whether all have left.
+fn hear(pairs: &Pairs, from: usize, message: Message) -> Result<bool> {
+    let mut state = pairs.state();
+    let at = message.bucket;
+    let fits = state.own.get(at).is_some_and(|own| own.len() == message.values.len());
+    match message.kind {
+        Kind::Leave => {
+            state.left += 1;
+            return Ok(state.left == pairs.mail.world_size());
+        }
+        Kind::Ask if fits => {
+            let mut differences = message.values;
+            for (difference, own) in differences.iter_mut().zip(&mut state.own[at]) {
+                *difference = (*difference - *own) / 2.0;
+                *own += *difference;
+            }
+            let about = (Kind::Answer, message.number, at);
+            state.bytes_sent += Message::send_values(&pairs.mail, from, CHANNEL, about, &differences)?;
+        }
+        Kind::Answer if fits => {
+            state.own[at].iter_mut().zip(message.values).for_each(|(own, difference)| *own -= difference);
+            state.owed = state.owed.saturating_sub(1);
+            if state.owed == 0 {
+                state.answered += 1;
+                pairs.changed.notify_all();
+            }
+        }
+        other => {
+            let problem = format!("rank {from} says {other:?} of bucket {at} to a neighbour");
+            return Err(ShardingError::state("ad-psgd", problem));
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,24 @@
+//! What a rank makes of what neighbours say that average in pairs.
+
+use std::sync::{Condvar, Mutex};
+
+use super::{Pairs, State, hear};
+use crate::asynchronous::message::Message;
+use crate::rehearsed::{Said, world};
+
+/// Rank 0, which has these parameters and waits for as many answers, hears what was said until one word is refused or all have left.
+pub(in crate::asynchronous::gossip) fn hears(own: Vec<Vec<f32>>, said: &[Said]) {
+    let (mail, lengths) = (&world()[0], own.iter().map(Vec::len).collect::<Vec<_>>());
+    let state = State { owed: own.len(), own, ..State::default() };
+    let (state, changed) = (Mutex::new(state), Condvar::new());
+    let pairs = Pairs { mail: mail.clone(), _world: mail.clone(), state, changed };
+    for Said { from, bytes } in said {
+        let heard = Message::read(bytes).and_then(|message| hear(&pairs, *from, message));
+        if !matches!(heard, Ok(false)) {
+            break;
+        }
+    }
+    let state = pairs.state();
+    assert!(state.own.iter().map(Vec::len).eq(lengths), "there are other parameters now");
+    assert!(state.owed <= state.own.len() && state.left <= world().len());
+}

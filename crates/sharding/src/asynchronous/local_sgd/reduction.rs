@@ -1,0 +1,50 @@
+//! Gradients of a step that all take together: summed while backward still runs, from the last bucket to the first.
+
+use phalanx_collectives::{Handle, ReduceOp};
+
+use crate::Result;
+use crate::asynchronous::replica::Replica;
+use phalanx_codecs::buffer::InPlace;
+
+/// How far the sums of a step are.
+#[derive(Debug, Default)]
+pub(super) struct Reduction {
+    /// Buckets whose gradients are complete.
+    ready: Vec<usize>,
+    /// How many trainable buckets, last first, have started.
+    started: usize,
+    running: Vec<(usize, Handle<InPlace>)>,
+}
+
+impl Reduction {
+    /// The gradients of a bucket are complete: starts what is next in order.
+    pub(super) fn ready(&mut self, replica: &Replica, at: usize) -> Result<()> {
+        self.ready.push(at);
+        while let Some((next, _)) = replica.trainable().rev().nth(self.started) {
+            if !self.ready.contains(&next) {
+                break;
+            }
+            self.start(replica, next)?;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, replica: &Replica, at: usize) -> Result<()> {
+        let (full, _) = replica.params[at].begin_reduce(false)?;
+        self.running.push((at, replica.by.all_reduce_async(InPlace::new(full)?, ReduceOp::Sum)));
+        self.started += 1;
+        Ok(())
+    }
+
+    /// Starts what is left, and waits until all sums have come.
+    pub(super) fn finish(&mut self, replica: &Replica) -> Result<()> {
+        while let Some((next, _)) = replica.trainable().rev().nth(self.started) {
+            self.start(replica, next)?;
+        }
+        for (at, handle) in self.running.drain(..) {
+            handle.wait()?;
+            replica.params[at].end_reduce(true)?;
+        }
+        Ok(())
+    }
+}

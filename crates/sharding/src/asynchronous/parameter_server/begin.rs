@@ -1,0 +1,154 @@
+//! What workers and servers begin with: rank 0's values, what a checkpoint has, or what is left when others have died.
+
+use phalanx_tensor::{ParamBucket, ParamStore};
+
+use super::{NOTHING, ParameterServer, State};
+use crate::arithmetic::write;
+use crate::parallel::{OwnState, Saved, whole};
+use crate::{Result, ShardingError};
+use phalanx_codecs::CodecState;
+use phalanx_codecs::buffer::with_singles;
+
+/// What is salvaged of a worker: its number among those who were.
+const WAS: &str = "was";
+
+/// How the names begin of what is salvaged of a worker's codec.
+const CODEC: &str = "codec.";
+
+/// How the names begin of what a worker's codec keeps besides, if the step counts that the worker takes again.
+const MADE: &str = "made.";
+
+/// The number of a worker that was none before.
+pub(super) const NOBODY: i64 = -1;
+
+/// What is salvaged of a server's elements of a bucket.
+fn shard_name(bucket: usize) -> String {
+    format!("shard.{bucket}")
+}
+
+impl ParameterServer {
+    /// Gives all ranks rank 0's values, and servers their elements of them, or what was saved or salvaged. Every rank calls this
+    /// at the same place.
+    pub(super) fn begin_with(&self, state: &mut State, store: &ParamStore) -> Result<()> {
+        self.receive(state, |_| true)?;
+        let loaded = state.loaded.take().map(|loaded| Saved::new(self.strategy.name, loaded));
+        let mut begins = self.server.as_ref().map(|server| server.clocks());
+        let (mut shards, mut made) = (None, Vec::new());
+        if let Some(mut saved) = loaded {
+            let numbers = saved.whole("clock")?;
+            let short = || ShardingError::state(self.strategy.name, "`clock` is cut off");
+            let (first, rest) = numbers.split_at_checked(2).ok_or_else(short)?;
+            state.steps = first[0];
+            begins = begins.map(|_| (first[1], rest.to_vec()));
+            if saved.has(WAS) {
+                state.was = saved.whole(WAS)?.first().map_or(NOBODY, |was| *was as i64);
+            }
+            shards = self.salvaged(&mut saved)?;
+            let kept = saved.all_of(CODEC);
+            if let Some(pusher) = self.pusher.as_ref().filter(|_| !kept.is_empty()) {
+                pusher.load_state(kept)?;
+            }
+            made = saved.all_of(MADE);
+        }
+        // A rank that only serves keeps its elements of what is sent, and never has all buckets at once.
+        let mut sent = Vec::new();
+        for (at, param) in self.replica.params.iter().enumerate() {
+            let mut values = match self.works() {
+                true => self.replica.values(at)?,
+                false => vec![0.0; param.len()],
+            };
+            if self.replica.ranks() > 1 {
+                self.replica.comm.broadcast(&mut values, 0)?;
+            }
+            if self.works() {
+                write(&self.replica.here(at)?, &values)?;
+            }
+            sent.push(values[self.twins[at].owned()].to_vec());
+        }
+        self.replica.broadcast_buffers(store)?;
+        let all = self.replica.comm.all_gather(&[state.steps as i64, state.was])?;
+        let mut used = vec![0_i64; self.places.workers];
+        if let (Some(server), Some((version, before))) = (&self.server, begins) {
+            let clocks = all.as_chunks::<2>().0[..self.places.workers].iter();
+            let clocks: Vec<(u64, Option<usize>)> =
+                clocks.map(|[steps, was]| (*steps as u64, usize::try_from(*was).ok())).collect();
+            let of = server.fill((version, &before), &clocks, shards.as_ref().unwrap_or(&sent))?;
+            used = of.into_iter().map(|steps| steps as i64).collect();
+        }
+        self.take_used(state, made, &self.replica.comm.all_gather(&used)?)?;
+        state.was = NOBODY;
+        state.known.fill(NOTHING);
+        Ok(self.replica.comm.barrier("parameter servers")?)
+    }
+
+    /// Takes over what every rank has `used`, of each worker, of steps that this one takes again, and what these had left out of what
+    /// they sent those who did: to them nothing is sent a second time.
+    fn take_used(&self, state: &mut State, made: CodecState, used: &[i64]) -> Result<()> {
+        let own = self.mail.rank();
+        if !self.works() {
+            return Ok(());
+        }
+        for (server, of) in state.used.iter_mut().enumerate() {
+            *of = used[self.places.rank_of(server) * self.places.workers + own] as u64;
+        }
+        let used: Vec<bool> = state.used.iter().map(|used| *used > 0).collect();
+        match (&self.pusher, state.made.take()) {
+            (Some(pusher), _) if !made.is_empty() => pusher.load_used(made, &used),
+            (Some(pusher), Some((_, left))) => {
+                pusher.keep(left);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a server on this rank had when others died, by bucket, if that is what is gone on from.
+    fn salvaged(&self, saved: &mut Saved) -> Result<Option<Vec<Vec<f32>>>> {
+        let first = self.twins.iter().position(ParamBucket::trainable);
+        if !first.is_some_and(|first| saved.has(&shard_name(first))) {
+            return Ok(None);
+        }
+        let shard = |(at, twin): (usize, &ParamBucket)| match twin.trainable() {
+            true => saved.take(&shard_name(at), twin.owned().len()),
+            false => Ok(Vec::new()),
+        };
+        self.twins.iter().enumerate().map(shard).collect::<Result<_>>().map(Some)
+    }
+
+    /// What is left on this rank after so many steps when others have died; nothing if workers cannot go on without them.
+    pub(super) fn salvage_at(
+        &self,
+        steps: u64,
+        change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
+    ) -> Result<Option<OwnState>> {
+        if self.options.servers == 0 || self.together {
+            return Ok(None);
+        }
+        self.replica.show_own()?;
+        let Some(server) = &self.server else {
+            let rank = self.mail.rank() as u64;
+            let mut saved = vec![("clock".to_owned(), whole(&[steps, 0])), (WAS.to_owned(), whole(&[rank]))];
+            // What a worker has still to make good goes with it.
+            let Some(pusher) = &self.pusher else { return Ok(Some(saved)) };
+            let state = self.state();
+            let left = state.made.as_ref().map_or(&[][..], |(_, left)| left);
+            let again = state.made.as_ref().is_some_and(|(step, _)| *step >= steps);
+            let (kept, made) = match again {
+                // Whether that step counts each server decides.
+                true => (pusher.state()?, pusher.state_with(left)?),
+                false => (pusher.state_with(left)?, CodecState::new()),
+            };
+            let named = |beginning: &'static str| move |(name, kept)| (format!("{beginning}{name}"), kept);
+            saved.extend(kept.into_iter().map(named(CODEC)).chain(made.into_iter().map(named(MADE))));
+            return Ok(Some(saved));
+        };
+        let (version, clocks) = server.close(change)?;
+        let numbers: Vec<u64> = [steps, version].into_iter().chain(clocks).collect();
+        let mut saved = vec![("clock".to_owned(), whole(&numbers))];
+        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+            let Some(values) = twin.owned_values()? else { continue };
+            saved.push((shard_name(at), with_singles(&values, |values| values.to_vec())?));
+        }
+        Ok(Some(saved))
+    }
+}

@@ -1,0 +1,225 @@
+//! What travels encoded between workers and servers, gradients that are pushed and values that are pulled, and what is pushed
+//! beside training.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use phalanx_collectives::Communicator;
+use phalanx_tensor::{FlatStorage, ParamBucket};
+
+use super::places::{Places, TO_SERVER, range};
+use crate::asynchronous::message::{Kind, Message};
+use crate::beside::{Pending, Worker};
+use crate::{Options, Result, ShardingError};
+use phalanx_codecs::buffer::with_singles;
+use phalanx_codecs::{CodecState, EncodedBucket, PushCodec, ResidualUpdate, WeightRounding, nothing_kept};
+
+/// By what gradients and values travel, where they are not the numbers themselves.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Encoding {
+    pub(super) gradients: Option<Arc<PushCodec>>,
+    pub(super) values: Option<Arc<PushCodec>>,
+}
+
+impl Encoding {
+    /// What options ask for.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] if parameters share a scale in chunks of none.
+    pub(super) fn of(options: &Options) -> Result<Self> {
+        let gradients = options.codec.as_ref().and_then(|codec| codec.push()).map(Arc::new);
+        let values = options.weights.map(WeightRounding::codec).transpose()?.map(Arc::new);
+        Ok(Self { gradients, values })
+    }
+
+    /// The numbers of a message, which are so many.
+    ///
+    /// # Errors
+    /// [`ShardingError::State`] if they are not, and those of a codec.
+    pub(super) fn numbers(&self, message: Message, len: usize) -> Result<Vec<f32>> {
+        let codec = match message.kind {
+            Kind::PushCoded => &self.gradients,
+            Kind::ValuesCoded => &self.values,
+            _ => &None,
+        };
+        if let Some(codec) = codec {
+            let mut numbers = vec![0.0; len];
+            codec.decode(&message.coded, &mut numbers)?;
+            return Ok(numbers);
+        }
+        if message.values.len() != len || !message.coded.is_empty() {
+            let (kind, bucket, found) = (message.kind, message.bucket, message.values.len());
+            let problem =
+                format!("{kind:?} of {found} numbers does not fit bucket {bucket}, which needs {len}");
+            return Err(ShardingError::state("parameter server", problem));
+        }
+        Ok(message.values)
+    }
+}
+
+/// Values of a version, encoded once for all workers that pull it.
+#[derive(Debug)]
+pub(super) struct Rounded {
+    pub(super) version: u64,
+    /// By bucket; of frozen ones nothing.
+    pub(super) buckets: Vec<Vec<u8>>,
+}
+
+impl Rounded {
+    /// Rounds what a server has.
+    pub(super) fn of(twins: &[ParamBucket], version: u64, codec: &PushCodec) -> Result<Self> {
+        let round = |twin: &ParamBucket| match twin.owned_values()?.filter(|_| twin.trainable()) {
+            Some(values) => with_singles(&values, |values| codec.message(values))?,
+            None => Ok(Vec::new()),
+        };
+        Ok(Self {
+            version,
+            buckets: twins.iter().map(round).collect::<Result<_, phalanx_codecs::CodecError>>()?,
+        })
+    }
+
+    /// Bytes in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.len() as u64).sum()
+    }
+
+    /// What workers compute with that have pulled it.
+    pub(super) fn values(&self, twins: &[ParamBucket], codec: &PushCodec) -> Result<Vec<Vec<f32>>> {
+        let decode = |(twin, message): (&ParamBucket, &Vec<u8>)| {
+            let mut values = vec![0.0; if twin.trainable() { twin.owned().len() } else { 0 }];
+            if !values.is_empty() {
+                codec.decode(message, &mut values)?;
+            }
+            Ok(values)
+        };
+        twins.iter().zip(&self.buckets).map(decode).collect()
+    }
+}
+
+/// Sends what a worker pushes, beside the thread that trains: gradients that are encoded first, and those of a device, which go to
+/// the host by its stream of copies.
+#[derive(Debug)]
+pub(super) struct Pusher {
+    codec: Option<Arc<PushCodec>>,
+    worker: Worker,
+    mail: Communicator,
+    places: Places,
+}
+
+/// A bucket that was pushed.
+#[derive(Debug)]
+pub(super) struct Pushed {
+    /// Bytes that have travelled.
+    pub(super) bytes: u64,
+    /// What the codec has left out, if there is one.
+    pub(super) left: Option<ResidualUpdate>,
+}
+
+impl Pusher {
+    /// Of a worker, whose messages go by `mail`; on the thread that trains unless it runs `beside`.
+    ///
+    /// # Errors
+    /// If the system refuses the thread.
+    pub(super) fn start(
+        codec: Option<Arc<PushCodec>>,
+        beside: bool,
+        (mail, places): (Communicator, Places),
+    ) -> Result<Self> {
+        let worker = Worker::start("pushes", beside)?;
+        Ok(Self { codec, worker, mail, places })
+    }
+
+    /// Sends a bucket's gradients of an attempt to the servers that have its elements, of which some have `used` the step already.
+    /// They must not change until it is done.
+    ///
+    /// # Errors
+    /// If they lie on a device and do not go to the host.
+    pub(super) fn push(
+        &self,
+        (attempt, bucket): (u64, usize),
+        gradients: &FlatStorage,
+        used: Vec<bool>,
+    ) -> Result<Pending<Pushed>> {
+        let (codec, mail, places) = (self.codec.clone(), self.mail.clone(), self.places);
+        let coming = gradients.begin_download()?;
+        Ok(self.worker.run(move || {
+            let gradients = FlatStorage::new(coming.wait()?)?;
+            let parts: Vec<_> =
+                (0..places.servers).map(|server| range(gradients.len(), server, places.servers)).collect();
+            let Some(codec) = codec else {
+                let bytes = with_singles(&gradients, |gradients| {
+                    let to = |(server, part)| {
+                        let about = (Kind::Push, attempt, bucket);
+                        let gradients: &[f32] = &gradients[Range::clone(part)];
+                        Message::send_values(&mail, places.rank_of(server), TO_SERVER, about, gradients)
+                    };
+                    parts.iter().enumerate().map(to).sum::<Result<u64>>()
+                })??;
+                return Ok(Pushed { bytes, left: None });
+            };
+            let gradients = with_singles(&gradients, |gradients| gradients.to_vec())?;
+            let EncodedBucket { messages, left } =
+                codec.encode((bucket, mail.rank()), gradients, &parts, &used)?;
+            let mut bytes = 0;
+            for (server, message) in messages.iter().enumerate() {
+                let about = (Kind::PushCoded, attempt, bucket);
+                bytes += Message::send_coded(&mail, places.rank_of(server), TO_SERVER, about, message)?;
+            }
+            Ok(Pushed { bytes, left: Some(left) })
+        }))
+    }
+
+    /// What is left out of a step that has counted is kept for the next.
+    pub(super) fn keep(&self, left: Vec<ResidualUpdate>) {
+        if let Some(codec) = &self.codec {
+            left.into_iter().for_each(|left| codec.keep(left));
+        }
+    }
+
+    /// What is kept.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn state(&self) -> Result<CodecState> {
+        self.codec.as_ref().map_or_else(|| Ok(CodecState::default()), |codec| Ok(codec.state()?))
+    }
+
+    /// Bytes of what is kept.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.codec.as_ref().map_or(0, |codec| codec.kept_bytes())
+    }
+
+    /// What would be kept with what steps have left out.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn state_with(&self, left: &[ResidualUpdate]) -> Result<CodecState> {
+        self.codec.as_ref().map_or_else(|| Ok(CodecState::default()), |codec| Ok(codec.state_with(left)?))
+    }
+
+    /// Takes over what a step has left out of the parts of the servers that have `used` it.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] if it is another codec's.
+    pub(super) fn load_used(&self, state: CodecState, used: &[bool]) -> Result<()> {
+        let parts = |len: usize| {
+            let of = used.iter().enumerate().filter(|(_, used)| **used);
+            of.map(|(server, _)| range(len, server, used.len())).collect()
+        };
+        match &self.codec {
+            Some(codec) => Ok(codec.load_parts(state, parts)?),
+            None => Ok(nothing_kept("none", &state)?),
+        }
+    }
+
+    /// Takes over what was kept.
+    ///
+    /// # Errors
+    /// [`ShardingError::Codec`] if it is another codec's.
+    pub(super) fn load_state(&self, state: CodecState) -> Result<()> {
+        match &self.codec {
+            Some(codec) => Ok(codec.load_state(state)?),
+            None => Ok(nothing_kept("none", &state)?),
+        }
+    }
+}

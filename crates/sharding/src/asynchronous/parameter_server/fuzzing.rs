@@ -1,0 +1,128 @@
+//! What servers and workers make of what the others say.
+
+use std::sync::Mutex;
+
+use phalanx_tensor::optim::Sgd;
+
+use super::encoded::Encoding;
+use super::places::{Places, TO_WORKER};
+use super::server::Server;
+use super::{ParameterServer, State};
+use crate::asynchronous::message::{Kind, Message};
+use crate::asynchronous::replica::Replica;
+use crate::parallel::OptimizerRule;
+use crate::rehearsed::{Said, all_say, alone, store, taken, world};
+use crate::strategy::{ServerPace, Strategy};
+use crate::synchrony::SyncOptions;
+use crate::{Options, Result};
+use phalanx_codecs::{CodecKind, CodecSettings, WeightRounding};
+
+/// What stands for a row, its options, and a codec in an input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choice {
+    pub(crate) options: u8,
+    pub(crate) codec: u8,
+}
+
+impl Choice {
+    fn has(self, bit: u8) -> bool {
+        self.options >> bit & 1 == 1
+    }
+
+    fn pace(self) -> ServerPace {
+        [ServerPace::Together, ServerPace::Bounded, ServerPace::Free][usize::from(self.options >> 6) % 3]
+    }
+
+    fn encoding(self) -> Result<Encoding> {
+        let kinds: Vec<CodecKind> = CodecKind::ALL.iter().copied().filter(|kind| kind.pushes()).collect();
+        let kind = kinds[usize::from(self.codec) % kinds.len()];
+        let settings = CodecSettings { kind, density: 0.3, chunk: 8, ..CodecSettings::default() };
+        let weights = self.has(0).then_some(WeightRounding::Int8 { chunk: 3 });
+        Encoding::of(&Options { codec: settings.codec()?, weights, ..Options::default() })
+    }
+
+    fn options(self) -> SyncOptions {
+        let compensation = if self.has(1) { 0.5 } else { 0.0 };
+        SyncOptions { staleness: 1, damp: self.has(2), compensation, ..SyncOptions::default() }
+    }
+}
+
+/// A server on rank 2 hears what was said by two workers; a word of rank 2 is its own worker's end of a step, and it is given an
+/// optimizer before all of it, or behind the first half. It ends with the first word that it refuses.
+pub(crate) fn server_hears(choice: Choice, said: &[Said]) -> Result<()> {
+    const WORKERS: usize = 2;
+    let store = store()?;
+    let twins = store.buckets().iter().map(|param| {
+        let twin = param.empty_on_host();
+        twin.set_owned(1..param.len())?;
+        Ok(twin)
+    });
+    let twins = twins.collect::<Result<Vec<_>>>()?;
+    let places = Places::new(world().len(), world().len() - WORKERS, "fuzzing")?;
+    let (pace, options, own) = (choice.pace(), choice.options(), &world()[WORKERS]);
+    let bound = options.bound(pace);
+    let pace = (bound, pace == ServerPace::Together);
+    let server = Server::new(&twins, places, pace, (options, choice.encoding()?), (own.clone(), own.clone()));
+    let values: Vec<Vec<f32>> = twins.iter().map(|twin| vec![0.5; twin.owned().len()]).collect();
+    // Where workers may be apart the second has lost a step, which it will take again.
+    let second = if pace.1 { 2 } else { 0 };
+    server.fill((3, &[2, 1]), &[(2, Some(0)), (second, Some(1))], &values)?;
+    let rule = OptimizerRule::of(Sgd::new(0.9, false, 0.0), 1);
+    let late = if choice.has(3) { said.len() / 2 } else { 0 };
+    let mut told = 0;
+    for (at, Said { from, bytes }) in said.iter().enumerate() {
+        if at == late {
+            server.serve(&rule)?;
+            server.hear(WORKERS, Message::of(Kind::Ready, 0))?;
+        }
+        let heard = match *from {
+            WORKERS if bytes.is_empty() => server.agree().map(|()| false),
+            from => Message::read(bytes).and_then(|message| server.hear(from, message)),
+        };
+        for worker in 0..WORKERS {
+            for answer in taken(worker, TO_WORKER)? {
+                let answer = Message::read(&answer)?;
+                let len = twins.get(answer.bucket).map_or(0, |twin| twin.owned().len());
+                assert!(answer.values.is_empty() || answer.values.len() == len, "no values of the bucket");
+                told += 1;
+            }
+        }
+        if !matches!(heard, Ok(false)) {
+            break;
+        }
+    }
+    let lead = server.look(|store| store.leads().max()).unwrap_or(0);
+    assert!(bound.is_none_or(|bound| lead <= bound), "a worker was {lead} steps ahead");
+    assert_eq!(server.bytes_sent() > 0, told > 0);
+    let (version, clocks) = server.clocks();
+    assert!(version >= 3 && clocks.len() == WORKERS);
+    server.close(&mut |_| Ok(())).map(drop)
+}
+
+/// A worker on rank 0 asks for values, with two servers that say this and then something garbled.
+pub(crate) fn worker_hears(choice: Choice, said: &[Said]) -> Result<()> {
+    const SERVERS: usize = 2;
+    let (strategy, store) = (Strategy::named("ps-asp")?, store()?);
+    let replica = Replica::new(&store, alone().clone(), strategy.name)?;
+    let worker = ParameterServer {
+        strategy,
+        together: false,
+        options: choice.options(),
+        places: Places::new(world().len(), SERVERS, strategy.name)?,
+        twins: replica.params.iter().map(phalanx_tensor::ParamBucket::empty_on_host).collect(),
+        server: None,
+        encoding: choice.encoding()?,
+        pusher: None,
+        mail: world()[0].clone(),
+        state: Mutex::new(State::new(SERVERS)),
+        replica,
+    };
+    all_say(TO_WORKER, said)?;
+    let state = &mut *worker.state();
+    worker.ask(state, Kind::Pull)?;
+    worker.receive(state, |at| at == 0)?;
+    worker.receive(state, |_| true)?;
+    assert!(state.coming.is_none(), "all values are there");
+    worker.ask(state, Kind::Read)?;
+    worker.quiesce(state)
+}

@@ -1,0 +1,573 @@
+//! Parameter servers: workers push gradients and pull parameters, servers hold and update them, and one bound says who waits.
+//!
+//! ```text
+//!  worker                       server (some elements of every bucket)
+//!  begin     ◄──── values ───── answers a pull once the worker is at most s steps ahead of the slowest
+//!  forward        (by bucket, each waited for by the block that uses it first)
+//!  backward  ───── push ──────► keeps a bucket's gradients, while backward goes on
+//!  update    ───── commit ────► optimizer on its elements, version + 1, clock of the worker + 1
+//!            ───── pull ──────► (the next step's values come while the worker reads its next batch)
+//! ```
+//!
+//! | row | a worker waits | one change for |
+//! |---|---|---|
+//! | `ps-bsp` | for all | the sum of all workers' gradients, added in the order of workers |
+//! | `ps-ssp` | while it is more than `staleness` steps ahead of the slowest (Ho et al. 2013) | each worker's gradients |
+//! | `ps-asp` | never | each worker's gradients |
+//!
+//! Gradients are used as they are: where losses are divided by the batch of all, a round of pushes moves parameters as far as
+//! one step of `ps-bsp` does, at one learning rate. A pull of what the worker has already costs a header.
+//!
+//! Gradients may travel by a codec: a worker encodes each server's part of a bucket, on a thread beside the one that trains, and
+//! keeps what that leaves out for its next step, once this one has counted. Values may be pulled rounded: each server rounds
+//! each version once, and updates its exact values.
+//!
+//! Servers are the host's, whatever workers compute with: gradients of a device go to the host by its stream of copies while backward
+//! goes on, and values come by it.
+//!
+//! (Li et al. 2014.)
+
+mod begin;
+mod encoded;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+mod places;
+mod server;
+mod worker;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use phalanx_collectives::{CommStats, Communicator};
+use phalanx_tensor::{Array, HookResult, Listener, ParamBucket, ParamStore, ProcessGroup};
+
+use self::begin::NOBODY;
+use self::encoded::{Encoding, Pushed, Pusher};
+use self::places::{Places, range};
+use self::server::Server;
+use crate::asynchronous::message::{Kind, Message};
+use crate::asynchronous::replica::Replica;
+use crate::beside::Pending;
+use crate::mesh::part;
+use crate::parallel::{
+    LocalModel, Observed, OwnState, ParallelStrategy, RankCollectives, Residency, Resumable, Rule, ShardRole,
+    StateBytes, Step, StepReports, StepToken, SyncStats, whole,
+};
+use crate::strategy::{Layout, ServerPace, Strategy, Synchrony};
+use crate::synchrony::SyncOptions;
+use crate::{Options, Overlap, Result, ShardingError};
+use phalanx_codecs::buffer::InPlace;
+use phalanx_codecs::{CodecState, ResidualUpdate, nothing_kept};
+
+/// What a worker says before a version: that it has none.
+const NOTHING: u64 = u64::MAX;
+
+/// A worker with a server on its own process; or, with servers of their own ([`SyncOptions::servers`]), either of them. See the
+/// rows `ps-bsp`, `ps-ssp` and `ps-asp`.
+///
+/// A rank that only serves takes part in everything as a worker without samples does; a step of it is over when the slowest
+/// worker has ended it. It has nothing of the model but its elements.
+///
+/// Give it the optimizer by [`ParallelStrategy::serve`] before the first step, and end steps by [`Step::finish_by`]. What it shows
+/// between [`ParallelStrategy::unshard`] and [`ParallelStrategy::reshard`] is what the servers hold once all that was pushed is
+/// used.
+#[derive(Debug)]
+pub struct ParameterServer {
+    replica: Replica,
+    strategy: Strategy,
+    together: bool,
+    options: SyncOptions,
+    places: Places,
+    /// Of each bucket the elements that a server on this rank has; none where there is no server.
+    twins: Vec<ParamBucket>,
+    server: Option<Arc<Server>>,
+    encoding: Encoding,
+    /// What pushes, of a worker whose gradients travel encoded or come from a device.
+    pusher: Option<Pusher>,
+    /// Messages, of a communicator of their own.
+    mail: Communicator,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    steps: u64,
+    /// The worker that this one was before others died.
+    was: i64,
+    /// Steps begun, those given up included.
+    attempt: u64,
+    /// Buckets that were pushed in this attempt.
+    pushed: Vec<bool>,
+    /// What is sent beside training.
+    pushing: Vec<Pending<Pushed>>,
+    /// What messages of this attempt have left out, for when it has counted.
+    left: Vec<ResidualUpdate>,
+    /// The last step that servers were told to use, by its number, and what its messages have left out: kept for good once the next
+    /// begins, since after a death it may have to be taken again.
+    made: Option<(u64, Vec<ResidualUpdate>)>,
+    /// By server: how many of the steps that come it has used already, before a rank was lost.
+    used: Vec<u64>,
+    /// By server: the version of what this rank has.
+    known: Vec<u64>,
+    coming: Option<Coming>,
+    waited: Duration,
+    bytes_sent: u64,
+    bytes_received: u64,
+    loaded: Option<Vec<(String, Vec<f32>)>>,
+}
+
+impl State {
+    fn new(servers: usize) -> Self {
+        Self {
+            steps: 0,
+            was: NOBODY,
+            attempt: 0,
+            pushed: Vec::new(),
+            pushing: Vec::new(),
+            left: Vec::new(),
+            made: None,
+            used: vec![0; servers],
+            known: vec![NOTHING; servers],
+            coming: None,
+            waited: Duration::ZERO,
+            bytes_sent: 0,
+            bytes_received: 0,
+            loaded: None,
+        }
+    }
+}
+
+/// Values on their way.
+#[derive(Debug)]
+struct Coming {
+    /// By bucket: servers whose values have not come.
+    missing: Vec<usize>,
+    /// Servers that have not answered at all.
+    silent: usize,
+}
+
+impl ParameterServer {
+    /// Wraps a model, as [`crate::DataParallel::new`] does, with a server on every rank, or on the last ones alone.
+    ///
+    /// # Errors
+    /// [`ShardingError::Strategy`] if the row is another, options do not fit, or parameters are not f32 or not kept where they are
+    /// computed with; [`ShardingError::Codec`] if weights share a scale in chunks of none; [`ShardingError::ModelsDiffer`]; and
+    /// those of communication.
+    pub fn new(
+        store: &ParamStore,
+        comm: Communicator,
+        strategy: Strategy,
+        options: &Options,
+        sync: SyncOptions,
+    ) -> Result<Arc<Self>> {
+        let Synchrony::Servers(pace) = strategy.synchrony else {
+            return Err(ShardingError::strategy(strategy.name, "has no servers"));
+        };
+        options.codec.as_ref().map_or(Ok(()), |codec| strategy.encodes_by(&**codec, options.codec_scope))?;
+        let encoding = Encoding::of(options)?;
+        let (overlap, options) = (options.overlap, sync);
+        options.check(&strategy)?;
+        let places = Places::new(comm.world_size(), options.servers, strategy.name)?;
+        let together = pace == ServerPace::Together;
+        let mail = part(&comm, 0)?;
+        let rank = mail.rank();
+        let replica = match places.is_worker(rank) {
+            true => Replica::new(store, comm, strategy.name)?,
+            false => Replica::empty(store, comm, strategy.name)?,
+        };
+        let own = places.server_on(rank);
+        let mut twins = Vec::new();
+        for param in &replica.params {
+            let twin = param.empty_on_host();
+            let own = own.filter(|_| param.trainable());
+            twin.set_owned(own.map_or(0..0, |own| range(param.len(), own, places.servers)))?;
+            twins.push(twin);
+        }
+        let pace = (options.bound(pace), together);
+        let both = (mail.clone(), replica.comm.clone());
+        let server =
+            own.map(|_| Server::new(&twins, places, pace, (options.clone(), encoding.clone()), both));
+        let on_device = replica.params.iter().any(|param| !param.device().is_host());
+        let pusher = match (&encoding.gradients, places.is_worker(rank)) {
+            (None, true) if !on_device => None,
+            (_, false) => None,
+            (codec, true) => {
+                // Whoever waits for a device's gradients keeps it from being given the rest of backward.
+                let beside = on_device || overlap != Overlap::Never;
+                Some(Pusher::start(codec.clone(), beside, (mail.clone(), places))?)
+            }
+        };
+        let state = Mutex::new(State::new(places.servers));
+        let this = Self {
+            replica,
+            strategy,
+            together,
+            options,
+            places,
+            twins,
+            server,
+            encoding,
+            pusher,
+            mail,
+            state,
+        };
+        this.broadcast_state(store)?;
+        if let Some(server) = &this.server {
+            server.start()?;
+        }
+        Ok(Arc::new(this))
+    }
+
+    /// Begins a step with gradients of zero.
+    ///
+    /// # Errors
+    /// [`ShardingError::Step`] if there is one under way.
+    pub fn begin_step(&self) -> Result<Step<'_>> {
+        Step::begin(self)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this rank trains, and does not only serve.
+    fn works(&self) -> bool {
+        self.places.is_worker(self.mail.rank())
+    }
+
+    /// Waits until all that this and every other worker have pushed is used. Every rank calls this at the same place.
+    fn quiesce(&self, state: &mut State) -> Result<()> {
+        if self.works() {
+            self.receive(state, |_| true)?;
+            self.tell(state, &Message::of(Kind::Fence, 0))?;
+            for _ in 0..self.places.servers {
+                let (server, message) = self.answer(state)?;
+                if message.kind != Kind::Done {
+                    let said = message.kind;
+                    let problem =
+                        format!("server {server} says {said:?} where it was asked whether it is done");
+                    return Err(ShardingError::state(self.strategy.name, problem));
+                }
+            }
+        }
+        Ok(self.replica.comm.barrier("parameter servers")?)
+    }
+
+    /// Ends a step: of a worker by telling all servers, of a rank that only serves by saying that its part of the change may be
+    /// made.
+    fn commit(&self, state: &mut State, rate: f64) -> Result<()> {
+        if !self.works() {
+            state.steps += 1;
+            return self.server.as_ref().filter(|_| self.together).map_or(Ok(()), |server| server.agree());
+        }
+        if !self.together {
+            self.push_rest(state)?;
+        }
+        let commit = Message { rate, ..Message::of(Kind::Commit, state.attempt) };
+        // Whoever hears of it may use the step, even if not all do.
+        state.made = Some((state.steps, std::mem::take(&mut state.left)));
+        self.tell(state, &commit)?;
+        state.used.iter_mut().for_each(|used| *used = used.saturating_sub(1));
+        state.steps += 1;
+        // The values of the next step are asked for, unless that is to wait until it begins.
+        if self.options.pull_ahead { self.ask(state, Kind::Pull) } else { Ok(()) }
+    }
+
+    /// Brings what the servers hold into this rank's parameters.
+    fn read(&self, state: &mut State) -> Result<()> {
+        if !self.works() {
+            return Ok(());
+        }
+        self.ask(state, Kind::Read)?;
+        self.receive(state, |_| true)
+    }
+}
+
+impl Drop for ParameterServer {
+    /// Servers end when all workers have left.
+    fn drop(&mut self) {
+        if !self.works() {
+            return;
+        }
+        let state = &mut *self.state();
+        // Of a world that is broken nobody waits for this.
+        let _ = self.tell(state, &Message::of(Kind::Leave, 0));
+    }
+}
+
+impl Listener for ParameterServer {
+    fn before_forward(&self, block: &str) -> HookResult {
+        let state = &mut *self.state();
+        if state.coming.is_some() {
+            let params = &self.replica.params;
+            // What is in no block may be used at any time.
+            self.receive(state, |at| params[at].is_outside() || params[at].blocks().any(|of| of == block))?;
+        }
+        Ok(())
+    }
+
+    fn gradients_ready(&self, param: &ParamBucket) -> HookResult {
+        let Some(at) = self.replica.complete(param)? else { return Ok(()) };
+        if !self.options.push_late || self.together {
+            self.push(&mut self.state(), at)?;
+        }
+        Ok(())
+    }
+}
+
+impl ParallelStrategy for ParameterServer {
+    fn params(&self) -> &[ParamBucket] {
+        &self.twins
+    }
+
+    fn gradients(&self) -> &[ParamBucket] {
+        match (self.together, self.works()) {
+            (true, _) => &self.twins,
+            (false, true) => &self.replica.params,
+            // What workers push is clipped.
+            (false, false) => &[],
+        }
+    }
+
+    fn begin(&self, _: &StepToken) -> Result<()> {
+        self.replica.begin()?;
+        let state = &mut *self.state();
+        state.attempt += 1;
+        state.pushed = vec![false; self.replica.params.len()];
+        if !self.works() {
+            return Ok(());
+        }
+        if let (Some(pusher), Some((_, left))) = (&self.pusher, state.made.take()) {
+            pusher.keep(left);
+        }
+        if state.coming.is_none() {
+            self.ask(state, Kind::Pull)?;
+        }
+        // What is in no block may be used at any time.
+        let params = &self.replica.params;
+        self.receive(state, |at| params[at].is_outside())
+    }
+
+    fn micro_batch(&self, _: &StepToken, more: bool) {
+        self.replica.micro_batch(more);
+    }
+
+    fn reduce(&self, _: &StepToken) -> Result<()> {
+        let state = &mut *self.state();
+        if self.works() {
+            // A rank that ran nothing forward still has what it asked for.
+            self.receive(state, |_| true)?;
+            if self.together {
+                self.push_rest(state)?;
+                self.tell(state, &Message::of(Kind::Pushed, state.attempt))?;
+            }
+        }
+        let Some(server) = self.server.as_ref().filter(|_| self.together || !self.works()) else {
+            return Ok(());
+        };
+        let begun = Instant::now();
+        match self.together {
+            true => server.wait_for_sum(state.attempt)?,
+            false => server.wait_for_clocks(state.steps + 1)?,
+        }
+        state.waited += begun.elapsed();
+        Ok(())
+    }
+
+    fn end(&self, _: &StepToken, completed: bool) {
+        if !completed && self.works() {
+            let state = &mut *self.state();
+            // Nothing of this attempt may come after the word that it is given up; why it could not be sent is said elsewhere.
+            let _ = self.wait_for_pushes(state);
+            state.left.clear();
+            let drop = Message::of(Kind::Drop, state.attempt);
+            // A world that is broken says so elsewhere.
+            let _ = self.tell(state, &drop);
+        }
+        self.replica.end(completed);
+    }
+
+    fn update_by(&self, rule: &Rule, learning_rate: f64) -> Result<()> {
+        // Whoever has given no rule before gives this one.
+        self.serve(rule)?;
+        self.commit(&mut self.state(), learning_rate)
+    }
+
+    fn update(&self, change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()> {
+        let state = &mut *self.state();
+        if self.replica.is_open() {
+            if !self.together {
+                let problem = "has servers that update for each push; give them the optimizer by `serve`, and end steps by \
+                    `update_by`";
+                return Err(ShardingError::strategy(self.strategy.name, problem));
+            }
+            // All gradients are summed, and nobody changes the values before all have ended the step.
+            change(&self.twins)?;
+            return self.commit(state, f64::NAN);
+        }
+        self.quiesce(state)?;
+        match &self.server {
+            Some(server) => server.change(change)?,
+            None => change(&self.twins)?,
+        }
+        self.replica.comm.barrier("parameter servers")?;
+        self.read(state)?;
+        if self.encoding.values.is_some() {
+            // What was read is exact; workers compute with what they pull.
+            state.known.fill(NOTHING);
+        }
+        Ok(())
+    }
+}
+
+impl RankCollectives for ParameterServer {
+    fn sum_owned(&self, sums: &Array) -> Result<()> {
+        if self.together && self.replica.ranks() > 1 {
+            let sum = phalanx_collectives::ReduceOp::Sum;
+            self.replica.comm.all_reduce(&mut InPlace::of(sums)?, sum)?;
+        }
+        Ok(())
+    }
+
+    fn any(&self, flag: &Array) -> Result<()> {
+        self.replica.any(flag)
+    }
+
+    fn sum(&self, values: &mut [f64]) -> Result<()> {
+        self.replica.sum(values)
+    }
+
+    fn batch_group(&self, _: usize) -> Result<Arc<dyn ProcessGroup>> {
+        Ok(Replica::group())
+    }
+}
+
+impl Residency for ParameterServer {
+    fn unshard(&self) -> Result<()> {
+        let state = &mut *self.state();
+        self.quiesce(state)?;
+        if !self.works() {
+            return Ok(self.replica.comm.barrier("values of parameter servers")?);
+        }
+        if self.replica.keep_aside()? {
+            let known = state.known.clone();
+            self.read(state)?;
+            // What this rank computes with comes back, and is what a pull is compared to.
+            state.known = known;
+            // Nobody goes on to the next step before all have read.
+            self.replica.comm.barrier("values of parameter servers")?;
+        }
+        Ok(())
+    }
+
+    fn reshard(&self) -> Result<()> {
+        self.replica.show_own()
+    }
+
+    fn broadcast_state(&self, store: &ParamStore) -> Result<()> {
+        self.begin_with(&mut self.state(), store)
+    }
+
+    fn broadcast_buffers(&self, store: &ParamStore) -> Result<()> {
+        self.replica.broadcast_buffers(store)
+    }
+}
+
+impl Resumable for ParameterServer {
+    fn serve(&self, rule: &Rule) -> Result<()> {
+        self.server.as_ref().map_or(Ok(()), |server| server.serve(rule))
+    }
+
+    fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>> {
+        let state = &mut *self.state();
+        self.quiesce(state)?;
+        let (version, clocks) = self.server.as_ref().map(|server| server.clocks()).unwrap_or_default();
+        // Nobody goes on to the next step before all have looked.
+        self.replica.comm.barrier("clocks of parameter servers")?;
+        let numbers: Vec<u64> = [state.steps, version].into_iter().chain(clocks).collect();
+        Ok(vec![("clock".to_owned(), whole(&numbers))])
+    }
+
+    fn load_own_state(&self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
+        self.state().loaded = Some(state).filter(|state| !state.is_empty());
+        Ok(())
+    }
+
+    fn salvage(
+        &self,
+        steps: u64,
+        change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
+    ) -> Result<Option<OwnState>> {
+        self.salvage_at(steps, change)
+    }
+
+    fn codec_state(&self) -> Result<CodecState> {
+        let Some(pusher) = &self.pusher else { return Ok(CodecState::new()) };
+        let state = self.state();
+        pusher.state_with(state.made.as_ref().map_or(&[], |(_, left)| left.as_slice()))
+    }
+
+    fn load_codec_state(&self, state: CodecState) -> Result<()> {
+        match &self.pusher {
+            Some(pusher) => {
+                self.state().made = None;
+                pusher.load_state(state)
+            }
+            None => Ok(nothing_kept("none", &state)?),
+        }
+    }
+}
+
+impl Observed for ParameterServer {
+    fn name(&self) -> &'static str {
+        self.strategy.name
+    }
+
+    fn role(&self) -> ShardRole {
+        let (shard, shards) = (self.replica.comm.rank(), self.replica.ranks());
+        ShardRole { shard, shards, replica: 0, parameters: Layout::Replicated, optimizer: Layout::Sharded }
+    }
+
+    fn step_reports(&self) -> StepReports {
+        StepReports::Delayed
+    }
+
+    fn local_model(&self) -> LocalModel {
+        LocalModel::Copy
+    }
+
+    fn bytes(&self) -> StateBytes {
+        let [parameters, gradients] = self.replica.held();
+        let synchrony = self.server.as_ref().map_or(0, |server| server.bytes()) + self.replica.kept_bytes();
+        let codec = self.pusher.as_ref().map_or(0, Pusher::kept_bytes);
+        StateBytes { parameters, gradients, synchrony, codec, ..StateBytes::default() }
+    }
+
+    fn stats(&self) -> CommStats {
+        let state = self.state();
+        let mail = CommStats {
+            bytes_sent: state.bytes_sent + self.server.as_ref().map_or(0, |server| server.bytes_sent()),
+            bytes_received: state.bytes_received,
+            seconds_exposed: state.waited.as_secs_f64(),
+            seconds_busy: state.waited.as_secs_f64(),
+            ..CommStats::default()
+        };
+        self.replica.comm.stats() + mail
+    }
+
+    fn sync_stats(&self) -> SyncStats {
+        let state = self.state();
+        let seen = self.server.as_ref().map(|server| {
+            server.look(|store| (store.staleness().clone(), store.leads().clone(), store.spread()))
+        });
+        let (staleness, leads, spread) = seen.unwrap_or_default();
+        SyncStats {
+            staleness,
+            leads,
+            spread,
+            waited: state.waited,
+            meetings: state.steps,
+            ..SyncStats::default()
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! A server: some elements of every bucket, the optimizer's state of these, and the store that says who may go on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use candle_core::{Device, Tensor};
+use phalanx_collectives::{CommError, Communicator};
+use phalanx_tensor::{FlatStorage, ParamBucket, ParamState};
+
+use super::encoded::{Encoding, Rounded};
+use super::places::{Places, TO_SERVER, TO_WORKER};
+use crate::asynchronous::message::{Kind, Message};
+use crate::parallel::{Rule, apply};
+use crate::synchrony::{Act, SyncOptions, VersionedStore, Waiting};
+use crate::{Result, ShardingError};
+use phalanx_codecs::buffer::with_singles;
+
+/// How often whoever waits looks whether the world is broken.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// One server. Its thread does what workers say; the rank that it lives on may look at it between steps.
+#[derive(Debug)]
+pub(super) struct Server {
+    /// Of each bucket the elements that this server has.
+    twins: Vec<ParamBucket>,
+    workers: usize,
+    /// Whether its rank only serves.
+    apart: bool,
+    /// Whether the gradients of all workers make one change.
+    together: bool,
+    options: SyncOptions,
+    encoding: Encoding,
+    mail: Communicator,
+    /// The world that the messages belong to: nobody leaves it while a worker may want something of this server.
+    _world: Communicator,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What a worker wants that may have to wait.
+#[derive(Debug)]
+struct Wish(Message);
+
+#[derive(Debug)]
+struct State {
+    store: VersionedStore<()>,
+    waiting: Waiting<Wish>,
+    rule: Option<Rule>,
+    /// By worker: what it has pushed of the attempt that is under way, by bucket.
+    pushed: Vec<Vec<Option<Vec<f32>>>>,
+    /// By worker: the attempt of which it has pushed all.
+    complete: Vec<Option<u64>>,
+    /// By worker: the learning rate at which it has ended its step.
+    committed: Vec<Option<f64>>,
+    /// Whether this rank itself has ended the step: it clips the sum.
+    agreed: bool,
+    /// By worker: what it has said that cannot be done yet, and all that it has said since.
+    held: Vec<Vec<Message>>,
+    /// The attempt whose gradients are summed.
+    summed: Option<u64>,
+    /// By worker and bucket: the values that it pulled, where old gradients are corrected.
+    pulled: Vec<Vec<Vec<f32>>>,
+    /// The last version that was pulled, where values travel rounded.
+    rounded: Option<Rounded>,
+    /// By worker: how many changes it will give once more that were made already, before a rank was lost.
+    repeated: Vec<u64>,
+    left: Vec<bool>,
+    bytes_sent: u64,
+    failed: Option<String>,
+    /// Whether what comes from now on is done no more.
+    closed: bool,
+}
+
+impl Server {
+    /// A server of these elements for the workers of `places`; it has no values yet.
+    pub(super) fn new(
+        twins: &[ParamBucket],
+        places: Places,
+        (bound, together): (Option<u64>, bool),
+        (options, encoding): (SyncOptions, Encoding),
+        (mail, world): (Communicator, Communicator),
+    ) -> Arc<Self> {
+        let (buckets, workers) = (twins.len(), places.workers);
+        let state = State {
+            store: VersionedStore::new((), workers, bound),
+            waiting: Waiting::new(workers),
+            rule: None,
+            pushed: vec![vec![None; buckets]; workers],
+            complete: vec![None; workers],
+            committed: vec![None; workers],
+            agreed: !(places.are_apart() && together),
+            held: vec![Vec::new(); workers],
+            summed: None,
+            pulled: vec![Vec::new(); workers],
+            rounded: None,
+            repeated: vec![0; workers],
+            left: vec![false; workers],
+            bytes_sent: 0,
+            failed: None,
+            closed: false,
+        };
+        let (changed, state) = (Condvar::new(), Mutex::new(state));
+        let (twins, apart) = (twins.to_vec(), places.are_apart());
+        Arc::new(Self {
+            twins,
+            workers,
+            apart,
+            together,
+            options,
+            encoding,
+            mail,
+            _world: world,
+            state,
+            changed,
+        })
+    }
+
+    /// Does what workers say, on a thread of its own, until all have left or the world breaks.
+    pub(super) fn start(self: &Arc<Self>) -> Result<()> {
+        let server = self.clone();
+        let name = format!("phalanx-server-{}", self.mail.rank());
+        let spawned = std::thread::Builder::new().name(name).spawn(move || server.run());
+        spawned
+            .map(drop)
+            .map_err(|error| ShardingError::Mesh(format!("cannot start a server's thread: {error}")))
+    }
+
+    /// Serves until it is over. Workers must not wait for one that a panic has ended.
+    fn run(&self) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.listen()));
+        if served.is_err() {
+            self.fail(&ShardingError::state("parameter server", "its thread has panicked"), true);
+        }
+    }
+
+    fn listen(&self) {
+        loop {
+            match self.mail.recv_any(TO_SERVER) {
+                Err(CommError::NoMessage { .. }) => {}
+                Err(error) => return self.fail(&error.into(), false),
+                Ok((worker, bytes)) => {
+                    match Message::read(&bytes).and_then(|message| self.hear(worker, message)) {
+                        Ok(true) => return,
+                        Ok(false) => {}
+                        Err(error) => return self.fail(&error, true),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Remembers why this server has ended, and tells the others that nothing will come from it any more.
+    fn fail(&self, error: &ShardingError, tell: bool) {
+        let rank = self.mail.rank();
+        let reason = format!("the parameter server on rank {rank} failed: {error}");
+        self.state().failed = Some(reason.clone());
+        self.changed.notify_all();
+        if tell {
+            self.mail.abort(&reason);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes values of its elements, by bucket; a version and clocks that were saved; and of each worker its clock, with its
+    /// number among those whose clocks were saved, if it is one of those who are left of them. Gives of each worker how many of the
+    /// steps that it will take are used already.
+    pub(super) fn fill(
+        &self,
+        (version, before): (u64, &[u64]),
+        workers: &[(u64, Option<usize>)],
+        values: &[Vec<f32>],
+    ) -> Result<Vec<u64>> {
+        let mut state = self.state();
+        for (twin, own) in self.twins.iter().zip(values).filter(|(twin, _)| twin.trainable()) {
+            match (twin.state(), twin.owned_values()?) {
+                (ParamState::Absent, _) | (_, None) => twin.fill_shard(flat(own.clone())?)?,
+                (_, Some(values)) => with_singles(&values, |values| values.copy_from_slice(own))?,
+            }
+        }
+        let clocks: Vec<u64> = workers.iter().map(|(clock, _)| *clock).collect();
+        for (repeated, (clock, was)) in state.repeated.iter_mut().zip(workers) {
+            let made = was.and_then(|was| before.get(was)).copied().unwrap_or(*clock);
+            *repeated = made.saturating_sub(*clock);
+        }
+        state.store.restore(version, &clocks);
+        state.rounded = None;
+        self.changed.notify_all();
+        Ok(state.repeated.clone())
+    }
+
+    /// Does nothing more of what workers say, and applies `change` to its elements: its version and the workers' clocks, which count
+    /// steps that are used already and that they were still to give once more.
+    pub(super) fn close(
+        &self,
+        change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
+    ) -> Result<(u64, Vec<u64>)> {
+        let mut state = self.state();
+        state.closed = true;
+        change(&self.twins)?;
+        let clocks = state.store.clocks().all().iter().zip(&state.repeated);
+        Ok((state.store.version(), clocks.map(|(clock, repeated)| clock + repeated).collect()))
+    }
+
+    /// Waits until all workers have ended so many steps.
+    pub(super) fn wait_for_clocks(&self, steps: u64) -> Result<()> {
+        self.wait(|state| state.store.clocks().slowest() >= steps).map(drop)
+    }
+
+    /// This rank, which only serves, has ended the step: the sum may be used.
+    pub(super) fn agree(&self) -> Result<()> {
+        let mut state = self.state();
+        state.agreed = true;
+        self.change_together(&mut state)?;
+        drop(state);
+        self.hear_again()
+    }
+
+    /// Takes over what changes parameters.
+    pub(super) fn serve(&self, rule: &Rule) -> Result<()> {
+        let first = self.state().rule.replace(rule.clone()).is_none();
+        if first {
+            // What came before is waiting for it.
+            Message::of(Kind::Ready, 0).send(&self.mail, self.mail.rank(), TO_SERVER)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the gradients of an attempt are summed.
+    pub(super) fn wait_for_sum(&self, attempt: u64) -> Result<()> {
+        self.wait(|state| state.summed == Some(attempt)).map(drop)
+    }
+
+    fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        while !holds(&state) {
+            if let Some(reason) = &state.failed {
+                self.mail.check()?;
+                return Err(ShardingError::state("parameter server", reason.clone()));
+            }
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(state)
+    }
+
+    /// Changes the values by something that is no step, while no worker wants anything.
+    pub(super) fn change(
+        &self,
+        change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
+    ) -> Result<()> {
+        let mut state = self.state();
+        state.rounded = None;
+        state.store.change(|()| change(&self.twins))?;
+        Ok(())
+    }
+
+    /// The version of the values, and the workers' clocks.
+    pub(super) fn clocks(&self) -> (u64, Vec<u64>) {
+        let state = self.state();
+        (state.store.version(), state.store.clocks().all().to_vec())
+    }
+
+    /// Looks at the store.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&VersionedStore<()>) -> R) -> R {
+        look(&self.state().store)
+    }
+
+    /// Bytes of values and gradients here, of copies for corrections, and of rounded values.
+    pub(super) fn bytes(&self) -> u64 {
+        let state = self.state();
+        let held: usize = self.twins.iter().map(|twin| twin.held_bytes().iter().sum::<usize>()).sum();
+        let pushed = state.pushed.iter().flatten().flatten().map(Vec::len).sum::<usize>();
+        let pulled = state.pulled.iter().flatten().map(Vec::len).sum::<usize>();
+        (held + 4 * (pushed + pulled)) as u64 + state.rounded.as_ref().map_or(0, Rounded::bytes)
+    }
+
+    pub(super) fn bytes_sent(&self) -> u64 {
+        self.state().bytes_sent
+    }
+
+    /// Does what a worker says; whether that was the last.
+    pub(super) fn hear(&self, from: usize, message: Message) -> Result<bool> {
+        let mut state = self.state();
+        if state.closed {
+            return Ok(true);
+        }
+        if message.kind == Kind::Ready {
+            drop(state);
+            return self.hear_again().map(|()| false);
+        }
+        if from >= self.workers {
+            return Err(ShardingError::state("parameter server", format!("rank {from} is no worker")));
+        }
+        // Where one change is made for all: until then nothing of this worker's step is done. Without an optimizer none is.
+        let asks = matches!(message.kind, Kind::Pull | Kind::Read | Kind::Fence);
+        let early = message.kind == Kind::Commit && !self.together && state.rule.is_none();
+        if early || state.committed[from].is_some() && asks || !state.held[from].is_empty() {
+            state.held[from].push(message);
+            return Ok(false);
+        }
+        match message.kind {
+            Kind::Push | Kind::PushCoded => {
+                let bucket = message.bucket;
+                let twin = self.twins.get(bucket).ok_or_else(|| {
+                    ShardingError::state("parameter server", format!("gradients of no bucket: {bucket}"))
+                })?;
+                state.pushed[from][bucket] = Some(self.encoding.numbers(message, twin.owned().len())?);
+            }
+            Kind::Pushed => {
+                state.complete[from] = Some(message.number);
+                self.sum(&mut state)?;
+            }
+            Kind::Drop => {
+                state.pushed[from].fill(None);
+                state.complete[from] = None;
+                if state.summed == Some(message.number) {
+                    state.summed = None;
+                }
+            }
+            Kind::Commit if self.together => {
+                state.committed[from] = Some(message.rate);
+                self.change_together(&mut state)?;
+                if state.committed[from].is_none() {
+                    drop(state);
+                    self.hear_again()?;
+                }
+            }
+            Kind::Commit => {
+                state.waiting.arrive(from, Act::Push, Wish(message));
+                self.answer(&mut state)?;
+            }
+            Kind::Pull => {
+                state.waiting.arrive(from, Act::Pull, Wish(message));
+                self.answer(&mut state)?;
+            }
+            Kind::Read => {
+                let version = state.store.version();
+                self.send_values(&mut state, from, version)?;
+            }
+            Kind::Fence => {
+                state.bytes_sent += Message::of(Kind::Done, 0).send(&self.mail, from, TO_WORKER)?;
+            }
+            Kind::Leave => {
+                state.left[from] = true;
+                return Ok(state.left.iter().all(|left| *left));
+            }
+            other => {
+                let problem = format!("rank {from} says {other:?} to a server");
+                return Err(ShardingError::state("parameter server", problem));
+            }
+        }
+        Ok(false)
+    }
+
+    /// Does what workers have said while it could not be done.
+    fn hear_again(&self) -> Result<()> {
+        let held = std::mem::replace(&mut self.state().held, vec![Vec::new(); self.workers]);
+        for (worker, messages) in held.into_iter().enumerate() {
+            for message in messages {
+                self.hear(worker, message)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Once all workers have pushed all of an attempt, adds their gradients up, in the order of workers.
+    fn sum(&self, state: &mut State) -> Result<()> {
+        if !self.together {
+            return Ok(());
+        }
+        let Some(attempt) = state.complete[0] else { return Ok(()) };
+        if state.complete.iter().any(|complete| *complete != Some(attempt)) {
+            return Ok(());
+        }
+        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+            let mut parts = state.pushed.iter_mut().filter_map(|pushed| pushed[at].take());
+            let mut sum = parts.next().unwrap_or_else(|| vec![0.0; twin.owned().len()]);
+            for part in parts {
+                sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+            }
+            twin.set_owned_grads(flat(sum)?)?;
+        }
+        state.complete.fill(None);
+        state.summed = Some(attempt);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Once all workers have ended the step, changes the values by the sum.
+    fn change_together(&self, state: &mut State) -> Result<()> {
+        if !state.agreed || state.committed.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        let rate = state.committed[0].unwrap_or(0.0);
+        // A rate that is no number: this rank's worker has changed the values itself.
+        if rate.is_nan() {
+            state.store.push_together(|()| ());
+        } else {
+            let rule = state.rule.clone();
+            let rule = rule.ok_or_else(|| {
+                ShardingError::state("parameter server", "nobody has given it an optimizer")
+            })?;
+            state.store.push_together(|()| apply(&rule, &self.twins, rate))?;
+        }
+        self.twins.iter().for_each(ParamBucket::zero_grads);
+        state.committed.fill(None);
+        state.agreed = !self.apart;
+        state.summed = None;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Does what may be done now.
+    fn answer(&self, state: &mut State) -> Result<()> {
+        loop {
+            let State { waiting, store, .. } = &mut *state;
+            let Some((worker, act, Wish(message))) = waiting.next(store.clocks()) else { return Ok(()) };
+            match act {
+                Act::Pull => {
+                    state.store.pull(worker);
+                    let version = state.store.version();
+                    self.round(state, version)?;
+                    self.remember(state, worker)?;
+                    if message.number == version {
+                        let unchanged = Message::of(Kind::Unchanged, version);
+                        state.bytes_sent += unchanged.send(&self.mail, worker, TO_WORKER)?;
+                    } else if state.rounded.is_some() {
+                        self.send_rounded(state, worker, version)?;
+                    } else {
+                        self.send_values(state, worker, version)?;
+                    }
+                }
+                Act::Push => self.change_by(state, worker, message.rate)?,
+            }
+        }
+    }
+
+    /// Changes the values by the gradients of one worker.
+    fn change_by(&self, state: &mut State, worker: usize, rate: f64) -> Result<()> {
+        let rule = state.rule.clone();
+        let rule =
+            rule.ok_or_else(|| ShardingError::state("parameter server", "nobody has given it an optimizer"))?;
+        if state.repeated[worker] > 0 {
+            state.repeated[worker] -= 1;
+            state.pushed[worker].fill(None);
+            state.store.push(worker, |(), _| ());
+            self.changed.notify_all();
+            return Ok(());
+        }
+        let State { store, pushed, pulled, .. } = &mut *state;
+        let (pushed, pulled) = (&mut pushed[worker], &pulled[worker]);
+        let (options, twins) = (&self.options, &self.twins);
+        let changed = store.push(worker, |(), met| {
+            for (at, twin) in twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+                let mut gradient = pushed[at].take().unwrap_or_else(|| vec![0.0; twin.owned().len()]);
+                if let (true, Some(values)) = (options.compensation > 0.0, twin.owned_values()?) {
+                    let factor = options.compensation as f32;
+                    with_singles(&values, |values| correct(&mut gradient, values, pulled.get(at), factor))?;
+                }
+                twin.set_owned_grads(flat(gradient)?)?;
+            }
+            let rate = if options.damp { rate / met.staleness().max(1) as f64 } else { rate };
+            apply(&rule, twins, rate).map_err(ShardingError::from)
+        });
+        changed.1?;
+        self.twins.iter().for_each(ParamBucket::zero_grads);
+        state.complete[worker] = None;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Rounds the values of this version, unless they are already or travel as they are.
+    fn round(&self, state: &mut State, version: u64) -> Result<()> {
+        let Some(codec) = &self.encoding.values else { return Ok(()) };
+        if state.rounded.as_ref().is_none_or(|rounded| rounded.version != version) {
+            state.rounded = None;
+            state.rounded = Some(Rounded::of(&self.twins, version, codec)?);
+        }
+        Ok(())
+    }
+
+    /// Keeps what a worker computes with, if old gradients are corrected.
+    fn remember(&self, state: &mut State, worker: usize) -> Result<()> {
+        if self.options.compensation > 0.0 && !self.together {
+            state.pulled[worker] = match (&state.rounded, &self.encoding.values) {
+                (Some(rounded), Some(codec)) => rounded.values(&self.twins, codec)?,
+                _ => {
+                    let values = self.twins.iter().map(|twin| match twin.owned_values()? {
+                        Some(values) => Ok(with_singles(&values, |values| values.to_vec())?),
+                        None => Ok(Vec::new()),
+                    });
+                    values.collect::<Result<_>>()?
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn send_rounded(&self, state: &mut State, worker: usize, version: u64) -> Result<()> {
+        let Some(rounded) = &state.rounded else { return Ok(()) };
+        let mut sent = 0;
+        for (at, message) in rounded.buckets.iter().enumerate().filter(|(at, _)| self.twins[*at].trainable())
+        {
+            let about = (Kind::ValuesCoded, version, at);
+            sent += Message::send_coded(&self.mail, worker, TO_WORKER, about, message)?;
+        }
+        state.bytes_sent += sent;
+        Ok(())
+    }
+
+    fn send_values(&self, state: &mut State, worker: usize, version: u64) -> Result<()> {
+        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+            let Some(values) = twin.owned_values()? else { continue };
+            let about = (Kind::Values, version, at);
+            let sent = with_singles(&values, |values| {
+                Message::send_values(&self.mail, worker, TO_WORKER, about, values)
+            })??;
+            state.bytes_sent += sent;
+        }
+        Ok(())
+    }
+}
+
+/// g + λ·g²·(w − w_old): the first order of what the gradient would be at the values that there are now.
+fn correct(gradient: &mut [f32], values: &[f32], old: Option<&Vec<f32>>, factor: f32) {
+    let Some(old) = old else { return };
+    for ((g, value), old) in gradient.iter_mut().zip(values).zip(old) {
+        *g += factor * *g * *g * (value - old);
+    }
+}
+
+fn flat(values: Vec<f32>) -> Result<FlatStorage> {
+    let len = values.len();
+    Ok(FlatStorage::new(Tensor::from_vec(values, len, &Device::Cpu)?)?)
+}

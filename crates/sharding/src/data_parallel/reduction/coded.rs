@@ -1,0 +1,294 @@
+//! Gradients by a codec: bucket by bucket, on a thread beside the one that trains, or where they lie in a device's memory by that
+//! device beside what it computes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use phalanx_collectives::{CommStats, Communicator, ReduceOp};
+use phalanx_tensor::{FlatStorage, ParamBucket};
+
+use super::{BucketGradients, BucketReduction, RunningReduction};
+use crate::Result;
+use crate::beside::{Pending, Worker};
+use phalanx_codecs::buffer::with_singles;
+use phalanx_codecs::{
+    BucketSum, CodecState, CodecVerdict, CodecWhen, FlatSlice, GradCodec, Peers, PendingWork, ReductionRoute,
+    SumMode, SumTimer, Trial,
+};
+
+/// A codec, and the ranks that it sums over.
+#[derive(Debug)]
+pub(in super::super) struct Coded {
+    shared: Arc<Shared>,
+    worker: Worker,
+    /// How long the thread that trains has waited.
+    waited: Mutex<Duration>,
+}
+
+/// What both threads know.
+#[derive(Debug)]
+struct Shared {
+    codec: Arc<dyn GradCodec>,
+    route: ReductionRoute,
+    /// The ranks that share what is sharded, and those of other groups that hold the same shards; or those of this rank's group,
+    /// and those with its place in others.
+    shards: Communicator,
+    replicas: Option<Communicator>,
+    /// By bucket.
+    sums: Vec<Vec<BucketSum>>,
+    /// What is measured, unless the codec is used whatever it costs.
+    trial: Option<Mutex<Trial>>,
+}
+
+/// A bucket that has gone by a codec, or on a device is on its way.
+#[derive(Debug)]
+pub(in super::super) struct CodedBucket {
+    bucket: usize,
+    way: SumMode,
+    working: PendingWork,
+    /// What measures it and the bytes that it sends, if a device is to measure it.
+    measured: Option<(SumTimer, u64)>,
+}
+
+impl Coded {
+    /// Makes the sums of a codec. Use `shards` and `replicas` for gradients only: other operations on them would break the issue order.
+    ///
+    /// # Errors
+    /// If the system refuses the thread.
+    pub(in super::super) fn new(
+        codec: Arc<dyn GradCodec>,
+        route: ReductionRoute,
+        (shards, replicas): (Communicator, Option<Communicator>),
+        params: &[ParamBucket],
+        (when, beside): (CodecWhen, bool),
+    ) -> Result<Self> {
+        let sums = params.iter().map(|param| route.sums(param, params.len())).collect();
+        let trial = (when == CodecWhen::Auto).then(|| Mutex::new(Trial::new(params.len())));
+        let shared = Shared { codec, route, shards, replicas, sums, trial };
+        Ok(Self {
+            shared: Arc::new(shared),
+            worker: Worker::start("codec", beside)?,
+            waited: Mutex::default(),
+        })
+    }
+
+    /// The codec.
+    pub(in super::super) fn codec(&self) -> &dyn GradCodec {
+        &*self.shared.codec
+    }
+
+    /// Waits for a bucket.
+    ///
+    /// # Errors
+    /// The codec's and those of communication.
+    fn wait(&self, pending: Pending<CodedBucket>) -> Result<()> {
+        let start = Instant::now();
+        let CodedBucket { bucket, way, working, measured } = pending.wait()?;
+        if let Some((watch, _)) = &measured {
+            watch.note_computing()?;
+        }
+        working.arrive()?;
+        let waited = start.elapsed();
+        *lock(&self.waited) += waited;
+        let Some(trial) = &self.shared.trial else { return Ok(()) };
+        match measured {
+            None => lock(trial).waited(way, waited),
+            Some((watch, sent)) => {
+                watch.note_computing()?;
+                lock(trial).measure(bucket, way, sent, watch);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was decided and not told yet.
+    pub(in super::super) fn verdicts(&self) -> Vec<CodecVerdict> {
+        self.shared.trial.as_ref().map_or_else(Vec::new, |trial| lock(trial).news())
+    }
+
+    /// What the codec keeps, and where it was decided to be used.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub(in super::super) fn state(&self) -> Result<CodecState> {
+        let mut state = self.codec().state()?;
+        state.extend(self.shared.trial.iter().flat_map(|trial| lock(trial).state()));
+        Ok(state)
+    }
+
+    /// Takes over what [`Coded::state`] has given.
+    ///
+    /// # Errors
+    /// If it is not this codec's.
+    pub(in super::super) fn load_state(&self, mut state: CodecState) -> Result<()> {
+        match &self.shared.trial {
+            Some(trial) => lock(trial).load(&mut state)?,
+            // Nothing is decided any more: the codec is used whatever was found.
+            None => Trial::forget(&mut state),
+        }
+        Ok(self.codec().load_state(state)?)
+    }
+
+    /// Bytes of the messages of a bucket.
+    fn message_bytes(&self, bucket: usize) -> u64 {
+        self.shared.sums[bucket].iter().map(|sum| sum.bytes(self.codec()).message).sum()
+    }
+
+    /// Bytes that the codec keeps for buckets.
+    pub(in super::super) fn state_bytes(&self, buckets: &[usize]) -> u64 {
+        let sums = buckets.iter().flat_map(|bucket| &self.shared.sums[*bucket]);
+        sums.map(|sum| sum.bytes(self.codec()).state).sum()
+    }
+}
+
+impl BucketReduction for Coded {
+    fn start(self: Arc<Self>, gradients: &BucketGradients<'_>) -> Result<Box<dyn RunningReduction>> {
+        let (bucket, full, shard) = (gradients.index, gradients.full.clone(), gradients.shard.clone());
+        let (shared, wire_bytes) = (self.shared.clone(), self.message_bytes(bucket));
+        let pending = self.worker.run(move || shared.sum(bucket, &full, shard.as_ref()));
+        Ok(Box::new(Running { coded: self, pending, wire_bytes }))
+    }
+
+    fn stats(&self) -> CommStats {
+        let shards = self.shared.shards.stats();
+        let all = self.shared.replicas.iter().map(Communicator::stats).fold(shards, |sum, part| sum + part);
+        // The codec's thread waits in the background; exposed is the wait of the thread that trains.
+        let waited = *lock(&self.waited);
+        CommStats { seconds_exposed: waited.as_secs_f64(), ..all }
+    }
+}
+
+/// A bucket on its way by the codec.
+#[derive(Debug)]
+struct Running {
+    coded: Arc<Coded>,
+    pending: Pending<CodedBucket>,
+    wire_bytes: u64,
+}
+
+impl RunningReduction for Running {
+    fn is_done(&self) -> bool {
+        self.pending.is_done()
+    }
+
+    fn wire_bytes(&self) -> u64 {
+        self.wire_bytes
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.coded.wait(self.pending)
+    }
+}
+
+impl Shared {
+    fn sum(&self, bucket: usize, full: &FlatStorage, shard: Option<&FlatStorage>) -> Result<CodedBucket> {
+        let way = self.way(bucket, full)?;
+        let (start, before, mut moving) = (Instant::now(), self.bytes_sent(), Duration::ZERO);
+        if full.array().is_host() {
+            let sum = |gradients: &mut [f32]| {
+                self.sum_numbers((bucket, way), gradients.into(), shard, (&mut moving, None))
+            };
+            with_singles(full, sum)??;
+            if let Some(trial) = &self.trial {
+                let sent = self.bytes_sent() - before;
+                lock(trial).note(bucket, way, start.elapsed(), (moving, sent));
+            }
+            return Ok(CodedBucket { bucket, way, working: PendingWork::over(), measured: None });
+        }
+        let (gradients, beside) = FlatSlice::beside(full)?;
+        let watch = if way.counts { Some(SumTimer::start(&beside)?) } else { None };
+        self.sum_numbers((bucket, way), gradients, shard, (&mut moving, watch.as_ref()))?;
+        if let Some(watch) = &watch {
+            watch.note()?;
+        }
+        let measured = watch.map(|watch| (watch, self.bytes_sent() - before));
+        Ok(CodedBucket { bucket, way, working: beside.end()?, measured })
+    }
+
+    /// All sums of a bucket; what communication takes is added to `moving`.
+    fn sum_numbers(
+        &self,
+        (bucket, way): (usize, SumMode),
+        mut gradients: FlatSlice<'_>,
+        shard: Option<&FlatStorage>,
+        (moving, watch): (&mut Duration, Option<&SumTimer>),
+    ) -> Result<()> {
+        let [first, between @ ..] = self.sums[bucket].as_slice() else { return Ok(()) };
+        let inside = self.route.groups.map_or(self.route.shard, |groups| groups.inside);
+        let len = gradients.len();
+        *moving += self.run(first, gradients.part(0..len)?, (&self.shards, watch), way)?;
+        let mut own = first.among.keeps.part(len, inside.1, inside.0);
+        for (sum, replicas) in between.iter().zip(&self.replicas) {
+            *moving += self.run(sum, gradients.part(own.clone())?, (replicas, watch), way)?;
+        }
+        if self.route.groups.is_some() {
+            let mut peers = Peers::new(&self.shards, self.route.algorithm).watched(watch);
+            peers.bring_together(&mut gradients)?;
+            *moving += peers.moving();
+            let (rank, ranks) = self.route.shard;
+            own = self.route.keeps.part(len, ranks, rank);
+        }
+        match shard {
+            None => Ok(()),
+            Some(shard) => Ok(gradients.part(own)?.copy_to(shard)?),
+        }
+    }
+
+    /// Bytes that this rank has sent for gradients so far.
+    fn bytes_sent(&self) -> u64 {
+        let between = self.replicas.as_ref().map_or(0, |replicas| replicas.stats().bytes_sent);
+        self.shards.stats().bytes_sent + between
+    }
+
+    /// One sum; how long communication took.
+    fn run(
+        &self,
+        sum: &BucketSum,
+        mut gradients: FlatSlice<'_>,
+        (comm, watch): (&Communicator, Option<&SumTimer>),
+        way: SumMode,
+    ) -> Result<Duration> {
+        let mut peers = Peers::new(comm, self.route.algorithm).watched(watch);
+        let keeps = sum.among.keeps;
+        if gradients.is_empty() && matches!(gradients, FlatSlice::Device(_)) {
+            // All who would take part have as many.
+            return Ok(peers.moving());
+        }
+        match (sum.coded, way.coded) {
+            (true, true) => self.codec.reduce(&sum.bucket, gradients, keeps, &mut peers)?,
+            (true, false) => {
+                let all = 0..gradients.len();
+                self.codec.flush(&sum.bucket, &sum.among, gradients.part(all)?)?;
+                peers.add(&mut gradients, keeps)?;
+            }
+            (false, _) => peers.add(&mut gradients, keeps)?,
+        }
+        Ok(peers.moving())
+    }
+
+    /// Whether the codec is used for a bucket now. When it is time all ranks decide by what they have measured together, so that
+    /// they decide alike; only then does the host wait for what a device has still to measure.
+    fn way(&self, bucket: usize, gradients: &FlatStorage) -> Result<SumMode> {
+        let Some(trial) = &self.trial else { return Ok(SumMode { coded: true, counts: false }) };
+        let mut trial = lock(trial);
+        let due = trial.is_due(bucket);
+        trial.collect(due)?;
+        if due {
+            let mut all = trial.measured();
+            self.shards.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
+            if let Some(replicas) = &self.replicas {
+                replicas.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
+            }
+            let elements = |sums: &Vec<BucketSum>| sums.first().map_or(0, |sum| sum.bucket.len);
+            trial.decide(&all, self.route.ranks(), &self.sums.iter().map(elements).collect::<Vec<_>>());
+        }
+        if let (Some(device), Some(branch)) = (gradients.array().device_backend(), trial.branch(bucket)) {
+            device.branch(branch)?;
+        }
+        Ok(trial.way(bucket))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

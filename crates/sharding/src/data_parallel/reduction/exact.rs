@@ -1,0 +1,57 @@
+//! Gradients that travel as they are.
+
+use std::sync::Arc;
+
+use phalanx_codecs::buffer::InPlace;
+use phalanx_collectives::{Communicator, ReduceOp};
+use phalanx_tensor::{FlatStorage, ParamBucket};
+
+use super::{BucketGradients, BucketReduction, RunningReduction, Travelling};
+use crate::Result;
+use crate::strategy::{LEADER, Layout};
+
+/// Sums gradients by the collectives of a communicator.
+#[derive(Debug)]
+pub(in super::super) struct Exact {
+    shards: Communicator,
+    /// The part of the sum that each rank keeps.
+    gradients: Layout,
+}
+
+impl Exact {
+    /// Makes the sum over `shards`, the ranks that share what is sharded.
+    pub(in super::super) fn new(shards: Communicator, gradients: Layout) -> Self {
+        Self { shards, gradients }
+    }
+}
+
+impl BucketReduction for Exact {
+    fn start(self: Arc<Self>, gradients: &BucketGradients<'_>) -> Result<Box<dyn RunningReduction>> {
+        let shards = self.shards.about(gradients.label);
+        let full = InPlace::new(gradients.full.clone())?;
+        if let Some(shard) = &gradients.shard {
+            let handle = shards.reduce_scatter_into_async(full, InPlace::new(shard.clone())?, ReduceOp::Sum);
+            return Ok(Box::new(Travelling { handle, converted: None, wire_bytes: 0 }));
+        }
+        let handle = match self.gradients {
+            Layout::Replicated => shards.all_reduce_async(full, ReduceOp::Sum),
+            Layout::Leader => shards.reduce_async(full, ReduceOp::Sum, LEADER),
+            Layout::Sharded => {
+                gradients.param.free_unreduced_grads()?;
+                shards.reduce_scatter_in_place_async(full, ReduceOp::Sum)
+            }
+        };
+        Ok(Box::new(Travelling { handle, converted: None, wire_bytes: 0 }))
+    }
+
+    fn start_between(
+        &self,
+        param: &ParamBucket,
+        sum: &FlatStorage,
+        replicas: &Communicator,
+    ) -> Result<Option<Box<dyn RunningReduction>>> {
+        param.free_unreduced_grads()?;
+        let handle = replicas.all_reduce_async(InPlace::new(sum.clone())?, ReduceOp::Sum);
+        Ok(Some(Box::new(Travelling { handle, converted: None, wire_bytes: 0 })))
+    }
+}

@@ -1,0 +1,144 @@
+//! Reductions: how the gradients of a bucket become their sum over the ranks.
+//!
+//! | reduction | values on the way | used |
+//! |---|---|---|
+//! | [`Exact`] | the gradients themselves | where nothing else is chosen |
+//! | [`Rounded`] | a copy in bf16 | on GPUs, for a codec that only rounds |
+//! | [`Coded`] | messages of a codec | with a codec |
+//! | [`VirtualSum`] | sums of subtrees | with virtual ranks |
+//! | [`Alone`] | nothing | by one rank with a GPU |
+
+mod alone;
+mod coded;
+mod exact;
+mod rounded;
+mod slots;
+mod virtual_ranks;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use phalanx_codecs::buffer::InPlace;
+use phalanx_collectives::{CommStats, Communicator, Handle};
+use phalanx_tensor::{FlatStorage, ParamBucket};
+
+pub(super) use alone::Alone;
+pub(super) use coded::Coded;
+pub(super) use exact::Exact;
+pub(super) use rounded::Rounded;
+pub(super) use virtual_ranks::VirtualSum;
+
+use crate::Result;
+
+/// The gradients of a bucket that are complete on this rank.
+#[derive(Debug)]
+pub(super) struct BucketGradients<'a> {
+    pub(super) index: usize,
+    pub(super) param: &'a ParamBucket,
+    /// What the flight recorder says of operations on the bucket.
+    pub(super) label: &'a Arc<str>,
+    /// The gradients of the whole bucket.
+    pub(super) full: FlatStorage,
+    /// Memory for this rank's shard of the sum, where it has some of its own. Otherwise the sum goes to `full`.
+    pub(super) shard: Option<FlatStorage>,
+}
+
+impl BucketGradients<'_> {
+    /// The memory that the sum goes to.
+    fn sum(&self) -> &FlatStorage {
+        self.shard.as_ref().unwrap_or(&self.full)
+    }
+
+    /// Consumes this and returns the memory that the sum goes to.
+    pub(super) fn into_sum(self) -> FlatStorage {
+        self.shard.unwrap_or(self.full)
+    }
+}
+
+/// A way to sum the gradients of buckets over the ranks. All ranks start buckets in the same order.
+pub(super) trait BucketReduction: Debug + Send + Sync {
+    /// Starts the sum of a bucket's gradients over the ranks that share what is sharded, or over all ranks.
+    ///
+    /// # Errors
+    /// Those of the device and of communication.
+    fn start(self: Arc<Self>, gradients: &BucketGradients<'_>) -> Result<Box<dyn RunningReduction>>;
+
+    /// Starts the sum of this rank's shard between groups of ranks; `None` if [`BucketReduction::start`] has summed over all groups.
+    ///
+    /// # Errors
+    /// Those of the device and of communication.
+    fn start_between(
+        &self,
+        _: &ParamBucket,
+        _sum: &FlatStorage,
+        _replicas: &Communicator,
+    ) -> Result<Option<Box<dyn RunningReduction>>> {
+        Ok(None)
+    }
+
+    /// The cost of communication on communicators of its own.
+    fn stats(&self) -> CommStats {
+        CommStats::default()
+    }
+}
+
+/// A reduction of a bucket that has started.
+pub(super) trait RunningReduction: Debug + Send {
+    /// True once [`RunningReduction::finish`] does not wait.
+    fn is_done(&self) -> bool;
+
+    /// Bytes of messages on their way, besides the gradients themselves.
+    fn wire_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Waits until the sum is in its place.
+    ///
+    /// # Errors
+    /// Those of communication.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// An operation of a communicator on its way.
+#[derive(Debug)]
+struct Travelling<B: 'static> {
+    handle: Handle<B>,
+    /// Where the arrived values are converted to, if they are rounded.
+    converted: Option<FlatStorage>,
+    wire_bytes: u64,
+}
+
+/// Buffers of an operation, of which one has its result.
+trait Arrived: Debug + Send {
+    fn result(&self) -> &FlatStorage;
+}
+
+impl Arrived for InPlace {
+    fn result(&self) -> &FlatStorage {
+        self.flat()
+    }
+}
+
+impl Arrived for (InPlace, InPlace) {
+    fn result(&self) -> &FlatStorage {
+        self.1.flat()
+    }
+}
+
+impl<B: Arrived> RunningReduction for Travelling<B> {
+    fn is_done(&self) -> bool {
+        self.handle.is_done()
+    }
+
+    fn wire_bytes(&self) -> u64 {
+        self.wire_bytes
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        let arrived = self.handle.wait()?;
+        match self.converted {
+            Some(sum) => Ok(sum.copy_from(arrived.result())?),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The mesh of processes: ranks along named axes, with a communicator for each.
+
+mod layout;
+pub(crate) mod placement;
+pub(crate) mod process_group;
+
+pub use layout::{AXES, MeshLayout};
+
+use std::ops::Add as _;
+use std::sync::Arc;
+
+use phalanx_collectives::{CommStats, Communicator, threads};
+use phalanx_tensor::ProcessGroup;
+
+use crate::mesh::process_group::RankGroup;
+use crate::{Result, ShardingError};
+
+/// The ranks of a world along named axes ([`AXES`]), as one of them sees them: where it lies, and whom it talks to along each
+/// axis. It is passed in place of a rank and a world size. Clones share the communicators.
+///
+/// All communicators are made when the mesh is, outermost axis first. Making one is an operation of all ranks, so that doing
+/// it at first use would hang whenever ranks come to an axis in another order, or only some of them come to it. Where there are
+/// several axes each has a communicator of its own, also one that all ranks lie along: operations along different axes need no
+/// common order, and may be issued as others happen to end. The only axis of a mesh is the world, for which nothing is made:
+/// plain data parallelism has one communicator.
+///
+/// ```
+/// use phalanx_collectives::{ReduceOp, threads};
+/// use phalanx_sharding::ProcessMesh;
+///
+/// # fn main() -> Result<(), phalanx_sharding::ShardingError> {
+/// let ranks: Vec<_> = threads(4)?.into_iter().map(|world| std::thread::spawn(move || {
+///     let mesh = ProcessMesh::new(world, &[("data", 2), ("tensor", 2)])?;
+///     let mut sum = [mesh.rank() as f64];
+///     mesh.axis("tensor")?.all_reduce(&mut sum, ReduceOp::Sum)?;
+///     Ok::<_, phalanx_sharding::ShardingError>((mesh.data_rank(), sum[0]))
+/// })).collect();
+/// let found: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<_, _>>()?;
+/// assert_eq!(found, [(0, 1.0), (0, 1.0), (1, 5.0), (1, 5.0)]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct ProcessMesh {
+    layout: MeshLayout,
+    world: Communicator,
+    /// By axis; `None` if it is the only one, which is the world.
+    along: Vec<Option<Communicator>>,
+    /// Among ranks that together have all samples of a batch; `None` where these are all ranks.
+    data: Option<Communicator>,
+    data_rank: usize,
+}
+
+impl ProcessMesh {
+    /// Arranges the ranks of `world` along axes, outermost first. Every rank calls this at the same place with the same axes.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the axes are not those of [`MeshLayout::new`] or two ranks give different ones, and those of
+    /// communication.
+    pub fn new(world: Communicator, axes: &[(&str, usize)]) -> Result<Self> {
+        let layout = MeshLayout::new(axes, world.world_size())?;
+        let own = world.rank();
+        let mut mesh =
+            Self { data_rank: layout.data_rank(own)?, along: Vec::new(), data: None, layout, world };
+        let several = mesh.layout.axes().count() > 1;
+        if several {
+            mesh.check_same_axes()?;
+        }
+        for (axis, _) in mesh.layout.clone().axes() {
+            let part = several.then(|| mesh.part(&mesh.layout.group(own, axis)?)).transpose()?;
+            mesh.along.push(part);
+        }
+        if mesh.layout.data_size() != mesh.world_size() {
+            mesh.data = Some(mesh.part(&mesh.layout.data_group(own)?)?);
+        }
+        Ok(mesh)
+    }
+
+    /// All ranks along one axis called `data`, without communication.
+    ///
+    /// # Errors
+    /// None that is known: a world has at least one rank.
+    pub fn data_parallel(world: Communicator) -> Result<Self> {
+        let size = world.world_size();
+        Self::new(world, &[("data", size)])
+    }
+
+    /// A world of one, without communication.
+    ///
+    /// # Errors
+    /// If the system refuses the communicator's thread.
+    pub fn alone() -> Result<Self> {
+        let world = threads(1)?.pop();
+        Self::data_parallel(world.ok_or_else(|| ShardingError::Mesh("a world has at least one rank".into()))?)
+    }
+
+    /// Which rank lies where.
+    pub fn layout(&self) -> &MeshLayout {
+        &self.layout
+    }
+
+    /// This rank in the world, from 0.
+    pub fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.world.world_size()
+    }
+
+    /// Which part of every batch is this rank's, from 0: its position along the axes over which data differs.
+    pub fn data_rank(&self) -> usize {
+        self.data_rank
+    }
+
+    /// How many parts a batch has: the product of the axes over which data differs.
+    pub fn data_size(&self) -> usize {
+        self.layout.data_size()
+    }
+
+    /// The communicator of all ranks.
+    pub fn world(&self) -> &Communicator {
+        &self.world
+    }
+
+    /// The communicator of the ranks that together have all samples of a batch, ordered as [`ProcessMesh::data_rank`] says:
+    /// that of the losses, of gradients, and of statistics over the batch.
+    pub fn data(&self) -> &Communicator {
+        self.data.as_ref().unwrap_or(&self.world)
+    }
+
+    /// The communicator of the ranks that differ from this one along `axis` only; its ranks are their coordinates.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] naming the axes that there are.
+    pub fn axis(&self, axis: &str) -> Result<&Communicator> {
+        let at = self.layout.position(axis)?;
+        Ok(self.along[at].as_ref().unwrap_or(&self.world))
+    }
+
+    /// The ranks of [`ProcessMesh::axis`] as ops over ranks know them.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] naming the axes that there are.
+    pub fn group(&self, axis: &str) -> Result<Arc<dyn ProcessGroup>> {
+        Ok(RankGroup::of(self.axis(axis)?))
+    }
+
+    /// What communication along all axes together has cost so far.
+    pub fn stats(&self) -> CommStats {
+        let parts = self.along.iter().chain([&self.data]).flatten().map(Communicator::stats);
+        parts.fold(self.world.stats(), CommStats::add)
+    }
+
+    /// A communicator of some of the ranks, this one among them; the other ranks make theirs by the same call.
+    fn part(&self, group: &[usize]) -> Result<Communicator> {
+        // Groups that differ have different first ranks.
+        part(&self.world, group.first().copied().unwrap_or(0))
+    }
+
+    fn check_same_axes(&self) -> Result<()> {
+        match first_that_differs(&self.world, &self.layout.to_string())? {
+            None => Ok(()),
+            Some((rank, [first, other])) => {
+                Err(ShardingError::Mesh(format!("rank {rank} arranges ranks as {other}, rank 0 as {first}")))
+            }
+        }
+    }
+}
+
+/// The first rank that says something else than rank 0, and what both say.
+pub(crate) fn first_that_differs(comm: &Communicator, own: &str) -> Result<Option<(usize, [String; 2])>> {
+    let all = comm.all_gatherv(own.as_bytes())?;
+    let rank = all.iter().position(|other| *other != all[0]);
+    Ok(rank.map(|rank| (rank, [0, rank].map(|of| String::from_utf8_lossy(&all[of]).into_owned()))))
+}
+
+/// A communicator of its own for the ranks that give the same colour.
+pub(crate) fn part(comm: &Communicator, colour: usize) -> Result<Communicator> {
+    let colour = u32::try_from(colour)
+        .map_err(|_| ShardingError::Mesh(format!("rank {colour} is beyond what communicators count")))?;
+    comm.split(Some(colour), 0)?
+        .ok_or_else(|| ShardingError::Mesh("a rank with a colour got no communicator".into()))
+}

@@ -1,0 +1,97 @@
+//! A communicator as the group of ranks that ops over ranks work with.
+
+use std::sync::Arc;
+
+use phalanx_collectives::{CommError, Communicator, FlatBuffer as _, ReduceOp, Result};
+use phalanx_tensor::{Array, HookResult, ProcessGroup};
+
+use phalanx_codecs::buffer::InPlace;
+
+/// This rank alone, as a group: whatever lies wherever is a sum over it, and all of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Alone;
+
+impl ProcessGroup for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn all_reduce(&self, _: &Array) -> HookResult {
+        Ok(())
+    }
+
+    fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
+        Ok(check("all-gather", (lens, 1), values.elem_count())?)
+    }
+
+    fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult {
+        Ok(check("reduce-scatter", (lens, 1), values.elem_count())?)
+    }
+}
+
+/// Refuses parts that are not one for each rank, or not all of the numbers.
+fn check(operation: &'static str, (lens, ranks): (&[usize], usize), len: usize) -> Result<()> {
+    let sum = lens.iter().sum::<usize>();
+    match lens.len() == ranks && sum == len {
+        true => Ok(()),
+        false => {
+            let problem = format!("parts {lens:?} of {ranks} ranks are {sum} numbers, and there are {len}");
+            Err(CommError::Argument { operation, problem })
+        }
+    }
+}
+
+/// The ranks of a communicator. The ops of a model run in the same order on every rank, so that their operations meet between
+/// the same reductions of gradients everywhere, also where both go over one communicator.
+#[derive(Debug, Clone)]
+pub struct RankGroup(Communicator);
+
+impl RankGroup {
+    /// The group of a communicator's ranks.
+    pub fn of(communicator: &Communicator) -> Arc<dyn ProcessGroup> {
+        Arc::new(Self(communicator.clone()))
+    }
+
+    /// Whether parts of `lens` are those that the communicator cuts `len` elements into.
+    fn is_even(&self, lens: &[usize], len: usize) -> bool {
+        phalanx_tensor::group::even_lens(len, self.0.world_size()) == lens
+    }
+}
+
+impl ProcessGroup for RankGroup {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.world_size()
+    }
+
+    fn all_reduce(&self, values: &Array) -> HookResult {
+        Ok(self.0.all_reduce(&mut InPlace::of(values)?, ReduceOp::Sum)?)
+    }
+
+    fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
+        let mut values = InPlace::of(values)?;
+        check("all-gather", (lens, self.0.world_size()), values.len())?;
+        match self.is_even(lens, values.len()) {
+            true => self.0.all_gather_in_place(&mut values)?,
+            false => self.0.all_gatherv_in_place(&mut values, lens)?,
+        }
+        Ok(())
+    }
+
+    fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult {
+        let mut values = InPlace::of(values)?;
+        match self.is_even(lens, values.len()) {
+            true => self.0.reduce_scatter_in_place(&mut values, ReduceOp::Sum)?,
+            // Parts that ranks are not cut into by themselves: the sum of everything has them all.
+            false => self.0.all_reduce(&mut values, ReduceOp::Sum)?,
+        }
+        Ok(())
+    }
+}

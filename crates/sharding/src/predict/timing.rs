@@ -1,0 +1,399 @@
+//! How long a step takes: computing, as it was measured on one rank, and what it does not hide of communication, by formula.
+//!
+//! A network's gradients are reduced in buckets, from the last to the first, one after the other, on a thread beside
+//! backward. Of `K` buckets the `k`-th is taken to be ready after `k/K` of backward. So the reduction of one starts when
+//! it is ready and the one before is reduced; a step ends when backward is over and the last is reduced, and what is left to
+//! send after the update has been sent. What an operation takes is the cost model's ([`CostModel`]). Where ranks do different
+//! things, by a single reducer, a tree, hosts, or under a leader, steps are played through ([`Rehearsal`]) until each takes as long as
+//! the one before. Ranks that compute for different times, and work of the processor for communication besides reducing, are not in it.
+
+mod rehearsed;
+
+use std::collections::VecDeque;
+
+use phalanx_collectives::{Algorithm, CostModel};
+
+use crate::predict::plan::MemoryPlan;
+use crate::strategy::{Layout, ShardAxis, Synchrony};
+
+/// What one rank computes in a step with its share of the batch, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Computing {
+    /// Up to the loss.
+    pub forward: f64,
+    /// From the loss to the last gradient.
+    pub backward: f64,
+    /// Changing the parameters.
+    pub update: f64,
+}
+
+impl Computing {
+    /// That of a step of which no more is known than how long it took: backward is twice the work of forward, as each product of
+    /// forward has two in backward, and the update is next to nothing.
+    pub fn of_step(seconds: f64) -> Self {
+        Self { forward: seconds / 3.0, backward: 2.0 * seconds / 3.0, update: 0.0 }
+    }
+
+    /// That of a share of the batch, from steps of one rank alone with several batches: how many images, and seconds. What does not
+    /// grow with the images, such as updates, is the same for every share; a step grows by as much for each image as between the two
+    /// measured shares that are next to it. Of one measured step all grows with the images. `None` of no step, or none that takes time.
+    pub fn of_share(measured: &[(f64, f64)], share: f64) -> Option<Self> {
+        let mut known: Vec<(f64, f64)> =
+            measured.iter().copied().filter(|(images, seconds)| *images > 0.0 && *seconds > 0.0).collect();
+        known.sort_by(|a, b| a.0.total_cmp(&b.0));
+        known.dedup_by(|next, last| next.0 == last.0);
+        let above = known.partition_point(|(images, _)| *images < share).clamp(1, known.len().max(2) - 1);
+        let seconds = match known.as_slice() {
+            [] => return None,
+            [(images, seconds)] => seconds * share / images,
+            known => {
+                let ((few, short), (many, long)) = (known[above - 1], known[above]);
+                let each = (long - short) / (many - few);
+                // Times that do not grow are noise, and no less than nothing is left of a step.
+                let fixed = (short - each * few).max(0.0);
+                if each > 0.0 { fixed + each * share } else { long * share / many }
+            }
+        };
+        Some(Self::of_step(seconds))
+    }
+
+    fn times(self, part: f64) -> Self {
+        Self { forward: part * self.forward, backward: part * self.backward, update: part * self.update }
+    }
+}
+
+/// The ranks, and how they reach each other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reach<'a> {
+    /// What messages cost.
+    pub costs: &'a CostModel,
+    /// Ranks on each host.
+    pub hosts: &'a [usize],
+    /// Which way operations go.
+    pub algorithm: Algorithm,
+    /// Whether operations run beside computing.
+    pub overlaps: bool,
+    /// Bytes of all ranks' images, which a leader scatters in every step where it reads them for all.
+    pub scattered: u64,
+}
+
+/// What a step takes, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StepTime {
+    /// All of it.
+    pub whole: f64,
+    /// Communication, hidden or not.
+    pub communication: f64,
+    /// Communication that is waited for.
+    pub exposed: f64,
+}
+
+impl Reach<'_> {
+    /// What an operation over so many bytes takes among ranks on such hosts, by the algorithm or the best of those that there are.
+    fn seconds(&self, operation: &str, bytes: u64, hosts: &[usize]) -> Option<f64> {
+        let of = |algorithm| self.costs.predict(operation, algorithm, bytes as usize, hosts);
+        let best = || {
+            let all = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Auto);
+            all.filter_map(of).min_by(f64::total_cmp)
+        };
+        // What has no such way goes by another.
+        if self.algorithm == Algorithm::Auto { best() } else { of(self.algorithm).or_else(best) }
+    }
+
+    fn all(&self, operation: &str, bytes: &[u64], hosts: &[usize]) -> Option<Vec<f64>> {
+        bytes.iter().map(|bytes| self.seconds(operation, *bytes, hosts)).collect()
+    }
+
+    /// How many there are.
+    fn ranks(&self) -> usize {
+        self.hosts.iter().sum()
+    }
+
+    /// How many ranks, so many apart from each other, are on each host, from the first on: a group, or those of a place in all groups.
+    fn hosts_of(&self, count: usize, apart: usize) -> Vec<usize> {
+        let host = |rank: usize| {
+            let mut first = 0;
+            self.hosts.iter().position(|ranks| {
+                first += ranks;
+                rank < first
+            })
+        };
+        let on: Vec<_> = (0..count).map(|place| host(place * apart)).collect();
+        on.chunk_by(|a, b| a == b).map(<[_]>::len).collect()
+    }
+
+    /// Whether all ranks do the same in the operations of the algorithm, so that one stands for all.
+    fn is_even(&self) -> bool {
+        match self.algorithm {
+            Algorithm::SingleReducer | Algorithm::Tree | Algorithm::Hierarchical => false,
+            Algorithm::HalvingDoubling => self.ranks().is_power_of_two(),
+            _ => true,
+        }
+    }
+}
+
+/// What an even network's operations take, in seconds, by bucket in the order of forward.
+struct Operations {
+    reduced: Vec<f64>,
+    /// Between groups, after that; empty where there are none.
+    crossed: Vec<f64>,
+    gathered: Vec<f64>,
+    /// Whether operations inside groups and between them go through the same wires.
+    share_wires: bool,
+}
+
+impl MemoryPlan {
+    /// What a step takes if one rank computes so long for its share of the batch. Of several networks each has an even part of
+    /// that, one after the other. `None` for strategies whose ranks do not take every step together, for operations that do not go by
+    /// messages where ranks do different things, and if the costs of links are not known.
+    pub fn step_time(&self, computing: Computing, reach: &Reach<'_>) -> Option<StepTime> {
+        if self.strategy.synchrony != Synchrony::EveryStep
+            || !reach.ranks().is_multiple_of(self.shards.max(1))
+        {
+            return None;
+        }
+        let networks = self.buckets.iter().zip(&self.kept).filter(|(buckets, _)| !buckets.is_empty());
+        let networks: Vec<_> = networks.collect();
+        let part = computing.times(1.0 / networks.len().max(1) as f64);
+        let layout = self.strategy.layout;
+        let led = [layout.parameters, layout.gradients, layout.optimizer].contains(&Layout::Leader);
+        if reach.ranks() > 1 && (led || !reach.is_even()) {
+            let buckets: Vec<&[u64]> = networks.iter().map(|(buckets, _)| &buckets[..]).collect();
+            return rehearsed::step_time(&buckets, led, part, reach);
+        }
+        networks.iter().try_fold(StepTime::default(), |sum, (buckets, kept)| {
+            let time = self.network_time((&buckets[..], **kept), part, reach)?;
+            Some(StepTime {
+                whole: sum.whole + time.whole,
+                communication: sum.communication + time.communication,
+                exposed: sum.exposed + time.exposed,
+            })
+        })
+    }
+
+    /// What a network's operations take.
+    fn operations(&self, buckets: &[u64], reach: &Reach<'_>) -> Option<Operations> {
+        let layout = self.strategy.layout;
+        let grouped = self.strategy.axis == ShardAxis::Group;
+        let (ranks, group) = (reach.ranks(), if grouped { self.shards } else { reach.ranks() });
+        let inside = reach.hosts_of(group, 1);
+        let across = reach.hosts_of(ranks / group.max(1), group);
+        let reduces = if layout.scatters() { "reduce-scatter" } else { "all-reduce" };
+        let gathered = match layout.optimizer {
+            Layout::Sharded => reach.all("all-gather", buckets, &inside)?,
+            _ => vec![0.0; buckets.len()],
+        };
+        let shards: Vec<u64> = buckets.iter().map(|bytes| bytes / group.max(1) as u64).collect();
+        let crossed = if across.iter().sum::<usize>() > 1 && grouped {
+            reach.all("all-reduce", &shards, &across)?
+        } else {
+            Vec::new()
+        };
+        let share_wires = (inside.len() > 1) == (across.len() > 1);
+        Some(Operations { reduced: reach.all(reduces, buckets, &inside)?, crossed, gathered, share_wires })
+    }
+
+    /// What a network takes whose learnt buckets have so many bytes, in the order of forward; of which so many from the last
+    /// stay gathered for backward.
+    fn network_time(
+        &self,
+        (buckets, kept): (&[u64], usize),
+        computing: Computing,
+        reach: &Reach<'_>,
+    ) -> Option<StepTime> {
+        let layout = self.strategy.layout;
+        let Operations { reduced, crossed, gathered, share_wires } = self.operations(buckets, reach)?;
+        let count = buckets.len() as f64;
+        let gathers = layout.parameters == Layout::Sharded;
+        let own = computing.forward + computing.backward + computing.update;
+        let again = if gathers { buckets.len().saturating_sub(kept) } else { 0 };
+        let communication = reduced.iter().chain(&crossed).chain(&gathered).chain(&gathered[..again]).sum();
+        if !reach.overlaps {
+            let whole = own + communication;
+            return Some(StepTime { whole, communication, exposed: communication });
+        }
+        // Two threads: when each is done with what it has begun.
+        let (mut computes, mut sends) = (0.0_f64, 0.0_f64);
+        // A gather is begun when the block before its own is entered, and the own one is waited for.
+        let gather = |sends: &mut f64, now: f64, seconds: Option<&f64>| {
+            seconds.map_or(0.0, |seconds| {
+                *sends = sends.max(now) + seconds;
+                *sends
+            })
+        };
+        if gathers {
+            let mut ahead = gathered.iter();
+            let mut there = gather(&mut sends, computes, ahead.next());
+            for _ in &gathered {
+                let next = gather(&mut sends, computes, ahead.next());
+                computes = computes.max(there) + computing.forward / count;
+                there = next;
+            }
+        } else {
+            computes += computing.forward;
+        }
+        let mut ahead = gathered[..again].iter().rev();
+        let mut there = if again == buckets.len() { gather(&mut sends, computes, ahead.next()) } else { 0.0 };
+        // What is reduced inside groups and has not gone on between them, by its place and when it is over.
+        let (mut waiting, mut crosses) = (VecDeque::new(), 0.0_f64);
+        let mut cross =
+            |computes: &mut f64, sends: &mut f64, waiting: &mut VecDeque<(usize, f64)>, leave: usize| {
+                while waiting.len() > leave {
+                    let Some((at, over)) = waiting.pop_front() else { break };
+                    *computes = computes.max(over);
+                    crosses =
+                        crosses.max(*computes).max(if share_wires { *sends } else { 0.0 }) + crossed[at];
+                    *sends = if share_wires { crosses } else { *sends };
+                }
+                crosses
+            };
+        for (at, reduce) in reduced.iter().enumerate().rev() {
+            let next = if at <= again { gather(&mut sends, computes, ahead.next()) } else { 0.0 };
+            computes = computes.max(there) + computing.backward / count;
+            there = next;
+            sends = sends.max(computes) + reduce;
+            if !crossed.is_empty() {
+                waiting.push_back((at, sends));
+                // Backward waits for the oldest of more than one, so that all ranks issue the same.
+                cross(&mut computes, &mut sends, &mut waiting, 1);
+            }
+        }
+        let crossed_at =
+            if crossed.is_empty() { 0.0 } else { cross(&mut computes, &mut sends, &mut waiting, 0) };
+        let mut whole = computes.max(sends).max(crossed_at) + computing.update;
+        if !gathers {
+            // Every rank has updated its part, and the others lack it.
+            whole += gathered.iter().sum::<f64>();
+        }
+        Some(StepTime { whole, communication, exposed: whole - own })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::predict::plan::Workload;
+    use crate::strategy::Strategy;
+    use phalanx_collectives::{LinkCost, LinkCosts};
+
+    /// A model of four buckets of a megabyte.
+    fn plan(strategy: &str) -> MemoryPlan {
+        let strategy = Strategy::named(strategy).expect("known");
+        let workload = Workload { ranks: 4, ..Workload::default() };
+        MemoryPlan {
+            buckets: vec![vec![1_000_000; 4]],
+            kept: vec![2],
+            ..MemoryPlan::new(&[], strategy, &workload).expect("fits")
+        }
+    }
+
+    fn costs(alpha: f64, bandwidth: f64) -> CostModel {
+        let cost = LinkCost { alpha, beta: 1.0 / bandwidth };
+        let link = Some(LinkCosts { busy: cost, alone: cost });
+        CostModel { direct: None, local: link, remote: link, gamma: 0.0 }
+    }
+
+    fn ring<'a>(costs: &'a CostModel, hosts: &'a [usize]) -> Reach<'a> {
+        Reach { costs, hosts, algorithm: Algorithm::Ring, overlaps: true, scattered: 0 }
+    }
+
+    fn time(strategy: &str, seconds: f64, overlaps: bool) -> StepTime {
+        let costs = costs(0.0, 1e8);
+        let reach = Reach { overlaps, ..ring(&costs, &[4]) };
+        plan(strategy).step_time(Computing::of_step(seconds), &reach).expect("known")
+    }
+
+    #[test]
+    fn communication_hides_behind_backward_as_far_as_that_goes() {
+        // By ring a megabyte among four takes 2 · 3/4 · 10 ms.
+        let one = 0.015;
+        let long = time("ddp", 3.0, true);
+        assert!((long.whole - 3.0 - one).abs() < 1e-9, "only the first block's is left: {long:?}");
+        assert!((long.communication - 4.0 * one).abs() < 1e-9 && (long.exposed - one).abs() < 1e-9);
+        let short = time("ddp", 0.003, true);
+        // It begins when the last block's gradients are ready, after 1/3 and a quarter of 2/3.
+        assert!((short.whole - 0.0015 - 4.0 * one).abs() < 1e-9, "{short:?}");
+        let apart = time("ddp", 3.0, false);
+        assert!((apart.whole - 3.0 - 4.0 * one).abs() < 1e-9 && (apart.exposed - 4.0 * one).abs() < 1e-9);
+    }
+
+    #[test]
+    fn strategies_that_shard_send_what_they_gather() {
+        let half = 0.0075;
+        let zero2 = time("zero2", 3.0, true);
+        assert!(
+            (zero2.whole - 3.0 - half - 4.0 * half).abs() < 1e-9,
+            "all is gathered at the end: {zero2:?}"
+        );
+        let fsdp = time("fsdp", 3.0, true);
+        assert!((fsdp.communication - 10.0 * half).abs() < 1e-9, "two of four stay for backward: {fsdp:?}");
+        // The first gather has nothing to hide behind, nor the last reduction.
+        assert!((fsdp.exposed - 2.0 * half).abs() < 1e-9, "{fsdp:?}");
+        // Backward of next to nothing waits for all that is sent, and forward has hidden nothing.
+        let bare = time("fsdp", 1e-9, true);
+        assert!((bare.whole - 10.0 * half).abs() < 1e-6, "{bare:?}");
+        let costs = costs(0.0, 1e8);
+        let reach = Reach { algorithm: Algorithm::Auto, ..ring(&costs, &[4]) };
+        for other in ["ps-asp", "local-sgd", "d-psgd"] {
+            assert_eq!(plan(other).step_time(Computing::of_step(1.0), &reach), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn several_networks_compute_one_after_the_other() {
+        let costs = costs(0.0, 1e8);
+        let reach = ring(&costs, &[4]);
+        let two = MemoryPlan {
+            buckets: vec![vec![1_000_000; 4], vec![1_000_000; 4], Vec::new()],
+            kept: vec![2; 3],
+            ..plan("ddp")
+        };
+        let time = two.step_time(Computing::of_step(6.0), &reach).expect("known");
+        assert!((time.whole - 6.0 - 2.0 * 0.015).abs() < 1e-9, "{time:?}");
+    }
+    #[test]
+    fn groups_reduce_inside_and_then_between() {
+        let mut costs = costs(0.0, 1e8);
+        let slow = LinkCost { alpha: 0.0, beta: 1e-7 };
+        costs.remote = Some(LinkCosts { busy: slow, alone: slow });
+        let plan = MemoryPlan { shards: 2, ..plan("hsdp") };
+        // Half of a megabyte moves inside a host in 5 ms; its half is reduced between two hosts in 50 ms.
+        let (inside, between) = (0.005, 0.05);
+        let time =
+            |hosts: &[usize]| plan.step_time(Computing::of_step(1e-9), &ring(&costs, hosts)).expect("known");
+        let apart = time(&[2, 2]);
+        // What goes between hosts takes longest; the first begins when its sum inside is there, behind four gathers.
+        let first = 4.0 * inside;
+        assert!(
+            apart.whole >= 4.0 * between + inside && apart.whole <= 4.0 * between + first + 4.0 * inside,
+            "{apart:?}"
+        );
+        let operations = 4.0 * (inside + between) + 4.0 * inside + 2.0 * inside;
+        assert!((apart.communication - operations).abs() < 1e-9, "{apart:?}");
+        // On one host all goes through one wire.
+        let together = time(&[4]);
+        assert!((together.whole - 4.0 * (inside + 0.005) - 6.0 * inside).abs() < 1e-6, "{together:?}");
+        assert_eq!(ring(&costs, &[2, 2]).hosts_of(2, 2), [1, 1]);
+        assert_eq!(ring(&costs, &[3, 1]).hosts_of(4, 1), [3, 1]);
+    }
+
+    #[test]
+    fn what_does_not_grow_with_the_batch_is_told_from_two_batches() {
+        let seconds = |measured: &[(f64, f64)], share: f64| {
+            let Computing { forward, backward, update } = Computing::of_share(measured, share)?;
+            Some(forward + backward + update)
+        };
+        let two = [(32.0, 0.034), (16.0, 0.018)];
+        for (share, expected) in
+            [(32.0, 0.034), (16.0, 0.018), (8.0, 0.010), (4.0, 0.006), (24.0, 0.026), (64.0, 0.066)]
+        {
+            let found = seconds(&two, share).expect("measured");
+            assert!((found - expected).abs() < 1e-12, "{share}: {found}");
+        }
+        assert_eq!(seconds(&[(16.0, 0.016)], 8.0), Some(0.008), "of one all grows");
+        // Noise: more images in less time.
+        let noise = seconds(&[(16.0, 0.02), (32.0, 0.016)], 8.0).expect("measured");
+        assert!((noise - 0.004).abs() < 1e-12, "{noise}");
+        assert_eq!(seconds(&[], 8.0), None);
+    }
+}

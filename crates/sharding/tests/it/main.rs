@@ -1,0 +1,20 @@
+//! Integration tests, as one program.
+
+mod agreement;
+#[path = "../../../tensor/tests/checking/mod.rs"]
+mod checking;
+mod collective;
+mod common;
+mod gossip;
+mod host_parameters;
+mod local_sgd;
+mod logical_ranks;
+mod lost_ranks;
+mod mesh;
+mod on_devices;
+mod parameter_server;
+mod placement;
+mod plan;
+mod pushes;
+mod steps;
+mod synchrony;
