@@ -187,7 +187,13 @@ fn on_two_ranks(
             let store = builder.build()?;
             w.set(&Tensor::from_vec(problem.start.clone(), (1, N), &Device::Cpu)?)?;
             let row = Strategy::named(strategy)?;
-            let parallel = share(&store, row.mesh(comm, 0)?, row, Options::default(), sync)?;
+            let parallel = share(
+                &store,
+                phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+                row,
+                Options::default(),
+                sync,
+            )?;
             let rule: Rule = match adam {
                 true => OptimizerRule::of(Adam::decoupled((0.9, 0.999), 1e-8, 0.1), 1),
                 false => OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1),

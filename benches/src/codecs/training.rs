@@ -88,7 +88,12 @@ fn rank(config: &WorldConfig, order: &Order) -> Result<Seen> {
         ..Options::default()
     };
     let row = Strategy::named("ddp")?;
-    let parallel = DataParallel::with_options(&store, row.mesh(comm.clone(), 0)?, row, options)?;
+    let parallel = DataParallel::with_options(
+        &store,
+        phalanx_sharding::ProcessMesh::suiting(comm.clone(), &row, 0)?,
+        row,
+        options,
+    )?;
     let context = Arc::new(Context::new(1));
     let images = Tensor::rand(-1.0_f32, 1.0, (order.batch, 3, 32, 32), &Device::Cpu)?;
     let labels: Vec<u32> = (0..order.batch as u32).map(|at| at % 10).collect();

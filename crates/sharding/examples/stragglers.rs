@@ -24,7 +24,8 @@ fn work(comm: Communicator, strategy: &str) -> Result<(Duration, SyncStats), Any
     let store = builder.build()?;
     let row = Strategy::named(strategy)?;
     let sync = SyncOptions { staleness: 3, ..SyncOptions::default() };
-    let parallel = share(&store, row.mesh(comm, 0)?, row, Options::default(), sync)?;
+    let parallel =
+        share(&store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, Options::default(), sync)?;
     let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
     parallel.serve(&rule)?;
     let (context, begun) = (Arc::new(Context::new(1)), Instant::now());

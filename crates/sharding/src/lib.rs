@@ -87,7 +87,7 @@ pub use error::{Result, ShardingError};
 pub use logical::{LogicalRanks, ShardGroup, ShardTree, ShardTurns};
 pub use mesh::placement::{Placed, Placement, local_ranges};
 pub use mesh::process_group::RankGroup;
-pub use mesh::{AXES, MeshLayout, ProcessMesh};
+pub use mesh::{AXES, AxisKind, Degree, Degrees, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use parallel::{
     LocalModel, Observed, OptimizerRule, OwnState, ParallelStrategy, RankCollectives, Reduced, Residency,
@@ -102,7 +102,8 @@ pub use predict::plan::{self, MemoryPlan, Workload};
 pub use predict::timing::{Computing, Reach, StepTime};
 pub use sharing::share;
 pub use strategy::{
-    GossipKind, Layout, Meeting, PRESETS, Ranks, ServerPace, ShardAxis, StateLayout, Strategy, Synchrony,
+    AlongAxis, DataAxes, GossipKind, Layout, Meeting, PRESETS, Ranks, ServerPace, StateLayout, Strategy,
+    Synchrony,
 };
 
 /// The examples of this crate's README, as tests.

@@ -10,11 +10,11 @@ use crate::{
     DataParallel, Gossip, LocalSgd, Options, ParallelStrategy, ParameterServer, ProcessMesh, Result,
 };
 
-/// Wraps a model for training over the ranks of a mesh ([`Strategy::mesh`]) as a row says, whatever the row is. All ranks call this
+/// Wraps a model for training over the ranks of a mesh ([`ProcessMesh::suiting`]) as a row says, whatever the row is. All ranks call this
 /// at the same place with the same row and options.
 ///
 /// ```
-/// use phalanx_sharding::{Options, OptimizerRule, Strategy, SyncOptions, share};
+/// use phalanx_sharding::{Options, OptimizerRule, ProcessMesh, Strategy, SyncOptions, share};
 /// use phalanx_tensor::{BuildOptions, StoreBuilder, optim::Sgd};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,7 +22,7 @@ use crate::{
 /// let store = StoreBuilder::new(BuildOptions::default()).build()?;
 /// let row = Strategy::named("diloco")?;
 /// let sync = SyncOptions { every: 100, ..SyncOptions::default() };
-/// let parallel = share(&store, row.mesh(world, 0)?, row, Options::default(), sync)?;
+/// let parallel = share(&store, ProcessMesh::suiting(world, &row, 0)?, row, Options::default(), sync)?;
 /// let rule = OptimizerRule::of(Sgd::new(0.9, false, 0.0), 1);
 /// parallel.serve(&rule)?;
 /// let step = parallel.begin_step()?;
@@ -48,8 +48,8 @@ pub fn share(
     options.logical_ranks.map_or(Ok(()), |_| strategy.sums_over_logical_ranks())?;
     Ok(match strategy.synchrony {
         Synchrony::EveryStep => DataParallel::with_options(store, mesh, strategy, options)?,
-        Synchrony::Rounds(_) => LocalSgd::new(store, mesh.data().using(options.algorithm), strategy, sync)?,
-        Synchrony::Servers(_) => ParameterServer::new(store, mesh.data().clone(), strategy, &options, sync)?,
-        Synchrony::Neighbours(_) => Gossip::new(store, mesh.data().clone(), strategy, sync)?,
+        Synchrony::Rounds(_) => LocalSgd::new(store, mesh.batch().using(options.algorithm), strategy, sync)?,
+        Synchrony::Servers(_) => ParameterServer::new(store, mesh.batch().clone(), strategy, &options, sync)?,
+        Synchrony::Neighbours(_) => Gossip::new(store, mesh.batch().clone(), strategy, sync)?,
     })
 }

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use phalanx_codecs::{CodecKind, CodecScope, GradCodec, SumPlacement};
-use phalanx_collectives::{Algorithm, Communicator};
+use phalanx_collectives::Algorithm;
 use phalanx_tensor::ParamBucket;
 
-use crate::{ProcessMesh, Result, ShardingError};
+use crate::mesh::natural_group;
+use crate::{Result, ShardingError};
 
 /// How a kind of state lies over the ranks of the data axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,13 +34,41 @@ pub struct StateLayout {
     pub optimizer: Layout,
 }
 
-/// Which ranks share what is sharded.
+/// What a strategy does with its state along a data axis of the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShardAxis {
-    /// All of the world.
-    World,
-    /// Those of a group, such as a host; groups are replicas of each other.
-    Group,
+pub enum AlongAxis {
+    /// Ranks along the axis share what is sharded.
+    Sharded,
+    /// Ranks along the axis hold the same.
+    Replicated,
+}
+
+/// What a strategy does along the data axes of a mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataAxes {
+    /// Along the axis `replicate`.
+    pub replicate: AlongAxis,
+    /// Along the axis `shard`.
+    pub shard: AlongAxis,
+}
+
+impl DataAxes {
+    /// State is replicated on all data ranks.
+    const REPLICATED: Self = Self { replicate: AlongAxis::Replicated, shard: AlongAxis::Replicated };
+    /// State is spread over all data ranks.
+    const SHARDED: Self = Self { replicate: AlongAxis::Sharded, shard: AlongAxis::Sharded };
+    /// State is spread inside of groups, which are replicas of each other.
+    const GROUPS: Self = Self { replicate: AlongAxis::Replicated, shard: AlongAxis::Sharded };
+
+    /// True if groups of ranks, which share what is sharded, are replicas of each other.
+    pub fn has_groups(self) -> bool {
+        self == Self::GROUPS
+    }
+
+    /// The axis along which all ranks lie where no mesh is given.
+    pub(crate) fn first_axis(self) -> &'static str {
+        if self.shard == AlongAxis::Sharded { "shard" } else { "replicate" }
+    }
 }
 
 /// What the ranks of a run are.
@@ -107,8 +136,8 @@ pub struct Strategy {
     pub summary: &'static str,
     /// What each rank holds.
     pub layout: StateLayout,
-    /// Over which ranks sharded state is spread.
-    pub axis: ShardAxis,
+    /// What it does along the data axes of a mesh.
+    pub data: DataAxes,
     /// What the ranks are.
     pub ranks: Ranks,
     /// When they wait for each other.
@@ -120,8 +149,12 @@ const fn held(parameters: Layout, gradients: Layout, optimizer: Layout) -> State
 }
 
 const fn row(name: &'static str, summary: &'static str, layout: StateLayout) -> Strategy {
-    let (axis, ranks, synchrony) = (ShardAxis::World, Ranks::Processes, Synchrony::EveryStep);
-    Strategy { name, summary, layout, axis, ranks, synchrony }
+    let (ranks, synchrony) = (Ranks::Processes, Synchrony::EveryStep);
+    let data = match layout.optimizer {
+        Layout::Sharded => DataAxes::SHARDED,
+        Layout::Replicated | Layout::Leader => DataAxes::REPLICATED,
+    };
+    Strategy { name, summary, layout, data, ranks, synchrony }
 }
 
 /// A row whose ranks hold the whole model and do not take every step together.
@@ -167,7 +200,7 @@ pub const PRESETS: &[Strategy] = &[
         held(Layout::Sharded, Layout::Sharded, Layout::Sharded),
     ),
     Strategy {
-        axis: ShardAxis::Group,
+        data: DataAxes::GROUPS,
         ..row(
             "hsdp",
             "as fsdp inside a group of ranks, such as a host; the groups are replicas that sum their parts' gradients",
@@ -220,9 +253,6 @@ pub const PRESETS: &[Strategy] = &[
 /// Other names of rows.
 const ALIASES: &[(&str, &str)] = &[("zero3", "fsdp")];
 
-/// Names that people will ask for and that no row answers yet.
-const NOT_BUILT: &[&str] = &["tensor", "pipeline"];
-
 impl Strategy {
     /// The row called `name`.
     ///
@@ -234,26 +264,11 @@ impl Strategy {
             return Ok(*row);
         }
         let known = PRESETS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
-        let problem = if NOT_BUILT.contains(&name) {
-            format!("is not built yet; there is: {known}")
-        } else {
-            format!("is unknown; there is: {known}")
+        let problem = match crate::Degrees::is_not_built(name) {
+            true => format!("is not built yet; there is: {known}"),
+            false => format!("is unknown; there is: {known}"),
         };
         Err(ShardingError::Strategy { name: name.to_owned(), problem })
-    }
-
-    /// Arranges the ranks of a world along the axes that the row needs. Where there are groups they are of `group` ranks; 0 takes
-    /// the hosts if they have as many ranks each, and otherwise as many ranks as the largest proper divisor of the world size.
-    ///
-    /// # Errors
-    /// [`ShardingError::Mesh`] if the world is not whole groups, and those of communication.
-    pub fn mesh(&self, world: Communicator, group: usize) -> Result<ProcessMesh> {
-        if self.axis == ShardAxis::World {
-            return ProcessMesh::data_parallel(world);
-        }
-        let group = if group == 0 { natural_group(world.hosts()) } else { group };
-        let replicas = world.world_size() / group;
-        ProcessMesh::new(world, &[("replicate", replicas), ("shard", group)])
     }
 
     /// Whether parameters come to a rank before it uses them, and can be quantised then: the row gathers them, or workers pull
@@ -331,7 +346,7 @@ impl Strategy {
     /// The number of ranks of a group where the strategy has no groups of its own and only messages between groups are encoded: the
     /// ranks of a host, if hosts have as many ranks each, and otherwise the largest proper divisor of the number of ranks.
     pub(crate) fn codec_group(&self, scope: CodecScope, hosts: &[usize]) -> Option<usize> {
-        (scope == CodecScope::InterHost && self.axis == ShardAxis::World).then(|| natural_group(hosts))
+        (scope == CodecScope::InterHost && !self.data.has_groups()).then(|| natural_group(hosts))
     }
 
     /// Whether all ranks take every step together, so that [`crate::DataParallel`] follows the row.
@@ -346,7 +361,7 @@ impl Strategy {
     pub fn has_replicas(&self) -> Result<()> {
         let problem = if !self.is_bulk_synchronous() {
             "has ranks whose weights differ between meetings; dp, ddp, zero1, zero2 and hsdp have replicas to compare"
-        } else if self.layout.parameters == Layout::Sharded && self.axis == ShardAxis::World {
+        } else if self.layout.parameters == Layout::Sharded && !self.data.has_groups() {
             "keeps every parameter on one rank only, so that there are no replicas to compare; hsdp has some"
         } else {
             return Ok(());
@@ -467,18 +482,6 @@ impl std::str::FromStr for Strategy {
     }
 }
 
-/// How many ranks belong together: those of a host, if there are several hosts with as many ranks each, one after the other.
-pub(crate) fn natural_group(hosts: &[usize]) -> usize {
-    let world = hosts.len();
-    let first = hosts.iter().take_while(|host| **host == hosts[0]).count().max(1);
-    let even =
-        world.is_multiple_of(first) && hosts.iter().enumerate().all(|(rank, host)| *host == rank / first);
-    if even && first < world {
-        return first;
-    }
-    (1..world).rev().find(|size| world.is_multiple_of(*size)).unwrap_or(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -493,22 +496,5 @@ mod tests {
             "{error}"
         );
         assert!(Strategy::named("dpp").expect_err("a typo").to_string().contains("is unknown"));
-        assert!(NOT_BUILT.iter().all(|name| PRESETS.iter().all(|row| row.name != *name)));
-    }
-
-    #[test]
-    fn hosts_are_groups_if_they_are_alike() {
-        for (hosts, group) in [
-            (&[0, 0, 1, 1][..], 2),
-            (&[0, 0, 0, 1, 1, 1], 3),
-            (&[0, 0, 0, 0], 2),
-            (&[0, 0, 0, 1], 2),
-            (&[0, 1, 0, 1], 2),
-            (&[0, 0, 0], 1),
-            (&[0, 1], 1),
-            (&[0], 1),
-        ] {
-            assert_eq!(natural_group(hosts), group, "{hosts:?}");
-        }
     }
 }

@@ -16,7 +16,7 @@ use crate::logical::LogicalRanks;
 use crate::mesh::part;
 use crate::options::Options;
 use crate::parallel::Residency as _;
-use crate::strategy::{Layout, ShardAxis, Strategy};
+use crate::strategy::{Layout, Strategy};
 use crate::{ProcessMesh, Result};
 
 /// The ranks that gradients and parameters go between.
@@ -31,12 +31,8 @@ struct Links<'m> {
 
 impl<'m> Links<'m> {
     fn of(mesh: &'m ProcessMesh, strategy: &Strategy) -> Result<Self> {
-        let all = mesh.data().clone();
-        let (shards, replicas) = match strategy.axis {
-            ShardAxis::World => (mesh.data(), None),
-            ShardAxis::Group => (mesh.axis("shard")?, Some(mesh.axis("replicate")?)),
-        };
-        Ok(Self { all, shards, replicas })
+        let (shards, replicas) = mesh.sharding(strategy.data)?;
+        Ok(Self { all: mesh.batch().clone(), shards, replicas })
     }
 }
 
@@ -78,8 +74,8 @@ pub(super) fn build(
     let combination = Combination { params: &params, strategy: &strategy, options: &options };
     combination.check()?;
     let offloaded = combination.is_offloaded();
-    let placed = virtual_ranks(&options, mesh.data().world_size())?;
-    check_same_model(store, mesh.data())?;
+    let placed = virtual_ranks(&options, mesh.batch().world_size())?;
+    check_same_model(store, mesh.batch())?;
     let links = Links::of(&mesh, &strategy)?;
     let sharded = strategy.layout.parameters == Layout::Sharded && links.shards.world_size() > 1;
     let gathers = offloaded || sharded;

@@ -103,7 +103,7 @@ impl DataParallel {
     /// # Errors
     /// [`ShardingError::ModelsDiffer`] naming the first difference, and those of communication.
     pub fn new(store: &ParamStore, comm: Communicator, strategy: Strategy) -> Result<Arc<Self>> {
-        Self::with_options(store, strategy.mesh(comm, 0)?, strategy, Options::default())
+        Self::with_options(store, ProcessMesh::suiting(comm, &strategy, 0)?, strategy, Options::default())
     }
 
     /// Wraps a model for the only rank, which computes and does nothing else.
@@ -123,7 +123,7 @@ impl DataParallel {
         Self::with_options(store, ProcessMesh::alone()?, Strategy::named("ddp")?, options)
     }
 
-    /// Wraps a model as [`DataParallel::new`] does, with a mesh of the axes that the strategy needs ([`Strategy::mesh`]), and
+    /// Wraps a model as [`DataParallel::new`] does, with a mesh of the axes that the strategy needs ([`ProcessMesh::suiting`]), and
     /// with options, which must be the same on all ranks.
     ///
     /// # Errors
@@ -321,15 +321,20 @@ impl RankCollectives for DataParallel {
         if self.is_sharded() && self.shards.world_size() > 1 {
             self.shards.all_reduce(&mut InPlace::of(sums)?, ReduceOp::Sum)?;
         }
-        Ok(())
+        match self.mesh.model() {
+            Some(model) => Ok(model.all_reduce(&mut InPlace::of(sums)?, ReduceOp::Sum)?),
+            None => Ok(()),
+        }
     }
 
     fn any(&self, flag: &Array) -> Result<()> {
-        any_of(flag, &self.comm)
+        any_of(flag, &self.comm)?;
+        self.mesh.model().map_or(Ok(()), |model| any_of(flag, model))
     }
 
     fn sum(&self, values: &mut [f64]) -> Result<()> {
-        Ok(self.comm.all_reduce(values, ReduceOp::Sum)?)
+        let loss = if self.mesh.sums_loss_over_batch() { &self.comm } else { self.mesh.loss() };
+        Ok(loss.all_reduce(values, ReduceOp::Sum)?)
     }
 
     fn batch_group(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>> {
@@ -396,7 +401,10 @@ impl Observed for DataParallel {
     fn role(&self) -> ShardRole {
         let StateLayout { parameters, optimizer, .. } = self.strategy.layout;
         let (shard, shards) = (self.shards.rank(), self.shards.world_size());
-        let replica = self.replicas.as_ref().map_or(0, Communicator::rank);
+        let (replica, replicas) =
+            self.replicas.as_ref().map_or((0, 1), |replicas| (replicas.rank(), replicas.world_size()));
+        // Of ranks that do the same work the first saves.
+        let replica = replica + replicas * self.mesh.duplicate();
         ShardRole { shard, shards, replica, parameters, optimizer }
     }
 

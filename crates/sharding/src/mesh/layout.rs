@@ -2,25 +2,43 @@
 
 use crate::{Result, ShardingError};
 
-/// The axes that a mesh can have, and whether ranks along one work on different samples.
+/// An axis that a mesh can have, and what the ranks along it do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AxisKind {
+    /// The axis's name.
+    pub name: &'static str,
+    /// True if ranks along it have different samples.
+    pub samples_differ: bool,
+    /// True if the loss is the sum over the ranks along it.
+    pub loss_summed: bool,
+    /// True if ranks along it hold different parts of the model and of each gradient's norm.
+    pub model_split: bool,
+}
+
+/// The axes that a mesh can have.
 ///
-/// | axis | ranks along it |
-/// |---|---|
-/// | `data` | train on samples of their own |
-/// | `replicate` | train on samples of their own, and hold the same state as each other |
-/// | `shard` | train on samples of their own, and each hold a part of the state |
-/// | `tensor` | work on the same samples, each on a part of every layer |
-/// | `pipeline` | work on the same samples, each on some of the layers |
-pub const AXES: &[(&str, bool)] =
-    &[("data", true), ("replicate", true), ("shard", true), ("tensor", false), ("pipeline", false)];
+/// | axis | samples differ | loss summed | ranks along it |
+/// |---|---|---|---|
+/// | `replicate` | yes | yes | train on samples of their own, and hold the same state as each other |
+/// | `shard` | yes | yes | train on samples of their own, and each hold a part of the state |
+/// | `context` | no | yes | work on parts of the same samples |
+/// | `tensor` | no | no | work on the same samples, each on a part of every layer |
+/// | `pipeline` | no | no | work on the same samples, each on some of the layers |
+/// | `duplicate` | no | no | do the same work; for tests |
+pub const AXES: &[AxisKind] = &[
+    AxisKind { name: "replicate", samples_differ: true, loss_summed: true, model_split: false },
+    AxisKind { name: "shard", samples_differ: true, loss_summed: true, model_split: false },
+    AxisKind { name: "context", samples_differ: false, loss_summed: true, model_split: false },
+    AxisKind { name: "tensor", samples_differ: false, loss_summed: false, model_split: true },
+    AxisKind { name: "pipeline", samples_differ: false, loss_summed: false, model_split: true },
+    AxisKind { name: "duplicate", samples_differ: false, loss_summed: false, model_split: false },
+];
 
 /// One axis of a mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Axis {
-    name: &'static str,
+    kind: AxisKind,
     size: usize,
-    /// Whether ranks along it have samples of their own.
-    splits_data: bool,
 }
 
 /// Ranks as the points of a grid with named axes. The last axis varies fastest: with `replicate 2 × shard 4`, rank 5 lies at
@@ -30,7 +48,7 @@ struct Axis {
 /// use phalanx_sharding::MeshLayout;
 ///
 /// # fn main() -> Result<(), phalanx_sharding::ShardingError> {
-/// let mesh = MeshLayout::new(&[("data", 2), ("tensor", 3)], 6)?;
+/// let mesh = MeshLayout::new(&[("replicate", 2), ("tensor", 3)], 6)?;
 /// assert_eq!(mesh.coordinates(4)?, [1, 1]);
 /// assert_eq!(mesh.group(4, "tensor")?, [3, 4, 5]);
 /// // Ranks 3, 4 and 5 work on the same samples, which are the second half of the batch.
@@ -59,15 +77,15 @@ impl MeshLayout {
         }
         let mut known = Vec::with_capacity(axes.len());
         for (name, size) in axes {
-            let Some((name, splits_data)) = AXES.iter().find(|(known, _)| known == name) else {
-                let there_is = AXES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            let Some(kind) = AXES.iter().find(|known| known.name == *name) else {
+                let there_is = AXES.iter().map(|known| known.name).collect::<Vec<_>>().join(", ");
                 let problem = format!("axis `{name}` of {equation} is unknown; there is: {there_is}");
                 return Err(ShardingError::Mesh(problem));
             };
-            if known.iter().any(|axis: &Axis| axis.name == *name) {
+            if known.iter().any(|axis: &Axis| axis.kind.name == *name) {
                 return Err(ShardingError::Mesh(format!("axis `{name}` occurs twice in {equation}")));
             }
-            known.push(Axis { name, size: *size, splits_data: *splits_data });
+            known.push(Axis { kind: *kind, size: *size });
         }
         let product = known.iter().try_fold(1_usize, |product, axis| product.checked_mul(axis.size));
         if product != Some(world_size) || world_size == 0 {
@@ -78,17 +96,6 @@ impl MeshLayout {
         Ok(Self { axes: known })
     }
 
-    /// All ranks along one axis called `data`.
-    ///
-    /// # Errors
-    /// [`ShardingError::Mesh`] if there are no ranks.
-    pub fn data(world_size: usize) -> Result<Self> {
-        if world_size == 0 {
-            return Err(ShardingError::Mesh("a world has at least one rank".into()));
-        }
-        Self::new(&[("data", world_size)], world_size)
-    }
-
     /// How many ranks there are.
     pub fn world_size(&self) -> usize {
         self.axes.iter().map(|axis| axis.size).product()
@@ -96,12 +103,12 @@ impl MeshLayout {
 
     /// Names and sizes of the axes, outermost first.
     pub fn axes(&self) -> impl Iterator<Item = (&'static str, usize)> {
-        self.axes.iter().map(|axis| (axis.name, axis.size))
+        self.axes.iter().map(|axis| (axis.kind.name, axis.size))
     }
 
     /// How many ranks lie along `axis`; `None` if there is no such axis.
     pub fn size(&self, axis: &str) -> Option<usize> {
-        self.axes.iter().find(|known| known.name == axis).map(|known| known.size)
+        self.axes.iter().find(|known| known.kind.name == axis).map(|known| known.size)
     }
 
     /// Where among the axes `axis` is.
@@ -109,15 +116,15 @@ impl MeshLayout {
     /// # Errors
     /// [`ShardingError::Mesh`] naming those that there are.
     pub fn position(&self, axis: &str) -> Result<usize> {
-        self.axes.iter().position(|known| known.name == axis).ok_or_else(|| {
-            let names = self.axes.iter().map(|axis| axis.name).collect::<Vec<_>>().join(", ");
+        self.axes.iter().position(|known| known.kind.name == axis).ok_or_else(|| {
+            let names = self.axes.iter().map(|axis| axis.kind.name).collect::<Vec<_>>().join(", ");
             ShardingError::Mesh(format!("there is no axis `{axis}`; the mesh has {names}"))
         })
     }
 
-    /// Whether ranks along the axis at `position` have samples of their own, so that the loss is the sum of theirs.
-    pub(crate) fn splits_data(&self, position: usize) -> bool {
-        self.axes[position].splits_data
+    /// What ranks along the axis at `position` do.
+    pub(crate) fn kind(&self, position: usize) -> AxisKind {
+        self.axes[position].kind
     }
 
     /// Where `rank` lies along each axis.
@@ -152,22 +159,32 @@ impl MeshLayout {
     /// [`ShardingError::Mesh`] if the world has no such rank.
     pub fn data_rank(&self, rank: usize) -> Result<usize> {
         let coordinates = self.coordinates(rank)?;
-        let of_data = self.axes.iter().zip(coordinates).filter(|(axis, _)| axis.splits_data);
+        let of_data = self.axes.iter().zip(coordinates).filter(|(axis, _)| axis.kind.samples_differ);
         Ok(of_data.fold(0, |sum, (axis, at)| sum * axis.size + at))
     }
 
     /// How many parts a batch is split into: the product of the axes over which data differs.
     pub fn data_size(&self) -> usize {
-        self.axes.iter().filter(|axis| axis.splits_data).map(|axis| axis.size).product()
+        self.axes.iter().filter(|axis| axis.kind.samples_differ).map(|axis| axis.size).product()
     }
 
-    /// The ranks that together have all samples of a batch, `rank` among them: those that share its coordinates along the axes
-    /// over which data does not differ.
+    /// The ranks that differ from `rank` only along axes of the kinds that `free` accepts, `rank` among them, in order.
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if the world has no such rank.
-    pub fn data_group(&self, rank: usize) -> Result<Vec<usize>> {
-        self.alike(rank, |at| !self.axes[at].splits_data)
+    pub fn group_along(&self, rank: usize, free: impl Fn(&AxisKind) -> bool) -> Result<Vec<usize>> {
+        self.alike(rank, |at| !free(&self.axes[at].kind))
+    }
+
+    /// The position of `rank` along the axes whose ranks do the same work as each other.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the world has no such rank.
+    pub(crate) fn duplicate(&self, rank: usize) -> Result<usize> {
+        let coordinates = self.coordinates(rank)?;
+        let same = |kind: &AxisKind| !(kind.samples_differ || kind.loss_summed || kind.model_split);
+        let of_same = self.axes.iter().zip(coordinates).filter(|(axis, _)| same(&axis.kind));
+        Ok(of_same.fold(0, |sum, (axis, at)| sum * axis.size + at))
     }
 
     /// The ranks with the coordinates of `rank` along the axes that `fixed` says.
@@ -215,7 +232,7 @@ mod tests {
         assert_eq!(mesh.group(4, "replicate").expect("an axis"), [1, 4]);
         assert_eq!((mesh.size("shard"), mesh.size("pipeline")), (Some(3), None));
         assert_eq!((mesh.data_rank(4).expect("a rank"), mesh.data_size()), (4, 6));
-        assert_eq!(mesh.data_group(4).expect("a rank"), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(mesh.group_along(4, |kind| kind.samples_differ).expect("a rank"), [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
@@ -227,7 +244,7 @@ mod tests {
         for rank in 0..24 {
             let at = mesh.coordinates(rank).expect("a rank");
             assert_eq!(mesh.data_rank(rank).expect("a rank"), 3 * at[0] + at[2]);
-            let group = mesh.data_group(rank).expect("a rank");
+            let group = mesh.group_along(rank, |kind| kind.samples_differ).expect("a rank");
             let parts: Vec<usize> = group.iter().map(|rank| mesh.data_rank(*rank).expect("a rank")).collect();
             assert_eq!(parts, [0, 1, 2, 3, 4, 5], "each part once, in order");
         }
@@ -239,21 +256,20 @@ mod tests {
             |axes: &[(&str, usize)], size| MeshLayout::new(axes, size).expect_err("is wrong").to_string();
         let error = wrong(&[("replicate", 2), ("shard", 3)], 8);
         assert_eq!(error, "mesh: replicate 2 × shard 3 = 6, but the world has 8 ranks");
-        let error = wrong(&[("data", 2), ("data", 2)], 4);
-        assert_eq!(error, "mesh: axis `data` occurs twice in data 2 × data 2");
+        let error = wrong(&[("shard", 2), ("shard", 2)], 4);
+        assert_eq!(error, "mesh: axis `shard` occurs twice in shard 2 × shard 2");
         let error = wrong(&[("dta", 2)], 2);
         assert_eq!(
             error,
-            "mesh: axis `dta` of dta 2 is unknown; there is: data, replicate, shard, tensor, pipeline"
+            "mesh: axis `dta` of dta 2 is unknown; there is: replicate, shard, context, tensor, pipeline, duplicate"
         );
-        assert!(wrong(&[("data", usize::MAX), ("shard", 2)], 4).contains("too many"));
+        assert!(wrong(&[("replicate", usize::MAX), ("shard", 2)], 4).contains("too many"));
         assert!(wrong(&[], 4).contains("at least one axis"));
-        assert!(wrong(&[("data", 0)], 0).contains("has 0 ranks"));
-        assert!(MeshLayout::data(0).is_err());
-        let mesh = MeshLayout::data(2).expect("one axis");
+        assert!(wrong(&[("shard", 0)], 0).contains("has 0 ranks"));
+        let mesh = MeshLayout::new(&[("replicate", 2)], 2).expect("one axis");
         let error = mesh.group(0, "shard").expect_err("no such axis").to_string();
-        assert_eq!(error, "mesh: there is no axis `shard`; the mesh has data");
+        assert_eq!(error, "mesh: there is no axis `shard`; the mesh has replicate");
         let error = mesh.coordinates(2).expect_err("no such rank").to_string();
-        assert_eq!(error, "mesh: there is no rank 2 in data 2, which has 2");
+        assert_eq!(error, "mesh: there is no rank 2 in replicate 2, which has 2");
     }
 }

@@ -1,10 +1,13 @@
 //! The mesh of processes: ranks along named axes, with a communicator for each.
 
+mod degrees;
 mod layout;
 pub(crate) mod placement;
 pub(crate) mod process_group;
 
-pub use layout::{AXES, MeshLayout};
+pub(crate) use degrees::natural_group;
+pub use degrees::{Degree, Degrees};
+pub use layout::{AXES, AxisKind, MeshLayout};
 
 use std::ops::Add as _;
 use std::sync::Arc;
@@ -13,6 +16,7 @@ use phalanx_collectives::{CommStats, Communicator, threads};
 use phalanx_tensor::ProcessGroup;
 
 use crate::mesh::process_group::RankGroup;
+use crate::strategy::{DataAxes, Strategy};
 use crate::{Result, ShardingError};
 
 /// The ranks of a world along named axes ([`AXES`]), as one of them sees them: where it lies, and whom it talks to along each
@@ -30,7 +34,7 @@ use crate::{Result, ShardingError};
 ///
 /// # fn main() -> Result<(), phalanx_sharding::ShardingError> {
 /// let ranks: Vec<_> = threads(4)?.into_iter().map(|world| std::thread::spawn(move || {
-///     let mesh = ProcessMesh::new(world, &[("data", 2), ("tensor", 2)])?;
+///     let mesh = ProcessMesh::new(world, &[("replicate", 2), ("tensor", 2)])?;
 ///     let mut sum = [mesh.rank() as f64];
 ///     mesh.axis("tensor")?.all_reduce(&mut sum, ReduceOp::Sum)?;
 ///     Ok::<_, phalanx_sharding::ShardingError>((mesh.data_rank(), sum[0]))
@@ -46,9 +50,16 @@ pub struct ProcessMesh {
     world: Communicator,
     /// By axis; `None` if it is the only one, which is the world.
     along: Vec<Option<Communicator>>,
-    /// Among ranks that together have all samples of a batch; `None` where these are all ranks.
-    data: Option<Communicator>,
+    /// The group `batch`; `None` where these are all ranks.
+    batch: Option<Communicator>,
+    /// The group `loss`; `None` where these are all ranks.
+    loss: Option<Communicator>,
+    /// The group `model`, where it has other ranks than this one.
+    model: Option<Communicator>,
+    /// Communicators that were made for groups.
+    made: Vec<Communicator>,
     data_rank: usize,
+    duplicate: usize,
 }
 
 impl ProcessMesh {
@@ -59,9 +70,24 @@ impl ProcessMesh {
     /// communication.
     pub fn new(world: Communicator, axes: &[(&str, usize)]) -> Result<Self> {
         let layout = MeshLayout::new(axes, world.world_size())?;
+        Self::of(world, layout)
+    }
+
+    /// Arranges the ranks of `world` as a layout says. Every rank calls this at the same place with the same layout.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the layout is not one of as many ranks or two ranks give different ones, and those of communication.
+    pub fn of(world: Communicator, layout: MeshLayout) -> Result<Self> {
+        if layout.world_size() != world.world_size() {
+            let problem =
+                format!("{layout} has {} ranks, the world {}", layout.world_size(), world.world_size());
+            return Err(ShardingError::Mesh(problem));
+        }
         let own = world.rank();
-        let mut mesh =
-            Self { data_rank: layout.data_rank(own)?, along: Vec::new(), data: None, layout, world };
+        let (data_rank, duplicate) = (layout.data_rank(own)?, layout.duplicate(own)?);
+        let (along, batch, loss, model) = (Vec::new(), None, None, None);
+        let made = Vec::new();
+        let mut mesh = Self { data_rank, duplicate, along, batch, loss, model, made, layout, world };
         let several = mesh.layout.axes().count() > 1;
         if several {
             mesh.check_same_axes()?;
@@ -70,19 +96,39 @@ impl ProcessMesh {
             let part = several.then(|| mesh.part(&mesh.layout.group(own, axis)?)).transpose()?;
             mesh.along.push(part);
         }
-        if mesh.layout.data_size() != mesh.world_size() {
-            mesh.data = Some(mesh.part(&mesh.layout.data_group(own)?)?);
+        let batch = mesh.layout.group_along(own, |kind| kind.samples_differ)?;
+        let loss = mesh.layout.group_along(own, |kind| kind.loss_summed)?;
+        let model = mesh.layout.group_along(own, |kind| kind.model_split)?;
+        if batch.len() != mesh.world_size() {
+            mesh.batch = Some(mesh.group_of(&batch)?);
+        }
+        if loss == batch {
+            mesh.loss = mesh.batch.clone();
+        } else if loss.len() != mesh.world_size() {
+            mesh.loss = Some(mesh.group_of(&loss)?);
+        }
+        if model.len() > 1 {
+            mesh.model = Some(mesh.group_of(&model)?);
         }
         Ok(mesh)
     }
 
-    /// All ranks along one axis called `data`, without communication.
+    /// Arranges the ranks of `world` as suits a strategy ([`Degrees::suiting`]): along one data axis, or as groups of `group` ranks.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the world is not whole groups, and those of communication.
+    pub fn suiting(world: Communicator, strategy: &Strategy, group: usize) -> Result<Self> {
+        let layout = Degrees::suiting(strategy, world.hosts(), group).layout(world.world_size())?;
+        Self::of(world, layout)
+    }
+
+    /// All ranks along the axis `replicate`, without communication.
     ///
     /// # Errors
     /// None that is known: a world has at least one rank.
     pub fn data_parallel(world: Communicator) -> Result<Self> {
         let size = world.world_size();
-        Self::new(world, &[("data", size)])
+        Self::new(world, &[("replicate", size)])
     }
 
     /// A world of one, without communication.
@@ -124,10 +170,42 @@ impl ProcessMesh {
         &self.world
     }
 
-    /// The communicator of the ranks that together have all samples of a batch, ordered as [`ProcessMesh::data_rank`] says:
-    /// that of the losses, of gradients, and of statistics over the batch.
-    pub fn data(&self) -> &Communicator {
-        self.data.as_ref().unwrap_or(&self.world)
+    /// The group `batch`: the ranks that together have all samples of a batch, ordered as [`ProcessMesh::data_rank`] says. Gradients
+    /// and statistics over the batch are summed over it.
+    pub fn batch(&self) -> &Communicator {
+        self.batch.as_ref().unwrap_or(&self.world)
+    }
+
+    /// The group `loss`: the ranks whose losses sum to the loss of a batch.
+    pub fn loss(&self) -> &Communicator {
+        self.loss.as_ref().unwrap_or(&self.world)
+    }
+
+    /// True if the groups `loss` and `batch` are the same ranks.
+    pub(crate) fn sums_loss_over_batch(&self) -> bool {
+        self.loss().world_size() == self.batch().world_size()
+    }
+
+    /// The group `model`: the ranks that hold the other parts of the model for the same samples. `None` if this rank has all parts.
+    pub fn model(&self) -> Option<&Communicator> {
+        self.model.as_ref()
+    }
+
+    /// The groups `sharding` of a strategy's data axes: the ranks that share what is sharded, and the ranks that hold the same shards, if
+    /// there are groups.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the mesh lacks an axis.
+    pub fn sharding(&self, axes: DataAxes) -> Result<(&Communicator, Option<&Communicator>)> {
+        match axes.has_groups() {
+            true => Ok((self.axis("shard")?, Some(self.axis("replicate")?))),
+            false => Ok((self.batch(), None)),
+        }
+    }
+
+    /// This rank's position among ranks that do the same work; 0 for the rank whose results count.
+    pub fn duplicate(&self) -> usize {
+        self.duplicate
     }
 
     /// The communicator of the ranks that differ from this one along `axis` only; its ranks are their coordinates.
@@ -149,8 +227,15 @@ impl ProcessMesh {
 
     /// What communication along all axes together has cost so far.
     pub fn stats(&self) -> CommStats {
-        let parts = self.along.iter().chain([&self.data]).flatten().map(Communicator::stats);
+        let parts = self.along.iter().flatten().chain(&self.made).map(Communicator::stats);
         parts.fold(self.world.stats(), CommStats::add)
+    }
+
+    /// A communicator for a named group of ranks, this one among them.
+    fn group_of(&mut self, group: &[usize]) -> Result<Communicator> {
+        let made = self.part(group)?;
+        self.made.push(made.clone());
+        Ok(made)
     }
 
     /// A communicator of some of the ranks, this one among them; the other ranks make theirs by the same call.

@@ -186,7 +186,7 @@ impl Placed {
     pub fn branch(&self, tape: &Tape, axis: &str) -> Result<Value> {
         let at = self.mesh.layout().position(axis)?;
         match self.placements[at] {
-            Placement::Replicate if self.mesh.layout().splits_data(at) => Ok(self.local.clone()),
+            Placement::Replicate if self.mesh.layout().kind(at).loss_summed => Ok(self.local.clone()),
             Placement::Replicate => Ok(ops::copy_to_group(tape, &self.local, &self.mesh.group(axis)?)?),
             other => {
                 Err(self.wrong(format!("along `{axis}` it is {other}; only what is replicated branches")))
@@ -230,7 +230,7 @@ impl Placed {
     }
 
     fn complete(&self, tape: &Tape, (axis, at): (&str, usize), op: ReduceOp, to: Placement) -> Result<Value> {
-        let (group, summed) = (self.mesh.group(axis)?, self.mesh.layout().splits_data(at));
+        let (group, summed) = (self.mesh.group(axis)?, self.mesh.layout().kind(at).loss_summed);
         let factor = match op {
             ReduceOp::Sum => 1.0,
             ReduceOp::Mean => 1.0 / group.size() as f64,
@@ -253,7 +253,7 @@ impl Placed {
 
     fn gather(&self, tape: &Tape, (axis, at): (&str, usize), dim: usize) -> Result<Value> {
         let (lens, group) = (self.lens(axis, at, dim)?, self.mesh.group(axis)?);
-        Ok(match self.mesh.layout().splits_data(at) {
+        Ok(match self.mesh.layout().kind(at).loss_summed {
             true => ops::all_gather(tape, &self.local, dim, &lens, &group)?,
             false => ops::gather_from_group(tape, &self.local, dim, &lens, &group)?,
         })
@@ -262,7 +262,7 @@ impl Placed {
     fn split(&self, tape: &Tape, (axis, at): (&str, usize), dim: usize) -> Result<Value> {
         let (lens, group) = (self.lens(axis, at, dim)?, self.mesh.group(axis)?);
         let start = lens[..group.rank()].iter().sum();
-        Ok(match self.mesh.layout().splits_data(at) {
+        Ok(match self.mesh.layout().kind(at).loss_summed {
             true => ops::narrow(tape, &self.local, dim, start, lens[group.rank()])?,
             false => ops::split_to_group(tape, &self.local, dim, &lens, &group)?,
         })

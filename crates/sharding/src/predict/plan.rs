@@ -53,8 +53,9 @@ use std::sync::Arc;
 use phalanx_collectives::Algorithm;
 use phalanx_tensor::{ParamBucket, ParamGroup};
 
+use crate::mesh::natural_group;
 use crate::options::Options;
-use crate::strategy::{GossipKind, Layout, Meeting, ServerPace, ShardAxis, StateLayout, Strategy, Synchrony};
+use crate::strategy::{GossipKind, Layout, Meeting, ServerPace, StateLayout, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
 use crate::{Result, ShardingError};
 use phalanx_codecs::traffic::{all_reduced, chunk, scattered};
@@ -91,7 +92,7 @@ pub struct Workload {
 impl Workload {
     /// How the gradients of a rank go, where `shards` ranks share what is sharded.
     fn route(&self, strategy: Strategy, rank: usize, shards: usize) -> ReductionRoute {
-        let groups = strategy.axis == ShardAxis::Group;
+        let groups = strategy.data.has_groups();
         // Without a codec there is nothing that groups are for.
         let group =
             self.codec.as_ref().and_then(|_| strategy.codec_group(self.codec_scope, &vec![0; self.ranks]));
@@ -362,9 +363,9 @@ fn shards(strategy: &Strategy, workload: &Workload) -> Result<usize> {
     if ranks == 0 {
         return Err(ShardingError::Mesh("a world has at least one rank".into()));
     }
-    let shards = match strategy.axis {
-        ShardAxis::World => ranks,
-        ShardAxis::Group => workload.group.unwrap_or_else(|| crate::strategy::natural_group(&vec![0; ranks])),
+    let shards = match strategy.data.has_groups() {
+        false => ranks,
+        true => workload.group.unwrap_or_else(|| natural_group(&vec![0; ranks])),
     };
     let group = workload.group.unwrap_or(shards);
     match group > 0 && ranks.is_multiple_of(group) {

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use phalanx_collectives::{Algorithm, CostModel};
 
 use crate::predict::plan::MemoryPlan;
-use crate::strategy::{Layout, ShardAxis, Synchrony};
+use crate::strategy::{Layout, Synchrony};
 
 /// What one rank computes in a step with its share of the batch, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -174,7 +174,7 @@ impl MemoryPlan {
     /// What a network's operations take.
     fn operations(&self, buckets: &[u64], reach: &Reach<'_>) -> Option<Operations> {
         let layout = self.strategy.layout;
-        let grouped = self.strategy.axis == ShardAxis::Group;
+        let grouped = self.strategy.data.has_groups();
         let (ranks, group) = (reach.ranks(), if grouped { self.shards } else { reach.ranks() });
         let inside = reach.hosts_of(group, 1);
         let across = reach.hosts_of(ranks / group.max(1), group);

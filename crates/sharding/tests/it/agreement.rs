@@ -82,7 +82,12 @@ fn train_by(
     let (ahead, bound) = (options.prefetch, options.gathered_bytes);
     let alone = bucket_bytes == 0;
     let row = Strategy::named(strategy)?;
-    let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
+    let parallel = DataParallel::with_options(
+        &store,
+        phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+        row,
+        options,
+    )?;
     let sharded = world > 1 && strategy == "fsdp";
     let context = Arc::new(Context::new(1).with_products(precision.products()));
     let mut optimizer: Box<dyn Optimizer> = match subject {
@@ -235,7 +240,12 @@ fn bf16_sends_half_the_bytes_under_every_strategy() {
                 ..Options::default()
             };
             let row = Strategy::named(strategy)?;
-            let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
+            let parallel = DataParallel::with_options(
+                &store,
+                phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+                row,
+                options,
+            )?;
             let Model::Cvae(model) = model else { unreachable!("asked for a CVAE") };
             let context = Arc::new(Context::new(1));
             let session = Session {

@@ -18,7 +18,7 @@ fn start(
 ) -> Result<Arc<dyn ParallelStrategy>, AnyError> {
     let row = Strategy::named(row)?;
     let sync = SyncOptions { topology, ..SyncOptions::default() };
-    Ok(share(store, row.mesh(comm, 0)?, row, Options::default(), sync)?)
+    Ok(share(store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, Options::default(), sync)?)
 }
 
 fn train(
@@ -122,7 +122,7 @@ fn complete_neighbours_without_steps_of_their_own_are_averages() {
         let (layers, store) = model().expect("small");
         let rank = comm.rank();
         let row = Strategy::named("ddp").expect("a row");
-        let mesh = row.mesh(comm, 0).expect("a mesh");
+        let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh");
         let parallel = share(&store, mesh, row, Options::default(), SyncOptions::default()).expect("shares");
         let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
         let step = parallel.begin_step().expect("none under way");

@@ -164,8 +164,12 @@ fn strategies_with_ranks_that_do_not_update_what_they_hold_refuse() {
             let device = ComputeDevice::of(Arc::new(Checking::new(Context::new(1))));
             let (_, store) = model(&device, true);
             let row = Strategy::named(name).expect("known");
-            let made =
-                DataParallel::with_options(&store, row.mesh(comm, 0).expect("fits"), row, Options::default());
+            let made = DataParallel::with_options(
+                &store,
+                phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("fits"),
+                row,
+                Options::default(),
+            );
             made.map(drop).expect_err("cannot be kept there").to_string()
         });
         for error in errors {

@@ -34,7 +34,7 @@ fn start(
     sync: SyncOptions,
 ) -> Result<Arc<dyn ParallelStrategy>, AnyError> {
     let row = Strategy::named(row)?;
-    Ok(share(store, row.mesh(comm, 0)?, row, Options::default(), sync)?)
+    Ok(share(store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, Options::default(), sync)?)
 }
 
 /// Steps of a rank on its own samples, with losses divided by its own batch.
@@ -243,7 +243,7 @@ fn what_does_not_fit_is_refused() {
             let (_, store) = model().expect("small");
             let row = Strategy::named(row).expect("a row");
             let options = Options { algorithm, ..Options::default() };
-            let mesh = row.mesh(comm, 0).expect("a mesh");
+            let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh");
             share(&store, mesh, row, options, SyncOptions::default())
                 .map(drop)
                 .expect_err("no such way")
@@ -267,8 +267,14 @@ fn meetings_go_the_way_that_is_asked_for() {
             let (rank, row) = (comm.rank(), Strategy::named(row).expect("a row"));
             let sync = SyncOptions { every: 3, start: 2, ..SyncOptions::default() };
             let options = Options { algorithm, ..Options::default() };
-            let parallel =
-                share(&store, row.mesh(comm, 0).expect("a mesh"), row, options, sync).expect("starts");
+            let parallel = share(
+                &store,
+                phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh"),
+                row,
+                options,
+                sync,
+            )
+            .expect("starts");
             train(&layers, &parallel, &(adam() as Rule), (rank, 0..9)).expect("trains");
             shown(&parallel, &store).expect("shows")
         })

@@ -47,7 +47,12 @@ fn weights(
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let placed = LogicalRanks::new(shards, ranks)?;
     let options = Options { logical_ranks: Some(shards), ..Options::default() };
-    let parallel = DataParallel::with_options(&store, strategy.mesh(comm, 0)?, strategy, options)?;
+    let parallel = DataParallel::with_options(
+        &store,
+        phalanx_sharding::ProcessMesh::suiting(comm, &strategy, 0)?,
+        strategy,
+        options,
+    )?;
     let (context, mut sgd) = (Arc::new(Context::new(1)), Sgd::new(0.9, false, 0.01));
     for number in 0..3_u64 {
         let step = parallel.begin_step()?;
@@ -128,7 +133,7 @@ fn what_cannot_be_is_refused() {
     let comm = threads(1).expect("a thread").remove(0);
     let row = Strategy::named("ddp").expect("a row");
     let options = Options { logical_ranks: Some(0), ..Options::default() };
-    let mesh = row.mesh(comm, 0).expect("a mesh");
+    let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh");
     let error = DataParallel::with_options(&store, mesh, row, options).expect_err("no logical rank");
     assert!(matches!(error, ShardingError::LogicalRanks { shards: 0, ranks: 1 }), "{error}");
 }

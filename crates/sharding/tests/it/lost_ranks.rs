@@ -17,7 +17,13 @@ fn everybody_learns_who_gave_up_and_why() {
                 let own = values(&store)?.into_iter().map(|value| value + rank as f32).collect::<Vec<_>>();
                 set_values(&store, &own)?;
                 let sync = SyncOptions { every: 2, ..SyncOptions::default() };
-                let parallel = share(&store, row.mesh(comm.clone(), 0)?, *row, Options::default(), sync)?;
+                let parallel = share(
+                    &store,
+                    phalanx_sharding::ProcessMesh::suiting(comm.clone(), row, 0)?,
+                    *row,
+                    Options::default(),
+                    sync,
+                )?;
                 let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
                 parallel.serve(&rule)?;
                 assert!(values(&store)?.iter().all(|value| value.abs() < 0.9), "not rank 0's: {rank}");

@@ -5,6 +5,7 @@ mod agreement;
 mod checking;
 mod collective;
 mod common;
+mod further_axes;
 mod gossip;
 mod host_parameters;
 mod local_sgd;

@@ -18,17 +18,17 @@ fn each_axis_reaches_its_group() {
             assert_eq!(comm.rank(), own, "a rank along an axis is the coordinate");
             groups.push(members(comm)?);
         }
-        groups.push(members(mesh.data())?);
+        groups.push(members(mesh.batch())?);
         groups.push(members(mesh.world())?);
-        assert_eq!(mesh.data().rank(), mesh.data_rank());
-        assert_eq!(mesh.data().world_size(), mesh.data_size());
+        assert_eq!(mesh.batch().rank(), mesh.data_rank());
+        assert_eq!(mesh.batch().world_size(), mesh.data_size());
         Ok(groups)
     });
     for (rank, groups) in found.into_iter().enumerate() {
         let groups = groups.expect("makes a mesh");
         let mut expected: Vec<Vec<usize>> =
             axes.iter().map(|(axis, _)| layout.group(rank, axis).expect("an axis")).collect();
-        expected.push(layout.data_group(rank).expect("a rank"));
+        expected.push(layout.group_along(rank, |kind| kind.samples_differ).expect("a rank"));
         expected.push((0..12).collect());
         let groups: Vec<Vec<usize>> =
             groups.iter().map(|group| group.iter().map(|rank| *rank as usize).collect()).collect();
@@ -43,7 +43,7 @@ fn one_axis_for_all_sends_nothing_and_is_the_world() {
         let sent = (mesh.stats().operations, mesh.stats().bytes_sent);
         assert_eq!(sent, (0, 0), "nothing was sent");
         let mut sum = [1.0];
-        mesh.axis("data").expect("an axis").all_reduce(&mut sum, ReduceOp::Sum).expect("sums");
+        mesh.axis("replicate").expect("an axis").all_reduce(&mut sum, ReduceOp::Sum).expect("sums");
         assert_eq!(mesh.stats().operations, 1, "the world's communicator, counted once");
         sum[0]
     });
@@ -52,7 +52,7 @@ fn one_axis_for_all_sends_nothing_and_is_the_world() {
     assert_eq!((alone.rank(), alone.world_size(), alone.data_rank(), alone.data_size()), (0, 1, 0, 1));
     assert_eq!(alone.stats().operations, 0);
     let mut sum = [7.0_f32];
-    alone.data().all_reduce(&mut sum, ReduceOp::Sum).expect("a sum of one");
+    alone.batch().all_reduce(&mut sum, ReduceOp::Sum).expect("a sum of one");
     assert_eq!((sum, alone.stats().bytes_sent), ([7.0], 0));
 }
 
@@ -81,13 +81,13 @@ fn operations_along_different_axes_need_no_common_order() {
 fn ranks_that_want_different_meshes_are_told() {
     let found = on_ranks(4, |world| {
         let axes: [(&str, usize); 2] =
-            if world.rank() == 2 { [("data", 2), ("tensor", 2)] } else { [("replicate", 2), ("shard", 2)] };
+            if world.rank() == 2 { [("shard", 2), ("tensor", 2)] } else { [("replicate", 2), ("shard", 2)] };
         ProcessMesh::new(world, &axes).expect_err("they differ").to_string()
     });
     for error in found {
         assert_eq!(
             error,
-            "mesh: rank 2 arranges ranks as data 2 × tensor 2, rank 0 as replicate 2 × shard 2"
+            "mesh: rank 2 arranges ranks as shard 2 × tensor 2, rank 0 as replicate 2 × shard 2"
         );
     }
 }

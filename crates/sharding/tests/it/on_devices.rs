@@ -42,7 +42,7 @@ impl Rank {
         let compute = if rank < workers { compute } else { ComputeDevice::host() };
         let (layers, store) = model_at(&compute).expect("small");
         let row = Strategy::named(row).expect("known");
-        let mesh = row.mesh(comm, 0).expect("fits");
+        let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("fits");
         let parallel = share(&store, mesh, row, Options::default(), sync).expect("starts");
         let rule = OptimizerRule::of(Adam::decoupled((0.9, 0.99), 1e-8, 0.1), 1);
         parallel.serve(&rule).expect("serves");

@@ -26,7 +26,7 @@ fn start(
     sync: SyncOptions,
 ) -> Result<Arc<dyn ParallelStrategy>, AnyError> {
     let row = Strategy::named(row)?;
-    Ok(share(store, row.mesh(comm, 0)?, row, Options::default(), sync)?)
+    Ok(share(store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, Options::default(), sync)?)
 }
 
 fn adam() -> Rule {
@@ -478,7 +478,7 @@ fn solved(options: fn() -> Options, steps: usize) -> (f64, usize) {
         let store = builder.build().expect("small");
         w.set(&Tensor::from_vec(Problem::start(), (1, SIZE), &Device::Cpu).expect("small")).expect("fits");
         let row = Strategy::named("ps-bsp").expect("a row");
-        let mesh = row.mesh(comm, 0).expect("a mesh");
+        let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh");
         let parallel = share(&store, mesh, row, options(), SyncOptions::default()).expect("starts");
         let (rule, problem) = (OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1), Problem::new());
         parallel.serve(&rule).expect("taken");

@@ -107,7 +107,7 @@ fn along_axes_of_data_gradients_are_summed_over_ranks() {
 #[test]
 fn a_partial_sum_is_not_read_as_a_whole() {
     on_ranks(2, |comm| {
-        let mesh = ProcessMesh::new(comm, &[("data", 1), ("tensor", 2)]).expect("a mesh");
+        let mesh = ProcessMesh::new(comm, &[("replicate", 1), ("tensor", 2)]).expect("a mesh");
         let value = Value::constant(whole());
         let partial = Placed::new(&mesh, value.clone(), &SHAPE, &[("tensor", SUM)]).expect("fits");
         let error = partial.replicated().expect_err("it is not").to_string();

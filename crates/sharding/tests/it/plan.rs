@@ -113,7 +113,12 @@ fn measure(
 ) -> std::result::Result<(RankBytes, u64, u64, u64), AnyError> {
     let (model, store) = build(subject)?;
     let (rank, world) = (comm.rank(), comm.world_size());
-    let parallel = DataParallel::with_options(&store, strategy.mesh(comm, 0)?, strategy, options)?;
+    let parallel = DataParallel::with_options(
+        &store,
+        phalanx_sharding::ProcessMesh::suiting(comm, &strategy, 0)?,
+        strategy,
+        options,
+    )?;
     let context = Arc::new(Context::new(1));
     let mut optimizer: Box<dyn Optimizer> = match momentum {
         Some(momentum) => Box::new(Sgd::new(momentum, false, 0.0)),
@@ -387,7 +392,7 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
             let sync = sync.clone();
             let held = on_ranks(ranks, move |comm| {
                 let (_, store) = build(Subject::Mlp).expect("sound");
-                let mesh = strategy.mesh(comm, 0).expect("a mesh");
+                let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &strategy, 0).expect("a mesh");
                 let parallel =
                     share(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
                 let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
@@ -443,7 +448,7 @@ fn workers_and_servers_of_their_own_hold_and_send_what_was_planned() {
         let held = on_ranks(workers + servers, move |comm| {
             let (_, store) = build(Subject::Mlp).expect("sound");
             let works = comm.rank() < workers;
-            let mesh = strategy.mesh(comm, 0).expect("a mesh");
+            let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &strategy, 0).expect("a mesh");
             let parallel = share(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
             let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
             parallel.serve(&rule).expect("taken");
@@ -501,7 +506,7 @@ fn pushes_and_pulls_by_codecs_are_what_was_planned() {
                 let (_, store) = build(Subject::ResNet).expect("sound");
                 let works = comm.rank() < workers;
                 let options = Options { codec: by(codec), weights, ..Options::default() };
-                let mesh = strategy.mesh(comm, 0).expect("a mesh");
+                let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &strategy, 0).expect("a mesh");
                 let parallel = share(&store, mesh, strategy, options, sync.clone()).expect("shares");
                 let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
                 parallel.serve(&rule).expect("taken");

@@ -25,7 +25,7 @@ fn start(
     (options, sync): (Options, SyncOptions),
 ) -> Result<Arc<dyn ParallelStrategy>, AnyError> {
     let row = Strategy::named(row)?;
-    Ok(share(store, row.mesh(comm, 0)?, row, options, sync)?)
+    Ok(share(store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, options, sync)?)
 }
 
 fn sgd() -> Rule {

@@ -163,7 +163,12 @@ fn goes_on_to_the_bit(codec: &'static str, strategy: &'static str) {
             let (layers, store) = model()?;
             let options = Options { codec: Some(codec), ..Options::default() };
             let row = Strategy::named(strategy)?;
-            let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
+            let parallel = DataParallel::with_options(
+                &store,
+                phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+                row,
+                options,
+            )?;
             Ok::<_, AnyError>((layers, store, parallel))
         };
         let train = |layers: &Layers, parallel: &Arc<DataParallel>, steps: Range<u64>| {
@@ -215,7 +220,12 @@ fn whether_a_codec_pays_is_decided_once_and_by_all() {
             let options =
                 Options { codec: Some(fresh("topk")), codec_when: CodecWhen::Auto, ..Options::default() };
             let row = Strategy::named(strategy)?;
-            let parallel = DataParallel::with_options(&store, row.mesh(comm, 0)?, row, options)?;
+            let parallel = DataParallel::with_options(
+                &store,
+                phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+                row,
+                options,
+            )?;
             let mut told = Vec::new();
             for at in 0..12 {
                 let step = parallel.begin_step()?;
@@ -310,7 +320,12 @@ fn bytes_go_the_way_that_is_asked_for_or_the_run_does_not_begin() {
             let ranks = on_ranks(4, move |comm| {
                 let (layers, store) = model()?;
                 let options = Options { algorithm, ..Options::default() };
-                let parallel = match DataParallel::with_options(&store, row.mesh(comm, 0)?, *row, options) {
+                let parallel = match DataParallel::with_options(
+                    &store,
+                    phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+                    *row,
+                    options,
+                ) {
                     Err(error @ phalanx_sharding::ShardingError::Strategy { .. }) => {
                         return Ok(Err(error.to_string()));
                     }

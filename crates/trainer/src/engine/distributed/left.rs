@@ -130,7 +130,8 @@ impl Distributed {
         let (workers, least, stop) = (roster.workers, roster.least, roster.stop.clone());
         self.job = Job::shared(&communicator)?;
         let strategy = config.train.strategy;
-        self.mesh = Some(strategy.mesh(self.device.connected(&communicator, strategy)?, 0)?);
+        let connected = self.device.connected(&communicator, strategy)?;
+        self.mesh = Some(phalanx_sharding::ProcessMesh::suiting(connected, &strategy, 0)?);
         self.world = Some(communicator);
         self.told = Some(self.asks_when(&stop));
         let died = || dead.iter().map(ToString::to_string).collect();

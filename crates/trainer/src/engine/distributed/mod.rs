@@ -229,7 +229,7 @@ impl Distributed {
                 Transport::Auto => self.device.connected(world, strategy)?,
                 Transport::Mpi => mpi::connected(&self.device, world)?,
             };
-            self.mesh = Some(strategy.mesh(ranks, 0)?);
+            self.mesh = Some(ProcessMesh::suiting(ranks, &strategy, 0)?);
         }
         Ok(())
     }
