@@ -1,4 +1,4 @@
-//! What a codec knows of the gradients that it is to sum, and of the ranks that it sums them over.
+//! Descriptions of the gradients of a sum, and of the ranks of a sum.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::traffic::{all_reduced, chunk, scattered};
 /// Gradients that travel together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
-    /// What these gradients are known by at every step, so that a codec can keep something for them.
+    /// The number that identifies these gradients at every step. A codec keeps its state by slot.
     pub slot: usize,
-    /// How many they are.
+    /// The number of gradients.
     pub len: usize,
-    /// Those that are matrices; the others are vectors.
+    /// The gradients of matrices; the others are of vectors.
     pub matrices: Vec<MatrixRange>,
 }
 
@@ -23,12 +23,12 @@ pub struct Bucket {
 pub struct MatrixRange {
     /// Its elements.
     pub range: Range<usize>,
-    /// How many rows they are: the first dimension of the parameter.
+    /// The number of rows: the first dimension of the parameter.
     pub rows: usize,
 }
 
 impl MatrixRange {
-    /// How many columns: all further dimensions of the parameter.
+    /// The number of columns: the product of the further dimensions of the parameter.
     pub fn columns(&self) -> usize {
         self.range.len() / self.rows.max(1)
     }
@@ -53,7 +53,7 @@ impl Bucket {
     }
 }
 
-/// Who keeps what of a sum.
+/// The part of a sum that each rank keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SumPlacement {
     /// Every rank all of it.
@@ -81,9 +81,9 @@ impl SumPlacement {
 pub struct SumGroup {
     /// The rank that is asked about.
     pub rank: usize,
-    /// How many there are.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Who keeps what.
+    /// The part of the sum that each rank keeps.
     pub keeps: SumPlacement,
     /// Which way reductions go.
     pub algorithm: Algorithm,

@@ -9,11 +9,11 @@ use phalanx_kernels::{
 use crate::Result;
 use crate::quantisers::{Quantiser, bad_message, numbers, put_numbers};
 
-/// How values of entries travel.
+/// The format of the values in a message of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueFormat {
     F32,
-    /// As integers of 8 bits with a scale for so many.
+    /// Integers of 8 bits, with a scale for each chunk of this length.
     Int8(usize),
 }
 
@@ -76,7 +76,7 @@ impl Entries {
     }
 }
 
-/// How many of `len` are a part of `density`: at least one.
+/// Returns the number of entries that are a part `density` of `len`, at least one.
 pub(crate) fn entries(density: f64, len: usize) -> usize {
     ((len as f64 * density).ceil() as usize).clamp(1.min(len), len)
 }

@@ -26,7 +26,7 @@ pub enum CodecError {
     Codec {
         /// The codec's name.
         codec: String,
-        /// What is wrong.
+        /// The problem, as the rest of the sentence.
         problem: String,
     },
     /// Values of one sum that lie partly on the host and partly on a device.

@@ -44,7 +44,7 @@ pub enum CodecKind {
 }
 
 impl CodecKind {
-    /// What there is to choose from.
+    /// All codecs.
     pub const ALL: &'static [Self] = &[
         Self::None,
         Self::Bf16,
@@ -78,7 +78,7 @@ impl CodecKind {
         }
     }
 
-    /// Whether gradients in the memory of GPUs can go by it.
+    /// True if it works on gradients in the memory of GPUs.
     pub fn works_on_devices(self) -> bool {
         self != Self::Lossless
     }
@@ -89,7 +89,7 @@ impl CodecKind {
         !matches!(self, Self::Dgc | Self::PowerSgd)
     }
 
-    /// Whether it adds to gradients what earlier messages have left out. Then gradients of all steps must be of one scale.
+    /// True if it uses error feedback. Then the gradients of all steps must have one scale.
     pub fn feeds_back(self) -> bool {
         matches!(self, Self::Sign | Self::TopK | Self::RandomK | Self::Dgc | Self::TopKInt8 | Self::PowerSgd)
     }
@@ -120,13 +120,13 @@ pub struct CodecSettings {
     pub density: f64,
     /// The rank of the products that `powersgd` sends.
     pub rank: usize,
-    /// How many numbers share a scale: a multiple of 8.
+    /// The number of values that share a scale: a multiple of 8.
     pub chunk: usize,
     /// The momentum that `dgc` applies before it sends; the optimizer's must be 0 then.
     pub momentum: f64,
     /// Steps over which the density of `dgc` falls from a quarter.
     pub warm_up: u64,
-    /// What random numbers begin with.
+    /// The seed of random numbers.
     pub seed: u64,
 }
 

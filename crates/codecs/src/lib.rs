@@ -85,30 +85,30 @@ use candle_core::DType;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// What a codec keeps from step to step: numbers by names that it chooses.
+/// The state of a codec between steps: values by name.
 pub type CodecState = Vec<(String, Vec<f32>)>;
 
 /// Bytes that a codec takes for a bucket, on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CodecBytes {
-    /// What the rank sends. Where that depends on the gradients, the most that it can be.
+    /// Bytes that the rank sends; an upper bound where they depend on the gradients.
     pub sent: u64,
     /// Messages in memory at once.
     pub message: u64,
-    /// What the codec keeps from step to step.
+    /// Bytes of state that the codec keeps between steps.
     pub state: u64,
 }
 
 /// Sums gradients of f32 over ranks in fewer bytes than they have.
 ///
-/// All ranks get the same bits: whatever is lost on the way is lost on every rank alike. A rank whose gradients are not finite
-/// makes the sum not finite on every rank, and codecs then keep what they have kept: the step will be given up.
+/// All ranks get the same bits. If the gradients of a rank are not finite, the sum is not finite on any rank, and codecs leave
+/// their state as it was: the step will be skipped.
 pub trait GradCodec: Debug + Send + Sync {
-    /// What it is called.
+    /// The codec's name.
     fn name(&self) -> &'static str;
 
-    /// Replaces `gradients` by their sum over the ranks, as far as this rank keeps it; the rest is unspecified afterwards. Those in a
-    /// device's memory are summed beside what is computed.
+    /// Replaces `gradients` by their sum over the ranks, as far as this rank keeps it; the rest is unspecified afterwards.
+    /// Gradients on a device are summed on a stream of their own, while the device computes.
     ///
     /// # Errors
     /// [`CodecError::Codec`] if what is kept for the bucket is of other gradients, or the codec does not work where these lie; and
@@ -128,7 +128,7 @@ pub trait GradCodec: Debug + Send + Sync {
     /// [`CodecError::Codec`] if what is kept for the bucket is of other gradients.
     fn flush(&self, bucket: &Bucket, among: &SumGroup, gradients: FlatSlice<'_>) -> Result<()>;
 
-    /// Whether it works on gradients in a device's memory, too.
+    /// True if it also works on gradients in a device's memory.
     fn works_on_devices(&self) -> bool {
         false
     }
@@ -139,7 +139,7 @@ pub trait GradCodec: Debug + Send + Sync {
         None
     }
 
-    /// What this rank keeps from step to step: what a checkpoint holds of it. What lies on a device is waited for.
+    /// Returns this rank's state for a checkpoint. Waits for state on a device.
     ///
     /// # Errors
     /// If a device fails.
@@ -151,13 +151,13 @@ pub trait GradCodec: Debug + Send + Sync {
     /// [`CodecError::Codec`] if it is not this codec's.
     fn load_state(&self, state: CodecState) -> Result<()>;
 
-    /// How one rank's gradients travel so where servers add them up and nobody else has to agree, if that can be; it has kept
-    /// nothing yet.
+    /// Returns the codec of gradients that a worker pushes to servers, with empty state. `None` if the codec needs other
+    /// ranks.
     fn push(&self) -> Option<PushCodec> {
         None
     }
 
-    /// What a bucket takes.
+    /// Returns the bytes that a bucket needs.
     fn bytes(&self, bucket: &Bucket, among: &SumGroup) -> CodecBytes;
 }
 

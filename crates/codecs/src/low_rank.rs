@@ -12,7 +12,7 @@ use crate::Result;
 use crate::bucket::Bucket;
 use crate::slice::{DeviceSlice, FiniteFlag, FlatSlice, StateBuffer, finite, mixed_memory};
 
-/// What of a bucket travels how.
+/// The matrices of a bucket that travel as low-rank factors, and the rest.
 #[derive(Debug, Default)]
 pub(crate) struct LowRank {
     /// The matrices that become smaller.
@@ -22,7 +22,7 @@ pub(crate) struct LowRank {
     pub(crate) q_len: usize,
     /// Elements of the matrices, of which something is kept.
     pub(crate) held_len: usize,
-    /// What travels as it is, behind all P.
+    /// The elements that travel uncompressed, behind all P.
     plain: Vec<Range<usize>>,
 }
 
@@ -52,7 +52,7 @@ impl LowRank {
         self.plain.iter().map(ExactSizeIterator::len).sum()
     }
 
-    /// What travels as it is, on its way to its place behind all P.
+    /// The copies that bring uncompressed elements to their place behind all P.
     fn plain_runs(&self) -> Vec<Run> {
         let mut to = self.p_len;
         let runs = self.plain.iter().map(|range| {

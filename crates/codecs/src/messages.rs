@@ -24,7 +24,7 @@ pub(crate) struct Packed {
     /// Where each begins after the one before.
     pub(crate) stride: usize,
     pub(crate) beside: CodecStream,
-    /// What they come to lie in among those of other ranks, if that is what they are for.
+    /// The memory for the messages of all ranks, if this message is to be gathered.
     pub(crate) among: Option<FlatStorage>,
 }
 
@@ -132,7 +132,8 @@ impl FlatSlice<'_> {
         }
     }
 
-    /// What messages of the parts have taken from the numbers. Of numbers that are not finite it is what was held before.
+    /// Computes the residual: the values minus their decoded messages. If the values are not finite, the residual stays as
+    /// it was.
     pub(crate) fn errors(
         &self,
         quantiser: &dyn Quantiser,

@@ -21,7 +21,7 @@ pub struct Peers<'a> {
     /// Which way reductions go.
     by: Communicator,
     moving: Duration,
-    /// What notes when operations on a device begin and end, if that is measured.
+    /// The timer of operations on a device, if they are measured.
     watch: Option<&'a SumTimer>,
 }
 
@@ -41,12 +41,12 @@ impl<'a> Peers<'a> {
         self.comm.rank()
     }
 
-    /// How many there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.comm.world_size()
     }
 
-    /// How long operations have taken so far, waiting for the others included; on a device only to give them to it.
+    /// The time that operations have taken so far, with the wait for other ranks. On a device, the time to enqueue them.
     pub fn moving(&self) -> Duration {
         self.moving
     }
@@ -64,7 +64,7 @@ impl<'a> Peers<'a> {
     /// Adds up the buffers of all ranks element by element. What a rank does not keep is unspecified afterwards.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub fn sum<B: FlatBuffer + ?Sized>(&mut self, buffer: &mut B, keeps: SumPlacement) -> Result<()> {
         self.timed(|peers| {
             Ok(match keeps {
@@ -78,7 +78,7 @@ impl<'a> Peers<'a> {
     /// Adds up the numbers of all ranks as they are. What a rank does not keep is unspecified afterwards.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub fn add(&mut self, numbers: &mut FlatSlice<'_>, keeps: SumPlacement) -> Result<()> {
         match numbers {
             FlatSlice::Host(numbers) => self.sum(*numbers, keeps),
@@ -89,7 +89,7 @@ impl<'a> Peers<'a> {
     /// Brings the parts together that [`SumPlacement::Shard`] has left on each rank.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub fn bring_together(&mut self, numbers: &mut FlatSlice<'_>) -> Result<()> {
         self.timed(|peers| {
             Ok(match numbers {
@@ -104,7 +104,7 @@ impl<'a> Peers<'a> {
     /// Sends each part's message to the rank that takes the part: what came for this one, by rank; nothing if it takes none.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub(crate) fn deal(&mut self, messages: Messages, cut: RankSplit) -> Result<Messages> {
         let Packed { bytes, stride, beside, .. } = match messages {
             Messages::Host(messages) => return Ok(Messages::Host(self.all_to_all(messages)?)),
@@ -174,7 +174,7 @@ impl<'a> Peers<'a> {
     /// One message of every rank, by rank.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub(crate) fn gather(&mut self, own: Messages) -> Result<Messages> {
         match own {
             Messages::Host(own) => Ok(Messages::Host(self.all_gather(&own.concat())?)),
@@ -186,19 +186,19 @@ impl<'a> Peers<'a> {
         }
     }
 
-    /// The messages of all ranks, of whatever lengths, by rank.
+    /// Gathers the messages of all ranks, which may differ in length, by rank.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.timed(|peers| Ok(peers.comm.all_gatherv(own)?))
     }
 
-    /// What every rank has for this one: `parts[r]` goes to rank `r`, and what came from rank `r` is at `r`. The part for this
-    /// rank itself does not travel.
+    /// Exchanges messages: `parts[r]` goes to rank `r`, and the result has the message from rank `r` at `r`. The part for
+    /// this rank itself does not travel.
     ///
     /// # Errors
-    /// Those of communication; [`phalanx_collectives::CommError::Argument`] if there is not one part a rank.
+    /// Errors of communication; [`phalanx_collectives::CommError::Argument`] if there is not one part for each rank.
     pub fn all_to_all(&mut self, mut parts: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         self.timed(|peers| {
             let rank = peers.rank();

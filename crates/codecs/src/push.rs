@@ -1,5 +1,4 @@
-//! What one rank pushes of its gradients to others that each have a part of a bucket: encoded by the one, decoded by the other,
-//! and nothing that more than the two have to agree on.
+//! Codecs of the gradients that a worker pushes to parameter servers, each of which has a part of a bucket.
 
 use std::ops::Range;
 
@@ -10,7 +9,7 @@ use crate::slice::finite;
 use crate::slots::{BucketState, STEP, STEP_BYTES, Slots};
 use crate::{CodecBytes, CodecState, Result};
 
-/// What is kept of a bucket: what messages have taken from its gradients.
+/// The state of a bucket: the error of its messages.
 pub(crate) const RESIDUAL: &str = "residual";
 
 /// Encodes the gradients that a worker pushes to servers, each part of a bucket for itself, and keeps, where it feeds errors
@@ -18,7 +17,7 @@ pub(crate) const RESIDUAL: &str = "residual";
 #[derive(Debug)]
 pub struct PushCodec {
     quantiser: Box<dyn Quantiser>,
-    /// What is kept by bucket.
+    /// The names of the state that is kept for each bucket.
     fields: &'static [&'static str],
     seed: u64,
     slots: Slots,
@@ -29,11 +28,11 @@ pub struct PushCodec {
 pub struct EncodedBucket {
     /// By part.
     pub messages: Vec<Vec<u8>>,
-    /// What is kept once the step has counted.
+    /// The state once the step was used.
     pub left: ResidualUpdate,
 }
 
-/// What is kept of a bucket once the step that was encoded has counted. Dropped, it leaves what is kept as it was.
+/// The state of a bucket once the encoded step was used. If this is dropped, the codec's state stays as it was.
 #[derive(Debug)]
 pub struct ResidualUpdate {
     slot: usize,
@@ -50,13 +49,13 @@ impl PushCodec {
         Self::boxed(Box::new(quantiser), fields, seed)
     }
 
-    /// What [`PushCodec::new`] makes, of a quantiser that is one of several.
+    /// Makes a codec as [`PushCodec::new`] does, with a boxed quantiser.
     pub(crate) fn boxed(quantiser: Box<dyn Quantiser>, fields: &'static [&'static str], seed: u64) -> Self {
         let slots = Slots::new(quantiser.name(), fields);
         Self { quantiser, fields, seed, slots }
     }
 
-    /// What it is called.
+    /// The codec's name.
     pub fn name(&self) -> &'static str {
         self.quantiser.name()
     }
@@ -65,9 +64,9 @@ impl PushCodec {
         self.fields.contains(&field)
     }
 
-    /// Messages of the parts of a bucket's gradients, to which what was left out before is added. Where errors are fed back,
-    /// gradients that are not finite are none of them in what is sent, and change nothing of what is kept. Nor do those of the parts
-    /// that are `used` by part already, whose messages nobody will use.
+    /// Encodes the parts of a bucket's gradients, plus the residual of earlier messages. With error feedback, gradients
+    /// that are not finite are sent as NaN and leave the state as it was. Parts that are `used` already are sent as zeros,
+    /// and leave their residual as it was.
     ///
     /// # Errors
     /// [`CodecError::Codec`] if what is kept for the bucket is of other gradients.
@@ -117,7 +116,7 @@ impl PushCodec {
     /// A message of numbers to which nothing is added, and of which nothing is kept.
     ///
     /// # Errors
-    /// Those of its kernels.
+    /// Errors of the kernels.
     pub fn message(&self, values: &[f32]) -> Result<Vec<u8>> {
         let mut message = Vec::with_capacity(self.quantiser.message_len(values.len()));
         self.quantiser.encode(values, self.seed, &mut message)?;
@@ -127,7 +126,7 @@ impl PushCodec {
     /// Writes the numbers of a message.
     ///
     /// # Errors
-    /// [`CodecError::Codec`] and [`CodecError::Kernel`] if it is not one of so many numbers.
+    /// [`CodecError::Codec`] and [`CodecError::Kernel`] if it is not a message of as many values.
     pub fn decode(&self, message: &[u8], out: &mut [f32]) -> Result<()> {
         self.quantiser.decode(message, out, false)
     }
@@ -137,7 +136,7 @@ impl PushCodec {
         self.slots.with(left.slot, |kept| *kept = left.kept);
     }
 
-    /// What it keeps from step to step.
+    /// Returns the state.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -150,7 +149,7 @@ impl PushCodec {
         self.slots.bytes()
     }
 
-    /// What it would keep if [`PushCodec::keep`] were given these.
+    /// Returns the state as it would be after [`PushCodec::keep`] of these updates.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -174,13 +173,13 @@ impl PushCodec {
         self.slots.load(state)
     }
 
-    /// What a message of so many gradients takes: the most that it can be, where that depends on them.
+    /// Returns the bytes of a message of `len` gradients; an upper bound where they depend on the gradients.
     pub fn message_len(&self, len: usize) -> u64 {
         self.quantiser.message_len(len) as u64
     }
 
-    /// What a bucket in parts of so many gradients takes. What is sent is all parts; of one for the rank itself nothing travels.
-    /// While a step is under way, what it leaves out is there beside what was left out before.
+    /// Returns the bytes that a bucket in parts of these lengths needs. `sent` counts all parts, also one for the rank
+    /// itself. During a step, the new residual is held besides the old one.
     pub fn bytes(&self, parts: impl Iterator<Item = usize>) -> CodecBytes {
         let (len, sent) = parts.fold((0, 0), |(len, sent), part| (len + part, sent + self.message_len(part)));
         let residual = if self.keeps(RESIDUAL) { 4 * len as u64 } else { 0 };
@@ -228,7 +227,7 @@ mod tests {
                 assert!(sent <= bytes.sent && (sent == bytes.sent || *kind == CodecKind::Lossless), "{kind}");
                 let mut came = vec![0.0; 101];
                 for (part, message) in parts.iter().zip(&messages) {
-                    // Whoever decodes has seen nothing of what was encoded before.
+                    // The decoder has not seen earlier messages.
                     other.decode(message, &mut came[part.clone()]).expect("its own");
                     let cut = &message[..message.len().saturating_sub(1)];
                     let damaged = other.decode(cut, &mut vec![0.0; part.len()]);

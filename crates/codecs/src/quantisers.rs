@@ -1,4 +1,4 @@
-//! What is sent in place of numbers: integers, levels, signs, or the numbers without loss.
+//! Quantisers: messages of integers, levels or signs, and lossless messages.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{CodecError, Result};
 pub(crate) trait Quantiser: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// What messages are, if they are such that devices know.
+    /// The format of messages, if devices support it.
     fn format(&self) -> Option<ChunkFormat> {
         None
     }

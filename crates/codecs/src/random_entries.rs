@@ -45,7 +45,7 @@ impl RandomEntries {
         }
     }
 
-    /// What was not drawn goes to `held`, unless the numbers are not finite.
+    /// Writes the values that were not selected to `held`, unless a value is not finite.
     pub(crate) fn keep_rest(
         &self,
         numbers: &FlatSlice<'_>,
@@ -72,7 +72,7 @@ impl RandomEntries {
         }
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Host(indices) => indices.len(),
@@ -130,7 +130,7 @@ impl RandomEntries {
 }
 
 impl StateBuffer {
-    /// These as numbers to work on, where `beside` has its own.
+    /// Returns a slice of these values, on the stream of `beside`.
     pub(crate) fn numbers(&mut self, beside: &FlatSlice<'_>) -> Result<FlatSlice<'_>> {
         match (self, beside) {
             (Self::Host(held), FlatSlice::Host(_)) => Ok(FlatSlice::Host(held)),

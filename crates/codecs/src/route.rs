@@ -20,7 +20,7 @@ pub enum CodecScope {
 }
 
 impl CodecScope {
-    /// What there is to choose from.
+    /// All scopes.
     pub const ALL: &'static [Self] = &[Self::All, Self::InterHost];
 }
 
@@ -51,12 +51,12 @@ pub struct BucketSum {
     pub bucket: Bucket,
     /// The ranks that they are summed over.
     pub among: SumGroup,
-    /// Whether the codec does it; otherwise the numbers themselves travel.
+    /// True if the codec encodes the sum; otherwise the gradients travel as they are.
     pub coded: bool,
 }
 
 impl BucketSum {
-    /// What it takes with a codec.
+    /// Returns the bytes of the sum with a codec.
     pub fn bytes(&self, codec: &dyn GradCodec) -> CodecBytes {
         match self.coded {
             true => codec.bytes(&self.bucket, &self.among),
@@ -64,14 +64,14 @@ impl BucketSum {
         }
     }
 
-    /// What it takes without.
+    /// Returns the bytes of the sum without a codec.
     pub fn plain(&self) -> CodecBytes {
         CodecBytes { sent: self.among.summed(4 * self.bucket.len as u64), ..CodecBytes::default() }
     }
 }
 
-/// How gradients go under a strategy: where a rank stands among those that share what is sharded, and, where there are groups,
-/// among those that hold the same shards.
+/// The sums that gradients go through: the position of a rank among the ranks that share what is sharded, and among the groups
+/// that hold the same shards.
 #[derive(Debug, Clone, Copy)]
 pub struct ReductionRoute {
     /// The part of each summed bucket that this rank keeps.

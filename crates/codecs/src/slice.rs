@@ -43,15 +43,15 @@ pub(crate) enum StateBuffer {
     Device(FlatStorage),
 }
 
-/// Whether numbers are finite.
+/// True if all values are finite; on a device the flag lies there.
 #[derive(Debug)]
 pub(crate) enum FiniteFlag {
     Host(bool),
-    /// What is not 0 if they are not.
+    /// A number that is not 0 if a value is not finite.
     Device(FlatStorage),
 }
 
-/// How numbers are shared out: a part for each rank.
+/// The division of values among ranks, a part for each rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RankSplit {
     pub(crate) keeps: SumPlacement,
@@ -67,7 +67,7 @@ impl RankSplit {
         self.keeps.part(len, self.ranks, rank)
     }
 
-    /// How many parts are not empty for lack of a rank that takes them.
+    /// The number of parts that a rank takes.
     pub(crate) fn parts(self) -> usize {
         if self.keeps == SumPlacement::Root { 1 } else { self.ranks }
     }
@@ -80,13 +80,14 @@ impl<'a> From<&'a mut [f32]> for FlatSlice<'a> {
 }
 
 impl<'a> FlatSlice<'a> {
-    /// Those of a device's memory, which its codecs begin to work on after what was computed until now.
+    /// Returns a slice of a device's memory, and the stream of its codecs. The stream waits for the work that the device
+    /// was given before.
     pub fn beside(flat: &FlatStorage) -> Result<(Self, CodecStream)> {
         let beside = CodecStream::begin(flat)?;
         Ok((Self::Device(DeviceSlice { flat: flat.clone(), beside: beside.clone() }), beside))
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         match self {
             Self::Host(numbers) => numbers.len(),
@@ -94,7 +95,7 @@ impl<'a> FlatSlice<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// True if there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -165,7 +166,7 @@ impl<'a> FlatSlice<'a> {
         }
     }
 
-    /// So many zeros that a codec keeps, where these are.
+    /// Returns `len` zeros for a codec's state, in the same memory.
     pub(crate) fn zeros(&self, len: usize) -> Result<StateBuffer> {
         Ok(match self {
             Self::Host(_) => StateBuffer::Host(vec![0.0; len]),
@@ -178,7 +179,7 @@ impl<'a> FlatSlice<'a> {
         })
     }
 
-    /// What a codec keeps, where these are: of a checkpoint it comes on the host.
+    /// Moves codec state to the memory of these values; state restored from a checkpoint is on the host.
     pub(crate) fn bring(&self, held: StateBuffer) -> Result<StateBuffer> {
         Ok(match (self, held) {
             (Self::Device(numbers), StateBuffer::Host(held)) => {
@@ -233,7 +234,7 @@ pub(crate) fn mixed_memory() -> CodecError {
     CodecError::MixedMemory
 }
 
-/// Whether all numbers are finite.
+/// True if all values are finite.
 pub(crate) fn finite(values: &[f32]) -> bool {
     phalanx_kernels::largest_magnitude(&phalanx_kernels::Context::new(1), values).is_finite()
 }

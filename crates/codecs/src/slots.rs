@@ -1,4 +1,4 @@
-//! What codecs keep for buckets from step to step, by names.
+//! The state of codecs between steps, by bucket and name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub(crate) struct Slots {
     kept: Mutex<BTreeMap<usize, BucketState>>,
 }
 
-/// What is kept for one bucket.
+/// The state of one bucket.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BucketState(BTreeMap<&'static str, StateBuffer>);
 
@@ -38,7 +38,7 @@ impl Slots {
         Self { codec, fields, kept: Mutex::default() }
     }
 
-    /// What is kept for a bucket, while `f` runs.
+    /// Runs `f` with the state of a bucket.
     pub(crate) fn with<R>(&self, slot: usize, f: impl FnOnce(&mut BucketState) -> R) -> R {
         f(self.kept.lock().unwrap_or_else(PoisonError::into_inner).entry(slot).or_default())
     }
@@ -80,8 +80,8 @@ impl Slots {
         self.take_some(slot, kept, (field, numbers.len()), numbers)
     }
 
-    /// Takes the vector of a name and so many numbers of a bucket out, where the numbers lie that it is for; zeros if there is none yet.
-    /// Give it back by [`BucketState::give`].
+    /// Takes out the vector of a name and length, in the memory of `numbers`; zeros if there is none yet. Give it back by
+    /// [`BucketState::give`].
     pub(crate) fn take_some(
         &self,
         slot: usize,
@@ -203,17 +203,17 @@ impl BucketState {
         self.0.insert(field, held.into());
     }
 
-    /// What there is of one field alone.
+    /// A copy of one field alone.
     pub(crate) fn only(&self, field: &'static str) -> Self {
         Self(self.0.get(field).map(|held| (field, held.clone())).into_iter().collect())
     }
 
-    /// Whether there is such a vector.
+    /// True if there is a vector of this name.
     pub(crate) fn has(&self, field: &str) -> bool {
         self.0.contains_key(field)
     }
 
-    /// How often this was called before for this bucket.
+    /// Counts the calls for this bucket, and returns the count before this call.
     pub(crate) fn count(&mut self) -> u64 {
         let count = match self.0.get(STEP) {
             // A number in a stranger's file may be any.

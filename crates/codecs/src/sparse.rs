@@ -17,7 +17,7 @@ use crate::{CodecBytes, CodecState, GradCodec};
 /// The densities that Deep Gradient Compression begins with, for equal parts of its warm-up (Lin et al. 2018, section 3.3).
 const WARM_UP: [f64; 4] = [0.25, 0.0625, 0.015_625, 0.004];
 
-/// What is kept for Deep Gradient Compression: momentum, and the sum of it that was not sent.
+/// The state of Deep Gradient Compression: momentum, and the sum of it that was not sent.
 const VELOCITY: &str = "velocity";
 const SUM: &str = "sum";
 
@@ -41,7 +41,7 @@ pub(crate) struct Sparse {
 }
 
 impl Sparse {
-    /// Entries of whatever has accumulated.
+    /// Makes the codec that sends the largest entries of the accumulated gradients.
     pub(crate) fn top_k(density: f64, values: ValueFormat) -> Self {
         let name = if values == ValueFormat::F32 { "topk" } else { "topk-int8" };
         Self {
@@ -60,12 +60,12 @@ impl Sparse {
         Self { name: "dgc", momentum: Some(momentum), slots, ..Self::top_k(density, ValueFormat::F32) }
     }
 
-    /// How many of `len` gradients are sent at the end of a warm-up.
+    /// Returns the number of `len` gradients that are sent after the warm-up.
     fn entries(&self, len: usize) -> usize {
         entries(self.density, len)
     }
 
-    /// What is to be sent goes to `gradients`, with everything that has waited.
+    /// Adds the residual, or the accumulated momentum, to `gradients`.
     fn accumulate(
         &self,
         kept: &mut BucketState,
@@ -84,7 +84,7 @@ impl Sparse {
         Ok(Waiting { sound, first: sum, velocity: Some(velocity) })
     }
 
-    /// How much is sent at a step.
+    /// Returns the density of a step.
     fn density_at(&self, kept: &mut BucketState) -> f64 {
         let Some(Momentum { warm_up, .. }) = self.momentum else { return self.density };
         let step = kept.count();
@@ -122,7 +122,7 @@ impl Sparse {
     }
 }
 
-/// What has waited, and whether the new gradients are finite.
+/// The accumulated state, and the flag of finite gradients.
 struct Waiting {
     sound: FiniteFlag,
     /// The residual, or the sum of momentum.

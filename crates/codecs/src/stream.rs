@@ -6,7 +6,7 @@ use candle_core::DType;
 use phalanx_tensor::backend::{DeviceCodecs, Upload};
 use phalanx_tensor::{FlatStorage, Result, TensorError};
 
-/// The codecs of the device that has some memory, at work beside what is computed. Clones are handles of the same work.
+/// The stream on which a device's codecs work while the device computes. Clones are handles of the same work.
 #[derive(Debug, Clone)]
 pub struct CodecStream(Arc<Inner>);
 
@@ -36,7 +36,7 @@ impl CodecStream {
         Ok(this)
     }
 
-    /// What does the work.
+    /// Returns the device's codecs.
     pub(crate) fn codecs(&self) -> Result<&dyn DeviceCodecs> {
         let what = || "memory of the host, or of a device that has no codecs".to_owned();
         let codecs = self.0.of.array().codecs();
@@ -68,7 +68,7 @@ impl PendingWork {
         Self { done: Upload::ready(), _held: Vec::new() }
     }
 
-    /// What is computed from now on finds it. The host does not wait.
+    /// Makes later computation wait for the work. The host does not wait.
     pub fn arrive(self) -> Result<()> {
         self.done.wait()
     }

@@ -1,4 +1,4 @@
-//! What a sum on a device takes, by the device's clock: the host notes when what is done and reads it when that is over.
+//! Times of a sum on a device, by the device's clock. The host records events and reads them when they are over.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::stream::CodecStream;
 #[derive(Debug)]
 pub struct SumTimer(Mutex<Box<dyn Stopwatch>>);
 
-/// What a sum took.
+/// The times of a sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SumTimes {
     /// From beginning to end.
     pub(crate) all: Duration,
     /// Operations between ranks, waiting for the others included.
     pub(crate) moving: Duration,
-    /// How long what is computed has waited.
+    /// The time that computing has waited.
     pub(crate) waited: Duration,
 }
 
 impl SumTimer {
-    /// Begins to measure what `beside` is given next.
+    /// Begins to measure the next work of the stream.
     ///
     /// # Errors
     /// If the device does not tell times.
@@ -49,7 +49,7 @@ impl SumTimer {
         Ok(self.stopwatch().note_computing()?)
     }
 
-    /// What the sum took; nothing as long as it is under way, unless this is to wait for it.
+    /// Returns the times of the sum; `None` while it is under way, unless `wait` is set.
     pub(crate) fn read(&self, wait: bool) -> Result<Option<SumTimes>> {
         Ok(self.stopwatch().seconds(wait)?.map(|moments| took(&moments)))
     }
@@ -73,7 +73,7 @@ mod tests {
         let seconds = Duration::from_secs_f64;
         let expected = SumTimes { all: seconds(5.0), moving: seconds(1.5), waited: seconds(0.25) };
         assert_eq!(took(&[0.0, 1.0, 2.0, 3.0, 3.5, 5.0, 4.75, 5.0]), expected);
-        // Nothing travelled, and the sum was there before anybody needed it: clocks of events are coarse.
+        // Nothing travelled, and the sum was there before it was needed: clocks of events are coarse.
         let expected = SumTimes { all: seconds(5.0), moving: Duration::ZERO, waited: Duration::ZERO };
         assert_eq!(took(&[0.0, 5.0, 8.0, 7.9999]), expected);
     }

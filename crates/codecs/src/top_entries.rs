@@ -36,13 +36,13 @@ pub(crate) enum TopEntries {
 #[derive(Debug, Clone, Copy)]
 struct EncodedLayout {
     indices: usize,
-    /// What numbers become, and the bytes from one message to the next.
+    /// The format of encoded values, and the stride of messages in bytes.
     chunks: Option<(ChunkFormat, usize)>,
     taken: usize,
 }
 
 impl EncodedLayout {
-    /// What is read at once begins at a multiple of so many bytes.
+    /// The alignment of reads, in bytes.
     const ALIGNED: usize = 16;
 
     fn of(wire: &Entries, codecs: &dyn DeviceCodecs, taken: usize) -> Self {
@@ -141,7 +141,7 @@ impl Entries {
         }
     }
 
-    /// What messages have left out of the numbers goes to `held`, unless these are not finite.
+    /// Writes the values without their sent part to `held`, unless a value is not finite.
     pub(crate) fn keep_rest(
         &self,
         numbers: &FlatSlice<'_>,

@@ -1,4 +1,4 @@
-//! How many bytes operations between ranks take.
+//! The bytes that collective operations send.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub fn all_reduced(bytes: u64, ranks: usize, algorithm: Algorithm) -> u64 {
     }
 }
 
-/// Bytes that a rank sends of a reduce-scatter or an all-gather: one way around a ring.
+/// Returns the bytes that a rank sends in a reduce-scatter or an all-gather: one pass through the ring.
 pub fn scattered(bytes: u64, ranks: usize) -> u64 {
     (u128::from(bytes) * (ranks as u128 - 1) / ranks as u128) as u64
 }

@@ -1,4 +1,4 @@
-//! Whether a codec pays: measured bucket by bucket in the first steps, and decided once.
+//! Measures in the first steps, bucket by bucket, where a codec saves time, and decides once.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub enum CodecWhen {
 }
 
 impl CodecWhen {
-    /// What there is to choose from.
+    /// All choices.
     pub const ALL: &'static [Self] = &[Self::Auto, Self::Always];
 }
 
@@ -51,7 +51,7 @@ const HIDDEN: f64 = 0.05;
 /// The name of what a checkpoint keeps of the decision.
 const SAVED: &str = "when";
 
-/// What was measured for a bucket, as the mean over ranks and steps, and what all ranks have decided.
+/// The measurement of a bucket, as the mean over ranks and steps, and the decision of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CodecVerdict {
     /// Which bucket, in forward order.
@@ -62,11 +62,11 @@ pub struct CodecVerdict {
     pub bytes: [u64; 2],
     /// Seconds that a sum takes without the codec, and with it.
     pub seconds: [f64; 2],
-    /// Those of them that are encoding and decoding.
+    /// Seconds of encoding and decoding, a part of the second of `seconds`.
     pub coding_seconds: f64,
     /// The part of communication without the codec that the thread that trains has waited for, over all buckets.
     pub exposed: f64,
-    /// Whether the codec is used from now on.
+    /// True if the codec is used from now on.
     pub pays: bool,
 }
 
@@ -101,12 +101,12 @@ impl fmt::Display for CodecVerdict {
     }
 }
 
-/// How a bucket goes at a step.
+/// The mode in which a bucket is summed at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SumMode {
     /// True if the codec encodes the sum.
     pub coded: bool,
-    /// Whether its time counts for the decision.
+    /// True if its time counts for the decision.
     pub counts: bool,
 }
 
@@ -121,9 +121,9 @@ pub struct Trial {
     waited: f64,
     /// By bucket, once it is decided.
     decided: Option<Vec<bool>>,
-    /// What nobody was told yet.
+    /// Decisions that were not reported yet.
     news: Vec<CodecVerdict>,
-    /// What devices have still to tell of sums: of which buckets, how they went, and the bytes that they sent.
+    /// Sums on devices that are still measured: bucket, mode, bytes sent, timer.
     measuring: Vec<(usize, SumMode, u64, SumTimer)>,
     /// The bucket that is the first of each step, and whether a step has gone as it was decided.
     first: Option<usize>,
@@ -138,7 +138,7 @@ impl Trial {
         Self { runs, sums, waited: 0.0, decided: None, news, measuring, first: None, settled: false }
     }
 
-    /// Whether it is time to decide, before this bucket is summed: the first one that has been through both rounds.
+    /// True if it is time to decide before this bucket is summed: it is the first that has been through both rounds.
     pub fn is_due(&self, bucket: usize) -> bool {
         self.decided.is_none() && self.runs[bucket] == 2 * ROUND
     }
@@ -157,7 +157,7 @@ impl Trial {
         })
     }
 
-    /// How a bucket goes now.
+    /// Returns the mode of the next sum of a bucket.
     pub fn way(&mut self, bucket: usize) -> SumMode {
         if let Some(decided) = &self.decided {
             return SumMode { coded: decided[bucket], counts: false };
@@ -205,7 +205,7 @@ impl Trial {
         }
     }
 
-    /// What this rank has measured: to be added up over the ranks.
+    /// Returns this rank's measurements, to be summed over the ranks.
     pub fn measured(&self) -> Vec<f64> {
         self.sums.iter().flatten().copied().chain([self.waited]).collect()
     }
@@ -235,12 +235,12 @@ impl Trial {
         self.news = verdicts.into_iter().filter(|verdict| self.runs[verdict.bucket] > 0).collect();
     }
 
-    /// What was decided and not told yet.
+    /// Returns decisions that were not reported yet.
     pub fn news(&mut self) -> Vec<CodecVerdict> {
         std::mem::take(&mut self.news)
     }
 
-    /// What a checkpoint keeps: the decision, once there is one. Until then measuring begins anew.
+    /// Returns the decision for a checkpoint, once there is one. Without it a resumed run measures again.
     pub fn state(&self) -> CodecState {
         let decided = self.decided.iter();
         decided

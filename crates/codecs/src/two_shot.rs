@@ -16,13 +16,13 @@ use crate::slice::{FlatSlice, RankSplit};
 use crate::slots::{BucketState, STEP, STEP_BYTES, Slots};
 use crate::{CodecBytes, CodecState, GradCodec};
 
-/// What is kept.
+/// The state between steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StateKind {
     Nothing,
-    /// How many steps there were, for random numbers.
+    /// The number of steps, for random numbers.
     Count,
-    /// What either hop has taken from the numbers, to be made good at the next step (error feedback; twice as in Tang et al. 2019).
+    /// The residuals of both hops, for error feedback (twice, as in Tang et al. 2019).
     Errors,
 }
 

@@ -1,4 +1,4 @@
-//! What parameters are on their way to those who compute with them, if not the numbers themselves.
+//! Rounding of parameters that are gathered or pulled.
 
 use phalanx_kernels::{ChunkFormat, ChunkKind, scales_len};
 
@@ -9,8 +9,8 @@ use crate::slice::{FlatSlice, RankSplit};
 use crate::{CodecError, Result};
 use crate::{SumPlacement, bf16};
 
-/// How parameters are rounded that are gathered of shards or pulled from servers. All who compute with them have the same rounded
-/// ones, while the owner of a shard, or the server, updates the exact ones.
+/// The rounding of parameters that are gathered from shards or pulled from servers. All ranks compute with the same rounded
+/// values; the owner of a shard, or the server, updates the exact values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightRounding {
     /// To bf16: half of the bytes, and errors of at most 2⁻⁸ of each.
@@ -24,7 +24,7 @@ pub enum WeightRounding {
 }
 
 impl WeightRounding {
-    /// What it is called.
+    /// The rounding's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bf16 => "bf16",
@@ -32,7 +32,7 @@ impl WeightRounding {
         }
     }
 
-    /// What encodes parameters so, and decodes them.
+    /// Returns the quantiser of the parameters.
     ///
     /// # Errors
     /// [`CodecError::Codec`] if a chunk has none.
@@ -47,7 +47,7 @@ impl WeightRounding {
         }
     }
 
-    /// What encodes parameters for whoever pulls them.
+    /// Returns the codec of parameters that workers pull.
     ///
     /// # Errors
     /// [`CodecError::Codec`] if a chunk has none.
@@ -55,7 +55,7 @@ impl WeightRounding {
         Ok(PushCodec::boxed(self.quantiser()?, &[], 0))
     }
 
-    /// Bytes of a message of so many parameters.
+    /// Returns the bytes of a message of `len` parameters.
     pub fn message_len(self, len: usize) -> u64 {
         match self {
             Self::Bf16 => 2 * len as u64,
@@ -82,7 +82,7 @@ impl RoundedGather {
     /// Gathers the shards of all ranks into `full`; `shard` is this rank's.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub fn gather(
         &self,
         mut full: FlatSlice<'_>,

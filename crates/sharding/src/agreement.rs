@@ -1,4 +1,4 @@
-//! What ranks make sure of before, between and in steps: that they built the same model, have the same buffers, and decide alike.
+//! Consensus of ranks: equal models, equal buffers, equal decisions.
 
 use candle_core::Tensor;
 use phalanx_collectives::{Communicator, ReduceOp};

@@ -1,4 +1,4 @@
-//! What strategies compute with flat numbers of f32: the processor in the host's memory, a device's back end in its own.
+//! Arithmetic of strategies on flat f32 values: on the CPU for the host's memory, by the back end for a device's.
 
 use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_tensor::FlatStorage;
@@ -23,8 +23,7 @@ pub(crate) fn on_host(flat: &FlatStorage) -> Result<FlatStorage> {
     Ok(FlatStorage::new(flat.to_host()?)?)
 }
 
-/// Overwrites the numbers by as many of the host. To a device they go on its stream of copies, beside what is computed, and are
-/// there for what is computed next.
+/// Overwrites the values by as many of the host. On a device the copy stream brings them, and later computation waits for it.
 ///
 /// # Errors
 /// If they are not as many; and the back end's.
@@ -57,7 +56,7 @@ pub(crate) fn scale(flat: &FlatStorage, factor: f64) -> Result<()> {
     Ok(())
 }
 
-/// Makes sums over so many ranks means.
+/// Divides sums over `ranks` ranks to get means.
 ///
 /// # Errors
 /// The back end's.
@@ -95,7 +94,7 @@ pub(crate) fn square_distance(a: &FlatStorage, b: &FlatStorage) -> Result<f64> {
     Ok(with_singles(a, |a| with_singles(b, |b| squares(a, b)))??)
 }
 
-/// How an outer optimizer steps: a learning rate, and the part of the momentum that it keeps.
+/// The settings of an outer optimizer: learning rate and momentum.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OuterStep {
     pub(crate) rate: f64,

@@ -1,4 +1,4 @@
-//! A thread beside the one that trains, for work between ranks that is more than moving bytes.
+//! A background thread for work between ranks that is more than moving bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,14 +25,14 @@ impl Drop for Thread {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(handle) = self.handle.take() {
-            // A job that panicked has told whoever waits for it.
+            // A job that panicked has reported it to its waiter.
             let _ = handle.join();
         }
     }
 }
 
 impl Worker {
-    /// Beside the caller, if `beside`; otherwise jobs run on the caller's thread, when they are given.
+    /// Starts a background thread if `beside` is set; otherwise jobs run on the caller's thread at once.
     ///
     /// # Errors
     /// If the system refuses the thread.
@@ -57,12 +57,12 @@ impl Worker {
         let done = Arc::new(AtomicBool::new(false));
         let noted = done.clone();
         let job: Job = Box::new(move || {
-            // Nobody may be waiting; then nobody needs the result.
+            // There may be no waiter; then the result is not needed.
             let _ = sender.send(job());
             noted.store(true, Ordering::Release);
         });
         match self.0.as_ref().and_then(|thread| thread.jobs.as_ref()) {
-            // If the thread has ended the answer's sender is dropped, which whoever waits is told.
+            // If the thread has ended, the sender of the answer is dropped, and the waiter gets an error.
             Some(jobs) => drop(jobs.send(job)),
             None => job(),
         }
@@ -78,7 +78,7 @@ pub(crate) struct Pending<R> {
 }
 
 impl<R> Pending<R> {
-    /// Whether it is done, well or not.
+    /// True if it is done, with success or not.
     pub(crate) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }

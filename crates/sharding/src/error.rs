@@ -4,7 +4,7 @@ use phalanx_codecs::CodecError;
 use phalanx_collectives::CommError;
 use phalanx_tensor::TensorError;
 
-/// What this crate's functions return.
+/// The result of this crate's functions.
 pub type Result<T, E = ShardingError> = std::result::Result<T, E>;
 
 /// An error from distributing a model.
@@ -25,18 +25,18 @@ pub enum ShardingError {
     /// Ranks cannot be arranged as asked.
     #[error("mesh: {0}")]
     Mesh(String),
-    /// No such way for communication to run beside computing.
+    /// Unknown value of the option `overlap`.
     #[error("overlap `{name}` is unknown; there is: auto, always, never")]
     Overlap {
         /// The name asked for.
         name: String,
     },
-    /// A tensor does not lie along the axes of a mesh as somebody takes it to.
+    /// A tensor with another placement along the axes of a mesh than expected.
     #[error("placement of a tensor of shape {shape:?}: {problem}")]
     Placement {
         /// The whole tensor's shape.
         shape: Vec<usize>,
-        /// What is wrong, and what would be right.
+        /// The problem and the expectation.
         problem: String,
     },
     /// There is no such strategy, or it is not built yet.
@@ -44,18 +44,18 @@ pub enum ShardingError {
     Strategy {
         /// The name asked for.
         name: String,
-        /// What is wrong, and what there is.
+        /// The problem, and the alternatives.
         problem: String,
     },
     /// A codec refused its settings, gradients or state.
     #[error(transparent)]
     Codec(CodecError),
-    /// What a checkpoint has of a strategy's state cannot be gone on with.
+    /// State of a strategy in a checkpoint that cannot be resumed.
     #[error("state of strategy `{strategy}`: {problem}")]
     State {
         /// The strategy.
         strategy: String,
-        /// What is wrong, and what would be right.
+        /// The problem and the expectation.
         problem: String,
     },
     /// A step cannot begin, or gradients came outside of any.
@@ -66,9 +66,9 @@ pub enum ShardingError {
         "{shards} logical ranks cannot lie on {ranks} ranks; there can be at most as many ranks as logical ones, and one at least"
     )]
     LogicalRanks {
-        /// How many logical ranks there are.
+        /// The number of virtual ranks.
         shards: usize,
-        /// How many ranks.
+        /// The number of ranks.
         ranks: usize,
     },
     /// Two ranks built different models.
@@ -96,7 +96,7 @@ impl ShardingError {
 }
 
 impl From<CodecError> for ShardingError {
-    /// Keeps the layer that an error comes from: a failed communication is [`ShardingError::Comm`], whoever ran it.
+    /// Keeps the layer of an error: a failed communication stays [`ShardingError::Comm`].
     fn from(error: CodecError) -> Self {
         match error {
             CodecError::Comm(error) => Self::Comm(error),

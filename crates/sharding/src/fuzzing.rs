@@ -8,10 +8,10 @@ use crate::asynchronous::parameter_server::fuzzing::{Choice, server_hears, worke
 use crate::rehearsed::{Said, taken, world};
 use phalanx_codecs::{CodecKind, CodecSettings, PushCodec, WeightRounding};
 
-/// How many codecs [`push_of`] tells apart.
+/// The number of codecs of [`push_of`].
 pub const CODECS: u8 = 10;
 
-/// The values of the kinds of messages, for whoever makes some.
+/// The numbers of all kinds of messages.
 pub const KINDS: std::ops::RangeInclusive<u64> = Kind::Push as u64..=Kind::ValuesCoded as u64;
 
 /// The most numbers that a message is read as.
@@ -30,20 +30,20 @@ fn codec(number: u8) -> Result<PushCodec> {
 /// A message of numbers by a codec, as ranks make it.
 ///
 /// # Errors
-/// Those of the codec.
+/// Errors of the codec.
 pub fn push_of(number: u8, values: &[f32]) -> Result<Vec<u8>> {
     Ok(codec(number)?.message(values)?)
 }
 
-/// What a codec is called.
+/// Returns a codec's name.
 pub fn push_name(number: u8) -> &'static str {
     codec(number).map_or("none", |codec| codec.name())
 }
 
-/// The most bytes of a message of so many numbers by a codec.
+/// Returns the most bytes of a codec's message of `len` values.
 ///
 /// # Errors
-/// Those of the codec.
+/// Errors of the codec.
 pub fn push_len(number: u8, len: usize) -> Result<usize> {
     Ok(codec(number)?.message_len(len) as usize)
 }
@@ -52,8 +52,8 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
-/// What gradients and values are on their way: a byte that says by which codec, two that say how many numbers there are, and a
-/// message. What is decoded does not depend on what was there before, and can be sent again.
+/// Decodes a message: a byte that chooses the codec, two bytes of length, and the message. The result must not depend on the
+/// memory's former content, and can be encoded again.
 pub fn pushes(bytes: &[u8]) {
     let Some(([number, low, high], message)) = bytes.split_first_chunk::<3>() else { return };
     let Ok(codec) = codec(*number) else { unreachable!("codecs with sound settings") };
@@ -80,7 +80,7 @@ const ECHO: u32 = 9;
 /// All channels.
 const CHANNELS: [u32; 3] = [1, 2, ECHO];
 
-/// What is said: by whom, how many bytes, and these.
+/// Reads messages: sender, length, bytes.
 fn said(mut bytes: &[u8]) -> Vec<Said> {
     let mut all = Vec::new();
     while let Some(([from, low, high], rest)) = bytes.split_first_chunk::<3>() {
@@ -92,7 +92,7 @@ fn said(mut bytes: &[u8]) -> Vec<Said> {
     all
 }
 
-/// Sends a message to whoever sends it; what comes.
+/// Sends a message to its own rank, and returns the bytes that arrive.
 fn echo(message: &Message) -> Result<Vec<u8>> {
     message.send(&world()[0], 0, ECHO)?;
     Ok(world()[0].recv_any(ECHO)?.1)
@@ -115,8 +115,8 @@ pub fn message_of(
     echo(&Message { number, bucket, rate, values, coded, ..Message::read(&header)? })
 }
 
-/// What ranks say to each other that do not take every step together: a byte that says who hears it, one for its options, one for
-/// its codec, and what each says. What is a message is written as it was read.
+/// Runs messages against a strategy: a byte chooses the receiver, one its options, one its codec; the messages follow. A
+/// message must be written as it was read.
 pub fn strategy_messages(bytes: &[u8]) {
     let Some(([role, options, codec], rest)) = bytes.split_first_chunk::<3>() else { return };
     for rank in 0..world().len() {
@@ -132,7 +132,7 @@ pub fn strategy_messages(bytes: &[u8]) {
         }
     }
     let choice = Choice { options: *options, codec: *codec };
-    // Whoever hears may refuse.
+    // The receiver may refuse.
     let _ = match role % 5 {
         0 => server_hears(choice, &said),
         1 => worker_hears(choice, &said),

@@ -1,23 +1,20 @@
 //! Turns a single-device model into a distributed one, from outside.
 //!
-//! - **[`ParallelStrategy`]** is what every way of training together has in common: gradients that become ready go in, updated
-//!   parameters come out, and the strategy owns when ranks wait and what they send. A [`Step`] is its protocol as a type.
-//!   [`DataParallel`] is the bulk-synchronous case; the only rank is a world of one.
-//! - **[`Strategy`]** names what is held where: a row of a table ([`PRESETS`]: `dp`, `ddp`, `zero1`, `zero2`, `fsdp`, also called
-//!   `zero3`, and `hsdp`) that [`Strategy::named`] finds and [`DataParallel`] follows. Which way the bytes go
-//!   ([`Options::algorithm`]) and what they are ([`Options::codec`]) is chosen beside it.
-//! - **Strategies whose ranks are apart** are rows too, and [`share`] makes any row: [`ParameterServer`] (`ps-bsp`, `ps-ssp`,
-//!   `ps-asp`), [`LocalSgd`] (`local-sgd`, `post-local-sgd`, `diloco`) and [`Gossip`] (`d-psgd`, `ad-psgd`, `sgp`), with
-//!   [`SyncOptions`]. What they have in common without threads and tensors is in [`synchrony`]. Their optimizer is a [`Rule`],
-//!   which servers call as well.
-//! - **[`GradCodec`]** sums gradients over ranks in fewer bytes than they have; what it keeps is part of a checkpoint.
-//! - **[`MemoryPlan`]** says beforehand what a strategy will hold and send.
-//! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; how a single tensor lies along them is its
-//!   [`Placement`].
+//! - **[`ParallelStrategy`]** is the interface of all strategies: gradients go in, updated parameters come out. The strategy decides
+//!   when ranks wait and what they send. A [`Step`] is its protocol as a type. [`DataParallel`] is the bulk-synchronous strategy.
+//! - **[`Strategy`]** is a row of a table ([`PRESETS`]) that says which part of the state each rank holds: `dp`, `ddp`, `zero1`,
+//!   `zero2`, `fsdp` (also called `zero3`) and `hsdp`. [`Options`] has the algorithm of collectives and the codec of gradients.
+//! - **Asynchronous strategies** are rows, too, and [`share`] makes any row: [`ParameterServer`] (`ps-bsp`, `ps-ssp`, `ps-asp`),
+//!   [`LocalSgd`] (`local-sgd`, `post-local-sgd`, `diloco`) and [`Gossip`] (`d-psgd`, `ad-psgd`, `sgp`), with [`SyncOptions`].
+//!   [`synchrony`] has their clocks, without threads and tensors. Servers call the optimizer, too ([`Rule`]).
+//! - **[`GradCodec`]** sums gradients over ranks in fewer bytes (crate `phalanx-codecs`). Its state is part of a checkpoint.
+//! - **[`MemoryPlan`]** predicts the memory and traffic of a strategy.
+//! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; [`Degrees`] say how many ranks lie along each
+//!   axis. A [`Placement`] says how a single tensor lies along them.
 //!
-//! The model knows nothing of this: a strategy listens to the tape. [`DataParallel`] starts the reduction of a
-//! [`phalanx_tensor::ParamBucket`] the moment that its gradients are complete, while backward goes on with earlier blocks, and,
-//! where parameters are sharded, gathers the next block's while this one computes.
+//! The model knows none of this: a strategy listens to the tape. [`DataParallel`] starts the reduction of a
+//! [`phalanx_tensor::ParamBucket`] when its gradients are complete, while backward goes on with earlier blocks. Where parameters are
+//! sharded, it gathers the next block's while this one computes.
 //!
 //! # Example
 //!

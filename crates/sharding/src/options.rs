@@ -1,4 +1,4 @@
-//! How the engine goes about a strategy: which way bytes go, what they are, and how far ahead parameters are gathered.
+//! Options of data parallelism: algorithms, codecs, prefetch.
 
 use std::sync::Arc;
 
@@ -7,41 +7,41 @@ use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
 use crate::{Result, ShardingError};
 use phalanx_codecs::{CodecScope, CodecWhen, GradCodec, WeightRounding};
 
-/// What can be chosen beside the strategy. All ranks must choose the same.
+/// Options besides the strategy. All ranks must choose the same.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where parameters are sharded: how many buckets are gathered ahead of their use. Where gradients are sharded: so
-    /// many buckets' gradients, but at least one's, may be on their way while backward goes on.
+    /// Where parameters are sharded: the number of buckets that are gathered ahead of their use. Where gradients are
+    /// sharded: the number of buckets, at least one, whose gradients may be on their way while backward runs.
     pub prefetch: usize,
-    /// Where parameters are sharded: nothing is gathered ahead if more than this many bytes would then be in memory. The
-    /// bucket that is used is there whatever its size.
+    /// Where parameters are sharded: the upper limit of gathered bytes for prefetching. A bucket in use is gathered in any
+    /// case.
     pub gathered_bytes: usize,
     /// Which way gradients and parameters go between ranks. A named way is taken or refused.
     pub algorithm: Algorithm,
-    /// What gradients are on their way, if not the numbers themselves.
+    /// The codec of gradients, if there is one.
     pub codec: Option<Arc<dyn GradCodec>>,
     /// Between whom the codec is used.
     pub codec_scope: CodecScope,
-    /// Whether the codec is used only where it is measured to be faster. Workers that push to servers always use it.
+    /// The condition for the codec: always, or where it is measured to be faster. Workers that push to servers always use
+    /// it.
     pub codec_when: CodecWhen,
     /// Where parameters are sharded, or pulled from servers: they come rounded; `None` brings them as they are. The owner of a shard,
     /// or the server, updates the exact ones, and they are what is saved.
     pub weights: Option<WeightRounding>,
-    /// Whether communication runs beside computing.
+    /// Overlap of communication and computing.
     pub overlap: Overlap,
     /// Threads that each rank computes with, for [`Overlap::Auto`].
     pub threads: usize,
-    /// Gradients are those of so many logical ranks, summed along a tree over these ([`crate::LogicalRanks`]); `None`: those of the
-    /// ranks that there are.
+    /// The number of virtual ranks, whose gradients are summed along a tree ([`crate::LogicalRanks`]); `None` to sum the
+    /// gradients of the ranks themselves.
     pub logical_ranks: Option<usize>,
 }
 
-/// Whether communication runs beside computing, on a thread of its own.
+/// Overlap of communication and computing, by a thread of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overlap {
-    /// Always, but where parameters are sharded among ranks of one host whose every core computes already. There communication
-    /// is work of those cores too: beside computing it would not be hidden, but take turns with it as the system likes, and
-    /// hold more memory meanwhile.
+    /// Always, except where parameters are sharded among ranks of one host whose cores all compute. There communication
+    /// takes time of the same cores: it would not be hidden, and would hold more memory.
     #[default]
     Auto,
     /// Always.
@@ -71,10 +71,10 @@ impl std::str::FromStr for Overlap {
 }
 
 impl Overlap {
-    /// What there is to choose from.
+    /// All choices.
     pub const ALL: &'static [Self] = &[Self::Auto, Self::Always, Self::Never];
 
-    /// Whether it does, the same on all ranks, where parameters are gathered or not. Every rank calls this at the same place.
+    /// Decides for all ranks alike, given whether parameters are gathered. Every rank calls this at the same place.
     pub(crate) fn decide(self, comm: &Communicator, gathers: bool, threads: usize) -> Result<bool> {
         let one_host = comm.hosts().windows(2).all(|pair| pair[0] == pair[1]);
         match self {

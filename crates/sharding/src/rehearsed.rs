@@ -7,7 +7,7 @@ use phalanx_tensor::{BuildOptions, ParamStore, StoreBuilder, nn};
 
 use crate::error::Result;
 
-/// What a rank says to another, outside of what all do together.
+/// A message from one rank to another, outside of collectives.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) from: usize,
@@ -25,7 +25,7 @@ pub(crate) fn world() -> &'static [Communicator] {
     ranks(&WORLD, 3)
 }
 
-/// A rank that has nobody to do something together with.
+/// A world of one rank.
 pub(crate) fn alone() -> &'static Communicator {
     static ALONE: OnceLock<Vec<Communicator>> = OnceLock::new();
     &ranks(&ALONE, 1)[0]
@@ -48,7 +48,7 @@ pub(crate) fn taken(rank: usize, channel: u32) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Has it all said to rank 0, and something garbled at last, so that whoever waits for more does not wait.
+/// Sends all messages to rank 0, and a garbled one last, so that a receiver of more does not wait.
 pub(crate) fn all_say(channel: u32, said: &[Said]) -> Result<()> {
     for Said { from, bytes } in said {
         world()[*from].send_to(0, channel, bytes)?;

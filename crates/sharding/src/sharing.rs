@@ -10,8 +10,8 @@ use crate::{
     DataParallel, Gossip, LocalSgd, Options, ParallelStrategy, ParameterServer, ProcessMesh, Result,
 };
 
-/// Wraps a model for training over the ranks of a mesh ([`ProcessMesh::suiting`]) as a row says, whatever the row is. All ranks call this
-/// at the same place with the same row and options.
+/// Makes the strategy of a row for a model over the ranks of a mesh ([`ProcessMesh::suiting`]). All ranks call this at the same
+/// place with the same row and options.
 ///
 /// ```
 /// use phalanx_sharding::{Options, OptimizerRule, ProcessMesh, Strategy, SyncOptions, share};
@@ -33,8 +33,8 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// Those of [`DataParallel::with_options`], [`LocalSgd::new`], [`ParameterServer::new`] and [`Gossip::new`]; [`crate::ShardingError::Strategy`] if an option asks for something
-/// that the row cannot do.
+/// Errors of [`DataParallel::with_options`], [`LocalSgd::new`], [`ParameterServer::new`] and [`Gossip::new`];
+/// [`crate::ShardingError::Strategy`] if the row does not support an option.
 pub fn share(
     store: &ParamStore,
     mesh: ProcessMesh,

@@ -9,7 +9,7 @@ use phalanx_tensor::ParamBucket;
 use crate::mesh::natural_group;
 use crate::{Result, ShardingError};
 
-/// How a kind of state lies over the ranks of the data axis.
+/// The partition of a kind of state over the data ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// Every rank holds all of it.
@@ -23,7 +23,7 @@ pub enum Layout {
 /// The rank that holds what [`Layout::Leader`] says.
 pub(crate) const LEADER: usize = 0;
 
-/// What each rank holds.
+/// The partitions of a strategy's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLayout {
     /// Parameters between uses.
@@ -34,7 +34,7 @@ pub struct StateLayout {
     pub optimizer: Layout,
 }
 
-/// What a strategy does with its state along a data axis of the mesh.
+/// The use of a data axis of the mesh for state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlongAxis {
     /// Ranks along the axis share what is sharded.
@@ -43,7 +43,7 @@ pub enum AlongAxis {
     Replicated,
 }
 
-/// What a strategy does along the data axes of a mesh.
+/// The use of the data axes of a mesh by a strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataAxes {
     /// Along the axis `replicate`.
@@ -71,7 +71,7 @@ impl DataAxes {
     }
 }
 
-/// What the ranks of a run are.
+/// The kind of the ranks of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
     /// Processes, on one host or several, each of which reads its own share of the data.
@@ -89,11 +89,11 @@ pub enum Synchrony {
     Servers(ServerPace),
     /// Each trains by itself and from time to time all meet: [`crate::LocalSgd`].
     Rounds(Meeting),
-    /// Each averages with some others, and nobody with all: [`crate::Gossip`].
+    /// Each rank averages with some neighbours: [`crate::Gossip`].
     Neighbours(GossipKind),
 }
 
-/// How far workers of a parameter server may be apart.
+/// The bound on the distance of a parameter server's workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerPace {
     /// Not at all: one update for the gradients of all.
@@ -104,7 +104,7 @@ pub enum ServerPace {
     Free,
 }
 
-/// What ranks do that meet after some steps of their own.
+/// The meeting of ranks after some steps of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meeting {
     /// Parameters become their mean (local SGD, Stich 2019).
@@ -116,7 +116,7 @@ pub enum Meeting {
     OuterStep,
 }
 
-/// How ranks average with some others.
+/// The kind of averages with neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GossipKind {
     /// With all neighbours in every step (D-PSGD, Lian et al. 2017).
@@ -132,13 +132,13 @@ pub enum GossipKind {
 pub struct Strategy {
     /// The name people know.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// A summary in one line.
     pub summary: &'static str,
-    /// What each rank holds.
+    /// The partitions of a strategy's state.
     pub layout: StateLayout,
-    /// What it does along the data axes of a mesh.
+    /// The use of the data axes of a mesh.
     pub data: DataAxes,
-    /// What the ranks are.
+    /// The kind of the ranks.
     pub ranks: Ranks,
     /// When they wait for each other.
     pub synchrony: Synchrony,
@@ -271,8 +271,7 @@ impl Strategy {
         Err(ShardingError::Strategy { name: name.to_owned(), problem })
     }
 
-    /// Whether parameters come to a rank before it uses them, and can be quantised then: the row gathers them, or workers pull
-    /// them.
+    /// Checks that parameters are gathered or pulled before use, so that they can be quantised.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] if every rank has them all.
@@ -286,7 +285,7 @@ impl Strategy {
         Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
     }
 
-    /// Whether gradients can be those of logical ranks ([`crate::LogicalRanks`]): where all ranks take every step together.
+    /// Checks that gradients can be those of virtual ranks ([`crate::LogicalRanks`]): all ranks take every step together.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] if ranks do not.
@@ -300,8 +299,8 @@ impl Strategy {
         Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
     }
 
-    /// Whether parameters can be kept on the host and come to a device with the blocks that use them: where each rank updates what it
-    /// keeps and nobody else's.
+    /// Checks that parameters can be kept on the host and come to a device with the blocks that use them: each rank updates
+    /// the parameters that it keeps, and no others.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] if a rank has parameters that others update.
@@ -315,7 +314,7 @@ impl Strategy {
         Err(ShardingError::strategy(self.name, problem))
     }
 
-    /// Whether gradients can go by a codec under the row.
+    /// Checks that the strategy can use a codec of gradients.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] saying what is wrong, and what would be right.
@@ -349,12 +348,12 @@ impl Strategy {
         (scope == CodecScope::InterHost && !self.data.has_groups()).then(|| natural_group(hosts))
     }
 
-    /// Whether all ranks take every step together, so that [`crate::DataParallel`] follows the row.
+    /// True if all ranks take every step together, as [`crate::DataParallel`] does.
     pub fn is_bulk_synchronous(&self) -> bool {
         self.synchrony == Synchrony::EveryStep
     }
 
-    /// Whether ranks hold the same after every step, so that a difference between them is a fault.
+    /// Checks that ranks hold equal state after every step, so that a difference is a fault.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] saying why there is nothing to compare.
@@ -369,8 +368,8 @@ impl Strategy {
         Err(ShardingError::strategy(self.name, problem.to_owned()))
     }
 
-    /// Whether ranks are never further apart than so many steps. Where they may be any number apart, what all have to do before
-    /// one and the same step waits for the slowest of them to come that far.
+    /// True if the distance of ranks in steps is bounded. Without a bound, an action of all ranks before one step waits
+    /// until the slowest has come that far.
     pub fn bounds_leads(&self) -> bool {
         !matches!(
             self.synchrony,
@@ -378,14 +377,14 @@ impl Strategy {
         )
     }
 
-    /// Whether gradients and parameters go between ranks by the host's memory and network, wherever they are computed with: ranks
-    /// send each other messages when they have something to say, and libraries for GPUs want all to come together.
+    /// True if gradients and parameters go between ranks through the host's memory and network, also if a device computes:
+    /// ranks send messages at times of their own, and GPU libraries have collectives only.
     pub fn exchanges_on_host(&self) -> bool {
         matches!(self.synchrony, Synchrony::Servers(_) | Synchrony::Neighbours(_))
     }
 
-    /// Whether the other workers can go on when one dies, with so many servers that are ranks of their own: nothing that all need
-    /// is the dead one's alone.
+    /// True if the other workers can go on when one dies, with `servers` servers that are ranks of their own: the dead rank
+    /// has no state that all need.
     pub fn outlives_workers(&self, servers: usize) -> bool {
         match self.synchrony {
             Synchrony::Neighbours(_) => true,
@@ -394,7 +393,7 @@ impl Strategy {
         }
     }
 
-    /// Whether the row's gradients and parameters can go between ranks that way.
+    /// Checks that the algorithm has the collectives of the strategy.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] naming the collective that does not go so.
@@ -428,8 +427,8 @@ impl Strategy {
 }
 
 impl StateLayout {
-    /// Whether the parameters of a bucket leave memory between uses, where `world` ranks share what is sharded. What is outside
-    /// of any block is used at any time, and the only shard is the whole.
+    /// True if the parameters of a bucket leave memory between uses, where `world` ranks share what is sharded. Parameters
+    /// outside of any block are used at any time, and stay; so does the only shard.
     pub(crate) fn leaves_memory(&self, param: &ParamBucket, world: usize) -> bool {
         self.parameters == Layout::Sharded && world > 1 && !param.is_outside()
     }
@@ -443,12 +442,12 @@ impl StateLayout {
         }
     }
 
-    /// Whether each rank gets its shard of the summed gradients.
+    /// True if each rank gets its shard of the summed gradients.
     pub(crate) fn scatters(&self) -> bool {
         self.gradients == Layout::Sharded
     }
 
-    /// Whether rank `rank` of those that share what is sharded keeps the gradients of whole buckets once they are summed.
+    /// True if rank `rank` of the ranks that share what is sharded keeps the whole summed gradients.
     pub(crate) fn keeps_gradients(&self, rank: usize) -> bool {
         match self.gradients {
             Layout::Replicated => true,

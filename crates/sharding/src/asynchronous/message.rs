@@ -1,4 +1,4 @@
-//! What ranks say to each other that do not take every step together: workers and servers, and neighbours.
+//! Messages between workers and servers, and between neighbours.
 
 use phalanx_collectives::Communicator;
 
@@ -7,7 +7,7 @@ use crate::{Result, ShardingError};
 /// Bytes before the numbers.
 const HEADER: usize = 32;
 
-/// What a message is about. The values are what is sent.
+/// The kind of a message. Its number is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Kind {
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Commit,
     /// The worker wants the values for its next step: the version that it has.
     Pull,
-    /// The worker wants the values whatever others do: –.
+    /// The worker wants the present values, without waiting for other workers: –.
     Read,
     /// The worker wants to know when all that it has said is done.
     Fence,
@@ -37,13 +37,13 @@ pub(crate) enum Kind {
     Done,
     /// A neighbour's part of a step: step, bucket, its weight.
     Mix,
-    /// What a rank has of a bucket, for an average: step, bucket.
+    /// A rank's values of a bucket, for an average: step, bucket.
     Ask,
-    /// What is to be taken off it: step, bucket.
+    /// The difference to subtract: step, bucket.
     Answer,
-    /// What a codec has made of a worker's gradients of a bucket, for the elements that the server has: attempt, bucket.
+    /// A worker's encoded gradients of a bucket, for the server's elements: attempt, bucket.
     PushCoded,
-    /// What a codec has made of a server's values of a bucket: version, bucket.
+    /// A server's encoded values of a bucket: version, bucket.
     ValuesCoded,
 }
 
@@ -68,7 +68,7 @@ impl Kind {
         Self::ValuesCoded,
     ];
 
-    /// Whether what follows the header is not numbers of f32.
+    /// True if the body is encoded, and not f32 values.
     fn is_coded(self) -> bool {
         matches!(self, Self::PushCoded | Self::ValuesCoded)
     }
@@ -83,7 +83,7 @@ pub(crate) struct Message {
     pub(crate) bucket: usize,
     pub(crate) rate: f64,
     pub(crate) values: Vec<f32>,
-    /// What stands for numbers where they are encoded.
+    /// The encoded body.
     pub(crate) coded: Vec<u8>,
 }
 
@@ -120,7 +120,7 @@ impl Message {
         send(mail, to, channel, (self.kind, self.number, self.bucket, self.rate), body)
     }
 
-    /// What came.
+    /// Reads a message.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let garbled = || ShardingError::state("messages", "one is garbled");
         let (header, rest) = bytes.split_at_checked(HEADER).ok_or_else(garbled)?;

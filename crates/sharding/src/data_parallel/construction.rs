@@ -197,7 +197,7 @@ fn blocks_of(params: &[ParamBucket]) -> (BTreeMap<String, usize>, Vec<Vec<usize>
     (blocks, buckets)
 }
 
-/// What the flight recorder says of operations on a bucket.
+/// The label of a bucket's operations in the flight recorder.
 fn label(bucket: usize, param: &ParamBucket) -> Arc<str> {
     let first = param.entries().first().map_or("nothing", |entry| entry.name.as_str());
     Arc::from(format!("bucket {bucket}, from {first}"))

@@ -8,12 +8,12 @@ use super::DataParallel;
 use super::reduction::{BucketGradients, RunningReduction};
 use crate::Result;
 
-/// How far the reductions of a step are.
+/// The progress of the reductions of a step.
 #[derive(Debug)]
 pub(super) struct Reductions {
     /// By bucket: whether its gradients are complete.
     pub(super) ready: Vec<bool>,
-    /// How many buckets, in the order of reduction, have started.
+    /// The number of buckets, in the order of reduction, that have started.
     pub(super) started: usize,
     /// Started and not finished.
     pub(super) running: VecDeque<Reduction>,
@@ -21,7 +21,7 @@ pub(super) struct Reductions {
     pub(super) crossing: Vec<Reduction>,
     /// Buckets whose sums are on their way to the host, the oldest first.
     leaving: VecDeque<usize>,
-    /// Whether more micro-batches come before anything is reduced.
+    /// True if more micro-batches come before the reduction.
     pub(super) accumulating: bool,
 }
 
@@ -56,8 +56,8 @@ impl Reduction {
 }
 
 impl DataParallel {
-    /// Whether logical ranks' gradients lie on a device. Which bucket is finished before which is started then follows from their
-    /// order alone: ranks have different numbers of logical ranks, and all must give their devices the same operations.
+    /// True if gradients of virtual ranks lie on a device. Then buckets are finished in an order that depends on their
+    /// numbers alone: ranks have different numbers of virtual ranks, and all must give their devices the same operations.
     pub(super) fn sums_on_device(&self) -> bool {
         self.virtual_sum.is_some() && self.params.iter().any(|param| !param.device().is_host())
     }

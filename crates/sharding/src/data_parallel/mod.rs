@@ -48,8 +48,8 @@ use phalanx_codecs::{CodecState, CodecVerdict, nothing_kept};
 /// The bulk-synchronous strategies: all ranks take each step together, and have the same parameters after it.
 ///
 /// As listener it starts the reduction of a bucket's gradients as soon as they are complete, on the communication thread.
-/// Buckets are reduced strictly from the last to the first, whatever order they complete in, so that all ranks issue the same
-/// operations in the same order even if one of them had no sample.
+/// Buckets are reduced strictly from the last to the first, in any order of completion. So all ranks issue the same operations
+/// in the same order, even if one of them had no sample.
 ///
 /// Gradients are *summed*: divide each rank's loss by the size of the global batch
 /// ([`phalanx_tensor::loss::Over::Count`]) and the sum is the gradient of the global mean, also when ranks have
@@ -66,7 +66,7 @@ pub struct DataParallel {
     strategy: Strategy,
     /// The buckets, in forward order.
     params: Vec<ParamBucket>,
-    /// What the flight recorder says of operations on each of them.
+    /// The label of each bucket's operations in the flight recorder.
     labels: Vec<Arc<str>>,
     /// Trainable buckets, last first: the order of reduction.
     order: Vec<usize>,
@@ -77,9 +77,9 @@ pub struct DataParallel {
     options: Options,
     /// The way in which gradients are summed.
     reduction: Arc<dyn BucketReduction>,
-    /// That reduction, if it is by a codec.
+    /// The same reduction, if it is by a codec.
     coded: Option<Arc<Coded>>,
-    /// That reduction, if it is over virtual ranks.
+    /// The same reduction, if it is over virtual ranks.
     virtual_sum: Option<Arc<VirtualSum>>,
     /// Gathers parameters rounded, if they are to be.
     weights: Option<WeightGather>,
@@ -91,7 +91,8 @@ struct Progress {
     /// The reductions of the step that is under way.
     step: Option<Reductions>,
     gathered: Gathered,
-    /// Communicators of so many first ranks and of the others, for batches that are too small for all.
+    /// Communicators of the first ranks and of the others, by the number of the first, for batches that are too small for
+    /// all.
     first_ranks: BTreeMap<usize, Communicator>,
 }
 
@@ -127,10 +128,10 @@ impl DataParallel {
     /// with options, which must be the same on all ranks.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if the mesh lacks an axis, [`ShardingError::Strategy`] if the strategy cannot go by the
-    /// algorithm, gathers no parameters that could be quantised, or cannot have them kept on the host, [`ShardingError::Codec`] if the codec does not know the
-    /// gradients' type or the processor that computes them, or there are logical ranks, [`ShardingError::LogicalRanks`] if these are too
-    /// few; otherwise as [`DataParallel::new`].
+    /// [`ShardingError::Mesh`] if the mesh lacks an axis; [`ShardingError::Strategy`] if the strategy cannot use the
+    /// algorithm, gathers no parameters that could be quantised, or cannot keep them on the host; [`ShardingError::Codec`]
+    /// if the codec does not know the gradients' type or their device, or if there are virtual ranks;
+    /// [`ShardingError::LogicalRanks`] if there are too few virtual ranks; otherwise as [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
         mesh: ProcessMesh,
@@ -158,12 +159,12 @@ impl DataParallel {
         &self.strategy
     }
 
-    /// Whether parameters are kept on the host, and come to a device with the blocks that use them.
+    /// True if parameters are kept on the host, and come to a device with the blocks that use them.
     fn is_offloaded(&self) -> bool {
         self.params.iter().any(ParamBucket::is_offloaded)
     }
 
-    /// Whether a bucket's parameters come and go with blocks.
+    /// True if a bucket's parameters come and go with blocks.
     fn leaves_memory(&self, param: &ParamBucket) -> bool {
         param.is_offloaded() || self.strategy.layout.leaves_memory(param, self.shards.world_size())
     }
@@ -173,7 +174,7 @@ impl DataParallel {
         self.order[started..].iter().map(|at| &self.params[*at])
     }
 
-    /// Whether ranks own different elements.
+    /// True if ranks own different elements.
     fn is_sharded(&self) -> bool {
         self.strategy.layout.optimizer != Layout::Replicated
     }
@@ -219,11 +220,11 @@ impl Listener for DataParallel {
         while self.order.get(step.started).is_some_and(|next| step.ready[*next]) {
             self.start(step)?;
         }
-        // What is done meanwhile makes room at once. Where gradients are sharded, or go to the host, there is room for those of a few
-        // buckets, as for parameters; backward waits if it is that much faster than the others.
+        // Finished reductions free their memory at once. Where gradients are sharded, or go to the host, there is room
+        // for the gradients of a few buckets; backward waits if it is faster.
         let scatters = self.strategy.layout.scatters();
-        // Where shards go on to other groups that does not depend on who is how fast, so that all ranks issue the same. Nor does it
-        // on a GPU, which may have the step's work as a graph, and lets nobody wait.
+        // With groups, and on a GPU, the order must not depend on timing: all ranks issue the same operations, and a
+        // GPU may replay the step as a graph.
         let on_host = param.device().is_host();
         let done = |reduction: &Reduction| on_host && self.replicas.is_none() && reduction.is_done();
         let leaves = self.is_offloaded();
@@ -279,7 +280,7 @@ impl ParallelStrategy for DataParallel {
 
     fn end(&self, _: &StepToken, completed: bool) {
         let mut state = self.state();
-        // What is still on its way keeps its memory until it arrives, and nobody looks at it.
+        // A running reduction keeps its memory until it ends; its result is not used.
         state.step = None;
         if let Some(virtual_sum) = &self.virtual_sum {
             virtual_sum.end_step();

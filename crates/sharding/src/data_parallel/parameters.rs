@@ -1,5 +1,5 @@
-//! Parameters: given to the ranks at the start, and gathered before a block runs where they leave memory between uses, those
-//! of the next block meanwhile.
+//! Parameters: distributed at the start, and gathered before a block runs, where they leave memory between uses; the next
+//! block's are prefetched.
 
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
@@ -25,7 +25,7 @@ pub(super) struct Gathered {
     routes: [Prefetch; 2],
     /// Blocks that are being run.
     pub(super) open: Vec<usize>,
-    /// Whether everything is to stay.
+    /// True if all parameters are to stay.
     pub(super) unsharded: bool,
     /// The most bytes of whole buckets that were in memory or on their way for blocks.
     pub(super) peak: usize,
@@ -119,12 +119,12 @@ impl DataParallel {
         next
     }
 
-    /// Whether one of these blocks has parameters in a bucket.
+    /// True if one of these blocks has parameters in a bucket.
     fn used(&self, blocks: &[usize], bucket: usize) -> bool {
         blocks.iter().any(|block| self.buckets[*block].contains(&bucket))
     }
 
-    /// Bytes of whole buckets that are in memory or on their way beside the shards of them.
+    /// Bytes of whole buckets that are in memory or on their way, besides their shards.
     fn bytes_beside_shards(&self) -> usize {
         let passing =
             |param: &&ParamBucket| matches!(param.state(), ParamState::Gathering | ParamState::Gathered);
@@ -196,7 +196,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Whether this rank keeps all of the parameters that it computes with.
+    /// True if this rank keeps all of the parameters that it computes with.
     fn has_all(&self) -> bool {
         self.strategy.layout.parameters == Layout::Replicated || self.shards.world_size() == 1
     }

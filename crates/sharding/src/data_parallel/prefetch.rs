@@ -1,4 +1,4 @@
-//! What to gather ahead: the way that passes take through the blocks, learnt from the last time.
+//! Prediction of the next blocks of a pass, learnt from the last pass.
 
 /// Which way a pass goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) struct Prefetch {
     known: Vec<Visit>,
     /// The present one, so far.
     here: Vec<Visit>,
-    /// Whether the present one has left the known way.
+    /// True if the present pass has left the known order.
     astray: bool,
 }
 

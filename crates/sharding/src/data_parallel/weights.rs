@@ -1,5 +1,4 @@
-//! Parameters gathered rounded, on a thread beside the one that trains, or where they lie in a device's memory by that device beside
-//! what it computes.
+//! Rounded parameters, gathered on a background thread, or on a device by a stream of its own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use phalanx_codecs::{FlatSlice, Peers, PendingWork, RoundedGather, WeightRoundin
 pub(super) struct WeightGather {
     shared: Arc<Shared>,
     worker: Worker,
-    /// How long the thread that trains has waited.
+    /// The time that the training thread has waited.
     waited: Mutex<Duration>,
 }
 
@@ -47,7 +46,7 @@ impl WeightGather {
     /// Waits until a bucket is there.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub(super) fn wait(&self, pending: Pending<PendingWork>) -> Result<()> {
         let start = Instant::now();
         let result = pending.wait().and_then(|working| Ok(working.arrive()?));
@@ -55,7 +54,7 @@ impl WeightGather {
         result
     }
 
-    /// What communication has cost; exposed is what the thread that trains has waited.
+    /// Returns the cost of communication; exposed is the wait of the training thread.
     pub(super) fn stats(&self) -> CommStats {
         let waited = *self.waited.lock().unwrap_or_else(PoisonError::into_inner);
         CommStats { seconds_exposed: waited.as_secs_f64(), ..self.shared.comm.stats() }

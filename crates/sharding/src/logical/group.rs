@@ -17,7 +17,7 @@ use crate::Result;
 /// sums are taken along the tree over the shards, in f64.
 #[derive(Debug)]
 pub struct ShardGroup {
-    /// What tells the groups of a step apart.
+    /// The number of the group in its step.
     number: usize,
     placed: LogicalRanks,
     members: usize,
@@ -26,7 +26,7 @@ pub struct ShardGroup {
     turns: Arc<ShardTurns>,
     /// The ranks that have members, if they are several.
     ranks: Option<Arc<dyn ProcessGroup>>,
-    /// How many operations there were.
+    /// The number of operations so far.
     met: AtomicU64,
 }
 
@@ -48,7 +48,7 @@ impl ShardGroup {
         start.min(self.members)..end.min(self.members)
     }
 
-    /// What all members have given, one after the other: `lens[m]` numbers of member `m`.
+    /// Gathers the values of all members, one after the other: `lens[m]` values of member `m`.
     fn gather(&self, own: Vec<f64>, lens: &[usize]) -> Result<Arc<Vec<f64>>> {
         let own_members = self.turns.own();
         let own_members = own_members.start..own_members.end.min(self.members);
@@ -149,7 +149,7 @@ mod tests {
     use crate::mesh::part;
     use crate::{RankGroup, ShardingError};
 
-    /// What each of `members` shards has after an operation on `ranks` ranks.
+    /// Runs an operation of `members` shards on `ranks` ranks, and returns each member's values.
     fn run(
         (shards, members, ranks): (usize, usize, usize),
         operation: fn(&dyn ProcessGroup) -> Vec<f32>,

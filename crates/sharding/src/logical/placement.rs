@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::tree::ShardTree;
 use crate::{Result, ShardingError};
 
-/// How logical shards lie on ranks: neighbouring shards on the same rank, in the order of ranks, no rank with more than one more
-/// than another; the first have those.
+/// The distribution of virtual shards over ranks: neighbouring shards on the same rank, in the order of ranks; the first ranks
+/// have one more if the division is uneven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogicalRanks {
     shards: usize,
@@ -14,7 +14,7 @@ pub struct LogicalRanks {
 }
 
 impl LogicalRanks {
-    /// So many shards on so many ranks.
+    /// Distributes `shards` shards over `ranks` ranks.
     ///
     /// # Errors
     /// [`ShardingError::LogicalRanks`] if a rank would have none.
@@ -25,12 +25,12 @@ impl LogicalRanks {
         }
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub fn shards(self) -> usize {
         self.shards
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn ranks(self) -> usize {
         self.ranks
     }
@@ -42,12 +42,12 @@ impl LogicalRanks {
         start(rank)..start(rank + 1)
     }
 
-    /// How many ranks, from the first, have one of the first `shards` shards.
+    /// Returns the number of ranks that have one of the first `shards` shards.
     pub fn ranks_of_first(self, shards: usize) -> usize {
         (0..self.ranks).take_while(|rank| self.of(*rank).start < shards).count()
     }
 
-    /// Whether all ranks have as many.
+    /// True if all ranks have as many shards.
     pub fn is_even(self) -> bool {
         self.shards.is_multiple_of(self.ranks)
     }

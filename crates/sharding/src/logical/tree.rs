@@ -3,20 +3,20 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-/// The tree over `0..shards`: a node of level `l` is the sum of the shards of an aligned run of 2ˡ, as far as there are so many,
-/// and the sum of its two halves, left plus right. It depends on nothing but the number of shards.
+/// The tree over `0..shards`: a node of level `l` is the sum of an aligned run of 2ˡ shards, or fewer at the end, and the sum
+/// of its two halves, left plus right. It depends on the number of shards alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardTree {
     shards: usize,
 }
 
 impl ShardTree {
-    /// The tree over so many shards.
+    /// Makes the tree over `shards` shards.
     pub fn new(shards: usize) -> Self {
         Self { shards }
     }
 
-    /// Whether two runs of shards, the second right after the first, are the halves of a node.
+    /// True if two runs of shards, the second right after the first, are the halves of a node.
     fn joins(self, left: &Range<usize>, right: &Range<usize>) -> bool {
         let half = left.len();
         left.end == right.start
@@ -29,7 +29,7 @@ impl ShardTree {
     /// the sum of the left half, which it is given first, and of the right one in place of the left one.
     ///
     /// # Errors
-    /// Those of `add`.
+    /// Errors of `add`.
     pub fn push<T, E>(
         self,
         sums: &mut Vec<(Range<usize>, T)>,

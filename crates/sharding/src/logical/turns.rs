@@ -14,7 +14,7 @@ use crate::{Result, ShardingError};
 /// Stack of a shard's thread, as large as that of a program's first one.
 const STACK: usize = 8 << 20;
 
-/// What the shards of a rank have left for a meeting, by shard, and what was made of it.
+/// The values that a rank's shards have given to a meeting, by shard, or its result.
 #[derive(Debug)]
 enum Meeting {
     /// Not all are there.
@@ -25,13 +25,13 @@ enum Meeting {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whose turn it is, among the rank's shards.
+    /// The shard that has its turn, among the rank's shards.
     turn: usize,
     /// By shard of the rank: whether it is through.
     through: Vec<bool>,
     /// The first that has failed; the others end.
     failed: Option<usize>,
-    /// How many turns in a row nobody could use.
+    /// The number of turns in a row that no shard could use.
     idle: usize,
     /// By the group that meets, and how many meetings it has had before.
     meetings: BTreeMap<(usize, u64), Meeting>,
@@ -62,7 +62,7 @@ impl ShardTurns {
     /// Runs `work` for each of the rank's shards, one at a time: what each gave, in order. Of several the first error counts.
     ///
     /// # Errors
-    /// Those of `work`, of the strategies, and if the system refuses a thread.
+    /// Errors of `work` and of the strategies, and if the system refuses a thread.
     ///
     /// # Panics
     /// If `work` does.
@@ -112,7 +112,7 @@ impl ShardTurns {
     /// Says whether more micro-batches of a shard follow the one that it is about to run.
     ///
     /// # Errors
-    /// Those of the strategies.
+    /// Errors of the strategies.
     pub fn micro_batch(&self, shard: usize, more: bool) -> Result<()> {
         let at = shard - self.own.start;
         self.strategies.iter().try_for_each(|strategy| strategy.shard_turn(at, Some(more)))
@@ -139,7 +139,7 @@ impl ShardTurns {
         parts.insert(shard, part);
         if parts.len() == members.len() {
             let parts = std::mem::take(parts).into_values().collect();
-            // Nobody else of this rank runs meanwhile.
+            // No other shard of this rank runs at this time.
             drop(state);
             let result = Arc::new(join(parts)?);
             self.state().meetings.insert(key, Meeting::Held(result.clone(), members.len() - 1));
@@ -163,7 +163,7 @@ impl ShardTurns {
         })
     }
 
-    /// Waits for the turn of a shard of the rank, and for what it needs; meanwhile the others have theirs.
+    /// Waits for the turn of a shard and for its condition, while the others have their turns.
     fn wait<R>(&self, at: usize, mut ready: impl FnMut(&mut State) -> Option<R>) -> Result<R> {
         let mut state = self.state();
         loop {
@@ -188,7 +188,7 @@ impl ShardTurns {
         }
     }
 
-    /// Gives the turn on: to one of the rank's shards, or to whoever follows.
+    /// Passes the turn on: to one of the rank's shards, or to the next.
     fn pass_on(&self, at: usize, to: Option<usize>) {
         let mut state = self.state();
         match to {

@@ -7,7 +7,7 @@ use crate::{Result, ShardingError};
 /// The number of ranks along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Degree {
-    /// So many ranks.
+    /// A number of ranks.
     Of(usize),
     /// The rest of the world, written `-1`: the world size divided by the other degrees.
     Rest,

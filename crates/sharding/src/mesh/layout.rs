@@ -96,7 +96,7 @@ impl MeshLayout {
         Ok(Self { axes: known })
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world_size(&self) -> usize {
         self.axes.iter().map(|axis| axis.size).product()
     }
@@ -106,7 +106,7 @@ impl MeshLayout {
         self.axes.iter().map(|axis| (axis.kind.name, axis.size))
     }
 
-    /// How many ranks lie along `axis`; `None` if there is no such axis.
+    /// The number of ranks along `axis`; `None` if there is no such axis.
     pub fn size(&self, axis: &str) -> Option<usize> {
         self.axes.iter().find(|known| known.kind.name == axis).map(|known| known.size)
     }
@@ -122,7 +122,7 @@ impl MeshLayout {
         })
     }
 
-    /// What ranks along the axis at `position` do.
+    /// Returns the kind of the axis at `position`.
     pub(crate) fn kind(&self, position: usize) -> AxisKind {
         self.axes[position].kind
     }
@@ -163,7 +163,7 @@ impl MeshLayout {
         Ok(of_data.fold(0, |sum, (axis, at)| sum * axis.size + at))
     }
 
-    /// How many parts a batch is split into: the product of the axes over which data differs.
+    /// The number of parts of a batch: the product of the axes along which samples differ.
     pub fn data_size(&self) -> usize {
         self.axes.iter().filter(|axis| axis.kind.samples_differ).map(|axis| axis.size).product()
     }

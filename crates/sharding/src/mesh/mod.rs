@@ -150,7 +150,7 @@ impl ProcessMesh {
         self.world.rank()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world_size(&self) -> usize {
         self.world.world_size()
     }
@@ -160,7 +160,7 @@ impl ProcessMesh {
         self.data_rank
     }
 
-    /// How many parts a batch has: the product of the axes over which data differs.
+    /// The number of parts of a batch: the product of the axes along which samples differ.
     pub fn data_size(&self) -> usize {
         self.layout.data_size()
     }
@@ -225,7 +225,7 @@ impl ProcessMesh {
         Ok(RankGroup::of(self.axis(axis)?))
     }
 
-    /// What communication along all axes together has cost so far.
+    /// The cost of communication along all axes so far.
     pub fn stats(&self) -> CommStats {
         let parts = self.along.iter().flatten().chain(&self.made).map(Communicator::stats);
         parts.fold(self.world.stats(), CommStats::add)

@@ -1,8 +1,8 @@
-//! How one tensor lies along the axes of a mesh, and how it is brought from one placement to another.
+//! Placements of a tensor along the axes of a mesh, and changes of placement.
 //!
-//! A number that only a part of the ranks have added to looks like any other, and reading it as if it were complete gives
-//! gradients that are silently wrong. So what a tensor's numbers are is part of its type here: [`Placed`] gives the numbers of a
-//! replicated tensor to anybody, and those of others only to who says along which axes.
+//! A partial sum looks like any other number, and reading it as if it were complete gives gradients that are silently wrong. So
+//! the placement is part of the type: [`Placed`] gives the values of a replicated tensor freely, and those of others only to a
+//! caller who names their axes.
 //!
 //! # Conversions along one axis of n ranks
 //!
@@ -27,7 +27,7 @@ use phalanx_tensor::{Tape, Value, ops};
 use crate::mesh::{MeshLayout, ProcessMesh};
 use crate::{Result, ShardingError};
 
-/// How a tensor lies along one axis of a mesh.
+/// The placement of a tensor along one axis of a mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// Every rank has all of it.
@@ -39,7 +39,7 @@ pub enum Placement {
     },
     /// Every rank has numbers of the whole shape, which have yet to be reduced over the ranks to be the tensor's.
     Partial {
-        /// How.
+        /// The placement.
         op: ReduceOp,
     },
 }
@@ -138,7 +138,7 @@ impl Placed {
         local_ranges(layout, &layout.coordinates(self.mesh.rank())?, &self.shape, &self.placements)
     }
 
-    /// How it lies along `axis`.
+    /// Returns the placement along `axis`.
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if there is no such axis.
@@ -268,7 +268,7 @@ impl Placed {
         })
     }
 
-    /// How the ranks along an axis divide a dimension among them.
+    /// Returns the ranges into which the ranks along an axis divide a dimension.
     fn lens(&self, axis: &str, at: usize, dim: usize) -> Result<Vec<usize>> {
         let sizes: Vec<(&str, usize)> = self.mesh.layout().axes().collect();
         for (inner, placement) in sizes.iter().zip(&self.placements).skip(at + 1) {

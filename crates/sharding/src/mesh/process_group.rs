@@ -7,7 +7,7 @@ use phalanx_tensor::{Array, HookResult, ProcessGroup};
 
 use phalanx_codecs::buffer::InPlace;
 
-/// This rank alone, as a group: whatever lies wherever is a sum over it, and all of it.
+/// This rank alone, as a group: all values are complete sums.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Alone;
 
@@ -56,7 +56,7 @@ impl RankGroup {
         Arc::new(Self(communicator.clone()))
     }
 
-    /// Whether parts of `lens` are those that the communicator cuts `len` elements into.
+    /// True if parts of `lens` are the communicator's own division of `len` elements.
     fn is_even(&self, lens: &[usize], len: usize) -> bool {
         phalanx_tensor::group::even_lens(len, self.0.world_size()) == lens
     }

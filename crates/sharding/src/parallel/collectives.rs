@@ -11,26 +11,26 @@ pub trait RankCollectives {
     /// Replaces sums over the elements that this rank owns by sums over all elements, in place. On a device the host does not wait.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn sum_owned(&self, sums: &Array) -> Result<()>;
 
     /// Replaces a flag, 0 or 1 in f64, by 1 if the flag of any rank is 1, in place. On a device the host does not wait.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn any(&self, flag: &Array) -> Result<()>;
 
     /// Replaces values by their sums over the ranks: losses, counts, votes.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn sum(&self, values: &mut [f64]) -> Result<()>;
 
     /// Returns the first `ranks` ranks, which have samples of a batch that may be too small for all, for
     /// [`phalanx_tensor::Session::batch_group`]. All ranks call it at the same place.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn batch_group(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>>;
 
     /// Selects the `at`-th logical rank of this rank: backward adds to its gradients from now on. `more` says, where it is known,

@@ -1,6 +1,6 @@
-//! How often each small number was seen.
+//! A histogram of small numbers.
 
-/// How often each of the numbers from 0 was seen.
+/// Counts of the numbers from 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Histogram(Vec<u64>);
 
@@ -30,12 +30,12 @@ impl Histogram {
         self.0.iter_mut().zip(&other.0).for_each(|(own, more)| *own += more);
     }
 
-    /// How often each number was seen, the first being 0, up to the largest.
+    /// Returns the count of each number, from 0 to the largest.
     pub fn counts(&self) -> &[u64] {
         &self.0
     }
 
-    /// How many numbers were seen.
+    /// Returns the number of samples.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

@@ -57,20 +57,20 @@ pub trait ParallelStrategy: Listener + RankCollectives + Residency + Resumable +
     /// rank's gradients of the step are complete.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn reduce(&self, step: &StepToken) -> Result<()>;
 
     /// Applies `change` to the parameters that this rank owns, then synchronises as the strategy prescribes. A [`Step`] calls it for
     /// gradients; call it directly for other changes, such as an exchange of weights and averages.
     ///
     /// # Errors
-    /// Those of `change` and of communication.
+    /// Errors of `change` and of communication.
     fn update(&self, change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()>;
 
     /// Updates the owned parameters by `rule`: at once, or on the servers when they come to it. A [`Step`] calls it.
     ///
     /// # Errors
-    /// Those of `rule` and of communication.
+    /// Errors of `rule` and of communication.
     fn update_by(&self, rule: &Rule, learning_rate: f64) -> Result<()> {
         self.update(&mut |params| apply(rule, params, learning_rate))
     }

@@ -1,4 +1,4 @@
-//! What a strategy tells about itself: names, roles, bytes, statistics.
+//! Observation of a strategy: name, role, bytes, statistics.
 
 use phalanx_collectives::CommStats;
 
@@ -14,7 +14,7 @@ pub enum StepReports {
     Delayed,
 }
 
-/// How the parameters in this rank's memory relate to the trained model.
+/// The relation of this rank's parameters to the trained model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalModel {
     /// They are the model's.
@@ -25,7 +25,7 @@ pub enum LocalModel {
     Own,
 }
 
-/// What a strategy tells about itself.
+/// Observes a strategy.
 pub trait Observed {
     /// The strategy's name.
     fn name(&self) -> &'static str;
@@ -38,7 +38,7 @@ pub trait Observed {
         StepReports::AtOnce
     }
 
-    /// How this rank's parameters relate to the trained model.
+    /// The relation of this rank's parameters to the trained model.
     fn local_model(&self) -> LocalModel {
         LocalModel::Current
     }
@@ -72,11 +72,11 @@ pub struct StateBytes {
     pub parameters: u64,
     /// Gradients, with those that are not reduced yet.
     pub gradients: u64,
-    /// What the codec keeps from step to step.
+    /// The codec's state between steps.
     pub codec: u64,
     /// Encoded gradients on their way.
     pub wire: u64,
-    /// What the strategy keeps besides: parameters of the last round, outer momentum, a server's copies.
+    /// Further state of the strategy: parameters of the last round, outer momentum, a server's copies.
     pub synchrony: u64,
 }
 
@@ -85,7 +85,7 @@ pub struct StateBytes {
 pub struct ShardRole {
     /// The position among the ranks that share what is sharded.
     pub shard: usize,
-    /// How many they are.
+    /// The number of those ranks.
     pub shards: usize,
     /// Which of the groups that hold the same; 0 if there are none.
     pub replica: usize,
@@ -96,7 +96,7 @@ pub struct ShardRole {
 }
 
 impl ShardRole {
-    /// Whether it falls to this rank to save something that lies so, once in the whole world.
+    /// True if this rank saves state of this partition, so that it is saved once in the world.
     pub fn saves(&self, layout: Layout) -> bool {
         self.replica == 0 && (layout == Layout::Sharded || self.shard == 0)
     }

@@ -1,4 +1,4 @@
-//! What a rank alone knows, as numbers by name: how it is written into a checkpoint and read again.
+//! The format of a rank's own state in checkpoints: values by name.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(crate) fn whole(numbers: &[u64]) -> Vec<f32> {
     parts.map(f32::from).collect()
 }
 
-/// What was saved of a strategy, to be taken apart by name.
+/// Saved state of a strategy, which is consumed by name.
 pub(crate) struct Saved {
     strategy: &'static str,
     named: BTreeMap<String, Vec<f32>>,
@@ -21,12 +21,12 @@ impl Saved {
         Self { strategy, named: state.into_iter().collect() }
     }
 
-    /// Whether there are numbers of a name.
+    /// True if there are values of a name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.named.contains_key(name)
     }
 
-    /// What names that begin so have, without their beginning.
+    /// Takes all values whose names begin with `beginning`, without that prefix.
     pub(crate) fn all_of(&mut self, beginning: &str) -> Vec<(String, Vec<f32>)> {
         let (of, rest): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut self.named).into_iter().partition(|(name, _)| name.starts_with(beginning));
@@ -34,7 +34,7 @@ impl Saved {
         of.into_iter().map(|(name, numbers)| (name[beginning.len()..].to_owned(), numbers)).collect()
     }
 
-    /// The numbers of a name, which are so many.
+    /// Takes the `len` values of a name.
     pub(crate) fn take(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         let found = self.named.remove(name);
         let found = found.ok_or_else(|| self.wrong(format!("`{name}` is missing")))?;

@@ -10,7 +10,7 @@ pub trait Residency {
     /// Gathers all parameters into this rank's memory, where they stay until [`Residency::reshard`].
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn unshard(&self) -> Result<()>;
 
     /// Releases the parameters that [`Residency::unshard`] has gathered.
@@ -22,13 +22,13 @@ pub trait Residency {
     /// Makes the parameters and buffers of all ranks equal to those of rank 0, after values were loaded.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn broadcast_state(&self, store: &ParamStore) -> Result<()>;
 
     /// Makes the buffers of all ranks equal to those of rank 0. Without synchronised batch norm each rank has running statistics of
     /// its own samples; rank 0's are saved, as in PyTorch's DDP. Call this before an evaluation that is spread over ranks.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn broadcast_buffers(&self, store: &ParamStore) -> Result<()>;
 }

@@ -14,7 +14,7 @@ pub trait Resumable: Observed {
     /// Registers the optimizer, for strategies that apply it outside of this rank's steps. Call it before the first step.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn serve(&self, rule: &Rule) -> Result<()> {
         let _ = rule;
         Ok(())
@@ -27,7 +27,7 @@ pub trait Resumable: Observed {
     /// own. Every rank calls this at the same place.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn own_state(&self) -> Result<OwnState> {
         Ok(Vec::new())
     }
@@ -49,7 +49,7 @@ pub trait Resumable: Observed {
     /// the result ([`Resumable::load_own_state`]). `None`: the strategy needs every rank.
     ///
     /// # Errors
-    /// Those of `change`, and [`crate::ShardingError::Tensor`] if parameters cannot be read.
+    /// Errors of `change`, and [`crate::ShardingError::Tensor`] if parameters cannot be read.
     fn salvage(
         &self,
         _steps: u64,

@@ -1,4 +1,4 @@
-//! How parameters are changed by their gradients, wherever that is done: on the thread that trains, or by a server.
+//! Updates of parameters by their gradients, on the training thread or on a server.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ pub trait UpdateRule: Debug + Send {
     fn apply(&mut self, params: &[ParamBucket], learning_rate: f64) -> phalanx_tensor::Result<()>;
 }
 
-/// A rule that the thread that trains and a server's thread can call, and whoever saves its state look at.
+/// An update that the training thread, a server's thread and checkpoints share.
 pub type Rule = Arc<Mutex<dyn UpdateRule>>;
 
 /// An optimizer and nothing else as a rule.
@@ -26,7 +26,7 @@ pub struct OptimizerRule<O> {
 }
 
 impl<O: Optimizer + 'static> OptimizerRule<O> {
-    /// The rule of an optimizer that computes with so many threads.
+    /// Makes the update of an optimizer that computes with `threads` threads.
     pub fn of(optimizer: O, threads: usize) -> Rule {
         Arc::new(Mutex::new(Self { optimizer, context: Context::new(threads) }))
     }
@@ -38,7 +38,7 @@ impl<O: Optimizer> UpdateRule for OptimizerRule<O> {
     }
 }
 
-/// Applies a rule, whoever else has it.
+/// Applies a shared update.
 pub(crate) fn apply(rule: &Rule, params: &[ParamBucket], learning_rate: f64) -> phalanx_tensor::Result<()> {
     rule.lock().unwrap_or_else(PoisonError::into_inner).apply(params, learning_rate)
 }

@@ -1,24 +1,24 @@
-//! What waiting and not waiting has cost: what nobody sees unless it is counted.
+//! The cost of waiting and of staleness.
 
 use std::time::Duration;
 
 use super::Histogram;
 
-/// How stale changes were, and how long this rank has waited for others, so far.
+/// Staleness of changes, and waits of this rank, so far.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SyncStats {
-    /// How stale the gradients of this rank were, in changes of the parameters that came between pull and push.
+    /// The staleness of this rank's gradients, in changes of the parameters between pull and push.
     pub staleness: Histogram,
-    /// How many steps this rank was ahead of the slowest when it began one.
+    /// The steps that this rank was ahead of the slowest when it began a step.
     pub leads: Histogram,
-    /// How long it was held up, because others were not as far.
+    /// The time that it waited for slower ranks.
     pub waited: Duration,
-    /// How far apart the clocks of any two ranks ever were, as far as this rank has seen.
+    /// The largest difference of two ranks' clocks that this rank has seen.
     pub spread: u64,
-    /// How often it has met others: averages, outer steps, exchanges.
+    /// The number of meetings: averages, outer steps, exchanges.
     pub meetings: u64,
-    /// How far parameters of the ranks are from their mean, as of the last time that the mean was made: the root of the mean
-    /// square distance. `None` where ranks have no parameters of their own, or no mean was made.
+    /// The root mean square distance of the ranks' parameters from their mean, when the mean was last computed. `None`
+    /// where ranks have no parameters of their own, or no mean was computed.
     pub consensus_distance: Option<f64>,
 }
 

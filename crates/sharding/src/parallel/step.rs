@@ -5,7 +5,7 @@ use phalanx_tensor::{Array, ParamBucket};
 use super::{ParallelStrategy, Rule};
 use crate::Result;
 
-/// Shows a [`ParallelStrategy`] that a [`Step`] calls it. Only this module makes one, so that nobody can call out of turn.
+/// Proof for a [`ParallelStrategy`] that a [`Step`] calls it. Only this module makes one, so the order of calls is kept.
 #[derive(Debug)]
 pub struct StepToken(());
 
@@ -67,7 +67,7 @@ impl<'a> Step<'a> {
     /// Waits, for as long as the strategy wants, until the gradients are those that the parameters are changed by.
     ///
     /// # Errors
-    /// Those of communication; the step is then given up.
+    /// Errors of communication; the step is then given up.
     pub fn reduce(self) -> Result<Reduced<'a>> {
         self.0.parallel.reduce(&self.0.token)?;
         Ok(Reduced(self.0))
@@ -76,7 +76,7 @@ impl<'a> Step<'a> {
     /// Waits as [`Step::reduce`] does, and changes the parameters as [`Reduced::update`] does.
     ///
     /// # Errors
-    /// Those of either.
+    /// Errors of either.
     pub fn finish(self, change: impl FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()> {
         self.reduce()?.update(change)
     }
@@ -84,7 +84,7 @@ impl<'a> Step<'a> {
     /// Waits as [`Step::reduce`] does, and changes the parameters as [`Reduced::update_by`] does.
     ///
     /// # Errors
-    /// Those of either.
+    /// Errors of either.
     pub fn finish_by(self, rule: &Rule, learning_rate: f64) -> Result<()> {
         self.reduce()?.update_by(rule, learning_rate)
     }
@@ -97,7 +97,8 @@ impl<'a> Step<'a> {
 pub struct Reduced<'a>(Open<'a>);
 
 impl Reduced<'_> {
-    /// What clipping acts on: the owned elements' gradients of these, or, where servers update, what this rank pushes.
+    /// The gradients that clipping acts on: those of the owned elements, or, where servers update, those that this rank
+    /// pushes.
     pub fn params(&self) -> &[ParamBucket] {
         self.0.parallel.gradients()
     }
@@ -106,7 +107,7 @@ impl Reduced<'_> {
     /// clip by.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub fn sum(&self, sums: &Array) -> Result<()> {
         self.0.parallel.sum_owned(sums)
     }
@@ -115,7 +116,7 @@ impl Reduced<'_> {
     /// out.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     pub fn any(&self, flag: &Array) -> Result<()> {
         self.0.parallel.any(flag)
     }
@@ -124,7 +125,7 @@ impl Reduced<'_> {
     /// says. The step has then ended.
     ///
     /// # Errors
-    /// Those of `change` and of communication.
+    /// Errors of `change` and of communication.
     pub fn update(
         mut self,
         mut change: impl FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
@@ -138,7 +139,7 @@ impl Reduced<'_> {
     /// has then ended.
     ///
     /// # Errors
-    /// Those of the rule and of communication.
+    /// Errors of the rule and of communication.
     pub fn update_by(mut self, rule: &Rule, learning_rate: f64) -> Result<()> {
         self.0.parallel.update_by(rule, learning_rate)?;
         self.0.completed = true;

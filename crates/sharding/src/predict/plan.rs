@@ -1,4 +1,4 @@
-//! What a strategy will hold and send, computed from a model's layout before anything is allocated.
+//! Predicted memory and traffic of a strategy, computed from a model's layout before anything is allocated.
 //!
 //! The input is the layout alone: buckets of a store that was built without values
 //! ([`phalanx_tensor::BuildOptions::fill`]), so that models larger than memory can be planned.
@@ -17,7 +17,7 @@
 //! | gathered, at most | 0 | the largest sum of neighbours: the one that computes, and those gathered ahead |
 //! | unreduced gradients, at most | 0 | the same sum of trainable ones: one is differentiated, the others are on their way |
 //!
-//! What is at the leader (`dp`) counts as replicated there and as nothing elsewhere.
+//! State of the root (`dp`) counts as replicated there and as nothing elsewhere.
 //!
 //! A codec keeps [`crate::CodecBytes::state`] for all gradients of every trainable one, and for the shard's where groups sum theirs;
 //! of its messages as many are counted as there may be buckets on their way, or, where gradients are not sharded, all of them.
@@ -38,9 +38,9 @@
 //!
 //! These are of trainable ones only. What is pushed and not used yet is in memory besides, at most `g·Σ P_u`.
 //!
-//! The first four, what a codec keeps and what a strategy keeps are exact, to the byte what [`crate::ParallelStrategy::bytes`] and the optimizer
-//! report between steps; what has no gradients is frozen. The others are what the engine holds for a moment besides; more can
-//! be on its way if links are much slower than the processor.
+//! The first four rows, a codec's state and a strategy's state are exact: to the byte the values that
+//! [`crate::Observed::bytes`] and the optimizer report between steps. State without gradients is frozen. The other rows are
+//! memory that the engine holds for a moment; it can be more if links are much slower than the CPU.
 //!
 //! Bytes sent are those of the rank that sends most. An all-gather or a reduce-scatter of `S` bytes among `g` ranks sends
 //! `(g − 1)·S/g`, an all-reduce twice that: in a ring, through memory that ranks share, and by the other algorithms that
@@ -61,7 +61,7 @@ use crate::{Result, ShardingError};
 use phalanx_codecs::traffic::{all_reduced, chunk, scattered};
 use phalanx_codecs::{CodecGroups, CodecScope, GradCodec, PushCodec, ReductionRoute, WeightRounding};
 
-/// What a run does with a model, as far as a plan depends on it.
+/// The settings of a run that a plan depends on.
 #[derive(Debug, Clone)]
 pub struct Workload {
     /// Ranks that train together; servers that are ranks of their own ([`SyncOptions::servers`]) are not counted.
@@ -71,7 +71,7 @@ pub struct Workload {
     pub group: Option<usize>,
     /// Numbers that the optimizer keeps for every parameter that it changes: 2 for Adam, 1 for SGD with momentum, 0 without.
     pub optimizer_numbers: usize,
-    /// Whether averages of the weights are kept.
+    /// True if averages of the weights are kept.
     pub averages: bool,
     /// Micro-batches of a step: what is sharded is gathered for each, gradients are reduced once.
     pub micro_batches: usize,
@@ -85,12 +85,12 @@ pub struct Workload {
     pub codec_scope: CodecScope,
     /// [`Options::weights`].
     pub weights: Option<WeightRounding>,
-    /// How ranks keep apart and come together, for strategies that do not take every step together.
+    /// Options of asynchronous strategies.
     pub sync: SyncOptions,
 }
 
 impl Workload {
-    /// How the gradients of a rank go, where `shards` ranks share what is sharded.
+    /// Returns the sums of a rank's gradients, where `shards` ranks share what is sharded.
     fn route(&self, strategy: Strategy, rank: usize, shards: usize) -> ReductionRoute {
         let groups = strategy.data.has_groups();
         // Without a codec there is nothing that groups are for.
@@ -109,7 +109,7 @@ impl Workload {
 }
 
 impl Workload {
-    /// How workers push gradients to servers, if that is where they go, encoded.
+    /// Returns the codec of pushed gradients, if workers push encoded gradients to servers.
     fn pushes(&self, strategy: &Strategy) -> Option<PushCodec> {
         let served = matches!(strategy.synchrony, Synchrony::Servers(_));
         self.codec.as_ref().filter(|_| served).and_then(|codec| codec.push())
@@ -147,9 +147,9 @@ pub struct RankBytes {
     pub optimizer: u64,
     /// Averages of weights.
     pub averages: u64,
-    /// What the codec of gradients keeps.
+    /// State of the codec of gradients.
     pub codec: u64,
-    /// What the strategy keeps besides: parameters of the last meeting, outer momentum, a server's values.
+    /// Further state of the strategy: parameters of the last meeting, outer momentum, a server's values.
     pub synchrony: u64,
 }
 
@@ -169,14 +169,15 @@ pub struct BlockBytes {
     pub bytes: u64,
 }
 
-/// What a strategy holds and sends. See the [module](self) for the formulas.
+/// The predicted memory and traffic of a strategy. See the [module](self) for the formulas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// The strategy.
     pub strategy: Strategy,
     /// Ranks among which sharded state is divided: all of them, or those of a group; 1 if nothing is sharded.
     pub shards: usize,
-    /// What each rank holds between steps, by rank, servers that are ranks of their own last. Parts differ by an element each.
+    /// Memory of each rank between steps, by rank; servers that are ranks of their own come last. Parts differ by an
+    /// element each.
     pub ranks: Vec<RankBytes>,
     /// The most bytes of whole parameters that are in memory besides, while blocks run.
     pub gathered: u64,
@@ -279,7 +280,7 @@ impl MemoryPlan {
     }
 }
 
-/// How many elements each of some servers has of a bucket.
+/// Returns the number of a bucket's elements on each server.
 fn parts(param: &ParamBucket, servers: usize) -> impl Iterator<Item = usize> {
     let len = param.len();
     (0..servers).map(move |server| chunk(len, servers, server).len())
@@ -402,7 +403,7 @@ fn largest_window(values: &[u64], len: usize) -> u64 {
     values.windows(len).map(|window| window.iter().sum()).max().unwrap_or(0)
 }
 
-/// What the rank of a route holds between steps.
+/// Returns the memory of a rank between steps.
 fn rank_bytes(
     params: &[ParamBucket],
     (strategy, route): (&Strategy, &ReductionRoute),
@@ -464,15 +465,15 @@ fn sent_apart(strategy: &Strategy, workload: &Workload, whole: u64) -> Option<u6
         Synchrony::Neighbours(GossipKind::AllNeighbours) => {
             sync.topology.sends_to(0, ranks).len() as u64 * whole
         }
-        // What goes out, and the answer to whoever asks.
+        // A request, and the answer to a request.
         Synchrony::Neighbours(GossipKind::RandomNeighbour) if ranks > 1 => 2 * whole,
         Synchrony::Neighbours(GossipKind::PushSum) if ranks > 1 => whole,
         Synchrony::Neighbours(_) => 0,
     })
 }
 
-/// Bytes that a rank with a server beside its work sends of a trainable bucket: gradients to the other servers, and values
-/// to the other workers.
+/// Returns the bytes of a trainable bucket that a rank with a worker and a server sends: gradients to the other servers, and
+/// values to the other workers.
 fn served(
     param: &ParamBucket,
     route: &ReductionRoute,
@@ -491,8 +492,8 @@ fn served(
     pushed + pulled
 }
 
-/// How many of the buckets that leave memory stay gathered from forward to backward: those that a forward ends with, and as
-/// many before them as are gathered ahead.
+/// Returns the number of sharded buckets that stay gathered from forward to backward: those of the last block of forward, and
+/// as many before them as are prefetched.
 fn kept(params: &[ParamBucket], layout: StateLayout, shards: usize, prefetch: usize) -> usize {
     let end = groups(params).map(|(group, _)| &group.block).filter(|block| !block.is_empty()).last();
     let gathered = params.iter().filter(|param| layout.leaves_memory(param, shards));

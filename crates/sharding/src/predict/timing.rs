@@ -1,11 +1,11 @@
-//! How long a step takes: computing, as it was measured on one rank, and what it does not hide of communication, by formula.
+//! Predicted time of a step: measured computing of one rank, and the part of communication that it does not hide, by formula.
 //!
-//! A network's gradients are reduced in buckets, from the last to the first, one after the other, on a thread beside
-//! backward. Of `K` buckets the `k`-th is taken to be ready after `k/K` of backward. So the reduction of one starts when
-//! it is ready and the one before is reduced; a step ends when backward is over and the last is reduced, and what is left to
-//! send after the update has been sent. What an operation takes is the cost model's ([`CostModel`]). Where ranks do different
-//! things, by a single reducer, a tree, hosts, or under a leader, steps are played through ([`Rehearsal`]) until each takes as long as
-//! the one before. Ranks that compute for different times, and work of the processor for communication besides reducing, are not in it.
+//! Gradients are reduced in buckets, from the last to the first, by a background thread during backward. Of `K` buckets the
+//! `k`-th is taken to be ready after `k/K` of backward. Its reduction starts when it is ready and the one before is reduced. A
+//! step ends when backward is over, the last bucket is reduced, and the messages after the update are sent. The cost model
+//! gives the time of an operation ([`CostModel`]). Where ranks do different work (a single reducer, a tree, hosts, a root),
+//! steps are simulated ([`Rehearsal`]) until each takes as long as the one before. Ranks with different computing times are not
+//! modelled, nor is CPU work for communication besides reducing.
 
 mod rehearsed;
 
@@ -16,7 +16,7 @@ use phalanx_collectives::{Algorithm, CostModel};
 use crate::predict::plan::MemoryPlan;
 use crate::strategy::{Layout, Synchrony};
 
-/// What one rank computes in a step with its share of the batch, in seconds.
+/// Computing times of one rank in a step with its part of the batch, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Computing {
     /// Up to the loss.
@@ -28,15 +28,16 @@ pub struct Computing {
 }
 
 impl Computing {
-    /// That of a step of which no more is known than how long it took: backward is twice the work of forward, as each product of
-    /// forward has two in backward, and the update is next to nothing.
+    /// Returns the times of a step of which only the total is known. Backward is twice the work of forward, as each product
+    /// of forward has two in backward; the update takes no time.
     pub fn of_step(seconds: f64) -> Self {
         Self { forward: seconds / 3.0, backward: 2.0 * seconds / 3.0, update: 0.0 }
     }
 
-    /// That of a share of the batch, from steps of one rank alone with several batches: how many images, and seconds. What does not
-    /// grow with the images, such as updates, is the same for every share; a step grows by as much for each image as between the two
-    /// measured shares that are next to it. Of one measured step all grows with the images. `None` of no step, or none that takes time.
+    /// Returns the times of a part of the batch, given steps of one rank with several batches: images and seconds. Between
+    /// two measured batches a step grows linearly with the images; work that does not grow with them, such as updates, is
+    /// the same for every part. With one measured step all work grows with the images. `None` without steps, or with none
+    /// that takes time.
     pub fn of_share(measured: &[(f64, f64)], share: f64) -> Option<Self> {
         let mut known: Vec<(f64, f64)> =
             measured.iter().copied().filter(|(images, seconds)| *images > 0.0 && *seconds > 0.0).collect();
@@ -65,19 +66,19 @@ impl Computing {
 /// The ranks, and how they reach each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reach<'a> {
-    /// What messages cost.
+    /// The cost model of messages.
     pub costs: &'a CostModel,
     /// Ranks on each host.
     pub hosts: &'a [usize],
     /// Which way operations go.
     pub algorithm: Algorithm,
-    /// Whether operations run beside computing.
+    /// True if operations overlap with computing.
     pub overlaps: bool,
     /// Bytes of all ranks' images, which a leader scatters in every step where it reads them for all.
     pub scattered: u64,
 }
 
-/// What a step takes, in seconds.
+/// The time of a step, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepTime {
     /// All of it.
@@ -89,7 +90,8 @@ pub struct StepTime {
 }
 
 impl Reach<'_> {
-    /// What an operation over so many bytes takes among ranks on such hosts, by the algorithm or the best of those that there are.
+    /// Returns the seconds of an operation over `bytes` bytes among ranks on these hosts, by the chosen algorithm or the
+    /// best one.
     fn seconds(&self, operation: &str, bytes: u64, hosts: &[usize]) -> Option<f64> {
         let of = |algorithm| self.costs.predict(operation, algorithm, bytes as usize, hosts);
         let best = || {
@@ -104,12 +106,13 @@ impl Reach<'_> {
         bytes.iter().map(|bytes| self.seconds(operation, *bytes, hosts)).collect()
     }
 
-    /// How many there are.
+    /// The number of ranks.
     fn ranks(&self) -> usize {
         self.hosts.iter().sum()
     }
 
-    /// How many ranks, so many apart from each other, are on each host, from the first on: a group, or those of a place in all groups.
+    /// Returns the number of ranks on each host, of `count` ranks that are `apart` apart, from the first: a group, or the
+    /// ranks of one place in all groups.
     fn hosts_of(&self, count: usize, apart: usize) -> Vec<usize> {
         let host = |rank: usize| {
             let mut first = 0;
@@ -122,7 +125,7 @@ impl Reach<'_> {
         on.chunk_by(|a, b| a == b).map(<[_]>::len).collect()
     }
 
-    /// Whether all ranks do the same in the operations of the algorithm, so that one stands for all.
+    /// True if all ranks do the same work in the algorithm's operations, so that one stands for all.
     fn is_even(&self) -> bool {
         match self.algorithm {
             Algorithm::SingleReducer | Algorithm::Tree | Algorithm::Hierarchical => false,
@@ -132,20 +135,20 @@ impl Reach<'_> {
     }
 }
 
-/// What an even network's operations take, in seconds, by bucket in the order of forward.
+/// The seconds of a network's operations if all ranks do the same work, by bucket in the order of forward.
 struct Operations {
     reduced: Vec<f64>,
     /// Between groups, after that; empty where there are none.
     crossed: Vec<f64>,
     gathered: Vec<f64>,
-    /// Whether operations inside groups and between them go through the same wires.
+    /// True if operations inside of groups and between them use the same links.
     share_wires: bool,
 }
 
 impl MemoryPlan {
-    /// What a step takes if one rank computes so long for its share of the batch. Of several networks each has an even part of
-    /// that, one after the other. `None` for strategies whose ranks do not take every step together, for operations that do not go by
-    /// messages where ranks do different things, and if the costs of links are not known.
+    /// Returns the time of a step if one rank computes for these times on its part of the batch. Several networks share
+    /// them evenly, one after the other. `None` for asynchronous strategies, for operations without messages where ranks do
+    /// different work, and for unknown costs of links.
     pub fn step_time(&self, computing: Computing, reach: &Reach<'_>) -> Option<StepTime> {
         if self.strategy.synchrony != Synchrony::EveryStep
             || !reach.ranks().is_multiple_of(self.shards.max(1))
@@ -171,7 +174,7 @@ impl MemoryPlan {
         })
     }
 
-    /// What a network's operations take.
+    /// Returns the seconds of a network's operations.
     fn operations(&self, buckets: &[u64], reach: &Reach<'_>) -> Option<Operations> {
         let layout = self.strategy.layout;
         let grouped = self.strategy.data.has_groups();
@@ -193,8 +196,8 @@ impl MemoryPlan {
         Some(Operations { reduced: reach.all(reduces, buckets, &inside)?, crossed, gathered, share_wires })
     }
 
-    /// What a network takes whose learnt buckets have so many bytes, in the order of forward; of which so many from the last
-    /// stay gathered for backward.
+    /// Returns the time of a network whose trained buckets have these bytes, in the order of forward. The last `kept` of
+    /// them stay gathered for backward.
     fn network_time(
         &self,
         (buckets, kept): (&[u64], usize),

@@ -1,4 +1,4 @@
-//! What a rank makes of what neighbours say.
+//! The handling of neighbours' messages by a rank.
 
 use super::pairs;
 use super::rounds::{CHANNEL, Rounds};

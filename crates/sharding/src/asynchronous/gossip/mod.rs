@@ -1,13 +1,13 @@
-//! Gossip: every rank has parameters of its own and averages them with a few others; there is nobody in the middle.
+//! Gossip: every rank has its own parameters and averages them with a few neighbours, without a central rank.
 //!
 //! | row | with whom | a step is |
 //! |---|---|---|
 //! | `d-psgd` | all neighbours | xᵢ ← Σⱼ xⱼ/(d + 1) over itself and its d neighbours, plus what the optimizer adds at the old xᵢ (Lian et al. 2017) |
 //! | `sgp` | one neighbour in turn | half of (xᵢ, wᵢ) goes to it, what came is added, and xᵢ/wᵢ is what is computed with (push-sum, Assran et al. 2019) |
-//! | `ad-psgd` | a random neighbour | both become (xᵢ + xⱼ)/2, whenever the other answers; nobody waits (Lian et al. 2018) |
+//! | `ad-psgd` | a random neighbour | both become (xᵢ + xⱼ)/2 when the other answers, without waiting (Lian et al. 2018) |
 //!
-//! What goes to others leaves when a step begins, so that it travels while gradients are computed. Each kind keeps the mean over
-//! the ranks but for rounding; the optimizer alone moves it. Optimizers' states stay each rank's own.
+//! Messages leave when a step begins, so that they travel while gradients are computed. Each kind keeps the mean over the ranks
+//! up to rounding; only the optimizer moves it. Each rank keeps its own optimizer state.
 //!
 //! Messages and averages are the host's, also where a device computes: after the optimizer's step values come to the host, which
 //! averages them, and the averages go back.
@@ -36,7 +36,7 @@ use crate::{Result, ShardingError};
 
 /// A rank that averages with its neighbours. See the rows `d-psgd`, `ad-psgd` and `sgp`.
 ///
-/// What it shows between [`ParallelStrategy::unshard`] and [`ParallelStrategy::reshard`] is the mean of the ranks' parameters.
+/// Between [`crate::Residency::unshard`] and [`crate::Residency::reshard`] its parameters are the mean over the ranks.
 #[derive(Debug)]
 pub struct Gossip {
     replica: Replica,
@@ -46,7 +46,7 @@ pub struct Gossip {
     state: Mutex<State>,
 }
 
-/// How it goes on between ranks.
+/// The exchange between ranks.
 #[derive(Debug)]
 enum Exchange {
     Rounds(Mutex<Rounds>),

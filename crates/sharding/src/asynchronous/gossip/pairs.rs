@@ -1,7 +1,7 @@
-//! Averages of two, without waiting: a thread answers whoever asks, and takes answers when they come.
+//! Pairwise averages without waiting: a thread answers requests, and applies answers when they come.
 //!
-//! A rank that asks sends what it has, s. The other has x, makes it x + d with d = (s − x)/2, and answers d, which the first
-//! takes off what it has by then. The sum over both is kept, whatever either has done meanwhile.
+//! A rank that asks sends its values s. The other has x, makes it x + d with d = (s − x)/2, and answers d, which the first
+//! subtracts from its present values. The sum over both is kept, even if both have changed in between.
 
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
@@ -19,14 +19,14 @@ use crate::{Result, ShardingError};
 /// Where ranks listen.
 const CHANNEL: u32 = 1;
 
-/// How often whoever waits looks whether the world is broken.
+/// The interval at which a waiting thread checks that the world is intact.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A rank's part in the averages.
 #[derive(Debug)]
 pub(super) struct Pairs {
     mail: Communicator,
-    /// The world that the messages belong to: nobody leaves it while a rank may want an average of this one.
+    /// The world of the messages. A rank keeps it while another may ask for an average.
     _world: Communicator,
     state: Mutex<State>,
     changed: Condvar,
@@ -106,7 +106,7 @@ impl Pairs {
         let (rank, ranks) = (self.mail.rank(), self.mail.world_size());
         let neighbours = options.topology.sends_to(rank, ranks);
         let mut state = self.state();
-        // Nobody answers for this rank any more: the others are to hear of it, who wait for that.
+        // The answering thread has ended; the others must learn of it, because they wait for answers.
         self.check(&state)?;
         if neighbours.is_empty() || state.owed > 0 {
             return Ok(());
@@ -126,13 +126,13 @@ impl Pairs {
         Ok(())
     }
 
-    /// Whether the thread that answers still does.
+    /// Checks that the answering thread still runs.
     fn check(&self, state: &State) -> Result<()> {
         let failed = state.failed.as_ref().map(|reason| ShardingError::state("ad-psgd", reason.clone()));
         failed.map_or(Ok(()), Err)
     }
 
-    /// Waits until nobody owes this rank an answer.
+    /// Waits until all answers to this rank have come.
     pub(super) fn settle(&self) -> Result<()> {
         let mut state = self.state();
         while state.owed > 0 {
@@ -163,7 +163,7 @@ impl Pairs {
     /// Tells all that this rank asks no more.
     pub(super) fn leave(&self) {
         for rank in 0..self.mail.world_size() {
-            // Of a world that is broken nobody waits for this.
+            // In a broken world no rank waits for this.
             let _ = Message::of(Kind::Leave, 0).send(&self.mail, rank, CHANNEL);
         }
     }

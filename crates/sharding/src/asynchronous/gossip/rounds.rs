@@ -26,7 +26,7 @@ pub(super) struct Rounds {
     weight: f32,
     /// The last step for which this rank has sent.
     sent: Option<u64>,
-    /// What has come, by step, bucket and rank.
+    /// Received values, by step, bucket and rank.
     came: BTreeMap<(u64, usize, usize), (f64, Vec<f32>)>,
     stats: CommStats,
     waited: Duration,
@@ -118,7 +118,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// What a neighbour has sent in a step of a bucket.
+    /// Returns the values of a bucket that a neighbour has sent in a step.
     fn receive(&mut self, step: u64, at: usize, from: usize) -> Result<(f64, Vec<f32>)> {
         let begun = Instant::now();
         loop {
@@ -184,7 +184,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// What a checkpoint keeps of a bucket: what is summed, not what is computed with.
+    /// Returns the values of a bucket for a checkpoint: with push-sum the sums, not their quotients.
     pub(super) fn values(&self, replica: &Replica, at: usize) -> Result<Vec<f32>> {
         if self.push_sum { Ok(self.sums[at].clone()) } else { replica.values(at) }
     }

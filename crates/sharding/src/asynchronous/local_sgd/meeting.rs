@@ -20,7 +20,7 @@ pub(super) struct Outer {
     coming: Vec<Coming>,
 }
 
-/// What is kept of a bucket.
+/// The state of a bucket.
 #[derive(Debug)]
 struct Kept {
     global: FlatStorage,
@@ -45,7 +45,7 @@ struct Sum {
     message: Message,
 }
 
-/// What is summed.
+/// The values that are summed.
 #[derive(Debug)]
 enum Message {
     /// Numbers of f32, or a device's of bf16.
@@ -95,14 +95,14 @@ impl Outer {
         (kept + coming.sum::<usize>()) as u64
     }
 
-    /// What is kept of a trainable bucket.
+    /// Returns the state of a trainable bucket.
     fn of(&self, at: usize) -> Result<&Kept> {
         let missing = || ShardingError::state("diloco", format!("bucket {at} has no values of a meeting"));
         self.kept.get(at).and_then(Option::as_ref).ok_or_else(missing)
     }
 
-    /// What is due after step `steps`, counted from 1: merges meetings that have gone on for long enough, and begins those of
-    /// the fragments whose turn it is. How many have ended.
+    /// Merges the meetings that end after step `steps`, counted from 1, and begins those of the fragments that are due.
+    /// Returns the number of ended meetings.
     pub(super) fn after(&mut self, steps: u64, replica: &Replica, options: &SyncOptions) -> Result<u64> {
         let mut ended = 0;
         while self.coming.first().is_some_and(|coming| coming.since + options.overlap <= steps) {

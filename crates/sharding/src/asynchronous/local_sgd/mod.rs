@@ -6,10 +6,10 @@
 //! | `post-local-sgd` | gradients in each of the first `start` steps, then as `local-sgd` | – |
 //! | `diloco` | the way from the last meeting, every `every` steps | d = mean(global − local), m ← μ·m + d, global ← global − η·(d + μ·m), local ← global |
 //!
-//! With several fragments the model is cut into as many parts of neighbouring buckets, part `f` of which meets `(f + 1)·every/n`
-//! steps into each round, so that the same bytes are spread over the round (streaming DiLoCo, Douillard et al. 2025). With an
-//! overlap of τ steps a meeting goes on beside training: what has come is merged τ steps later as
-//! local ← α·local + (1 − α)·global. When things are merged depends on step numbers alone, so that runs repeat to the bit.
+//! With several fragments the model is cut into parts of neighbouring buckets. Part `f` meets `(f + 1)·every/n` steps into each
+//! round, which spreads the bytes over the round (streaming DiLoCo, Douillard et al. 2025). With an overlap of τ steps a
+//! meeting runs during training: its result is merged τ steps later as local ← α·local + (1 − α)·global. The time of a merge
+//! depends on step numbers alone, so runs repeat to the bit.
 //!
 //! Optimizers' states stay each rank's own. Where a device computes, steps, sums and outer steps are all its own: the host waits
 //! for none.
@@ -54,7 +54,7 @@ struct State {
     outer: Outer,
     reduction: Reduction,
     stats: SyncStats,
-    /// What a checkpoint had, until the ranks' state is made equal.
+    /// State of a checkpoint, until it is put into effect.
     loaded: Option<Vec<(String, Vec<f32>)>>,
 }
 
@@ -102,12 +102,12 @@ impl LocalSgd {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether gradients of the step after `steps` are summed over the ranks.
+    /// True if the gradients of the step after `steps` are summed over the ranks.
     fn sums_gradients(&self, steps: u64) -> bool {
         self.meeting == Meeting::AverageAfterStart && steps < self.options.start
     }
 
-    /// What is due after step `steps`, counted from 1.
+    /// Runs the meetings that are due after the present step.
     fn meet(&self, state: &mut State) -> Result<()> {
         let (steps, every) = (state.steps, self.options.every);
         let begun = Instant::now();

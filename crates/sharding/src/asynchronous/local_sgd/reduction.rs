@@ -6,12 +6,12 @@ use crate::Result;
 use crate::asynchronous::replica::Replica;
 use phalanx_codecs::buffer::InPlace;
 
-/// How far the sums of a step are.
+/// The progress of the sums of a step.
 #[derive(Debug, Default)]
 pub(super) struct Reduction {
     /// Buckets whose gradients are complete.
     ready: Vec<usize>,
-    /// How many trainable buckets, last first, have started.
+    /// The number of trainable buckets, last first, that have started.
     started: usize,
     running: Vec<(usize, Handle<InPlace>)>,
 }

@@ -1,27 +1,27 @@
-//! What workers and servers begin with: rank 0's values, what a checkpoint has, or what is left when others have died.
+//! The initial state of workers and servers: rank 0's values, a checkpoint, or the state that is left after a failure.
 
 use phalanx_tensor::{ParamBucket, ParamStore};
 
-use super::{NOTHING, ParameterServer, State};
+use super::{NOTHING, ParameterServer, WorkerState};
 use crate::arithmetic::write;
 use crate::parallel::{OwnState, Saved, whole};
 use crate::{Result, ShardingError};
 use phalanx_codecs::CodecState;
 use phalanx_codecs::buffer::with_singles;
 
-/// What is salvaged of a worker: its number among those who were.
+/// The name of a worker's former number in its salvaged state.
 const WAS: &str = "was";
 
-/// How the names begin of what is salvaged of a worker's codec.
+/// The prefix of a worker's codec state in its salvaged state.
 const CODEC: &str = "codec.";
 
-/// How the names begin of what a worker's codec keeps besides, if the step counts that the worker takes again.
+/// The prefix of the codec state that holds if the repeated step was used.
 const MADE: &str = "made.";
 
 /// The number of a worker that was none before.
 pub(super) const NOBODY: i64 = -1;
 
-/// What is salvaged of a server's elements of a bucket.
+/// The name of a server's elements of a bucket in its salvaged state.
 fn shard_name(bucket: usize) -> String {
     format!("shard.{bucket}")
 }
@@ -29,7 +29,7 @@ fn shard_name(bucket: usize) -> String {
 impl ParameterServer {
     /// Gives all ranks rank 0's values, and servers their elements of them, or what was saved or salvaged. Every rank calls this
     /// at the same place.
-    pub(super) fn begin_with(&self, state: &mut State, store: &ParamStore) -> Result<()> {
+    pub(super) fn begin_with(&self, state: &mut WorkerState, store: &ParamStore) -> Result<()> {
         self.receive(state, |_| true)?;
         let loaded = state.loaded.take().map(|loaded| Saved::new(self.strategy.name, loaded));
         let mut begins = self.server.as_ref().map(|server| server.clocks());
@@ -83,7 +83,7 @@ impl ParameterServer {
 
     /// Takes over what every rank has `used`, of each worker, of steps that this one takes again, and what these had left out of what
     /// they sent those who did: to them nothing is sent a second time.
-    fn take_used(&self, state: &mut State, made: CodecState, used: &[i64]) -> Result<()> {
+    fn take_used(&self, state: &mut WorkerState, made: CodecState, used: &[i64]) -> Result<()> {
         let own = self.mail.rank();
         if !self.works() {
             return Ok(());
@@ -102,7 +102,7 @@ impl ParameterServer {
         }
     }
 
-    /// What a server on this rank had when others died, by bucket, if that is what is gone on from.
+    /// Returns the elements that a server on this rank had at a failure, by bucket; `None` if the state has none.
     fn salvaged(&self, saved: &mut Saved) -> Result<Option<Vec<Vec<f32>>>> {
         let first = self.twins.iter().position(ParamBucket::trainable);
         if !first.is_some_and(|first| saved.has(&shard_name(first))) {
@@ -115,7 +115,7 @@ impl ParameterServer {
         self.twins.iter().enumerate().map(shard).collect::<Result<_>>().map(Some)
     }
 
-    /// What is left on this rank after so many steps when others have died; nothing if workers cannot go on without them.
+    /// Returns this rank's state after `steps` steps at a failure; `None` if workers cannot go on without the lost ranks.
     pub(super) fn salvage_at(
         &self,
         steps: u64,

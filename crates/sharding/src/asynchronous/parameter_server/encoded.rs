@@ -1,5 +1,4 @@
-//! What travels encoded between workers and servers, gradients that are pushed and values that are pulled, and what is pushed
-//! beside training.
+//! Encoded gradients and values between workers and servers, and pushes in the background.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ pub(super) struct Encoding {
 }
 
 impl Encoding {
-    /// What options ask for.
+    /// Returns the encoding that the options choose.
     ///
     /// # Errors
     /// [`ShardingError::Codec`] if parameters share a scale in chunks of none.
@@ -32,7 +31,7 @@ impl Encoding {
         Ok(Self { gradients, values })
     }
 
-    /// The numbers of a message, which are so many.
+    /// Returns the `len` values of a message.
     ///
     /// # Errors
     /// [`ShardingError::State`] if they are not, and those of a codec.
@@ -83,7 +82,7 @@ impl Rounded {
         self.buckets.iter().map(|bucket| bucket.len() as u64).sum()
     }
 
-    /// What workers compute with that have pulled it.
+    /// Returns the decoded values, with which workers compute.
     pub(super) fn values(&self, twins: &[ParamBucket], codec: &PushCodec) -> Result<Vec<Vec<f32>>> {
         let decode = |(twin, message): (&ParamBucket, &Vec<u8>)| {
             let mut values = vec![0.0; if twin.trainable() { twin.owned().len() } else { 0 }];
@@ -96,8 +95,8 @@ impl Rounded {
     }
 }
 
-/// Sends what a worker pushes, beside the thread that trains: gradients that are encoded first, and those of a device, which go to
-/// the host by its stream of copies.
+/// Sends a worker's pushes on a background thread: encoded gradients, and gradients of a device, which its copy stream brings
+/// to the host.
 #[derive(Debug)]
 pub(super) struct Pusher {
     codec: Option<Arc<PushCodec>>,
@@ -111,12 +110,12 @@ pub(super) struct Pusher {
 pub(super) struct Pushed {
     /// Bytes that have travelled.
     pub(super) bytes: u64,
-    /// What the codec has left out, if there is one.
+    /// The new residual of the codec, if there is one.
     pub(super) left: Option<ResidualUpdate>,
 }
 
 impl Pusher {
-    /// Of a worker, whose messages go by `mail`; on the thread that trains unless it runs `beside`.
+    /// Starts the pushes of a worker, whose messages go by `mail`; on the thread that trains unless `beside` is set.
     ///
     /// # Errors
     /// If the system refuses the thread.
@@ -169,14 +168,14 @@ impl Pusher {
         }))
     }
 
-    /// What is left out of a step that has counted is kept for the next.
+    /// Keeps the residuals of a step that was used.
     pub(super) fn keep(&self, left: Vec<ResidualUpdate>) {
         if let Some(codec) = &self.codec {
             left.into_iter().for_each(|left| codec.keep(left));
         }
     }
 
-    /// What is kept.
+    /// Returns the codec's state.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -189,7 +188,7 @@ impl Pusher {
         self.codec.as_ref().map_or(0, |codec| codec.kept_bytes())
     }
 
-    /// What would be kept with what steps have left out.
+    /// Returns the codec's state with these residuals.
     ///
     /// # Errors
     /// If it cannot be read.

@@ -1,4 +1,4 @@
-//! What servers and workers make of what the others say.
+//! The handling of messages by servers and workers.
 
 use std::sync::Mutex;
 
@@ -17,7 +17,7 @@ use crate::synchrony::SyncOptions;
 use crate::{Options, Result};
 use phalanx_codecs::{CodecKind, CodecSettings, WeightRounding};
 
-/// What stands for a row, its options, and a codec in an input.
+/// The bytes of an input that choose a strategy, its options, and a codec.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Choice {
     pub(crate) options: u8,

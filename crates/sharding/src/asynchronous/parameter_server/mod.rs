@@ -18,12 +18,11 @@
 //! Gradients are used as they are: where losses are divided by the batch of all, a round of pushes moves parameters as far as
 //! one step of `ps-bsp` does, at one learning rate. A pull of what the worker has already costs a header.
 //!
-//! Gradients may travel by a codec: a worker encodes each server's part of a bucket, on a thread beside the one that trains, and
-//! keeps what that leaves out for its next step, once this one has counted. Values may be pulled rounded: each server rounds
-//! each version once, and updates its exact values.
+//! Gradients may be encoded: a worker encodes each server's part of a bucket on a background thread, and keeps the residual
+//! once the step was used. Values may be rounded: each server rounds each version once, and updates its exact values.
 //!
-//! Servers are the host's, whatever workers compute with: gradients of a device go to the host by its stream of copies while backward
-//! goes on, and values come by it.
+//! Servers run on the host, also if workers compute on a device: its copy stream brings gradients to the host while backward
+//! runs, and brings values back.
 //!
 //! (Li et al. 2014.)
 
@@ -59,7 +58,7 @@ use crate::{Options, Overlap, Result, ShardingError};
 use phalanx_codecs::buffer::InPlace;
 use phalanx_codecs::{CodecState, ResidualUpdate, nothing_kept};
 
-/// What a worker says before a version: that it has none.
+/// The version of a worker that has no values.
 const NOTHING: u64 = u64::MAX;
 
 /// A worker with a server on its own process; or, with servers of their own ([`SyncOptions::servers`]), either of them. See the
@@ -82,15 +81,15 @@ pub struct ParameterServer {
     twins: Vec<ParamBucket>,
     server: Option<Arc<Server>>,
     encoding: Encoding,
-    /// What pushes, of a worker whose gradients travel encoded or come from a device.
+    /// Pushes in the background, for gradients that are encoded or on a device.
     pusher: Option<Pusher>,
     /// Messages, of a communicator of their own.
     mail: Communicator,
-    state: Mutex<State>,
+    state: Mutex<WorkerState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WorkerState {
     steps: u64,
     /// The worker that this one was before others died.
     was: i64,
@@ -98,9 +97,9 @@ struct State {
     attempt: u64,
     /// Buckets that were pushed in this attempt.
     pushed: Vec<bool>,
-    /// What is sent beside training.
+    /// Pushes that run in the background.
     pushing: Vec<Pending<Pushed>>,
-    /// What messages of this attempt have left out, for when it has counted.
+    /// The residuals of this attempt's messages, to be kept once it was used.
     left: Vec<ResidualUpdate>,
     /// The last step that servers were told to use, by its number, and what its messages have left out: kept for good once the next
     /// begins, since after a death it may have to be taken again.
@@ -116,7 +115,7 @@ struct State {
     loaded: Option<Vec<(String, Vec<f32>)>>,
 }
 
-impl State {
+impl WorkerState {
     fn new(servers: usize) -> Self {
         Self {
             steps: 0,
@@ -192,12 +191,12 @@ impl ParameterServer {
             (None, true) if !on_device => None,
             (_, false) => None,
             (codec, true) => {
-                // Whoever waits for a device's gradients keeps it from being given the rest of backward.
+                // A thread that waits for a device's gradients cannot enqueue the rest of backward.
                 let beside = on_device || overlap != Overlap::Never;
                 Some(Pusher::start(codec.clone(), beside, (mail.clone(), places))?)
             }
         };
-        let state = Mutex::new(State::new(places.servers));
+        let state = Mutex::new(WorkerState::new(places.servers));
         let this = Self {
             replica,
             strategy,
@@ -226,17 +225,17 @@ impl ParameterServer {
         Step::begin(self)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WorkerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this rank trains, and does not only serve.
+    /// True if this rank trains, and does not only serve.
     fn works(&self) -> bool {
         self.places.is_worker(self.mail.rank())
     }
 
     /// Waits until all that this and every other worker have pushed is used. Every rank calls this at the same place.
-    fn quiesce(&self, state: &mut State) -> Result<()> {
+    fn quiesce(&self, state: &mut WorkerState) -> Result<()> {
         if self.works() {
             self.receive(state, |_| true)?;
             self.tell(state, &Message::of(Kind::Fence, 0))?;
@@ -255,7 +254,7 @@ impl ParameterServer {
 
     /// Ends a step: of a worker by telling all servers, of a rank that only serves by saying that its part of the change may be
     /// made.
-    fn commit(&self, state: &mut State, rate: f64) -> Result<()> {
+    fn commit(&self, state: &mut WorkerState, rate: f64) -> Result<()> {
         if !self.works() {
             state.steps += 1;
             return self.server.as_ref().filter(|_| self.together).map_or(Ok(()), |server| server.agree());
@@ -264,7 +263,7 @@ impl ParameterServer {
             self.push_rest(state)?;
         }
         let commit = Message { rate, ..Message::of(Kind::Commit, state.attempt) };
-        // Whoever hears of it may use the step, even if not all do.
+        // A server that receives it may use the step, even if others do not receive it.
         state.made = Some((state.steps, std::mem::take(&mut state.left)));
         self.tell(state, &commit)?;
         state.used.iter_mut().for_each(|used| *used = used.saturating_sub(1));
@@ -274,7 +273,7 @@ impl ParameterServer {
     }
 
     /// Brings what the servers hold into this rank's parameters.
-    fn read(&self, state: &mut State) -> Result<()> {
+    fn read(&self, state: &mut WorkerState) -> Result<()> {
         if !self.works() {
             return Ok(());
         }
@@ -290,7 +289,7 @@ impl Drop for ParameterServer {
             return;
         }
         let state = &mut *self.state();
-        // Of a world that is broken nobody waits for this.
+        // In a broken world no rank waits for this.
         let _ = self.tell(state, &Message::of(Kind::Leave, 0));
     }
 }
@@ -388,7 +387,7 @@ impl ParallelStrategy for ParameterServer {
     }
 
     fn update_by(&self, rule: &Rule, learning_rate: f64) -> Result<()> {
-        // Whoever has given no rule before gives this one.
+        // Without an earlier optimizer this one is registered.
         self.serve(rule)?;
         self.commit(&mut self.state(), learning_rate)
     }
@@ -401,7 +400,7 @@ impl ParallelStrategy for ParameterServer {
                     `update_by`";
                 return Err(ShardingError::strategy(self.strategy.name, problem));
             }
-            // All gradients are summed, and nobody changes the values before all have ended the step.
+            // All gradients are summed, and the values stay until all ranks have ended the step.
             change(&self.twins)?;
             return self.commit(state, f64::NAN);
         }
@@ -454,7 +453,7 @@ impl Residency for ParameterServer {
             self.read(state)?;
             // What this rank computes with comes back, and is what a pull is compared to.
             state.known = known;
-            // Nobody goes on to the next step before all have read.
+            // The next step begins when all ranks have read.
             self.replica.comm.barrier("values of parameter servers")?;
         }
         Ok(())
@@ -482,7 +481,7 @@ impl Resumable for ParameterServer {
         let state = &mut *self.state();
         self.quiesce(state)?;
         let (version, clocks) = self.server.as_ref().map(|server| server.clocks()).unwrap_or_default();
-        // Nobody goes on to the next step before all have looked.
+        // The next step begins when all ranks have read their clocks.
         self.replica.comm.barrier("clocks of parameter servers")?;
         let numbers: Vec<u64> = [state.steps, version].into_iter().chain(clocks).collect();
         Ok(vec![("clock".to_owned(), whole(&numbers))])

@@ -26,7 +26,7 @@ impl Places {
     /// Of `ranks` ranks, of which the last `dedicated` only serve; 0 to have a server on every rank.
     ///
     /// # Errors
-    /// [`ShardingError::Strategy`] if nobody would work.
+    /// [`ShardingError::Strategy`] if there would be no worker.
     pub(super) fn new(ranks: usize, dedicated: usize, strategy: &'static str) -> Result<Self> {
         if dedicated == 0 {
             return Ok(Self { workers: ranks, servers: ranks, first: 0 });
@@ -39,7 +39,7 @@ impl Places {
         Ok(Self { workers: ranks - dedicated, servers: dedicated, first: ranks - dedicated })
     }
 
-    /// Whether a rank trains.
+    /// True if a rank trains.
     pub(super) fn is_worker(self, rank: usize) -> bool {
         rank < self.workers
     }
@@ -54,7 +54,7 @@ impl Places {
         self.first + server
     }
 
-    /// Whether servers are ranks of their own.
+    /// True if servers are ranks of their own.
     pub(super) fn are_apart(self) -> bool {
         self.first > 0
     }

@@ -16,7 +16,7 @@ use crate::synchrony::{Act, SyncOptions, VersionedStore, Waiting};
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::with_singles;
 
-/// How often whoever waits looks whether the world is broken.
+/// The interval at which a waiting thread checks that the world is intact.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// One server. Its thread does what workers say; the rank that it lives on may look at it between steps.
@@ -25,25 +25,35 @@ pub(super) struct Server {
     /// Of each bucket the elements that this server has.
     twins: Vec<ParamBucket>,
     workers: usize,
-    /// Whether its rank only serves.
+    /// True if its rank only serves.
     apart: bool,
-    /// Whether the gradients of all workers make one change.
+    /// True if the gradients of all workers make one change.
     together: bool,
     options: SyncOptions,
     encoding: Encoding,
     mail: Communicator,
-    /// The world that the messages belong to: nobody leaves it while a worker may want something of this server.
+    /// The world of the messages. A server keeps it while a worker may send requests.
     _world: Communicator,
-    state: Mutex<State>,
+    state: Mutex<ServerState>,
     changed: Condvar,
 }
 
-/// What a worker wants that may have to wait.
+/// The effect of a worker's message.
+enum Applied {
+    /// The message alone was handled.
+    Message,
+    /// The change of all workers was made: waiting messages can be handled.
+    Change,
+    /// The last worker has left.
+    LastLeave,
+}
+
+/// A request of a worker that may have to wait.
 #[derive(Debug)]
 struct Wish(Message);
 
 #[derive(Debug)]
-struct State {
+struct ServerState {
     store: VersionedStore<()>,
     waiting: Waiting<Wish>,
     rule: Option<Rule>,
@@ -53,7 +63,7 @@ struct State {
     complete: Vec<Option<u64>>,
     /// By worker: the learning rate at which it has ended its step.
     committed: Vec<Option<f64>>,
-    /// Whether this rank itself has ended the step: it clips the sum.
+    /// True if this rank itself has ended the step. It clips the sum.
     agreed: bool,
     /// By worker: what it has said that cannot be done yet, and all that it has said since.
     held: Vec<Vec<Message>>,
@@ -68,8 +78,19 @@ struct State {
     left: Vec<bool>,
     bytes_sent: u64,
     failed: Option<String>,
-    /// Whether what comes from now on is done no more.
+    /// True if later messages are ignored.
     closed: bool,
+}
+
+impl ServerState {
+    /// Forgets the gradients of an attempt that a worker has given up.
+    fn forget_attempt(&mut self, from: usize, attempt: u64) {
+        self.pushed[from].fill(None);
+        self.complete[from] = None;
+        if self.summed == Some(attempt) {
+            self.summed = None;
+        }
+    }
 }
 
 impl Server {
@@ -82,7 +103,7 @@ impl Server {
         (mail, world): (Communicator, Communicator),
     ) -> Arc<Self> {
         let (buckets, workers) = (twins.len(), places.workers);
-        let state = State {
+        let state = ServerState {
             store: VersionedStore::new((), workers, bound),
             waiting: Waiting::new(workers),
             rule: None,
@@ -161,7 +182,7 @@ impl Server {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -205,7 +226,7 @@ impl Server {
         Ok((state.store.version(), clocks.map(|(clock, repeated)| clock + repeated).collect()))
     }
 
-    /// Waits until all workers have ended so many steps.
+    /// Waits until all workers have ended `steps` steps.
     pub(super) fn wait_for_clocks(&self, steps: u64) -> Result<()> {
         self.wait(|state| state.store.clocks().slowest() >= steps).map(drop)
     }
@@ -234,7 +255,7 @@ impl Server {
         self.wait(|state| state.summed == Some(attempt)).map(drop)
     }
 
-    fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>> {
+    fn wait(&self, holds: impl Fn(&ServerState) -> bool) -> Result<MutexGuard<'_, ServerState>> {
         let mut state = self.state();
         while !holds(&state) {
             if let Some(reason) = &state.failed {
@@ -294,65 +315,80 @@ impl Server {
         if from >= self.workers {
             return Err(ShardingError::state("parameter server", format!("rank {from} is no worker")));
         }
-        // Where one change is made for all: until then nothing of this worker's step is done. Without an optimizer none is.
-        let asks = matches!(message.kind, Kind::Pull | Kind::Read | Kind::Fence);
-        let early = message.kind == Kind::Commit && !self.together && state.rule.is_none();
-        if early || state.committed[from].is_some() && asks || !state.held[from].is_empty() {
+        if self.must_wait(&state, from, message.kind) {
             state.held[from].push(message);
             return Ok(false);
         }
-        match message.kind {
-            Kind::Push | Kind::PushCoded => {
-                let bucket = message.bucket;
-                let twin = self.twins.get(bucket).ok_or_else(|| {
-                    ShardingError::state("parameter server", format!("gradients of no bucket: {bucket}"))
-                })?;
-                state.pushed[from][bucket] = Some(self.encoding.numbers(message, twin.owned().len())?);
+        match self.apply(&mut state, from, message)? {
+            Applied::Message => Ok(false),
+            Applied::Change => {
+                drop(state);
+                self.hear_again().map(|()| false)
             }
+            Applied::LastLeave => Ok(true),
+        }
+    }
+
+    /// True if a worker's message must wait: until the change of all workers is made, without an optimizer, or behind an earlier message.
+    fn must_wait(&self, state: &ServerState, from: usize, kind: Kind) -> bool {
+        let asks = matches!(kind, Kind::Pull | Kind::Read | Kind::Fence);
+        let early = kind == Kind::Commit && !self.together && state.rule.is_none();
+        early || state.committed[from].is_some() && asks || !state.held[from].is_empty()
+    }
+
+    /// Applies a worker's message to the state.
+    fn apply(&self, state: &mut ServerState, from: usize, message: Message) -> Result<Applied> {
+        match message.kind {
+            Kind::Push | Kind::PushCoded => self.take_gradients(state, from, message)?,
             Kind::Pushed => {
                 state.complete[from] = Some(message.number);
-                self.sum(&mut state)?;
+                self.sum(state)?;
             }
-            Kind::Drop => {
-                state.pushed[from].fill(None);
-                state.complete[from] = None;
-                if state.summed == Some(message.number) {
-                    state.summed = None;
-                }
-            }
+            Kind::Drop => state.forget_attempt(from, message.number),
             Kind::Commit if self.together => {
                 state.committed[from] = Some(message.rate);
-                self.change_together(&mut state)?;
+                self.change_together(state)?;
                 if state.committed[from].is_none() {
-                    drop(state);
-                    self.hear_again()?;
+                    return Ok(Applied::Change);
                 }
             }
             Kind::Commit => {
                 state.waiting.arrive(from, Act::Push, Wish(message));
-                self.answer(&mut state)?;
+                self.answer(state)?;
             }
             Kind::Pull => {
                 state.waiting.arrive(from, Act::Pull, Wish(message));
-                self.answer(&mut state)?;
+                self.answer(state)?;
             }
             Kind::Read => {
                 let version = state.store.version();
-                self.send_values(&mut state, from, version)?;
+                self.send_values(state, from, version)?;
             }
             Kind::Fence => {
                 state.bytes_sent += Message::of(Kind::Done, 0).send(&self.mail, from, TO_WORKER)?;
             }
             Kind::Leave => {
                 state.left[from] = true;
-                return Ok(state.left.iter().all(|left| *left));
+                if state.left.iter().all(|left| *left) {
+                    return Ok(Applied::LastLeave);
+                }
             }
             other => {
                 let problem = format!("rank {from} says {other:?} to a server");
                 return Err(ShardingError::state("parameter server", problem));
             }
         }
-        Ok(false)
+        Ok(Applied::Message)
+    }
+
+    /// Keeps a worker's gradients of a bucket until they are used.
+    fn take_gradients(&self, state: &mut ServerState, from: usize, message: Message) -> Result<()> {
+        let bucket = message.bucket;
+        let twin = self.twins.get(bucket).ok_or_else(|| {
+            ShardingError::state("parameter server", format!("gradients of no bucket: {bucket}"))
+        })?;
+        state.pushed[from][bucket] = Some(self.encoding.numbers(message, twin.owned().len())?);
+        Ok(())
     }
 
     /// Does what workers have said while it could not be done.
@@ -367,7 +403,7 @@ impl Server {
     }
 
     /// Once all workers have pushed all of an attempt, adds their gradients up, in the order of workers.
-    fn sum(&self, state: &mut State) -> Result<()> {
+    fn sum(&self, state: &mut ServerState) -> Result<()> {
         if !self.together {
             return Ok(());
         }
@@ -390,7 +426,7 @@ impl Server {
     }
 
     /// Once all workers have ended the step, changes the values by the sum.
-    fn change_together(&self, state: &mut State) -> Result<()> {
+    fn change_together(&self, state: &mut ServerState) -> Result<()> {
         if !state.agreed || state.committed.iter().any(Option::is_none) {
             return Ok(());
         }
@@ -414,9 +450,9 @@ impl Server {
     }
 
     /// Does what may be done now.
-    fn answer(&self, state: &mut State) -> Result<()> {
+    fn answer(&self, state: &mut ServerState) -> Result<()> {
         loop {
-            let State { waiting, store, .. } = &mut *state;
+            let ServerState { waiting, store, .. } = &mut *state;
             let Some((worker, act, Wish(message))) = waiting.next(store.clocks()) else { return Ok(()) };
             match act {
                 Act::Pull => {
@@ -439,7 +475,7 @@ impl Server {
     }
 
     /// Changes the values by the gradients of one worker.
-    fn change_by(&self, state: &mut State, worker: usize, rate: f64) -> Result<()> {
+    fn change_by(&self, state: &mut ServerState, worker: usize, rate: f64) -> Result<()> {
         let rule = state.rule.clone();
         let rule =
             rule.ok_or_else(|| ShardingError::state("parameter server", "nobody has given it an optimizer"))?;
@@ -450,7 +486,7 @@ impl Server {
             self.changed.notify_all();
             return Ok(());
         }
-        let State { store, pushed, pulled, .. } = &mut *state;
+        let ServerState { store, pushed, pulled, .. } = &mut *state;
         let (pushed, pulled) = (&mut pushed[worker], &pulled[worker]);
         let (options, twins) = (&self.options, &self.twins);
         let changed = store.push(worker, |(), met| {
@@ -473,7 +509,7 @@ impl Server {
     }
 
     /// Rounds the values of this version, unless they are already or travel as they are.
-    fn round(&self, state: &mut State, version: u64) -> Result<()> {
+    fn round(&self, state: &mut ServerState, version: u64) -> Result<()> {
         let Some(codec) = &self.encoding.values else { return Ok(()) };
         if state.rounded.as_ref().is_none_or(|rounded| rounded.version != version) {
             state.rounded = None;
@@ -483,7 +519,7 @@ impl Server {
     }
 
     /// Keeps what a worker computes with, if old gradients are corrected.
-    fn remember(&self, state: &mut State, worker: usize) -> Result<()> {
+    fn remember(&self, state: &mut ServerState, worker: usize) -> Result<()> {
         if self.options.compensation > 0.0 && !self.together {
             state.pulled[worker] = match (&state.rounded, &self.encoding.values) {
                 (Some(rounded), Some(codec)) => rounded.values(&self.twins, codec)?,
@@ -499,7 +535,7 @@ impl Server {
         Ok(())
     }
 
-    fn send_rounded(&self, state: &mut State, worker: usize, version: u64) -> Result<()> {
+    fn send_rounded(&self, state: &mut ServerState, worker: usize, version: u64) -> Result<()> {
         let Some(rounded) = &state.rounded else { return Ok(()) };
         let mut sent = 0;
         for (at, message) in rounded.buckets.iter().enumerate().filter(|(at, _)| self.twins[*at].trainable())
@@ -511,7 +547,7 @@ impl Server {
         Ok(())
     }
 
-    fn send_values(&self, state: &mut State, worker: usize, version: u64) -> Result<()> {
+    fn send_values(&self, state: &mut ServerState, worker: usize, version: u64) -> Result<()> {
         for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
             let Some(values) = twin.owned_values()? else { continue };
             let about = (Kind::Values, version, at);

@@ -1,4 +1,4 @@
-//! What a worker says to servers, and hears of them.
+//! The messages of a worker to and from servers.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use phalanx_collectives::CommError;
 
 use super::encoded::Pushed;
 use super::places::{TO_SERVER, TO_WORKER, range};
-use super::{Coming, ParameterServer, State};
+use super::{Coming, ParameterServer, WorkerState};
 use crate::arithmetic::write;
 use crate::asynchronous::message::{Kind, Message};
 use crate::{Result, ShardingError};
@@ -14,7 +14,7 @@ use phalanx_codecs::buffer::with_singles;
 
 impl ParameterServer {
     /// Says something to all servers.
-    pub(super) fn tell(&self, state: &mut State, message: &Message) -> Result<()> {
+    pub(super) fn tell(&self, state: &mut WorkerState, message: &Message) -> Result<()> {
         for server in 0..self.places.servers {
             state.bytes_sent += message.send(&self.mail, self.places.rank_of(server), TO_SERVER)?;
         }
@@ -22,7 +22,7 @@ impl ParameterServer {
     }
 
     /// Sends a bucket's gradients to the servers that have its elements.
-    pub(super) fn push(&self, state: &mut State, at: usize) -> Result<()> {
+    pub(super) fn push(&self, state: &mut WorkerState, at: usize) -> Result<()> {
         let param = &self.replica.params[at];
         let Some(grads) = param.grads()? else { return Ok(()) };
         if let Some(pusher) = &self.pusher {
@@ -44,7 +44,7 @@ impl ParameterServer {
     }
 
     /// Sends what was not sent while backward ran.
-    pub(super) fn push_rest(&self, state: &mut State) -> Result<()> {
+    pub(super) fn push_rest(&self, state: &mut WorkerState) -> Result<()> {
         let rest: Vec<usize> =
             self.replica.trainable().map(|(at, _)| at).filter(|at| !state.pushed[*at]).collect();
         for at in rest.into_iter().rev() {
@@ -58,8 +58,8 @@ impl ParameterServer {
         self.wait_for_pushes(state)
     }
 
-    /// Waits until what is pushed beside training has left.
-    pub(super) fn wait_for_pushes(&self, state: &mut State) -> Result<()> {
+    /// Waits for the pushes in the background.
+    pub(super) fn wait_for_pushes(&self, state: &mut WorkerState) -> Result<()> {
         for pending in std::mem::take(&mut state.pushing) {
             let Pushed { bytes, left } = pending.wait()?;
             state.bytes_sent += bytes;
@@ -69,7 +69,7 @@ impl ParameterServer {
     }
 
     /// Asks all servers for values.
-    pub(super) fn ask(&self, state: &mut State, kind: Kind) -> Result<()> {
+    pub(super) fn ask(&self, state: &mut WorkerState, kind: Kind) -> Result<()> {
         for server in 0..self.places.servers {
             let number = if kind == Kind::Pull { state.known[server] } else { 0 };
             state.bytes_sent +=
@@ -82,7 +82,7 @@ impl ParameterServer {
     }
 
     /// The next answer of a server, however long it takes as long as the world is sound.
-    pub(super) fn answer(&self, state: &mut State) -> Result<(usize, Message)> {
+    pub(super) fn answer(&self, state: &mut WorkerState) -> Result<(usize, Message)> {
         let begun = Instant::now();
         let (rank, bytes) = loop {
             match self.mail.recv_any(TO_WORKER) {
@@ -100,7 +100,7 @@ impl ParameterServer {
     }
 
     /// Waits until the values of these buckets are here.
-    pub(super) fn receive(&self, state: &mut State, wanted: impl Fn(usize) -> bool) -> Result<()> {
+    pub(super) fn receive(&self, state: &mut WorkerState, wanted: impl Fn(usize) -> bool) -> Result<()> {
         loop {
             let Some(coming) = &mut state.coming else { return Ok(()) };
             if coming.missing.iter().all(|missing| *missing == 0) {

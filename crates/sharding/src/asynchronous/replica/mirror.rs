@@ -1,4 +1,4 @@
-//! What the host has of values that a device computes with, for ranks that exchange them on the host.
+//! Host copies of values on a device, for ranks that exchange them on the host.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,13 +6,12 @@ use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use crate::{Result, ShardingError};
 
-/// A copy in the host's memory of the values of every trainable bucket. They are the same bits as long as whoever changes one of
-/// both brings the change to the other.
+/// Host copies of the values of all trainable buckets. A change of either copy must be brought to the other.
 #[derive(Debug)]
 pub(super) struct Mirror(Mutex<Vec<Option<FlatStorage>>>);
 
 impl Mirror {
-    /// Of so many buckets; there is nothing in it yet.
+    /// Makes an empty mirror of `buckets` buckets.
     pub(super) fn new(buckets: usize) -> Self {
         Self(Mutex::new(vec![None; buckets]))
     }

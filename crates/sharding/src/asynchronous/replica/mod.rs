@@ -18,7 +18,7 @@ use crate::parallel::Saved;
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::{InPlace, with_singles};
 
-/// What a rank's own parameters of a bucket are saved as.
+/// The name of a rank's own parameters of a bucket in a checkpoint.
 fn own_name(bucket: usize) -> String {
     format!("local.{bucket}")
 }
@@ -31,7 +31,7 @@ pub(crate) struct Replica {
     pub(crate) by: Communicator,
     /// The buckets, in forward order.
     pub(crate) params: Vec<ParamBucket>,
-    /// What the host has of values that a device computes with, if ranks exchange them on the host.
+    /// Host copies of values on a device, if ranks exchange them on the host.
     mirror: Option<Mirror>,
     name: &'static str,
     state: Mutex<State>,
@@ -39,9 +39,9 @@ pub(crate) struct Replica {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether a step is under way.
+    /// True while a step is under way.
     open: bool,
-    /// Whether more micro-batches follow.
+    /// True if more micro-batches follow.
     accumulating: bool,
     /// By trainable bucket, this rank's own parameters while something else is in their place.
     kept: Option<Vec<(usize, FlatStorage)>>,
@@ -154,7 +154,7 @@ impl Replica {
         }
     }
 
-    /// Whether a step is under way.
+    /// True while a step is under way.
     pub(crate) fn is_open(&self) -> bool {
         self.state().open
     }
@@ -185,7 +185,7 @@ impl Replica {
         self.params[at].values().ok_or_else(missing)
     }
 
-    /// What [`Replica::here`] has was changed: it is computed with from now on.
+    /// Brings a change of [`Replica::here`] to the values that are computed with.
     pub(crate) fn changed(&self, at: usize) -> Result<()> {
         match (&self.mirror, self.params[at].values()) {
             (Some(mirror), Some(values)) => with_singles(&mirror.values(at)?, |own| write(&values, own))?,
@@ -193,7 +193,7 @@ impl Replica {
         }
     }
 
-    /// What is computed with was changed: ranks exchange it from now on.
+    /// Brings a change of the values that are computed with to the values that ranks exchange.
     pub(crate) fn refresh(&self) -> Result<()> {
         self.mirror.as_ref().map_or(Ok(()), |mirror| mirror.refresh(self.trainable()))
     }

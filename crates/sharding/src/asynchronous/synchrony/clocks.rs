@@ -2,28 +2,28 @@
 
 /// The clocks of workers, which count the steps that each has pushed, and how far one may be ahead of the slowest.
 ///
-/// With a bound of 0 all are at the same step (bulk-synchronous), with `s` a worker may begin a step while the slowest is `s`
-/// steps behind it (stale-synchronous, Ho et al. 2013), and without a bound nobody waits (asynchronous).
+/// With a bound of 0 all workers are at the same step (bulk-synchronous). With bound `s` a worker may begin a step while the
+/// slowest is `s` steps behind it (stale-synchronous, Ho et al. 2013). Without a bound no worker waits (asynchronous).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clocks {
     clocks: Vec<u64>,
     bound: Option<u64>,
-    /// Workers that have died; nobody waits for them.
+    /// Workers that have died; the others do not wait for them.
     gone: Vec<bool>,
 }
 
 impl Clocks {
-    /// Clocks at 0 of so many workers.
+    /// Makes the clocks of `workers` workers, all at 0.
     pub fn new(workers: usize, bound: Option<u64>) -> Self {
         Self { clocks: vec![0; workers], bound, gone: vec![false; workers] }
     }
 
-    /// How many steps a worker may be ahead of the slowest; `None` for any number.
+    /// The number of steps that a worker may be ahead of the slowest; `None` for any number.
     pub fn bound(&self) -> Option<u64> {
         self.bound
     }
 
-    /// Whether a worker may begin its next step: it is at most the bound ahead of the slowest.
+    /// True if a worker may begin its next step: it is at most the bound ahead of the slowest.
     pub fn admits(&self, worker: usize) -> bool {
         self.bound.is_none_or(|bound| self.lead(worker) <= bound)
     }
@@ -33,7 +33,7 @@ impl Clocks {
         self.clocks[worker] += 1;
     }
 
-    /// How many steps a worker is ahead of the slowest.
+    /// Returns the number of steps that a worker is ahead of the slowest.
     pub fn lead(&self, worker: usize) -> u64 {
         self.clocks[worker].saturating_sub(self.slowest())
     }
@@ -43,7 +43,7 @@ impl Clocks {
         self.living().map(|worker| self.clocks[worker]).min().unwrap_or(0)
     }
 
-    /// How many steps the fastest living worker is ahead of the slowest.
+    /// Returns the number of steps that the fastest living worker is ahead of the slowest.
     pub fn spread(&self) -> u64 {
         self.living().map(|worker| self.lead(worker)).max().unwrap_or(0)
     }
@@ -58,7 +58,7 @@ impl Clocks {
         (0..self.clocks.len()).filter(|worker| !self.gone[*worker])
     }
 
-    /// A worker has died: nobody waits for it any more.
+    /// Removes a worker that has died: the others no longer wait for it.
     pub fn retire(&mut self, worker: usize) {
         self.gone[worker] = true;
     }

@@ -1,11 +1,11 @@
-//! When ranks wait for each other: clocks, one bound, and a store that knows how old everybody's values are.
+//! The rules by which ranks wait for each other: clocks, one bound, and a store that knows the age of every copy.
 //!
 //! Nothing here knows of threads, messages or tensors. A parameter server is this with parameters in the store and messages at
 //! its door; a test is this with a script; [`simulate`] is this with a virtual clock.
 //!
-//! To be read in this order: [`Clocks`] counts everybody's steps and says who may go on, [`Waiting`] keeps those who may not yet,
-//! [`VersionedStore`] counts changes and tells how stale a change is, [`simulate`] lets scripted workers run against it;
-//! [`SyncOptions`] and [`Topology`] are what a user chooses.
+//! Read in this order: [`Clocks`] counts the steps of workers and admits them, [`Waiting`] holds requests that are not admitted
+//! yet, [`VersionedStore`] counts changes and measures their staleness, [`simulate`] runs scripted workers against it;
+//! [`SyncOptions`] and [`Topology`] are the user's choices.
 
 mod clocks;
 mod options;

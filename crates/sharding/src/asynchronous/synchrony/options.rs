@@ -1,4 +1,4 @@
-//! What can be chosen beside the name of a strategy that does not take every step together.
+//! Options of strategies whose ranks do not take every step together.
 
 use phalanx_tensor::Key;
 
@@ -6,7 +6,7 @@ use super::Topology;
 use crate::strategy::{Meeting, ServerPace, Strategy, Synchrony};
 use crate::{Result, ShardingError};
 
-/// How ranks keep apart and come together. All ranks must choose the same.
+/// Options of asynchronous strategies. All ranks must choose the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyncOptions {
     /// `ps-ssp`: how many steps a worker may be ahead of the slowest.
@@ -31,7 +31,7 @@ pub struct SyncOptions {
     pub damp: bool,
     /// Parameter server: what old gradients are corrected by, times g²·(w − w_old) (Zheng et al. 2017); 0 for nothing.
     pub compensation: f64,
-    /// Parameter server: how many ranks, the last ones, only serve; 0 for a server beside every worker.
+    /// Parameter server: the number of ranks, the last ones, that only serve; 0 for a server on every worker's rank.
     pub servers: usize,
     /// Parameter server: gradients are pushed once all are there, so that they can be clipped, and not while backward runs.
     pub push_late: bool,
@@ -43,9 +43,9 @@ pub struct SyncOptions {
     /// Where ranks train by themselves: what their gradients are multiplied by. 1 if losses are divided by the rank's batch, the
     /// number of ranks if by the batch of all.
     pub gradient_scale: f64,
-    /// What random neighbours are drawn from.
+    /// The key of random neighbours.
     pub key: Key,
-    /// What differs in the first steps of those who go on without ranks that were lost.
+    /// The difference of the first steps after ranks were lost.
     pub catch_up: Option<CatchUp>,
 }
 
@@ -53,9 +53,9 @@ pub struct SyncOptions {
 /// what it was among all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CatchUp {
-    /// The first step, counted from 0, that all of them take alike. Where neighbours wait for each other, nobody does before it.
+    /// The first step, counted from 0, that all ranks take together. Before it neighbours do not wait for each other.
     pub until: u64,
-    /// What stands for [`SyncOptions::gradient_scale`] before that step.
+    /// The value of [`SyncOptions::gradient_scale`] before that step.
     pub gradient_scale: f64,
 }
 
@@ -85,7 +85,7 @@ impl Default for SyncOptions {
 }
 
 impl SyncOptions {
-    /// How many steps workers may be apart under a row's pace.
+    /// Returns the number of steps that workers may be apart under a strategy's pace.
     pub fn bound(&self, pace: ServerPace) -> Option<u64> {
         match pace {
             ServerPace::Together => Some(0),

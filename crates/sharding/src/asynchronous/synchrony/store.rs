@@ -1,17 +1,17 @@
-//! Values with a version, and how old everybody's copy of them is.
+//! Values with a version, and the age of each worker's copy.
 
 use super::{Clocks, Histogram};
 
-/// What a worker gets with a pull.
+/// The result of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulled {
-    /// How many changes the values have seen.
+    /// The number of changes of the values.
     pub version: u64,
-    /// How many steps the worker is ahead of the slowest: what it does not see of others are at most so many of their steps.
+    /// The number of steps that the worker is ahead of the slowest. It misses at most as many steps of the others.
     pub lead: u64,
 }
 
-/// What a push has met.
+/// The result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pushed {
     /// The version that the worker had pulled.
@@ -21,7 +21,7 @@ pub struct Pushed {
 }
 
 impl Pushed {
-    /// How many changes came between the pull and the push: for how old values the change was computed.
+    /// The number of changes between the pull and the push: the age of the values that the change was computed for.
     pub fn staleness(self) -> u64 {
         self.version - self.pulled
     }
@@ -87,7 +87,7 @@ impl<V> VersionedStore<V> {
         (pushed, result)
     }
 
-    /// All living workers have ended a step together: one change, which nobody's pull has missed anything of.
+    /// Records a step that all living workers have ended together: one change, which no worker's pull has missed.
     pub fn push_together<R>(&mut self, change: impl FnOnce(&mut V) -> R) -> R {
         let result = change(&mut self.values);
         for worker in self.clocks.living().collect::<Vec<_>>() {
@@ -108,7 +108,7 @@ impl<V> VersionedStore<V> {
         &self.values
     }
 
-    /// The values, to be changed by something that is no worker's step, while nobody computes; all take the new ones before they
+    /// Changes the values outside of workers' steps, while no worker computes. All workers take the new values before they
     /// go on.
     pub fn change<R>(&mut self, change: impl FnOnce(&mut V) -> R) -> R {
         self.version += 1;
@@ -116,32 +116,32 @@ impl<V> VersionedStore<V> {
         change(&mut self.values)
     }
 
-    /// How many changes the values have seen.
+    /// The number of changes of the values.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// How far workers are.
+    /// Returns the workers' clocks.
     pub fn clocks(&self) -> &Clocks {
         &self.clocks
     }
 
-    /// A worker has died; nobody waits for it any more.
+    /// Removes a worker that has died; the others no longer wait for it.
     pub fn retire(&mut self, worker: usize) {
         self.clocks.retire(worker);
     }
 
-    /// How stale the changes were, in changes that came between pull and push.
+    /// Returns the staleness of changes, in changes between pull and push.
     pub fn staleness(&self) -> &Histogram {
         &self.staleness
     }
 
-    /// How far ahead of the slowest workers were when they pulled, in steps: never above the bound.
+    /// Returns the steps that workers were ahead of the slowest when they pulled; at most the bound.
     pub fn leads(&self) -> &Histogram {
         &self.leads
     }
 
-    /// How far apart the clocks ever were.
+    /// Returns the largest difference of clocks so far.
     pub fn spread(&self) -> u64 {
         self.spread
     }

@@ -1,4 +1,4 @@
-//! Who averages with whom.
+//! The neighbours that ranks average with.
 
 use crate::{Result, ShardingError};
 
@@ -8,16 +8,16 @@ pub enum Topology {
     /// The ranks before and after.
     #[default]
     Ring,
-    /// Those beside in a grid whose edges are glued together, as square as can be.
+    /// The neighbours in a torus, as square as possible.
     Torus,
-    /// Those 1, 2, 4, … ranks further.
+    /// The ranks at distances 1, 2, 4, ….
     Exponential,
     /// All.
     Complete,
 }
 
 impl Topology {
-    /// What there is to choose from.
+    /// All topologies.
     pub const ALL: &'static [Self] = &[Self::Ring, Self::Torus, Self::Exponential, Self::Complete];
 
     /// The ranks that rank `rank` of `ranks` sends to, in order, without itself.
@@ -68,7 +68,7 @@ impl Topology {
         distances.get(turn).map(|distance| (rank + ranks - distance) % ranks)
     }
 
-    /// How much further than a rank those are that it sends to in turn.
+    /// Returns the distances to the ranks that a rank sends to in turn.
     fn distances(self, ranks: usize) -> Vec<usize> {
         match self {
             // Rank 0's neighbours are as far from it as any other's from that one, but for a torus, whose rows end.

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use super::{Act, Histogram, VersionedStore, Waiting};
 
-/// What has happened in a simulated run.
+/// The events of a simulated run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline {
-    /// Who did what when, in order.
+    /// The acts of workers with their times, in order.
     pub events: Vec<(Duration, usize, Act)>,
     /// By worker: how long it was held up.
     pub waited: Vec<Duration>,
     /// When the last worker had done its steps.
     pub end: Duration,
-    /// How stale pushes were.
+    /// The staleness of pushes.
     pub staleness: Histogram,
-    /// How far ahead of the slowest workers were when they pulled.
+    /// The steps that workers were ahead of the slowest when they pulled.
     pub leads: Histogram,
-    /// How far apart the clocks ever were.
+    /// The largest difference of clocks.
     pub spread: u64,
 }
 

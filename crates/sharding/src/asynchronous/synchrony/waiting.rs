@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Clocks;
 
-/// What a worker does with a store.
+/// An operation of a worker on a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// Takes the values, with which it begins a step.
@@ -13,12 +13,12 @@ pub enum Act {
     Push,
 }
 
-/// What each worker wants to do and has not done: a pull that is not admitted holds up all that comes after it from that worker.
+/// The pending requests of each worker. A pull that is not admitted holds up all later requests of its worker.
 #[derive(Debug)]
 pub struct Waiting<T>(Vec<VecDeque<(Act, T)>>);
 
 impl<T> Waiting<T> {
-    /// Nothing of so many workers.
+    /// Makes empty queues of `workers` workers.
     pub fn new(workers: usize) -> Self {
         Self((0..workers).map(|_| VecDeque::new()).collect())
     }
@@ -40,7 +40,7 @@ impl<T> Waiting<T> {
         Some((worker, act, what))
     }
 
-    /// How many wishes of a worker wait.
+    /// Returns the number of pending requests of a worker.
     pub fn of(&self, worker: usize) -> usize {
         self.0[worker].len()
     }

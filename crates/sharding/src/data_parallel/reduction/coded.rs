@@ -1,5 +1,4 @@
-//! Gradients by a codec: bucket by bucket, on a thread beside the one that trains, or where they lie in a device's memory by that
-//! device beside what it computes.
+//! Gradients that a codec sums, bucket by bucket: on a background thread, or on a device by a stream of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,11 +20,11 @@ use phalanx_codecs::{
 pub(in super::super) struct Coded {
     shared: Arc<Shared>,
     worker: Worker,
-    /// How long the thread that trains has waited.
+    /// The time that the training thread has waited.
     waited: Mutex<Duration>,
 }
 
-/// What both threads know.
+/// State that both threads share.
 #[derive(Debug)]
 struct Shared {
     codec: Arc<dyn GradCodec>,
@@ -36,7 +35,7 @@ struct Shared {
     replicas: Option<Communicator>,
     /// By bucket.
     sums: Vec<Vec<BucketSum>>,
-    /// What is measured, unless the codec is used whatever it costs.
+    /// The measurement, unless the codec is always used.
     trial: Option<Mutex<Trial>>,
 }
 
@@ -46,7 +45,7 @@ pub(in super::super) struct CodedBucket {
     bucket: usize,
     way: SumMode,
     working: PendingWork,
-    /// What measures it and the bytes that it sends, if a device is to measure it.
+    /// The timer and the bytes sent, if a device measures the sum.
     measured: Option<(SumTimer, u64)>,
 }
 
@@ -101,12 +100,12 @@ impl Coded {
         Ok(())
     }
 
-    /// What was decided and not told yet.
+    /// Returns decisions that were not reported yet.
     pub(in super::super) fn verdicts(&self) -> Vec<CodecVerdict> {
         self.shared.trial.as_ref().map_or_else(Vec::new, |trial| lock(trial).news())
     }
 
-    /// What the codec keeps, and where it was decided to be used.
+    /// Returns the codec's state, and the decision where to use it.
     ///
     /// # Errors
     /// If a device fails.
@@ -123,7 +122,7 @@ impl Coded {
     pub(in super::super) fn load_state(&self, mut state: CodecState) -> Result<()> {
         match &self.shared.trial {
             Some(trial) => lock(trial).load(&mut state)?,
-            // Nothing is decided any more: the codec is used whatever was found.
+            // The codec is always used; an earlier decision is dropped.
             None => Trial::forget(&mut state),
         }
         Ok(self.codec().load_state(state)?)
@@ -266,8 +265,8 @@ impl Shared {
         Ok(peers.moving())
     }
 
-    /// Whether the codec is used for a bucket now. When it is time all ranks decide by what they have measured together, so that
-    /// they decide alike; only then does the host wait for what a device has still to measure.
+    /// Returns the mode of a bucket's next sum. When a decision is due, all ranks sum their measurements and decide alike;
+    /// only then does the host wait for measurements on a device.
     fn way(&self, bucket: usize, gradients: &FlatStorage) -> Result<SumMode> {
         let Some(trial) = &self.trial else { return Ok(SumMode { coded: true, counts: false }) };
         let mut trial = lock(trial);

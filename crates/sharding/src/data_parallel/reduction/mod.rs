@@ -35,7 +35,7 @@ use crate::Result;
 pub(super) struct BucketGradients<'a> {
     pub(super) index: usize,
     pub(super) param: &'a ParamBucket,
-    /// What the flight recorder says of operations on the bucket.
+    /// The label of the bucket's operations in the flight recorder.
     pub(super) label: &'a Arc<str>,
     /// The gradients of the whole bucket.
     pub(super) full: FlatStorage,
@@ -60,13 +60,13 @@ pub(super) trait BucketReduction: Debug + Send + Sync {
     /// Starts the sum of a bucket's gradients over the ranks that share what is sharded, or over all ranks.
     ///
     /// # Errors
-    /// Those of the device and of communication.
+    /// Errors of the device and of communication.
     fn start(self: Arc<Self>, gradients: &BucketGradients<'_>) -> Result<Box<dyn RunningReduction>>;
 
     /// Starts the sum of this rank's shard between groups of ranks; `None` if [`BucketReduction::start`] has summed over all groups.
     ///
     /// # Errors
-    /// Those of the device and of communication.
+    /// Errors of the device and of communication.
     fn start_between(
         &self,
         _: &ParamBucket,
@@ -95,7 +95,7 @@ pub(super) trait RunningReduction: Debug + Send {
     /// Waits until the sum is in its place.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 

@@ -16,7 +16,7 @@ pub(super) type Sums = Vec<(Range<usize>, FlatStorage)>;
 pub(super) struct Spares(Mutex<Vec<Vec<FlatStorage>>>);
 
 impl Spares {
-    /// None yet, of so many buckets.
+    /// Makes an empty store of `buckets` buckets.
     pub(super) fn new(buckets: usize) -> Self {
         Self(Mutex::new(vec![Vec::new(); buckets]))
     }
@@ -44,7 +44,7 @@ impl Spares {
 pub(super) struct ShardSlots {
     own: Range<usize>,
     tree: ShardTree,
-    /// Whose gradients backward adds to, counted from the first of this rank.
+    /// The virtual rank that backward adds to, counted from the first of this rank.
     current: usize,
     /// By logical rank: whether more micro-batches of it follow.
     more: Vec<bool>,
@@ -56,7 +56,7 @@ pub(super) struct ShardSlots {
 }
 
 impl ShardSlots {
-    /// Of logical ranks `own` of those that the tree is over, in so many buckets.
+    /// Makes the slots of virtual ranks `own`, for `buckets` buckets.
     pub(super) fn new(own: Range<usize>, tree: ShardTree, buckets: usize) -> Self {
         let nothing = || std::iter::repeat_with(UnreducedGrads::default).take(buckets).collect();
         Self {
@@ -74,14 +74,14 @@ impl ShardSlots {
         self.own.len() - 1
     }
 
-    /// Bytes of gradients that are held beside those that backward adds to.
+    /// Bytes of gradients besides those that backward adds to.
     pub(super) fn bytes(&self) -> u64 {
         let waiting = self.waiting.iter().flatten().map(UnreducedGrads::bytes).sum::<usize>();
         let sums = self.sums.iter().flatten().map(|(_, sum)| sum.bytes()).sum::<usize>();
         (waiting + sums) as u64
     }
 
-    /// The turn is that of logical rank `at`: the gradients of `params`, those that nobody sums yet, are its.
+    /// Selects virtual rank `at`: the gradients of `params`, whose sums have not started, are its own.
     pub(super) fn turn<'p>(
         &mut self,
         at: usize,

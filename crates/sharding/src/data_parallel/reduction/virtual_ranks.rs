@@ -25,7 +25,7 @@ const BLOCK: usize = 1 << 12;
 pub(in super::super) struct VirtualSum {
     sum: TreeSum,
     worker: Worker,
-    /// How long the thread that trains has waited.
+    /// The time that the training thread has waited.
     waited: Mutex<Duration>,
     spares: Spares,
     /// The gradients of this rank's virtual ranks, in a step.
@@ -62,15 +62,15 @@ struct Exchange {
     additions: Vec<[usize; 2]>,
 }
 
-/// What both threads know.
+/// State that both threads share.
 #[derive(Debug)]
 struct TreeSum {
     placed: LogicalRanks,
-    /// Who has which sums after all.
+    /// The part of the sums that each rank keeps.
     gradients: Layout,
     /// All ranks, for gradients alone.
     comm: Communicator,
-    /// How many ranks share what is sharded; those with the same shards in other groups, if there are groups.
+    /// The number of ranks that share what is sharded.
     shards: usize,
     replicas: Option<Communicator>,
 }
@@ -87,7 +87,7 @@ impl VirtualSum {
         (comm, shards, replicas): (Communicator, usize, Option<Communicator>),
         (buckets, beside): (usize, bool),
     ) -> Result<Self> {
-        // Of the host's gradients the thread beside the one that trains waits for what travels; a device's are issued at once anyway.
+        // The background thread waits for messages of host gradients; a device's operations are enqueued at once.
         let comm = comm.blocking();
         Ok(Self {
             sum: TreeSum { placed, gradients, comm, shards, replicas },
@@ -112,7 +112,7 @@ impl VirtualSum {
     /// Selects virtual rank `at` of this rank: the gradients of `params`, whose sums have not started, are its own.
     ///
     /// # Errors
-    /// Those of the gradients' memory.
+    /// Errors of the gradients' memory.
     pub(in super::super) fn turn<'p>(
         &self,
         at: usize,
@@ -126,7 +126,7 @@ impl VirtualSum {
     /// Adds the gradients that the current virtual rank has of a bucket. True if they are the last of this rank.
     ///
     /// # Errors
-    /// Those of the gradients' memory.
+    /// Errors of the gradients' memory.
     pub(in super::super) fn ready(&self, param: &ParamBucket) -> Result<bool> {
         self.slots().as_mut().map_or(Ok(false), |slots| slots.ready(param, &self.spares))
     }
@@ -134,7 +134,7 @@ impl VirtualSum {
     /// Adds up what is left when all virtual ranks are through, with zeros where no gradients came.
     ///
     /// # Errors
-    /// Those of the gradients' memory.
+    /// Errors of the gradients' memory.
     pub(in super::super) fn settle<'p>(
         &self,
         params: impl Iterator<Item = &'p ParamBucket> + Clone,
@@ -154,7 +154,7 @@ impl VirtualSum {
     /// Waits for a bucket.
     ///
     /// # Errors
-    /// Those of communication.
+    /// Errors of communication.
     fn wait(&self, bucket: usize, summing: Summing) -> Result<()> {
         let start = Instant::now();
         let spare = match summing {

@@ -7,7 +7,7 @@ use super::{Computing, Reach, StepTime};
 /// Steps that are played; those of the first half come to their pace.
 const STEPS: usize = 8;
 
-/// What each rank's two threads have come to.
+/// The times that each rank's two threads have reached.
 struct Ranks {
     world: Rehearsal,
     all: Vec<usize>,
@@ -41,9 +41,9 @@ impl Ranks {
     }
 }
 
-/// What a step of some networks takes, one after the other, each of which computes for so long and has buckets of so many
-/// bytes in the order of forward. Where ranks are `led` the first scatters the images, sums gradients, updates and gives parameters
-/// to all. `None` if operations do not go by messages, or links are not known.
+/// Returns the time of a step of networks that run one after the other, each with these computing times and with buckets of
+/// these bytes in the order of forward. Where ranks are `led` the first scatters the images, sums gradients, updates, and
+/// broadcasts parameters. `None` if operations need no messages, or links are unknown.
 pub(super) fn step_time(
     networks: &[&[u64]],
     led: bool,
@@ -128,7 +128,7 @@ mod tests {
             assert!((found.whole - expected).abs() < 1e-4, "{ranks}: {found:?}, {expected}");
             assert!((found.exposed - 0.01 * ranks as f64).abs() < 1e-4, "{found:?}");
         }
-        // What is ready early is on its way beside backward.
+        // Buckets that are ready early travel during backward.
         let parts = time(&[&[250_000; 4]], false, 4, Algorithm::SingleReducer, 0);
         // The first is there after 15 ms; each takes the reducer a wire of a rank, 2.5 ms, for each of four.
         assert!((parts.whole - 0.055).abs() < 1e-3, "{parts:?}");
@@ -150,7 +150,7 @@ mod tests {
         let found = time(&[&[1_000_000]], true, 4, Algorithm::SingleReducer, 0);
         // Ranks that get parameters first compute while the others get theirs.
         assert!((found.whole - 0.03 - 0.04).abs() < 1e-4, "{found:?}");
-        // Images go behind all parameters, so that nobody begins before: three times out, an image, and three times in.
+        // Images follow all parameters, so no rank begins before: three times out, an image, and three times in.
         let with_images = time(&[&[1_000_000]], true, 4, Algorithm::SingleReducer, 400_000);
         assert!((with_images.whole - 0.03 - 0.06 - 0.001).abs() < 1e-3, "{with_images:?}");
         let costs = costs();

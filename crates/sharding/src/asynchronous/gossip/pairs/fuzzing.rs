@@ -1,4 +1,4 @@
-//! What a rank makes of what neighbours say that average in pairs.
+//! The handling of messages of pairwise averages by a rank.
 
 use std::sync::{Condvar, Mutex};
 
