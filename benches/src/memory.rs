@@ -11,7 +11,7 @@ use clap::Args;
 use phalanx_models::MlpConfig;
 use phalanx_run::Summary;
 use phalanx_sharding::plan::MemoryPlan;
-use phalanx_sharding::{PRESETS, Strategy};
+use phalanx_sharding::{STRATEGIES, Strategy};
 use phalanx_trainer::engine::plan_memory;
 use serde_json::{Value as Json, json};
 
@@ -99,7 +99,7 @@ impl MemoryArgs {
 
     fn strategies(&self) -> Result<Vec<Strategy>> {
         if self.strategy.iter().any(|name| name == "all") {
-            return Ok(PRESETS.iter().filter(|row| row.is_bulk_synchronous()).copied().collect());
+            return Ok(STRATEGIES.iter().filter(|row| row.is_bulk_synchronous()).copied().collect());
         }
         Ok(self.strategy.iter().map(|name| Strategy::named(name)).collect::<Result<_, _>>()?)
     }

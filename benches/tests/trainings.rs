@@ -35,7 +35,7 @@ fn a_table_has_a_row_for_every_strategy() {
     let results = read(&folder.path().join("table/strategies.json"));
     let rows = results["rows"].as_array().expect("rows");
     let names: Vec<&str> = rows.iter().filter_map(|row| row["strategy"].as_str()).collect();
-    let all: Vec<&str> = phalanx_sharding::PRESETS
+    let all: Vec<&str> = phalanx_sharding::STRATEGIES
         .iter()
         .filter(|row| row.is_bulk_synchronous())
         .map(|row| row.name)
@@ -83,7 +83,7 @@ fn rows_that_fail_say_so_and_the_others_go_on() {
     let line = format!("{SMALL} --ranks 3 --steps 2 --set train.accumulate=12 --out table");
     let output = bench(folder.path(), &line);
     assert!(!output.status.success());
-    let failed = phalanx_sharding::PRESETS.iter().filter(|row| row.is_bulk_synchronous()).count();
+    let failed = phalanx_sharding::STRATEGIES.iter().filter(|row| row.is_bulk_synchronous()).count();
     assert!(text(&output.stderr).contains(&format!("{failed} of {} rows failed", failed + 1)));
     let rows = read(&folder.path().join("table/strategies.json"))["rows"].clone();
     assert!(rows[0]["images_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{rows}");

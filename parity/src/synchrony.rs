@@ -6,7 +6,7 @@
 use candle_core::{Device, Tensor};
 use phalanx_collectives::threads;
 use phalanx_sharding::synchrony::{Act, Pushed, VersionedStore, Waiting};
-use phalanx_sharding::{OptimizerRule, Options, Rule, Strategy, SyncOptions, share};
+use phalanx_sharding::{Options, PlainUpdate, SharedUpdate, Strategy, SyncOptions, parallelize};
 use phalanx_tensor::optim::{Adam, Sgd};
 use phalanx_tensor::{BuildOptions, FlatStorage, Init, StoreBuilder};
 use serde_json::{Value, json};
@@ -187,18 +187,18 @@ fn on_two_ranks(
             let store = builder.build()?;
             w.set(&Tensor::from_vec(problem.start.clone(), (1, N), &Device::Cpu)?)?;
             let row = Strategy::named(strategy)?;
-            let parallel = share(
+            let parallel = parallelize(
                 &store,
                 phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
                 row,
                 Options::default(),
                 sync,
             )?;
-            let rule: Rule = match adam {
-                true => OptimizerRule::of(Adam::decoupled((0.9, 0.999), 1e-8, 0.1), 1),
-                false => OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1),
+            let rule: SharedUpdate = match adam {
+                true => PlainUpdate::of(Adam::decoupled((0.9, 0.999), 1e-8, 0.1), 1),
+                false => PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1),
             };
-            parallel.serve(&rule)?;
+            parallel.set_optimizer(&rule)?;
             let values = || -> Result<Vec<f32>, ParityError> { Ok(w.tensor()?.flatten_all()?.to_vec1()?) };
             let mut run = Run { losses: Vec::new(), after: Vec::new() };
             for _ in 0..steps {
@@ -207,7 +207,7 @@ fn on_two_ranks(
                 run.losses.push(problem.loss(rank, &now));
                 let gradient = Tensor::from_vec(problem.gradient(rank, &now), N, &Device::Cpu)?;
                 store.buckets()[0].set_grads(&FlatStorage::new(gradient)?)?;
-                step.finish_by(&rule, rate)?;
+                step.finish_with(&rule, rate)?;
                 // Between meetings each rank's own, and otherwise what all have.
                 let shown = strategy != "diloco";
                 if shown {

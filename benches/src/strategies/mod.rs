@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use phalanx_sharding::PRESETS;
+use phalanx_sharding::STRATEGIES;
 
 use self::figures::{Figures, Row};
 use self::report::Report;
@@ -94,7 +94,7 @@ impl StrategiesArgs {
     /// Names, strategies and ranks of the rows.
     fn rows(&self) -> Vec<(String, &'static str, usize)> {
         let alone = ("one-rank".to_owned(), "ddp", 1);
-        let others = PRESETS
+        let others = STRATEGIES
             .iter()
             .filter(|row| row.is_bulk_synchronous())
             .map(|row| (row.name.to_owned(), row.name, self.ranks));

@@ -86,11 +86,11 @@ impl LowRank {
                 Ok(StateBuffer::Host(first))
             }
             (
-                FlatSlice::Device(DeviceSlice { flat, beside }),
+                FlatSlice::Device(DeviceSlice { flat, stream }),
                 StateBuffer::Device(held),
                 StateBuffer::Device(q),
             ) => {
-                let (codecs, first) = (beside.codecs()?, beside.room(len, DType::F32)?);
+                let (codecs, first) = (stream.codecs()?, stream.room(len, DType::F32)?);
                 let of = (flat.array(), held.array());
                 codecs.project(&self.matrices, of, q.array(), first.array())?;
                 codecs.move_runs(&self.plain_runs(), (flat.array(), first.array()), false, None)?;
@@ -119,9 +119,9 @@ impl LowRank {
                 }
                 Ok(FiniteFlag::Host(finite(first)))
             }
-            (StateBuffer::Device(first), FlatSlice::Device(DeviceSlice { flat, beside })) => {
-                let codecs = beside.codecs()?;
-                let spoiled = beside.hold(FlatStorage::new(codecs.unspoiled()?)?);
+            (StateBuffer::Device(first), FlatSlice::Device(DeviceSlice { flat, stream })) => {
+                let codecs = stream.codecs()?;
+                let spoiled = stream.hold(FlatStorage::new(codecs.unspoiled()?)?);
                 let back = |run: Run| Run { from: run.to, to: run.from, ..run };
                 let runs: Vec<Run> = self.plain_runs().into_iter().map(back).collect();
                 let of = (first.array(), flat.array());
@@ -153,11 +153,11 @@ impl LowRank {
                 }
                 Ok(StateBuffer::Host(second))
             }
-            (FlatSlice::Device(DeviceSlice { flat, beside }), StateBuffer::Device(p)) => {
-                let second = beside.room(self.q_len, DType::F32)?;
+            (FlatSlice::Device(DeviceSlice { flat, stream }), StateBuffer::Device(p)) => {
+                let second = stream.room(self.q_len, DType::F32)?;
                 let of = (flat.array(), p.array());
-                let scratch = beside.codecs()?.project_back(&self.matrices, of, second.array())?;
-                beside.hold(FlatStorage::new(scratch)?);
+                let scratch = stream.codecs()?.project_back(&self.matrices, of, second.array())?;
+                stream.hold(FlatStorage::new(scratch)?);
                 Ok(StateBuffer::Device(second))
             }
             _ => Err(mixed_memory()),
@@ -203,13 +203,13 @@ impl LowRank {
                 Ok(())
             }
             (
-                FlatSlice::Device(DeviceSlice { flat, beside }),
+                FlatSlice::Device(DeviceSlice { flat, stream }),
                 StateBuffer::Device(p),
                 StateBuffer::Device(second),
                 StateBuffer::Device(held),
                 FiniteFlag::Device(spoiled),
             ) => {
-                let (codecs, StateBuffer::Device(q)) = (beside.codecs()?, q) else {
+                let (codecs, StateBuffer::Device(q)) = (stream.codecs()?, q) else {
                     return Err(mixed_memory());
                 };
                 codecs.scale(second.array(), mean, spoiled.array())?;

@@ -23,7 +23,7 @@ pub(crate) struct Packed {
     pub(crate) bytes: FlatStorage,
     /// Where each begins after the one before.
     pub(crate) stride: usize,
-    pub(crate) beside: CodecStream,
+    pub(crate) stream: CodecStream,
     /// The memory for the messages of all ranks, if this message is to be gathered.
     pub(crate) among: Option<FlatStorage>,
 }
@@ -54,10 +54,10 @@ impl FlatSlice<'_> {
                 Ok(Messages::Host((0..cut.ranks).map(message).collect::<Result<_>>()?))
             }
             Self::Device(numbers) => {
-                let (codecs, format) = (numbers.beside.codecs()?, format_of(quantiser)?);
+                let (codecs, format) = (numbers.stream.codecs()?, format_of(quantiser)?);
                 let stride = codecs.stride(format, numbers.flat.len(), cut.parts());
-                let bytes = numbers.beside.room(stride * cut.parts(), DType::U8)?;
-                let packed = Packed { bytes, stride, beside: numbers.beside.clone(), among: None };
+                let bytes = numbers.stream.room(stride * cut.parts(), DType::U8)?;
+                let packed = Packed { bytes, stride, stream: numbers.stream.clone(), among: None };
                 codecs.encode((numbers.flat.array(), cut.parts()), (draw, 0), packed.as_array(format))?;
                 Ok(Messages::Device(packed))
             }
@@ -79,11 +79,11 @@ impl FlatSlice<'_> {
                 Ok(Messages::Host(vec![message]))
             }
             Self::Device(numbers) => {
-                let (codecs, format) = (numbers.beside.codecs()?, format_of(quantiser)?);
+                let (codecs, format) = (numbers.stream.codecs()?, format_of(quantiser)?);
                 let stride = codecs.stride(format, len, ranks);
-                let among = numbers.beside.room(stride * ranks, DType::U8)?;
+                let among = numbers.stream.room(stride * ranks, DType::U8)?;
                 let bytes = among.narrow(rank * stride..(rank + 1) * stride)?;
-                let packed = Packed { bytes, stride, beside: numbers.beside.clone(), among: Some(among) };
+                let packed = Packed { bytes, stride, stream: numbers.stream.clone(), among: Some(among) };
                 let draw = (draw, rank as u64);
                 codecs.encode((numbers.flat.array(), 1), draw, packed.as_array(format))?;
                 Ok(Messages::Device(packed))
@@ -100,10 +100,10 @@ impl FlatSlice<'_> {
                 messages.iter().enumerate().try_for_each(decode)
             }
             (Self::Device(DeviceSlice { flat, .. }), _) if flat.is_empty() => Ok(()),
-            (Self::Device(DeviceSlice { flat, beside }), Messages::Device(packed)) => {
+            (Self::Device(DeviceSlice { flat, stream }), Messages::Device(packed)) => {
                 let format = format_of(quantiser)?;
                 let sources = packed.bytes.len() / packed.stride.max(1);
-                Ok(beside.codecs()?.decode(packed.as_array(format), (1, sources), flat.array())?)
+                Ok(stream.codecs()?.decode(packed.as_array(format), (1, sources), flat.array())?)
             }
             _ => Err(mixed_memory()),
         }
@@ -124,9 +124,9 @@ impl FlatSlice<'_> {
                 }
                 Ok(())
             }
-            (Self::Device(DeviceSlice { flat, beside }), Messages::Device(packed)) => {
+            (Self::Device(DeviceSlice { flat, stream }), Messages::Device(packed)) => {
                 let format = format_of(quantiser)?;
-                Ok(beside.codecs()?.decode(packed.as_array(format), (cut.parts(), 1), flat.array())?)
+                Ok(stream.codecs()?.decode(packed.as_array(format), (cut.parts(), 1), flat.array())?)
             }
             _ => Err(mixed_memory()),
         }
@@ -160,13 +160,13 @@ impl FlatSlice<'_> {
                 Ok(())
             }
             (
-                Self::Device(DeviceSlice { flat, beside }),
+                Self::Device(DeviceSlice { flat, stream }),
                 Messages::Device(packed),
                 FiniteFlag::Device(spoiled),
                 StateBuffer::Device(held),
             ) => {
                 let (messages, of) = (packed.as_array(format_of(quantiser)?), (flat.array(), cut.parts()));
-                Ok(beside.codecs()?.errors(messages, of, spoiled.array(), held.array())?)
+                Ok(stream.codecs()?.errors(messages, of, spoiled.array(), held.array())?)
             }
             _ => Err(mixed_memory()),
         }

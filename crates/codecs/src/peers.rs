@@ -106,7 +106,7 @@ impl<'a> Peers<'a> {
     /// # Errors
     /// Errors of communication.
     pub(crate) fn deal(&mut self, messages: Messages, cut: RankSplit) -> Result<Messages> {
-        let Packed { bytes, stride, beside, .. } = match messages {
+        let Packed { bytes, stride, stream, .. } = match messages {
             Messages::Host(messages) => return Ok(Messages::Host(self.all_to_all(messages)?)),
             Messages::Device(packed) => packed,
         };
@@ -121,10 +121,10 @@ impl<'a> Peers<'a> {
                     (out, if own { at(rank) } else { nothing.clone() })
                 })
                 .unzip();
-            let came = beside.room(if own { stride * peers.ranks() } else { stride }, bytes.dtype())?;
+            let came = stream.room(if own { stride * peers.ranks() } else { stride }, bytes.dtype())?;
             let from = (&mut InPlace::of_codecs(bytes)?, out.as_slice());
             peers.comm.all_to_allv_into(from, (&mut InPlace::of_codecs(came.clone())?, &inn))?;
-            Ok(Messages::Device(Packed { bytes: came, stride, beside, among: None }))
+            Ok(Messages::Device(Packed { bytes: came, stride, stream, among: None }))
         })
     }
 
@@ -158,9 +158,9 @@ impl<'a> Peers<'a> {
                 };
                 coming.iter().map(read).collect()
             }
-            (StateBuffer::Device(values), FlatSlice::Device(DeviceSlice { beside, .. })) => {
+            (StateBuffer::Device(values), FlatSlice::Device(DeviceSlice { stream, .. })) => {
                 self.timed(|peers| {
-                    let came = beside.room(len * peers.ranks(), values.dtype())?;
+                    let came = stream.room(len * peers.ranks(), values.dtype())?;
                     let inn: Vec<_> = (0..peers.ranks()).map(|rank| rank * len..(rank + 1) * len).collect();
                     let from = (&mut InPlace::of_codecs(values.clone())?, parts);
                     peers.comm.all_to_allv_into(from, (&mut InPlace::of_codecs(came.clone())?, &inn))?;
@@ -178,10 +178,10 @@ impl<'a> Peers<'a> {
     pub(crate) fn gather(&mut self, own: Messages) -> Result<Messages> {
         match own {
             Messages::Host(own) => Ok(Messages::Host(self.all_gather(&own.concat())?)),
-            Messages::Device(Packed { bytes, stride, beside, among }) => self.timed(|peers| {
+            Messages::Device(Packed { bytes, stride, stream, among }) => self.timed(|peers| {
                 let all = among.unwrap_or(bytes);
                 peers.comm.all_gather_in_place(&mut InPlace::of_codecs(all.clone())?)?;
-                Ok(Messages::Device(Packed { bytes: all, stride, beside, among: None }))
+                Ok(Messages::Device(Packed { bytes: all, stride, stream, among: None }))
             }),
         }
     }

@@ -36,9 +36,9 @@ impl RandomEntries {
                 gather_indices(numbers, indices, &mut taken)?;
                 Ok(StateBuffer::Host(taken))
             }
-            (Self::Device { draw, taken }, FlatSlice::Device(DeviceSlice { flat, beside })) => {
-                let taken = beside.room(*taken, DType::F32)?;
-                beside.codecs()?.take_drawn(*draw, flat.array(), taken.array())?;
+            (Self::Device { draw, taken }, FlatSlice::Device(DeviceSlice { flat, stream })) => {
+                let taken = stream.room(*taken, DType::F32)?;
+                stream.codecs()?.take_drawn(*draw, flat.array(), taken.array())?;
                 Ok(StateBuffer::Device(taken))
             }
             _ => Err(mixed_memory()),
@@ -64,7 +64,7 @@ impl RandomEntries {
                 FiniteFlag::Device(spoiled),
                 StateBuffer::Device(held),
             ) => {
-                let codecs = numbers.beside.codecs()?;
+                let codecs = numbers.stream.codecs()?;
                 codecs.hold(numbers.flat.array(), spoiled.array(), held.array())?;
                 Ok(codecs.clear_drawn(*draw, *taken, (held.array(), spoiled.array()))?)
             }
@@ -111,13 +111,13 @@ impl RandomEntries {
             (
                 Self::Device { draw, taken },
                 StateBuffer::Device(values),
-                FlatSlice::Device(DeviceSlice { flat, beside }),
+                FlatSlice::Device(DeviceSlice { flat, stream }),
             ) => {
-                let codecs = beside.codecs()?;
+                let codecs = stream.codecs()?;
                 let all = match runs.len() == *taken {
                     true => values.clone(),
                     false => {
-                        let all = beside.room(*taken, DType::F32)?;
+                        let all = stream.room(*taken, DType::F32)?;
                         codecs.copy(all.narrow(runs)?.array(), values.array())?;
                         all
                     }
@@ -130,11 +130,11 @@ impl RandomEntries {
 }
 
 impl StateBuffer {
-    /// Returns a slice of these values, on the stream of `beside`.
-    pub(crate) fn numbers(&mut self, beside: &FlatSlice<'_>) -> Result<FlatSlice<'_>> {
-        match (self, beside) {
+    /// Returns a slice of these values, on the stream of `stream`.
+    pub(crate) fn numbers(&mut self, stream: &FlatSlice<'_>) -> Result<FlatSlice<'_>> {
+        match (self, stream) {
             (Self::Host(held), FlatSlice::Host(_)) => Ok(FlatSlice::Host(held)),
-            (Self::Device(held), FlatSlice::Device(numbers)) => Ok(numbers.beside.also(held)),
+            (Self::Device(held), FlatSlice::Device(numbers)) => Ok(numbers.stream.also(held)),
             _ => Err(mixed_memory()),
         }
     }

@@ -14,15 +14,15 @@ use crate::slice::{DeviceSlice, FlatSlice, mixed_memory};
 impl DeviceSlice {
     /// Sums them over the ranks as elements of another type, each rounded once, as the sums are.
     pub(crate) fn sum_rounded(self, dtype: DType, keeps: SumPlacement, peers: &mut Peers<'_>) -> Result<()> {
-        let Self { flat, beside } = self;
-        let narrow = beside.room(flat.len(), dtype)?;
-        beside.codecs()?.convert(narrow.array(), flat.array())?;
+        let Self { flat, stream } = self;
+        let narrow = stream.room(flat.len(), dtype)?;
+        stream.codecs()?.convert(narrow.array(), flat.array())?;
         peers.sum(&mut InPlace::of_codecs(narrow.clone())?, keeps)?;
         let kept = match keeps {
             SumPlacement::All => 0..flat.len(),
             _ => keeps.part(flat.len(), peers.ranks(), peers.rank()),
         };
-        convert(&beside, (&flat, kept.clone()), (&narrow, kept))
+        convert(&stream, (&flat, kept.clone()), (&narrow, kept))
     }
 }
 
@@ -35,26 +35,26 @@ impl FlatSlice<'_> {
         dtype: DType,
         peers: &mut Peers<'_>,
     ) -> Result<()> {
-        let (Self::Device(DeviceSlice { flat, beside }), FlatSlice::Device(own)) = (self, own) else {
+        let (Self::Device(DeviceSlice { flat, stream }), FlatSlice::Device(own)) = (self, own) else {
             return Err(mixed_memory());
         };
-        let narrow = beside.room(flat.len(), dtype)?;
+        let narrow = stream.room(flat.len(), dtype)?;
         let part = SumPlacement::Shard.part(flat.len(), peers.ranks(), peers.rank());
-        convert(beside, (&narrow, part), (&own.flat, 0..own.flat.len()))?;
-        let all = DeviceSlice { flat: narrow.clone(), beside: beside.clone() };
+        convert(stream, (&narrow, part), (&own.flat, 0..own.flat.len()))?;
+        let all = DeviceSlice { flat: narrow.clone(), stream: stream.clone() };
         peers.bring_together(&mut FlatSlice::Device(all))?;
-        convert(beside, (flat, 0..flat.len()), (&narrow, 0..narrow.len()))
+        convert(stream, (flat, 0..flat.len()), (&narrow, 0..narrow.len()))
     }
 }
 
 /// Overwrites some elements by as many others, of another type.
 fn convert(
-    beside: &crate::CodecStream,
+    stream: &crate::CodecStream,
     (to, places): (&FlatStorage, Range<usize>),
     (from, range): (&FlatStorage, Range<usize>),
 ) -> Result<()> {
     if range.is_empty() {
         return Ok(());
     }
-    Ok(beside.codecs()?.convert(to.narrow(places)?.array(), from.narrow(range)?.array())?)
+    Ok(stream.codecs()?.convert(to.narrow(places)?.array(), from.narrow(range)?.array())?)
 }

@@ -26,13 +26,13 @@ pub enum FlatSlice<'a> {
 #[derive(Debug, Clone)]
 pub struct DeviceSlice {
     pub(crate) flat: FlatStorage,
-    pub(crate) beside: CodecStream,
+    pub(crate) stream: CodecStream,
 }
 
 impl CodecStream {
     /// Other numbers of the device, for the same work.
     pub fn also(&self, flat: &FlatStorage) -> FlatSlice<'static> {
-        FlatSlice::Device(DeviceSlice { flat: self.hold(flat.clone()), beside: self.clone() })
+        FlatSlice::Device(DeviceSlice { flat: self.hold(flat.clone()), stream: self.clone() })
     }
 }
 
@@ -82,9 +82,9 @@ impl<'a> From<&'a mut [f32]> for FlatSlice<'a> {
 impl<'a> FlatSlice<'a> {
     /// Returns a slice of a device's memory, and the stream of its codecs. The stream waits for the work that the device
     /// was given before.
-    pub fn beside(flat: &FlatStorage) -> Result<(Self, CodecStream)> {
-        let beside = CodecStream::begin(flat)?;
-        Ok((Self::Device(DeviceSlice { flat: flat.clone(), beside: beside.clone() }), beside))
+    pub fn on_device(flat: &FlatStorage) -> Result<(Self, CodecStream)> {
+        let stream = CodecStream::begin(flat)?;
+        Ok((Self::Device(DeviceSlice { flat: flat.clone(), stream: stream.clone() }), stream))
     }
 
     /// The number of values.
@@ -115,8 +115,8 @@ impl<'a> FlatSlice<'a> {
     pub fn part(&mut self, range: Range<usize>) -> Result<FlatSlice<'_>> {
         Ok(match self {
             Self::Host(numbers) => FlatSlice::Host(&mut numbers[range]),
-            Self::Device(DeviceSlice { flat, beside }) => {
-                FlatSlice::Device(DeviceSlice { flat: flat.narrow(range)?, beside: beside.clone() })
+            Self::Device(DeviceSlice { flat, stream }) => {
+                FlatSlice::Device(DeviceSlice { flat: flat.narrow(range)?, stream: stream.clone() })
             }
         })
     }
@@ -125,7 +125,7 @@ impl<'a> FlatSlice<'a> {
     pub fn copy_to(&self, to: &FlatStorage) -> Result<()> {
         match self {
             Self::Host(numbers) => Ok(with_singles(to, |to| to.copy_from_slice(numbers))?),
-            Self::Device(numbers) => Ok(numbers.beside.codecs()?.copy(to.array(), numbers.flat.array())?),
+            Self::Device(numbers) => Ok(numbers.stream.codecs()?.copy(to.array(), numbers.flat.array())?),
         }
     }
 
@@ -141,8 +141,8 @@ impl<'a> FlatSlice<'a> {
                 Ok(FiniteFlag::Host(sound))
             }
             (Self::Device(numbers), StateBuffer::Device(held)) => {
-                let spoiled = numbers.beside.codecs()?.feed_back(numbers.flat.array(), held.array())?;
-                Ok(FiniteFlag::Device(numbers.beside.hold(FlatStorage::new(spoiled)?)))
+                let spoiled = numbers.stream.codecs()?.feed_back(numbers.flat.array(), held.array())?;
+                Ok(FiniteFlag::Device(numbers.stream.hold(FlatStorage::new(spoiled)?)))
             }
             _ => Err(mixed_memory()),
         }
@@ -158,9 +158,9 @@ impl<'a> FlatSlice<'a> {
                 }
                 Ok(())
             }
-            (Self::Device(DeviceSlice { flat, beside }), StateBuffer::Device(held)) => {
-                let held = beside.hold(held.clone());
-                Ok(beside.codecs()?.move_runs(runs, (held.array(), flat.array()), true, None)?)
+            (Self::Device(DeviceSlice { flat, stream }), StateBuffer::Device(held)) => {
+                let held = stream.hold(held.clone());
+                Ok(stream.codecs()?.move_runs(runs, (held.array(), flat.array()), true, None)?)
             }
             _ => Err(mixed_memory()),
         }
@@ -171,7 +171,7 @@ impl<'a> FlatSlice<'a> {
         Ok(match self {
             Self::Host(_) => StateBuffer::Host(vec![0.0; len]),
             Self::Device(numbers) => {
-                let codecs = numbers.beside.codecs()?;
+                let codecs = numbers.stream.codecs()?;
                 let zeros = codecs.room(len, DType::F32)?;
                 codecs.clear(&zeros)?;
                 StateBuffer::Device(FlatStorage::new(zeros)?)
@@ -184,10 +184,10 @@ impl<'a> FlatSlice<'a> {
         Ok(match (self, held) {
             (Self::Device(numbers), StateBuffer::Host(held)) => {
                 let len = held.len();
-                let there = FlatStorage::new(numbers.beside.codecs()?.room(len, DType::F32)?)?;
+                let there = FlatStorage::new(numbers.stream.codecs()?.room(len, DType::F32)?)?;
                 there.put(&candle_core::Tensor::from_vec(held, len, &candle_core::Device::Cpu)?)?;
                 // What was computed until now is what has brought it.
-                numbers.beside.codecs()?.begin()?;
+                numbers.stream.codecs()?.begin()?;
                 StateBuffer::Device(there)
             }
             (Self::Host(_), StateBuffer::Device(held)) => {

@@ -29,8 +29,8 @@ impl SumTimer {
     ///
     /// # Errors
     /// If the device does not tell times.
-    pub fn start(beside: &CodecStream) -> Result<Self> {
-        let this = Self(Mutex::new(beside.codecs()?.stopwatch()?));
+    pub fn start(stream: &CodecStream) -> Result<Self> {
+        let this = Self(Mutex::new(stream.codecs()?.stopwatch()?));
         this.note()?;
         Ok(this)
     }

@@ -28,7 +28,7 @@ pub(crate) enum TopEntries {
         indices: FlatStorage,
         taken: usize,
         said: Option<FlatStorage>,
-        beside: CodecStream,
+        stream: CodecStream,
     },
 }
 
@@ -75,18 +75,18 @@ impl EncodedLayout {
         &self,
         message: &FlatStorage,
         room: Option<&FlatStorage>,
-        beside: &CodecStream,
+        stream: &CodecStream,
     ) -> Result<FlatStorage> {
         let bytes = self.numbers(message)?;
         let (Some((format, stride)), Some(room)) = (self.chunks, room) else { return Ok(bytes) };
         let messages = PackedMessages { format, bytes: bytes.array(), stride };
-        beside.codecs()?.decode(messages, (1, 1), room.array())?;
+        stream.codecs()?.decode(messages, (1, 1), room.array())?;
         Ok(room.clone())
     }
 
     /// Room for decoded numbers, if there is anything to decode.
-    fn room(&self, beside: &CodecStream) -> Result<Option<FlatStorage>> {
-        Ok(self.chunks.map(|_| beside.room(self.taken, DType::F32)).transpose()?)
+    fn room(&self, stream: &CodecStream) -> Result<Option<FlatStorage>> {
+        Ok(self.chunks.map(|_| stream.room(self.taken, DType::F32)).transpose()?)
     }
 }
 
@@ -118,25 +118,25 @@ impl Entries {
                 };
                 Ok((TopEntries::Host { indices }, Messages::Host(messages)))
             }
-            FlatSlice::Device(DeviceSlice { flat, beside }) => {
-                let codecs = beside.codecs()?;
+            FlatSlice::Device(DeviceSlice { flat, stream }) => {
+                let codecs = stream.codecs()?;
                 let layout = EncodedLayout::of(self, codecs, taken);
                 let stride = layout.stride();
-                let among = beside.room(stride * cut.ranks, DType::U8)?;
+                let among = stream.room(stride * cut.ranks, DType::U8)?;
                 let bytes = among.narrow(rank * stride..(rank + 1) * stride)?;
                 let (indices, place) = (layout.indices(&bytes)?, layout.numbers(&bytes)?);
-                let exact = layout.room(beside)?;
+                let exact = layout.room(stream)?;
                 let to = (indices.array(), exact.as_ref().unwrap_or(&place).array());
-                beside.hold(FlatStorage::new(codecs.largest((flat.array(), taken), to)?)?);
+                stream.hold(FlatStorage::new(codecs.largest((flat.array(), taken), to)?)?);
                 let mut said = None;
                 if let (Some((format, stride)), Some(exact)) = (layout.chunks, &exact) {
                     let messages = PackedMessages { format, bytes: place.array(), stride };
                     codecs.encode((exact.array(), 1), (0, 0), messages)?;
-                    said = Some(layout.read(&bytes, Some(exact), beside)?);
+                    said = Some(layout.read(&bytes, Some(exact), stream)?);
                 }
-                let packed = Packed { bytes, stride, beside: beside.clone(), among: Some(among) };
-                let beside = beside.clone();
-                Ok((TopEntries::Device { indices, taken, said, beside }, Messages::Device(packed)))
+                let packed = Packed { bytes, stride, stream: stream.clone(), among: Some(among) };
+                let stream = stream.clone();
+                Ok((TopEntries::Device { indices, taken, said, stream }, Messages::Device(packed)))
             }
         }
     }
@@ -161,7 +161,7 @@ impl Entries {
                 }
             }
             (FlatSlice::Device(numbers), _, FiniteFlag::Device(spoiled), StateBuffer::Device(held)) => {
-                numbers.beside.codecs()?.hold(numbers.flat.array(), spoiled.array(), held.array())?;
+                numbers.stream.codecs()?.hold(numbers.flat.array(), spoiled.array(), held.array())?;
             }
             _ => return Err(mixed_memory()),
         }
@@ -186,14 +186,14 @@ impl Entries {
             }
             (
                 FlatSlice::Device(DeviceSlice { flat, .. }),
-                Messages::Device(Packed { bytes, stride, beside, .. }),
+                Messages::Device(Packed { bytes, stride, stream, .. }),
             ) => {
-                let codecs = beside.codecs()?;
+                let codecs = stream.codecs()?;
                 let layout = EncodedLayout::of(self, codecs, taken);
-                let room = layout.room(beside)?;
+                let room = layout.room(stream)?;
                 for start in (0..bytes.len()).step_by((*stride).max(1)) {
                     let message = bytes.narrow(start..start + stride)?;
-                    let values = layout.read(&message, room.as_ref(), beside)?;
+                    let values = layout.read(&message, room.as_ref(), stream)?;
                     let entries = (layout.indices(&message)?, values);
                     let to = (flat.array(), own.clone());
                     codecs.scatter((entries.0.array(), entries.1.array()), taken, to)?;
@@ -223,13 +223,13 @@ impl TopEntries {
                 Ok(clear_indices(indices, held)?)
             }
             (
-                Self::Device { indices, taken, said, beside },
+                Self::Device { indices, taken, said, stream },
                 FiniteFlag::Device(spoiled),
                 StateBuffer::Device(held),
             ) => {
                 let said = said.as_ref().filter(|_| as_said).map(FlatStorage::array);
                 let of = (held.array(), spoiled.array());
-                Ok(beside.codecs()?.take_away((indices.array(), said), *taken, of)?)
+                Ok(stream.codecs()?.take_away((indices.array(), said), *taken, of)?)
             }
             _ => Err(mixed_memory()),
         }
@@ -244,7 +244,7 @@ impl FlatSlice<'_> {
                 numbers.fill(0.0);
                 Ok(())
             }
-            Self::Device(DeviceSlice { flat, beside }) => Ok(beside.codecs()?.clear(flat.array())?),
+            Self::Device(DeviceSlice { flat, stream }) => Ok(stream.codecs()?.clear(flat.array())?),
         }
     }
 
@@ -268,13 +268,13 @@ impl FlatSlice<'_> {
                 Ok(FiniteFlag::Host(sound))
             }
             (
-                Self::Device(DeviceSlice { flat, beside }),
+                Self::Device(DeviceSlice { flat, stream }),
                 StateBuffer::Device(velocity),
                 StateBuffer::Device(sum),
             ) => {
                 let of = (velocity.array(), sum.array());
-                let spoiled = beside.codecs()?.gather_momentum(flat.array(), of, momentum)?;
-                Ok(FiniteFlag::Device(beside.hold(FlatStorage::new(spoiled)?)))
+                let spoiled = stream.codecs()?.gather_momentum(flat.array(), of, momentum)?;
+                Ok(FiniteFlag::Device(stream.hold(FlatStorage::new(spoiled)?)))
             }
             _ => Err(mixed_memory()),
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use phalanx_collectives::{Communicator, threads};
-use phalanx_sharding::{OptimizerRule, Options, Strategy, SyncOptions, SyncStats, share};
+use phalanx_sharding::{Options, PlainUpdate, Strategy, SyncOptions, SyncStats, parallelize};
 use phalanx_tensor::optim::Sgd;
 use phalanx_tensor::{BuildOptions, Context, Key, Session, StoreBuilder, Tape, Value, loss, nn};
 
@@ -24,10 +24,15 @@ fn work(comm: Communicator, strategy: &str) -> Result<(Duration, SyncStats), Any
     let store = builder.build()?;
     let row = Strategy::named(strategy)?;
     let sync = SyncOptions { staleness: 3, ..SyncOptions::default() };
-    let parallel =
-        share(&store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, Options::default(), sync)?;
-    let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
-    parallel.serve(&rule)?;
+    let parallel = parallelize(
+        &store,
+        phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+        row,
+        Options::default(),
+        sync,
+    )?;
+    let rule = PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
+    parallel.set_optimizer(&rule)?;
     let (context, begun) = (Arc::new(Context::new(1)), Instant::now());
     for at in 0..STEPS {
         let step = parallel.begin_step()?;
@@ -41,7 +46,7 @@ fn work(comm: Communicator, strategy: &str) -> Result<(Duration, SyncStats), Any
         // Everybody has a slow step now and then, and worker 1 is a little slower than the others.
         let slow = at % 8 == 2 * rank as u64 || rank == 1 && at % 3 == 0;
         std::thread::sleep(Duration::from_millis(if slow { 9 } else { 3 }));
-        step.finish_by(&rule, 0.1)?;
+        step.finish_with(&rule, 0.1)?;
     }
     let time = begun.elapsed();
     parallel.own_state()?;

@@ -65,7 +65,7 @@ pub enum ShardingError {
     #[error(
         "{shards} logical ranks cannot lie on {ranks} ranks; there can be at most as many ranks as logical ones, and one at least"
     )]
-    LogicalRanks {
+    VirtualRanks {
         /// The number of virtual ranks.
         shards: usize,
         /// The number of ranks.

@@ -1,12 +1,12 @@
 //! Turns a single-device model into a distributed one, from outside.
 //!
 //! - **[`ParallelStrategy`]** is the interface of all strategies: gradients go in, updated parameters come out. The strategy decides
-//!   when ranks wait and what they send. A [`Step`] is its protocol as a type. [`DataParallel`] is the bulk-synchronous strategy.
-//! - **[`Strategy`]** is a row of a table ([`PRESETS`]) that says which part of the state each rank holds: `dp`, `ddp`, `zero1`,
+//!   when ranks wait and what they send. A [`StepGuard`] is its protocol as a type. [`DataParallel`] is the bulk-synchronous strategy.
+//! - **[`Strategy`]** is a row of a table ([`STRATEGIES`]) that says which part of the state each rank holds: `dp`, `ddp`, `zero1`,
 //!   `zero2`, `fsdp` (also called `zero3`) and `hsdp`. [`Options`] has the algorithm of collectives and the codec of gradients.
-//! - **Asynchronous strategies** are rows, too, and [`share`] makes any row: [`ParameterServer`] (`ps-bsp`, `ps-ssp`, `ps-asp`),
+//! - **Asynchronous strategies** are rows, too, and [`parallelize`] makes any row: [`ParameterServer`] (`ps-bsp`, `ps-ssp`, `ps-asp`),
 //!   [`LocalSgd`] (`local-sgd`, `post-local-sgd`, `diloco`) and [`Gossip`] (`d-psgd`, `ad-psgd`, `sgp`), with [`SyncOptions`].
-//!   [`synchrony`] has their clocks, without threads and tensors. Servers call the optimizer, too ([`Rule`]).
+//!   [`synchrony`] has their clocks, without threads and tensors. Servers call the optimizer, too ([`SharedUpdate`]).
 //! - **[`GradCodec`]** sums gradients over ranks in fewer bytes (crate `phalanx-codecs`). Its state is part of a checkpoint.
 //! - **[`MemoryPlan`]** predicts the memory and traffic of a strategy.
 //! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; [`Degrees`] say how many ranks lie along each
@@ -56,24 +56,24 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod agreement;
-mod arithmetic;
 mod asynchronous;
-mod beside;
+mod background;
+mod consensus;
 mod data_parallel;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod logical;
 mod mesh;
 mod options;
 mod parallel;
+mod parallelize;
 mod predict;
+mod reduction_math;
 #[cfg(any(test, fuzzing))]
 mod rehearsed;
-mod sharing;
 mod strategy;
+mod virtual_ranks;
 
 pub use asynchronous::gossip::Gossip;
 pub use asynchronous::local_sgd::LocalSgd;
@@ -81,15 +81,16 @@ pub use asynchronous::parameter_server::ParameterServer;
 pub use asynchronous::synchrony::{self, CatchUp, SyncOptions, Topology};
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
-pub use logical::{LogicalRanks, ShardGroup, ShardTree, ShardTurns};
 pub use mesh::placement::{Placed, Placement, local_ranges};
 pub use mesh::process_group::RankGroup;
 pub use mesh::{AXES, AxisKind, Degree, Degrees, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use parallel::{
-    LocalModel, Observed, OptimizerRule, OwnState, ParallelStrategy, RankCollectives, Reduced, Residency,
-    Resumable, Rule, ShardRole, StateBytes, Step, StepReports, StepToken, SyncStats, UpdateRule,
+    LocalModel, Observed, OptimizerUpdate, OwnState, ParallelStrategy, PlainUpdate, RankCollectives,
+    ReducedStep, Residency, Resumable, ShardRole, SharedUpdate, StateBytes, StepGuard, StepReports,
+    StepToken, SyncStats,
 };
+pub use parallelize::parallelize;
 pub use phalanx_codecs::{
     Bf16, Bucket, CodecBytes, CodecError, CodecKind, CodecScope, CodecSettings, CodecState, CodecStream,
     CodecVerdict, CodecWhen, DeviceSlice, FlatSlice, GradCodec, MatrixRange, Peers, PushCodec, SumGroup,
@@ -97,11 +98,11 @@ pub use phalanx_codecs::{
 };
 pub use predict::plan::{self, MemoryPlan, Workload};
 pub use predict::timing::{Computing, Reach, StepTime};
-pub use sharing::share;
 pub use strategy::{
-    AlongAxis, DataAxes, GossipKind, Layout, Meeting, PRESETS, Ranks, ServerPace, StateLayout, Strategy,
-    Synchrony,
+    AlongAxis, DataAxes, GossipKind, Meeting, Partition, Ranks, STRATEGIES, ServerPace, StatePartition,
+    Strategy, Synchrony,
 };
+pub use virtual_ranks::{SumTree, VirtualRankGroup, VirtualRankTurns, VirtualRanks};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -32,9 +32,9 @@ pub struct Options {
     pub overlap: Overlap,
     /// Threads that each rank computes with, for [`Overlap::Auto`].
     pub threads: usize,
-    /// The number of virtual ranks, whose gradients are summed along a tree ([`crate::LogicalRanks`]); `None` to sum the
+    /// The number of virtual ranks, whose gradients are summed along a tree ([`crate::VirtualRanks`]); `None` to sum the
     /// gradients of the ranks themselves.
-    pub logical_ranks: Option<usize>,
+    pub virtual_ranks: Option<usize>,
 }
 
 /// Overlap of communication and computing, by a thread of its own.
@@ -117,7 +117,7 @@ impl Default for Options {
             weights: None,
             overlap: Overlap::Auto,
             threads: 1,
-            logical_ranks: None,
+            virtual_ranks: None,
         }
     }
 }

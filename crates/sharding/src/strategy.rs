@@ -11,27 +11,27 @@ use crate::{Result, ShardingError};
 
 /// The partition of a kind of state over the data ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
+pub enum Partition {
     /// Every rank holds all of it.
     Replicated,
     /// Every rank holds its part.
     Sharded,
-    /// Rank 0, the leader, holds all of it, and the others nothing.
-    Leader,
+    /// Rank 0, the root, holds all of it, and the others nothing.
+    Root,
 }
 
-/// The rank that holds what [`Layout::Leader`] says.
-pub(crate) const LEADER: usize = 0;
+/// The rank that holds what [`Partition::Root`] says.
+pub(crate) const ROOT: usize = 0;
 
 /// The partitions of a strategy's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StateLayout {
+pub struct StatePartition {
     /// Parameters between uses.
-    pub parameters: Layout,
+    pub parameters: Partition,
     /// Gradients after reduction.
-    pub gradients: Layout,
+    pub gradients: Partition,
     /// Optimizer state.
-    pub optimizer: Layout,
+    pub optimizer: Partition,
 }
 
 /// The use of a data axis of the mesh for state.
@@ -135,7 +135,7 @@ pub struct Strategy {
     /// A summary in one line.
     pub summary: &'static str,
     /// The partitions of a strategy's state.
-    pub layout: StateLayout,
+    pub layout: StatePartition,
     /// The use of the data axes of a mesh.
     pub data: DataAxes,
     /// The kind of the ranks.
@@ -144,67 +144,67 @@ pub struct Strategy {
     pub synchrony: Synchrony,
 }
 
-const fn held(parameters: Layout, gradients: Layout, optimizer: Layout) -> StateLayout {
-    StateLayout { parameters, gradients, optimizer }
+const fn held(parameters: Partition, gradients: Partition, optimizer: Partition) -> StatePartition {
+    StatePartition { parameters, gradients, optimizer }
 }
 
-const fn row(name: &'static str, summary: &'static str, layout: StateLayout) -> Strategy {
+const fn row(name: &'static str, summary: &'static str, layout: StatePartition) -> Strategy {
     let (ranks, synchrony) = (Ranks::Processes, Synchrony::EveryStep);
     let data = match layout.optimizer {
-        Layout::Sharded => DataAxes::SHARDED,
-        Layout::Replicated | Layout::Leader => DataAxes::REPLICATED,
+        Partition::Sharded => DataAxes::SHARDED,
+        Partition::Replicated | Partition::Root => DataAxes::REPLICATED,
     };
     Strategy { name, summary, layout, data, ranks, synchrony }
 }
 
 /// A row whose ranks hold the whole model and do not take every step together.
 const fn apart(name: &'static str, summary: &'static str, synchrony: Synchrony) -> Strategy {
-    let layout = held(Layout::Replicated, Layout::Replicated, Layout::Replicated);
+    let layout = held(Partition::Replicated, Partition::Replicated, Partition::Replicated);
     Strategy { synchrony, ..row(name, summary, layout) }
 }
 
 /// A row whose ranks are workers and servers.
 const fn by_servers(name: &'static str, summary: &'static str, pace: ServerPace) -> Strategy {
-    let layout = held(Layout::Replicated, Layout::Replicated, Layout::Sharded);
+    let layout = held(Partition::Replicated, Partition::Replicated, Partition::Sharded);
     Strategy { synchrony: Synchrony::Servers(pace), ..row(name, summary, layout) }
 }
 
 /// Every strategy that can be run.
-pub const PRESETS: &[Strategy] = &[
+pub const STRATEGIES: &[Strategy] = &[
     Strategy {
         ranks: Ranks::Threads,
         ..row(
             "dp",
             "one process, a replica on each thread; the leader scatters inputs, sums gradients, updates and broadcasts",
-            held(Layout::Replicated, Layout::Leader, Layout::Leader),
+            held(Partition::Replicated, Partition::Root, Partition::Root),
         )
     },
     row(
         "ddp",
         "every rank holds the whole model; gradients are summed bucket by bucket while backward still runs",
-        held(Layout::Replicated, Layout::Replicated, Layout::Replicated),
+        held(Partition::Replicated, Partition::Replicated, Partition::Replicated),
     ),
     row(
         "zero1",
         "as ddp, but each rank keeps the optimizer's state of its part only, and updates that part for all",
-        held(Layout::Replicated, Layout::Replicated, Layout::Sharded),
+        held(Partition::Replicated, Partition::Replicated, Partition::Sharded),
     ),
     row(
         "zero2",
         "as zero1, and each rank keeps the summed gradients of its part only",
-        held(Layout::Replicated, Layout::Sharded, Layout::Sharded),
+        held(Partition::Replicated, Partition::Sharded, Partition::Sharded),
     ),
     row(
         "fsdp",
         "as zero2, and each rank keeps its part of the parameters only; whole blocks are gathered while they are used",
-        held(Layout::Sharded, Layout::Sharded, Layout::Sharded),
+        held(Partition::Sharded, Partition::Sharded, Partition::Sharded),
     ),
     Strategy {
         data: DataAxes::GROUPS,
         ..row(
             "hsdp",
             "as fsdp inside a group of ranks, such as a host; the groups are replicas that sum their parts' gradients",
-            held(Layout::Sharded, Layout::Sharded, Layout::Sharded),
+            held(Partition::Sharded, Partition::Sharded, Partition::Sharded),
         )
     },
     by_servers(
@@ -260,10 +260,10 @@ impl Strategy {
     /// [`ShardingError::Strategy`] listing what there is.
     pub fn named(name: &str) -> Result<Self> {
         let row = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, row)| row);
-        if let Some(row) = PRESETS.iter().find(|known| known.name == row) {
+        if let Some(row) = STRATEGIES.iter().find(|known| known.name == row) {
             return Ok(*row);
         }
-        let known = PRESETS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
+        let known = STRATEGIES.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
         let problem = match crate::Degrees::is_not_built(name) {
             true => format!("is not built yet; there is: {known}"),
             false => format!("is unknown; there is: {known}"),
@@ -276,7 +276,7 @@ impl Strategy {
     /// # Errors
     /// [`ShardingError::Strategy`] if every rank has them all.
     pub fn moves_parameters(&self) -> Result<()> {
-        if self.layout.parameters == Layout::Sharded || matches!(self.synchrony, Synchrony::Servers(_)) {
+        if self.layout.parameters == Partition::Sharded || matches!(self.synchrony, Synchrony::Servers(_)) {
             return Ok(());
         }
         let problem = "gathers no parameters that could be quantised; `fsdp` and `hsdp` do, and workers of `ps-bsp`, `ps-ssp` \
@@ -285,11 +285,11 @@ impl Strategy {
         Err(ShardingError::Strategy { name: self.name.to_owned(), problem })
     }
 
-    /// Checks that gradients can be those of virtual ranks ([`crate::LogicalRanks`]): all ranks take every step together.
+    /// Checks that gradients can be those of virtual ranks ([`crate::VirtualRanks`]): all ranks take every step together.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] if ranks do not.
-    pub fn sums_over_logical_ranks(&self) -> Result<()> {
+    pub fn sums_over_virtual_ranks(&self) -> Result<()> {
         if self.is_bulk_synchronous() {
             return Ok(());
         }
@@ -305,8 +305,8 @@ impl Strategy {
     /// # Errors
     /// [`ShardingError::Strategy`] if a rank has parameters that others update.
     pub(crate) fn keeps_on_host(&self) -> Result<()> {
-        let StateLayout { parameters, optimizer, .. } = self.layout;
-        if self.is_bulk_synchronous() && parameters == optimizer && parameters != Layout::Leader {
+        let StatePartition { parameters, optimizer, .. } = self.layout;
+        if self.is_bulk_synchronous() && parameters == optimizer && parameters != Partition::Root {
             return Ok(());
         }
         let problem = "has parameters on ranks that do not update them, so they cannot be kept on the host alone; `ddp`, `fsdp` and \
@@ -360,7 +360,7 @@ impl Strategy {
     pub fn has_replicas(&self) -> Result<()> {
         let problem = if !self.is_bulk_synchronous() {
             "has ranks whose weights differ between meetings; dp, ddp, zero1, zero2 and hsdp have replicas to compare"
-        } else if self.layout.parameters == Layout::Sharded && !self.data.has_groups() {
+        } else if self.layout.parameters == Partition::Sharded && !self.data.has_groups() {
             "keeps every parameter on one rank only, so that there are no replicas to compare; hsdp has some"
         } else {
             return Ok(());
@@ -399,21 +399,21 @@ impl Strategy {
     /// [`ShardingError::Strategy`] naming the collective that does not go so.
     pub fn goes_by(&self, algorithm: Algorithm) -> Result<()> {
         use Algorithm::{Auto, Direct, Grid, HalvingDoubling, PushPull, Ring, SingleReducer, Tree};
-        let StateLayout { gradients, optimizer, .. } = self.layout;
+        let StatePartition { gradients, optimizer, .. } = self.layout;
         if self.exchanges_on_host() && algorithm != Auto {
             let problem =
                 format!("cannot go by `{algorithm}`: it sends messages from rank to rank; use `auto`");
             return Err(ShardingError::strategy(self.name, problem));
         }
         let reduces = match gradients {
-            Layout::Sharded => ("reduce-scatter", matches!(algorithm, Ring | HalvingDoubling | PushPull)),
-            Layout::Leader => ("reduce", matches!(algorithm, Ring | Tree | SingleReducer)),
-            Layout::Replicated => ("all-reduce", true),
+            Partition::Sharded => ("reduce-scatter", matches!(algorithm, Ring | HalvingDoubling | PushPull)),
+            Partition::Root => ("reduce", matches!(algorithm, Ring | Tree | SingleReducer)),
+            Partition::Replicated => ("all-reduce", true),
         };
         let gathers = match optimizer {
-            Layout::Sharded => ("all-gather", matches!(algorithm, Ring | HalvingDoubling | PushPull)),
-            Layout::Leader => ("broadcast", !matches!(algorithm, HalvingDoubling | PushPull | Grid)),
-            Layout::Replicated => ("", true),
+            Partition::Sharded => ("all-gather", matches!(algorithm, Ring | HalvingDoubling | PushPull)),
+            Partition::Root => ("broadcast", !matches!(algorithm, HalvingDoubling | PushPull | Grid)),
+            Partition::Replicated => ("", true),
         };
         let lacking = [reduces, gathers].into_iter().find(|(_, goes)| !goes);
         match (algorithm, lacking) {
@@ -426,43 +426,43 @@ impl Strategy {
     }
 }
 
-impl StateLayout {
+impl StatePartition {
     /// True if the parameters of a bucket leave memory between uses, where `world` ranks share what is sharded. Parameters
     /// outside of any block are used at any time, and stay; so does the only shard.
     pub(crate) fn leaves_memory(&self, param: &ParamBucket, world: usize) -> bool {
-        self.parameters == Layout::Sharded && world > 1 && !param.is_outside()
+        self.parameters == Partition::Sharded && world > 1 && !param.is_outside()
     }
 
     /// The part of summed gradients that a rank keeps.
     pub(crate) fn placement(&self) -> SumPlacement {
         match self.gradients {
-            Layout::Replicated => SumPlacement::All,
-            Layout::Sharded => SumPlacement::Shard,
-            Layout::Leader => SumPlacement::Root,
+            Partition::Replicated => SumPlacement::All,
+            Partition::Sharded => SumPlacement::Shard,
+            Partition::Root => SumPlacement::Root,
         }
     }
 
     /// True if each rank gets its shard of the summed gradients.
     pub(crate) fn scatters(&self) -> bool {
-        self.gradients == Layout::Sharded
+        self.gradients == Partition::Sharded
     }
 
     /// True if rank `rank` of the ranks that share what is sharded keeps the whole summed gradients.
     pub(crate) fn keeps_gradients(&self, rank: usize) -> bool {
         match self.gradients {
-            Layout::Replicated => true,
-            Layout::Sharded => false,
-            Layout::Leader => rank == LEADER,
+            Partition::Replicated => true,
+            Partition::Sharded => false,
+            Partition::Root => rank == ROOT,
         }
     }
 
     /// The elements of `len` that the optimizer of rank `rank` of `world` updates, and whose state it holds.
     pub(crate) fn owned(&self, len: usize, (rank, world): (usize, usize)) -> Range<usize> {
         match self.optimizer {
-            Layout::Leader if rank == LEADER => 0..len,
-            Layout::Leader => 0..0,
-            Layout::Replicated => 0..len,
-            Layout::Sharded => rank * len / world..(rank + 1) * len / world,
+            Partition::Root if rank == ROOT => 0..len,
+            Partition::Root => 0..0,
+            Partition::Replicated => 0..len,
+            Partition::Sharded => rank * len / world..(rank + 1) * len / world,
         }
     }
 }
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn names_lead_to_rows_or_to_a_list() {
-        assert_eq!(Strategy::named("ddp").expect("a row").layout.optimizer, Layout::Replicated);
+        assert_eq!(Strategy::named("ddp").expect("a row").layout.optimizer, Partition::Replicated);
         assert_eq!(Strategy::named("zero3").expect("a row").name, "fsdp");
         let error = Strategy::named("pipeline").expect_err("no row yet").to_string();
         assert!(

@@ -5,7 +5,7 @@ mod ratio;
 mod text;
 
 use clap::Args;
-use phalanx_sharding::PRESETS;
+use phalanx_sharding::STRATEGIES;
 use toml::Value;
 
 use super::error::CliError;
@@ -67,7 +67,7 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
     }
     let seconds = args.step_ms.map(|ms| ms / 1e3);
     let task = task_of(program, config)?;
-    let estimate = engine::estimate(&task, config, PRESETS, seconds).map_err(CliError::failed)?;
+    let estimate = engine::estimate(&task, config, STRATEGIES, seconds).map_err(CliError::failed)?;
     if args.json {
         let json = json::of(config, &estimate, chosen);
         out(&serde_json::to_string_pretty(&json).map_err(CliError::failed)?);

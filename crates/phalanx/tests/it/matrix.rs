@@ -268,7 +268,7 @@ fn a_gradient_that_is_a_tenth_off_shows_in_the_losses() {
 
 #[test]
 fn every_preset_has_its_cells() {
-    let known: Vec<&str> = phalanx_sharding::PRESETS
+    let known: Vec<&str> = phalanx_sharding::STRATEGIES
         .iter()
         .filter(|row| row.is_bulk_synchronous())
         .map(|row| row.name)

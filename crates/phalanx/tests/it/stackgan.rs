@@ -181,7 +181,7 @@ strategies! { dp ddp zero1 zero2 fsdp hsdp }
 
 #[test]
 fn every_strategy_has_its_cells() {
-    let known: Vec<&str> = phalanx_sharding::PRESETS
+    let known: Vec<&str> = phalanx_sharding::STRATEGIES
         .iter()
         .filter(|row| row.is_bulk_synchronous())
         .map(|row| row.name)

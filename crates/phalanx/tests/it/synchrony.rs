@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::StopFlag;
 use phalanx_run::{RunFolder, Summary, read_metrics};
-use phalanx_sharding::PRESETS;
+use phalanx_sharding::STRATEGIES;
 use phalanx_trainer::engine::{Event, Observer, StepReport, train_replicas};
 use victims::{kill, ranks_of};
 
@@ -140,7 +140,7 @@ fn a_meeting_after_every_step_of_plain_gradient_descent_is_ddp() {
 
 #[test]
 fn every_strategy_learns_and_says_how_it_kept_step() {
-    for row in PRESETS.iter().filter(|row| !row.is_bulk_synchronous()) {
+    for row in STRATEGIES.iter().filter(|row| !row.is_bulk_synchronous()) {
         // Updates that come late make large steps swing, the more the less time a worker gets.
         let rate = if ["ps-asp", "ps-ssp"].contains(&row.name) { 0.0007 } else { 0.002 };
         let own = format!(
@@ -310,7 +310,7 @@ fn a_dead_server_ends_the_run_with_its_name_and_the_run_goes_on_from_its_checkpo
 #[test]
 fn processes_train_under_every_strategy() {
     let place = tempfile::tempdir().expect("a folder");
-    for row in PRESETS.iter().filter(|row| !row.is_bulk_synchronous()) {
+    for row in STRATEGIES.iter().filter(|row| !row.is_bulk_synchronous()) {
         let line = format!(
             "train tiny --ranks 2 --strategy {row} --steps 6 --set sync.every=2 --set train.global_batch=8 --set \
             train.threads=1 --out {row}"

@@ -58,7 +58,7 @@ fn takes_steps_together(all: &Combination<'_>) -> Result<()> {
     match all.strategy.is_bulk_synchronous() {
         true => Ok(()),
         false => {
-            let problem = "does not take every step together; `share` makes it";
+            let problem = "does not take every step together; `parallelize` makes it";
             Err(ShardingError::strategy(all.strategy.name, problem))
         }
     }

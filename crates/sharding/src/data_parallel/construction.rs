@@ -11,12 +11,12 @@ use super::DataParallel;
 use super::combinations::Combination;
 use super::reduction::{Alone, BucketReduction, Coded, Exact, Rounded, VirtualSum};
 use super::weights::WeightGather;
-use crate::agreement::check_same_model;
-use crate::logical::LogicalRanks;
+use crate::consensus::check_same_model;
 use crate::mesh::part;
 use crate::options::Options;
 use crate::parallel::Residency as _;
-use crate::strategy::{Layout, Strategy};
+use crate::strategy::{Partition, Strategy};
+use crate::virtual_ranks::VirtualRanks;
 use crate::{ProcessMesh, Result};
 
 /// The ranks that gradients and parameters go between.
@@ -77,7 +77,7 @@ pub(super) fn build(
     let placed = virtual_ranks(&options, mesh.batch().world_size())?;
     check_same_model(store, mesh.batch())?;
     let links = Links::of(&mesh, &strategy)?;
-    let sharded = strategy.layout.parameters == Layout::Sharded && links.shards.world_size() > 1;
+    let sharded = strategy.layout.parameters == Partition::Sharded && links.shards.world_size() > 1;
     let gathers = offloaded || sharded;
     let on_host = params.iter().all(|param| param.device().is_host());
     let overlaps = options.overlap.decide(&links.all, gathers && on_host, options.threads.max(1))?;
@@ -116,8 +116,8 @@ pub(super) fn build(
 }
 
 /// The virtual ranks that the options ask for, on `ranks` ranks.
-fn virtual_ranks(options: &Options, ranks: usize) -> Result<Option<LogicalRanks>> {
-    let placed = options.logical_ranks.map(|count| LogicalRanks::new(count, ranks)).transpose()?;
+fn virtual_ranks(options: &Options, ranks: usize) -> Result<Option<VirtualRanks>> {
+    let placed = options.virtual_ranks.map(|count| VirtualRanks::new(count, ranks)).transpose()?;
     if placed.is_some() {
         options.sums_exactly()?;
     }
@@ -129,7 +129,7 @@ fn reduction(
     params: &[ParamBucket],
     (strategy, options): (&Strategy, &Options),
     (links, shards): (&Links<'_>, &Communicator),
-    (overlapping, placed): (Overlapping, Option<LogicalRanks>),
+    (overlapping, placed): (Overlapping, Option<VirtualRanks>),
 ) -> Result<Chosen> {
     let gradients = strategy.layout.gradients;
     let rounded = if overlapping.on_host { None } else { Rounded::dtype_of(options)? };

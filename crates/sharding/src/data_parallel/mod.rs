@@ -33,14 +33,15 @@ use self::parameters::Gathered;
 use self::prefetch::Pass;
 use self::reduction::{BucketReduction, Coded, VirtualSum};
 use self::weights::WeightGather;
-use crate::agreement::{any_of, broadcast_buffers};
+use crate::consensus::{any_of, broadcast_buffers};
 use crate::mesh::part;
 use crate::mesh::process_group::RankGroup;
 use crate::options::{Options, Overlap};
 use crate::parallel::{
-    Observed, ParallelStrategy, RankCollectives, Residency, Resumable, ShardRole, StateBytes, Step, StepToken,
+    Observed, ParallelStrategy, RankCollectives, Residency, Resumable, ShardRole, StateBytes, StepGuard,
+    StepToken,
 };
-use crate::strategy::{LEADER, Layout, StateLayout, Strategy};
+use crate::strategy::{Partition, ROOT, StatePartition, Strategy};
 use crate::{ProcessMesh, Result, ShardingError};
 use phalanx_codecs::buffer::InPlace;
 use phalanx_codecs::{CodecState, CodecVerdict, nothing_kept};
@@ -131,7 +132,7 @@ impl DataParallel {
     /// [`ShardingError::Mesh`] if the mesh lacks an axis; [`ShardingError::Strategy`] if the strategy cannot use the
     /// algorithm, gathers no parameters that could be quantised, or cannot keep them on the host; [`ShardingError::Codec`]
     /// if the codec does not know the gradients' type or their device, or if there are virtual ranks;
-    /// [`ShardingError::LogicalRanks`] if there are too few virtual ranks; otherwise as [`DataParallel::new`].
+    /// [`ShardingError::VirtualRanks`] if there are too few virtual ranks; otherwise as [`DataParallel::new`].
     pub fn with_options(
         store: &ParamStore,
         mesh: ProcessMesh,
@@ -145,8 +146,8 @@ impl DataParallel {
     ///
     /// # Errors
     /// [`ShardingError::Step`] if there is one under way.
-    pub fn begin_step(&self) -> Result<Step<'_>> {
-        Step::begin(self)
+    pub fn begin_step(&self) -> Result<StepGuard<'_>> {
+        StepGuard::begin(self)
     }
 
     /// The communicator.
@@ -176,7 +177,7 @@ impl DataParallel {
 
     /// True if ranks own different elements.
     fn is_sharded(&self) -> bool {
-        self.strategy.layout.optimizer != Layout::Replicated
+        self.strategy.layout.optimizer != Partition::Replicated
     }
 
     fn state(&self) -> MutexGuard<'_, Progress> {
@@ -306,7 +307,7 @@ impl ParallelStrategy for DataParallel {
                 (ParamState::Full, Some(full)) if param.trainable() && self.is_sharded() => {
                     let shards = self.shards.about(&self.labels[at]);
                     coming.push(match self.strategy.layout.optimizer {
-                        Layout::Leader => shards.broadcast_async(InPlace::new(full)?, LEADER),
+                        Partition::Root => shards.broadcast_async(InPlace::new(full)?, ROOT),
                         _ => shards.all_gather_in_place_async(InPlace::new(full)?),
                     });
                 }
@@ -349,7 +350,7 @@ impl RankCollectives for DataParallel {
         }))
     }
 
-    fn shard_turn(&self, at: usize, more: Option<bool>) -> Result<()> {
+    fn virtual_rank_turn(&self, at: usize, more: Option<bool>) -> Result<()> {
         let state = self.state();
         let outside = ShardingError::Step("a logical rank had its turn outside of any; begin one before");
         let step = state.step.as_ref().ok_or(outside)?;
@@ -400,7 +401,7 @@ impl Observed for DataParallel {
     }
 
     fn role(&self) -> ShardRole {
-        let StateLayout { parameters, optimizer, .. } = self.strategy.layout;
+        let StatePartition { parameters, optimizer, .. } = self.strategy.layout;
         let (shard, shards) = (self.shards.rank(), self.shards.world_size());
         let (replica, replicas) =
             self.replicas.as_ref().map_or((0, 1), |replicas| (replicas.rank(), replicas.world_size()));

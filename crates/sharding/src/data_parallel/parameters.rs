@@ -11,8 +11,8 @@ use phalanx_tensor::{Key, ParamBucket, ParamState};
 use super::prefetch::{Pass, Prefetch, Visit};
 use super::{DataParallel, Progress};
 use crate::Result;
-use crate::beside::Pending;
-use crate::strategy::Layout;
+use crate::background::Pending;
+use crate::strategy::Partition;
 use phalanx_codecs::PendingWork;
 use phalanx_codecs::buffer::InPlace;
 
@@ -198,7 +198,7 @@ impl DataParallel {
 
     /// True if this rank keeps all of the parameters that it computes with.
     fn has_all(&self) -> bool {
-        self.strategy.layout.parameters == Layout::Replicated || self.shards.world_size() == 1
+        self.strategy.layout.parameters == Partition::Replicated || self.shards.world_size() == 1
     }
 
     /// Brings all parameters here as they are.

@@ -7,7 +7,7 @@ use phalanx_collectives::{Algorithm, CommStats, Communicator};
 use phalanx_tensor::FlatStorage;
 
 use crate::Result;
-use crate::beside::{Pending, Worker};
+use crate::background::{Pending, Worker};
 use phalanx_codecs::buffer::with_singles;
 use phalanx_codecs::{FlatSlice, Peers, PendingWork, RoundedGather, WeightRounding};
 
@@ -32,9 +32,9 @@ impl WeightGather {
     ///
     /// # Errors
     /// [`ShardingError::Codec`] if a chunk has no elements, or the system refuses the thread.
-    pub(super) fn new(comm: Communicator, rounding: WeightRounding, beside: bool) -> Result<Self> {
+    pub(super) fn new(comm: Communicator, rounding: WeightRounding, background: bool) -> Result<Self> {
         let shared = Arc::new(Shared { comm, gather: RoundedGather::new(rounding)? });
-        Ok(Self { shared, worker: Worker::start("weights", beside)?, waited: Mutex::default() })
+        Ok(Self { shared, worker: Worker::start("weights", background)?, waited: Mutex::default() })
     }
 
     /// Gathers the shards of all ranks into `full`.
@@ -69,9 +69,9 @@ impl Shared {
             })???;
             return Ok(PendingWork::over());
         }
-        let (full, beside) = FlatSlice::beside(full)?;
-        self.gather_slice(full, &beside.also(shard))?;
-        Ok(beside.end()?)
+        let (full, background) = FlatSlice::on_device(full)?;
+        self.gather_slice(full, &background.also(shard))?;
+        Ok(background.end()?)
     }
 
     fn gather_slice(&self, full: FlatSlice<'_>, shard: &FlatSlice<'_>) -> Result<()> {

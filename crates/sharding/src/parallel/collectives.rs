@@ -34,11 +34,11 @@ pub trait RankCollectives {
     fn batch_group(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>>;
 
     /// Selects the `at`-th logical rank of this rank: backward adds to its gradients from now on. `more` says, where it is known,
-    /// whether more of its micro-batches follow the next one. [`crate::ShardTurns`] calls it.
+    /// whether more of its micro-batches follow the next one. [`crate::VirtualRankTurns`] calls it.
     ///
     /// # Errors
     /// [`crate::ShardingError::Step`] outside of a step.
-    fn shard_turn(&self, at: usize, more: Option<bool>) -> Result<()> {
+    fn virtual_rank_turn(&self, at: usize, more: Option<bool>) -> Result<()> {
         let _ = (at, more);
         Ok(())
     }

@@ -1,16 +1,16 @@
 //! The interface of every way of training together: gradients go in, updated parameters come out.
 //!
-//! [`ParallelStrategy`] is the protocol of a step, and [`Step`] that protocol as a type. Four smaller traits hold the rest:
+//! [`ParallelStrategy`] is the protocol of a step, and [`StepGuard`] that protocol as a type. Four smaller traits hold the rest:
 //! [`RankCollectives`] (sums over the ranks in a step), [`Residency`] (parameters in memory), [`Resumable`] (checkpoints and lost
 //! ranks) and [`Observed`] (names, bytes, statistics).
 
 mod collectives;
 mod histogram;
 mod observed;
+mod optimizer_update;
 mod own_state;
 mod residency;
 mod resumable;
-mod rule;
 mod stats;
 mod step;
 
@@ -19,20 +19,20 @@ use phalanx_tensor::{Listener, ParamBucket};
 pub use collectives::RankCollectives;
 pub use histogram::Histogram;
 pub use observed::{LocalModel, Observed, ShardRole, StateBytes, StepReports};
+pub(crate) use optimizer_update::apply;
+pub use optimizer_update::{OptimizerUpdate, PlainUpdate, SharedUpdate};
 pub(crate) use own_state::{Saved, whole};
 pub use residency::Residency;
 pub use resumable::{OwnState, Resumable};
-pub(crate) use rule::apply;
-pub use rule::{OptimizerRule, Rule, UpdateRule};
 pub use stats::SyncStats;
-pub use step::{Reduced, Step, StepToken};
+pub use step::{ReducedStep, StepGuard, StepToken};
 
 use crate::Result;
 
 /// Makes ranks that each train on a part of the data into one training: the protocol of a step.
 ///
 /// Give it to every [`phalanx_tensor::Session`] as listener; the tape tells it when gradients are complete. The strategy decides when
-/// ranks wait for each other and what they send. A [`Step`] calls these methods in order. The optimizer runs inside of
+/// ranks wait for each other and what they send. A [`StepGuard`] calls these methods in order. The optimizer runs inside of
 /// [`ParallelStrategy::update`], on the elements that this rank owns.
 pub trait ParallelStrategy: Listener + RankCollectives + Residency + Resumable + Observed {
     /// The parameters, of which this rank updates [`ParamBucket::owned`] elements.
@@ -60,18 +60,18 @@ pub trait ParallelStrategy: Listener + RankCollectives + Residency + Resumable +
     /// Errors of communication.
     fn reduce(&self, step: &StepToken) -> Result<()>;
 
-    /// Applies `change` to the parameters that this rank owns, then synchronises as the strategy prescribes. A [`Step`] calls it for
+    /// Applies `change` to the parameters that this rank owns, then synchronises as the strategy prescribes. A [`StepGuard`] calls it for
     /// gradients; call it directly for other changes, such as an exchange of weights and averages.
     ///
     /// # Errors
     /// Errors of `change` and of communication.
     fn update(&self, change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()>;
 
-    /// Updates the owned parameters by `rule`: at once, or on the servers when they come to it. A [`Step`] calls it.
+    /// Updates the owned parameters by `rule`: at once, or on the servers when they come to it. A [`StepGuard`] calls it.
     ///
     /// # Errors
     /// Errors of `rule` and of communication.
-    fn update_by(&self, rule: &Rule, learning_rate: f64) -> Result<()> {
+    fn update_with(&self, rule: &SharedUpdate, learning_rate: f64) -> Result<()> {
         self.update(&mut |params| apply(rule, params, learning_rate))
     }
 
@@ -84,7 +84,7 @@ impl dyn ParallelStrategy + '_ {
     ///
     /// # Errors
     /// [`crate::ShardingError::Step`] if a step is under way.
-    pub fn begin_step(&self) -> Result<Step<'_>> {
-        Step::begin(self)
+    pub fn begin_step(&self) -> Result<StepGuard<'_>> {
+        StepGuard::begin(self)
     }
 }

@@ -3,7 +3,7 @@
 use phalanx_collectives::CommStats;
 
 use super::SyncStats;
-use crate::Layout;
+use crate::Partition;
 
 /// When rank 0 has the losses of a step from all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,14 +90,14 @@ pub struct ShardRole {
     /// Which of the groups that hold the same; 0 if there are none.
     pub replica: usize,
     /// Parameters between steps.
-    pub parameters: Layout,
+    pub parameters: Partition,
     /// Optimizer state and averages, which go with the elements that are owned.
-    pub optimizer: Layout,
+    pub optimizer: Partition,
 }
 
 impl ShardRole {
     /// True if this rank saves state of this partition, so that it is saved once in the world.
-    pub fn saves(&self, layout: Layout) -> bool {
-        self.replica == 0 && (layout == Layout::Sharded || self.shard == 0)
+    pub fn saves(&self, layout: Partition) -> bool {
+        self.replica == 0 && (layout == Partition::Sharded || self.shard == 0)
     }
 }

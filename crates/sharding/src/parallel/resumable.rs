@@ -3,7 +3,7 @@
 use phalanx_codecs::nothing_kept;
 use phalanx_tensor::ParamBucket;
 
-use super::{Observed, Rule};
+use super::{Observed, SharedUpdate};
 use crate::Result;
 
 /// Values of one rank alone, by name.
@@ -15,7 +15,7 @@ pub trait Resumable: Observed {
     ///
     /// # Errors
     /// Errors of communication.
-    fn serve(&self, rule: &Rule) -> Result<()> {
+    fn set_optimizer(&self, rule: &SharedUpdate) -> Result<()> {
         let _ = rule;
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use phalanx_tensor::{Array, ParamBucket};
 
-use super::{ParallelStrategy, Rule};
+use super::{ParallelStrategy, SharedUpdate};
 use crate::Result;
 
-/// Proof for a [`ParallelStrategy`] that a [`Step`] calls it. Only this module makes one, so the order of calls is kept.
+/// Proof for a [`ParallelStrategy`] that a [`StepGuard`] calls it. Only this module makes one, so the order of calls is kept.
 #[derive(Debug)]
 pub struct StepToken(());
 
@@ -31,7 +31,7 @@ pub struct StepToken(());
 /// together.
 #[derive(Debug)]
 #[must_use = "a step that is dropped is given up"]
-pub struct Step<'a>(Open<'a>);
+pub struct StepGuard<'a>(Open<'a>);
 
 /// A step that ends when this is dropped.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Drop for Open<'_> {
     }
 }
 
-impl<'a> Step<'a> {
+impl<'a> StepGuard<'a> {
     /// Begins a step with gradients of zero.
     ///
     /// # Errors
@@ -68,12 +68,12 @@ impl<'a> Step<'a> {
     ///
     /// # Errors
     /// Errors of communication; the step is then given up.
-    pub fn reduce(self) -> Result<Reduced<'a>> {
+    pub fn reduce(self) -> Result<ReducedStep<'a>> {
         self.0.parallel.reduce(&self.0.token)?;
-        Ok(Reduced(self.0))
+        Ok(ReducedStep(self.0))
     }
 
-    /// Waits as [`Step::reduce`] does, and changes the parameters as [`Reduced::update`] does.
+    /// Waits as [`StepGuard::reduce`] does, and changes the parameters as [`ReducedStep::update`] does.
     ///
     /// # Errors
     /// Errors of either.
@@ -81,12 +81,12 @@ impl<'a> Step<'a> {
         self.reduce()?.update(change)
     }
 
-    /// Waits as [`Step::reduce`] does, and changes the parameters as [`Reduced::update_by`] does.
+    /// Waits as [`StepGuard::reduce`] does, and changes the parameters as [`ReducedStep::update_with`] does.
     ///
     /// # Errors
     /// Errors of either.
-    pub fn finish_by(self, rule: &Rule, learning_rate: f64) -> Result<()> {
-        self.reduce()?.update_by(rule, learning_rate)
+    pub fn finish_with(self, rule: &SharedUpdate, learning_rate: f64) -> Result<()> {
+        self.reduce()?.update_with(rule, learning_rate)
     }
 }
 
@@ -94,9 +94,9 @@ impl<'a> Step<'a> {
 /// gives the step up, as for gradients that are not finite: all ranks must do so together.
 #[derive(Debug)]
 #[must_use = "a step that is dropped is given up"]
-pub struct Reduced<'a>(Open<'a>);
+pub struct ReducedStep<'a>(Open<'a>);
 
-impl Reduced<'_> {
+impl ReducedStep<'_> {
     /// The gradients that clipping acts on: those of the owned elements, or, where servers update, those that this rank
     /// pushes.
     pub fn params(&self) -> &[ParamBucket] {
@@ -135,13 +135,13 @@ impl Reduced<'_> {
         Ok(())
     }
 
-    /// Has `rule` change the parameters at a learning rate, here or by servers, as [`ParallelStrategy::update_by`] says. The step
+    /// Has `rule` change the parameters at a learning rate, here or by servers, as [`ParallelStrategy::update_with`] says. The step
     /// has then ended.
     ///
     /// # Errors
     /// Errors of the rule and of communication.
-    pub fn update_by(mut self, rule: &Rule, learning_rate: f64) -> Result<()> {
-        self.0.parallel.update_by(rule, learning_rate)?;
+    pub fn update_with(mut self, rule: &SharedUpdate, learning_rate: f64) -> Result<()> {
+        self.0.parallel.update_with(rule, learning_rate)?;
         self.0.completed = true;
         Ok(())
     }

@@ -43,7 +43,7 @@
 //! memory that the engine holds for a moment; it can be more if links are much slower than the CPU.
 //!
 //! Bytes sent are those of the rank that sends most. An all-gather or a reduce-scatter of `S` bytes among `g` ranks sends
-//! `(g − 1)·S/g`, an all-reduce twice that: in a ring, through memory that ranks share, and by the other algorithms that
+//! `(g − 1)·S/g`, an all-reduce twice that: in a ring, through memory that ranks parallelize, and by the other algorithms that
 //! divide what they send. An all-reduce by a tree sends `⌈log₂ g⌉·S`, through a single rank `(g − 1)·S`, and by halving and
 //! doubling `S` more where `g` is no power of two. What is encoded counts as it travels. Sums of losses, of clipping norms
 //! and of batch norm's statistics are not counted: they are some numbers a step.
@@ -55,7 +55,7 @@ use phalanx_tensor::{ParamBucket, ParamGroup};
 
 use crate::mesh::natural_group;
 use crate::options::Options;
-use crate::strategy::{GossipKind, Layout, Meeting, ServerPace, StateLayout, Strategy, Synchrony};
+use crate::strategy::{GossipKind, Meeting, Partition, ServerPace, StatePartition, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
 use crate::{Result, ShardingError};
 use phalanx_codecs::traffic::{all_reduced, chunk, scattered};
@@ -247,7 +247,7 @@ impl MemoryPlan {
             strategy,
             shards: match &apart {
                 Some(apart) => apart.servers,
-                None if layout.optimizer == Layout::Sharded => shards,
+                None if layout.optimizer == Partition::Sharded => shards,
                 None => 1,
             },
             ranks,
@@ -415,7 +415,7 @@ fn rank_bytes(
     for param in params {
         let owned = layout.owned(param.len(), of).len();
         let (whole, part) = (bytes(param), (owned * param.dtype().size_in_bytes()) as u64);
-        let lies = |layout: Layout| if layout == Layout::Replicated { whole } else { part };
+        let lies = |layout: Partition| if layout == Partition::Replicated { whole } else { part };
         held.parameters += if layout.leaves_memory(param, of.1) { part } else { whole };
         if param.trainable() {
             let state = lies(layout.optimizer);
@@ -494,7 +494,7 @@ fn served(
 
 /// Returns the number of sharded buckets that stay gathered from forward to backward: those of the last block of forward, and
 /// as many before them as are prefetched.
-fn kept(params: &[ParamBucket], layout: StateLayout, shards: usize, prefetch: usize) -> usize {
+fn kept(params: &[ParamBucket], layout: StatePartition, shards: usize, prefetch: usize) -> usize {
     let end = groups(params).map(|(group, _)| &group.block).filter(|block| !block.is_empty()).last();
     let gathered = params.iter().filter(|param| layout.leaves_memory(param, shards));
     gathered.filter(|param| param.groups().iter().any(|group| Some(&group.block) == end)).count() + prefetch
@@ -525,8 +525,8 @@ fn sent(params: &[ParamBucket], (strategy, route): (&Strategy, &ReductionRoute),
             .sum::<u64>();
         sent += route.regathered(param.len());
         // Back as parameters.
-        if layout.optimizer == Layout::Leader
-            || layout.optimizer == Layout::Sharded && !layout.leaves_memory(param, shards)
+        if layout.optimizer == Partition::Root
+            || layout.optimizer == Partition::Sharded && !layout.leaves_memory(param, shards)
         {
             sent += scattered(whole, shards);
         }

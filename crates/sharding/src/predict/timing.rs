@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use phalanx_collectives::{Algorithm, CostModel};
 
 use crate::predict::plan::MemoryPlan;
-use crate::strategy::{Layout, Synchrony};
+use crate::strategy::{Partition, Synchrony};
 
 /// Computing times of one rank in a step with its part of the batch, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -159,7 +159,7 @@ impl MemoryPlan {
         let networks: Vec<_> = networks.collect();
         let part = computing.times(1.0 / networks.len().max(1) as f64);
         let layout = self.strategy.layout;
-        let led = [layout.parameters, layout.gradients, layout.optimizer].contains(&Layout::Leader);
+        let led = [layout.parameters, layout.gradients, layout.optimizer].contains(&Partition::Root);
         if reach.ranks() > 1 && (led || !reach.is_even()) {
             let buckets: Vec<&[u64]> = networks.iter().map(|(buckets, _)| &buckets[..]).collect();
             return rehearsed::step_time(&buckets, led, part, reach);
@@ -183,7 +183,7 @@ impl MemoryPlan {
         let across = reach.hosts_of(ranks / group.max(1), group);
         let reduces = if layout.scatters() { "reduce-scatter" } else { "all-reduce" };
         let gathered = match layout.optimizer {
-            Layout::Sharded => reach.all("all-gather", buckets, &inside)?,
+            Partition::Sharded => reach.all("all-gather", buckets, &inside)?,
             _ => vec![0.0; buckets.len()],
         };
         let shards: Vec<u64> = buckets.iter().map(|bytes| bytes / group.max(1) as u64).collect();
@@ -207,7 +207,7 @@ impl MemoryPlan {
         let layout = self.strategy.layout;
         let Operations { reduced, crossed, gathered, share_wires } = self.operations(buckets, reach)?;
         let count = buckets.len() as f64;
-        let gathers = layout.parameters == Layout::Sharded;
+        let gathers = layout.parameters == Partition::Sharded;
         let own = computing.forward + computing.backward + computing.update;
         let again = if gathers { buckets.len().saturating_sub(kept) } else { 0 };
         let communication = reduced.iter().chain(&crossed).chain(&gathered).chain(&gathered[..again]).sum();
@@ -387,11 +387,11 @@ mod tests {
             Some(forward + backward + update)
         };
         let two = [(32.0, 0.034), (16.0, 0.018)];
-        for (share, expected) in
+        for (parallelize, expected) in
             [(32.0, 0.034), (16.0, 0.018), (8.0, 0.010), (4.0, 0.006), (24.0, 0.026), (64.0, 0.066)]
         {
             let found = seconds(&two, share).expect("measured");
-            assert!((found - expected).abs() < 1e-12, "{share}: {found}");
+            assert!((found - expected).abs() < 1e-12, "{parallelize}: {found}");
         }
         assert_eq!(seconds(&[(16.0, 0.016)], 8.0), Some(0.008), "of one all grows");
         // Noise: more images in less time.

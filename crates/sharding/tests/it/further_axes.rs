@@ -1,8 +1,8 @@
 //! Every strategy on meshes with a further axis: of size 1, or with ranks that do the same work.
 
 use phalanx_sharding::{
-    MeshLayout, OptimizerRule, Options, PRESETS, ProcessMesh, RankCollectives as _, ServerPace, Strategy,
-    SyncOptions, Synchrony, share,
+    MeshLayout, Options, PlainUpdate, ProcessMesh, RankCollectives as _, STRATEGIES, ServerPace, Strategy,
+    SyncOptions, Synchrony, parallelize,
 };
 use phalanx_tensor::optim::Sgd;
 
@@ -19,13 +19,13 @@ fn train(
     let (part, parts) = (mesh.data_rank(), mesh.data_size());
     let (layers, store) = model()?;
     let sync = SyncOptions { every: 2, ..SyncOptions::default() };
-    let parallel = share(&store, mesh, strategy, Options::default(), sync)?;
-    let rule = OptimizerRule::of(Sgd::new(0.9, false, 0.0), 1);
-    parallel.serve(&rule)?;
+    let parallel = parallelize(&store, mesh, strategy, Options::default(), sync)?;
+    let rule = PlainUpdate::of(Sgd::new(0.9, false, 0.0), 1);
+    parallel.set_optimizer(&rule)?;
     for at in 0..4 {
         let step = parallel.begin_step()?;
         backward(&layers, &parallel, (part, at, parts))?;
-        step.finish_by(&rule, 0.1)?;
+        step.finish_with(&rule, 0.1)?;
     }
     let mut losses = [part as f64 + 1.0];
     parallel.sum(&mut losses)?;
@@ -50,7 +50,7 @@ fn repeats(strategy: Strategy) -> bool {
 
 #[test]
 fn further_axes_change_no_curve() {
-    for strategy in PRESETS {
+    for strategy in STRATEGIES {
         let on = |axes: Vec<(&'static str, usize)>| {
             let world = axes.iter().map(|(_, size)| size).product();
             let found =

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use phalanx_collectives::Communicator;
-use phalanx_sharding::{OptimizerRule, Options, ParallelStrategy, Strategy, SyncOptions, Topology, share};
+use phalanx_sharding::{
+    Options, ParallelStrategy, PlainUpdate, Strategy, SyncOptions, Topology, parallelize,
+};
 use phalanx_tensor::ParamStore;
 use phalanx_tensor::optim::Sgd;
 
@@ -18,7 +20,13 @@ fn start(
 ) -> Result<Arc<dyn ParallelStrategy>, AnyError> {
     let row = Strategy::named(row)?;
     let sync = SyncOptions { topology, ..SyncOptions::default() };
-    Ok(share(store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, Options::default(), sync)?)
+    Ok(parallelize(
+        store,
+        phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+        row,
+        Options::default(),
+        sync,
+    )?)
 }
 
 fn train(
@@ -27,11 +35,11 @@ fn train(
     rate: f64,
     (rank, steps): (usize, std::ops::Range<u64>),
 ) -> Result<(), AnyError> {
-    let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
+    let rule = PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
     for at in steps {
         let step = parallel.begin_step()?;
         backward(layers, parallel, (rank, at, 1))?;
-        step.finish_by(&rule, rate)?;
+        step.finish_with(&rule, rate)?;
         if parallel.name() == "ad-psgd" {
             // As long as a step of a real model: who never waits takes these in less time than a question needs.
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -123,11 +131,12 @@ fn complete_neighbours_without_steps_of_their_own_are_averages() {
         let rank = comm.rank();
         let row = Strategy::named("ddp").expect("a row");
         let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh");
-        let parallel = share(&store, mesh, row, Options::default(), SyncOptions::default()).expect("shares");
-        let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
+        let parallel =
+            parallelize(&store, mesh, row, Options::default(), SyncOptions::default()).expect("shares");
+        let rule = PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
         let step = parallel.begin_step().expect("none under way");
         backward(&layers, &parallel, (rank, 0, 4)).expect("computes");
-        step.finish_by(&rule, 0.3).expect("steps");
+        step.finish_with(&rule, 0.3).expect("steps");
         shown(&parallel, &store).expect("shows")
     });
     let first = on_ranks(4, |comm| {

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor};
 use phalanx_collectives::{Algorithm, Communicator};
-use phalanx_sharding::{Options, ParallelStrategy, Rule, Strategy, SyncOptions, UpdateRule, share};
+use phalanx_sharding::{
+    OptimizerUpdate, Options, ParallelStrategy, SharedUpdate, Strategy, SyncOptions, parallelize,
+};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Init, ParamBucket, ParamStore, StoreBuilder};
 use serde_json::json;
@@ -17,7 +19,7 @@ use crate::common::problem::{Problem, SIZE, assert_near, recorded, sym};
 #[derive(Debug)]
 struct OwnAdam(Adam, Context);
 
-impl UpdateRule for OwnAdam {
+impl OptimizerUpdate for OwnAdam {
     fn apply(&mut self, params: &[ParamBucket], learning_rate: f64) -> phalanx_tensor::Result<()> {
         self.0.step(params, learning_rate, &self.1)
     }
@@ -34,20 +36,26 @@ fn start(
     sync: SyncOptions,
 ) -> Result<Arc<dyn ParallelStrategy>, AnyError> {
     let row = Strategy::named(row)?;
-    Ok(share(store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, Options::default(), sync)?)
+    Ok(parallelize(
+        store,
+        phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+        row,
+        Options::default(),
+        sync,
+    )?)
 }
 
 /// Steps of a rank on its own samples, with losses divided by its own batch.
 fn train(
     layers: &Layers,
     parallel: &Arc<dyn ParallelStrategy>,
-    rule: &Rule,
+    rule: &SharedUpdate,
     (rank, steps): (usize, std::ops::Range<u64>),
 ) -> Result<(), AnyError> {
     for at in steps {
         let step = parallel.begin_step()?;
         backward(layers, parallel, (rank, at, 1))?;
-        step.finish_by(rule, 0.05)?;
+        step.finish_with(rule, 0.05)?;
     }
     Ok(())
 }
@@ -63,7 +71,7 @@ fn diloco_goes_the_recorded_way() {
             .expect("in memory");
         let sync = SyncOptions { every: 5, ..SyncOptions::default() };
         let parallel = start(&store, comm, "diloco", sync).expect("starts");
-        let (problem, rule): (_, Rule) = (Problem::new(), adam());
+        let (problem, rule): (_, SharedUpdate) = (Problem::new(), adam());
         for round in recorded["rounds"].as_array().expect("rounds") {
             let mut losses = Vec::new();
             for _ in 0..5 {
@@ -74,7 +82,7 @@ fn diloco_goes_the_recorded_way() {
                     Tensor::from_vec(problem.gradient(rank, &now), SIZE, &Device::Cpu).expect("small");
                 let gradient = phalanx_tensor::FlatStorage::new(gradient).expect("flat");
                 store.buckets()[0].set_grads(&gradient).expect("accumulating");
-                step.finish_by(&rule, 0.01).expect("steps");
+                step.finish_with(&rule, 0.01).expect("steps");
             }
             assert_near("losses", &losses, &round["inner_losses"][rank], 1e-5);
             let global = values(&store).expect("in memory");
@@ -101,7 +109,7 @@ fn an_outer_step_of_rate_1_without_momentum_averages() {
             let rank = comm.rank();
             let sync = SyncOptions { every, outer_lr: 1.0, outer_momentum: 0.0, ..SyncOptions::default() };
             let parallel = start(&store, comm, row, sync).expect("starts");
-            let rule: Rule = adam();
+            let rule: SharedUpdate = adam();
             train(&layers, &parallel, &rule, (rank, 0..12)).expect("trains");
             values(&store).expect("in memory")
         })
@@ -125,11 +133,11 @@ fn averages_of_plain_gradient_steps_are_steps_of_ddp() {
             let sync =
                 SyncOptions { every: 1, start: start_steps, gradient_scale: 4.0, ..SyncOptions::default() };
             let parallel = start(&store, comm, row, sync).expect("starts");
-            let rule = phalanx_sharding::OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
+            let rule = phalanx_sharding::PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
             for at in 0..6 {
                 let step = parallel.begin_step().expect("none under way");
                 backward(&layers, &parallel, (rank, at, 4)).expect("computes");
-                step.finish_by(&rule, 0.3).expect("steps");
+                step.finish_with(&rule, 0.3).expect("steps");
             }
             values(&store).expect("in memory")
         })
@@ -148,7 +156,7 @@ fn nothing_travels_between_meetings_and_means_are_shown() {
         let rank = comm.rank();
         let sync = SyncOptions { every: 4, ..SyncOptions::default() };
         let parallel = start(&store, comm, "local-sgd", sync).expect("starts");
-        let rule: Rule = adam();
+        let rule: SharedUpdate = adam();
         let before = parallel.stats().operations;
         train(&layers, &parallel, &rule, (rank, 0..3)).expect("trains");
         assert_eq!(parallel.stats().operations, before, "each is by itself");
@@ -192,7 +200,7 @@ fn interrupted_runs_go_on_to_the_bit() {
                 let (layers, store) = model().expect("small");
                 let parallel = start(&store, comm.clone(), row, sync.clone()).expect("starts");
                 let own = adam();
-                let rule: Rule = own.clone();
+                let rule: SharedUpdate = own.clone();
                 train(&layers, &parallel, &rule, (rank, 0..cut)).expect("trains");
                 let state = parallel.own_state().expect("kept");
                 let moments = own.lock().expect("no panic").0.state(parallel.params()).expect("kept");
@@ -208,7 +216,7 @@ fn interrupted_runs_go_on_to_the_bit() {
                 let own = adam();
                 let (steps, moments) = moments;
                 own.lock().expect("no panic").0.load_state(parallel.params(), steps, &moments).expect("fits");
-                let rule: Rule = own;
+                let rule: SharedUpdate = own;
                 train(&layers, &parallel, &rule, (rank, cut..through)).expect("trains");
                 (uninterrupted, values(&store).expect("in memory"))
             });
@@ -244,7 +252,7 @@ fn what_does_not_fit_is_refused() {
             let row = Strategy::named(row).expect("a row");
             let options = Options { algorithm, ..Options::default() };
             let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh");
-            share(&store, mesh, row, options, SyncOptions::default())
+            parallelize(&store, mesh, row, options, SyncOptions::default())
                 .map(drop)
                 .expect_err("no such way")
                 .to_string()
@@ -267,7 +275,7 @@ fn meetings_go_the_way_that_is_asked_for() {
             let (rank, row) = (comm.rank(), Strategy::named(row).expect("a row"));
             let sync = SyncOptions { every: 3, start: 2, ..SyncOptions::default() };
             let options = Options { algorithm, ..Options::default() };
-            let parallel = share(
+            let parallel = parallelize(
                 &store,
                 phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh"),
                 row,
@@ -275,7 +283,7 @@ fn meetings_go_the_way_that_is_asked_for() {
                 sync,
             )
             .expect("starts");
-            train(&layers, &parallel, &(adam() as Rule), (rank, 0..9)).expect("trains");
+            train(&layers, &parallel, &(adam() as SharedUpdate), (rank, 0..9)).expect("trains");
             shown(&parallel, &store).expect("shows")
         })
     };

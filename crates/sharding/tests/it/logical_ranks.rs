@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::{Communicator, threads};
 use phalanx_sharding::{
-    DataParallel, LogicalRanks, Options, PRESETS, RankCollectives as _, Residency as _, ShardGroup,
-    ShardTurns, ShardingError, Strategy,
+    DataParallel, Options, RankCollectives as _, Residency as _, STRATEGIES, ShardingError, Strategy,
+    VirtualRankGroup, VirtualRankTurns, VirtualRanks,
 };
 use phalanx_tensor::optim::{Optimizer as _, Sgd};
 use phalanx_tensor::{
@@ -45,8 +45,8 @@ fn weights(
         .collect::<Result<_>>()?;
     let store = builder.build()?;
     let (rank, ranks) = (comm.rank(), comm.world_size());
-    let placed = LogicalRanks::new(shards, ranks)?;
-    let options = Options { logical_ranks: Some(shards), ..Options::default() };
+    let placed = VirtualRanks::new(shards, ranks)?;
+    let options = Options { virtual_ranks: Some(shards), ..Options::default() };
     let parallel = DataParallel::with_options(
         &store,
         phalanx_sharding::ProcessMesh::suiting(comm, &strategy, 0)?,
@@ -59,11 +59,11 @@ fn weights(
         if !placed.is_even() {
             parallel.unshard()?;
         }
-        let turns = ShardTurns::new(placed.of(rank), vec![parallel.clone()]);
+        let turns = VirtualRankTurns::new(placed.of(rank), vec![parallel.clone()]);
         let group = (ranks > 1).then(|| parallel.batch_group(ranks)).transpose()?;
         turns.run(|shard| -> Result<(), Failure> {
             turns.micro_batch(shard, false)?;
-            let group = ShardGroup::of(0, (placed, shards), (shard, turns.clone()), group.clone());
+            let group = VirtualRankGroup::of(0, (placed, shards), (shard, turns.clone()), group.clone());
             let session = Session {
                 listener: Some(parallel.clone()),
                 batch_group: Some(group.clone()),
@@ -117,7 +117,7 @@ fn on(ranks: usize, shards: usize, strategy: Strategy) -> Vec<(String, Vec<u32>)
 fn weights_do_not_depend_on_strategy_or_ranks() {
     for shards in [4, 5] {
         let alone = on(1, shards, Strategy::named("ddp").expect("a row"));
-        for strategy in PRESETS.iter().filter(|row| row.is_bulk_synchronous()) {
+        for strategy in STRATEGIES.iter().filter(|row| row.is_bulk_synchronous()) {
             for ranks in 1..=shards {
                 assert_eq!(on(ranks, shards, *strategy), alone, "{} on {ranks} of {shards}", strategy.name);
             }
@@ -132,8 +132,8 @@ fn what_cannot_be_is_refused() {
     let store = builder.build().expect("small");
     let comm = threads(1).expect("a thread").remove(0);
     let row = Strategy::named("ddp").expect("a row");
-    let options = Options { logical_ranks: Some(0), ..Options::default() };
+    let options = Options { virtual_ranks: Some(0), ..Options::default() };
     let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh");
     let error = DataParallel::with_options(&store, mesh, row, options).expect_err("no logical rank");
-    assert!(matches!(error, ShardingError::LogicalRanks { shards: 0, ranks: 1 }), "{error}");
+    assert!(matches!(error, ShardingError::VirtualRanks { shards: 0, ranks: 1 }), "{error}");
 }

@@ -1,6 +1,6 @@
 //! A rank that gives up, or is gone, ends the training of the others with its number, whatever the strategy, and nobody hangs.
 
-use phalanx_sharding::{OptimizerRule, Options, PRESETS, SyncOptions, share};
+use phalanx_sharding::{Options, PlainUpdate, STRATEGIES, SyncOptions, parallelize};
 use phalanx_tensor::optim::Sgd;
 
 use crate::common::layers::{AnyError, backward, model, set_values, shown, values};
@@ -8,7 +8,7 @@ use crate::common::on_ranks;
 
 #[test]
 fn everybody_learns_who_gave_up_and_why() {
-    for row in PRESETS.iter().filter(|row| !row.is_bulk_synchronous()) {
+    for row in STRATEGIES.iter().filter(|row| !row.is_bulk_synchronous()) {
         let ends = on_ranks(3, move |comm| {
             let train = || -> Result<(), AnyError> {
                 let (layers, store) = model()?;
@@ -17,15 +17,15 @@ fn everybody_learns_who_gave_up_and_why() {
                 let own = values(&store)?.into_iter().map(|value| value + rank as f32).collect::<Vec<_>>();
                 set_values(&store, &own)?;
                 let sync = SyncOptions { every: 2, ..SyncOptions::default() };
-                let parallel = share(
+                let parallel = parallelize(
                     &store,
                     phalanx_sharding::ProcessMesh::suiting(comm.clone(), row, 0)?,
                     *row,
                     Options::default(),
                     sync,
                 )?;
-                let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
-                parallel.serve(&rule)?;
+                let rule = PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
+                parallel.set_optimizer(&rule)?;
                 assert!(values(&store)?.iter().all(|value| value.abs() < 0.9), "not rank 0's: {rank}");
                 for at in 0..2000 {
                     if (rank, at) == (1, 5) {
@@ -33,7 +33,7 @@ fn everybody_learns_who_gave_up_and_why() {
                     }
                     let step = parallel.begin_step()?;
                     backward(&layers, &parallel, (rank, at, 3))?;
-                    step.finish_by(&rule, 0.01)?;
+                    step.finish_with(&rule, 0.01)?;
                 }
                 // Who waits for nobody learns it at the latest where all come together.
                 shown(&parallel, &store).map(drop)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::checking::{Checking, Transfer};
 use phalanx_sharding::{
-    OptimizerRule, Options, OwnState, ParallelStrategy, Rule, Strategy, SyncOptions, share,
+    Options, OwnState, ParallelStrategy, PlainUpdate, SharedUpdate, Strategy, SyncOptions, parallelize,
 };
 use phalanx_tensor::optim::Adam;
 use phalanx_tensor::{ComputeDevice, Context, ParamBucket, ParamStore};
@@ -26,7 +26,7 @@ struct Rank {
     layers: Layers,
     store: ParamStore,
     parallel: Arc<dyn ParallelStrategy>,
-    rule: Rule,
+    rule: SharedUpdate,
     rank: usize,
 }
 
@@ -43,9 +43,9 @@ impl Rank {
         let (layers, store) = model_at(&compute).expect("small");
         let row = Strategy::named(row).expect("known");
         let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("fits");
-        let parallel = share(&store, mesh, row, Options::default(), sync).expect("starts");
-        let rule = OptimizerRule::of(Adam::decoupled((0.9, 0.99), 1e-8, 0.1), 1);
-        parallel.serve(&rule).expect("serves");
+        let parallel = parallelize(&store, mesh, row, Options::default(), sync).expect("starts");
+        let rule = PlainUpdate::of(Adam::decoupled((0.9, 0.99), 1e-8, 0.1), 1);
+        parallel.set_optimizer(&rule).expect("serves");
         Self { compute, device, layers, store, parallel, rule, rank }
     }
 
@@ -54,7 +54,7 @@ impl Rank {
         if trains {
             backward_at(&self.compute, &self.layers, &self.parallel, (self.rank, at, 1)).expect("runs");
         }
-        step.finish_by(&self.rule, 0.05).expect("steps");
+        step.finish_with(&self.rule, 0.05).expect("steps");
     }
 
     /// The bits of all parameters, as they are computed with.
@@ -125,7 +125,7 @@ fn ranks_whose_devices_average_with_random_neighbours_come_together() {
         let apart = distance();
         for at in 4..60 {
             let step = of.parallel.begin_step().expect("none is under way");
-            step.finish_by(&of.rule, 0.0).expect("steps");
+            step.finish_with(&of.rule, 0.0).expect("steps");
             // As long as a step of a real model.
             std::thread::sleep(std::time::Duration::from_millis(u64::from(at > 0)));
         }
@@ -195,7 +195,7 @@ fn weights_that_were_loaded_are_what_neighbours_go_on_with() {
                 of.parallel.broadcast_state(&of.store).expect("all come");
                 // Nothing is learnt in this step.
                 let step = of.parallel.begin_step().expect("none is under way");
-                step.finish_by(&of.rule, 0.0).expect("steps");
+                step.finish_with(&of.rule, 0.0).expect("steps");
                 of.bits()[0]
             });
             assert_eq!(ranks, [0.25_f32.to_bits(); 2], "{row} on the {at:?}");

@@ -8,8 +8,8 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::synchrony::{Act, VersionedStore, Waiting};
 use phalanx_sharding::{
-    CodecKind, CodecSettings, OptimizerRule, Options, ParallelStrategy, Rule, Strategy, SyncOptions,
-    UpdateRule, share,
+    CodecKind, CodecSettings, OptimizerUpdate, Options, ParallelStrategy, PlainUpdate, SharedUpdate,
+    Strategy, SyncOptions, parallelize,
 };
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd, clip_to_norm, grad_sum_of_squares};
 use phalanx_tensor::{BuildOptions, Context, Init, ParamBucket, ParamStore, StoreBuilder};
@@ -26,11 +26,17 @@ fn start(
     sync: SyncOptions,
 ) -> Result<Arc<dyn ParallelStrategy>, AnyError> {
     let row = Strategy::named(row)?;
-    Ok(share(store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, Options::default(), sync)?)
+    Ok(parallelize(
+        store,
+        phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+        row,
+        Options::default(),
+        sync,
+    )?)
 }
 
-fn adam() -> Rule {
-    OptimizerRule::of(Adam::new((0.9, 0.999), 1e-8, 0.01), 1)
+fn adam() -> SharedUpdate {
+    PlainUpdate::of(Adam::new((0.9, 0.999), 1e-8, 0.01), 1)
 }
 
 #[test]
@@ -43,7 +49,7 @@ fn ps_bsp_is_ddp_to_the_bit() {
                 let parallel = start(&store, comm, row, SyncOptions::default()).expect("starts");
                 let (rule, context) = (adam(), Context::new(1));
                 let mut optimizer = Adam::new((0.9, 0.999), 1e-8, 0.01);
-                parallel.serve(&rule).expect("taken");
+                parallel.set_optimizer(&rule).expect("taken");
                 for at in 0..7 {
                     let mut step = parallel.begin_step().expect("none under way");
                     for (micro_batch, more) in [(0, true), (1, false)] {
@@ -60,7 +66,7 @@ fn ps_bsp_is_ddp_to_the_bit() {
                     let norm = squares.number().expect("of the host").sqrt();
                     clip_to_norm(reduced.params(), norm, 0.1, &context).expect("scales");
                     if by_rule {
-                        reduced.update_by(&rule, 0.02).expect("updates");
+                        reduced.update_with(&rule, 0.02).expect("updates");
                     } else {
                         reduced.update(|params| optimizer.step(params, 0.02, &context)).expect("updates");
                     }
@@ -84,11 +90,11 @@ fn ps_bsp_without_clipping_is_ddp_to_the_bit() {
             let (layers, store) = model().expect("small");
             let rank = comm.rank();
             let parallel = start(&store, comm, row, SyncOptions::default()).expect("starts");
-            let rule = OptimizerRule::of(Sgd::new(0.9, true, 0.01), 1);
+            let rule = PlainUpdate::of(Sgd::new(0.9, true, 0.01), 1);
             for at in 0..8 {
                 let step = parallel.begin_step().expect("none under way");
                 backward(&layers, &parallel, (rank, at, 4)).expect("computes");
-                step.finish_by(&rule, 0.1).expect("steps");
+                step.finish_with(&rule, 0.1).expect("steps");
             }
             shown(&parallel, &store).expect("shows")
         })
@@ -129,8 +135,8 @@ impl Scripted {
             let (give, take) = channel();
             orders.push(give);
             workers.push(std::thread::spawn(move || {
-                let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
-                parallel.serve(&rule).expect("taken");
+                let rule = PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
+                parallel.set_optimizer(&rule).expect("taken");
                 let problem = Problem::new();
                 let mut open = None;
                 for order in take {
@@ -141,7 +147,7 @@ impl Scripted {
                             let gradient = Tensor::from_vec(gradient, SIZE, &Device::Cpu).expect("small");
                             let gradient = phalanx_tensor::FlatStorage::new(gradient).expect("flat");
                             store.buckets()[0].set_grads(&gradient).expect("accumulating");
-                            open.take().expect("a step").finish_by(&rule, 1.0).expect("pushes");
+                            open.take().expect("a step").finish_with(&rule, 1.0).expect("pushes");
                         }
                         Order::End => break,
                     }
@@ -244,7 +250,7 @@ fn workers_of_different_pace_keep_the_bound() {
                 SyncOptions { staleness: bound, damp: rank < 3, compensation: 0.1, ..SyncOptions::default() };
             let parallel = start(&store, comm, row, sync).expect("starts");
             let rule = adam();
-            parallel.serve(&rule).expect("taken");
+            parallel.set_optimizer(&rule).expect("taken");
             let begun = Instant::now();
             for at in 0..20 {
                 let step = parallel.begin_step().expect("none under way");
@@ -252,7 +258,7 @@ fn workers_of_different_pace_keep_the_bound() {
                 if rank == 2 {
                     std::thread::sleep(Duration::from_millis(4));
                 }
-                step.finish_by(&rule, 0.01).expect("pushes");
+                step.finish_with(&rule, 0.01).expect("pushes");
             }
             let time = begun.elapsed();
             let all = shown(&parallel, &store).expect("shows");
@@ -287,7 +293,7 @@ fn what_a_worker_has_costs_no_bytes() {
         let rule = adam();
         let step = parallel.begin_step().expect("none under way");
         backward(&layers, &parallel, (rank, 0, 2)).expect("computes");
-        step.finish_by(&rule, 0.01).expect("pushes");
+        step.finish_with(&rule, 0.01).expect("pushes");
         // After this nothing is under way; the first step of the next round gets the last values.
         shown(&parallel, &store).expect("shows");
         let pull = || drop(parallel.begin_step().expect("none under way").reduce().expect("comes"));
@@ -299,7 +305,7 @@ fn what_a_worker_has_costs_no_bytes() {
         let after = parallel.stats();
         let error =
             parallel.begin_step().expect("none under way").finish(|_| Ok(())).expect_err("servers update");
-        assert!(error.to_string().contains("give them the optimizer by `serve`"), "{error}");
+        assert!(error.to_string().contains("give them the optimizer by `set_optimizer`"), "{error}");
         comm.barrier("test").expect("sound");
         after.bytes_received - before.bytes_received
     });
@@ -310,7 +316,7 @@ fn what_a_worker_has_costs_no_bytes() {
 #[derive(Debug)]
 struct OwnAdam(Adam, Context);
 
-impl UpdateRule for OwnAdam {
+impl OptimizerUpdate for OwnAdam {
     fn apply(&mut self, params: &[ParamBucket], learning_rate: f64) -> phalanx_tensor::Result<()> {
         self.0.step(params, learning_rate, &self.1)
     }
@@ -321,15 +327,15 @@ fn interrupted_runs_of_ps_bsp_go_on_to_the_bit() {
     let ranks = on_ranks(3, |comm| {
         let own = || Arc::new(Mutex::new(OwnAdam(Adam::new((0.9, 0.999), 1e-8, 0.0), Context::new(1))));
         let rank = comm.rank();
-        let begin = |rule: &Rule| {
+        let begin = |rule: &SharedUpdate| {
             let (layers, store) = model().expect("small");
             let parallel = start(&store, comm.clone(), "ps-bsp", SyncOptions::default()).expect("starts");
-            parallel.serve(rule).expect("taken");
+            parallel.set_optimizer(rule).expect("taken");
             (layers, store, parallel)
         };
         let train = |layers: &crate::common::layers::Layers,
                      parallel: &Arc<dyn ParallelStrategy>,
-                     rule: &Rule,
+                     rule: &SharedUpdate,
                      steps| {
             for at in steps {
                 // A step that is given up is as if it had not been.
@@ -338,11 +344,11 @@ fn interrupted_runs_of_ps_bsp_go_on_to_the_bit() {
                 drop(dropped);
                 let step = parallel.begin_step().expect("none under way");
                 backward(layers, parallel, (rank, at, 3)).expect("computes");
-                step.finish_by(rule, 0.05).expect("steps");
+                step.finish_with(rule, 0.05).expect("steps");
             }
         };
         let optimizer = own();
-        let rule: Rule = optimizer.clone();
+        let rule: SharedUpdate = optimizer.clone();
         let (layers, store, parallel) = begin(&rule);
         train(&layers, &parallel, &rule, 0..5);
         let state = parallel.own_state().expect("kept");
@@ -352,7 +358,7 @@ fn interrupted_runs_of_ps_bsp_go_on_to_the_bit() {
         let uninterrupted = shown(&parallel, &store).expect("shows");
 
         let optimizer = own();
-        let rule: Rule = optimizer.clone();
+        let rule: SharedUpdate = optimizer.clone();
         let (layers, store, parallel) = begin(&rule);
         set_values(&store, &weights).expect("fits");
         parallel.load_own_state(state).expect("its own");
@@ -377,7 +383,7 @@ fn ps_bsp_with_servers_of_their_own_is_ddp_to_the_bit() {
                 let sync = SyncOptions { servers, ..SyncOptions::default() };
                 let parallel = start(&store, comm, row, sync).expect("starts");
                 let rule = adam();
-                parallel.serve(&rule).expect("taken");
+                parallel.set_optimizer(&rule).expect("taken");
                 let owns = parallel.params().iter().any(|param| !param.owned().is_empty());
                 assert_eq!(owns, servers == 0 || rank >= workers);
                 for at in 0..7 {
@@ -385,7 +391,7 @@ fn ps_bsp_with_servers_of_their_own_is_ddp_to_the_bit() {
                     if rank < workers {
                         backward(&layers, &parallel, (rank, at, workers)).expect("computes");
                     }
-                    step.finish_by(&rule, 0.05).expect("steps");
+                    step.finish_with(&rule, 0.05).expect("steps");
                 }
                 match rank < workers {
                     true => shown(&parallel, &store).expect("shows"),
@@ -414,12 +420,12 @@ fn servers_go_on_with_the_workers_that_are_left_and_make_no_change_twice() {
         let sync = SyncOptions { servers: 2, ..SyncOptions::default() };
         let rule = adam();
         let parallel = start(&store, comm, "ps-asp", sync.clone()).expect("starts");
-        parallel.serve(&rule).expect("taken");
+        parallel.set_optimizer(&rule).expect("taken");
         let take = |parallel: &Arc<dyn ParallelStrategy>, steps: std::ops::Range<u64>| {
             for at in steps {
                 let step = parallel.begin_step().expect("none under way");
                 backward(&layers, parallel, (rank, at, 3)).expect("computes");
-                step.finish_by(&rule, 0.05).expect("steps");
+                step.finish_with(&rule, 0.05).expect("steps");
             }
         };
         let look = |parallel: &Arc<dyn ParallelStrategy>| match rank < 3 {
@@ -443,7 +449,7 @@ fn servers_go_on_with_the_workers_that_are_left_and_make_no_change_twice() {
         let comm = second.lock().expect("no panic")[place].take().expect("one each");
         drop(parallel);
         let parallel = start(&store, comm, "ps-asp", sync).expect("starts again");
-        parallel.serve(&rule).expect("taken");
+        parallel.set_optimizer(&rule).expect("taken");
         parallel.load_own_state(own).expect("its own");
         parallel.broadcast_state(&store).expect("all are there");
         let after = look(&parallel);
@@ -479,9 +485,9 @@ fn solved(options: fn() -> Options, steps: usize) -> (f64, usize) {
         w.set(&Tensor::from_vec(Problem::start(), (1, SIZE), &Device::Cpu).expect("small")).expect("fits");
         let row = Strategy::named("ps-bsp").expect("a row");
         let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &row, 0).expect("a mesh");
-        let parallel = share(&store, mesh, row, options(), SyncOptions::default()).expect("starts");
-        let (rule, problem) = (OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1), Problem::new());
-        parallel.serve(&rule).expect("taken");
+        let parallel = parallelize(&store, mesh, row, options(), SyncOptions::default()).expect("starts");
+        let (rule, problem) = (PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1), Problem::new());
+        parallel.set_optimizer(&rule).expect("taken");
         for _ in 0..steps {
             let step = parallel.begin_step().expect("none under way");
             let gradient = problem.gradient(rank, &values(&store).expect("in memory"));
@@ -489,7 +495,7 @@ fn solved(options: fn() -> Options, steps: usize) -> (f64, usize) {
             store.buckets()[0]
                 .set_grads(&phalanx_tensor::FlatStorage::new(gradient).expect("flat"))
                 .expect("accumulating");
-            step.finish_by(&rule, 0.2).expect("pushes");
+            step.finish_with(&rule, 0.2).expect("pushes");
         }
         let reached = shown(&parallel, &store).expect("shows");
         let kept: usize = parallel.codec_state().expect("kept").iter().map(|(_, kept)| kept.len()).sum();

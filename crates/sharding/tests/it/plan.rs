@@ -7,8 +7,8 @@ use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{Mlp, MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::plan::{MemoryPlan, RankBytes, Workload};
 use phalanx_sharding::{
-    CodecKind, CodecScope, CodecSettings, DataParallel, GradCodec, Observed as _, OptimizerRule, Options,
-    PRESETS, Resumable as _, StateBytes, Strategy, SyncOptions, Topology, WeightRounding, share,
+    CodecKind, CodecScope, CodecSettings, DataParallel, GradCodec, Observed as _, Options, PlainUpdate,
+    Resumable as _, STRATEGIES, StateBytes, Strategy, SyncOptions, Topology, WeightRounding, parallelize,
 };
 use phalanx_tensor::loss::{Over, cross_entropy};
 use phalanx_tensor::nn::Linear;
@@ -164,7 +164,7 @@ fn measure(
 #[test]
 fn every_strategy_holds_and_sends_what_was_planned() {
     for subject in [Subject::ResNet, Subject::Mlp, Subject::Mixed] {
-        for strategy in PRESETS.iter().filter(|row| row.is_bulk_synchronous()) {
+        for strategy in STRATEGIES.iter().filter(|row| row.is_bulk_synchronous()) {
             for (ranks, momentum, codec) in [
                 (1, None, "none"),
                 (2, Some(0.9), "none"),
@@ -279,11 +279,11 @@ fn codecs_keep_and_send_what_was_planned() {
         }
     };
     for codec in CodecKind::ALL.iter().filter(|kind| **kind != CodecKind::None).map(|kind| kind.name()) {
-        for strategy in PRESETS.iter().filter(|row| row.is_bulk_synchronous()) {
+        for strategy in STRATEGIES.iter().filter(|row| row.is_bulk_synchronous()) {
             run(Subject::Mlp, strategy, 3, codec, CodecScope::All);
             run(Subject::ResNet, strategy, 4, codec, CodecScope::All);
         }
-        for strategy in PRESETS.iter().filter(|row| row.is_bulk_synchronous()) {
+        for strategy in STRATEGIES.iter().filter(|row| row.is_bulk_synchronous()) {
             // Groups of two; and where there is no such number of ranks, of one.
             run(Subject::ResNet, strategy, 4, codec, CodecScope::InterHost);
             run(Subject::Mlp, strategy, 3, codec, CodecScope::InterHost);
@@ -291,7 +291,7 @@ fn codecs_keep_and_send_what_was_planned() {
     }
     let (_, store) = build(Subject::Mlp).expect("sound");
     let rounded = Workload { ranks: 4, weights: Some(INT8), ..Workload::default() };
-    let plan = MemoryPlan::new(store.buckets(), PRESETS[1], &rounded);
+    let plan = MemoryPlan::new(store.buckets(), STRATEGIES[1], &rounded);
     let error = plan.expect_err("nothing is gathered").to_string();
     assert!(error.contains("gathers no parameters"), "{error}");
 }
@@ -394,9 +394,9 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
                 let (_, store) = build(Subject::Mlp).expect("sound");
                 let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &strategy, 0).expect("a mesh");
                 let parallel =
-                    share(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
-                let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
-                parallel.serve(&rule).expect("taken");
+                    parallelize(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
+                let rule = PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
+                parallel.set_optimizer(&rule).expect("taken");
                 let before = parallel.stats();
                 for _ in 0..8 {
                     let step = parallel.begin_step().expect("none under way");
@@ -405,7 +405,7 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
                             FlatStorage::zeros(param.len(), DType::F32, param.device()).expect("small");
                         param.set_grads(&ones).expect("accumulating");
                     }
-                    step.finish_by(&rule, 0.1).expect("steps");
+                    step.finish_with(&rule, 0.1).expect("steps");
                 }
                 // Servers have used everything when this returns.
                 parallel.own_state().expect("kept");
@@ -449,9 +449,10 @@ fn workers_and_servers_of_their_own_hold_and_send_what_was_planned() {
             let (_, store) = build(Subject::Mlp).expect("sound");
             let works = comm.rank() < workers;
             let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &strategy, 0).expect("a mesh");
-            let parallel = share(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
-            let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
-            parallel.serve(&rule).expect("taken");
+            let parallel =
+                parallelize(&store, mesh, strategy, Options::default(), sync.clone()).expect("shares");
+            let rule = PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
+            parallel.set_optimizer(&rule).expect("taken");
             let before = parallel.stats();
             for _ in 0..8 {
                 let step = parallel.begin_step().expect("none under way");
@@ -459,7 +460,7 @@ fn workers_and_servers_of_their_own_hold_and_send_what_was_planned() {
                     let ones = FlatStorage::zeros(param.len(), DType::F32, param.device()).expect("small");
                     param.set_grads(&ones).expect("accumulating");
                 }
-                step.finish_by(&rule, 0.1).expect("steps");
+                step.finish_with(&rule, 0.1).expect("steps");
             }
             parallel.own_state().expect("kept");
             (parallel.bytes(), (parallel.stats().bytes_sent - before.bytes_sent) / 8)
@@ -507,9 +508,9 @@ fn pushes_and_pulls_by_codecs_are_what_was_planned() {
                 let works = comm.rank() < workers;
                 let options = Options { codec: by(codec), weights, ..Options::default() };
                 let mesh = phalanx_sharding::ProcessMesh::suiting(comm, &strategy, 0).expect("a mesh");
-                let parallel = share(&store, mesh, strategy, options, sync.clone()).expect("shares");
-                let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
-                parallel.serve(&rule).expect("taken");
+                let parallel = parallelize(&store, mesh, strategy, options, sync.clone()).expect("shares");
+                let rule = PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
+                parallel.set_optimizer(&rule).expect("taken");
                 let before = parallel.stats();
                 for _ in 0..4 {
                     let step = parallel.begin_step().expect("none under way");
@@ -518,7 +519,7 @@ fn pushes_and_pulls_by_codecs_are_what_was_planned() {
                             FlatStorage::zeros(param.len(), DType::F32, param.device()).expect("small");
                         param.set_grads(&zeros).expect("accumulating");
                     }
-                    step.finish_by(&rule, 0.1).expect("steps");
+                    step.finish_with(&rule, 0.1).expect("steps");
                 }
                 parallel.own_state().expect("kept");
                 (parallel.bytes(), (parallel.stats().bytes_sent - before.bytes_sent) / 4)

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use phalanx_collectives::Communicator;
 use phalanx_sharding::{
-    CodecKind, CodecScope, CodecSettings, OptimizerRule, Options, ParallelStrategy, Rule, Strategy,
-    SyncOptions, WeightRounding, share,
+    CodecKind, CodecScope, CodecSettings, Options, ParallelStrategy, PlainUpdate, SharedUpdate, Strategy,
+    SyncOptions, WeightRounding, parallelize,
 };
 use phalanx_tensor::ParamStore;
 use phalanx_tensor::optim::Sgd;
@@ -25,11 +25,11 @@ fn start(
     (options, sync): (Options, SyncOptions),
 ) -> Result<Arc<dyn ParallelStrategy>, AnyError> {
     let row = Strategy::named(row)?;
-    Ok(share(store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, options, sync)?)
+    Ok(parallelize(store, phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?, row, options, sync)?)
 }
 
-fn sgd() -> Rule {
-    OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1)
+fn sgd() -> SharedUpdate {
+    PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1)
 }
 
 /// What workers, and servers of their own, have made of the two layers after some steps of ps-bsp.
@@ -40,14 +40,14 @@ fn trained(workers: usize, servers: usize, options: fn() -> Options) -> Vec<f32>
         let sync = SyncOptions { servers, ..SyncOptions::default() };
         let parallel = start(&store, comm, "ps-bsp", (options(), sync)).expect("starts");
         let rule = sgd();
-        parallel.serve(&rule).expect("taken");
+        parallel.set_optimizer(&rule).expect("taken");
         for at in 0..12 {
             let step = parallel.begin_step().expect("none under way");
             // One rank has no sample in the last step.
             if rank < workers && (rank, at) != (workers - 1, 11) {
                 backward(&layers, &parallel, (rank, at, workers)).expect("computes");
             }
-            step.finish_by(&rule, 0.1).expect("steps");
+            step.finish_with(&rule, 0.1).expect("steps");
         }
         if rank < workers {
             return shown(&parallel, &store).expect("shows");
@@ -105,12 +105,12 @@ fn interrupted_runs_go_on_to_the_bit() {
                 let with = (options, SyncOptions::default());
                 let parallel = start(&store, comm.clone(), "ps-bsp", with).expect("starts");
                 let rule = sgd();
-                parallel.serve(&rule).expect("taken");
+                parallel.set_optimizer(&rule).expect("taken");
                 (layers, store, parallel, rule)
             };
             let take = |layers: &crate::common::layers::Layers,
                         parallel: &Arc<dyn ParallelStrategy>,
-                        rule: &Rule,
+                        rule: &SharedUpdate,
                         steps| {
                 for at in steps {
                     // A step that is given up is as if it had not been, in what is kept too.
@@ -121,7 +121,7 @@ fn interrupted_runs_go_on_to_the_bit() {
                     assert_eq!(parallel.codec_state().expect("kept"), kept, "{kind}");
                     let step = parallel.begin_step().expect("none under way");
                     backward(layers, parallel, (rank, at, 3)).expect("computes");
-                    step.finish_by(rule, 0.05).expect("steps");
+                    step.finish_with(rule, 0.05).expect("steps");
                 }
             };
             let (layers, store, parallel, rule) = begin();
@@ -158,7 +158,7 @@ fn rounded_values_are_what_workers_compute_with_and_not_what_servers_have() {
         let rule = sgd();
         let step = parallel.begin_step().expect("none under way");
         backward(&layers, &parallel, (rank, 0, 2)).expect("computes");
-        step.finish_by(&rule, 0.1).expect("pushes");
+        step.finish_with(&rule, 0.1).expect("pushes");
         let exact = shown(&parallel, &store).expect("shows");
         let pull = || drop(parallel.begin_step().expect("none under way").reduce().expect("comes"));
         pull();
@@ -191,12 +191,12 @@ fn workers_that_go_on_without_others_keep_what_they_have_to_make_good() {
         let with = || (by(CodecKind::TopK), SyncOptions { servers: 1, ..SyncOptions::default() });
         let parallel = start(&store, comm, "ps-asp", with()).expect("starts");
         let rule = sgd();
-        parallel.serve(&rule).expect("taken");
+        parallel.set_optimizer(&rule).expect("taken");
         if rank < 2 {
             for at in 0..3 {
                 let step = parallel.begin_step().expect("none under way");
                 backward(&layers, &parallel, (rank, at, 2)).expect("computes");
-                step.finish_by(&rule, 0.05).expect("steps");
+                step.finish_with(&rule, 0.05).expect("steps");
             }
         }
         parallel.unshard().and_then(|()| parallel.reshard()).expect("all is used");
@@ -209,14 +209,14 @@ fn workers_that_go_on_without_others_keep_what_they_have_to_make_good() {
         let comm = second.lock().expect("no panic")[rank / 2].take().expect("one each");
         drop(parallel);
         let parallel = start(&store, comm, "ps-asp", with()).expect("starts again");
-        parallel.serve(&rule).expect("taken");
+        parallel.set_optimizer(&rule).expect("taken");
         parallel.load_own_state(own).expect("its own");
         parallel.broadcast_state(&store).expect("all are there");
         assert_eq!(parallel.codec_state().expect("kept"), kept);
         if rank == 0 {
             let step = parallel.begin_step().expect("none under way");
             backward(&layers, &parallel, (rank, 3, 1)).expect("computes");
-            step.finish_by(&rule, 0.05).expect("steps");
+            step.finish_with(&rule, 0.05).expect("steps");
         }
         parallel.unshard().and_then(|()| parallel.reshard()).expect("all is used");
         assert_eq!(parallel.codec_state().expect("kept") == kept, rank == 2, "training goes on");
@@ -234,12 +234,12 @@ fn made_good(again: bool, lost: [bool; 2]) -> Vec<(String, Vec<f32>)> {
         let with = || (by(CodecKind::TopK), SyncOptions { servers: 2, ..SyncOptions::default() });
         let parallel = start(&store, comm, "ps-asp", with()).expect("starts");
         // Values that stay: a gradient that is computed a second time is the one that it was.
-        let rule = OptimizerRule::of(Sgd::new(0.0, false, 0.0), 1);
-        parallel.serve(&rule).expect("taken");
+        let rule = PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1);
+        parallel.set_optimizer(&rule).expect("taken");
         let take = |parallel: &Arc<dyn ParallelStrategy>, at| {
             let step = parallel.begin_step().expect("none under way");
             backward(&layers, parallel, (0, at, 1)).expect("computes");
-            step.finish_by(&rule, 0.0).expect("steps");
+            step.finish_with(&rule, 0.0).expect("steps");
         };
         if rank == 0 {
             (0..4).for_each(|at| take(&parallel, at));
@@ -259,7 +259,7 @@ fn made_good(again: bool, lost: [bool; 2]) -> Vec<(String, Vec<f32>)> {
         let comm = second.lock().expect("no panic")[rank].take().expect("one each");
         drop(parallel);
         let parallel = start(&store, comm, "ps-asp", with()).expect("starts again");
-        parallel.serve(&rule).expect("taken");
+        parallel.set_optimizer(&rule).expect("taken");
         parallel.load_own_state(own).expect("its own");
         parallel.broadcast_state(&store).expect("all are there");
         if rank == 0 {

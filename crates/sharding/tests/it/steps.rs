@@ -9,7 +9,7 @@ use half::bf16;
 use phalanx_collectives::{Algorithm, Communicator, threads};
 use phalanx_sharding::{
     Bucket, CodecBytes, CodecError, CodecSettings, CodecState, CodecWhen, DataParallel, FlatSlice, GradCodec,
-    Observed as _, Options, PRESETS, ParallelStrategy, Peers, Residency as _, Resumable as _, Strategy,
+    Observed as _, Options, ParallelStrategy, Peers, Residency as _, Resumable as _, STRATEGIES, Strategy,
     SumGroup, SumPlacement,
 };
 use phalanx_tensor::optim::{Optimizer as _, Sgd};
@@ -255,7 +255,7 @@ fn whether_a_codec_pays_is_decided_once_and_by_all() {
 
 #[test]
 fn a_step_that_is_dropped_leaves_parameters_and_no_gradients() {
-    for strategy in PRESETS.iter().filter(|row| row.is_bulk_synchronous()).map(|row| row.name) {
+    for strategy in STRATEGIES.iter().filter(|row| row.is_bulk_synchronous()).map(|row| row.name) {
         let ranks = on_ranks(2, move |comm| {
             let (layers, store) = model()?;
             let parallel = DataParallel::new(&store, comm, Strategy::named(strategy)?)?;
@@ -315,7 +315,7 @@ fn the_only_rank_has_the_same_protocol() {
 
 #[test]
 fn bytes_go_the_way_that_is_asked_for_or_the_run_does_not_begin() {
-    for row in PRESETS.iter().filter(|row| row.is_bulk_synchronous()) {
+    for row in STRATEGIES.iter().filter(|row| row.is_bulk_synchronous()) {
         for algorithm in Algorithm::ALL {
             let ranks = on_ranks(4, move |comm| {
                 let (layers, store) = model()?;

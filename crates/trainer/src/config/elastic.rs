@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use phalanx_collectives::Clock;
-use phalanx_sharding::{CodecKind, Layout, Ranks};
+use phalanx_sharding::{CodecKind, Partition, Ranks};
 
 use super::keys::{Config, Offload, WeightCodec};
 use super::validate::Relations;
@@ -18,7 +18,7 @@ impl Config {
     /// Returns true if each rank has a shard of the state that no other rank has.
     pub fn has_lone_shards(&self) -> bool {
         let strategy = &self.train.strategy;
-        strategy.layout.optimizer == Layout::Sharded && !strategy.data.has_groups()
+        strategy.layout.optimizer == Partition::Sharded && !strategy.data.has_groups()
     }
 
     /// Checks what worlds need that change.

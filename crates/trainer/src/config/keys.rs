@@ -6,7 +6,7 @@ use phalanx_data::transform::{Filter, Normalise, ResizeMode};
 use phalanx_models::diffusion::samplers::SamplerKind;
 use phalanx_models::diffusion::{BetaSchedule, Prediction};
 use phalanx_sharding::{
-    CodecKind, CodecScope, CodecWhen, Overlap, PRESETS, ShardingError, Strategy, Topology,
+    CodecKind, CodecScope, CodecWhen, Overlap, STRATEGIES, ShardingError, Strategy, Topology,
 };
 use phalanx_tensor::Precision;
 use toml::Value;
@@ -23,21 +23,23 @@ library_choices! {
 /// The strategy that ranks follow unless told another.
 fn ddp() -> Strategy {
     // It is a row of the table; where it is not, another one is as good.
-    PRESETS.iter().find(|row| row.name == "ddp").copied().unwrap_or(PRESETS[0])
+    STRATEGIES.iter().find(|row| row.name == "ddp").copied().unwrap_or(STRATEGIES[0])
 }
 
 impl KeyType for Strategy {
     fn kind() -> String {
-        let all: Vec<String> = PRESETS.iter().map(|row| format!("`{row}`")).collect();
+        let all: Vec<String> = STRATEGIES.iter().map(|row| format!("`{row}`")).collect();
         format!("one of {}", all.join(", "))
     }
 
     fn from_toml(value: &Value) -> Result<Self, Mismatch> {
         let mismatch = || Mismatch::new(Self::kind(), value);
         let name = value.as_str().ok_or_else(mismatch)?;
-        name.parse().map_err(|error: ShardingError| match nearest(name, PRESETS.iter().map(|row| row.name)) {
-            Some(near) => Mismatch { nearest: Some(near), ..mismatch() },
-            None => Mismatch { reason: Some(error.to_string()), ..mismatch() },
+        name.parse().map_err(|error: ShardingError| {
+            match nearest(name, STRATEGIES.iter().map(|row| row.name)) {
+                Some(near) => Mismatch { nearest: Some(near), ..mismatch() },
+                None => Mismatch { reason: Some(error.to_string()), ..mismatch() },
+            }
         })
     }
 

@@ -1,6 +1,6 @@
 //! The key `train.logical_ranks`, and the settings that do not go with it.
 
-use phalanx_sharding::{CodecKind, LogicalRanks};
+use phalanx_sharding::{CodecKind, VirtualRanks};
 
 use super::keys::{Config, WeightCodec};
 use super::validate::Relations;
@@ -16,14 +16,14 @@ impl Config {
         const KEY: &str = "train.logical_ranks";
         let Self { train, codec, sync, .. } = self;
         let Some(logical) = self.logical_ranks() else { return };
-        if let Err(error) = LogicalRanks::new(logical, train.ranks.max(1)) {
+        if let Err(error) = VirtualRanks::new(logical, train.ranks.max(1)) {
             relations.require(
                 false,
                 KEY,
                 format!("{KEY} = {logical} with train.ranks = {}: {error}", train.ranks),
             );
         }
-        if let Err(error) = train.strategy.sums_over_logical_ranks() {
+        if let Err(error) = train.strategy.sums_over_virtual_ranks() {
             relations.require(false, KEY, format!("{KEY} = {logical}: {error}"));
         }
         let (batch, pieces) = (train.global_batch, logical.saturating_mul(train.accumulate));

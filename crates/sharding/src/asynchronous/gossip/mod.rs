@@ -28,9 +28,9 @@ use crate::asynchronous::replica::Replica;
 use crate::mesh::part;
 use crate::parallel::{
     LocalModel, Observed, OwnState, ParallelStrategy, RankCollectives, Residency, Resumable, Saved,
-    ShardRole, StateBytes, Step, StepReports, StepToken, SyncStats, whole,
+    ShardRole, StateBytes, StepGuard, StepReports, StepToken, SyncStats, whole,
 };
-use crate::strategy::{GossipKind, Layout, Strategy, Synchrony};
+use crate::strategy::{GossipKind, Partition, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
 use crate::{Result, ShardingError};
 
@@ -92,8 +92,8 @@ impl Gossip {
     ///
     /// # Errors
     /// [`ShardingError::Step`] if there is one under way.
-    pub fn begin_step(&self) -> Result<Step<'_>> {
-        Step::begin(self)
+    pub fn begin_step(&self) -> Result<StepGuard<'_>> {
+        StepGuard::begin(self)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -302,7 +302,13 @@ impl Observed for Gossip {
 
     fn role(&self) -> ShardRole {
         let (shard, shards) = (self.replica.comm.rank(), self.replica.ranks());
-        ShardRole { shard, shards, replica: 0, parameters: Layout::Replicated, optimizer: Layout::Replicated }
+        ShardRole {
+            shard,
+            shards,
+            replica: 0,
+            parameters: Partition::Replicated,
+            optimizer: Partition::Replicated,
+        }
     }
 
     fn step_reports(&self) -> StepReports {

@@ -5,9 +5,9 @@ use half::bf16;
 use phalanx_collectives::{Handle, ReduceOp};
 use phalanx_tensor::FlatStorage;
 
-use crate::arithmetic::{OuterStep, blend, difference, numbers, write};
 use crate::asynchronous::replica::Replica;
 use crate::parallel::{Saved, whole};
+use crate::reduction_math::{OuterStep, blend, difference, numbers, write};
 use crate::synchrony::SyncOptions;
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::{InPlace, with_singles};

@@ -28,16 +28,16 @@ use self::reduction::Reduction;
 use crate::asynchronous::replica::Replica;
 use crate::parallel::{
     LocalModel, Observed, ParallelStrategy, RankCollectives, Residency, Resumable, Saved, ShardRole,
-    StateBytes, Step, StepReports, StepToken, SyncStats, whole,
+    StateBytes, StepGuard, StepReports, StepToken, SyncStats, whole,
 };
-use crate::strategy::{Layout, Meeting, Strategy, Synchrony};
+use crate::strategy::{Meeting, Partition, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
 use crate::{Result, ShardingError};
 
 /// Ranks that train by themselves and meet after some steps. See the rows `local-sgd`, `post-local-sgd` and `diloco`.
 ///
-/// As a listener it does nothing while ranks train by themselves. What it shows between [`ParallelStrategy::unshard`] and
-/// [`ParallelStrategy::reshard`] is the mean of the ranks' parameters.
+/// As a listener it does nothing while ranks train by themselves. What it shows between [`crate::Residency::unshard`] and
+/// [`crate::Residency::reshard`] is the mean of the ranks' parameters.
 #[derive(Debug)]
 pub struct LocalSgd {
     replica: Replica,
@@ -94,8 +94,8 @@ impl LocalSgd {
     ///
     /// # Errors
     /// [`ShardingError::Step`] if there is one under way.
-    pub fn begin_step(&self) -> Result<Step<'_>> {
-        Step::begin(self)
+    pub fn begin_step(&self) -> Result<StepGuard<'_>> {
+        StepGuard::begin(self)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -262,7 +262,13 @@ impl Observed for LocalSgd {
 
     fn role(&self) -> ShardRole {
         let (shard, shards) = (self.replica.comm.rank(), self.replica.ranks());
-        ShardRole { shard, shards, replica: 0, parameters: Layout::Replicated, optimizer: Layout::Replicated }
+        ShardRole {
+            shard,
+            shards,
+            replica: 0,
+            parameters: Partition::Replicated,
+            optimizer: Partition::Replicated,
+        }
     }
 
     fn step_reports(&self) -> StepReports {

@@ -3,8 +3,8 @@
 use phalanx_tensor::{ParamBucket, ParamStore};
 
 use super::{NOTHING, ParameterServer, WorkerState};
-use crate::arithmetic::write;
 use crate::parallel::{OwnState, Saved, whole};
+use crate::reduction_math::write;
 use crate::{Result, ShardingError};
 use phalanx_codecs::CodecState;
 use phalanx_codecs::buffer::with_singles;
@@ -63,7 +63,7 @@ impl ParameterServer {
             if self.works() {
                 write(&self.replica.here(at)?, &values)?;
             }
-            sent.push(values[self.twins[at].owned()].to_vec());
+            sent.push(values[self.server_params[at].owned()].to_vec());
         }
         self.replica.broadcast_buffers(store)?;
         let all = self.replica.comm.all_gather(&[state.steps as i64, state.was])?;
@@ -104,15 +104,15 @@ impl ParameterServer {
 
     /// Returns the elements that a server on this rank had at a failure, by bucket; `None` if the state has none.
     fn salvaged(&self, saved: &mut Saved) -> Result<Option<Vec<Vec<f32>>>> {
-        let first = self.twins.iter().position(ParamBucket::trainable);
+        let first = self.server_params.iter().position(ParamBucket::trainable);
         if !first.is_some_and(|first| saved.has(&shard_name(first))) {
             return Ok(None);
         }
-        let shard = |(at, twin): (usize, &ParamBucket)| match twin.trainable() {
-            true => saved.take(&shard_name(at), twin.owned().len()),
+        let shard = |(at, server_param): (usize, &ParamBucket)| match server_param.trainable() {
+            true => saved.take(&shard_name(at), server_param.owned().len()),
             false => Ok(Vec::new()),
         };
-        self.twins.iter().enumerate().map(shard).collect::<Result<_>>().map(Some)
+        self.server_params.iter().enumerate().map(shard).collect::<Result<_>>().map(Some)
     }
 
     /// Returns this rank's state after `steps` steps at a failure; `None` if workers cannot go on without the lost ranks.
@@ -145,8 +145,10 @@ impl ParameterServer {
         let (version, clocks) = server.close(change)?;
         let numbers: Vec<u64> = [steps, version].into_iter().chain(clocks).collect();
         let mut saved = vec![("clock".to_owned(), whole(&numbers))];
-        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
-            let Some(values) = twin.owned_values()? else { continue };
+        for (at, server_param) in
+            self.server_params.iter().enumerate().filter(|(_, server_param)| server_param.trainable())
+        {
+            let Some(values) = server_param.owned_values()? else { continue };
             saved.push((shard_name(at), with_singles(&values, |values| values.to_vec())?));
         }
         Ok(Some(saved))

@@ -8,7 +8,7 @@ use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use super::places::{Places, TO_SERVER, range};
 use crate::asynchronous::message::{Kind, Message};
-use crate::beside::{Pending, Worker};
+use crate::background::{Pending, Worker};
 use crate::{Options, Result, ShardingError};
 use phalanx_codecs::buffer::with_singles;
 use phalanx_codecs::{CodecState, EncodedBucket, PushCodec, ResidualUpdate, WeightRounding, nothing_kept};
@@ -66,14 +66,17 @@ pub(super) struct Rounded {
 
 impl Rounded {
     /// Rounds what a server has.
-    pub(super) fn of(twins: &[ParamBucket], version: u64, codec: &PushCodec) -> Result<Self> {
-        let round = |twin: &ParamBucket| match twin.owned_values()?.filter(|_| twin.trainable()) {
+    pub(super) fn of(server_params: &[ParamBucket], version: u64, codec: &PushCodec) -> Result<Self> {
+        let round = |server_param: &ParamBucket| match server_param
+            .owned_values()?
+            .filter(|_| server_param.trainable())
+        {
             Some(values) => with_singles(&values, |values| codec.message(values))?,
             None => Ok(Vec::new()),
         };
         Ok(Self {
             version,
-            buckets: twins.iter().map(round).collect::<Result<_, phalanx_codecs::CodecError>>()?,
+            buckets: server_params.iter().map(round).collect::<Result<_, phalanx_codecs::CodecError>>()?,
         })
     }
 
@@ -83,15 +86,15 @@ impl Rounded {
     }
 
     /// Returns the decoded values, with which workers compute.
-    pub(super) fn values(&self, twins: &[ParamBucket], codec: &PushCodec) -> Result<Vec<Vec<f32>>> {
-        let decode = |(twin, message): (&ParamBucket, &Vec<u8>)| {
-            let mut values = vec![0.0; if twin.trainable() { twin.owned().len() } else { 0 }];
+    pub(super) fn values(&self, server_params: &[ParamBucket], codec: &PushCodec) -> Result<Vec<Vec<f32>>> {
+        let decode = |(server_param, message): (&ParamBucket, &Vec<u8>)| {
+            let mut values = vec![0.0; if server_param.trainable() { server_param.owned().len() } else { 0 }];
             if !values.is_empty() {
                 codec.decode(message, &mut values)?;
             }
             Ok(values)
         };
-        twins.iter().zip(&self.buckets).map(decode).collect()
+        server_params.iter().zip(&self.buckets).map(decode).collect()
     }
 }
 
@@ -115,16 +118,16 @@ pub(super) struct Pushed {
 }
 
 impl Pusher {
-    /// Starts the pushes of a worker, whose messages go by `mail`; on the thread that trains unless `beside` is set.
+    /// Starts the pushes of a worker, whose messages go by `mail`; on the thread that trains unless `background` is set.
     ///
     /// # Errors
     /// If the system refuses the thread.
     pub(super) fn start(
         codec: Option<Arc<PushCodec>>,
-        beside: bool,
+        background: bool,
         (mail, places): (Communicator, Places),
     ) -> Result<Self> {
-        let worker = Worker::start("pushes", beside)?;
+        let worker = Worker::start("pushes", background)?;
         Ok(Self { codec, worker, mail, places })
     }
 

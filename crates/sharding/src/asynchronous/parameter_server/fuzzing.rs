@@ -10,7 +10,7 @@ use super::server::Server;
 use super::{ParameterServer, State};
 use crate::asynchronous::message::{Kind, Message};
 use crate::asynchronous::replica::Replica;
-use crate::parallel::OptimizerRule;
+use crate::parallel::PlainUpdate;
 use crate::rehearsed::{Said, all_say, alone, store, taken, world};
 use crate::strategy::{ServerPace, Strategy};
 use crate::synchrony::SyncOptions;
@@ -52,27 +52,29 @@ impl Choice {
 pub(crate) fn server_hears(choice: Choice, said: &[Said]) -> Result<()> {
     const WORKERS: usize = 2;
     let store = store()?;
-    let twins = store.buckets().iter().map(|param| {
-        let twin = param.empty_on_host();
-        twin.set_owned(1..param.len())?;
-        Ok(twin)
+    let server_params = store.buckets().iter().map(|param| {
+        let server_param = param.empty_on_host();
+        server_param.set_owned(1..param.len())?;
+        Ok(server_param)
     });
-    let twins = twins.collect::<Result<Vec<_>>>()?;
+    let server_params = server_params.collect::<Result<Vec<_>>>()?;
     let places = Places::new(world().len(), world().len() - WORKERS, "fuzzing")?;
     let (pace, options, own) = (choice.pace(), choice.options(), &world()[WORKERS]);
     let bound = options.bound(pace);
     let pace = (bound, pace == ServerPace::Together);
-    let server = Server::new(&twins, places, pace, (options, choice.encoding()?), (own.clone(), own.clone()));
-    let values: Vec<Vec<f32>> = twins.iter().map(|twin| vec![0.5; twin.owned().len()]).collect();
+    let server =
+        Server::new(&server_params, places, pace, (options, choice.encoding()?), (own.clone(), own.clone()));
+    let values: Vec<Vec<f32>> =
+        server_params.iter().map(|server_param| vec![0.5; server_param.owned().len()]).collect();
     // Where workers may be apart the second has lost a step, which it will take again.
     let second = if pace.1 { 2 } else { 0 };
     server.fill((3, &[2, 1]), &[(2, Some(0)), (second, Some(1))], &values)?;
-    let rule = OptimizerRule::of(Sgd::new(0.9, false, 0.0), 1);
+    let rule = PlainUpdate::of(Sgd::new(0.9, false, 0.0), 1);
     let late = if choice.has(3) { said.len() / 2 } else { 0 };
     let mut told = 0;
     for (at, Said { from, bytes }) in said.iter().enumerate() {
         if at == late {
-            server.serve(&rule)?;
+            server.set_optimizer(&rule)?;
             server.hear(WORKERS, Message::of(Kind::Ready, 0))?;
         }
         let heard = match *from {
@@ -82,7 +84,8 @@ pub(crate) fn server_hears(choice: Choice, said: &[Said]) -> Result<()> {
         for worker in 0..WORKERS {
             for answer in taken(worker, TO_WORKER)? {
                 let answer = Message::read(&answer)?;
-                let len = twins.get(answer.bucket).map_or(0, |twin| twin.owned().len());
+                let len =
+                    server_params.get(answer.bucket).map_or(0, |server_param| server_param.owned().len());
                 assert!(answer.values.is_empty() || answer.values.len() == len, "no values of the bucket");
                 told += 1;
             }
@@ -109,7 +112,7 @@ pub(crate) fn worker_hears(choice: Choice, said: &[Said]) -> Result<()> {
         together: false,
         options: choice.options(),
         places: Places::new(world().len(), SERVERS, strategy.name)?,
-        twins: replica.params.iter().map(phalanx_tensor::ParamBucket::empty_on_host).collect(),
+        server_params: replica.params.iter().map(phalanx_tensor::ParamBucket::empty_on_host).collect(),
         server: None,
         encoding: choice.encoding()?,
         pusher: None,

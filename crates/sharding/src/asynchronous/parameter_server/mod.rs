@@ -46,13 +46,13 @@ use self::places::{Places, range};
 use self::server::Server;
 use crate::asynchronous::message::{Kind, Message};
 use crate::asynchronous::replica::Replica;
-use crate::beside::Pending;
+use crate::background::Pending;
 use crate::mesh::part;
 use crate::parallel::{
-    LocalModel, Observed, OwnState, ParallelStrategy, RankCollectives, Residency, Resumable, Rule, ShardRole,
-    StateBytes, Step, StepReports, StepToken, SyncStats, whole,
+    LocalModel, Observed, OwnState, ParallelStrategy, RankCollectives, Residency, Resumable, ShardRole,
+    SharedUpdate, StateBytes, StepGuard, StepReports, StepToken, SyncStats, whole,
 };
-use crate::strategy::{Layout, ServerPace, Strategy, Synchrony};
+use crate::strategy::{Partition, ServerPace, Strategy, Synchrony};
 use crate::synchrony::SyncOptions;
 use crate::{Options, Overlap, Result, ShardingError};
 use phalanx_codecs::buffer::InPlace;
@@ -67,8 +67,8 @@ const NOTHING: u64 = u64::MAX;
 /// A rank that only serves takes part in everything as a worker without samples does; a step of it is over when the slowest
 /// worker has ended it. It has nothing of the model but its elements.
 ///
-/// Give it the optimizer by [`ParallelStrategy::serve`] before the first step, and end steps by [`Step::finish_by`]. What it shows
-/// between [`ParallelStrategy::unshard`] and [`ParallelStrategy::reshard`] is what the servers hold once all that was pushed is
+/// Give it the optimizer by [`crate::Resumable::set_optimizer`] before the first step, and end steps by [`StepGuard::finish_with`]. What it shows
+/// between [`crate::Residency::unshard`] and [`crate::Residency::reshard`] is what the servers hold once all that was pushed is
 /// used.
 #[derive(Debug)]
 pub struct ParameterServer {
@@ -78,7 +78,7 @@ pub struct ParameterServer {
     options: SyncOptions,
     places: Places,
     /// Of each bucket the elements that a server on this rank has; none where there is no server.
-    twins: Vec<ParamBucket>,
+    server_params: Vec<ParamBucket>,
     server: Option<Arc<Server>>,
     encoding: Encoding,
     /// Pushes in the background, for gradients that are encoded or on a device.
@@ -175,25 +175,25 @@ impl ParameterServer {
             false => Replica::empty(store, comm, strategy.name)?,
         };
         let own = places.server_on(rank);
-        let mut twins = Vec::new();
+        let mut server_params = Vec::new();
         for param in &replica.params {
-            let twin = param.empty_on_host();
+            let server_param = param.empty_on_host();
             let own = own.filter(|_| param.trainable());
-            twin.set_owned(own.map_or(0..0, |own| range(param.len(), own, places.servers)))?;
-            twins.push(twin);
+            server_param.set_owned(own.map_or(0..0, |own| range(param.len(), own, places.servers)))?;
+            server_params.push(server_param);
         }
         let pace = (options.bound(pace), together);
         let both = (mail.clone(), replica.comm.clone());
         let server =
-            own.map(|_| Server::new(&twins, places, pace, (options.clone(), encoding.clone()), both));
+            own.map(|_| Server::new(&server_params, places, pace, (options.clone(), encoding.clone()), both));
         let on_device = replica.params.iter().any(|param| !param.device().is_host());
         let pusher = match (&encoding.gradients, places.is_worker(rank)) {
             (None, true) if !on_device => None,
             (_, false) => None,
             (codec, true) => {
                 // A thread that waits for a device's gradients cannot enqueue the rest of backward.
-                let beside = on_device || overlap != Overlap::Never;
-                Some(Pusher::start(codec.clone(), beside, (mail.clone(), places))?)
+                let background = on_device || overlap != Overlap::Never;
+                Some(Pusher::start(codec.clone(), background, (mail.clone(), places))?)
             }
         };
         let state = Mutex::new(WorkerState::new(places.servers));
@@ -203,7 +203,7 @@ impl ParameterServer {
             together,
             options,
             places,
-            twins,
+            server_params,
             server,
             encoding,
             pusher,
@@ -221,8 +221,8 @@ impl ParameterServer {
     ///
     /// # Errors
     /// [`ShardingError::Step`] if there is one under way.
-    pub fn begin_step(&self) -> Result<Step<'_>> {
-        Step::begin(self)
+    pub fn begin_step(&self) -> Result<StepGuard<'_>> {
+        StepGuard::begin(self)
     }
 
     fn state(&self) -> MutexGuard<'_, WorkerState> {
@@ -316,12 +316,12 @@ impl Listener for ParameterServer {
 
 impl ParallelStrategy for ParameterServer {
     fn params(&self) -> &[ParamBucket] {
-        &self.twins
+        &self.server_params
     }
 
     fn gradients(&self) -> &[ParamBucket] {
         match (self.together, self.works()) {
-            (true, _) => &self.twins,
+            (true, _) => &self.server_params,
             (false, true) => &self.replica.params,
             // What workers push is clipped.
             (false, false) => &[],
@@ -386,9 +386,9 @@ impl ParallelStrategy for ParameterServer {
         self.replica.end(completed);
     }
 
-    fn update_by(&self, rule: &Rule, learning_rate: f64) -> Result<()> {
+    fn update_with(&self, rule: &SharedUpdate, learning_rate: f64) -> Result<()> {
         // Without an earlier optimizer this one is registered.
-        self.serve(rule)?;
+        self.set_optimizer(rule)?;
         self.commit(&mut self.state(), learning_rate)
     }
 
@@ -396,18 +396,18 @@ impl ParallelStrategy for ParameterServer {
         let state = &mut *self.state();
         if self.replica.is_open() {
             if !self.together {
-                let problem = "has servers that update for each push; give them the optimizer by `serve`, and end steps by \
-                    `update_by`";
+                let problem = "has servers that update for each push; give them the optimizer by `set_optimizer`, and end steps by \
+                    `update_with`";
                 return Err(ShardingError::strategy(self.strategy.name, problem));
             }
             // All gradients are summed, and the values stay until all ranks have ended the step.
-            change(&self.twins)?;
+            change(&self.server_params)?;
             return self.commit(state, f64::NAN);
         }
         self.quiesce(state)?;
         match &self.server {
             Some(server) => server.change(change)?,
-            None => change(&self.twins)?,
+            None => change(&self.server_params)?,
         }
         self.replica.comm.barrier("parameter servers")?;
         self.read(state)?;
@@ -473,8 +473,8 @@ impl Residency for ParameterServer {
 }
 
 impl Resumable for ParameterServer {
-    fn serve(&self, rule: &Rule) -> Result<()> {
-        self.server.as_ref().map_or(Ok(()), |server| server.serve(rule))
+    fn set_optimizer(&self, rule: &SharedUpdate) -> Result<()> {
+        self.server.as_ref().map_or(Ok(()), |server| server.set_optimizer(rule))
     }
 
     fn own_state(&self) -> Result<Vec<(String, Vec<f32>)>> {
@@ -524,7 +524,13 @@ impl Observed for ParameterServer {
 
     fn role(&self) -> ShardRole {
         let (shard, shards) = (self.replica.comm.rank(), self.replica.ranks());
-        ShardRole { shard, shards, replica: 0, parameters: Layout::Replicated, optimizer: Layout::Sharded }
+        ShardRole {
+            shard,
+            shards,
+            replica: 0,
+            parameters: Partition::Replicated,
+            optimizer: Partition::Sharded,
+        }
     }
 
     fn step_reports(&self) -> StepReports {

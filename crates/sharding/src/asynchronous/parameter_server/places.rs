@@ -66,8 +66,8 @@ mod tests {
 
     #[test]
     fn servers_are_on_all_ranks_or_on_the_last() {
-        let beside = Places::new(3, 0, "ps-asp").expect("all serve");
-        assert!((0..3).all(|rank| beside.is_worker(rank) && beside.server_on(rank) == Some(rank)));
+        let background = Places::new(3, 0, "ps-asp").expect("all serve");
+        assert!((0..3).all(|rank| background.is_worker(rank) && background.server_on(rank) == Some(rank)));
         let apart = Places::new(5, 2, "ps-asp").expect("three work");
         assert_eq!((0..5).map(|rank| apart.is_worker(rank)).filter(|works| *works).count(), 3);
         assert_eq!((0..5).filter_map(|rank| apart.server_on(rank)).collect::<Vec<_>>(), [0, 1]);

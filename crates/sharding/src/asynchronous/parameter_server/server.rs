@@ -11,7 +11,7 @@ use phalanx_tensor::{FlatStorage, ParamBucket, ParamState};
 use super::encoded::{Encoding, Rounded};
 use super::places::{Places, TO_SERVER, TO_WORKER};
 use crate::asynchronous::message::{Kind, Message};
-use crate::parallel::{Rule, apply};
+use crate::parallel::{SharedUpdate, apply};
 use crate::synchrony::{Act, SyncOptions, VersionedStore, Waiting};
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::with_singles;
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Server {
     /// Of each bucket the elements that this server has.
-    twins: Vec<ParamBucket>,
+    server_params: Vec<ParamBucket>,
     workers: usize,
     /// True if its rank only serves.
     apart: bool,
@@ -56,7 +56,7 @@ struct Wish(Message);
 struct ServerState {
     store: VersionedStore<()>,
     waiting: Waiting<Wish>,
-    rule: Option<Rule>,
+    rule: Option<SharedUpdate>,
     /// By worker: what it has pushed of the attempt that is under way, by bucket.
     pushed: Vec<Vec<Option<Vec<f32>>>>,
     /// By worker: the attempt of which it has pushed all.
@@ -96,13 +96,13 @@ impl ServerState {
 impl Server {
     /// A server of these elements for the workers of `places`; it has no values yet.
     pub(super) fn new(
-        twins: &[ParamBucket],
+        server_params: &[ParamBucket],
         places: Places,
         (bound, together): (Option<u64>, bool),
         (options, encoding): (SyncOptions, Encoding),
         (mail, world): (Communicator, Communicator),
     ) -> Arc<Self> {
-        let (buckets, workers) = (twins.len(), places.workers);
+        let (buckets, workers) = (server_params.len(), places.workers);
         let state = ServerState {
             store: VersionedStore::new((), workers, bound),
             waiting: Waiting::new(workers),
@@ -122,9 +122,9 @@ impl Server {
             closed: false,
         };
         let (changed, state) = (Condvar::new(), Mutex::new(state));
-        let (twins, apart) = (twins.to_vec(), places.are_apart());
+        let (server_params, apart) = (server_params.to_vec(), places.are_apart());
         Arc::new(Self {
-            twins,
+            server_params,
             workers,
             apart,
             together,
@@ -196,9 +196,11 @@ impl Server {
         values: &[Vec<f32>],
     ) -> Result<Vec<u64>> {
         let mut state = self.state();
-        for (twin, own) in self.twins.iter().zip(values).filter(|(twin, _)| twin.trainable()) {
-            match (twin.state(), twin.owned_values()?) {
-                (ParamState::Absent, _) | (_, None) => twin.fill_shard(flat(own.clone())?)?,
+        for (server_param, own) in
+            self.server_params.iter().zip(values).filter(|(server_param, _)| server_param.trainable())
+        {
+            match (server_param.state(), server_param.owned_values()?) {
+                (ParamState::Absent, _) | (_, None) => server_param.fill_shard(flat(own.clone())?)?,
                 (_, Some(values)) => with_singles(&values, |values| values.copy_from_slice(own))?,
             }
         }
@@ -221,7 +223,7 @@ impl Server {
     ) -> Result<(u64, Vec<u64>)> {
         let mut state = self.state();
         state.closed = true;
-        change(&self.twins)?;
+        change(&self.server_params)?;
         let clocks = state.store.clocks().all().iter().zip(&state.repeated);
         Ok((state.store.version(), clocks.map(|(clock, repeated)| clock + repeated).collect()))
     }
@@ -241,7 +243,7 @@ impl Server {
     }
 
     /// Takes over what changes parameters.
-    pub(super) fn serve(&self, rule: &Rule) -> Result<()> {
+    pub(super) fn set_optimizer(&self, rule: &SharedUpdate) -> Result<()> {
         let first = self.state().rule.replace(rule.clone()).is_none();
         if first {
             // What came before is waiting for it.
@@ -274,7 +276,7 @@ impl Server {
     ) -> Result<()> {
         let mut state = self.state();
         state.rounded = None;
-        state.store.change(|()| change(&self.twins))?;
+        state.store.change(|()| change(&self.server_params))?;
         Ok(())
     }
 
@@ -292,7 +294,11 @@ impl Server {
     /// Bytes of values and gradients here, of copies for corrections, and of rounded values.
     pub(super) fn bytes(&self) -> u64 {
         let state = self.state();
-        let held: usize = self.twins.iter().map(|twin| twin.held_bytes().iter().sum::<usize>()).sum();
+        let held: usize = self
+            .server_params
+            .iter()
+            .map(|server_param| server_param.held_bytes().iter().sum::<usize>())
+            .sum();
         let pushed = state.pushed.iter().flatten().flatten().map(Vec::len).sum::<usize>();
         let pulled = state.pulled.iter().flatten().map(Vec::len).sum::<usize>();
         (held + 4 * (pushed + pulled)) as u64 + state.rounded.as_ref().map_or(0, Rounded::bytes)
@@ -384,10 +390,10 @@ impl Server {
     /// Keeps a worker's gradients of a bucket until they are used.
     fn take_gradients(&self, state: &mut ServerState, from: usize, message: Message) -> Result<()> {
         let bucket = message.bucket;
-        let twin = self.twins.get(bucket).ok_or_else(|| {
+        let server_param = self.server_params.get(bucket).ok_or_else(|| {
             ShardingError::state("parameter server", format!("gradients of no bucket: {bucket}"))
         })?;
-        state.pushed[from][bucket] = Some(self.encoding.numbers(message, twin.owned().len())?);
+        state.pushed[from][bucket] = Some(self.encoding.numbers(message, server_param.owned().len())?);
         Ok(())
     }
 
@@ -411,13 +417,15 @@ impl Server {
         if state.complete.iter().any(|complete| *complete != Some(attempt)) {
             return Ok(());
         }
-        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
+        for (at, server_param) in
+            self.server_params.iter().enumerate().filter(|(_, server_param)| server_param.trainable())
+        {
             let mut parts = state.pushed.iter_mut().filter_map(|pushed| pushed[at].take());
-            let mut sum = parts.next().unwrap_or_else(|| vec![0.0; twin.owned().len()]);
+            let mut sum = parts.next().unwrap_or_else(|| vec![0.0; server_param.owned().len()]);
             for part in parts {
                 sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
             }
-            twin.set_owned_grads(flat(sum)?)?;
+            server_param.set_owned_grads(flat(sum)?)?;
         }
         state.complete.fill(None);
         state.summed = Some(attempt);
@@ -439,9 +447,9 @@ impl Server {
             let rule = rule.ok_or_else(|| {
                 ShardingError::state("parameter server", "nobody has given it an optimizer")
             })?;
-            state.store.push_together(|()| apply(&rule, &self.twins, rate))?;
+            state.store.push_together(|()| apply(&rule, &self.server_params, rate))?;
         }
-        self.twins.iter().for_each(ParamBucket::zero_grads);
+        self.server_params.iter().for_each(ParamBucket::zero_grads);
         state.committed.fill(None);
         state.agreed = !self.apart;
         state.summed = None;
@@ -488,21 +496,23 @@ impl Server {
         }
         let ServerState { store, pushed, pulled, .. } = &mut *state;
         let (pushed, pulled) = (&mut pushed[worker], &pulled[worker]);
-        let (options, twins) = (&self.options, &self.twins);
+        let (options, server_params) = (&self.options, &self.server_params);
         let changed = store.push(worker, |(), met| {
-            for (at, twin) in twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
-                let mut gradient = pushed[at].take().unwrap_or_else(|| vec![0.0; twin.owned().len()]);
-                if let (true, Some(values)) = (options.compensation > 0.0, twin.owned_values()?) {
+            for (at, server_param) in
+                server_params.iter().enumerate().filter(|(_, server_param)| server_param.trainable())
+            {
+                let mut gradient = pushed[at].take().unwrap_or_else(|| vec![0.0; server_param.owned().len()]);
+                if let (true, Some(values)) = (options.compensation > 0.0, server_param.owned_values()?) {
                     let factor = options.compensation as f32;
                     with_singles(&values, |values| correct(&mut gradient, values, pulled.get(at), factor))?;
                 }
-                twin.set_owned_grads(flat(gradient)?)?;
+                server_param.set_owned_grads(flat(gradient)?)?;
             }
             let rate = if options.damp { rate / met.staleness().max(1) as f64 } else { rate };
-            apply(&rule, twins, rate).map_err(ShardingError::from)
+            apply(&rule, server_params, rate).map_err(ShardingError::from)
         });
         changed.1?;
-        self.twins.iter().for_each(ParamBucket::zero_grads);
+        self.server_params.iter().for_each(ParamBucket::zero_grads);
         state.complete[worker] = None;
         self.changed.notify_all();
         Ok(())
@@ -513,7 +523,7 @@ impl Server {
         let Some(codec) = &self.encoding.values else { return Ok(()) };
         if state.rounded.as_ref().is_none_or(|rounded| rounded.version != version) {
             state.rounded = None;
-            state.rounded = Some(Rounded::of(&self.twins, version, codec)?);
+            state.rounded = Some(Rounded::of(&self.server_params, version, codec)?);
         }
         Ok(())
     }
@@ -522,12 +532,13 @@ impl Server {
     fn remember(&self, state: &mut ServerState, worker: usize) -> Result<()> {
         if self.options.compensation > 0.0 && !self.together {
             state.pulled[worker] = match (&state.rounded, &self.encoding.values) {
-                (Some(rounded), Some(codec)) => rounded.values(&self.twins, codec)?,
+                (Some(rounded), Some(codec)) => rounded.values(&self.server_params, codec)?,
                 _ => {
-                    let values = self.twins.iter().map(|twin| match twin.owned_values()? {
-                        Some(values) => Ok(with_singles(&values, |values| values.to_vec())?),
-                        None => Ok(Vec::new()),
-                    });
+                    let values =
+                        self.server_params.iter().map(|server_param| match server_param.owned_values()? {
+                            Some(values) => Ok(with_singles(&values, |values| values.to_vec())?),
+                            None => Ok(Vec::new()),
+                        });
                     values.collect::<Result<_>>()?
                 }
             };
@@ -538,7 +549,8 @@ impl Server {
     fn send_rounded(&self, state: &mut ServerState, worker: usize, version: u64) -> Result<()> {
         let Some(rounded) = &state.rounded else { return Ok(()) };
         let mut sent = 0;
-        for (at, message) in rounded.buckets.iter().enumerate().filter(|(at, _)| self.twins[*at].trainable())
+        for (at, message) in
+            rounded.buckets.iter().enumerate().filter(|(at, _)| self.server_params[*at].trainable())
         {
             let about = (Kind::ValuesCoded, version, at);
             sent += Message::send_coded(&self.mail, worker, TO_WORKER, about, message)?;
@@ -548,8 +560,10 @@ impl Server {
     }
 
     fn send_values(&self, state: &mut ServerState, worker: usize, version: u64) -> Result<()> {
-        for (at, twin) in self.twins.iter().enumerate().filter(|(_, twin)| twin.trainable()) {
-            let Some(values) = twin.owned_values()? else { continue };
+        for (at, server_param) in
+            self.server_params.iter().enumerate().filter(|(_, server_param)| server_param.trainable())
+        {
+            let Some(values) = server_param.owned_values()? else { continue };
             let about = (Kind::Values, version, at);
             let sent = with_singles(&values, |values| {
                 Message::send_values(&self.mail, worker, TO_WORKER, about, values)

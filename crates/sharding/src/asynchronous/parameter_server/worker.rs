@@ -7,8 +7,8 @@ use phalanx_collectives::CommError;
 use super::encoded::Pushed;
 use super::places::{TO_SERVER, TO_WORKER, range};
 use super::{Coming, ParameterServer, WorkerState};
-use crate::arithmetic::write;
 use crate::asynchronous::message::{Kind, Message};
+use crate::reduction_math::write;
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::with_singles;
 

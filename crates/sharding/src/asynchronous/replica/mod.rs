@@ -11,10 +11,10 @@ use phalanx_collectives::{Algorithm, Communicator, ReduceOp};
 use phalanx_tensor::{Array, FlatStorage, ParamBucket, ParamState, ParamStore, ProcessGroup};
 
 use self::mirror::Mirror;
-use crate::agreement::{any_of, broadcast_buffers, check_same_model};
-use crate::arithmetic::{divide, numbers, scale, square_distance, write};
+use crate::consensus::{any_of, broadcast_buffers, check_same_model};
 use crate::mesh::process_group::Alone;
 use crate::parallel::Saved;
+use crate::reduction_math::{divide, numbers, scale, square_distance, write};
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::{InPlace, with_singles};
 

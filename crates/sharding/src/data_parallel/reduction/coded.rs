@@ -8,7 +8,7 @@ use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use super::{BucketGradients, BucketReduction, RunningReduction};
 use crate::Result;
-use crate::beside::{Pending, Worker};
+use crate::background::{Pending, Worker};
 use phalanx_codecs::buffer::with_singles;
 use phalanx_codecs::{
     BucketSum, CodecState, CodecVerdict, CodecWhen, FlatSlice, GradCodec, Peers, PendingWork, ReductionRoute,
@@ -59,14 +59,14 @@ impl Coded {
         route: ReductionRoute,
         (shards, replicas): (Communicator, Option<Communicator>),
         params: &[ParamBucket],
-        (when, beside): (CodecWhen, bool),
+        (when, background): (CodecWhen, bool),
     ) -> Result<Self> {
         let sums = params.iter().map(|param| route.sums(param, params.len())).collect();
         let trial = (when == CodecWhen::Auto).then(|| Mutex::new(Trial::new(params.len())));
         let shared = Shared { codec, route, shards, replicas, sums, trial };
         Ok(Self {
             shared: Arc::new(shared),
-            worker: Worker::start("codec", beside)?,
+            worker: Worker::start("codec", background)?,
             waited: Mutex::default(),
         })
     }
@@ -194,14 +194,14 @@ impl Shared {
             }
             return Ok(CodedBucket { bucket, way, working: PendingWork::over(), measured: None });
         }
-        let (gradients, beside) = FlatSlice::beside(full)?;
-        let watch = if way.counts { Some(SumTimer::start(&beside)?) } else { None };
+        let (gradients, background) = FlatSlice::on_device(full)?;
+        let watch = if way.counts { Some(SumTimer::start(&background)?) } else { None };
         self.sum_numbers((bucket, way), gradients, shard, (&mut moving, watch.as_ref()))?;
         if let Some(watch) = &watch {
             watch.note()?;
         }
         let measured = watch.map(|watch| (watch, self.bytes_sent() - before));
-        Ok(CodedBucket { bucket, way, working: beside.end()?, measured })
+        Ok(CodedBucket { bucket, way, working: background.end()?, measured })
     }
 
     /// All sums of a bucket; what communication takes is added to `moving`.

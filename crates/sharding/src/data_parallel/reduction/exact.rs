@@ -8,19 +8,19 @@ use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use super::{BucketGradients, BucketReduction, RunningReduction, Travelling};
 use crate::Result;
-use crate::strategy::{LEADER, Layout};
+use crate::strategy::{Partition, ROOT};
 
 /// Sums gradients by the collectives of a communicator.
 #[derive(Debug)]
 pub(in super::super) struct Exact {
     shards: Communicator,
     /// The part of the sum that each rank keeps.
-    gradients: Layout,
+    gradients: Partition,
 }
 
 impl Exact {
     /// Makes the sum over `shards`, the ranks that share what is sharded.
-    pub(in super::super) fn new(shards: Communicator, gradients: Layout) -> Self {
+    pub(in super::super) fn new(shards: Communicator, gradients: Partition) -> Self {
         Self { shards, gradients }
     }
 }
@@ -34,9 +34,9 @@ impl BucketReduction for Exact {
             return Ok(Box::new(Travelling { handle, converted: None, wire_bytes: 0 }));
         }
         let handle = match self.gradients {
-            Layout::Replicated => shards.all_reduce_async(full, ReduceOp::Sum),
-            Layout::Leader => shards.reduce_async(full, ReduceOp::Sum, LEADER),
-            Layout::Sharded => {
+            Partition::Replicated => shards.all_reduce_async(full, ReduceOp::Sum),
+            Partition::Root => shards.reduce_async(full, ReduceOp::Sum, ROOT),
+            Partition::Sharded => {
                 gradients.param.free_unreduced_grads()?;
                 shards.reduce_scatter_in_place_async(full, ReduceOp::Sum)
             }

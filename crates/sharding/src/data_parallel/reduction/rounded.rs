@@ -10,7 +10,7 @@ use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use super::{BucketGradients, BucketReduction, RunningReduction, Travelling};
 use crate::options::Options;
-use crate::strategy::{LEADER, Layout};
+use crate::strategy::{Partition, ROOT};
 use crate::{Result, ShardingError};
 
 /// Sums rounded copies of gradients. No thread encodes them; the device rounds them where it computes.
@@ -19,12 +19,12 @@ pub(in super::super) struct Rounded {
     dtype: DType,
     shards: Communicator,
     /// The part of the sum that each rank keeps.
-    gradients: Layout,
+    gradients: Partition,
 }
 
 impl Rounded {
     /// Makes the sum of gradients as `dtype` over `shards`, the ranks that share what is sharded.
-    pub(in super::super) fn new(dtype: DType, shards: Communicator, gradients: Layout) -> Self {
+    pub(in super::super) fn new(dtype: DType, shards: Communicator, gradients: Partition) -> Self {
         Self { dtype, shards, gradients }
     }
 
@@ -70,9 +70,9 @@ impl BucketReduction for Rounded {
         }
         let sent = InPlace::new(sent)?;
         let handle = match self.gradients {
-            Layout::Replicated => shards.all_reduce_async(sent, ReduceOp::Sum),
-            Layout::Leader => shards.reduce_async(sent, ReduceOp::Sum, LEADER),
-            Layout::Sharded => {
+            Partition::Replicated => shards.all_reduce_async(sent, ReduceOp::Sum),
+            Partition::Root => shards.reduce_async(sent, ReduceOp::Sum, ROOT),
+            Partition::Sharded => {
                 param.free_unreduced_grads()?;
                 shards.reduce_scatter_in_place_async(sent, ReduceOp::Sum)
             }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use phalanx_tensor::{FlatStorage, ParamBucket, UnreducedGrads};
 
-use crate::logical::ShardTree;
+use crate::virtual_ranks::SumTree;
 use crate::{Result, ShardingError};
 
 /// The sums of some runs of shards, those that follow each other in order.
@@ -43,7 +43,7 @@ impl Spares {
 #[derive(Debug)]
 pub(super) struct ShardSlots {
     own: Range<usize>,
-    tree: ShardTree,
+    tree: SumTree,
     /// The virtual rank that backward adds to, counted from the first of this rank.
     current: usize,
     /// By logical rank: whether more micro-batches of it follow.
@@ -57,7 +57,7 @@ pub(super) struct ShardSlots {
 
 impl ShardSlots {
     /// Makes the slots of virtual ranks `own`, for `buckets` buckets.
-    pub(super) fn new(own: Range<usize>, tree: ShardTree, buckets: usize) -> Self {
+    pub(super) fn new(own: Range<usize>, tree: SumTree, buckets: usize) -> Self {
         let nothing = || std::iter::repeat_with(UnreducedGrads::default).take(buckets).collect();
         Self {
             tree,

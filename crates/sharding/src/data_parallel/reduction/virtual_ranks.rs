@@ -10,9 +10,9 @@ use phalanx_tensor::{FlatStorage, ParamBucket};
 
 use super::slots::{ShardSlots, Spares, Sums};
 use super::{BucketGradients, BucketReduction, RunningReduction};
-use crate::beside::{Pending, Worker};
-use crate::logical::LogicalRanks;
-use crate::strategy::{LEADER, Layout};
+use crate::background::{Pending, Worker};
+use crate::strategy::{Partition, ROOT};
+use crate::virtual_ranks::VirtualRanks;
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::InPlace;
 use phalanx_codecs::traffic::chunk;
@@ -65,9 +65,9 @@ struct Exchange {
 /// State that both threads share.
 #[derive(Debug)]
 struct TreeSum {
-    placed: LogicalRanks,
+    placed: VirtualRanks,
     /// The part of the sums that each rank keeps.
-    gradients: Layout,
+    gradients: Partition,
     /// All ranks, for gradients alone.
     comm: Communicator,
     /// The number of ranks that share what is sharded.
@@ -82,16 +82,16 @@ impl VirtualSum {
     /// # Errors
     /// If the system refuses the thread.
     pub(in super::super) fn new(
-        placed: LogicalRanks,
-        gradients: Layout,
+        placed: VirtualRanks,
+        gradients: Partition,
         (comm, shards, replicas): (Communicator, usize, Option<Communicator>),
-        (buckets, beside): (usize, bool),
+        (buckets, background): (usize, bool),
     ) -> Result<Self> {
         // The background thread waits for messages of host gradients; a device's operations are enqueued at once.
         let comm = comm.blocking();
         Ok(Self {
             sum: TreeSum { placed, gradients, comm, shards, replicas },
-            worker: Worker::start("logical", beside)?,
+            worker: Worker::start("logical", background)?,
             waited: Mutex::default(),
             spares: Spares::new(buckets),
             slots: Mutex::default(),
@@ -223,9 +223,9 @@ impl TreeSum {
     /// The elements of a bucket whose sum falls to a rank to compute.
     fn falls_to(&self, rank: usize, len: usize) -> Range<usize> {
         match self.gradients {
-            Layout::Leader if rank == LEADER => 0..len,
-            Layout::Leader => 0..0,
-            Layout::Replicated | Layout::Sharded => {
+            Partition::Root if rank == ROOT => 0..len,
+            Partition::Root => 0..0,
+            Partition::Replicated | Partition::Sharded => {
                 // Groups follow each other, and share the work on what all of them hold.
                 let own = chunk(len, self.shards, rank % self.shards);
                 let part = chunk(own.len(), self.comm.world_size() / self.shards, rank / self.shards);
@@ -264,7 +264,7 @@ impl TreeSum {
                 if !own.is_empty() {
                     full.narrow(own)?.copy_from(&summed)?;
                 }
-                if gradients == Layout::Replicated {
+                if gradients == Partition::Replicated {
                     self.comm.all_gather_in_place(&mut InPlace::new(full)?)?;
                 }
             }

@@ -87,7 +87,7 @@ pub(crate) fn values(store: &ParamStore) -> Result<Vec<f32>, AnyError> {
     Ok(all)
 }
 
-/// All parameters of the model, as [`ParallelStrategy::unshard`] shows them.
+/// All parameters of the model, as [`phalanx_sharding::Residency::unshard`] shows them.
 pub(crate) fn shown(parallel: &Arc<dyn ParallelStrategy>, store: &ParamStore) -> Result<Vec<f32>, AnyError> {
     parallel.unshard()?;
     let all = values(store)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
-use phalanx_sharding::{Layout, ShardRole};
+use phalanx_sharding::{Partition, ShardRole};
 use phalanx_tensor::{ParamBucket, ParamStore, TensorError};
 
 use crate::engine::error::TrainError;
@@ -36,9 +36,9 @@ impl Cut {
 
     /// All parameters and buffers, if it falls to this rank to save them.
     pub(in crate::engine) fn whole_values(&mut self, store: &ParamStore) -> Result<(), TrainError> {
-        if self.role.saves(Layout::Replicated) {
+        if self.role.saves(Partition::Replicated) {
             for (name, tensor) in store.state_dict()? {
-                self.put(Layout::Replicated, MODEL, name, tensor, 0);
+                self.put(Partition::Replicated, MODEL, name, tensor, 0);
             }
         }
         Ok(())
@@ -46,19 +46,19 @@ impl Cut {
 
     /// This rank's parts of parameters, and the buffers, if it falls to this rank to save them.
     pub(in crate::engine) fn own_values(&mut self, store: &ParamStore) -> Result<(), TrainError> {
-        if self.role.saves(Layout::Sharded) {
+        if self.role.saves(Partition::Sharded) {
             for param in store.buckets() {
                 let Some(values) = param.owned_values()? else { continue };
                 for entry in param.owned_entries() {
                     let part = values.narrow(entry.range)?.copy()?.to_host()?;
-                    self.put(Layout::Sharded, MODEL, entry.name, part, entry.part.start);
+                    self.put(Partition::Sharded, MODEL, entry.name, part, entry.part.start);
                 }
             }
         }
-        if self.role.saves(Layout::Replicated) {
+        if self.role.saves(Partition::Replicated) {
             for buffer in store.buffers() {
                 let value = buffer.to_host()?.copy().map_err(TensorError::from)?;
-                self.put(Layout::Sharded, MODEL, buffer.name().to_owned(), value, 0);
+                self.put(Partition::Sharded, MODEL, buffer.name().to_owned(), value, 0);
             }
         }
         Ok(())
@@ -73,10 +73,10 @@ impl Cut {
         }
     }
 
-    fn put(&mut self, layout: Layout, kind: &str, name: String, values: Tensor, start: usize) {
+    fn put(&mut self, layout: Partition, kind: &str, name: String, values: Tensor, start: usize) {
         let ShardRole { shard, shards, .. } = self.role;
         let (file, key) = match (layout, kind) {
-            (Layout::Sharded, _) => (format!("rank-{shard:05}-of-{shards:05}"), format!("{kind}.{name}")),
+            (Partition::Sharded, _) => (format!("rank-{shard:05}-of-{shards:05}"), format!("{kind}.{name}")),
             // PyTorch is to find its own names there.
             (_, MODEL) => ("model".to_owned(), name.clone()),
             (_, EMA) => ("ema".to_owned(), format!("{kind}.{name}")),

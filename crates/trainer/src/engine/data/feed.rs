@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use phalanx_collectives::Communicator;
 use phalanx_data::{ArrayData, ElementType, Loader, MicroBatchRange, StepBatch, StepHeader};
-use phalanx_sharding::LogicalRanks;
+use phalanx_sharding::VirtualRanks;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -84,7 +84,7 @@ impl Feed {
         loaders: Vec<Loader>,
         distributed: &Distributed,
         kept: Option<Arc<KeptSet>>,
-        placed: LogicalRanks,
+        placed: VirtualRanks,
     ) -> Self {
         match distributed.is_server() {
             true => Self::Nothing,
@@ -122,7 +122,7 @@ pub(super) fn once(
     loaders: Vec<Loader>,
     distributed: &Distributed,
     kept: Option<Arc<KeptSet>>,
-    placed: LogicalRanks,
+    placed: VirtualRanks,
 ) -> Result<impl Iterator<Item = Result<TestBatch, TrainError>>, TrainError> {
     let own = loaders.first().map(Loader::steps_per_epoch);
     let steps = match (own, distributed.fed()) {
@@ -146,7 +146,7 @@ pub(in crate::engine) struct Source {
     /// Of this rank's logical ranks, of all logical ranks, or of none.
     loaders: Vec<Loader>,
     /// Which logical ranks are of which rank; without any a rank is its own.
-    placed: LogicalRanks,
+    placed: VirtualRanks,
     /// Those among whom the batches are scattered.
     fed: Option<Communicator>,
     /// The images that stay in a device's memory.
@@ -158,7 +158,7 @@ impl Source {
         loaders: Vec<Loader>,
         distributed: &Distributed,
         kept: Option<Arc<KeptSet>>,
-        placed: LogicalRanks,
+        placed: VirtualRanks,
     ) -> Self {
         Self { loaders, placed, fed: distributed.fed().cloned(), kept }
     }

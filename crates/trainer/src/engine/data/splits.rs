@@ -7,7 +7,7 @@ use phalanx_data::{
     BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, Order, SamplerConfig, SourceSubset,
     Stretches, Tail,
 };
-use phalanx_sharding::LogicalRanks;
+use phalanx_sharding::VirtualRanks;
 use phalanx_tensor::ComputeDevice;
 use serde::{Deserialize, Serialize};
 
@@ -189,7 +189,7 @@ impl Data {
         let (epoch, within) = plan.place(step);
         let within = usize::try_from(within).unwrap_or(usize::MAX);
         let start = (epoch as u64, within);
-        let placed = LogicalRanks::new(config.logical_ranks().unwrap_or(share.ranks), share.ranks)?;
+        let placed = VirtualRanks::new(config.logical_ranks().unwrap_or(share.ranks), share.ranks)?;
         let loader = LoaderConfig { workers: config.data.workers.div_ceil(placed.most()), ..self.loader() };
         let loader_of = |splits: &Splits, rank| {
             let train = &splits.train.here;
@@ -223,7 +223,7 @@ impl Data {
         };
         let kept = self.splits.as_ref().and_then(|splits| splits.test.kept.clone());
         let Share { rank, ranks } = distributed.share();
-        let placed = LogicalRanks::new(ranks, ranks)?;
+        let placed = VirtualRanks::new(ranks, ranks)?;
         feed::once(self.loaders(distributed, (rank, placed), loader_of)?, distributed, kept, placed)
     }
 
@@ -272,7 +272,7 @@ impl Data {
     fn loaders(
         &self,
         distributed: &Distributed,
-        (rank, placed): (Option<usize>, LogicalRanks),
+        (rank, placed): (Option<usize>, VirtualRanks),
         loader_of: impl Fn(&Splits, usize) -> Result<Loader, DataError>,
     ) -> Result<Vec<Loader>, TrainError> {
         let Some(splits) = &self.splits else { return Ok(Vec::new()) };

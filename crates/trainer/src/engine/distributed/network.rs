@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use phalanx_sharding::{
-    CatchUp, DataParallel, Layout, LocalModel, Options, Overlap, ParallelStrategy, ShardRole, ShardingError,
-    StateBytes, StepReports, SyncOptions, SyncStats, share,
+    CatchUp, DataParallel, LocalModel, Options, Overlap, ParallelStrategy, Partition, ShardRole,
+    ShardingError, StateBytes, StepReports, SyncOptions, SyncStats, parallelize,
 };
 use phalanx_tensor::{Key, ParamBucket, ParamStore, ProcessGroup};
 
@@ -84,7 +84,7 @@ impl Network {
             prefetch: config.train.prefetch,
             gathered_bytes: mib(config.train.gathered_mib),
             overlap,
-            logical_ranks: config.logical_ranks(),
+            virtual_ranks: config.logical_ranks(),
             ..Options::default()
         };
         self.is_logical = ahead.logical_ranks.is_some();
@@ -107,7 +107,7 @@ impl Network {
             ..ahead
         };
         let sync = SyncOptions { catch_up, ..sync_options(config, distributed.data_size(), &self.name) };
-        self.parallel = Some(share(&self.store, mesh.clone(), strategy, options, sync)?);
+        self.parallel = Some(parallelize(&self.store, mesh.clone(), strategy, options, sync)?);
         self.is_shared = true;
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Network {
 
     /// Whether parameters leave memory between uses.
     pub(in crate::engine) fn gathers(&self) -> bool {
-        self.parallel.as_ref().is_some_and(|parallel| parallel.role().parameters == Layout::Sharded)
+        self.parallel.as_ref().is_some_and(|parallel| parallel.role().parameters == Partition::Sharded)
     }
 
     /// The most bytes of whole parameters that were gathered at once.

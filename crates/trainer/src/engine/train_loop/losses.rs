@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use phalanx_collectives::{Control, Notice};
-use phalanx_sharding::ShardTree;
+use phalanx_sharding::SumTree;
 
 use crate::engine::TrainError;
 use crate::engine::distributed::{Before, Distributed, Job};
@@ -76,7 +76,7 @@ impl Told {
             of_shards.extend(told.sums.chunks_exact(numbers));
         }
         let (shards, numbers) = (of_shards.len(), of_shards.first().map_or(0, |sums| sums.len()));
-        let sum = |at: usize| ShardTree::new(shards).sum(of_shards.iter().map(|sums| sums[at]).collect());
+        let sum = |at: usize| SumTree::new(shards).sum(of_shards.iter().map(|sums| sums[at]).collect());
         let seconds = of_ranks.iter().map(|told| told.seconds).fold(0.0, f64::max);
         let sums = (0..numbers).map(sum).collect();
         Ok(Self { rank: of_ranks[0].rank, step: of_ranks[0].step, seconds, shards: 0..shards, sums })

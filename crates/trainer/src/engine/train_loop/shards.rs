@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use phalanx_sharding::{LogicalRanks, ParallelStrategy, ShardGroup, ShardTurns};
+use phalanx_sharding::{ParallelStrategy, VirtualRankGroup, VirtualRankTurns, VirtualRanks};
 use phalanx_tensor::{Session, Tape};
 
 use super::Run;
@@ -13,8 +13,8 @@ use crate::engine::{TrainError, precision};
 
 impl Run<'_> {
     /// Which logical ranks are of which rank, if there are any.
-    pub(super) fn placed(&self) -> Result<Option<LogicalRanks>, TrainError> {
-        let placed = |logical| Ok(LogicalRanks::new(logical, self.distributed.data_size())?);
+    pub(super) fn placed(&self) -> Result<Option<VirtualRanks>, TrainError> {
+        let placed = |logical| Ok(VirtualRanks::new(logical, self.distributed.data_size())?);
         self.config.logical_ranks().map(placed).transpose()
     }
 
@@ -27,7 +27,7 @@ impl Run<'_> {
     /// while the gradients that they have led to are summed.
     pub(super) fn shard_gradients(
         &self,
-        placed: LogicalRanks,
+        placed: VirtualRanks,
         phase: usize,
         share: &StepSamples,
     ) -> Result<Vec<Vec<Measure>>, TrainError> {
@@ -51,7 +51,7 @@ impl Run<'_> {
         // where they share statistics: those would wait for its gradients there.
         let together = !some_have_none && (!uneven || state.updated(phase).count() == 1);
         let strategies: Vec<std::sync::Arc<dyn ParallelStrategy>> = state.strategies(phase)?;
-        let turns = ShardTurns::new(own.clone(), strategies);
+        let turns = VirtualRankTurns::new(own.clone(), strategies);
         // All ranks ask for the groups of all micro-batches, also those that have no samples of some.
         let groups = state.updated(phase).next().map(Network::batch_groups).unwrap_or_default();
         let of_micro_batch = |micro_batch: &MicroBatch| of_first(&groups, placed, micro_batch.ranks);
@@ -71,7 +71,7 @@ impl Run<'_> {
                     continue;
                 }
                 let group = (placed.shards() > 1).then(|| {
-                    ShardGroup::of(index, (placed, *members), (shard, turns.clone()), ranks.clone())
+                    VirtualRankGroup::of(index, (placed, *members), (shard, turns.clone()), ranks.clone())
                 });
                 let session = Session {
                     sample_offset: *offset,
@@ -112,7 +112,7 @@ impl Run<'_> {
 /// The ranks that have some of the first `members` logical ranks; none if that is one.
 fn of_first(
     groups: &BatchGroups,
-    placed: LogicalRanks,
+    placed: VirtualRanks,
     members: usize,
 ) -> Result<Option<std::sync::Arc<dyn phalanx_tensor::ProcessGroup>>, TrainError> {
     match placed.ranks_of_first(members) {

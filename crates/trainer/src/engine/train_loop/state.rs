@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use phalanx_sharding::{Layout, LocalModel, ParallelStrategy, Reduced, ShardRole, SyncStats};
+use phalanx_sharding::{LocalModel, ParallelStrategy, Partition, ReducedStep, ShardRole, SyncStats};
 use phalanx_tensor::host::{HostSliceMut, with_host_bytes, with_host_slice_mut};
 use phalanx_tensor::{Context, Listener, LossFactor, TensorError};
 use serde_json::{Map, Value};
@@ -170,7 +170,7 @@ impl TrainState {
     pub(super) fn update(
         &mut self,
         phase: usize,
-        reduced: Vec<Reduced<'_>>,
+        reduced: Vec<ReducedStep<'_>>,
         distributed: &Distributed,
     ) -> Result<Vec<(UpdateReport, Option<Later>)>, TrainError> {
         let updated = &self.phases[phase].updated;
@@ -246,7 +246,8 @@ impl TrainState {
         for network in self.networks() {
             let role = network.role()?;
             // It has a copy of whatever others would save.
-            let replicated = role.parameters == Layout::Replicated && role.optimizer == Layout::Replicated;
+            let replicated =
+                role.parameters == Partition::Replicated && role.optimizer == Partition::Replicated;
             let role = ShardRole { shard: 0, replica: 0, ..role };
             let cut = cut.get_or_insert_with(|| Cut::new(role));
             cut.learn_places(network.store(), network.parallel()?.params());
@@ -318,7 +319,7 @@ impl TrainState {
             Ok::<_, TrainError>(())
         };
         for network in self.networks() {
-            let replicated = role.parameters != Layout::Sharded && !network.has_all_on_host();
+            let replicated = role.parameters != Partition::Sharded && !network.has_all_on_host();
             if replicated {
                 network.unshard()?;
             }
@@ -338,8 +339,8 @@ impl TrainState {
                 add(MODEL, buffer.name().to_owned(), true, &buffer.to_host()?)?;
             }
         }
-        if role.optimizer != Layout::Leader {
-            let is_whole = role.optimizer == Layout::Replicated;
+        if role.optimizer != Partition::Root {
+            let is_whole = role.optimizer == Partition::Replicated;
             for trainable in &self.trainables {
                 for (key, values) in trainable.named_state()? {
                     let (kind, name) = key.split_once('.').unwrap_or(("", &key));
@@ -389,11 +390,11 @@ impl TrainState {
             cut.learn_places(store, network.parallel()?.params());
             // Parameters that are replicated may have to be brought together first, by all ranks.
             match role.parameters {
-                Layout::Sharded => cut.own_values(store)?,
-                Layout::Replicated | Layout::Leader if network.has_all_on_host() => {
+                Partition::Sharded => cut.own_values(store)?,
+                Partition::Replicated | Partition::Root if network.has_all_on_host() => {
                     cut.whole_values(store)?;
                 }
-                Layout::Replicated | Layout::Leader => {
+                Partition::Replicated | Partition::Root => {
                     network.unshard()?;
                     let copied = cut.whole_values(store);
                     network.reshard()?;

@@ -173,7 +173,7 @@ impl Run<'_> {
         &self,
         phase: usize,
         share: &StepSamples,
-        steps: &mut [phalanx_sharding::Step<'_>],
+        steps: &mut [phalanx_sharding::StepGuard<'_>],
     ) -> Result<Vec<Vec<Measure>>, TrainError> {
         if let Some(placed) = self.placed()? {
             return self.shard_gradients(placed, phase, share);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Device, Tensor};
-use phalanx_sharding::{CatchUp, Reduced, Rule, ShardRole, UpdateRule};
+use phalanx_sharding::{CatchUp, OptimizerUpdate, ReducedStep, ShardRole, SharedUpdate};
 use phalanx_tensor::backend::{Download, ScaledStep};
 use phalanx_tensor::optim::{
     Ema, LossScale, LossScaleState, Optimizer, Schedule, clip_by_squares, clip_to_norm, exact_grad_squares,
@@ -66,7 +66,7 @@ pub(super) enum Coming {
     Scale(Download),
 }
 
-impl UpdateRule for Updater {
+impl OptimizerUpdate for Updater {
     fn apply(&mut self, params: &[ParamBucket], learning_rate: f64) -> Result<(), TensorError> {
         let scaled = self.scaled.take();
         self.optimizer.scaled_step(params, learning_rate, scaled.as_ref(), &self.context)?;
@@ -107,8 +107,8 @@ impl Trainable {
         let loss_scale = precision::loss_scale(config)?.map(|scale| scale.kept_at(&device)).transpose()?;
         let updater = Updater { optimizer, ema, scaled: None, context };
         let updater = Arc::new(Mutex::new(updater));
-        let rule: Rule = updater.clone();
-        network.parallel()?.serve(&rule)?;
+        let rule: SharedUpdate = updater.clone();
+        network.parallel()?.set_optimizer(&rule)?;
         Ok(Self {
             network,
             updater,
@@ -147,7 +147,7 @@ impl Trainable {
     /// gradient of any rank is not finite. What a GPU decides or computes for the report comes later than it.
     pub(super) fn update(
         &mut self,
-        reduced: Reduced<'_>,
+        reduced: ReducedStep<'_>,
         distributed: &Distributed,
         step: u64,
         context: &Context,
@@ -187,8 +187,8 @@ impl Trainable {
                 (None, None) => {}
             }
         }
-        let rule: Rule = self.updater.clone();
-        reduced.update_by(&rule, report.learning_rate)?;
+        let rule: SharedUpdate = self.updater.clone();
+        reduced.update_with(&rule, report.learning_rate)?;
         if let Some(scaled) = decided {
             // After the update, so that nothing lies between that and what comes before where steps are recorded.
             coming = Some(Coming::Scale(scaled.begin_read()?));
@@ -197,7 +197,7 @@ impl Trainable {
     }
 
     /// The sum of the squares of all gradients, over all ranks.
-    fn squares(&self, reduced: &Reduced<'_>, context: &Context) -> Result<Array, TrainError> {
+    fn squares(&self, reduced: &ReducedStep<'_>, context: &Context) -> Result<Array, TrainError> {
         let params = reduced.params();
         if !self.network.is_logical() {
             let squares = grad_sum_of_squares(params, context)?;
@@ -305,8 +305,8 @@ impl Trainable {
         let catch_up = CatchUp { until: of_network(until), gradient_scale: ranks as f64 };
         self.network.share(distributed, config, threads, Some(catch_up))?;
         let parallel = self.network.parallel()?;
-        let rule: Rule = self.updater.clone();
-        parallel.serve(&rule)?;
+        let rule: SharedUpdate = self.updater.clone();
+        parallel.set_optimizer(&rule)?;
         parallel.load_own_state(own)?;
         self.network.broadcast_state()?;
         self.salvaged = None;

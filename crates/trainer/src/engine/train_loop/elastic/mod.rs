@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use candle_core::Tensor;
-use phalanx_sharding::Layout;
+use phalanx_sharding::Partition;
 
 use self::copies::Copies;
 use super::Run;
@@ -93,7 +93,7 @@ impl<'a> Elastic<'a> {
         distributed: &Distributed,
     ) -> Option<Self> {
         let on_device = !distributed.device().compute().is_host();
-        let is_sharded = config.train.strategy.layout.optimizer == Layout::Sharded;
+        let is_sharded = config.train.strategy.layout.optimizer == Partition::Sharded;
         let redundant = config.elastic.redundancy > 0;
         let copied = on_device || is_sharded && (redundant || !config.has_lone_shards());
         config.elastic().map(|_| Self {

@@ -32,12 +32,12 @@ impl Drop for Thread {
 }
 
 impl Worker {
-    /// Starts a background thread if `beside` is set; otherwise jobs run on the caller's thread at once.
+    /// Starts a background thread if `background` is set; otherwise jobs run on the caller's thread at once.
     ///
     /// # Errors
     /// If the system refuses the thread.
-    pub(crate) fn start(name: &str, beside: bool) -> Result<Self> {
-        if !beside {
+    pub(crate) fn start(name: &str, background: bool) -> Result<Self> {
+        if !background {
             return Ok(Self(None));
         }
         let (jobs, coming) = channel::<Job>();
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn jobs_run_in_order_and_tell_how_they_ended() {
-        for beside in [false, true] {
-            let worker = Worker::start("test", beside).expect("a thread");
+        for background in [false, true] {
+            let worker = Worker::start("test", background).expect("a thread");
             let order = Arc::new(std::sync::Mutex::new(Vec::new()));
             let given: Vec<_> = (0..20)
                 .map(|at| {

@@ -14,7 +14,7 @@ use crate::{
 /// place with the same row and options.
 ///
 /// ```
-/// use phalanx_sharding::{Options, OptimizerRule, ProcessMesh, Strategy, SyncOptions, share};
+/// use phalanx_sharding::{Options, PlainUpdate, ProcessMesh, Strategy, SyncOptions, parallelize};
 /// use phalanx_tensor::{BuildOptions, StoreBuilder, optim::Sgd};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,12 +22,12 @@ use crate::{
 /// let store = StoreBuilder::new(BuildOptions::default()).build()?;
 /// let row = Strategy::named("diloco")?;
 /// let sync = SyncOptions { every: 100, ..SyncOptions::default() };
-/// let parallel = share(&store, ProcessMesh::suiting(world, &row, 0)?, row, Options::default(), sync)?;
-/// let rule = OptimizerRule::of(Sgd::new(0.9, false, 0.0), 1);
-/// parallel.serve(&rule)?;
+/// let parallel = parallelize(&store, ProcessMesh::suiting(world, &row, 0)?, row, Options::default(), sync)?;
+/// let rule = PlainUpdate::of(Sgd::new(0.9, false, 0.0), 1);
+/// parallel.set_optimizer(&rule)?;
 /// let step = parallel.begin_step()?;
 /// // … forward and backward, with `parallel` as listener.
-/// step.finish_by(&rule, 0.1)?;
+/// step.finish_with(&rule, 0.1)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -35,7 +35,7 @@ use crate::{
 /// # Errors
 /// Errors of [`DataParallel::with_options`], [`LocalSgd::new`], [`ParameterServer::new`] and [`Gossip::new`];
 /// [`crate::ShardingError::Strategy`] if the row does not support an option.
-pub fn share(
+pub fn parallelize(
     store: &ParamStore,
     mesh: ProcessMesh,
     strategy: Strategy,
@@ -45,7 +45,7 @@ pub fn share(
     options.codec.as_ref().map_or(Ok(()), |codec| strategy.encodes_by(&**codec, options.codec_scope))?;
     options.weights.map_or(Ok(()), |_| strategy.moves_parameters())?;
     strategy.goes_by(options.algorithm)?;
-    options.logical_ranks.map_or(Ok(()), |_| strategy.sums_over_logical_ranks())?;
+    options.virtual_ranks.map_or(Ok(()), |_| strategy.sums_over_virtual_ranks())?;
     Ok(match strategy.synchrony {
         Synchrony::EveryStep => DataParallel::with_options(store, mesh, strategy, options)?,
         Synchrony::Rounds(_) => LocalSgd::new(store, mesh.batch().using(options.algorithm), strategy, sync)?,

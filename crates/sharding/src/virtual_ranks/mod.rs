@@ -9,7 +9,7 @@ mod placement;
 mod tree;
 mod turns;
 
-pub use group::ShardGroup;
-pub use placement::LogicalRanks;
-pub use tree::ShardTree;
-pub use turns::ShardTurns;
+pub use group::VirtualRankGroup;
+pub use placement::VirtualRanks;
+pub use tree::SumTree;
+pub use turns::VirtualRankTurns;

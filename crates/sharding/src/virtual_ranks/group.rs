@@ -8,35 +8,35 @@ use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::CommError;
 use phalanx_tensor::{Array, FlatStorage, HookResult, ProcessGroup};
 
-use super::placement::LogicalRanks;
-use super::tree::ShardTree;
-use super::turns::ShardTurns;
+use super::placement::VirtualRanks;
+use super::tree::SumTree;
+use super::turns::VirtualRankTurns;
 use crate::Result;
 
 /// The first `members` logical ranks, as one of them sees them. Their operations are those of all ranks that have some of them;
 /// sums are taken along the tree over the shards, in f64.
 #[derive(Debug)]
-pub struct ShardGroup {
+pub struct VirtualRankGroup {
     /// The number of the group in its step.
     number: usize,
-    placed: LogicalRanks,
+    placed: VirtualRanks,
     members: usize,
     /// This logical rank.
     shard: usize,
-    turns: Arc<ShardTurns>,
+    turns: Arc<VirtualRankTurns>,
     /// The ranks that have members, if they are several.
     ranks: Option<Arc<dyn ProcessGroup>>,
     /// The number of operations so far.
     met: AtomicU64,
 }
 
-impl ShardGroup {
+impl VirtualRankGroup {
     /// The first `members` logical ranks as shard `shard` of `turns` sees them, in the `number`-th group of a step; `ranks` are the
     /// ranks that have members, none if that is one.
     pub fn of(
         number: usize,
-        (placed, members): (LogicalRanks, usize),
-        (shard, turns): (usize, Arc<ShardTurns>),
+        (placed, members): (VirtualRanks, usize),
+        (shard, turns): (usize, Arc<VirtualRankTurns>),
         ranks: Option<Arc<dyn ProcessGroup>>,
     ) -> Arc<dyn ProcessGroup> {
         Arc::new(Self { number, placed, members, shard, turns, ranks, met: AtomicU64::new(0) })
@@ -77,7 +77,7 @@ impl ShardGroup {
         let nodes: Vec<Range<usize>> = (0..self.members).map(|member| member..member + 1).collect();
         let mut sums: Vec<Vec<f64>> =
             (0..self.members).map(|at| all[at * len..][part.clone()].to_vec()).collect();
-        for [left, right] in ShardTree::new(self.members).additions(&nodes) {
+        for [left, right] in SumTree::new(self.members).additions(&nodes) {
             let right = std::mem::take(&mut sums[right]);
             sums[left].iter_mut().zip(right).for_each(|(left, right)| *left += right);
         }
@@ -109,7 +109,7 @@ fn write(values: &Array, start: usize, numbers: &[f64]) -> Result<()> {
     Ok(flat.narrow(start..start + numbers.elem_count())?.put(&numbers)?)
 }
 
-impl ProcessGroup for ShardGroup {
+impl ProcessGroup for VirtualRankGroup {
     fn rank(&self) -> usize {
         self.shard
     }
@@ -154,16 +154,16 @@ mod tests {
         (shards, members, ranks): (usize, usize, usize),
         operation: fn(&dyn ProcessGroup) -> Vec<f32>,
     ) -> Vec<Vec<f32>> {
-        let placed = LogicalRanks::new(shards, ranks).expect("a shard for each");
+        let placed = VirtualRanks::new(shards, ranks).expect("a shard for each");
         let of_ranks = threads(ranks).expect("threads").into_iter().map(|comm| {
             std::thread::spawn(move || {
                 let (rank, holders) = (comm.rank(), placed.ranks_of_first(members));
                 let group = part(&comm, usize::from(rank >= holders)).expect("a group");
                 let inner = (holders > 1).then(|| RankGroup::of(&group));
-                let turns = ShardTurns::new(placed.of(rank), Vec::new());
+                let turns = VirtualRankTurns::new(placed.of(rank), Vec::new());
                 let of_shards = turns.run(|shard| {
                     let inner = inner.clone();
-                    let group = ShardGroup::of(0, (placed, members), (shard, turns.clone()), inner);
+                    let group = VirtualRankGroup::of(0, (placed, members), (shard, turns.clone()), inner);
                     Ok::<_, ShardingError>((shard < members).then(|| operation(&*group)))
                 });
                 of_shards.expect("goes well").into_iter().flatten().collect::<Vec<_>>()

@@ -6,11 +6,11 @@ use std::ops::Range;
 /// The tree over `0..shards`: a node of level `l` is the sum of an aligned run of 2ˡ shards, or fewer at the end, and the sum
 /// of its two halves, left plus right. It depends on the number of shards alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShardTree {
+pub struct SumTree {
     shards: usize,
 }
 
-impl ShardTree {
+impl SumTree {
     /// Makes the tree over `shards` shards.
     pub fn new(shards: usize) -> Self {
         Self { shards }
@@ -84,7 +84,7 @@ mod tests {
         // Sums as text: the order of additions shows.
         let add = |left: String, right: String| Ok::<_, ()>(format!("({left}+{right})"));
         for shards in 1..=9 {
-            let tree = ShardTree::new(shards);
+            let tree = SumTree::new(shards);
             let mut alone = Vec::new();
             for shard in 0..shards {
                 tree.push(&mut alone, (shard..shard + 1, shard.to_string()), add).expect("adds");
@@ -119,9 +119,9 @@ mod tests {
     #[test]
     fn numbers_are_summed_along_the_tree() {
         let mut wide = vec![1.0, 1e16, -1e16, 1.0];
-        assert_eq!(ShardTree::new(4).sum(wide.clone()), (1.0 + 1e16) + (-1e16 + 1.0));
+        assert_eq!(SumTree::new(4).sum(wide.clone()), (1.0 + 1e16) + (-1e16 + 1.0));
         wide.truncate(3);
-        assert_eq!(ShardTree::new(3).sum(wide), (1.0 + 1e16) - 1e16);
-        assert_eq!(ShardTree::new(0).sum(Vec::new()), 0.0);
+        assert_eq!(SumTree::new(3).sum(wide), (1.0 + 1e16) - 1e16);
+        assert_eq!(SumTree::new(0).sum(Vec::new()), 0.0);
     }
 }

@@ -2,26 +2,26 @@
 
 use std::ops::Range;
 
-use super::tree::ShardTree;
+use super::tree::SumTree;
 use crate::{Result, ShardingError};
 
 /// The distribution of virtual shards over ranks: neighbouring shards on the same rank, in the order of ranks; the first ranks
 /// have one more if the division is uneven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogicalRanks {
+pub struct VirtualRanks {
     shards: usize,
     ranks: usize,
 }
 
-impl LogicalRanks {
+impl VirtualRanks {
     /// Distributes `shards` shards over `ranks` ranks.
     ///
     /// # Errors
-    /// [`ShardingError::LogicalRanks`] if a rank would have none.
+    /// [`ShardingError::VirtualRanks`] if a rank would have none.
     pub fn new(shards: usize, ranks: usize) -> Result<Self> {
         match ranks >= 1 && ranks <= shards {
             true => Ok(Self { shards, ranks }),
-            false => Err(ShardingError::LogicalRanks { shards, ranks }),
+            false => Err(ShardingError::VirtualRanks { shards, ranks }),
         }
     }
 
@@ -58,8 +58,8 @@ impl LogicalRanks {
     }
 
     /// The tree along which shards are summed.
-    pub fn tree(self) -> ShardTree {
-        ShardTree::new(self.shards)
+    pub fn tree(self) -> SumTree {
+        SumTree::new(self.shards)
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     fn every_shard_has_one_rank() {
         for shards in 1..=9 {
             for ranks in 1..=shards {
-                let placed = LogicalRanks::new(shards, ranks).expect("a shard for each");
+                let placed = VirtualRanks::new(shards, ranks).expect("a shard for each");
                 let all: Vec<usize> = (0..ranks).flat_map(|rank| placed.of(rank)).collect();
                 assert_eq!(all, (0..shards).collect::<Vec<_>>());
                 let most = (0..ranks).map(|rank| placed.of(rank).len()).max();
@@ -84,10 +84,10 @@ mod tests {
             }
         }
         assert_eq!(
-            [0, 1, 2].map(|rank| LogicalRanks::new(4, 3).expect("sound").of(rank)),
+            [0, 1, 2].map(|rank| VirtualRanks::new(4, 3).expect("sound").of(rank)),
             [0..2, 2..3, 3..4]
         );
-        let error = LogicalRanks::new(3, 4).expect_err("a rank without any").to_string();
+        let error = VirtualRanks::new(3, 4).expect_err("a rank without any").to_string();
         assert!(error.contains("3 logical ranks") && error.contains("4 ranks"), "{error}");
     }
 }

@@ -39,7 +39,7 @@ struct State {
 
 /// The shards of one rank, and whose turn it is.
 #[derive(Debug)]
-pub struct ShardTurns {
+pub struct VirtualRankTurns {
     own: Range<usize>,
     /// Told whose turn it is, so that each shard's gradients are its own.
     strategies: Vec<Arc<dyn ParallelStrategy>>,
@@ -47,7 +47,7 @@ pub struct ShardTurns {
     changed: Condvar,
 }
 
-impl ShardTurns {
+impl VirtualRankTurns {
     /// For these shards of a step of these strategies.
     pub fn new(own: Range<usize>, strategies: Vec<Arc<dyn ParallelStrategy>>) -> Arc<Self> {
         let state = State { through: vec![false; own.len()], ..State::default() };
@@ -115,7 +115,7 @@ impl ShardTurns {
     /// Errors of the strategies.
     pub fn micro_batch(&self, shard: usize, more: bool) -> Result<()> {
         let at = shard - self.own.start;
-        self.strategies.iter().try_for_each(|strategy| strategy.shard_turn(at, Some(more)))
+        self.strategies.iter().try_for_each(|strategy| strategy.virtual_rank_turn(at, Some(more)))
     }
 
     /// Leaves `part` of shard `shard` for its next meeting with the others of `group`, of whom `members` are of this rank: what
@@ -209,7 +209,7 @@ impl ShardTurns {
     }
 
     fn take_up(&self, at: usize) -> Result<()> {
-        self.strategies.iter().try_for_each(|strategy| strategy.shard_turn(at, None))
+        self.strategies.iter().try_for_each(|strategy| strategy.virtual_rank_turn(at, None))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -219,7 +219,7 @@ impl ShardTurns {
 
 /// Tells the others when a shard is through, however it ends.
 struct Leaving<'a> {
-    turns: &'a ShardTurns,
+    turns: &'a VirtualRankTurns,
     at: usize,
     well: bool,
 }
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn one_shard_runs_at_a_time_and_meetings_have_all_parts() {
-        let turns = ShardTurns::new(3..6, Vec::new());
+        let turns = VirtualRankTurns::new(3..6, Vec::new());
         let seen = Mutex::new(Vec::new());
         let meet = |shard: usize, group, number, members: Range<usize>| {
             turns.meet(
@@ -278,20 +278,20 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_shard_that_has_failed() {
-        let turns = ShardTurns::new(0..3, Vec::new());
+        let turns = VirtualRankTurns::new(0..3, Vec::new());
         let failed = turns.run(|shard| match shard {
             1 => Err(ShardingError::Mesh("on purpose".to_owned())),
             _ => Ok(turns.meet((0, 0), (shard, 0..3), Vec::new(), |_| Ok(Vec::new()))?.len()),
         });
         assert_eq!(failed.expect_err("one fails").to_string(), "mesh: on purpose");
-        let apart = ShardTurns::new(0..2, Vec::new());
+        let apart = VirtualRankTurns::new(0..2, Vec::new());
         let apart = apart.run(|shard| {
             Ok::<_, ShardingError>(
                 apart.meet((shard, 0), (shard, 0..2), Vec::new(), |_| Ok(Vec::new()))?.len(),
             )
         });
         assert!(apart.expect_err("they never meet").to_string().contains("at different places"));
-        let alone = ShardTurns::new(7..8, Vec::new());
+        let alone = VirtualRankTurns::new(7..8, Vec::new());
         assert_eq!(alone.run(Ok::<_, ShardingError>).expect("goes well"), [7]);
     }
 }
