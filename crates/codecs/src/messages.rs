@@ -36,7 +36,7 @@ impl Packed {
 
 /// The format of a quantiser's messages on devices.
 fn format_of(quantiser: &dyn Quantiser) -> Result<ChunkFormat> {
-    let wrong = || CodecError::codec(quantiser.name(), "encodes on processors, not in a GPU's memory");
+    let wrong = || CodecError::codec(quantiser.name(), "encodes on CPUs, not in a GPU's memory");
     quantiser.format().ok_or_else(wrong)
 }
 

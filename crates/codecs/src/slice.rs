@@ -107,7 +107,7 @@ impl<'a> FlatSlice<'a> {
     pub fn on_host(self, codec: &str) -> Result<&'a mut [f32]> {
         match self {
             Self::Host(numbers) => Ok(numbers),
-            Self::Device(_) => Err(CodecError::codec(codec, "encodes on processors, not in a GPU's memory")),
+            Self::Device(_) => Err(CodecError::codec(codec, "encodes on CPUs, not in a GPU's memory")),
         }
     }
 

@@ -43,7 +43,7 @@ fn work(comm: Communicator, strategy: &str) -> Result<(Duration, SyncStats), Any
         let classes: Vec<u32> = (0..8).map(|n| n % 4).collect();
         let loss = loss::cross_entropy(&tape, &logits, &classes, 0.0, loss::Over::Count(8 * WORKERS))?;
         tape.backward(&loss)?;
-        // Everybody has a slow step now and then, and worker 1 is a little slower than the others.
+        // Each worker has a slow step now and then, and worker 1 is a little slower than the others.
         let slow = at % 8 == 2 * rank as u64 || rank == 1 && at % 3 == 0;
         std::thread::sleep(Duration::from_millis(if slow { 9 } else { 3 }));
         step.finish_with(&rule, 0.1)?;

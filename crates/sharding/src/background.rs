@@ -129,6 +129,6 @@ mod tests {
         let broken = worker.run::<()>(|| panic!("on purpose"));
         assert!(broken.wait().is_err());
         let after = worker.run(|| Ok(1));
-        assert!(after.wait().expect_err("nobody is there").to_string().contains("has ended"));
+        assert!(after.wait().expect_err("the thread has ended").to_string().contains("has ended"));
     }
 }

@@ -217,10 +217,10 @@ pub const STRATEGIES: &[Strategy] = &[
         "as ps-bsp, but by each worker's gradients as they come; a worker waits when it is too far ahead of the slowest",
         ServerPace::Bounded,
     ),
-    by_servers("ps-asp", "as ps-ssp, and nobody waits for anybody", ServerPace::Free),
+    by_servers("ps-asp", "as ps-ssp, but no worker waits", ServerPace::Free),
     apart(
         "local-sgd",
-        "every rank trains by itself; every so many steps parameters become their mean",
+        "every rank trains by itself; every few steps parameters become their mean",
         Synchrony::Rounds(Meeting::Average),
     ),
     apart(
@@ -235,7 +235,7 @@ pub const STRATEGIES: &[Strategy] = &[
     ),
     apart(
         "d-psgd",
-        "every rank averages its parameters with its neighbours' in every step; there is nobody in the middle",
+        "every rank averages its parameters with its neighbours' in every step, without a central rank",
         Synchrony::Neighbours(GossipKind::AllNeighbours),
     ),
     apart(

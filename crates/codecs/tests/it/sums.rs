@@ -114,7 +114,7 @@ fn sums_are_as_near_as_the_codec_is_fine() {
 
 #[test]
 fn what_was_left_out_comes_later() {
-    // With the same gradients at every step the mean of sums nears the exact one, for whatever makes errors good.
+    // With the same gradients at every step the mean of sums nears the exact one, for all codecs with error feedback.
     for kind in kinds().filter(|kind| kind.feeds_back() && *kind != CodecKind::Dgc) {
         let steps = 60;
         let all = sums(3, 0..steps, SumPlacement::All, |_| codec(kind), |rank, _| gradients(rank, 0));

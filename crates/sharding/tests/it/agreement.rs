@@ -67,7 +67,7 @@ fn train(subject: Subject, comm: Communicator, recompute: Recompute) -> Result<V
     train_by("ddp", subject, comm, (recompute, Precision::F32), (1 << 20, Options::default()))
 }
 
-/// Trains one rank by a strategy, with messages of so many bytes; the global losses.
+/// Trains one rank by a strategy, with messages of these bytes; the global losses.
 fn train_by(
     strategy: &str,
     subject: Subject,
@@ -169,7 +169,7 @@ fn check_bytes(strategy: &str, parallel: &DataParallel, store: &ParamStore) {
             let resident = if role.shards == 1 { 0 } else { outside - outside / role.shards as u64 };
             [near(held.parameters, share + resident), near(held.gradients, share)]
         }
-        other => panic!("nobody knows what {other} holds"),
+        other => panic!("unknown strategy {other}"),
     };
     assert!(
         parameters && gradients && held.wire == 0,
@@ -177,7 +177,7 @@ fn check_bytes(strategy: &str, parallel: &DataParallel, store: &ParamStore) {
     );
 }
 
-/// Sizes of messages, buckets ahead, bytes ahead, and whether communication runs beside computing.
+/// Sizes of messages, buckets ahead, bytes ahead, and whether communication overlaps with computing.
 const OPTIONS: [(usize, usize, usize, Overlap); 5] = [
     (1 << 20, 1, usize::MAX, Overlap::Auto),
     (0, 1, usize::MAX, Overlap::Always),
@@ -321,7 +321,7 @@ fn codecs_train_as_well_as_they_promise() {
     for codec in ["sign", "topk", "topk-int8", "randomk", "dgc", "powersgd"] {
         let curve = run("ddp", codec, |_| ());
         assert!(off(&curve) > 0.0 && curve[0].iter().all(|loss| loss.is_finite()), "{codec}: {curve:?}");
-        // Entries and products are chosen of whole buckets, whoever keeps the sum.
+        // Entries and products are chosen of whole buckets, in any partition of the sum.
         if !["sign", "topk-int8"].contains(&codec) {
             for strategy in ["zero1", "zero2", "fsdp"] {
                 assert_eq!(run(strategy, codec, |_| ()), curve, "{strategy}, {codec}");

@@ -125,7 +125,7 @@ fn complete_neighbours_without_steps_of_their_own_are_averages() {
             shown(&parallel, &store).expect("shows")
         })
     };
-    // With everybody as neighbour a step of d-psgd adds each rank's step to the mean of all: the mean moves as ddp's weights.
+    // With all ranks as neighbours a step of d-psgd adds each rank's step to the mean of all: the mean moves as ddp's weights.
     let ddp = on_ranks(4, |comm| {
         let (layers, store) = model().expect("small");
         let rank = comm.rank();

@@ -1,4 +1,4 @@
-//! Parameters that are kept on the host and come to a device with the blocks that use them, on arrays that nobody can look into:
+//! Parameters that are kept on the host and come to a device with the blocks that use them, on opaque arrays:
 //! the numbers of parameters that stay there, to the bit, and memory for two units at a time.
 
 use std::sync::Arc;

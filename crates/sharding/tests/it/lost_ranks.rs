@@ -1,4 +1,4 @@
-//! A rank that gives up, or is gone, ends the training of the others with its number, whatever the strategy, and nobody hangs.
+//! A rank that gives up, or is gone, ends the training of the others with its number under every strategy, and no rank hangs.
 
 use phalanx_sharding::{Options, PlainUpdate, STRATEGIES, SyncOptions, parallelize};
 use phalanx_tensor::optim::Sgd;
@@ -13,7 +13,7 @@ fn everybody_learns_who_gave_up_and_why() {
             let train = || -> Result<(), AnyError> {
                 let (layers, store) = model()?;
                 let rank = comm.rank();
-                // Whatever a rank had before, all begin with what rank 0 has.
+                // All ranks begin with what rank 0 has.
                 let own = values(&store)?.into_iter().map(|value| value + rank as f32).collect::<Vec<_>>();
                 set_values(&store, &own)?;
                 let sync = SyncOptions { every: 2, ..SyncOptions::default() };
@@ -35,7 +35,7 @@ fn everybody_learns_who_gave_up_and_why() {
                     backward(&layers, &parallel, (rank, at, 3))?;
                     step.finish_with(&rule, 0.01)?;
                 }
-                // Who waits for nobody learns it at the latest where all come together.
+                // A rank that does not wait learns it at the latest where all come together.
                 shown(&parallel, &store).map(drop)
             };
             train().expect_err("the world is broken").to_string()

@@ -1,4 +1,4 @@
-//! Ranks that send each other messages, on arrays of a device that nobody can look into: the bits of ranks on the host.
+//! Ranks that send each other messages, on opaque arrays of a device: the bits of ranks on the host.
 
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ fn train(at: At, row: &'static str, world: usize, servers: usize) -> Vec<Vec<Vec
                 seen.push(of.bits());
             }
         }
-        // Servers may still have something to say to whoever is done first.
+        // Servers may still have messages for the rank that is done first.
         all.barrier("the end").expect("all come to it");
         seen
     })

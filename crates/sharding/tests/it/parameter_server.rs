@@ -1,4 +1,4 @@
-//! Parameter servers: ps-bsp beside ddp, recorded schedules through real servers, bounds on real threads.
+//! Parameter servers: ps-bsp against ddp, recorded schedules through real servers, bounds on real threads.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -159,7 +159,7 @@ impl Scripted {
         Self { orders, workers, strategies }
     }
 
-    /// Waits until all servers have seen so many pulls and pushes.
+    /// Waits until all servers have seen these pulls and pushes.
     fn settle(&self, pulls: u64, pushes: u64) {
         let begun = Instant::now();
         let seen = |parallel: &Arc<dyn ParallelStrategy>| {

@@ -420,7 +420,7 @@ fn ranks_that_are_apart_hold_and_send_what_was_planned() {
                     "{name}, rank {rank} of {ranks}"
                 );
                 // Headers, clocks and barriers come on top.
-                // Who is asked while an answer is owed to it asks nobody.
+                // A rank with an open request sends no further request.
                 let at_least = if name == "ad-psgd" { 0 } else { 97 };
                 let (least, most) =
                     (plan.sent_per_step * at_least / 100, plan.sent_per_step * 112 / 100 + 1024);

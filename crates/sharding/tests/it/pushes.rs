@@ -248,7 +248,7 @@ fn made_good(again: bool, lost: [bool; 2]) -> Vec<(String, Vec<f32>)> {
         if !again {
             return parallel.codec_state();
         }
-        // Nobody has counted the fourth step.
+        // No server has used the fourth step.
         let mut own = parallel.salvage(3, &mut |_| Ok(())).expect("all is there").expect("it can go on");
         if rank > 0 && lost[rank - 1] {
             let clock = own.iter_mut().find(|(name, _)| name == "clock").expect("a server's");
@@ -275,7 +275,7 @@ fn made_good(again: bool, lost: [bool; 2]) -> Vec<(String, Vec<f32>)> {
 fn a_step_that_is_taken_again_leaves_out_what_it_left_out_once() {
     let once = made_good(false, [false; 2]);
     assert!(once.iter().any(|(_, left)| left.iter().any(|left| *left != 0.0)), "{once:?}");
-    // Whoever has used it, and whoever has not and uses what is sent again.
+    // A server that has used it, and one that uses the repeated push.
     for lost in [[false, false], [true, true], [true, false], [false, true]] {
         assert_eq!(made_good(true, lost), once, "lost by {lost:?}");
     }

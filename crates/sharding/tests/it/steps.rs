@@ -309,7 +309,7 @@ fn the_only_rank_has_the_same_protocol() {
         called += params.len();
         Ok(())
     })
-    .expect("nobody to wait for");
+    .expect("one rank");
     assert_eq!(called, 2, "a memory for each layer");
 }
 

@@ -106,7 +106,7 @@ fn no_schedule_sees_more_than_the_bound() {
         key.uniform(0, &mut drawn);
         let (bound, workers) = (schedule % 9, 2 + (drawn[0] * 6.0) as usize);
         let steps = 4 + (drawn[1] * 28.0) as u64;
-        // Everybody has a pace of its own, and every step a mood.
+        // Each worker has its own pace, and each step varies.
         let delay = |worker: usize, step: u64| {
             let mood = drawn[(16 + worker * 7 + step as usize * 3) % 64];
             Duration::from_micros(1 + (1000.0 * (0.1 + drawn[2 + worker]) * (0.2 + mood * mood)) as u64)
@@ -118,7 +118,11 @@ fn no_schedule_sees_more_than_the_bound() {
         // Between a pull and the push another worker goes from at most s behind to at most s + 1 ahead.
         let most = (workers as u64 - 1) * (2 * bound + 1);
         assert!(run.staleness.max() <= Some(most), "schedule {schedule}: {:?}", run.staleness);
-        assert_eq!((run.staleness.total(), run.leads.total()), (pushes, pushes), "everybody came to its end");
+        assert_eq!(
+            (run.staleness.total(), run.leads.total()),
+            (pushes, pushes),
+            "all workers came to their end"
+        );
         at_bound[bound as usize] += u64::from(lead == bound);
         // Nothing is gained by waiting.
         assert!(simulate(None, workers, steps, delay).end <= run.end, "schedule {schedule}");
@@ -186,7 +190,7 @@ fn no_schedule_with_deaths_sees_more_than_the_bound_or_waits_for_the_dead() {
         }
         assert!(
             store.clocks().all().iter().all(|clock| *clock == steps),
-            "schedule {drawn}: somebody waits for ever"
+            "schedule {drawn}: a worker waits for ever"
         );
     }
 }

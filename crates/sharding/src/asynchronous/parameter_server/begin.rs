@@ -19,7 +19,7 @@ const CODEC: &str = "codec.";
 const MADE: &str = "made.";
 
 /// The number of a worker that was none before.
-pub(super) const NOBODY: i64 = -1;
+pub(super) const NO_FORMER_WORKER: i64 = -1;
 
 /// The name of a server's elements of a bucket in its salvaged state.
 fn shard_name(bucket: usize) -> String {
@@ -41,7 +41,7 @@ impl ParameterServer {
             state.steps = first[0];
             begins = begins.map(|_| (first[1], rest.to_vec()));
             if saved.has(WAS) {
-                state.was = saved.whole(WAS)?.first().map_or(NOBODY, |was| *was as i64);
+                state.was = saved.whole(WAS)?.first().map_or(NO_FORMER_WORKER, |was| *was as i64);
             }
             shards = self.salvaged(&mut saved)?;
             let kept = saved.all_of(CODEC);
@@ -76,7 +76,7 @@ impl ParameterServer {
             used = of.into_iter().map(|steps| steps as i64).collect();
         }
         self.take_used(state, made, &self.replica.comm.all_gather(&used)?)?;
-        state.was = NOBODY;
+        state.was = NO_FORMER_WORKER;
         state.known.fill(NOTHING);
         Ok(self.replica.comm.barrier("parameter servers")?)
     }

@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 use phalanx_collectives::{CommStats, Communicator};
 use phalanx_tensor::{Array, HookResult, Listener, ParamBucket, ParamStore, ProcessGroup};
 
-use self::begin::NOBODY;
+use self::begin::NO_FORMER_WORKER;
 use self::encoded::{Encoding, Pushed, Pusher};
 use self::places::{Places, range};
 use self::server::Server;
@@ -119,7 +119,7 @@ impl WorkerState {
     fn new(servers: usize) -> Self {
         Self {
             steps: 0,
-            was: NOBODY,
+            was: NO_FORMER_WORKER,
             attempt: 0,
             pushed: Vec::new(),
             pushing: Vec::new(),

@@ -72,7 +72,7 @@ mod tests {
         assert_eq!((0..5).map(|rank| apart.is_worker(rank)).filter(|works| *works).count(), 3);
         assert_eq!((0..5).filter_map(|rank| apart.server_on(rank)).collect::<Vec<_>>(), [0, 1]);
         assert_eq!([apart.rank_of(0), apart.rank_of(1)], [3, 4]);
-        let error = Places::new(2, 2, "ps-asp").expect_err("nobody works").to_string();
+        let error = Places::new(2, 2, "ps-asp").expect_err("no worker").to_string();
         assert!(error.contains("2 servers of 2 ranks"), "{error}");
     }
 }

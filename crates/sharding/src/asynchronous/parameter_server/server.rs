@@ -444,9 +444,7 @@ impl Server {
             state.store.push_together(|()| ());
         } else {
             let rule = state.rule.clone();
-            let rule = rule.ok_or_else(|| {
-                ShardingError::state("parameter server", "nobody has given it an optimizer")
-            })?;
+            let rule = rule.ok_or_else(|| ShardingError::state("parameter server", "it has no optimizer"))?;
             state.store.push_together(|()| apply(&rule, &self.server_params, rate))?;
         }
         self.server_params.iter().for_each(ParamBucket::zero_grads);
@@ -485,8 +483,7 @@ impl Server {
     /// Changes the values by the gradients of one worker.
     fn change_by(&self, state: &mut ServerState, worker: usize, rate: f64) -> Result<()> {
         let rule = state.rule.clone();
-        let rule =
-            rule.ok_or_else(|| ShardingError::state("parameter server", "nobody has given it an optimizer"))?;
+        let rule = rule.ok_or_else(|| ShardingError::state("parameter server", "it has no optimizer"))?;
         if state.repeated[worker] > 0 {
             state.repeated[worker] -= 1;
             state.pushed[worker].fill(None);

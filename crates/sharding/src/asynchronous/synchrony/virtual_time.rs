@@ -103,8 +103,8 @@ mod tests {
     fn hiccups_of_changing_workers_are_what_a_bound_hides() {
         let delay = |worker: usize, step: u64| if step % 4 == worker as u64 { 3 * MS } else { MS };
         let end = |bound| simulate(bound, 4, 40, delay).end;
-        assert_eq!(end(Some(0)), 120 * MS, "somebody is slow in every step");
-        assert_eq!(end(None), 60 * MS, "everybody is slow in a quarter of them");
+        assert_eq!(end(Some(0)), 120 * MS, "a worker is slow in every step");
+        assert_eq!(end(None), 60 * MS, "each worker is slow in a quarter of them");
         assert!(end(Some(3)) <= 66 * MS, "{:?}", end(Some(3)));
     }
 }

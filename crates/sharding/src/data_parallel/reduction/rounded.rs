@@ -41,7 +41,7 @@ impl Rounded {
         if rounded.is_none() && !codec.works_on_devices() {
             let there = CodecKind::ALL.iter().filter(|kind| kind.works_on_devices());
             let names = there.map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
-            let problem = format!("encodes on processors; on GPUs there is {names}");
+            let problem = format!("encodes on CPUs; on GPUs there is {names}");
             return Err(ShardingError::codec(GradCodec::name(codec), problem));
         }
         Ok(rounded)
