@@ -7,7 +7,7 @@ use phalanx_tensor::optim::Sgd;
 use super::encoded::Encoding;
 use super::places::{Places, TO_WORKER};
 use super::server::Server;
-use super::{ParameterServer, State};
+use super::{ParameterServer, WorkerState};
 use crate::asynchronous::message::{Kind, Message};
 use crate::asynchronous::replica::Replica;
 use crate::parallel::PlainUpdate;
@@ -117,7 +117,7 @@ pub(crate) fn worker_hears(choice: Choice, said: &[Said]) -> Result<()> {
         encoding: choice.encoding()?,
         pusher: None,
         mail: world()[0].clone(),
-        state: Mutex::new(State::new(SERVERS)),
+        state: Mutex::new(WorkerState::new(SERVERS)),
         replica,
     };
     all_say(TO_WORKER, said)?;
