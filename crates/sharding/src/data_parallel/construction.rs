@@ -9,7 +9,7 @@ use phalanx_tensor::{ParamBucket, ParamStore};
 
 use super::DataParallel;
 use super::combinations::Combination;
-use super::reduction::{Alone, BucketReduction, Coded, Exact, Rounded, VirtualSum};
+use super::reduction::{Alone, BucketReduction, Coded, Exact, Reducer, Rounded, VirtualSum};
 use super::weights::WeightGather;
 use crate::consensus::check_same_model;
 use crate::mesh::part;
@@ -56,13 +56,6 @@ impl Overlapping {
     }
 }
 
-/// The reduction of a strategy, with handles of the two kinds that have functions of their own.
-struct Chosen {
-    reduction: Arc<dyn BucketReduction>,
-    coded: Option<Arc<Coded>>,
-    virtual_sum: Option<Arc<VirtualSum>>,
-}
-
 /// Makes the strategy; see [`DataParallel::with_options`].
 pub(super) fn build(
     store: &ParamStore,
@@ -87,8 +80,7 @@ pub(super) fn build(
     let weights = rounds.map(gather).transpose()?;
     let by = |comm: &Communicator| overlapping.timely(comm.using(options.algorithm));
     let shards = by(links.shards);
-    let chosen = reduction(&params, (&strategy, &options), (&links, &shards), (overlapping, placed))?;
-    let Chosen { reduction, coded, virtual_sum } = chosen;
+    let reducer = reduction(&params, (&strategy, &options), (&links, &shards), (overlapping, placed))?;
     let (comm, replicas) = (overlapping.timely(links.all), links.replicas.map(by));
     let (blocks, buckets) = if gathers { blocks_of(&params) } else { Default::default() };
     let order = params.iter().enumerate().filter(|(_, param)| param.trainable()).map(|(at, _)| at).rev();
@@ -104,9 +96,7 @@ pub(super) fn build(
         blocks,
         buckets,
         options,
-        reduction,
-        coded,
-        virtual_sum,
+        reducer,
         weights,
         state: Mutex::default(),
     };
@@ -130,21 +120,21 @@ fn reduction(
     (strategy, options): (&Strategy, &Options),
     (links, shards): (&Links<'_>, &Communicator),
     (overlapping, placed): (Overlapping, Option<VirtualRanks>),
-) -> Result<Chosen> {
+) -> Result<Reducer> {
     let gradients = strategy.layout.gradients;
     let rounded = if overlapping.on_host { None } else { Rounded::dtype_of(options)? };
     // One rank has nothing to send, and its device no means to.
     let encodes = overlapping.on_host || rounded.is_none() && links.all.world_size() > 1;
     if options.codec.is_some() && encodes {
         let coded = coded(params, (strategy, options), links, overlapping)?;
-        return Ok(Chosen { reduction: coded.clone(), coded: Some(coded), virtual_sum: None });
+        return Ok(Reducer { by: coded.clone(), coded: Some(coded), virtual_sum: None });
     }
     if let Some(placed) = placed {
         let own = links.replicas.map(|replicas| part(replicas, 0));
         let links = (part(&links.all, 0)?, links.shards.world_size(), own.transpose()?);
         let sum = VirtualSum::new(placed, gradients, links, (params.len(), overlapping.in_background()))?;
         let sum = Arc::new(sum);
-        return Ok(Chosen { reduction: sum.clone(), coded: None, virtual_sum: Some(sum) });
+        return Ok(Reducer { by: sum.clone(), coded: None, virtual_sum: Some(sum) });
     }
     let shards = shards.clone();
     let reduction: Arc<dyn BucketReduction> = match rounded {
@@ -152,7 +142,7 @@ fn reduction(
         Some(dtype) => Arc::new(Rounded::new(dtype, shards, gradients)),
         None => Arc::new(Exact::new(shards, gradients)),
     };
-    Ok(Chosen { reduction, coded: None, virtual_sum: None })
+    Ok(Reducer { by: reduction, coded: None, virtual_sum: None })
 }
 
 /// Makes the sums by the codec of the options.

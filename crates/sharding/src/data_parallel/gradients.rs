@@ -59,7 +59,7 @@ impl DataParallel {
     /// True if gradients of virtual ranks lie on a device. Then buckets are finished in an order that depends on their
     /// numbers alone: ranks have different numbers of virtual ranks, and all must give their devices the same operations.
     pub(super) fn sums_on_device(&self) -> bool {
-        self.virtual_sum.is_some() && self.params.iter().any(|param| !param.device().is_host())
+        self.reducer.virtual_sum.is_some() && self.params.iter().any(|param| !param.device().is_host())
     }
 
     /// Starts the reduction of the next bucket in order.
@@ -81,7 +81,7 @@ impl DataParallel {
         let (full, shard) = param.begin_reduce(layout.scatters())?;
         let label = &self.labels[bucket];
         let gradients = BucketGradients { index: bucket, param, label, full, shard };
-        let running = self.reduction.clone().start(&gradients)?;
+        let running = self.reducer.by.clone().start(&gradients)?;
         let sum = gradients.into_sum();
         step.running.push_back(Reduction { bucket, sum, running, between: false });
         step.started += 1;
@@ -95,7 +95,7 @@ impl DataParallel {
         let (param, layout) = (&self.params[bucket], self.strategy.layout);
         running.finish()?;
         let replicas = self.replicas.as_ref().filter(|_| layout.scatters() && !between);
-        let next = replicas.map(|replicas| self.reduction.start_between(param, &sum, replicas));
+        let next = replicas.map(|replicas| self.reducer.by.start_between(param, &sum, replicas));
         if let Some(running) = next.transpose()?.flatten() {
             step.crossing.push(Reduction { bucket, sum, running, between: true });
             return Ok(());

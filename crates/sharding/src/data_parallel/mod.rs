@@ -31,7 +31,7 @@ use phalanx_tensor::{Array, HookResult, Listener, ParamBucket, ParamState, Param
 use self::gradients::{Reduction, Reductions};
 use self::parameters::Gathered;
 use self::prefetch::Pass;
-use self::reduction::{BucketReduction, Coded, VirtualSum};
+use self::reduction::Reducer;
 use self::weights::WeightGather;
 use crate::consensus::{any_of, broadcast_buffers};
 use crate::mesh::part;
@@ -77,11 +77,7 @@ pub struct DataParallel {
     buckets: Vec<Vec<usize>>,
     options: Options,
     /// The way in which gradients are summed.
-    reduction: Arc<dyn BucketReduction>,
-    /// The same reduction, if it is by a codec.
-    coded: Option<Arc<Coded>>,
-    /// The same reduction, if it is over virtual ranks.
-    virtual_sum: Option<Arc<VirtualSum>>,
+    reducer: Reducer,
     /// Gathers parameters rounded, if they are to be.
     weights: Option<WeightGather>,
     state: Mutex<Progress>,
@@ -210,7 +206,7 @@ impl Listener for DataParallel {
         let mut state = self.state();
         let outside = ShardingError::Step("gradients came outside of any; begin one before backward");
         let step = state.step.as_mut().ok_or(outside)?;
-        let is_last = match &self.virtual_sum {
+        let is_last = match &self.reducer.virtual_sum {
             Some(virtual_sum) => virtual_sum.ready(param)?,
             None => !step.accumulating,
         };
@@ -250,7 +246,7 @@ impl ParallelStrategy for DataParallel {
             return Err(ShardingError::Step("one is under way already; finish or drop it first"));
         }
         self.params.iter().for_each(ParamBucket::zero_grads);
-        if let Some(virtual_sum) = &self.virtual_sum {
+        if let Some(virtual_sum) = &self.reducer.virtual_sum {
             virtual_sum.begin_step(self.params.len());
         }
         state.step = Some(Reductions::new(self.params.len()));
@@ -266,7 +262,7 @@ impl ParallelStrategy for DataParallel {
     fn reduce(&self, _: &StepToken) -> Result<()> {
         let mut state = self.state();
         let Some(step) = &mut state.step else { return Ok(()) };
-        if let Some(virtual_sum) = &self.virtual_sum {
+        if let Some(virtual_sum) = &self.reducer.virtual_sum {
             virtual_sum.settle(self.unstarted(step.started))?;
         }
         // What backward did not report is started too: a rank without samples still takes part, with zeros.
@@ -283,7 +279,7 @@ impl ParallelStrategy for DataParallel {
         let mut state = self.state();
         // A running reduction keeps its memory until it ends; its result is not used.
         state.step = None;
-        if let Some(virtual_sum) = &self.virtual_sum {
+        if let Some(virtual_sum) = &self.reducer.virtual_sum {
             virtual_sum.end_step();
         }
         if !completed {
@@ -354,7 +350,7 @@ impl RankCollectives for DataParallel {
         let state = self.state();
         let outside = ShardingError::Step("a logical rank had its turn outside of any; begin one before");
         let step = state.step.as_ref().ok_or(outside)?;
-        let Some(virtual_sum) = &self.virtual_sum else { return Ok(()) };
+        let Some(virtual_sum) = &self.reducer.virtual_sum else { return Ok(()) };
         virtual_sum.turn(at, more, self.unstarted(step.started))
     }
 }
@@ -384,11 +380,11 @@ impl Residency for DataParallel {
 
 impl Resumable for DataParallel {
     fn codec_state(&self) -> Result<CodecState> {
-        self.coded.as_ref().map_or(Ok(CodecState::new()), |coded| coded.state())
+        self.reducer.coded.as_ref().map_or(Ok(CodecState::new()), |coded| coded.state())
     }
 
     fn load_codec_state(&self, state: CodecState) -> Result<()> {
-        match &self.coded {
+        match &self.reducer.coded {
             Some(coded) => coded.load_state(state),
             None => Ok(nothing_kept("none", &state)?),
         }
@@ -414,10 +410,10 @@ impl Observed for DataParallel {
         let held = self.params.iter().map(ParamBucket::held_bytes);
         let [parameters, gradients] =
             held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64));
-        let codec = self.coded.as_ref().map_or(0, |coded| coded.state_bytes(&self.order));
+        let codec = self.reducer.coded.as_ref().map_or(0, |coded| coded.state_bytes(&self.order));
         let state = self.state();
         let wire = state.step.as_ref().map_or(0, Reductions::wire_bytes);
-        let gradients = gradients + self.virtual_sum.as_ref().map_or(0, |sum| sum.bytes());
+        let gradients = gradients + self.reducer.virtual_sum.as_ref().map_or(0, |sum| sum.bytes());
         StateBytes { parameters, gradients, codec, wire, synchrony: 0 }
     }
 
@@ -429,11 +425,11 @@ impl Observed for DataParallel {
         let state = self.state();
         let parts = state.first_ranks.values().map(Communicator::stats);
         let weights = self.weights.iter().map(WeightGather::stats);
-        let own = [self.reduction.stats()].into_iter().chain(weights);
+        let own = [self.reducer.by.stats()].into_iter().chain(weights);
         parts.chain(own).fold(self.mesh.stats(), CommStats::add)
     }
 
     fn codec_verdicts(&self) -> Vec<CodecVerdict> {
-        self.coded.as_ref().map_or_else(Vec::new, |coded| coded.verdicts())
+        self.reducer.coded.as_ref().map_or_else(Vec::new, |coded| coded.verdicts())
     }
 }

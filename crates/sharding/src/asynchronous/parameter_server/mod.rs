@@ -175,27 +175,12 @@ impl ParameterServer {
             false => Replica::empty(store, comm, strategy.name)?,
         };
         let own = places.server_on(rank);
-        let mut server_params = Vec::new();
-        for param in &replica.params {
-            let server_param = param.empty_on_host();
-            let own = own.filter(|_| param.trainable());
-            server_param.set_owned(own.map_or(0..0, |own| range(param.len(), own, places.servers)))?;
-            server_params.push(server_param);
-        }
+        let server_params = server_params(&replica, own, places)?;
         let pace = (options.bound(pace), together);
         let both = (mail.clone(), replica.comm.clone());
         let server =
             own.map(|_| Server::new(&server_params, places, pace, (options.clone(), encoding.clone()), both));
-        let on_device = replica.params.iter().any(|param| !param.device().is_host());
-        let pusher = match (&encoding.gradients, places.is_worker(rank)) {
-            (None, true) if !on_device => None,
-            (_, false) => None,
-            (codec, true) => {
-                // A thread that waits for a device's gradients cannot enqueue the rest of backward.
-                let background = on_device || overlap != Overlap::Never;
-                Some(Pusher::start(codec.clone(), background, (mail.clone(), places))?)
-            }
-        };
+        let pusher = pusher(&replica, &encoding, overlap, (&mail, places))?;
         let state = Mutex::new(WorkerState::new(places.servers));
         let this = Self {
             replica,
@@ -280,6 +265,33 @@ impl ParameterServer {
         self.ask(state, Kind::Read)?;
         self.receive(state, |_| true)
     }
+}
+
+/// The elements of each bucket that a server on this rank has, on the host.
+fn server_params(replica: &Replica, server: Option<usize>, places: Places) -> Result<Vec<ParamBucket>> {
+    let of = |param: &ParamBucket| {
+        let server_param = param.empty_on_host();
+        let server = server.filter(|_| param.trainable());
+        server_param.set_owned(server.map_or(0..0, |server| range(param.len(), server, places.servers)))?;
+        Ok(server_param)
+    };
+    replica.params.iter().map(of).collect()
+}
+
+/// The pushes in the background of a worker whose gradients are encoded or on a device.
+fn pusher(
+    replica: &Replica,
+    encoding: &Encoding,
+    overlap: Overlap,
+    (mail, places): (&Communicator, Places),
+) -> Result<Option<Pusher>> {
+    let on_device = replica.params.iter().any(|param| !param.device().is_host());
+    if !places.is_worker(mail.rank()) || encoding.gradients.is_none() && !on_device {
+        return Ok(None);
+    }
+    // A thread that waits for a device's gradients cannot enqueue the rest of backward.
+    let background = on_device || overlap != Overlap::Never;
+    Ok(Some(Pusher::start(encoding.gradients.clone(), background, (mail.clone(), places))?))
 }
 
 impl Drop for ParameterServer {

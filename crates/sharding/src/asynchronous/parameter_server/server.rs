@@ -57,36 +57,43 @@ struct ServerState {
     store: VersionedStore<()>,
     waiting: Waiting<Wish>,
     rule: Option<SharedUpdate>,
-    /// By worker: what it has pushed of the attempt that is under way, by bucket.
-    pushed: Vec<Vec<Option<Vec<f32>>>>,
-    /// By worker: the attempt of which it has pushed all.
-    complete: Vec<Option<u64>>,
-    /// By worker: the learning rate at which it has ended its step.
-    committed: Vec<Option<f64>>,
+    workers: Vec<WorkerRecord>,
     /// True if this rank itself has ended the step. It clips the sum.
     agreed: bool,
-    /// By worker: what it has said that cannot be done yet, and all that it has said since.
-    held: Vec<Vec<Message>>,
     /// The attempt whose gradients are summed.
     summed: Option<u64>,
-    /// By worker and bucket: the values that it pulled, where old gradients are corrected.
-    pulled: Vec<Vec<Vec<f32>>>,
     /// The last version that was pulled, where values travel rounded.
     rounded: Option<Rounded>,
-    /// By worker: how many changes it will give once more that were made already, before a rank was lost.
-    repeated: Vec<u64>,
-    left: Vec<bool>,
     bytes_sent: u64,
     failed: Option<String>,
     /// True if later messages are ignored.
     closed: bool,
 }
 
+/// The state of one worker on a server.
+#[derive(Debug, Clone, Default)]
+struct WorkerRecord {
+    /// The gradients of the attempt that is under way, by bucket.
+    pushed: Vec<Option<Vec<f32>>>,
+    /// The attempt of which it has pushed all gradients.
+    complete: Option<u64>,
+    /// The learning rate at which it has ended its step.
+    committed: Option<f64>,
+    /// A message that has to wait, and all messages since.
+    waiting: Vec<Message>,
+    /// The values that it pulled, by bucket, where old gradients are corrected.
+    pulled: Vec<Vec<f32>>,
+    /// The number of changes that it will repeat, which were made before a rank was lost.
+    repeated: u64,
+    /// True if it has left.
+    left: bool,
+}
+
 impl ServerState {
     /// Forgets the gradients of an attempt that a worker has given up.
     fn forget_attempt(&mut self, from: usize, attempt: u64) {
-        self.pushed[from].fill(None);
-        self.complete[from] = None;
+        self.workers[from].pushed.fill(None);
+        self.workers[from].complete = None;
         if self.summed == Some(attempt) {
             self.summed = None;
         }
@@ -107,16 +114,10 @@ impl Server {
             store: VersionedStore::new((), workers, bound),
             waiting: Waiting::new(workers),
             rule: None,
-            pushed: vec![vec![None; buckets]; workers],
-            complete: vec![None; workers],
-            committed: vec![None; workers],
+            workers: vec![WorkerRecord { pushed: vec![None; buckets], ..WorkerRecord::default() }; workers],
             agreed: !(places.are_apart() && together),
-            held: vec![Vec::new(); workers],
             summed: None,
-            pulled: vec![Vec::new(); workers],
             rounded: None,
-            repeated: vec![0; workers],
-            left: vec![false; workers],
             bytes_sent: 0,
             failed: None,
             closed: false,
@@ -205,14 +206,14 @@ impl Server {
             }
         }
         let clocks: Vec<u64> = workers.iter().map(|(clock, _)| *clock).collect();
-        for (repeated, (clock, was)) in state.repeated.iter_mut().zip(workers) {
+        for (record, (clock, was)) in state.workers.iter_mut().zip(workers) {
             let made = was.and_then(|was| before.get(was)).copied().unwrap_or(*clock);
-            *repeated = made.saturating_sub(*clock);
+            record.repeated = made.saturating_sub(*clock);
         }
         state.store.restore(version, &clocks);
         state.rounded = None;
         self.changed.notify_all();
-        Ok(state.repeated.clone())
+        Ok(state.workers.iter().map(|worker| worker.repeated).collect())
     }
 
     /// Does nothing more of what workers say, and applies `change` to its elements: its version and the workers' clocks, which count
@@ -224,8 +225,8 @@ impl Server {
         let mut state = self.state();
         state.closed = true;
         change(&self.server_params)?;
-        let clocks = state.store.clocks().all().iter().zip(&state.repeated);
-        Ok((state.store.version(), clocks.map(|(clock, repeated)| clock + repeated).collect()))
+        let clocks = state.store.clocks().all().iter().zip(&state.workers);
+        Ok((state.store.version(), clocks.map(|(clock, worker)| clock + worker.repeated).collect()))
     }
 
     /// Waits until all workers have ended `steps` steps.
@@ -299,8 +300,9 @@ impl Server {
             .iter()
             .map(|server_param| server_param.held_bytes().iter().sum::<usize>())
             .sum();
-        let pushed = state.pushed.iter().flatten().flatten().map(Vec::len).sum::<usize>();
-        let pulled = state.pulled.iter().flatten().map(Vec::len).sum::<usize>();
+        let pushed = state.workers.iter().flat_map(|worker| &worker.pushed).flatten().map(Vec::len);
+        let pulled = state.workers.iter().flat_map(|worker| &worker.pulled).map(Vec::len);
+        let (pushed, pulled) = (pushed.sum::<usize>(), pulled.sum::<usize>());
         (held + 4 * (pushed + pulled)) as u64 + state.rounded.as_ref().map_or(0, Rounded::bytes)
     }
 
@@ -322,7 +324,7 @@ impl Server {
             return Err(ShardingError::state("parameter server", format!("rank {from} is no worker")));
         }
         if self.must_wait(&state, from, message.kind) {
-            state.held[from].push(message);
+            state.workers[from].waiting.push(message);
             return Ok(false);
         }
         match self.apply(&mut state, from, message)? {
@@ -339,7 +341,7 @@ impl Server {
     fn must_wait(&self, state: &ServerState, from: usize, kind: Kind) -> bool {
         let asks = matches!(kind, Kind::Pull | Kind::Read | Kind::Fence);
         let early = kind == Kind::Commit && !self.together && state.rule.is_none();
-        early || state.committed[from].is_some() && asks || !state.held[from].is_empty()
+        early || state.workers[from].committed.is_some() && asks || !state.workers[from].waiting.is_empty()
     }
 
     /// Applies a worker's message to the state.
@@ -347,14 +349,14 @@ impl Server {
         match message.kind {
             Kind::Push | Kind::PushCoded => self.take_gradients(state, from, message)?,
             Kind::Pushed => {
-                state.complete[from] = Some(message.number);
+                state.workers[from].complete = Some(message.number);
                 self.sum(state)?;
             }
             Kind::Drop => state.forget_attempt(from, message.number),
             Kind::Commit if self.together => {
-                state.committed[from] = Some(message.rate);
+                state.workers[from].committed = Some(message.rate);
                 self.change_together(state)?;
-                if state.committed[from].is_none() {
+                if state.workers[from].committed.is_none() {
                     return Ok(Applied::Change);
                 }
             }
@@ -374,8 +376,8 @@ impl Server {
                 state.bytes_sent += Message::of(Kind::Done, 0).send(&self.mail, from, TO_WORKER)?;
             }
             Kind::Leave => {
-                state.left[from] = true;
-                if state.left.iter().all(|left| *left) {
+                state.workers[from].left = true;
+                if state.workers.iter().all(|worker| worker.left) {
                     return Ok(Applied::LastLeave);
                 }
             }
@@ -393,14 +395,16 @@ impl Server {
         let server_param = self.server_params.get(bucket).ok_or_else(|| {
             ShardingError::state("parameter server", format!("gradients of no bucket: {bucket}"))
         })?;
-        state.pushed[from][bucket] = Some(self.encoding.numbers(message, server_param.owned().len())?);
+        state.workers[from].pushed[bucket] =
+            Some(self.encoding.numbers(message, server_param.owned().len())?);
         Ok(())
     }
 
     /// Does what workers have said while it could not be done.
     fn hear_again(&self) -> Result<()> {
-        let held = std::mem::replace(&mut self.state().held, vec![Vec::new(); self.workers]);
-        for (worker, messages) in held.into_iter().enumerate() {
+        let take = |worker: &mut WorkerRecord| std::mem::take(&mut worker.waiting);
+        let waiting: Vec<Vec<Message>> = self.state().workers.iter_mut().map(take).collect();
+        for (worker, messages) in waiting.into_iter().enumerate() {
             for message in messages {
                 self.hear(worker, message)?;
             }
@@ -413,21 +417,21 @@ impl Server {
         if !self.together {
             return Ok(());
         }
-        let Some(attempt) = state.complete[0] else { return Ok(()) };
-        if state.complete.iter().any(|complete| *complete != Some(attempt)) {
+        let Some(attempt) = state.workers[0].complete else { return Ok(()) };
+        if state.workers.iter().any(|worker| worker.complete != Some(attempt)) {
             return Ok(());
         }
         for (at, server_param) in
             self.server_params.iter().enumerate().filter(|(_, server_param)| server_param.trainable())
         {
-            let mut parts = state.pushed.iter_mut().filter_map(|pushed| pushed[at].take());
+            let mut parts = state.workers.iter_mut().filter_map(|worker| worker.pushed[at].take());
             let mut sum = parts.next().unwrap_or_else(|| vec![0.0; server_param.owned().len()]);
             for part in parts {
                 sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
             }
             server_param.set_owned_grads(flat(sum)?)?;
         }
-        state.complete.fill(None);
+        state.workers.iter_mut().for_each(|worker| worker.complete = None);
         state.summed = Some(attempt);
         self.changed.notify_all();
         Ok(())
@@ -435,10 +439,10 @@ impl Server {
 
     /// Once all workers have ended the step, changes the values by the sum.
     fn change_together(&self, state: &mut ServerState) -> Result<()> {
-        if !state.agreed || state.committed.iter().any(Option::is_none) {
+        if !state.agreed || state.workers.iter().any(|worker| worker.committed.is_none()) {
             return Ok(());
         }
-        let rate = state.committed[0].unwrap_or(0.0);
+        let rate = state.workers[0].committed.unwrap_or(0.0);
         // A rate that is no number: this rank's worker has changed the values itself.
         if rate.is_nan() {
             state.store.push_together(|()| ());
@@ -448,7 +452,7 @@ impl Server {
             state.store.push_together(|()| apply(&rule, &self.server_params, rate))?;
         }
         self.server_params.iter().for_each(ParamBucket::zero_grads);
-        state.committed.fill(None);
+        state.workers.iter_mut().for_each(|worker| worker.committed = None);
         state.agreed = !self.apart;
         state.summed = None;
         self.changed.notify_all();
@@ -484,15 +488,15 @@ impl Server {
     fn change_by(&self, state: &mut ServerState, worker: usize, rate: f64) -> Result<()> {
         let rule = state.rule.clone();
         let rule = rule.ok_or_else(|| ShardingError::state("parameter server", "it has no optimizer"))?;
-        if state.repeated[worker] > 0 {
-            state.repeated[worker] -= 1;
-            state.pushed[worker].fill(None);
+        if state.workers[worker].repeated > 0 {
+            state.workers[worker].repeated -= 1;
+            state.workers[worker].pushed.fill(None);
             state.store.push(worker, |(), _| ());
             self.changed.notify_all();
             return Ok(());
         }
-        let ServerState { store, pushed, pulled, .. } = &mut *state;
-        let (pushed, pulled) = (&mut pushed[worker], &pulled[worker]);
+        let ServerState { store, workers, .. } = &mut *state;
+        let WorkerRecord { pushed, pulled, .. } = &mut workers[worker];
         let (options, server_params) = (&self.options, &self.server_params);
         let changed = store.push(worker, |(), met| {
             for (at, server_param) in
@@ -510,7 +514,7 @@ impl Server {
         });
         changed.1?;
         self.server_params.iter().for_each(ParamBucket::zero_grads);
-        state.complete[worker] = None;
+        state.workers[worker].complete = None;
         self.changed.notify_all();
         Ok(())
     }
@@ -528,7 +532,7 @@ impl Server {
     /// Keeps what a worker computes with, if old gradients are corrected.
     fn remember(&self, state: &mut ServerState, worker: usize) -> Result<()> {
         if self.options.compensation > 0.0 && !self.together {
-            state.pulled[worker] = match (&state.rounded, &self.encoding.values) {
+            state.workers[worker].pulled = match (&state.rounded, &self.encoding.values) {
                 (Some(rounded), Some(codec)) => rounded.values(&self.server_params, codec)?,
                 _ => {
                     let values =

@@ -82,6 +82,17 @@ pub(super) trait BucketReduction: Debug + Send + Sync {
     }
 }
 
+/// The reduction of a strategy, with handles of the two kinds that have functions of their own.
+#[derive(Debug)]
+pub(super) struct Reducer {
+    /// The reduction.
+    pub(super) by: Arc<dyn BucketReduction>,
+    /// The same reduction, if it is by a codec.
+    pub(super) coded: Option<Arc<Coded>>,
+    /// The same reduction, if it is over virtual ranks.
+    pub(super) virtual_sum: Option<Arc<VirtualSum>>,
+}
+
 /// A reduction of a bucket that has started.
 pub(super) trait RunningReduction: Debug + Send {
     /// True once [`RunningReduction::finish`] does not wait.
