@@ -87,7 +87,7 @@ impl Network {
             virtual_ranks: config.logical_ranks(),
             ..Options::default()
         };
-        self.is_logical = ahead.logical_ranks.is_some();
+        self.is_logical = ahead.virtual_ranks.is_some();
         let Some((mesh, strategy)) = distributed.sharing() else {
             let overlap = if self.is_offloaded() { ahead.overlap } else { Overlap::Never };
             self.parallel = Some(DataParallel::alone_with(&self.store, Options { overlap, ..ahead })?);
