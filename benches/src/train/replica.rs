@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use phalanx_collectives::{CommStats, Communicator, threads};
-use phalanx_sharding::{DataParallel, Options, ParallelStrategy as _, Strategy};
+use phalanx_sharding::{DataParallel, Options, ProcessMesh, Strategy};
 use phalanx_tensor::optim::{Optimizer, scale_grads};
 use phalanx_tensor::{ComputeDevice, Context, Key, ParamStore, Recompute, Session, Tape, Value};
 
@@ -38,7 +38,7 @@ impl Replica {
         let (overlap, threads) = (args.overlap.overlap(), args.common.threads());
         let options = Options { overlap, threads, ..Options::default() };
         let row = Strategy::named(strategy)?;
-        let parallel = DataParallel::with_options(store, row.mesh(comm, 0)?, row, options)?;
+        let parallel = DataParallel::with_options(store, ProcessMesh::suiting(comm, &row, 0)?, row, options)?;
         let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
         Ok(Self { parallel, precision: args.precision, recompute, device: device.clone() })
     }

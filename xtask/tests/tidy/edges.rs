@@ -143,7 +143,8 @@ fn every_reason_has_its_dependency() {
     let page = fs::read_to_string(root().join("docs/dependencies.md")).expect("docs/dependencies.md");
     let chosen = page.split("## Not chosen").next().unwrap_or_default();
     let mut used = BTreeSet::new();
-    let members = ["crates", "benches", "fuzz", "fuzz/harness", "parity", "xtask"].map(|top| root().join(top));
+    let members =
+        ["crates", "benches", "fuzz", "fuzz/harness", "parity", "xtask"].map(|top| root().join(top));
     let crates =
         fs::read_dir(&members[0]).expect("crates/ exists").filter_map(Result::ok).map(|entry| entry.path());
     for folder in crates.chain(members[1..].iter().cloned()) {
