@@ -1,8 +1,6 @@
 //! A small ImageNet, as torchvision wants it and as Kaggle gives it.
 
-mod files;
-
-use files::{photo, write};
+use crate::files::{photo, write};
 use phalanx_data::{DataError, Dataset, Exclusions, ImageFolder, Labelled, Split, open_imagenet};
 use std::path::Path;
 use tempfile::TempDir;

@@ -13,16 +13,14 @@ use phalanx_tensor::{
     StoreBuilder, Tape, Value,
 };
 
+use crate::harness::{self, evaluation_tape};
+
 fn build<M>(dtype: DType, make: impl FnOnce(&Scope) -> Result<M>) -> (M, ParamStore) {
-    let builder = StoreBuilder::new(BuildOptions { dtype, key: Key::new(3), ..Default::default() });
-    let model = make(&builder.root()).expect("a sound configuration");
-    (model, builder.build().expect("enough memory"))
+    harness::build(BuildOptions { dtype, key: Key::new(3), ..Default::default() }, make)
 }
 
-fn draw(name: &str, dims: &[usize], dtype: DType) -> Tensor {
-    let mut values = vec![0.0; dims.iter().product()];
-    Key::new(5).stream(name).normal(0, &mut values);
-    Tensor::from_vec(values, dims, &Device::Cpu).and_then(|t| t.to_dtype(dtype)).expect("a constant")
+fn random(name: &str, dims: &[usize], dtype: DType) -> Tensor {
+    harness::random(Key::new(5).stream(name), dims, dtype)
 }
 
 fn session(recompute: Recompute) -> Session {
@@ -121,7 +119,7 @@ fn resnet_gradients() {
     for variant in [ResNetVariant::R18, ResNetVariant::R50] {
         let config = ResNetConfig { width: 2, cifar_stem: true, ..ResNetConfig::new(variant, 3) };
         let (model, store) = build(DType::F64, |scope| ResNet::new(scope, &config));
-        let images = draw("images", &[3, 3, 9, 10], DType::F64);
+        let images = random("images", &[3, 3, 9, 10], DType::F64);
         check_parameters(&store, |tape| {
             let logits = model.forward(tape, &Value::constant(images.clone()))?;
             loss::cross_entropy(tape, &logits, &[0, 2, 1], 0.1, Over::Batch)
@@ -142,7 +140,7 @@ fn ids() -> Tensor {
 fn clip_gradients() {
     let image = ImageTowerConfig { widths: vec![4, 6] };
     let (model, store) = build(DType::F64, |scope| Clip::new(scope, &small_text(), &image));
-    let images = draw("images", &[3, 3, 8, 8], DType::F64);
+    let images = random("images", &[3, 3, 8, 8], DType::F64);
     check_parameters(&store, |tape| {
         model.forward(tape, &Value::constant(images.clone()), &ids())?.loss(tape, Over::Batch)
     });
@@ -156,7 +154,7 @@ fn small_cvae(image_size: usize) -> CvaeConfig {
 fn text_to_image_gradients() {
     let (model, store) =
         build(DType::F64, |scope| TextToImage::new(scope, &small_text(), &small_cvae(8), false));
-    let images = draw("images", &[3, 3, 8, 8], DType::F64).tanh().expect("sound");
+    let images = random("images", &[3, 3, 8, 8], DType::F64).tanh().expect("sound");
     check_parameters(&store, |tape| {
         let images = Value::constant(images.clone());
         let out = model.forward(tape, &images, &ids())?;
@@ -174,13 +172,13 @@ fn mlps_have_the_names_sizes_and_gradients_of_a_sequence() {
     assert_eq!(blocks, ["0", "2", "4"], "each layer is a block");
     assert_eq!(store.num_parameters(), config.num_parameters());
     assert_eq!(config.num_parameters(), 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3);
-    let images = draw("images", &[4, 3, 2, 2], DType::F64);
+    let images = random("images", &[4, 3, 2, 2], DType::F64);
     check_parameters(&store, |tape| {
         let logits = model.forward(tape, &Value::constant(images.clone()))?;
         loss::cross_entropy(tape, &logits, &[0, 1, 2, 0], 0.0, Over::Batch)
     });
     let tape = Tape::forward_only(session(Recompute::Never));
-    let wide = Value::constant(draw("wide", &[1, 3, 2, 3], DType::F64));
+    let wide = Value::constant(random("wide", &[1, 3, 2, 3], DType::F64));
     let said = model.forward(&tape, &wide).expect_err("does not fit").to_string();
     assert!(said.contains("18 numbers each, and the model takes 12"), "{said}");
     let flat = MlpConfig { depth: 0, ..config };
@@ -199,7 +197,7 @@ fn in_a_row(tape: &Tape, blocks: &[Arc<dyn Block>], input: &Value, more: &[Value
 
 #[test]
 fn blocks_in_a_row_are_the_model() {
-    let tape = || Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
+    let tape = evaluation_tape;
     let numbers = |value: &Value| {
         let flat = value.tensor().and_then(|tensor| Ok(tensor.flatten_all()?.to_vec1::<f64>()?));
         flat.expect("f64")
@@ -214,7 +212,7 @@ fn blocks_in_a_row_are_the_model() {
         );
         names.len()
     };
-    let images = Value::constant(draw("images", &[2, 3, 16, 16], DType::F64));
+    let images = Value::constant(random("images", &[2, 3, 16, 16], DType::F64));
 
     let config = ResNetConfig { width: 4, cifar_stem: true, ..ResNetConfig::new(ResNetVariant::R101, 3) };
     let (model, store) = build(DType::F64, |scope| ResNet::new(scope, &config));
@@ -240,7 +238,7 @@ fn blocks_in_a_row_are_the_model() {
         names(&[model.encoder_blocks(), model.decoder_blocks()].concat(), &store),
         (2 + 1) + (1 + 2 + 1)
     );
-    let text = Value::constant(draw("text", &[2, 6], DType::F64));
+    let text = Value::constant(random("text", &[2, 6], DType::F64));
     let row = in_a_row(&tape(), model.encoder_blocks(), &images, std::slice::from_ref(&text));
     let (mu, logvar) = model.encode(&tape(), &images, &text).expect("fits");
     assert_eq!((numbers(&row[0]), numbers(&row[1])), (numbers(&mu), numbers(&logvar)));
@@ -264,7 +262,7 @@ fn recomputing_blocks_changes_no_bit() {
         let (model, store) =
             build(DType::F32, |scope| TextToImage::new(scope, &small_text(), &small_cvae(8), false));
         let tape = Tape::recording(session(recompute));
-        let images = Value::constant(draw("images", &[3, 3, 8, 8], DType::F32));
+        let images = Value::constant(random("images", &[3, 3, 8, 8], DType::F32));
         let out = model.forward(&tape, &images, &ids()).expect("sound");
         let loss = out.loss(&tape, &images, (0.3, 0.2), Over::Batch).expect("sound").total;
         tape.backward(&loss).expect("sound");
@@ -356,7 +354,7 @@ fn hugging_face_names_lead_to_openai_weights() {
             }
         }
     }
-    hugging.push(("vision_model.pre_layrnorm.weight".into(), draw("x", &[3], DType::F32)));
+    hugging.push(("vision_model.pre_layrnorm.weight".into(), random("x", &[3], DType::F32)));
     let renamed = openai_names(hugging).expect("complete");
     let report = store.load_state_dict(renamed.iter().map(|(n, t)| (n.as_str(), t))).expect("shapes fit");
     assert_eq!(report, phalanx_tensor::LoadReport::default());

@@ -1,8 +1,6 @@
 //! A small MS-COCO in the official form, sound and damaged.
 
-mod files;
-
-use files::{photo, write};
+use crate::files::{encoded, photo, write};
 use image::{DynamicImage, GrayImage, ImageFormat};
 use phalanx_data::{CocoCaptions, CocoConfig, DataError, Dataset, Exclusions, Labelled, Split};
 use serde_json::{Value, json};
@@ -34,7 +32,7 @@ fn coco(annotations: &Value) -> TempDir {
     write(&place.path().join("annotations/instances_train2017.json"), "{}");
     write(&place.path().join("train2017/000000391895.jpg"), photo(40, 30));
     let grey = DynamicImage::ImageLuma8(GrayImage::new(40, 30));
-    write(&place.path().join("train2017/000000000009.jpg"), files::encoded(&grey, ImageFormat::Jpeg));
+    write(&place.path().join("train2017/000000000009.jpg"), encoded(&grey, ImageFormat::Jpeg));
     place
 }
 

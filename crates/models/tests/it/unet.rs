@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::DType;
 use phalanx_models::diffusion::{
     AutoencoderKL, AutoencoderKLConfig, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig,
     UNet2DModel,
@@ -13,17 +13,14 @@ use phalanx_tensor::{
     StoreBuilder, Tape, Value,
 };
 
+use crate::harness::{self, evaluation_tape, numbers};
+
 fn build<M>(fill: bool, model: impl FnOnce(&Scope) -> Result<M>) -> (M, ParamStore) {
-    let builder = StoreBuilder::new(BuildOptions { fill, ..BuildOptions::default() });
-    let model = model(&builder.root()).expect("new names");
-    (model, builder.build().expect("allocates"))
+    harness::build(BuildOptions { fill, ..BuildOptions::default() }, model)
 }
 
-fn draw(name: &str, dims: &[usize]) -> Value {
-    let mut values = vec![0.0; dims.iter().product()];
-    Key::new(3).stream(name).normal(0, &mut values);
-    let tensor = Tensor::from_vec(values, dims, &Device::Cpu).and_then(|tensor| tensor.to_dtype(DType::F32));
-    Value::constant(tensor.expect("as many values as the shape has"))
+fn random(name: &str, dims: &[usize]) -> Value {
+    Value::constant(harness::random(Key::new(3).stream(name), dims, DType::F32))
 }
 
 fn small_conditioned() -> UNet2DConditionConfig {
@@ -81,9 +78,9 @@ fn recomputing_blocks_changes_no_bit() {
         let session =
             Session { recompute, ..Session::training(Arc::new(Context::new(1)), Key::new(5).step(2)) };
         let tape = Tape::recording(session);
-        let (sample, text) = (draw("sample", &[2, 4, 8, 8]), draw("text", &[2, 3, 6]));
+        let (sample, text) = (random("sample", &[2, 4, 8, 8]), random("text", &[2, 3, 6]));
         let output = model.forward(&tape, &sample, &[7.0, 400.0], &text).expect("fits");
-        let loss = mse(&tape, &output, &draw("target", &[2, 4, 8, 8]), Over::Batch).expect("fits");
+        let loss = mse(&tape, &output, &random("target", &[2, 4, 8, 8]), Over::Batch).expect("fits");
         tape.backward(&loss).expect("sound");
         let grads = store.params().iter().map(|param| {
             let grad = param.grad().expect("built").unwrap_or_else(|| panic!("{} has none", param.name()));
@@ -104,32 +101,31 @@ fn recomputing_blocks_changes_no_bit() {
 fn a_network_that_starts_at_zero_predicts_zero() {
     let config = UNet2DConfig { zero_init: true, ..UNet2DConfig::small(3) };
     let (model, _store) = build(true, |scope| UNet2DModel::new(scope, &config));
-    let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
-    let output = model.forward(&tape, &draw("sample", &[1, 3, 8, 8]), &[3.0]).expect("fits");
-    let values = output.tensor().and_then(|tensor| Ok(tensor.flatten_all()?.to_vec1::<f32>()?)).expect("f32");
-    assert!(values.iter().all(|value| *value == 0.0));
+    let tape = evaluation_tape();
+    let output = model.forward(&tape, &random("sample", &[1, 3, 8, 8]), &[3.0]).expect("fits");
+    assert!(numbers(&output).iter().all(|value| *value == 0.0));
 }
 
 #[test]
 fn images_larger_by_half_go_through_the_autoencoder() {
     let (model, _store) = build(true, |scope| AutoencoderKL::new(scope, &AutoencoderKLConfig::small()));
-    let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
-    let latent = model.encode(&tape, &draw("images", &[1, 3, 12, 20])).expect("fits");
+    let tape = evaluation_tape();
+    let latent = model.encode(&tape, &random("images", &[1, 3, 12, 20])).expect("fits");
     assert_eq!(latent.mean.dims(), [1, 4, 6, 10]);
     assert_eq!(model.decode(&tape, &latent.mean).expect("fits").dims(), [1, 3, 12, 20]);
 }
 
 #[test]
 fn what_does_not_fit_is_refused_in_words() {
-    let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
+    let tape = evaluation_tape();
     let (model, _store) = build(true, |scope| UNet2DConditionModel::new(scope, &small_conditioned()));
-    let (sample, text) = (draw("sample", &[2, 4, 8, 8]), draw("text", &[2, 3, 6]));
+    let (sample, text) = (random("sample", &[2, 4, 8, 8]), random("text", &[2, 3, 6]));
     let refused = |sample: &Value, times: &[f64], text: &Value| {
         model.forward(&tape, sample, times, text).expect_err("does not fit").to_string()
     };
     assert!(refused(&sample, &[1.0; 3], &text).contains("3 timesteps for 2 samples"));
-    assert!(refused(&draw("odd", &[2, 4, 7, 8]), &[1.0], &text).contains("multiples of 2"));
-    assert!(refused(&sample, &[1.0], &draw("wide", &[2, 3, 7])).contains("expected [N, S, 6]"));
+    assert!(refused(&random("odd", &[2, 4, 7, 8]), &[1.0], &text).contains("multiples of 2"));
+    assert!(refused(&sample, &[1.0], &random("wide", &[2, 3, 7])).contains("expected [N, S, 6]"));
     let builder = StoreBuilder::new(BuildOptions::default());
     let wrong = |config: &UNet2DConditionConfig| {
         UNet2DConditionModel::new(&builder.root().pp(config.norm_num_groups), config)

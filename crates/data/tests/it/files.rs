@@ -1,7 +1,5 @@
 //! Files as the real data sets have them, made by tests: JPEGs of every colour kind, PNGs, tables.
 
-#![allow(dead_code, reason = "every test uses some of these")]
-
 use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 use std::fs;
 use std::path::Path;

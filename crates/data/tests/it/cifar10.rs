@@ -1,6 +1,6 @@
 //! The three forms of CIFAR-10, sound and damaged, and the real images where they are at hand.
 
-use image::{ImageFormat, Rgb, RgbImage};
+use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::metadata::{KeyValue, ParquetMetaDataWriter};
 use parquet::file::properties::WriterProperties;
@@ -25,9 +25,7 @@ fn picture(number: u8) -> RgbImage {
 }
 
 fn encoded(image: &RgbImage, format: ImageFormat) -> Vec<u8> {
-    let mut bytes = std::io::Cursor::new(Vec::new());
-    image.write_to(&mut bytes, format).unwrap();
-    bytes.into_inner()
+    crate::files::encoded(&DynamicImage::ImageRgb8(image.clone()), format)
 }
 
 fn record(label: u8, number: u8) -> Vec<u8> {

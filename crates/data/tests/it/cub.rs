@@ -1,8 +1,6 @@
 //! A small CUB-200-2011 in the published form, sound and damaged.
 
-mod files;
-
-use files::{adobe, blocks, encoded, photo, quarters, write};
+use crate::files::{QUARTERS, adobe, blocks, encoded, photo, quarters, write};
 use image::{DynamicImage, ImageFormat};
 use phalanx_data::{
     CubCaptions, CubConfig, CubDataset, DataError, Dataset, Exclusions, Labelled, Split, Subset,
@@ -59,7 +57,7 @@ fn images_are_cut_around_birds_and_captions_drawn() {
         let sample = train.get(2, 0).unwrap();
         assert_eq!((sample.image.dimensions(), sample.label), ((60, 50), 1));
         let middle = sample.image.get_pixel(40, 10).0;
-        assert!(middle.iter().zip(files::QUARTERS[1]).all(|(a, b)| a.abs_diff(b) < 10), "{middle:?}");
+        assert!(middle.iter().zip(QUARTERS[1]).all(|(a, b)| a.abs_diff(b) < 10), "{middle:?}");
         let captions: BTreeSet<_> = (0..100).map(|epoch| train.get(2, epoch).unwrap().caption).collect();
         let expected: BTreeSet<_> = (0..10).map(|number| format!("this bird 3 has wing {number}.")).collect();
         assert_eq!(captions, expected);

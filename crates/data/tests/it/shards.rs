@@ -1,8 +1,6 @@
 //! Tar shards as webdataset writes them, sound and damaged, read by several ranks and gone on with.
 
-mod files;
-
-use files::{photo, write};
+use crate::files::{photo, write};
 use phalanx_data::shards::expand;
 use phalanx_data::{
     Collated, DataError, Dataset, DistributedSampler, Filter, ImageCollation, Labelled, Loader, LoaderConfig,

@@ -1,21 +1,13 @@
 //! Schedules, objectives and walks, where no recorded values say what is right.
 
-use std::sync::Arc;
-
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::diffusion::samplers::{SamplerConfig, SamplerKind, noise_of_samples};
 use phalanx_models::diffusion::{
     BetaSchedule, Known, NoiseSchedule, Objective, Prediction, Walk, masked_latent,
 };
-use phalanx_tensor::{Context, Key, Session, Tape, Value, ops};
+use phalanx_tensor::{Key, Tape, Value, ops};
 
-fn tape() -> Tape {
-    Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))))
-}
-
-fn numbers(value: &Value) -> Vec<f32> {
-    value.tensor().and_then(|tensor| Ok(tensor.flatten_all()?.to_vec1::<f32>()?)).expect("f32")
-}
+use crate::harness::{evaluation_tape as tape, numbers};
 
 fn schedule(kind: BetaSchedule) -> NoiseSchedule {
     NoiseSchedule::new(kind, 1000, kind.usual_range()).expect("a schedule")

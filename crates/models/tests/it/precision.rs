@@ -14,14 +14,10 @@ use phalanx_tensor::{
     TensorError, Value,
 };
 
+use crate::harness;
+
 const STEPS: u64 = 20;
 const BATCH: usize = 8;
-
-fn draw(name: &str, step: u64, dims: &[usize]) -> Tensor {
-    let mut values = vec![0.0; dims.iter().product()];
-    Key::new(5).stream(name).step(step).normal(0, &mut values);
-    Tensor::from_vec(values, dims, &Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).expect("a constant")
-}
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Subject {
@@ -85,7 +81,11 @@ fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u6
     for step in 0..steps {
         let session = Session::training(context.clone(), Key::new(9).step(step));
         let tape = Tape::recording(Session { precision, recompute, ..session });
-        let images = Value::constant(draw("images", step % 2, &[BATCH, 3, 16, 16]));
+        let images = Value::constant(harness::random(
+            Key::new(5).stream("images").step(step % 2),
+            &[BATCH, 3, 16, 16],
+            DType::F32,
+        ));
         let loss = forward(&tape, &images, &ids).expect("every op knows this precision");
         losses.push(f64::from(loss.tensor().expect("a tensor").to_scalar::<f32>().expect("losses are f32")));
         store.zero_grads();

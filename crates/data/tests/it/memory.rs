@@ -1,11 +1,8 @@
-//! What a data set of 12,000 photographs of CUB's size takes in memory, while batches of them are prefetched.
+//! Memory of a dataset of 12,000 photographs of CUB's size while its batches are prefetched.
 //!
-//! The test program holds nothing else, so that what it has resident is what the data set and its loader take.
-#![cfg(target_os = "linux")]
+//! Each test runs in a process of its own, so that resident memory is that of the dataset and its loader alone.
 
-mod files;
-
-use files::write;
+use crate::files::{encoded, write};
 use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 use phalanx_data::{
     Collated, CubConfig, CubDataset, Dataset, DistributedSampler, Filter, ImageCollation, Loader,
@@ -13,6 +10,7 @@ use phalanx_data::{
 };
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -26,8 +24,8 @@ fn status(field: &str) -> f64 {
     line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
 }
 
-/// The seconds of processors' time that this program has taken, to a hundredth.
-fn processor_seconds() -> f64 {
+/// The CPU time of this process in seconds, to a hundredth.
+fn cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     // After the program's name in parentheses: user and system time are the 12th and the 13th.
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
@@ -47,7 +45,7 @@ fn cub(root: &Path) {
                 Rgb([channel(x / 3, 8), channel(y / 2, 15), channel((x + y) / 5, 22)])
             });
             let file = root.join(format!("photo-{number}.jpg"));
-            write(&file, files::encoded(&DynamicImage::ImageRgb8(image), ImageFormat::Jpeg));
+            write(&file, encoded(&DynamicImage::ImageRgb8(image), ImageFormat::Jpeg));
             file
         })
         .collect();
@@ -80,8 +78,8 @@ fn cub(root: &Path) {
     write(&root.join("classes.txt"), classes);
 }
 
-/// Reads so many steps of `batch` images, cut to `side`, and gives the images read in a second, and in a second of one processor's
-/// time, which other programs change less.
+/// Reads `steps` batches of `batch` images cropped to `side`. Returns images per second and images per CPU second;
+/// other programs change the latter less.
 fn read(dataset: &Arc<CubDataset>, side: u32, batch: usize, steps: usize) -> [f64; 2] {
     let transform = Transform::new(TransformConfig {
         resize: Some(Resize::square(side * 76 / 64, Filter::Bilinear)),
@@ -102,16 +100,15 @@ fn read(dataset: &Arc<CubDataset>, side: u32, batch: usize, steps: usize) -> [f6
     });
     let loader =
         Loader::new(source, sampler.unwrap(), LoaderConfig { workers: 2, prefetch: 4 }, (0, 0)).unwrap();
-    let (began, taken) = (Instant::now(), processor_seconds());
+    let (began, taken) = (Instant::now(), cpu_seconds());
     for read in loader.take(steps) {
         let read = read.unwrap();
         assert_eq!(read.batch.array("images").unwrap().shape(), [batch, 3, side as usize, side as usize]);
     }
-    [began.elapsed().as_secs_f64(), processor_seconds() - taken]
-        .map(|seconds| (batch * steps) as f64 / seconds)
+    [began.elapsed().as_secs_f64(), cpu_seconds() - taken].map(|seconds| (batch * steps) as f64 / seconds)
 }
 
-/// Opens 12,000 images and reads some in batches of so many.
+/// Opens 12,000 images, reads some of them in batches and checks the resident memory.
 fn measure(side: u32, batch: usize, steps: usize) {
     let place = tempfile::tempdir().unwrap();
     cub(place.path());
@@ -127,26 +124,43 @@ fn measure(side: u32, batch: usize, steps: usize) {
     let kilobytes = fs::metadata(place.path().join("photo-0.jpg")).unwrap().len() / 1000;
     println!(
         "{IMAGES} images of {kilobytes} KB with 10 captions each, opened in {seconds:.2} s; index {index:.1} MiB; {side}x{side}: \
-         {speed:.0} images/s with 2 workers, {of_one:.0} a second of one processor, over {steps} steps of {batch}; at most {most:.0} MiB resident, of which \
+         {speed:.0} images/s with 2 workers, {of_one:.0} per CPU second, over {steps} steps of {batch}; at most {most:.0} MiB resident, of which \
          up to {batches} are batches made ahead"
     );
     assert!(index < 64.0, "the index takes {index} MiB");
     assert!(most < 1024.0, "{most} MiB were resident");
 }
 
+/// Set in a process that runs one of these tests alone.
+const ALONE: &str = "PHALANX_TEST_ALONE";
+
+/// Runs `test` of this module in a process of its own: there it calls `run`, here it starts that process.
+fn alone(test: &str, run: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_some() {
+        return run();
+    }
+    let program = std::env::current_exe().unwrap();
+    let arguments = ["--exact", &format!("memory::{test}"), "--include-ignored", "--nocapture"];
+    let output = Command::new(program).args(arguments).env(ALONE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}");
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
+}
+
 #[test]
 fn twelve_thousand_images_take_less_than_a_gigabyte() {
-    measure(64, 64, 6);
+    alone("twelve_thousand_images_take_less_than_a_gigabyte", || measure(64, 64, 6));
 }
 
 #[test]
 #[ignore = "an epoch of 12,000 photographs takes a minute; run with --release --ignored"]
 fn a_whole_epoch_takes_no_more() {
-    measure(64, 64, IMAGES / 64);
+    alone("a_whole_epoch_takes_no_more", || measure(64, 64, IMAGES / 64));
 }
 
 #[test]
-#[ignore = "run by itself with --release --ignored, as the most that was resident is that of the whole program"]
+#[ignore = "320 images of 512x512 pixels; run with --release --ignored"]
 fn large_images_take_less_than_a_gigabyte_too() {
-    measure(512, 16, 20);
+    alone("large_images_take_less_than_a_gigabyte_too", || measure(512, 16, 20));
 }

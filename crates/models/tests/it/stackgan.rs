@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::DType;
 use phalanx_models::stackgan::{
     Discriminator, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
 };
@@ -11,10 +11,10 @@ use phalanx_tensor::{
     BuildOptions, Context, Key, ParamBucket, ParamStore, Result, Scope, Session, StoreBuilder, Tape, Value,
 };
 
+use crate::harness::{self, evaluation_tape, numbers};
+
 fn built<N>(new: impl FnOnce(&Scope) -> Result<N>) -> (N, ParamStore) {
-    let builder = StoreBuilder::new(BuildOptions { key: Key::new(7), ..BuildOptions::default() });
-    let network = new(&builder.root()).expect("new names");
-    (network, builder.build().expect("allocates"))
+    harness::build(BuildOptions { key: Key::new(7), ..BuildOptions::default() }, new)
 }
 
 fn tape() -> Tape {
@@ -23,14 +23,7 @@ fn tape() -> Tape {
 
 /// Normal numbers that the name decides.
 fn random(name: &str, dims: &[usize]) -> Value {
-    let mut values = vec![0.0; dims.iter().product()];
-    Key::new(3).stream(name).normal(0, &mut values);
-    let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
-    Value::constant(Tensor::from_vec(values, dims, &Device::Cpu).expect("small"))
-}
-
-fn numbers(value: &Value) -> Vec<f32> {
-    value.tensor().and_then(|tensor| Ok(tensor.flatten_all()?.to_vec1()?)).expect("f32")
+    Value::constant(harness::random(Key::new(3).stream(name), dims, DType::F32))
 }
 
 fn gradients(store: &ParamStore) -> Vec<Vec<f32>> {
@@ -198,7 +191,7 @@ fn samples_count_as_much_as_they_weigh() {
     let (text, noise) = (random("text", &[4, 6]), random("noise", &[4, 4]));
     // In evaluation samples do not see each other, so a loss is a mean of its samples' own.
     let judged = |weights: &[f32], sum: f64| {
-        let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
+        let tape = evaluation_tape();
         let made = g.forward(&tape, &text, &random("z", &[4, 5]), &noise).expect("sound");
         let shown = made.condition.mu.detach();
         let counts = SampleWeights { weights, sum };

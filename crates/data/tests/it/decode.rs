@@ -1,8 +1,6 @@
 //! Images of every kind that real data sets have, and those that no data set should have.
 
-mod files;
-
-use files::{adobe, blocks, encoded, exif, photo, quarters, with_segment, write};
+use crate::files::{QUARTERS, adobe, blocks, encoded, exif, photo, quarters, with_segment, write};
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, RgbImage, Rgba};
 use phalanx_data::{DataError, Dataset, Exclusions, ImageFolder, Split};
 use std::path::Path;
@@ -47,16 +45,16 @@ fn grey_jpegs_have_three_equal_channels() {
 
 /// The quarters in other components.
 fn quarter_blocks(segments: &[u8], convert: impl Fn([u8; 3]) -> Vec<u8>) -> Vec<u8> {
-    blocks(4, segments, |x, y| convert(files::QUARTERS[usize::from(x >= 2) + 2 * usize::from(y >= 2)]))
+    blocks(4, segments, |x, y| convert(QUARTERS[usize::from(x >= 2) + 2 * usize::from(y >= 2)]))
 }
 
 #[test]
 fn cmyk_as_adobe_writes_it_becomes_rgb() {
     // Inverted: 255 is no ink. Without black ink the three others are red, green and blue.
     let cmyk = quarter_blocks(&adobe(0), |[red, green, blue]| vec![red, green, blue, 255]);
-    assert_quarters(&open(&cmyk).unwrap(), files::QUARTERS, 2);
+    assert_quarters(&open(&cmyk).unwrap(), QUARTERS, 2);
     let dark = quarter_blocks(&adobe(0), |[red, green, blue]| vec![red, green, blue, 128]);
-    let halves = files::QUARTERS.map(|colour| colour.map(|value| value / 2));
+    let halves = QUARTERS.map(|colour| colour.map(|value| value / 2));
     assert_quarters(&open(&dark).unwrap(), halves, 2);
     // As YCCK: luma and chroma of the inverse of what CMYK holds.
     let ycck = quarter_blocks(&adobe(2), |colour| {
@@ -65,7 +63,7 @@ fn cmyk_as_adobe_writes_it_becomes_rgb() {
         let chroma = [(blue - luma) * 0.564 + 128.0, (red - luma) * 0.713 + 128.0];
         vec![luma.round() as u8, chroma[0].round() as u8, chroma[1].round() as u8, 255]
     });
-    assert_quarters(&open(&ycck).unwrap(), files::QUARTERS, 4);
+    assert_quarters(&open(&ycck).unwrap(), QUARTERS, 4);
     let unknown = quarter_blocks(&[], |[red, green, blue]| vec![red, green, blue, 255]);
     assert!(reason(&unknown).contains("CMYK without Adobe's marker"));
 }
@@ -128,8 +126,8 @@ fn palette_png() -> Vec<u8> {
 #[test]
 fn pictures_are_turned_upright() {
     let upright = photo(64, 32);
-    assert_quarters(&open(&upright).unwrap(), files::QUARTERS, 8);
-    let [a, b, c, d] = files::QUARTERS;
+    assert_quarters(&open(&upright).unwrap(), QUARTERS, 8);
+    let [a, b, c, d] = QUARTERS;
     for (orientation, expected) in [
         (1, [a, b, c, d]),
         (2, [b, a, d, c]),

@@ -1,0 +1,14 @@
+//! The integration tests of this crate, in one program so that its dependencies are linked once.
+
+mod files;
+
+mod cifar10;
+mod coco;
+mod cub;
+mod decode;
+mod imagenet;
+mod loader;
+#[cfg(target_os = "linux")]
+mod memory;
+mod shards;
+mod tokenizer;

@@ -1,0 +1,9 @@
+//! The integration tests of this crate, in one program so that the engine is linked once.
+
+mod harness;
+
+mod models;
+mod precision;
+mod sampling;
+mod stackgan;
+mod unet;
