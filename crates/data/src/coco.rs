@@ -164,7 +164,7 @@ impl Dataset for CocoCaptions {
         Ok(CaptionedImage::new(RgbImage::default(), 0, caption))
     }
 
-    fn pixels_stay(&self) -> bool {
+    fn has_fixed_pixels(&self) -> bool {
         true
     }
 }

@@ -77,13 +77,13 @@ pub trait Dataset: Send + Sync {
 
     /// Whether the pixels of a sample are the same in every epoch, and [`without_pixels`](Dataset::without_pixels) leaves them out,
     /// so that keeping them is of use. Not unless said otherwise.
-    fn pixels_stay(&self) -> bool {
+    fn has_fixed_pixels(&self) -> bool {
         false
     }
 
-    /// How many samples lie together on the disk, for each such stretch in the order of indices, where reading them one after
-    /// the other is faster than in any order: the shards of [`shards`](crate::shards). `None` where the order does not matter.
-    fn stretches(&self) -> Option<Vec<usize>> {
+    /// How many samples lie together on the disk, for each such chunk in the order of indices, where reading them one after
+    /// the other is faster than in any order: the shards of [`shards`](crate::archives). `None` where the order does not matter.
+    fn chunks(&self) -> Option<Vec<usize>> {
         None
     }
 

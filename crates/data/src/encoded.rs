@@ -86,7 +86,7 @@ impl Dataset for EncodedDataset {
         Ok(CaptionedImage::new(RgbImage::default(), label, caption))
     }
 
-    fn pixels_stay(&self) -> bool {
+    fn has_fixed_pixels(&self) -> bool {
         true
     }
 }

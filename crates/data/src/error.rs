@@ -67,11 +67,11 @@ pub enum DataError {
         /// What is wrong with it, and what would be right.
         reason: String,
     },
-    /// A sample of a tar shard cannot be used.
-    #[error("{}, sample {key}: {reason}", shard.display())]
-    ShardSample {
-        /// The shard.
-        shard: PathBuf,
+    /// A sample of a tar archive cannot be used.
+    #[error("{}, sample {key}: {reason}", archive.display())]
+    ArchiveSample {
+        /// The archive.
+        archive: PathBuf,
         /// The sample's key: the names of its members up to the first dot.
         key: String,
         /// What is wrong with it, and what would be right.

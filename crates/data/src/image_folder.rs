@@ -121,7 +121,7 @@ impl Dataset for ImageFolder {
         Ok(CaptionedImage::new(RgbImage::default(), label, caption))
     }
 
-    fn pixels_stay(&self) -> bool {
+    fn has_fixed_pixels(&self) -> bool {
         true
     }
 }

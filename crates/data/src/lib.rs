@@ -8,7 +8,7 @@
 //!
 //! - A [`Dataset`] gives items of any kind by index, read when they are asked for. Of captioned images,
 //!   [`open_cifar10`] reads CIFAR-10 in any of its three forms, [`CubDataset`] CUB-200-2011, [`CocoCaptions`] MS-COCO's
-//!   captions, [`open_imagenet`] ImageNet, [`ImageFolder`] class folders and [`ShardsDataset`] tar shards;
+//!   captions, [`open_imagenet`] ImageNet, [`ImageFolder`] class folders and [`ArchivesDataset`] tar shards;
 //!   [`ShapesDataset`] and [`ScenesDataset`] make pictures by program, with combinations held out for testing and what they
 //!   show as [attributes](Attribute). [`TextFile`] gives lines or windows of a text as tokens, and [`Subset`] a part of any
 //!   other dataset.
@@ -86,6 +86,7 @@ mod lines;
 mod strings;
 
 // Images, and where they come from.
+pub mod archives;
 pub mod captioned_image;
 pub mod captions;
 pub mod cifar10;
@@ -94,7 +95,6 @@ pub mod cub;
 mod encoded;
 pub mod image_folder;
 pub mod imagenet;
-pub mod shards;
 
 // Images made by program.
 pub mod scenes;
@@ -111,7 +111,7 @@ pub mod subset;
 
 // From samples to batches.
 pub mod batch;
-pub mod held_images;
+pub mod cached_images;
 
 pub mod collate;
 pub mod source;
@@ -122,8 +122,10 @@ pub mod step_batch;
 
 pub mod loader;
 
+pub use archives::{ArchivesConfig, ArchivesDataset};
 pub use attribute::Attribute;
 pub use batch::{ArrayData, Batch, BatchArray, ElementType, ImageBytes, ImageRecipe};
+pub use cached_images::CachedImages;
 pub use captioned_image::{CaptionedImage, ImageDataset};
 pub use cifar10::{open_cifar10, open_cifar10_seeded};
 pub use coco::{CocoCaptions, CocoConfig};
@@ -136,14 +138,12 @@ pub use dataset::{Dataset, Labelled, Split};
 pub use decode::decode as decode_image;
 pub use error::{DataError, Result};
 pub use exclusions::Exclusions;
-pub use held_images::HeldImages;
 pub use image_folder::ImageFolder;
 pub use imagenet::open_imagenet;
 pub use loader::{Loader, LoaderConfig};
-pub use sampler::{DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Stretches, Tail};
+pub use sampler::{Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Tail};
 pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
 pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};
-pub use shards::{ShardsConfig, ShardsDataset};
 pub use source::{BatchSource, Collated, SourceSubset};
 pub use step_batch::{StepBatch, StepHeader};
 pub use subset::Subset;

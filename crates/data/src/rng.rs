@@ -23,8 +23,8 @@ pub enum Purpose {
     TrainImage = 5,
     /// What a generated test image shows.
     TestImage = 6,
-    /// The order in which stretches of samples are read.
-    Stretches = 7,
+    /// The order in which chunks of samples are read.
+    ChunkOrder = 7,
 }
 
 /// A generator for one purpose and one sample.

@@ -2,10 +2,10 @@
 //! longer seen.
 
 use crate::batch::Batch;
+use crate::cached_images::CachedImages;
 use crate::collate::{Collate, Samples};
 use crate::dataset::{Dataset, check_index};
 use crate::error::{DataError, Result};
-use crate::held_images::HeldImages;
 use crate::subset;
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ pub trait BatchSource: Send + Sync {
         self.len() == 0
     }
 
-    /// How many samples lie together on the disk; see [`Dataset::stretches`].
-    fn stretches(&self) -> Option<Vec<usize>> {
+    /// How many samples lie together on the disk; see [`Dataset::chunks`].
+    fn chunks(&self) -> Option<Vec<usize>> {
         None
     }
 
@@ -35,7 +35,7 @@ pub trait BatchSource: Send + Sync {
 
     /// The source with images as bytes that somebody else prepares, who has those that are `held`; `None` if it has no images, or
     /// only prepared ones.
-    fn as_bytes(&self, held: Option<Arc<HeldImages>>) -> Option<Arc<dyn BatchSource>> {
+    fn as_bytes(&self, held: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
         let _ = held;
         None
     }
@@ -76,25 +76,25 @@ impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource f
         self.dataset.len()
     }
 
-    fn stretches(&self) -> Option<Vec<usize>> {
-        self.dataset.stretches()
+    fn chunks(&self) -> Option<Vec<usize>> {
+        self.dataset.chunks()
     }
 
     fn weight(&self, index: usize) -> Result<f32> {
         self.dataset.weight(index)
     }
 
-    fn as_bytes(&self, held: Option<Arc<HeldImages>>) -> Option<Arc<dyn BatchSource>> {
+    fn as_bytes(&self, held: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
         Some(Arc::new(Self { collate: self.collate.as_bytes(held)?, dataset: Arc::clone(&self.dataset) }))
     }
 
     fn fixed_images(&self) -> Option<[usize; 2]> {
-        self.collate.fixed_images().filter(|_| self.dataset.pixels_stay())
+        self.collate.fixed_images().filter(|_| self.dataset.has_fixed_pixels())
     }
 
     fn batch(&self, indices: &[usize], epoch: u64, wanted: &dyn Fn() -> bool) -> Result<Batch> {
         let get = |index| match wanted() {
-            true if self.collate.is_held(index) => self.dataset.without_pixels(index, epoch),
+            true if self.collate.is_cached(index) => self.dataset.without_pixels(index, epoch),
             true => self.dataset.get(index, epoch),
             false => Err(DataError::Cancelled),
         };
@@ -136,7 +136,7 @@ impl std::fmt::Debug for SourceSubset {
 
 impl BatchSource for SourceSubset {
     /// Images of a part are sent with each batch, whatever is held: they have other numbers in the whole.
-    fn as_bytes(&self, _: Option<Arc<HeldImages>>) -> Option<Arc<dyn BatchSource>> {
+    fn as_bytes(&self, _: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
         Some(Arc::new(Self { inner: self.inner.as_bytes(None)?, indices: self.indices.clone() }))
     }
 
@@ -148,8 +148,8 @@ impl BatchSource for SourceSubset {
         self.indices.len()
     }
 
-    fn stretches(&self) -> Option<Vec<usize>> {
-        subset::stretches(self.inner.stretches()?, &self.indices)
+    fn chunks(&self) -> Option<Vec<usize>> {
+        subset::chunks(self.inner.chunks()?, &self.indices)
     }
 
     fn weight(&self, index: usize) -> Result<f32> {

@@ -41,16 +41,16 @@ pub(crate) fn choose(name: &str, len: usize, n: usize, seed: u64) -> Result<Vec<
 }
 
 /// How many of the chosen samples lie together, by how many of the whole do; `None` if they are not in the whole's order.
-pub(crate) fn stretches(whole: Vec<usize>, chosen: &[usize]) -> Option<Vec<usize>> {
+pub(crate) fn chunks(whole: Vec<usize>, chosen: &[usize]) -> Option<Vec<usize>> {
     let (mut begin, mut end) = (0, 0);
     let in_order = chosen.is_sorted();
-    let of_stretch = |length| {
+    let of_chunk = |length| {
         end += length;
         let number = chosen[begin..].partition_point(|index| *index < end);
         begin += number;
         number
     };
-    in_order.then(|| whole.into_iter().map(of_stretch).filter(|number| *number > 0).collect())
+    in_order.then(|| whole.into_iter().map(of_chunk).filter(|number| *number > 0).collect())
 }
 
 impl<D: Dataset + ?Sized> Subset<D> {
@@ -137,12 +137,12 @@ impl<D: Dataset + ?Sized> Dataset for Subset<D> {
         self.inner.without_pixels(self.indices[index], epoch)
     }
 
-    fn pixels_stay(&self) -> bool {
-        self.inner.pixels_stay()
+    fn has_fixed_pixels(&self) -> bool {
+        self.inner.has_fixed_pixels()
     }
 
-    fn stretches(&self) -> Option<Vec<usize>> {
-        stretches(self.inner.stretches()?, &self.indices)
+    fn chunks(&self) -> Option<Vec<usize>> {
+        chunks(self.inner.chunks()?, &self.indices)
     }
 
     fn weight(&self, index: usize) -> Result<f32> {
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn what_lies_together_still_does() {
-        assert_eq!(stretches(vec![3, 2, 4], &[0, 2, 5, 6, 8]), Some(vec![2, 3]));
-        assert_eq!(stretches(vec![3, 2, 4], &[4]), Some(vec![1]));
-        assert_eq!(stretches(vec![3, 2, 4], &[4, 3]), None);
+        assert_eq!(chunks(vec![3, 2, 4], &[0, 2, 5, 6, 8]), Some(vec![2, 3]));
+        assert_eq!(chunks(vec![3, 2, 4], &[4]), Some(vec![1]));
+        assert_eq!(chunks(vec![3, 2, 4], &[4, 3]), None);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use image::ImageFormat;
 use phalanx_data::{
-    Dataset, Exclusions, ShardsConfig, ShardsDataset, Split, TextFile, TextFileConfig, TextSample, TextUnit,
-    open_imagenet,
+    ArchivesConfig, ArchivesDataset, Dataset, Exclusions, Split, TextFile, TextFileConfig, TextSample,
+    TextUnit, open_imagenet,
 };
 use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_run::{read_mask, read_picture};
@@ -58,8 +58,9 @@ fn read_lists(bytes: &[u8]) {
     }
     let names = Some(place.path().join("names")).filter(|names| names.exists());
     let shards = vec![place.path().join("shards/s.tar")];
-    let config = ShardsConfig { name: "s".into(), shards, index: None, classes: names, caption_seed: 0 };
-    if let Ok(shards) = ShardsDataset::open(&config) {
+    let config =
+        ArchivesConfig { name: "s".into(), archives: shards, index: None, classes: names, caption_seed: 0 };
+    if let Ok(shards) = ArchivesDataset::open(&config) {
         for sample in 0..shards.len().min(2) {
             let _ = shards.get(sample, 0);
         }

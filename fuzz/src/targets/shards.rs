@@ -1,8 +1,8 @@
 //! Tar shards, their stored indices, and the patterns that name them.
 
 use image::ImageFormat;
-use phalanx_data::shards::expand;
-use phalanx_data::{Dataset, ShardsConfig, ShardsDataset};
+use phalanx_data::archives::expand;
+use phalanx_data::{ArchivesConfig, ArchivesDataset, Dataset};
 use phalanx_fuzz_harness::files::folder;
 use phalanx_fuzz_harness::{Random, damage};
 
@@ -64,8 +64,8 @@ fn read_shards(bytes: &[u8]) {
     // The index in memory, made and stored, and as it is stored.
     for index in [None, Some(place.path().join("index")), Some(place.path().join("index"))] {
         let shards = vec![path.clone()];
-        let config = ShardsConfig { name: "s".into(), shards, index, classes: None, caption_seed: 0 };
-        let Ok(shards) = ShardsDataset::open(&config) else { return };
+        let config = ArchivesConfig { name: "s".into(), archives: shards, index, classes: None, caption_seed: 0 };
+        let Ok(shards) = ArchivesDataset::open(&config) else { return };
         for sample in 0..shards.len().min(3) {
             let _ = shards.get(sample, 0);
             let _ = shards.source(sample);
@@ -104,14 +104,14 @@ pub(super) const PATTERNS: Target = Target {
 const OF_SHARD: usize = 24;
 
 /// A shard with a stored index of it, given the rest of that.
-fn with_index<T>(use_it: impl FnOnce(&ShardsConfig, &std::path::Path) -> T) -> Option<T> {
+fn with_index<T>(use_it: impl FnOnce(&ArchivesConfig, &std::path::Path) -> T) -> Option<T> {
     let place = folder();
     let (path, index) = (place.path().join("s.tar"), place.path().join("index"));
     std::fs::write(&path, shards().swap_remove(0)).ok()?;
     let shards = vec![path];
     let config =
-        ShardsConfig { name: "s".into(), shards, index: Some(index.clone()), classes: None, caption_seed: 0 };
-    ShardsDataset::open(&config).ok()?;
+        ArchivesConfig { name: "s".into(), archives: shards, index: Some(index.clone()), classes: None, caption_seed: 0 };
+    ArchivesDataset::open(&config).ok()?;
     let stored = std::fs::read_dir(index).ok()?.next()?.ok()?.path();
     Some(use_it(&config, &stored))
 }
@@ -129,7 +129,7 @@ fn read_stored(bytes: &[u8]) {
         if std::fs::write(stored, [head, bytes].concat()).is_err() {
             return;
         }
-        let Ok(shards) = ShardsDataset::open(config) else { return };
+        let Ok(shards) = ArchivesDataset::open(config) else { return };
         for sample in 0..shards.len().min(4) {
             let _ = shards.get(sample, 0);
             let _ = shards.source(sample);

@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Images of a batch before they are cut, mirrored and normalised.
 ///
 /// The pixels are those of each sample in order, or, where somebody keeps the images of a whole set
-/// ([`HeldImages`](crate::HeldImages)), those that are not kept yet.
+/// ([`CachedImages`](crate::CachedImages)), those that are not kept yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageBytes {
     recipe: ImageRecipe,

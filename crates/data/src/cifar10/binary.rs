@@ -106,7 +106,7 @@ impl Dataset for BinaryDataset {
         Ok(CaptionedImage::new(RgbImage::default(), u32::from(label), caption))
     }
 
-    fn pixels_stay(&self) -> bool {
+    fn has_fixed_pixels(&self) -> bool {
         true
     }
 }

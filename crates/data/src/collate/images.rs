@@ -3,9 +3,9 @@
 use super::{Collate, Samples};
 use crate::attribute::Attribute;
 use crate::batch::{Batch, ImageBytes, ImageRecipe};
+use crate::cached_images::CachedImages;
 use crate::captioned_image::CaptionedImage;
 use crate::error::{DataError, Result};
-use crate::held_images::HeldImages;
 use crate::transform::{Placement, Transform};
 use image::RgbImage;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ enum Form {
     /// Numbers.
     Numbers,
     /// Bytes of each sample; or, where somebody keeps those that he gets, of those that he has not.
-    Bytes(Option<Arc<HeldImages>>),
+    Bytes(Option<Arc<CachedImages>>),
 }
 
 /// The images of a batch as far as they are gathered.
@@ -39,7 +39,7 @@ enum Gathered<'a> {
 
 /// Images as bytes as far as they are gathered.
 struct Bytes<'a> {
-    held: Option<&'a HeldImages>,
+    held: Option<&'a CachedImages>,
     pixels: Vec<u8>,
     samples: Vec<(u32, Placement)>,
     /// The numbers of those whose pixels are there.
@@ -59,7 +59,7 @@ impl Bytes<'_> {
         if let Some(held) = self.held {
             let number = u32::try_from(index).unwrap_or(u32::MAX);
             // A dataset that was asked for no pixels has given none.
-            let (placement, size) = if image.width() == 0 && held.has(index) {
+            let (placement, size) = if image.width() == 0 && held.contains(index) {
                 transform.placement(epoch, index)?
             } else {
                 let (image, placement, size) = transform.placed(image, epoch, index)?;
@@ -198,7 +198,7 @@ impl Collate<CaptionedImage> for ImageCollation {
         named.try_fold(batch, |batch, (name, values)| batch.with(name, [number], values))
     }
 
-    fn as_bytes(&self, held: Option<Arc<HeldImages>>) -> Option<Self> {
+    fn as_bytes(&self, held: Option<Arc<CachedImages>>) -> Option<Self> {
         Some(Self { form: Form::Bytes(held), ..self.clone() })
     }
 
@@ -206,8 +206,8 @@ impl Collate<CaptionedImage> for ImageCollation {
         self.transform.fixed_side().map(|side| [side as usize; 2])
     }
 
-    fn is_held(&self, index: usize) -> bool {
-        matches!(&self.form, Form::Bytes(Some(held)) if held.has(index))
+    fn is_cached(&self, index: usize) -> bool {
+        matches!(&self.form, Form::Bytes(Some(held)) if held.contains(index))
     }
 }
 

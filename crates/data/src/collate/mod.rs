@@ -40,8 +40,8 @@ pub use padding::PadTo;
 pub use sequences::{SequenceCollation, SequenceConfig};
 
 use crate::batch::Batch;
+use crate::cached_images::CachedImages;
 use crate::error::{DataError, Result};
-use crate::held_images::HeldImages;
 use std::sync::Arc;
 
 /// Makes a batch of samples.
@@ -54,7 +54,7 @@ pub trait Collate<T>: Send + Sync {
     fn collate(&self, samples: &mut Samples<'_, T>) -> Result<Batch>;
 
     /// The collation whose images are bytes that somebody else prepares, who has those that are `held`; `None` if it has none such.
-    fn as_bytes(&self, held: Option<Arc<HeldImages>>) -> Option<Self>
+    fn as_bytes(&self, held: Option<Arc<CachedImages>>) -> Option<Self>
     where
         Self: Sized,
     {
@@ -68,7 +68,7 @@ pub trait Collate<T>: Send + Sync {
     }
 
     /// Whether a sample's image is held, so that it need not be read.
-    fn is_held(&self, index: usize) -> bool {
+    fn is_cached(&self, index: usize) -> bool {
         let _ = index;
         false
     }

@@ -37,7 +37,7 @@ use tables::Table;
 pub enum CubCaptions {
     /// The folder `text_c10` in the data set's folder, or in the one that holds it.
     #[default]
-    Beside,
+    Adjacent,
     /// A folder of this form elsewhere.
     Folder(PathBuf),
     /// Made from the names of the species.
@@ -73,7 +73,7 @@ impl CubConfig {
             path: path.into(),
             split,
             test_classes: None,
-            captions: CubCaptions::Beside,
+            captions: CubCaptions::Adjacent,
             crop: 0.75,
             caption_seed: 0,
             excluded: Exclusions::default(),
@@ -106,7 +106,7 @@ impl CubDataset {
         }
         let root = find_root(&config.path)?;
         let texts = match &config.captions {
-            CubCaptions::Beside => Some(find_captions(&root)?),
+            CubCaptions::Adjacent => Some(find_captions(&root)?),
             CubCaptions::Folder(folder) if folder.is_dir() => Some(folder.clone()),
             CubCaptions::Folder(folder) => return Err(DataError::NoFolder(folder.clone())),
             CubCaptions::ClassNames => None,
@@ -202,7 +202,7 @@ impl Dataset for CubDataset {
         Ok(CaptionedImage::new(RgbImage::default(), label, caption))
     }
 
-    fn pixels_stay(&self) -> bool {
+    fn has_fixed_pixels(&self) -> bool {
         true
     }
 }

@@ -6,7 +6,7 @@
 //! are: a run on four ranks sees what a run on one sees. (PyTorch's `DistributedSampler` strides
 //! through the permutation instead, which changes the batches with the world size.)
 //!
-//! Where samples lie together on a disk, as those of tar shards do, an epoch can keep to a few of these stretches at a time:
+//! Where samples lie together on a disk, as those of tar shards do, an epoch can keep to a few of these chunks at a time:
 //! [`Order::Windows`].
 //!
 //! A step that is done in micro-batches is cut into these first, and each of them among the ranks: what is normalised
@@ -16,7 +16,7 @@ mod order;
 
 use crate::error::{DataError, Result};
 use order::Orders;
-pub use order::{Order, Stretches};
+pub use order::{Chunks, Order};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -120,7 +120,7 @@ impl DistributedSampler {
     ///
     /// # Errors
     /// If the dataset is empty, the batch, its micro-batches or the world is 0, the rank is not in the world,
-    /// [`Tail::Drop`] would leave no batch at all, or the stretches of an order are not those of a dataset of this length.
+    /// [`Tail::Drop`] would leave no batch at all, or the chunks of an order are not those of a dataset of this length.
     pub fn new(config: SamplerConfig) -> Result<Self> {
         let SamplerConfig { len, world_size, rank, global_batch, .. } = config;
         if len == 0 {
@@ -329,11 +329,11 @@ mod tests {
             micro_batches in 1_usize..4,
         ) {
             prop_assume!(tail != Tail::Drop || batch <= len);
-            let stretches = [len / 3, len / 5, len - len / 3 - len / 5].into_iter().filter(|number| *number > 0).collect();
+            let chunks = [len / 3, len / 5, len - len / 3 - len / 5].into_iter().filter(|number| *number > 0).collect();
             let order = match kind {
                 0 => Order::Sequential,
                 1 => Order::Shuffled,
-                _ => Order::Windows(Stretches { lengths: stretches, window }),
+                _ => Order::Windows(Chunks { lengths: chunks, window }),
             };
             let config = SamplerConfig { len, world_size: 1, rank: 0, global_batch: batch, micro_batches, seed, order, tail };
             let alone = DistributedSampler::new(config.clone()).unwrap();

@@ -14,17 +14,17 @@ pub enum Order {
     Sequential,
     /// In any order, another one in each epoch.
     Shuffled,
-    /// Stretches of samples in any order, and in any order within some stretches at a time.
-    Windows(Stretches),
+    /// Chunks of samples in any order, and in any order within some chunks at a time.
+    Windows(Chunks),
 }
 
 /// Samples that lie together on a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stretches {
-    /// How many samples each stretch has, in the order of the dataset: those of
-    /// [`Dataset::stretches`](crate::Dataset::stretches).
+pub struct Chunks {
+    /// How many samples each chunk has, in the order of the dataset: those of
+    /// [`Dataset::chunks`](crate::Dataset::chunks).
     pub lengths: Arc<[usize]>,
-    /// How many stretches are shuffled together. As many of them are read at the same time; with all of them the order is as
+    /// How many chunks are shuffled together. As many of them are read at the same time; with all of them the order is as
     /// random as [`Order::Shuffled`].
     pub window: usize,
 }
@@ -32,14 +32,14 @@ pub struct Stretches {
 impl Order {
     /// Checks that it is one of `len` samples.
     pub(super) fn check(&self, len: usize) -> Result<()> {
-        let Self::Windows(Stretches { lengths, window }) = self else { return Ok(()) };
+        let Self::Windows(Chunks { lengths, window }) = self else { return Ok(()) };
         if *window == 0 {
-            return Err(DataError::config("sampler.window", "a window needs at least 1 stretch"));
+            return Err(DataError::config("sampler.window", "a window needs at least 1 chunk"));
         }
         let sum: usize = lengths.iter().sum();
         if sum != len || lengths.contains(&0) {
-            let reason = format!("stretches of {sum} samples, or empty ones, where the dataset has {len}");
-            return Err(DataError::config("sampler.stretches", reason));
+            let reason = format!("chunks of {sum} samples, or empty ones, where the dataset has {len}");
+            return Err(DataError::config("sampler.chunks", reason));
         }
         Ok(())
     }
@@ -57,12 +57,12 @@ struct Part {
     samples: Arc<[usize]>,
 }
 
-/// The order of the stretches in an epoch.
+/// The order of the chunks in an epoch.
 #[derive(Debug, Clone)]
 struct Plan {
     epoch: u64,
-    /// The stretches in the order of the epoch.
-    stretches: Arc<[usize]>,
+    /// The chunks in the order of the epoch.
+    chunks: Arc<[usize]>,
     /// The first position in the epoch of each window, and the epoch's length.
     begins: Arc<[usize]>,
 }
@@ -73,7 +73,7 @@ pub(super) struct Orders {
     len: usize,
     seed: u64,
     order: Order,
-    /// The first sample of each stretch.
+    /// The first sample of each chunk.
     first: Vec<usize>,
     plans: Mutex<VecDeque<Plan>>,
     parts: Mutex<VecDeque<Part>>,
@@ -82,7 +82,7 @@ pub(super) struct Orders {
 impl Orders {
     pub(super) fn new(config: &SamplerConfig) -> Self {
         let first = match &config.order {
-            Order::Windows(Stretches { lengths, .. }) => {
+            Order::Windows(Chunks { lengths, .. }) => {
                 lengths.iter().scan(0, |next, length| Some(std::mem::replace(next, *next + length))).collect()
             }
             Order::Sequential | Order::Shuffled => Vec::new(),
@@ -96,10 +96,10 @@ impl Orders {
         match &self.order {
             Order::Sequential => position,
             Order::Shuffled => self.part(epoch, 0, || self.shuffled(epoch))[position],
-            Order::Windows(stretches) => {
-                let plan = self.plan(epoch, stretches);
+            Order::Windows(chunks) => {
+                let plan = self.plan(epoch, chunks);
                 let window = plan.begins.partition_point(|begin| *begin <= position) - 1;
-                self.window(stretches, &plan, window)[position - plan.begins[window]]
+                self.window(chunks, &plan, window)[position - plan.begins[window]]
             }
         }
     }
@@ -116,12 +116,12 @@ impl Orders {
     }
 
     /// The samples of a window in their order.
-    fn window(&self, Stretches { lengths, window }: &Stretches, plan: &Plan, number: usize) -> Arc<[usize]> {
+    fn window(&self, Chunks { lengths, window }: &Chunks, plan: &Plan, number: usize) -> Arc<[usize]> {
         self.part(plan.epoch, number, || {
-            let end = ((number + 1) * window).min(plan.stretches.len());
-            let mut order: Vec<usize> = plan.stretches[number * window..end]
+            let end = ((number + 1) * window).min(plan.chunks.len());
+            let mut order: Vec<usize> = plan.chunks[number * window..end]
                 .iter()
-                .flat_map(|stretch| self.first[*stretch]..self.first[*stretch] + lengths[*stretch])
+                .flat_map(|chunk| self.first[*chunk]..self.first[*chunk] + lengths[*chunk])
                 .collect();
             // Number 0 is that of whole epochs.
             shuffle(&mut rng_for(self.seed, Purpose::Shuffle, plan.epoch, 1 + number as u64), &mut order);
@@ -129,19 +129,19 @@ impl Orders {
         })
     }
 
-    fn plan(&self, epoch: u64, Stretches { lengths, window }: &Stretches) -> Plan {
+    fn plan(&self, epoch: u64, Chunks { lengths, window }: &Chunks) -> Plan {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = plans.iter().find(|plan| plan.epoch == epoch) {
             return found.clone();
         }
-        let mut stretches: Vec<usize> = (0..lengths.len()).collect();
-        shuffle(&mut rng_for(self.seed, Purpose::Stretches, epoch, 0), &mut stretches);
+        let mut chunks: Vec<usize> = (0..lengths.len()).collect();
+        shuffle(&mut rng_for(self.seed, Purpose::ChunkOrder, epoch, 0), &mut chunks);
         let mut begins = vec![0];
-        for together in stretches.chunks(*window) {
-            let samples: usize = together.iter().map(|stretch| lengths[*stretch]).sum();
+        for together in chunks.chunks(*window) {
+            let samples: usize = together.iter().map(|chunk| lengths[*chunk]).sum();
             begins.push(begins[begins.len() - 1] + samples);
         }
-        let plan = Plan { epoch, stretches: stretches.into(), begins: begins.into() };
+        let plan = Plan { epoch, chunks: chunks.into(), begins: begins.into() };
         plans.push_front(plan.clone());
         plans.truncate(KEPT);
         plan
@@ -177,16 +177,16 @@ mod tests {
             global_batch: 3,
             micro_batches: 1,
             seed: 5,
-            order: Order::Windows(Stretches { lengths: lengths.into(), window }),
+            order: Order::Windows(Chunks { lengths: lengths.into(), window }),
             tail: Tail::Ragged,
         })
     }
 
     #[test]
-    fn an_epoch_keeps_to_a_window_of_stretches() {
+    fn an_epoch_keeps_to_a_window_of_chunkes() {
         let lengths = [4, 5, 3, 6, 2];
         let sampler = sampler(&lengths, 2).unwrap();
-        let stretch_of = |sample: usize| {
+        let chunk_of = |sample: usize| {
             let ends = [4, 9, 12, 18, 20];
             ends.iter().position(|end| sample < *end).unwrap()
         };
@@ -196,23 +196,23 @@ mod tests {
             let mut sorted = order.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, (0..20).collect::<Vec<_>>());
-            // How many stretches have been begun and not been finished.
+            // How many chunks have been begun and not been finished.
             let mut left = lengths;
             let open = order.iter().map(|sample| {
-                left[stretch_of(*sample)] -= 1;
+                left[chunk_of(*sample)] -= 1;
                 (0..lengths.len()).filter(|at| (1..lengths[*at]).contains(&left[*at])).count()
             });
             let most = open.max();
             assert!(most <= Some(2), "{order:?}");
             mixed |= most == Some(2);
         }
-        assert!(mixed, "two stretches are shuffled together");
+        assert!(mixed, "two chunks are shuffled together");
         assert_ne!(sampler.permutation(0), sampler.permutation(1));
         assert_eq!(sampler.permutation(1), sampler.clone().permutation(1));
     }
 
     #[test]
-    fn stretches_of_another_dataset_are_refused() {
+    fn chunkes_of_another_dataset_are_refused() {
         assert!(sampler(&[10, 10], 1).is_ok());
         for (lengths, window) in [(vec![10, 9], 1), (vec![20, 0], 1), (vec![10, 10], 0)] {
             assert!(sampler(&lengths, window).is_err(), "{lengths:?}");

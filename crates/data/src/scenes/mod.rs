@@ -125,7 +125,7 @@ impl Dataset for ScenesDataset {
         Ok(self.described(&self.spec(index)?, index, epoch))
     }
 
-    fn pixels_stay(&self) -> bool {
+    fn has_fixed_pixels(&self) -> bool {
         true
     }
 }

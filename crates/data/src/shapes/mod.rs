@@ -145,7 +145,7 @@ impl Dataset for ShapesDataset {
         Ok(self.described(&self.spec(index)?, index, epoch))
     }
 
-    fn pixels_stay(&self) -> bool {
+    fn has_fixed_pixels(&self) -> bool {
         true
     }
 }

@@ -2,6 +2,7 @@
 
 mod files;
 
+mod archives;
 mod cifar10;
 mod coco;
 mod cub;
@@ -10,5 +11,5 @@ mod imagenet;
 mod loader;
 #[cfg(target_os = "linux")]
 mod memory;
-mod shards;
+
 mod tokenizer;

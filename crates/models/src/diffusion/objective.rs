@@ -18,7 +18,7 @@ pub struct Objective {
 
 /// What a network is shown, and what it is to predict.
 #[derive(Debug, Clone)]
-pub struct Noised {
+pub struct NoisySamples {
     /// The noisy images.
     pub sample: Value,
     /// The noise, or the velocity.
@@ -44,13 +44,19 @@ impl Objective {
     ///
     /// # Errors
     /// If the shapes differ, or there is not a timestep of the schedule for each sample.
-    pub fn noised(&self, tape: &Tape, images: &Value, noise: &Value, timesteps: &[usize]) -> Result<Noised> {
+    pub fn noisy_samples(
+        &self,
+        tape: &Tape,
+        images: &Value,
+        noise: &Value,
+        timesteps: &[usize],
+    ) -> Result<NoisySamples> {
         let sample = self.schedule.add_noise(tape, images, noise, timesteps)?;
         let target = match self.prediction {
             Prediction::Epsilon => noise.clone(),
             Prediction::Velocity => self.schedule.velocity(tape, images, noise, timesteps)?,
         };
-        Ok(Noised { sample, target })
+        Ok(NoisySamples { sample, target })
     }
 
     /// Prediction and target so scaled that the squared difference of each sample is weighted as it is to count.

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::diffusion::samplers::{SamplerConfig, SamplerKind, noise_of_samples};
 use phalanx_models::diffusion::{
-    BetaSchedule, Known, NoiseSchedule, Objective, Prediction, Walk, masked_latent,
+    BetaSchedule, InitialImages, NoiseSchedule, Objective, Prediction, SamplingLoop, latent_mask,
 };
 use phalanx_tensor::{Key, Tape, Value, ops};
 
@@ -67,7 +67,7 @@ fn every_sampler_finds_the_image_that_a_network_knows() {
                     let (tape, key) = (tape(), Key::new(1));
                     let noise = noise_of_samples(&tape, key, &[0, 1], &[1, 2, 2]).expect("drawn");
                     let network = knowing(&schedule, *prediction, 0.7);
-                    let image = Walk { sampler: sampler.as_mut(), noise, known: None }
+                    let image = SamplingLoop { sampler: sampler.as_mut(), noise, initial: None }
                         .run(
                             &tape,
                             &mut |x, timestep| Ok(network(&tape, x, timestep)),
@@ -95,10 +95,10 @@ fn what_a_mask_keeps_is_kept_and_a_strength_of_zero_changes_nothing() {
                 SamplerConfig::new(*kind, 8).sampler(&schedule, Prediction::Epsilon).expect("a sampler");
             let noise = noise_of_samples(&tape, Key::new(1), &[0], &[1, 2, 2]).expect("drawn");
             let images = Tensor::new(&[[[[0.1_f32, 0.2], [0.3, 0.4]]]], &Device::Cpu).expect("a picture");
-            let known = Known { images: Value::constant(images), strength, mask };
+            let known = InitialImages { images: Value::constant(images), strength, mask };
             let network = knowing(&schedule, Prediction::Epsilon, -0.9);
             let mut steps = 0;
-            let image = Walk { sampler: sampler.as_mut(), noise, known: Some(known) }
+            let image = SamplingLoop { sampler: sampler.as_mut(), noise, initial: Some(known) }
                 .run(
                     &tape,
                     &mut |x, timestep| Ok(network(&tape, x, timestep)),
@@ -145,9 +145,10 @@ fn objectives_weigh_and_refuse() {
     // At the end nothing of the image is left, and the velocity is its opposite.
     let tape = tape();
     let image = |value: f32| Value::constant(Tensor::full(value, (1, 1, 1, 2), &Device::Cpu).expect("small"));
-    let noised = objective.noised(&tape, &image(0.5), &image(2.0), &[999]).expect("fits");
+    let noised = objective.noisy_samples(&tape, &image(0.5), &image(2.0), &[999]).expect("fits");
     assert_eq!((numbers(&noised.sample), numbers(&noised.target)), (vec![2.0; 2], vec![-0.5; 2]));
-    let refused = objective.noised(&tape, &image(0.5), &image(2.0), &[1000]).expect_err("no such timestep");
+    let refused =
+        objective.noisy_samples(&tape, &image(0.5), &image(2.0), &[1000]).expect_err("no such timestep");
     assert!(refused.to_string().contains("[1000] of 1000"), "{refused}");
     let config = SamplerConfig::new(SamplerKind::Ddim, 1001);
     assert!(config.sampler(&schedule, Prediction::Epsilon).is_err());
@@ -162,6 +163,6 @@ fn a_mask_of_pixels_covers_latent_pixels_that_it_touches() {
     mask[5] = 1.0;
     let mask = Tensor::from_vec(mask, (1, 1, 4, 4), &Device::Cpu).and_then(|mask| mask.to_dtype(DType::F32));
     let mask = Value::constant(mask.expect("a mask"));
-    assert_eq!(numbers(&masked_latent(&tape(), &mask, 2).expect("fits")), [1.0, 0.0, 0.0, 0.0]);
-    assert_eq!(numbers(&masked_latent(&tape(), &mask, 1).expect("fits")).len(), 16);
+    assert_eq!(numbers(&latent_mask(&tape(), &mask, 2).expect("fits")), [1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(numbers(&latent_mask(&tape(), &mask, 1).expect("fits")).len(), 16);
 }

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use phalanx_data::ClipTokenizer;
 use phalanx_models::clip::openai_names;
 use phalanx_models::diffusion::samplers::{Guidance, SamplerConfig, SamplerKind, noise_of_samples};
-use phalanx_models::diffusion::{AutoencoderKL, UNet2DConditionModel, Walk};
+use phalanx_models::diffusion::{AutoencoderKL, SamplingLoop, UNet2DConditionModel};
 use phalanx_models::{ClipTextConfig, ClipTextEncoder};
 use phalanx_tensor::{
     BuildOptions, Context, Key, ParamStore, Precision, Result as TensorResult, Scope, Session, StoreBuilder,
@@ -202,7 +202,7 @@ impl DiffusersPipeline {
                 let mut of_step = |at: usize| {
                     noise_of_samples(&tape, key.stream("step").index(at as u64), &[column], &dims)
                 };
-                let walk = Walk { sampler: sampler.as_mut(), noise, known: None };
+                let walk = SamplingLoop { sampler: sampler.as_mut(), noise, initial: None };
                 let latent = walk.run(&tape, &mut predict, &mut of_step, &mut |_, _, _| Ok(()))?;
                 let latent = ops::scale(&tape, &latent, 1.0 / self.scaling_factor)?;
                 let picture = self.vae.0.decode(&tape, &latent)?.to_host()?.to_dtype(DType::F32)?;

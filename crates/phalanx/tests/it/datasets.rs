@@ -200,10 +200,7 @@ fn what_a_kind_cannot_have_is_told() {
             "train cifar10-resnet18 --data coco=coco --steps 1 --ranks 1 --set train.global_batch=4",
             "data.kind = coco have captions and no classes",
         ),
-        (
-            "train tiny --data shards=shards/s-000.tar --steps 1",
-            "one shard, so that none is left for testing",
-        ),
+        ("train tiny --data shards=shards/s-000.tar --steps 1", "one archive, so none is left for testing"),
         ("train tiny --set data.kind=cub", "data.kind = cub needs data.path, or the option --data cub=PATH"),
         ("train tiny --set data.kind=imagent", "did you mean imagenet?"),
         ("train tiny --set data.index=x", "data.index is for data.kind = shards, and not for shapes"),

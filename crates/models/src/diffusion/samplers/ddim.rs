@@ -2,7 +2,7 @@
 
 use phalanx_tensor::{Result, Tape, Value, ops};
 
-use super::ddpm::{alphas_at, no_such_step, noised, whole_timesteps};
+use super::ddpm::{add_noise, alphas_at, no_such_step, whole_timesteps};
 use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, Spacing, combine, image_and_noise};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
@@ -35,9 +35,9 @@ impl Sampler for Ddim {
         self.alphas.iter().map(|alpha| ((1.0 - alpha) / alpha).sqrt()).collect()
     }
 
-    fn noised(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
+    fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
         let inside = (at < self.timesteps.len()).then(|| self.alphas[at]);
-        noised(tape, images, noise, inside.unwrap_or(1.0))
+        add_noise(tape, images, noise, inside.unwrap_or(1.0))
     }
 
     fn step(

@@ -53,7 +53,7 @@ pub(super) fn alphas_at(schedule: &NoiseSchedule, timesteps: &[f64], last: f64) 
 }
 
 /// √ā·images + √(1 − ā)·noise.
-pub(super) fn noised(tape: &Tape, images: &Value, noise: &Value, alpha: f64) -> Result<Value> {
+pub(super) fn add_noise(tape: &Tape, images: &Value, noise: &Value, alpha: f64) -> Result<Value> {
     combine(tape, &[(alpha.sqrt(), images), ((1.0 - alpha).sqrt(), noise)])
 }
 
@@ -75,8 +75,8 @@ impl Sampler for Ddpm {
         self.alphas.iter().map(|alpha| ((1.0 - alpha) / alpha).sqrt()).collect()
     }
 
-    fn noised(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
-        noised(tape, images, noise, self.alphas.get(at).copied().unwrap_or(1.0))
+    fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
+        add_noise(tape, images, noise, self.alphas.get(at).copied().unwrap_or(1.0))
     }
 
     fn step(

@@ -53,7 +53,7 @@ impl Sampler for DpmSolver {
         self.sigmas.clone()
     }
 
-    fn noised(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
+    fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
         let (signal, strength) = roots(self.sigmas.get(at).copied().unwrap_or(0.0));
         combine(tape, &[(signal, images), (strength, noise)])
     }

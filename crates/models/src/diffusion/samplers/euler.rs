@@ -59,7 +59,7 @@ impl Sampler for Euler {
         self.sigmas.clone()
     }
 
-    fn noised(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
+    fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
         combine(tape, &[(1.0, images), (self.sigmas.get(at).copied().unwrap_or(0.0), noise)])
     }
 

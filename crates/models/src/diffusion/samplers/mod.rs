@@ -61,7 +61,7 @@ pub trait Sampler: std::fmt::Debug {
     ///
     /// # Errors
     /// If the shapes differ.
-    fn noised(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value>;
+    fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value>;
 
     /// Takes the network's output at step `at`. Steps are taken in order, from any one on.
     ///

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::TextFeatures;
 use phalanx_models::diffusion::samplers::noise_of_samples;
-use phalanx_models::diffusion::{Known, Walk, masked_latent};
+use phalanx_models::diffusion::{InitialImages, SamplingLoop, latent_mask};
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
 use super::training::Diffusion;
@@ -187,7 +187,7 @@ impl Diffusion {
                 Ok(())
             };
         let known = self.known(tape, drawing, captions)?;
-        let walk = Walk { sampler: sampler.as_mut(), noise: noise_of("start", 0)?, known };
+        let walk = SamplingLoop { sampler: sampler.as_mut(), noise: noise_of("start", 0)?, initial: known };
         Ok(walk.run(tape, &mut predict, &mut |at| noise_of("step", at as u64), &mut watch)?)
     }
 
@@ -197,7 +197,7 @@ impl Diffusion {
         tape: &Tape,
         drawing: &Drawing,
         captions: &[String],
-    ) -> std::result::Result<Option<Known>, TrainError> {
+    ) -> std::result::Result<Option<InitialImages>, TrainError> {
         let DrawingKind::From { image, strength, mask } = &drawing.kind else { return Ok(None) };
         let (size, count) = (self.size, captions.len());
         let constant = |values: &[f32], channels: usize| -> Result<Value> {
@@ -216,14 +216,14 @@ impl Diffusion {
         let factor = self.first_stage.as_ref().map_or(Some(1), super::FirstStage::factor);
         let mask = match (mask, factor) {
             (None, _) => None,
-            (Some(mask), Some(factor)) => Some(masked_latent(tape, &constant(mask, 1)?, factor)?),
+            (Some(mask), Some(factor)) => Some(latent_mask(tape, &constant(mask, 1)?, factor)?),
             (Some(_), None) => {
                 let problem =
                     "the latent vector of a cvae has no places, so no part of a picture can be kept";
                 return Err(TrainError::Setup(problem.to_owned()));
             }
         };
-        Ok(Some(Known { images, strength: *strength, mask }))
+        Ok(Some(InitialImages { images, strength: *strength, mask }))
     }
 
     /// Returns the scaling factor of latent images.

@@ -115,7 +115,7 @@ impl Diffusion {
     fn error(&self, step: &Step<'_>, images: &Value, draws: &Draws) -> Result<Value, TrainError> {
         let tape = step.tape;
         let timesteps = self.objective.timesteps(&draws.timesteps);
-        let noised = self.objective.noised(tape, images, &draws.noise, &timesteps)?;
+        let noised = self.objective.noisy_samples(tape, images, &draws.noise, &timesteps)?;
         let told = match self.settings.conditional {
             true => {
                 let captions = step.texts("captions")?.iter().zip(&draws.hidden);

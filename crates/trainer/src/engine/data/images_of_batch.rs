@@ -124,7 +124,7 @@ impl BatchImages {
 mod tests {
     use phalanx_data::transform::{Filter, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
     use phalanx_data::{
-        BatchSource, Collated, HeldImages, ImageCollation, Normalise, ShapesConfig, ShapesDataset,
+        BatchSource, CachedImages, Collated, ImageCollation, Normalise, ShapesConfig, ShapesDataset,
     };
 
     use super::*;
@@ -137,7 +137,7 @@ mod tests {
         Collated::new(Arc::new(shapes.expect("sound")), collation)
     }
 
-    fn bytes(source: &dyn BatchSource, held: Option<Arc<HeldImages>>, epoch: u64) -> ImageBytes {
+    fn bytes(source: &dyn BatchSource, held: Option<Arc<CachedImages>>, epoch: u64) -> ImageBytes {
         let indices: Vec<usize> = (0..LEN).rev().collect();
         let batch = source.as_bytes(held).expect("images").batch(&indices, epoch, &|| true).expect("sound");
         batch.images("images").expect("there").clone()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use phalanx_data::{HeldImages, ImageRecipe};
+use phalanx_data::{CachedImages, ImageRecipe};
 use phalanx_tensor::{Array, ComputeDevice, Context};
 
 use crate::engine::TrainError;
@@ -13,7 +13,7 @@ use crate::engine::TrainError;
 #[derive(Debug)]
 pub(super) struct KeptSet {
     set: Array,
-    held: Arc<HeldImages>,
+    held: Arc<CachedImages>,
     device: ComputeDevice,
     /// What a device does not compute by, and the host does.
     context: Context,
@@ -31,11 +31,11 @@ impl KeptSet {
     ) -> Result<Self, TrainError> {
         let context = Context::new(1);
         let set = device.backend(&context).image_set([len, height, width, 3])?;
-        Ok(Self { set, held: Arc::new(HeldImages::none_of(len)), device: device.clone(), context })
+        Ok(Self { set, held: Arc::new(CachedImages::new(len)), device: device.clone(), context })
     }
 
     /// Which images it has.
-    pub(super) fn held(&self) -> Arc<HeldImages> {
+    pub(super) fn held(&self) -> Arc<CachedImages> {
         self.held.clone()
     }
 
@@ -75,7 +75,7 @@ impl KeptSet {
         let (rows, pixels) = (self.device.put(&rows)?, self.device.put(&pixels)?);
         self.device.backend(&self.context).put_images(&self.set, &rows, &pixels)?;
         // What is issued from now on finds them, in the order of the device's stream.
-        fresh.iter().for_each(|number| self.held.add(*number as usize));
+        fresh.iter().for_each(|number| self.held.insert(*number as usize));
         Ok(())
     }
 }

@@ -4,13 +4,13 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use phalanx_data::archives::expand;
 use phalanx_data::cifar10::CLASS_NAMES;
 use phalanx_data::scenes::{ScenesConfig, ScenesDataset};
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset};
-use phalanx_data::shards::expand;
 use phalanx_data::{
-    Attribute, CocoCaptions, CocoConfig, CubCaptions, CubConfig, CubDataset, Exclusions, ImageDataset,
-    ImageFolder, ShardsConfig, ShardsDataset, Split, open_cifar10_seeded, open_imagenet,
+    ArchivesConfig, ArchivesDataset, Attribute, CocoCaptions, CocoConfig, CubCaptions, CubConfig, CubDataset,
+    Exclusions, ImageDataset, ImageFolder, Split, open_cifar10_seeded, open_imagenet,
 };
 
 use super::transforms::read_side;
@@ -46,7 +46,7 @@ pub(super) fn open_splits(config: &Config) -> Result<(Images, Images), TrainErro
         }),
         DataKind::Cub => both(|split| {
             let captions = match data.captions.as_str() {
-                "" => CubCaptions::Beside,
+                "" => CubCaptions::Adjacent,
                 "classes" => CubCaptions::ClassNames,
                 folder => CubCaptions::Folder(PathBuf::from(folder)),
             };
@@ -72,12 +72,12 @@ pub(super) fn open_splits(config: &Config) -> Result<(Images, Images), TrainErro
             both(|split| Ok(Arc::new(open_imagenet(&data.path, split, config.train.seed, &excluded)?)))
         }
         DataKind::Shards => {
-            let shards = find_shards(data)?;
+            let archives = find_archives(data)?;
             both(|split| {
-                let shards = if split == Split::Train { &shards.0 } else { &shards.1 };
-                Ok(Arc::new(ShardsDataset::open(&ShardsConfig {
+                let archives = if split == Split::Train { &archives.0 } else { &archives.1 };
+                Ok(Arc::new(ArchivesDataset::open(&ArchivesConfig {
                     name: format!("shards/{split}"),
-                    shards: shards.clone(),
+                    archives: archives.clone(),
                     index: (!data.index.is_empty()).then(|| PathBuf::from(&data.index)),
                     classes: None,
                     caption_seed: config.train.seed,
@@ -104,8 +104,8 @@ pub(super) fn scene_objects(config: &Config) -> RangeInclusive<usize> {
     if config.data.objects == 2 { 2..=2 } else { 2..=3 }
 }
 
-/// The shards for training and those for testing.
-fn find_shards(data: &DataConfig) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TrainError> {
+/// The archives for training and those for testing.
+fn find_archives(data: &DataConfig) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TrainError> {
     if !data.test_path.is_empty() {
         return Ok((expand(&data.path)?, expand(&data.test_path)?));
     }
@@ -120,7 +120,7 @@ fn find_shards(data: &DataConfig) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TrainE
     match all.pop() {
         Some(last) if !all.is_empty() => Ok((all, vec![last])),
         _ => Err(TrainError::Setup(format!(
-            "data.path {} is one shard, so that none is left for testing: name those for testing by data.test_path",
+            "data.path {} is one archive, so none is left for testing; name archives for testing in data.test_path",
             data.path
         ))),
     }

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use phalanx_data::{
-    BatchSource, DataError, DistributedSampler, Loader, LoaderConfig, Order, SamplerConfig, SourceSubset,
-    Stretches, Tail,
+    BatchSource, Chunks, DataError, DistributedSampler, Loader, LoaderConfig, Order, SamplerConfig,
+    SourceSubset, Tail,
 };
 use phalanx_sharding::VirtualRanks;
 use phalanx_tensor::ComputeDevice;
@@ -288,9 +288,9 @@ impl Data {
 /// The order of an epoch of training: any, or, where samples lie together on a disk, one that keeps to some of these places at a
 /// time.
 fn order(train: &dyn BatchSource, config: &Config) -> Order {
-    match train.stretches() {
+    match train.chunks() {
         Some(lengths) => {
-            Order::Windows(Stretches { lengths: lengths.into(), window: config.data.window.max(1) })
+            Order::Windows(Chunks { lengths: lengths.into(), window: config.data.window.max(1) })
         }
         None => Order::Shuffled,
     }

@@ -1,24 +1,24 @@
-//! Which shards a path means: `shard-{000000..000012}.tar`, `{a,b}-{0..3}.tar`, a folder, or one file.
+//! Which archives a path means: `archive-{000000..000012}.tar`, `{a,b}-{0..3}.tar`, a folder, or one file.
 
 use crate::error::{Checked, DataError, Result};
 use std::path::{Path, PathBuf};
 
-/// The most shards that a path may mean: more is a slip of the pen. So are longer paths with braces, more braces, and numbers with more
-/// digits than any number of shards has.
+/// The most archives that a path may mean: more is a slip of the pen. So are longer paths with braces, more braces, and numbers with more
+/// digits than any number of archives has.
 const MOST: usize = 1_000_000;
 const LONGEST: usize = 4096;
 const MOST_BYTES: usize = 256 << 20;
 const MOST_BRACES: usize = 16;
 const MOST_DIGITS: usize = 20;
 
-/// The shards of a path, in order. Braces hold a range of whole numbers, `{000..012}`, with as many digits as its ends where
+/// The archives of a path, in order. Braces hold a range of whole numbers, `{000..012}`, with as many digits as its ends where
 /// these have as many, or a list, `{a,b,c}`; several braces are combined, the last one changing fastest; paths are put together
 /// by `::`. A folder means the files `*.tar` in it, sorted.
 ///
 /// # Errors
-/// If braces are not closed or hold neither, or a folder has no shard.
+/// If braces are not closed or hold neither, or a folder has no archive.
 pub fn expand(path: &str) -> Result<Vec<PathBuf>> {
-    let mut shards = Vec::new();
+    let mut archives = Vec::new();
     for part in path.split("::") {
         if part.is_empty() {
             return Err(problem(path, "a path between `::` is empty"));
@@ -33,16 +33,16 @@ pub fn expand(path: &str) -> Result<Vec<PathBuf>> {
         for name in braces(part).map_err(|reason| problem(path, reason))? {
             let file = PathBuf::from(name);
             if file.is_dir() {
-                shards.extend(in_folder(&file)?);
+                archives.extend(in_folder(&file)?);
             } else {
-                shards.push(file);
+                archives.push(file);
             }
-            if shards.len() > MOST {
-                return Err(problem(path, format!("more than {MOST} shards")));
+            if archives.len() > MOST {
+                return Err(problem(path, format!("more than {MOST} archives")));
             }
         }
     }
-    Ok(shards)
+    Ok(archives)
 }
 
 fn problem(path: &str, reason: impl std::fmt::Display) -> DataError {
@@ -83,7 +83,7 @@ fn braces(pattern: &str) -> Checked<Vec<String>> {
     let after = braces(after)?;
     let names = choices.len().saturating_mul(after.len());
     if names > MOST || names.saturating_mul(pattern.len()) > MOST_BYTES {
-        return Err(format!("more than {MOST} shards, or names of more than {MOST_BYTES} bytes in all"));
+        return Err(format!("more than {MOST} archives, or names of more than {MOST_BYTES} bytes in all"));
     }
     Ok(choices
         .iter()
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_means_its_shards() {
+    fn a_folder_means_its_archives() {
         let place = tempfile::tempdir().unwrap();
         for name in ["b.tar", "a.tar", "a.txt"] {
             std::fs::write(place.path().join(name), "").unwrap();

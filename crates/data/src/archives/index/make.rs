@@ -1,6 +1,6 @@
-//! Makes the index of a shard, by the headers of its members.
+//! Makes the index of an archive, by the headers of its members.
 
-use super::{Caption, Entry, ShardIndex, Span};
+use super::{ArchiveIndex, Caption, Entry, Span};
 use crate::error::{Checked, DataError, Result};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -57,31 +57,31 @@ impl Sample {
 }
 
 /// Reads the header of every member, and seeks over its contents.
-pub(super) fn index(shard: &Path) -> Result<ShardIndex> {
-    let failed = |error| DataError::io(shard, error);
-    let mut file = File::open(shard).map_err(failed)?;
+pub(super) fn index(archive: &Path) -> Result<ArchiveIndex> {
+    let failed = |error| DataError::io(archive, error);
+    let mut file = File::open(archive).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
     let mut begins = [0; 6];
     let begin = file.read(&mut begins).map_err(failed)?;
     if begins[..begin].starts_with(&[0x1f, 0x8b]) || begins[..begin].starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         let reason =
-            "the shard is compressed, so that a sample cannot be found in it; unpack it to a plain .tar";
-        return Err(DataError::file(shard, reason));
+            "the archive is compressed, so that a sample cannot be found in it; unpack it to a plain .tar";
+        return Err(DataError::file(archive, reason));
     }
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
-    let mut classes = File::open(shard).map_err(failed)?;
+    let mut classes = File::open(archive).map_err(failed)?;
 
-    let not_tar = |error: std::io::Error| DataError::file(shard, format!("not a sound tar file: {error}"));
+    let not_tar = |error: std::io::Error| DataError::file(archive, format!("not a sound tar file: {error}"));
     // A seek within the buffer reads nothing, so small members cost no call to the system.
-    let mut archive = tar::Archive::new(BufReader::with_capacity(8 << 10, file));
+    let mut reader = tar::Archive::new(BufReader::with_capacity(8 << 10, file));
     let mut entries = Vec::new();
     let mut sample = Sample::default();
-    let of_sample = |key: &str, reason: String| DataError::ShardSample {
-        shard: shard.to_path_buf(),
+    let of_sample = |key: &str, reason: String| DataError::ArchiveSample {
+        archive: archive.to_path_buf(),
         key: key.to_owned(),
         reason,
     };
-    for member in archive.entries_with_seek().map_err(not_tar)? {
+    for member in reader.entries_with_seek().map_err(not_tar)? {
         let member = member.map_err(not_tar)?;
         if !member.header().entry_type().is_file() {
             continue;
@@ -91,7 +91,7 @@ pub(super) fn index(shard: &Path) -> Result<ShardIndex> {
         let (offset, len) = (member.raw_file_position(), member.size());
         if offset + len > length {
             let reason = format!("truncated: {name} ends at byte {}, the file at {length}", offset + len);
-            return Err(DataError::file(shard, reason));
+            return Err(DataError::file(archive, reason));
         }
         if key != sample.key {
             let before = std::mem::replace(&mut sample, Sample { key: key.to_owned(), ..Sample::default() });
@@ -110,9 +110,9 @@ pub(super) fn index(shard: &Path) -> Result<ShardIndex> {
         entries.push(sample.finish().map_err(|reason| of_sample(&key, reason))?);
     }
     if entries.is_empty() {
-        return Err(DataError::file(shard, "there is no sample in the shard"));
+        return Err(DataError::file(archive, "there is no sample in the archive"));
     }
-    Ok(ShardIndex { entries })
+    Ok(ArchiveIndex { entries })
 }
 
 /// A member's name up to the first dot after its folders, and what follows the dot, in lower case. Hidden files, such as

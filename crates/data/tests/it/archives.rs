@@ -1,10 +1,11 @@
-//! Tar shards as webdataset writes them, sound and damaged, read by several ranks and gone on with.
+//! Tar archives as webdataset writes them, sound and damaged, read by several ranks and gone on with.
 
 use crate::files::{photo, write};
-use phalanx_data::shards::expand;
+use phalanx_data::archives::expand;
 use phalanx_data::{
-    Collated, DataError, Dataset, DistributedSampler, Filter, ImageCollation, Labelled, Loader, LoaderConfig,
-    Order, SamplerConfig, ShardsConfig, ShardsDataset, Stretches, Subset, Tail, Transform, TransformConfig,
+    ArchivesConfig, ArchivesDataset, Chunks, Collated, DataError, Dataset, DistributedSampler, Filter,
+    ImageCollation, Labelled, Loader, LoaderConfig, Order, SamplerConfig, Subset, Tail, Transform,
+    TransformConfig,
 };
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,11 +24,11 @@ fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
-/// Writes shards of these lengths; sample `n` over all of them has the caption “sample n” and the class n % 3.
-fn write_shards(folder: &Path, lengths: &[usize]) {
+/// Writes archives of these lengths; sample `n` over all of them has the caption “sample n” and the class n % 3.
+fn write_archives(folder: &Path, lengths: &[usize]) {
     let image = photo(24, 16);
     let mut sample = 0;
-    for (shard, length) in lengths.iter().enumerate() {
+    for (archive, length) in lengths.iter().enumerate() {
         let mut members: Vec<(String, Vec<u8>)> = vec![("README".into(), b"no sample".to_vec())];
         for _ in 0..*length {
             // Every third has its caption in .json, and a long name.
@@ -45,62 +46,65 @@ fn write_shards(folder: &Path, lengths: &[usize]) {
         }
         let members: Vec<(&str, &[u8])> =
             members.iter().map(|(name, contents)| (name.as_str(), contents.as_slice())).collect();
-        write(&folder.join(format!("s-{shard:03}.tar")), tar(&members));
+        write(&folder.join(format!("s-{archive:03}.tar")), tar(&members));
     }
 }
 
-fn config(shards: Vec<PathBuf>) -> ShardsConfig {
-    ShardsConfig { name: "shards/train".into(), shards, index: None, classes: None, caption_seed: 0 }
+fn config(archives: Vec<PathBuf>) -> ArchivesConfig {
+    ArchivesConfig { name: "shards/train".into(), archives, index: None, classes: None, caption_seed: 0 }
 }
 
-fn open(folder: &Path, index: Option<&Path>) -> Result<ShardsDataset, DataError> {
-    let shards = expand(folder.to_str().unwrap())?;
-    ShardsDataset::open(&ShardsConfig { index: index.map(Path::to_path_buf), ..config(shards) })
+fn open(folder: &Path, index: Option<&Path>) -> Result<ArchivesDataset, DataError> {
+    let archives = expand(folder.to_str().unwrap())?;
+    ArchivesDataset::open(&ArchivesConfig { index: index.map(Path::to_path_buf), ..config(archives) })
 }
 
 #[test]
 fn samples_have_numbers_with_and_without_an_index_in_files() {
     let place = TempDir::new().unwrap();
-    write_shards(place.path(), &[5, 1, 7]);
+    write_archives(place.path(), &[5, 1, 7]);
     let index = place.path().join("cache/index");
     for turn in 0..3 {
-        let shards = open(place.path(), (turn > 0).then_some(index.as_path())).unwrap();
-        assert_eq!((shards.len(), shards.stretches()), (13, Some(vec![5, 1, 7])));
-        assert_eq!(shards.class_names(), ["0", "1", "2"]);
+        let archives = open(place.path(), (turn > 0).then_some(index.as_path())).unwrap();
+        assert_eq!((archives.len(), archives.chunks()), (13, Some(vec![5, 1, 7])));
+        assert_eq!(archives.class_names(), ["0", "1", "2"]);
         for number in (0..13).rev() {
-            let sample = shards.get(number, 0).unwrap();
+            let sample = archives.get(number, 0).unwrap();
             assert_eq!(sample.caption, format!("sample {number}"));
-            assert_eq!((sample.label, shards.label(number).unwrap()), (number as u32 % 3, number as u32 % 3));
+            assert_eq!(
+                (sample.label, archives.label(number).unwrap()),
+                (number as u32 % 3, number as u32 % 3)
+            );
             assert_eq!(sample.image.dimensions(), (24, 16));
         }
-        let (shard, key) = shards.source(7).unwrap();
-        assert!(shard.ends_with("s-002.tar") && key == "images/000007", "{key}");
-        assert!(shards.get(13, 0).is_err());
+        let (archive, key) = archives.source(7).unwrap();
+        assert!(archive.ends_with("s-002.tar") && key == "images/000007", "{key}");
+        assert!(archives.get(13, 0).is_err());
     }
     assert_eq!(std::fs::read_dir(&index).unwrap().count(), 3);
-    // A shard that changes is indexed anew.
-    write_shards(place.path(), &[5, 1, 8]);
+    // A archive that changes is indexed anew.
+    write_archives(place.path(), &[5, 1, 8]);
     assert_eq!(open(place.path(), Some(&index)).unwrap().len(), 14);
     // A cut index is not believed.
     for file in std::fs::read_dir(&index).unwrap() {
         std::fs::OpenOptions::new().write(true).open(file.unwrap().path()).unwrap().set_len(60).unwrap();
     }
-    let shards = open(place.path(), Some(&index)).unwrap();
-    assert_eq!((shards.len(), shards.get(13, 0).unwrap().caption.as_str()), (14, "sample 13"));
+    let archives = open(place.path(), Some(&index)).unwrap();
+    assert_eq!((archives.len(), archives.get(13, 0).unwrap().caption.as_str()), (14, "sample 13"));
 }
 
 #[test]
 fn classes_have_names_and_make_captions_where_there_are_none() {
     let place = TempDir::new().unwrap();
     let image = photo(8, 8);
-    let shard =
+    let archive =
         tar(&[("a.jpg", &image), ("a.cls", b"1"), ("b.cls", b"0"), ("b.png", &image), ("b.txt", b"hers")]);
-    write(&place.path().join("one.tar"), shard);
+    write(&place.path().join("one.tar"), archive);
     write(&place.path().join("classes.txt"), "cat\r\nold_dog\r\n");
-    let shards = open(place.path(), None).unwrap();
-    assert_eq!(shards.class_names(), ["cat", "old_dog"]);
-    assert!(shards.get(0, 0).unwrap().caption.contains("an old dog"));
-    assert_eq!(shards.get(1, 0).unwrap().caption, "hers");
+    let archives = open(place.path(), None).unwrap();
+    assert_eq!(archives.class_names(), ["cat", "old_dog"]);
+    assert!(archives.get(0, 0).unwrap().caption.contains("an old dog"));
+    assert_eq!(archives.get(1, 0).unwrap().caption, "hers");
     write(&place.path().join("classes.txt"), "cat\n");
     let few = open(place.path(), None).unwrap_err().to_string();
     assert!(few.contains("classes.txt: class names: 1 names, but a sample is of class 1"), "{few}");
@@ -108,8 +112,8 @@ fn classes_have_names_and_make_captions_where_there_are_none() {
     std::fs::remove_file(place.path().join("classes.txt")).unwrap();
     assert_eq!(open(place.path(), None).unwrap().class_names(), ["0", "1"]);
     for class in ["7902654", "4294967295"] {
-        let shard = tar(&[("a.jpg", &image), ("a.cls", class.as_bytes())]);
-        write(&place.path().join("one.tar"), shard);
+        let archive = tar(&[("a.jpg", &image), ("a.cls", class.as_bytes())]);
+        write(&place.path().join("one.tar"), archive);
         let index = place.path().join("index");
         for index in [None, Some(index.as_path()), Some(index.as_path())] {
             let many = open(place.path(), index).unwrap_err().to_string();
@@ -122,13 +126,18 @@ fn classes_have_names_and_make_captions_where_there_are_none() {
 }
 
 /// The captions of every step of two epochs, read by so many ranks from a step on.
-fn read(shards: &Arc<ShardsDataset>, ranks: usize, start: (u64, usize), workers: usize) -> Vec<Vec<String>> {
-    let order = Order::Windows(Stretches { lengths: shards.stretches().unwrap().into(), window: 2 });
+fn read(
+    archives: &Arc<ArchivesDataset>,
+    ranks: usize,
+    start: (u64, usize),
+    workers: usize,
+) -> Vec<Vec<String>> {
+    let order = Order::Windows(Chunks { lengths: archives.chunks().unwrap().into(), window: 2 });
     let transform = Transform::new(TransformConfig::square(8, Filter::Bilinear)).unwrap();
-    let source = Arc::new(Collated::new(shards.clone(), ImageCollation::new(transform)));
+    let source = Arc::new(Collated::new(archives.clone(), ImageCollation::new(transform)));
     let loaders = (0..ranks).map(|rank| {
         let sampler = DistributedSampler::new(SamplerConfig {
-            len: shards.len(),
+            len: archives.len(),
             world_size: ranks,
             rank,
             global_batch: 4,
@@ -152,21 +161,21 @@ fn read(shards: &Arc<ShardsDataset>, ranks: usize, start: (u64, usize), workers:
 #[test]
 fn any_number_of_ranks_reads_the_same_and_goes_on_at_the_sample() {
     let place = TempDir::new().unwrap();
-    write_shards(place.path(), &[6, 3, 5, 4, 6]);
+    write_archives(place.path(), &[6, 3, 5, 4, 6]);
     let index = place.path().join("index");
-    let shards = Arc::new(open(place.path(), Some(&index)).unwrap());
-    let all = read(&shards, 1, (0, 0), 0);
+    let archives = Arc::new(open(place.path(), Some(&index)).unwrap());
+    let all = read(&archives, 1, (0, 0), 0);
     assert_eq!(all.len(), 12);
     let first: BTreeSet<_> = all[..6].iter().flatten().collect();
     assert_eq!(first.len(), 24, "an epoch has every sample once");
     assert_ne!(all[..6], all[6..]);
     for (ranks, workers) in [(2, 2), (3, 1), (4, 3)] {
-        assert_eq!(read(&shards, ranks, (0, 0), workers), all);
+        assert_eq!(read(&archives, ranks, (0, 0), workers), all);
     }
-    assert_eq!(read(&shards, 2, (0, 5), 2), all[5..]);
-    assert_eq!(read(&shards, 3, (1, 2), 1), all[8..]);
-    let subset = Subset::take(shards, 10, 1).unwrap();
-    assert_eq!(subset.stretches().unwrap().iter().sum::<usize>(), 10);
+    assert_eq!(read(&archives, 2, (0, 5), 2), all[5..]);
+    assert_eq!(read(&archives, 3, (1, 2), 1), all[8..]);
+    let subset = Subset::take(archives, 10, 1).unwrap();
+    assert_eq!(subset.chunks().unwrap().iter().sum::<usize>(), 10);
 }
 
 #[test]
@@ -179,33 +188,33 @@ fn indexing_and_reading_many_samples() {
         (0..2000).map(|at| ["jpg", "txt"].map(|end| format!("{at:06}.{end}"))).collect();
     let members: Vec<(&str, &[u8])> =
         names.iter().flat_map(|[jpg, txt]| [(jpg.as_str(), &photo[..]), (txt.as_str(), &text[..])]).collect();
-    let shard = tar(&members);
+    let archive = tar(&members);
     for number in 0..4 {
-        write(&place.path().join(format!("s-{number}.tar")), &shard);
+        write(&place.path().join(format!("s-{number}.tar")), &archive);
     }
     for (what, index) in
         [("in memory", None), ("first with files", Some("i")), ("again with files", Some("i"))]
     {
         let index = index.map(|name| place.path().join(name));
         let began = std::time::Instant::now();
-        let shards = open(place.path(), index.as_deref()).unwrap();
+        let archives = open(place.path(), index.as_deref()).unwrap();
         println!(
-            "{what}: {} samples of 4 shards, {:.1} ms",
-            shards.len(),
+            "{what}: {} samples of 4 archives, {:.1} ms",
+            archives.len(),
             began.elapsed().as_secs_f64() * 1e3
         );
     }
 }
 
 #[test]
-fn every_fault_names_its_shard_and_sample() {
+fn every_fault_names_its_archive_and_sample() {
     let image = photo(8, 8);
-    let said = |shard: &[u8]| {
+    let said = |archive: &[u8]| {
         let place = TempDir::new().unwrap();
-        write(&place.path().join("one.tar"), shard);
+        write(&place.path().join("one.tar"), archive);
         match open(place.path(), None) {
             Err(error) => error.to_string(),
-            Ok(shards) => (0..shards.len()).find_map(|n| shards.get(n, 0).err()).unwrap().to_string(),
+            Ok(archives) => (0..archives.len()).find_map(|n| archives.get(n, 0).err()).unwrap().to_string(),
         }
     };
     let i = image.as_slice();
@@ -223,7 +232,7 @@ fn every_fault_names_its_shard_and_sample() {
         (vec![("a.jpg", i), ("a.json", b"{\"text\": 1}")], "sample a: its .json has no text `caption`"),
         (vec![("a.jpg", i), ("a.json", b"{")], "sample a: .json: "),
         (vec![("k/a.jpg", &i[..200]), ("k/a.txt", b"x")], "one.tar, sample k/a: truncated"),
-        (vec![("README", b"x")], "one.tar: there is no sample in the shard"),
+        (vec![("README", b"x")], "one.tar: there is no sample in the archive"),
     ] {
         let error = said(&tar(&members));
         assert!(error.contains(expected), "{error}\nfor {expected}");
@@ -231,8 +240,8 @@ fn every_fault_names_its_shard_and_sample() {
     let whole = tar(&[("a.txt", b"x"), ("a.jpg", i)]);
     let cut = said(&whole[..1024 + 512 + 100]);
     assert!(cut.contains("one.tar: truncated: a.jpg ends at byte"), "{cut}");
-    assert!(said(b"\x1f\x8b\x08\0\0\0\0\0").contains("the shard is compressed"), "gzip");
+    assert!(said(b"\x1f\x8b\x08\0\0\0\0\0").contains("the archive is compressed"), "gzip");
     assert!(said(&[b'x'; 2000]).contains("not a sound tar file"));
-    let missing = ShardsDataset::open(&config(vec!["no/such.tar".into()])).unwrap_err().to_string();
+    let missing = ArchivesDataset::open(&config(vec!["no/such.tar".into()])).unwrap_err().to_string();
     assert!(missing.contains("no/such.tar"), "{missing}");
 }

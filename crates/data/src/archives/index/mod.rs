@@ -1,4 +1,4 @@
-//! Where in a shard the members of each sample are.
+//! Where in an archive the members of each sample are.
 
 mod make;
 mod stored;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Some bytes of a shard.
+/// Some bytes of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) offset: u64,
@@ -34,40 +34,40 @@ pub(super) struct Entry {
     pub(super) label: Option<u32>,
 }
 
-/// The samples of a shard, in its order.
+/// The samples of an archive, in its order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct ShardIndex {
+pub(super) struct ArchiveIndex {
     pub(super) entries: Vec<Entry>,
 }
 
-impl ShardIndex {
+impl ArchiveIndex {
     /// One more than the largest class; 0 without classes.
     fn classes(&self) -> usize {
         self.entries.iter().filter_map(|entry| entry.label).max().map_or(0, |label| label as usize + 1)
     }
 }
 
-/// What must be known of every shard from the start.
+/// What must be known of every archive from the start.
 #[derive(Debug)]
 pub(super) struct Summary {
     pub(super) samples: usize,
     /// One more than the largest class; 0 without classes.
     pub(super) classes: usize,
     /// Where it is not in a file.
-    pub(super) index: Option<ShardIndex>,
+    pub(super) index: Option<ArchiveIndex>,
 }
 
-/// The summaries of all shards, several shards at a time: most of the time goes by waiting for a disk.
-pub(super) fn all(shards: &[PathBuf], folder: Option<&Path>) -> Result<Vec<Summary>> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8).min(shards.len());
+/// The summaries of all archives, several archives at a time: most of the time goes by waiting for a disk.
+pub(super) fn all(archives: &[PathBuf], folder: Option<&Path>) -> Result<Vec<Summary>> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8).min(archives.len());
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(shard) = shards.get(at) else { return };
-                    let summary = summary(shard, folder);
+                    let Some(archive) = archives.get(at) else { return };
+                    let summary = summary(archive, folder);
                     found.lock().unwrap_or_else(PoisonError::into_inner).push((at, summary));
                 }
             });
@@ -75,42 +75,42 @@ pub(super) fn all(shards: &[PathBuf], folder: Option<&Path>) -> Result<Vec<Summa
     });
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.sort_by_key(|(at, _)| *at);
-    // Of several errors the first shard's is told, whichever thread came first.
+    // Of several errors the first archive's is told, whichever thread came first.
     found.into_iter().map(|(_, summary)| summary).collect()
 }
 
-fn summary(shard: &Path, folder: Option<&Path>) -> Result<Summary> {
+fn summary(archive: &Path, folder: Option<&Path>) -> Result<Summary> {
     let Some(folder) = folder else {
-        let index = make::index(shard)?;
+        let index = make::index(archive)?;
         return Ok(Summary { samples: index.entries.len(), classes: index.classes(), index: Some(index) });
     };
-    if let Some((samples, classes)) = stored::summary(shard, folder)? {
+    if let Some((samples, classes)) = stored::summary(archive, folder)? {
         return Ok(Summary { samples, classes, index: None });
     }
-    let index = make::index(shard)?;
-    stored::write(shard, folder, &index)?;
+    let index = make::index(archive)?;
+    stored::write(archive, folder, &index)?;
     Ok(Summary { samples: index.entries.len(), classes: index.classes(), index: None })
 }
 
-/// The index of one shard: the stored one, or a new one where that is not of the shard as it is.
-pub(super) fn read_or_make(shard: &Path, folder: Option<&Path>) -> Result<ShardIndex> {
-    match folder.map(|folder| stored::read(shard, folder)).transpose()?.flatten() {
+/// The index of one archive: the stored one, or a new one where that is not of the archive as it is.
+pub(super) fn read_or_make(archive: &Path, folder: Option<&Path>) -> Result<ArchiveIndex> {
+    match folder.map(|folder| stored::read(archive, folder)).transpose()?.flatten() {
         Some(stored) => Ok(stored),
-        None => make::index(shard),
+        None => make::index(archive),
     }
 }
 
 /// The bytes of a member.
-pub(super) fn read(file: &File, shard: &Path, span: Span) -> Result<Vec<u8>> {
+pub(super) fn read(file: &File, archive: &Path, span: Span) -> Result<Vec<u8>> {
     let mut bytes = vec![0; span.len as usize];
-    read_at(file, shard, span.offset, &mut bytes).map_err(|error| DataError::io(shard, error))?;
+    read_at(file, archive, span.offset, &mut bytes).map_err(|error| DataError::io(archive, error))?;
     Ok(bytes)
 }
 
 /// The key of the sample with this image: what its name has before the first dot.
-pub(super) fn key_at(file: &File, shard: &Path, image: Span) -> Result<String> {
-    make::key_before(|offset, bytes| read_at(file, shard, offset, bytes), image.offset)
-        .map_err(|error| DataError::io(shard, error))
+pub(super) fn key_at(file: &File, archive: &Path, image: Span) -> Result<String> {
+    make::key_before(|offset, bytes| read_at(file, archive, offset, bytes), image.offset)
+        .map_err(|error| DataError::io(archive, error))
 }
 
 /// Reads at a place without moving the file's own, so that threads can share one.
@@ -121,9 +121,9 @@ fn read_at(file: &File, _: &Path, offset: u64, bytes: &mut [u8]) -> std::io::Res
 
 /// Reads at a place, from a handle of its own.
 #[cfg(not(unix))]
-fn read_at(_: &File, shard: &Path, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+fn read_at(_: &File, archive: &Path, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     use std::io::{Read, Seek, SeekFrom};
-    let mut file = File::open(shard)?;
+    let mut file = File::open(archive)?;
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(bytes)
 }

@@ -1,10 +1,10 @@
-//! Indices in files, so that a shard is indexed once.
+//! Indices in files, so that an archive is indexed once.
 //!
 //! A file has a head of 48 bytes and 32 bytes for each sample, all numbers with the low byte first. The head says of which
-//! shard it is by the shard's length and time of change; the file's name is the shard's name with a number made from its whole
+//! archive it is by the archive's length and time of change; the file's name is the archive's name with a number made from its whole
 //! path.
 
-use super::{Caption, Entry, ShardIndex, Span};
+use super::{ArchiveIndex, Caption, Entry, Span};
 use crate::error::{DataError, Result};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,43 +18,43 @@ const ENTRY: usize = 32;
 /// Where there is no class.
 const NO_LABEL: u32 = u32::MAX;
 
-/// What a shard is known by: its length in bytes, and when it was changed, in nanoseconds.
-fn state_of(shard: &Path) -> Result<(u64, u64)> {
-    let failed = |error| DataError::io(shard, error);
-    let metadata = std::fs::metadata(shard).map_err(failed)?;
+/// What an archive is known by: its length in bytes, and when it was changed, in nanoseconds.
+fn state_of(archive: &Path) -> Result<(u64, u64)> {
+    let failed = |error| DataError::io(archive, error);
+    let metadata = std::fs::metadata(archive).map_err(failed)?;
     let changed = metadata.modified().map_err(failed)?.duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok((metadata.len(), u64::try_from(changed.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-fn file_of(shard: &Path, folder: &Path) -> Result<PathBuf> {
-    let whole = std::path::absolute(shard).map_err(|error| DataError::io(shard, error))?;
+fn file_of(archive: &Path, folder: &Path) -> Result<PathBuf> {
+    let whole = std::path::absolute(archive).map_err(|error| DataError::io(archive, error))?;
     // FNV-1a: stable over versions, which the standard library's hashes are not.
     let hash = whole.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let name = shard.file_stem().unwrap_or_default().to_string_lossy();
+    let name = archive.file_stem().unwrap_or_default().to_string_lossy();
     Ok(folder.join(format!("{name}-{hash:016x}.index")))
 }
 
-/// How many samples and classes a shard has, if its index is there and of the shard as it is now.
-pub(super) fn summary(shard: &Path, folder: &Path) -> Result<Option<(usize, usize)>> {
-    let path = file_of(shard, folder)?;
+/// How many samples and classes an archive has, if its index is there and of the archive as it is now.
+pub(super) fn summary(archive: &Path, folder: &Path) -> Result<Option<(usize, usize)>> {
+    let path = file_of(archive, folder)?;
     let Ok(mut file) = File::open(&path) else { return Ok(None) };
     let mut head = [0; HEAD];
     if file.read_exact(&mut head).is_err() {
         return Ok(None);
     }
     let length = file.metadata().map_err(|error| DataError::io(&path, error))?.len();
-    let head = check_head(&head, shard)?.filter(|head| head.length() == Some(length));
+    let head = check_head(&head, archive)?.filter(|head| head.length() == Some(length));
     Ok(head.map(|head| (head.samples, head.classes)))
 }
 
-/// What a head says of a shard as it is now.
+/// What a head says of an archive as it is now.
 struct Head {
     samples: usize,
     classes: usize,
-    /// The shard's length in bytes.
-    shard: u64,
+    /// The archive's length in bytes.
+    archive: u64,
 }
 
 impl Head {
@@ -64,44 +64,44 @@ impl Head {
     }
 }
 
-fn check_head(head: &[u8], shard: &Path) -> Result<Option<Head>> {
+fn check_head(head: &[u8], archive: &Path) -> Result<Option<Head>> {
     let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| head[at + byte]));
-    let (length, changed) = state_of(shard)?;
+    let (length, changed) = state_of(archive)?;
     let fits = head[..8] == MAGIC && number(8) == length && number(16) == changed;
     let (samples, classes) = (usize::try_from(number(24)), usize::try_from(number(32)));
     let (Ok(samples), Ok(classes), true) = (samples, classes, fits) else { return Ok(None) };
-    Ok(Some(Head { samples, classes, shard: length }))
+    Ok(Some(Head { samples, classes, archive: length }))
 }
 
-/// A shard's index, if it is there, of the shard as it is now, and of what that can have.
-pub(super) fn read(shard: &Path, folder: &Path) -> Result<Option<ShardIndex>> {
-    let Ok(bytes) = std::fs::read(file_of(shard, folder)?) else { return Ok(None) };
+/// An archive's index, if it is there, of the archive as it is now, and of what that can have.
+pub(super) fn read(archive: &Path, folder: &Path) -> Result<Option<ArchiveIndex>> {
+    let Ok(bytes) = std::fs::read(file_of(archive, folder)?) else { return Ok(None) };
     if bytes.len() < HEAD {
         return Ok(None);
     }
     let (head, rest) = bytes.split_at(HEAD);
-    let Some(head) = check_head(head, shard)? else { return Ok(None) };
+    let Some(head) = check_head(head, archive)? else { return Ok(None) };
     if head.length() != Some(bytes.len() as u64) {
         return Ok(None);
     }
     let entries: Option<Vec<Entry>> = rest.chunks_exact(ENTRY).map(entry).collect();
     let within =
-        |span: Span| span.offset.checked_add(u64::from(span.len)).is_some_and(|end| end <= head.shard);
+        |span: Span| span.offset.checked_add(u64::from(span.len)).is_some_and(|end| end <= head.archive);
     let is_whole = |entry: &Entry| within(entry.image) && entry.caption.is_none_or(|(span, _)| within(span));
-    let index = entries.map(|entries| ShardIndex { entries });
+    let index = entries.map(|entries| ArchiveIndex { entries });
     Ok(index.filter(|index| index.entries.iter().all(is_whole) && index.classes() == head.classes))
 }
 
-/// Writes a shard's index, whole or not at all, so that ranks may do so at the same time.
-pub(super) fn write(shard: &Path, folder: &Path, index: &ShardIndex) -> Result<()> {
-    let (length, changed) = state_of(shard)?;
+/// Writes an archive's index, whole or not at all, so that ranks may do so at the same time.
+pub(super) fn write(archive: &Path, folder: &Path, index: &ArchiveIndex) -> Result<()> {
+    let (length, changed) = state_of(archive)?;
     let mut bytes = Vec::with_capacity(HEAD + ENTRY * index.entries.len());
     bytes.extend(MAGIC);
     for number in [length, changed, index.entries.len() as u64, index.classes() as u64, 0] {
         bytes.extend(number.to_le_bytes());
     }
     index.entries.iter().for_each(|entry| bytes.extend(entry_bytes(entry)));
-    let path = file_of(shard, folder)?;
+    let path = file_of(archive, folder)?;
     // A name of its own for every process and thread.
     let thread = format!("{:?}", std::thread::current().id()).replace(|c: char| !c.is_ascii_digit(), "");
     let partial = path.with_extension(format!("{}-{thread}.partial", std::process::id()));
@@ -151,25 +151,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_comes_back_until_its_shard_changes() {
+    fn an_index_comes_back_until_its_archive_changes() {
         let place = tempfile::tempdir().unwrap();
-        let shard = place.path().join("a.tar");
-        std::fs::write(&shard, "contents").unwrap();
+        let archive = place.path().join("a.tar");
+        std::fs::write(&archive, "contents").unwrap();
         let span = |offset, len| Span { offset, len };
         let entries = vec![
             Entry { image: span(5, 3), caption: Some((span(4, 3), Caption::Json)), label: None },
             Entry { image: span(0, 8), caption: None, label: Some(7) },
             Entry { image: span(0, 0), caption: Some((span(1, 1), Caption::Text)), label: Some(0) },
         ];
-        let index = ShardIndex { entries };
-        assert!(summary(&shard, place.path()).unwrap().is_none());
-        write(&shard, place.path(), &index).unwrap();
-        assert_eq!(summary(&shard, place.path()).unwrap(), Some((3, 8)));
-        assert_eq!(read(&shard, place.path()).unwrap(), Some(index));
+        let index = ArchiveIndex { entries };
+        assert!(summary(&archive, place.path()).unwrap().is_none());
+        write(&archive, place.path(), &index).unwrap();
+        assert_eq!(summary(&archive, place.path()).unwrap(), Some((3, 8)));
+        assert_eq!(read(&archive, place.path()).unwrap(), Some(index));
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "nothing partial is left");
-        std::fs::write(&shard, "other contents").unwrap();
-        assert!(summary(&shard, place.path()).unwrap().is_none());
-        assert!(read(&shard, place.path()).unwrap().is_none());
+        std::fs::write(&archive, "other contents").unwrap();
+        assert!(summary(&archive, place.path()).unwrap().is_none());
+        assert!(read(&archive, place.path()).unwrap().is_none());
     }
 
     #[test]
@@ -186,24 +186,24 @@ mod tests {
     }
 
     #[test]
-    fn an_index_of_what_its_shard_cannot_have_is_none() {
+    fn an_index_of_what_its_archive_cannot_have_is_none() {
         let place = tempfile::tempdir().unwrap();
-        let shard = place.path().join("a.tar");
-        std::fs::write(&shard, "contents").unwrap();
+        let archive = place.path().join("a.tar");
+        std::fs::write(&archive, "contents").unwrap();
         let entry = |offset, len| Entry { image: Span { offset, len }, caption: None, label: Some(1) };
         for (beyond, is_read) in [(entry(5, 3), true), (entry(5, 4), false), (entry(u64::MAX, 1), false)] {
-            write(&shard, place.path(), &ShardIndex { entries: vec![entry(0, 1), beyond] }).unwrap();
-            assert_eq!(read(&shard, place.path()).unwrap().is_some(), is_read, "{beyond:?}");
+            write(&archive, place.path(), &ArchiveIndex { entries: vec![entry(0, 1), beyond] }).unwrap();
+            assert_eq!(read(&archive, place.path()).unwrap().is_some(), is_read, "{beyond:?}");
         }
         // Another number of samples and of classes than there are.
-        let path = file_of(&shard, place.path()).unwrap();
+        let path = file_of(&archive, place.path()).unwrap();
         let sound = std::fs::read(&path).unwrap();
         for (at, number) in [(24, 3_u64), (24, u64::MAX), (24, u64::MAX / 32 + 2), (32, 3), (32, u64::MAX)] {
             let mut damaged = sound.clone();
             damaged[at..at + 8].copy_from_slice(&number.to_le_bytes());
             std::fs::write(&path, damaged).unwrap();
-            assert!(read(&shard, place.path()).unwrap().is_none(), "{number} at {at}");
-            let told = summary(&shard, place.path()).unwrap();
+            assert!(read(&archive, place.path()).unwrap().is_none(), "{number} at {at}");
+            let told = summary(&archive, place.path()).unwrap();
             assert!(at == 32 || told.is_none(), "{number} at {at}: {told:?}");
         }
     }
