@@ -1,4 +1,5 @@
-//! Writes a grid of generated pictures: `shapes_grid OUT.png [RESOLUTION] [PER_SIDE] [scenes]`; the captions go to `OUT.txt`.
+//! Writes a grid of synthetic images: `shapes_grid OUT.png [RESOLUTION] [PER_SIDE] [scenes]`. The captions go to
+//! `OUT.txt`.
 
 use phalanx_data::{ImageDataset, Objects, ScenesConfig, ScenesDataset, ShapesConfig, ShapesDataset};
 

@@ -1,4 +1,4 @@
-//! Shows the batches of an epoch that two ranks make of a text's lines: `text_batches FILE [GLOBAL_BATCH]`.
+//! Shows the batches of an epoch of a text's lines on two ranks: `text_batches FILE [GLOBAL_BATCH]`.
 
 use std::sync::Arc;
 

@@ -1,22 +1,22 @@
-//! What is known of each sample beside its class, as classes of their own: its colour, its place, …
+//! Properties of samples that are classes of their own: colour, position, …
 
-/// A question with a fixed list of answers, which every sample of a dataset has an answer to.
+/// A categorical property that every sample of a dataset has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute {
-    /// Its name, which is also that of its array in a batch.
+    /// The name, which is also that of its array in a batch.
     pub name: String,
-    /// The answers, in the order of their numbers.
+    /// The values, in the order of their numbers.
     pub values: Vec<String>,
 }
 
 impl Attribute {
-    /// An attribute of this name with these answers.
+    /// Makes an attribute.
     #[must_use]
     pub fn new(name: impl Into<String>, values: Vec<String>) -> Self {
         Self { name: name.into(), values }
     }
 
-    /// One that need not be there: the answer 0 is “none”, and those given come after it.
+    /// Makes an attribute that may be absent: value 0 is “none”, followed by the given values.
     #[must_use]
     pub fn optional(name: impl Into<String>, values: Vec<String>) -> Self {
         Self::new(name, std::iter::once("none".to_owned()).chain(values).collect())

@@ -1,29 +1,30 @@
-//! Which images of a dataset somebody keeps already, so that their pixels need not be read again.
+//! The images that a consumer has cached, so that their pixels need not be read again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The images of a dataset that whoever takes its batches has kept, such as in a device's memory. The one who keeps them says so
-/// ([`CachedImages::add`]); the threads that make batches ask.
+/// The images of a dataset that the consumer of its batches has cached, for example in device memory. The consumer
+/// [inserts](CachedImages::insert) them; the threads that make batches ask.
 ///
-/// A batch that was made before may bring pixels that are kept meanwhile; it never lacks any, since nothing is let go.
+/// A batch that was made earlier may include pixels that are cached by now. It never lacks pixels, since nothing is
+/// evicted.
 #[derive(Debug)]
 pub struct CachedImages(Vec<AtomicBool>);
 
 impl CachedImages {
-    /// Of a dataset of so many samples none.
+    /// Makes an empty set for a dataset of `len` samples.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self(std::iter::repeat_with(AtomicBool::default).take(len).collect())
     }
 
-    /// Whether a sample's image is kept; false for samples that the dataset does not have.
+    /// Returns true if a sample's image is cached; false for samples out of range.
     #[must_use]
     pub fn contains(&self, index: usize) -> bool {
-        // Nothing else is handed over between the threads, so the flag stands for itself.
+        // No other data is passed between the threads, so the flag stands alone.
         self.0.get(index).is_some_and(|held| held.load(Ordering::Relaxed))
     }
 
-    /// Says that a sample's image is kept, if the dataset has the sample.
+    /// Marks a sample's image as cached. Samples out of range are ignored.
     pub fn insert(&self, index: usize) {
         if let Some(held) = self.0.get(index) {
             held.store(true, Ordering::Relaxed);
@@ -36,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_added_is_there() {
+    fn inserted_images_are_contained() {
         let held = CachedImages::new(2);
         held.insert(1);
         held.insert(2);

@@ -1,28 +1,28 @@
-//! The sample of the image datasets: a picture, its class, and a sentence about it.
+//! The sample of image datasets: an image, its class and a caption.
 
 use crate::dataset::Labelled;
 use image::RgbImage;
 
-/// One picture, decoded.
+/// A decoded image with its class and caption.
 #[derive(Debug, Clone)]
 pub struct CaptionedImage {
-    /// The picture, 8 bits per channel.
+    /// The image, 8 bits per channel.
     pub image: RgbImage,
     /// The index of its class in [`Labelled::class_names`].
     pub label: u32,
-    /// A sentence that describes it. The epoch chooses among wordings.
+    /// A sentence that describes it. The epoch selects the wording.
     pub caption: String,
-    /// For each of [`Labelled::attributes`] the number of its value; empty where the dataset has none.
+    /// The value of each of [`Labelled::attributes`]; empty without attributes.
     pub attributes: Vec<u32>,
 }
 
 impl CaptionedImage {
-    /// A picture of a dataset without [attributes](Labelled::attributes).
+    /// Makes a sample of a dataset without [attributes](Labelled::attributes).
     #[must_use]
     pub fn new(image: RgbImage, label: u32, caption: String) -> Self {
         Self { image, label, caption, attributes: Vec::new() }
     }
 }
 
-/// A dataset of [`CaptionedImage`]s of whatever origin.
+/// A dataset of [`CaptionedImage`]s of any origin.
 pub type ImageDataset = dyn Labelled<Item = CaptionedImage>;

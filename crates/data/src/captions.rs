@@ -1,9 +1,9 @@
-//! Captions made from class names, for datasets that come without any.
+//! Captions made from class names, for datasets without captions.
 
 use crate::rng::{Purpose, below, rng_for};
 
-/// The sentences, after the prompts that openai/CLIP was judged with on CIFAR-10. `{}` stands for the
-/// class with its article.
+/// The sentences, after the prompts of openai/CLIP's evaluation on CIFAR-10. `{}` stands for the class with its
+/// article.
 pub const TEMPLATES: [&str; 8] = [
     "a photo of {}",
     "a blurry photo of {}",
@@ -15,21 +15,21 @@ pub const TEMPLATES: [&str; 8] = [
     "an image of {}",
 ];
 
-/// The plain caption: “a photo of a dog”, “a photo of an airplane”.
+/// Returns the plain caption: “a photo of a dog”, “a photo of an airplane”.
 #[must_use]
 pub fn plain(class_name: &str) -> String {
     fill(TEMPLATES[0], class_name)
 }
 
-/// A caption by one of the [`TEMPLATES`], chosen by (seed, epoch, index).
+/// Returns a caption by one of the [`TEMPLATES`], chosen by (seed, epoch, index).
 #[must_use]
 pub fn varied(class_name: &str, seed: u64, epoch: u64, index: usize) -> String {
     let mut rng = rng_for(seed, Purpose::Caption, epoch, index as u64);
     fill(TEMPLATES[below(&mut rng, TEMPLATES.len())], class_name)
 }
 
-/// A class name as words: “Black_footed-albatross” becomes “black footed albatross”, and the number in front
-/// of a folder's name (“001.Black_footed”) goes.
+/// Converts a class name to words: “Black_footed-albatross” becomes “black footed albatross”. The number of a folder's
+/// name (“001.Black_footed”) is removed.
 #[must_use]
 pub fn readable(class_name: &str) -> String {
     let name = match class_name.split_once('.') {
@@ -49,7 +49,7 @@ fn fill(template: &str, class_name: &str) -> String {
     template.replace("{}", &format!("{} {name}", article(&name)))
 }
 
-/// “a” or “an”, by how the word begins and the common exceptions of sound.
+/// Returns “a” or “an”, by the first letters of the word and the common exceptions of sound.
 pub(crate) fn article(word: &str) -> &'static str {
     let begins = |with: &[&str]| with.iter().any(|prefix| word.starts_with(prefix));
     let vowel = begins(&["a", "e", "i", "o", "u", "hour", "honest", "heir"]);

@@ -1,4 +1,4 @@
-//! MS-COCO's captions (Chen et al. 2015): the official JSON with a folder of images.
+//! MS-COCO captions (Chen et al. 2015): the official JSON and a folder of images.
 //!
 //! ```text
 //! coco/
@@ -8,15 +8,16 @@
 //!   val2017/000000000139.jpg
 //! ```
 //!
-//! Of any year, and also `captions_*.json` of other data sets in this form: the images of `captions_X.json` are in the
-//! folder `X`, or in `images/X`. Images have about five captions, of which an epoch takes one, and no classes.
+//! Any year is accepted, and other datasets in this form: the images of `captions_X.json` are in the folder `X` or
+//! `images/X`. An image has about five captions and no class; each epoch uses one of the captions.
 
 use crate::captioned_image::CaptionedImage;
-use crate::dataset::{Dataset, Labelled, Split, check_index};
+use crate::dataset::{Split, check_index};
 use crate::decode::decode_file;
-use crate::error::{DataError, Result};
+use crate::error::{Checked, DataError, Result};
 use crate::exclusions::Exclusions;
 use crate::file_list::FileList;
+use crate::image_catalog::{Header, ImageCatalog};
 use crate::strings::CaptionLists;
 use image::RgbImage;
 use serde::Deserialize;
@@ -25,29 +26,28 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Component, Path, PathBuf};
 
-/// What [`CocoCaptions`] is read from.
+/// The settings of [`CocoCaptions`].
 #[derive(Debug, Clone)]
 pub struct CocoConfig {
-    /// The folder with `annotations` and the images.
+    /// The folder that holds `annotations` and the images.
     pub path: PathBuf,
     /// `captions_train*.json` or `captions_val*.json`.
     pub split: Split,
-    /// Fixes which caption an epoch takes.
+    /// The seed that selects the caption of each epoch.
     pub caption_seed: u64,
-    /// Files to pass over.
+    /// Files to leave out.
     pub excluded: Exclusions,
 }
 
-/// One split of MS-COCO's captions, in the order of its images' ids.
+/// One split of MS-COCO captions, in the order of the image ids. It has no class names, and every label is 0.
 #[derive(Debug, Clone)]
 pub struct CocoCaptions {
-    name: String,
+    header: Header,
     files: FileList,
     captions: CaptionLists,
-    caption_seed: u64,
 }
 
-/// The part of the JSON that is needed.
+/// The fields of the JSON that are read.
 #[derive(Deserialize)]
 struct Annotations {
     images: Vec<Image>,
@@ -67,11 +67,11 @@ struct Caption {
 }
 
 impl CocoCaptions {
-    /// Reads the captions; images are read when they are asked for.
+    /// Reads the captions. Images are read by [`Dataset::get`](crate::Dataset::get).
     ///
     /// # Errors
-    /// If a file is missing or is not in this form, an image has no caption or is there twice, or a caption is empty or of an
-    /// image that there is not; the error names the file and the id.
+    /// If a file is missing or has another form, an image has no caption or appears twice, or a caption is empty or
+    /// belongs to an unknown image. The error names the file and the id.
     pub fn open(config: &CocoConfig) -> Result<Self> {
         let CocoConfig { path, split, caption_seed, excluded } = config;
         let (file, of_images) = find_annotations(path, *split)?;
@@ -81,32 +81,12 @@ impl CocoCaptions {
         };
         let reader = BufReader::new(File::open(&file).map_err(|error| DataError::io(&file, error))?);
         let Annotations { images, annotations } = serde_json::from_reader(reader)
-            .map_err(|error| DataError::file(&file, format!("not COCO's captions: {error}")))?;
-
-        let mut by_id: BTreeMap<u64, (&str, Vec<&str>)> = BTreeMap::new();
-        for Image { id, file_name } in &images {
-            if !Path::new(file_name).components().all(|part| matches!(part, Component::Normal(_))) {
-                let reason = format!("image {id}: {file_name:?} is no path within the folder of images");
-                return Err(DataError::file(&file, reason));
-            }
-            if by_id.insert(*id, (file_name, Vec::new())).is_some() {
-                return Err(DataError::file(&file, format!("two images have the id {id}")));
-            }
-        }
-        for Caption { image_id, caption } in &annotations {
-            let Some((_, captions)) = by_id.get_mut(image_id) else {
-                let reason = format!("a caption is of image {image_id}, which is not among `images`");
-                return Err(DataError::file(&file, reason));
-            };
-            captions.push(caption);
-        }
-
-        let mut this = Self {
-            name: format!("coco/{split}"),
-            files: FileList::default(),
-            captions: CaptionLists::default(),
-            caption_seed: *caption_seed,
-        };
+            .map_err(|error| DataError::file(&file, format!("not in the form of COCO captions: {error}")))?;
+        let by_id =
+            captions_by_image(&images, &annotations).map_err(|reason| DataError::file(&file, reason))?;
+        let header =
+            Header { name: format!("coco/{split}"), caption_seed: *caption_seed, ..Header::default() };
+        let mut this = Self { header, files: FileList::default(), captions: CaptionLists::default() };
         this.files.begin_folder(folder.clone());
         for (id, (name, captions)) in &by_id {
             if excluded.contains(&folder.join(name)) {
@@ -115,74 +95,80 @@ impl CocoCaptions {
             for caption in captions {
                 let words: Vec<&str> = caption.split_whitespace().collect();
                 if words.is_empty() {
-                    let reason = format!("image {id} ({name}): a caption is empty");
+                    let reason = format!("image {id} ({name}): empty caption");
                     return Err(DataError::file(&file, reason));
                 }
                 this.captions.push(&words.join(" "));
             }
             if this.captions.end_sample() == 0 {
-                let reason = format!("image {id} ({name}) has no caption; give it one, or exclude it");
+                let reason = format!("image {id} ({name}) has no caption; add one, or exclude the image");
                 return Err(DataError::file(&file, reason));
             }
             this.files.push(name.as_ref(), 0);
         }
         if this.files.len() == 0 {
-            return Err(DataError::file(&file, "there are no images in it"));
+            return Err(DataError::file(&file, "the file lists no images"));
         }
         Ok(this)
     }
 
-    /// The file of a sample.
+    /// Returns the path of an image.
     ///
     /// # Errors
     /// If `index` is not below the length.
     pub fn file(&self, index: usize) -> Result<PathBuf> {
-        check_index(&self.name, index, self.files.len())?;
+        check_index(&self.header.name, index, self.files.len())?;
         Ok(self.files.path(index))
     }
 }
 
-impl Dataset for CocoCaptions {
-    type Item = CaptionedImage;
-
-    fn name(&self) -> &str {
-        &self.name
+impl ImageCatalog for CocoCaptions {
+    fn header(&self) -> &Header {
+        &self.header
     }
 
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.files.len()
     }
 
-    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let image = decode_file(&self.file(index)?)?;
-        Ok(CaptionedImage { image, ..self.without_pixels(index, epoch)? })
+    fn label_of(&self, _index: usize) -> u32 {
+        0
     }
 
-    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        check_index(&self.name, index, self.files.len())?;
-        let caption = self.captions.draw(self.caption_seed, epoch, index).to_owned();
-        Ok(CaptionedImage::new(RgbImage::default(), 0, caption))
+    fn pixels(&self, index: usize) -> Result<RgbImage> {
+        decode_file(&self.files.path(index))
     }
 
-    fn has_fixed_pixels(&self) -> bool {
-        true
+    fn describe(&self, index: usize, epoch: u64) -> CaptionedImage {
+        let caption = self.captions.pick(self.header.caption_seed, epoch, index).to_owned();
+        CaptionedImage::new(RgbImage::default(), 0, caption)
     }
 }
 
-impl Labelled for CocoCaptions {
-    /// None: images have captions and no classes.
-    fn class_names(&self) -> &[String] {
-        &[]
+/// Collects the captions of every image, keyed by its id, with the name of its file.
+fn captions_by_image<'a>(
+    images: &'a [Image],
+    annotations: &'a [Caption],
+) -> Checked<BTreeMap<u64, (&'a str, Vec<&'a str>)>> {
+    let mut by_id: BTreeMap<u64, (&str, Vec<&str>)> = BTreeMap::new();
+    for Image { id, file_name } in images {
+        if !Path::new(file_name).components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(format!("image {id}: {file_name:?} is not a path within the image folder"));
+        }
+        if by_id.insert(*id, (file_name, Vec::new())).is_some() {
+            return Err(format!("two images have the id {id}"));
+        }
     }
-
-    /// Always 0.
-    fn label(&self, index: usize) -> Result<u32> {
-        check_index(&self.name, index, self.files.len())?;
-        Ok(0)
+    for Caption { image_id, caption } in annotations {
+        let Some((_, captions)) = by_id.get_mut(image_id) else {
+            return Err(format!("a caption belongs to image {image_id}, which `images` does not list"));
+        };
+        captions.push(caption);
     }
+    Ok(by_id)
 }
 
-/// The file of a split's captions, and the name of the folder of its images.
+/// Finds the annotation file of a split, and the name of the folder of its images.
 fn find_annotations(path: &Path, split: Split) -> Result<(PathBuf, String)> {
     if !path.is_dir() {
         return Err(DataError::NoFolder(path.to_path_buf()));
@@ -214,7 +200,7 @@ fn find_annotations(path: &Path, split: Split) -> Result<(PathBuf, String)> {
         }
         _ => {
             let names: Vec<String> = found.iter().map(|(file, _)| file.display().to_string()).collect();
-            let reason = format!("several files of captions: {}; leave one", names.join(", "));
+            let reason = format!("several caption files: {}; leave one", names.join(", "));
             Err(DataError::file(path, reason))
         }
     }

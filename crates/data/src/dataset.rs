@@ -1,9 +1,9 @@
-//! What a dataset is: items of any kind by index, read when asked for.
+//! Datasets: items of any type by index.
 
 use crate::attribute::Attribute;
 use crate::error::{DataError, Result};
 
-/// Which part of a dataset.
+/// A part of a dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Split {
     /// For training.
@@ -43,31 +43,31 @@ impl std::str::FromStr for Split {
 
 /// Samples by index.
 ///
-/// Opening a dataset indexes it; reading and decoding happen in [`get`](Dataset::get), so that they run on the
-/// loader's threads. One index and one epoch always give one and the same sample.
+/// Opening a dataset only indexes it. [`get`](Dataset::get) reads and decodes, so that the work runs on the loader's
+/// threads. The same index and epoch always give the same sample.
 pub trait Dataset: Send + Sync {
-    /// What a sample is: an image with its caption, a sequence of tokens, a point, …
+    /// The type of a sample: an image with its caption, a sequence of tokens, a point, …
     type Item;
 
-    /// A short name for messages, such as `"cifar10/train"`.
+    /// Returns a short name for messages, such as `"cifar10/train"`.
     fn name(&self) -> &str;
 
-    /// How many samples there are.
+    /// Returns the number of samples.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns true without samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads a sample. What is random about it is drawn from `epoch` and `index` alone (see [`rng`](crate::rng)).
+    /// Reads a sample. Its random parts depend on `epoch` and `index` alone (see [`rng`](crate::rng)).
     ///
     /// # Errors
     /// If `index` is not below [`len`](Dataset::len), or the sample cannot be read or decoded.
     fn get(&self, index: usize, epoch: u64) -> Result<Self::Item>;
 
-    /// The sample of [`get`](Dataset::get) for somebody who has its pixels: an image in it may be empty, of 0 by 0, so that none is
-    /// decoded. All of it unless said otherwise.
+    /// Returns the sample of [`get`](Dataset::get), possibly with an empty image of 0×0 pixels, for a consumer that has
+    /// the pixels. By default it returns the whole sample.
     ///
     /// # Errors
     /// As for [`get`](Dataset::get).
@@ -75,20 +75,20 @@ pub trait Dataset: Send + Sync {
         self.get(index, epoch)
     }
 
-    /// Whether the pixels of a sample are the same in every epoch, and [`without_pixels`](Dataset::without_pixels) leaves them out,
-    /// so that keeping them is of use. Not unless said otherwise.
+    /// Returns true if the pixels of a sample are the same in every epoch and
+    /// [`without_pixels`](Dataset::without_pixels) leaves them out, so that caching them is useful. False by default.
     fn has_fixed_pixels(&self) -> bool {
         false
     }
 
-    /// How many samples lie together on the disk, for each such chunk in the order of indices, where reading them one after
-    /// the other is faster than in any order: the shards of [`shards`](crate::archives). `None` where the order does not matter.
+    /// Returns the lengths of the chunks that are stored contiguously, in the order of the indices, if sequential
+    /// reading is faster than random access: the [tar archives](crate::archives). `None` if the order does not matter.
     fn chunks(&self) -> Option<Vec<usize>> {
         None
     }
 
-    /// How much a sample counts: its loss is multiplied with its weight, and the sum over the global batch divided by
-    /// the sum of the weights. 1 unless said otherwise. It must be cheap, as every rank asks for the weights of the
+    /// Returns the weight of a sample: its loss is multiplied by the weight, and the sum over the global batch is
+    /// divided by the sum of the weights. 1 by default. It must be cheap, since every rank asks for the weights of the
     /// whole global batch.
     ///
     /// # Errors
@@ -99,18 +99,18 @@ pub trait Dataset: Send + Sync {
     }
 }
 
-/// A dataset whose samples belong to classes.
+/// A dataset whose samples have classes.
 pub trait Labelled: Dataset {
-    /// The classes, in the order of their labels.
+    /// Returns the classes, in the order of their labels.
     fn class_names(&self) -> &[String];
 
-    /// A sample's label, an index into [`class_names`](Labelled::class_names), without reading the sample.
+    /// Returns a sample's label, an index into [`class_names`](Labelled::class_names), without reading the sample.
     ///
     /// # Errors
     /// If `index` is not below [`len`](Dataset::len).
     fn label(&self, index: usize) -> Result<u32>;
 
-    /// What is known of every sample beside its class; nothing unless said otherwise.
+    /// Returns the attributes of every sample; none by default.
     fn attributes(&self) -> &[Attribute] {
         &[]
     }

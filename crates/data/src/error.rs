@@ -1,70 +1,70 @@
-//! What can go wrong with data: every variant names the file, the row, or the setting at fault.
+//! Errors of this crate. Every variant names the file, the row or the setting.
 
 use std::path::{Path, PathBuf};
 
-/// The result of everything in this crate.
+/// The result of every fallible function of this crate.
 pub type Result<T> = std::result::Result<T, DataError>;
 
-/// A value, or what is wrong with it in words, which the caller ties to a file or a line.
+/// A value, or the description of a problem, to which the caller adds the file or the line.
 pub(crate) type Checked<T> = std::result::Result<T, String>;
 
-/// What can go wrong while data is found, read, decoded, transformed or tokenised.
+/// An error of finding, reading, decoding, transforming or tokenising data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// The operating system refused to open or read something.
+    /// Opening or reading a file failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// There is no such folder.
-    #[error("{}: there is no such folder", .0.display())]
+    /// The folder does not exist.
+    #[error("{}: no such folder", .0.display())]
     NoFolder(PathBuf),
-    /// A folder holds none of the forms that the loader knows.
+    /// A folder has none of the known forms.
     #[error("{}: nothing recognised here; looked for {looked_for}", path.display())]
     Unrecognised {
         /// The folder that was searched.
         path: PathBuf,
-        /// The forms that would have been accepted.
+        /// The accepted forms.
         looked_for: String,
     },
-    /// The bytes of one image do not decode.
+    /// An image in a file of many does not decode.
     #[error("{}, row {row}: corrupt image: {reason}", file.display())]
     CorruptImage {
         /// The file that holds the image.
         file: PathBuf,
         /// The row in that file, from 0 (0 for a file that is one image).
         row: usize,
-        /// What the decoder said.
+        /// The error of the decoder.
         reason: String,
     },
-    /// A file that is one image does not decode.
+    /// An image file does not decode.
     #[error("{}: {reason}; replace the file, or exclude it", file.display())]
     ImageFile {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A line of a text file is not what it should be.
+    /// A line of a text file is malformed.
     #[error("{}, line {line}: {reason}", file.display())]
     Line {
         /// The file.
         file: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it, and what would be right.
+        /// The problem and what is expected.
         reason: String,
     },
-    /// A file that is no list of lines is not what it should be.
+    /// A file is malformed.
     #[error("{}: {reason}", file.display())]
     File {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it, and what would be right.
+        /// The problem and what is expected.
         reason: String,
     },
     /// A sample of a tar archive cannot be used.
@@ -72,9 +72,9 @@ pub enum DataError {
     ArchiveSample {
         /// The archive.
         archive: PathBuf,
-        /// The sample's key: the names of its members up to the first dot.
+        /// The sample's key: the name of its members up to the first dot.
         key: String,
-        /// What is wrong with it, and what would be right.
+        /// The problem and what is expected.
         reason: String,
     },
     /// A file ends within a record.
@@ -82,14 +82,14 @@ pub enum DataError {
     Truncated {
         /// The file.
         file: PathBuf,
-        /// The row that is cut, from 0.
+        /// The truncated row, from 0.
         row: usize,
-        /// Bytes that a record has.
+        /// The length of a record in bytes.
         expected: usize,
-        /// Bytes left in the file.
+        /// The bytes left in the file.
         found: usize,
     },
-    /// A label is not the index of a class.
+    /// A label is out of range.
     #[error("{}, row {row}: label {label} is not in 0..{num_classes}", file.display())]
     LabelOutOfRange {
         /// The file.
@@ -98,10 +98,10 @@ pub enum DataError {
         row: usize,
         /// The label found.
         label: i64,
-        /// How many classes there are.
+        /// The number of classes.
         num_classes: usize,
     },
-    /// A row lacks a value that it must have.
+    /// A required value is null.
     #[error("{}, row {row}: column {column} is null", file.display())]
     NullValue {
         /// The file.
@@ -111,126 +111,126 @@ pub enum DataError {
         /// The column's path.
         column: String,
     },
-    /// A parquet file cannot be read, or its columns are not those expected.
+    /// A parquet file cannot be read, or lacks the expected columns.
     #[error("{}: {reason}", file.display())]
     Parquet {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// The list of class names is missing, empty, or does not fit.
+    /// The list of class names is missing, empty or too short.
     #[error("{}: class names: {reason}", path.display())]
     ClassNames {
-        /// The file or folder that should give the names.
+        /// The file or folder of the names.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// An index beyond the end of a dataset.
+    /// An index is out of range.
     #[error("dataset {dataset}: index {index} is not in 0..{len}")]
     IndexOutOfRange {
         /// The dataset's name.
         dataset: String,
-        /// The index asked for.
+        /// The requested index.
         index: usize,
         /// The dataset's length.
         len: usize,
     },
-    /// A text that cannot be made tokens of.
+    /// A text cannot be tokenised.
     #[error("text {name}: {reason}")]
     Text {
         /// The dataset's name.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A sample that cannot be used.
+    /// A sample cannot be used.
     #[error("sample {index} of {dataset}: {reason}")]
     Sample {
         /// The dataset's name.
         dataset: String,
         /// The sample's index.
         index: usize,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// An array whose numbers and shape do not go together.
+    /// The elements of an array do not fit its shape.
     #[error("an array of shape {shape:?}: {reason}")]
     ArrayShape {
         /// The shape.
         shape: Vec<usize>,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A part of a batch does not fit the batch, or is not what was asked for.
+    /// A part of a batch does not fit the batch, or has another type than requested.
     #[error("`{name}` of a batch: {reason}")]
     Batch {
-        /// The part's name.
+        /// The name of the part.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A batch has no array, or no list of texts, of a name.
-    #[error("the batch has no {kind} `{name}`; it has {}", listed(there))]
+    /// A batch has no entry of a name.
+    #[error("the batch has no {kind} `{name}`; it has {}", listed(known))]
     NoSuchArray {
-        /// What was asked for: an array, or a list of texts.
+        /// The kind of the requested entry.
         kind: &'static str,
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
-        there: Vec<String>,
+        /// The known names.
+        known: Vec<String>,
     },
-    /// A batch was given up because nobody wants it any more.
-    #[error("the batch is not wanted any more")]
+    /// A batch was cancelled because it is not needed any more.
+    #[error("the batch was cancelled")]
     Cancelled,
-    /// A setting that cannot work.
+    /// A setting is invalid.
     #[error("{what}: {reason}")]
     Config {
         /// The setting, by its path in the configuration struct.
         what: &'static str,
-        /// Why it cannot work, with its numbers.
+        /// The reason, with the numbers.
         reason: String,
     },
-    /// An image of a size that a transform cannot take.
+    /// An image has a size that a transform cannot handle.
     #[error("image of {width}x{height} pixels: {reason}")]
     ImageSize {
         /// Width in pixels.
         width: u32,
         /// Height in pixels.
         height: u32,
-        /// What it does not fit.
+        /// The reason.
         reason: String,
     },
-    /// Images of one batch have different sizes after the transform.
+    /// The images of one batch have different sizes after the transform.
     #[error(
-        "sample {index} of {dataset} is {found:?} (C, H, W) after the transform, but the batch began with {expected:?}; a resize or a crop is missing"
+        "sample {index} of {dataset} is {found:?} (C, H, W) after the transform, but the first of the batch is {expected:?}; add a resize or a crop"
     )]
     MixedSizes {
         /// The dataset's name.
         dataset: String,
-        /// The sample that differs.
+        /// The index of the sample that differs.
         index: usize,
-        /// The shape of the batch's first image.
+        /// The shape of the first image of the batch.
         expected: [usize; 3],
-        /// The shape of this one.
+        /// The shape of this image.
         found: [usize; 3],
     },
-    /// A text has more tokens than the context holds.
+    /// A text has more tokens than the context.
     #[error(
         "text of {tokens} tokens, with start and end {total}, does not fit a context of {context}: {text:?}"
     )]
     TextTooLong {
-        /// Tokens of the text itself.
+        /// The number of tokens of the text.
         tokens: usize,
-        /// Tokens of the text with its start and end.
+        /// The number of tokens with start and end.
         total: usize,
-        /// The context's length.
+        /// The length of the context.
         context: usize,
-        /// How the text begins.
+        /// The beginning of the text.
         text: String,
     },
-    /// A number that is no token.
+    /// A number is not a token.
     #[error("token {id} is not in 0..{vocab}")]
     UnknownToken {
         /// The number.
@@ -238,15 +238,15 @@ pub enum DataError {
         /// The size of the vocabulary.
         vocab: usize,
     },
-    /// A file of merges is damaged, or not one.
+    /// A file of merges is malformed.
     #[error("vocabulary: {0}")]
     Vocabulary(String),
-    /// A loader's thread could not be started.
+    /// A worker thread could not be started.
     #[error("starting loader thread {worker}: {source}")]
     Thread {
-        /// Which of the threads.
+        /// The number of the thread.
         worker: usize,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A dataset or a transform panicked while a batch was made.
@@ -259,10 +259,10 @@ pub enum DataError {
         /// The panic's message.
         message: String,
     },
-    /// All threads of a loader are gone.
+    /// All threads of a loader have ended.
     #[error("all {workers} loader threads ended before batch {step} of epoch {epoch} was made")]
     WorkersGone {
-        /// How many there were.
+        /// The number of threads.
         workers: usize,
         /// The batch's epoch.
         epoch: u64,
@@ -272,28 +272,28 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Ties an operating system error to a path.
+    /// Adds a path to an I/O error.
     pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
         Self::Io { path: path.to_path_buf(), source }
     }
 
-    /// Something wrong with a whole file.
+    /// Makes an error about a file.
     pub(crate) fn file(path: &Path, reason: impl Into<String>) -> Self {
         Self::File { file: path.to_path_buf(), reason: reason.into() }
     }
 
-    /// A sample that cannot be used, named by its dataset and index; for datasets and collations of one's own.
+    /// Makes an error about a sample, for datasets and collations outside this crate.
     pub fn sample(dataset: impl Into<String>, index: usize, reason: impl Into<String>) -> Self {
         Self::Sample { dataset: dataset.into(), index, reason: reason.into() }
     }
 
-    /// A setting that cannot work.
+    /// Makes an error about a setting.
     pub(crate) fn config(what: &'static str, reason: impl Into<String>) -> Self {
         Self::Config { what, reason: reason.into() }
     }
 }
 
-/// Names as a list, or that there are none.
+/// Lists names, or says that there are none.
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }

@@ -1,22 +1,22 @@
-//! Files that a data set is told to pass over.
+//! Lists of files that a dataset leaves out.
 //!
-//! A damaged file is an error that stops a training, since to skip it when it is met would change which samples the ranks
-//! share. Naming it in a list leaves it out of the data set from the beginning, on all ranks alike.
+//! A damaged file stops a training with an error, since skipping it at run time would change the samples that the ranks
+//! share. A file on the list is left out from the start, on all ranks alike.
 
 use crate::error::Result;
 use crate::lines::LinesFile;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A list of files to pass over.
+/// A list of files to leave out.
 #[derive(Debug, Clone, Default)]
 pub struct Exclusions {
     names: BTreeSet<String>,
 }
 
 impl Exclusions {
-    /// Reads a list: on each line the end of a file's path, whole parts of it, with `/` between them on every system. A name
-    /// without a folder passes over the files of that name in all folders.
+    /// Reads a list. Each line is the end of a path in whole components, separated by `/` on every system. A name
+    /// without a folder matches the files of that name in all folders.
     ///
     /// # Errors
     /// If the file cannot be read, or is not UTF-8.
@@ -26,13 +26,13 @@ impl Exclusions {
         Ok(Self { names })
     }
 
-    /// Whether nothing is excluded.
+    /// Returns true if nothing is excluded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// Whether a file is to be passed over.
+    /// Returns true if a file is excluded.
     #[must_use]
     pub fn contains(&self, path: &Path) -> bool {
         if self.is_empty() {

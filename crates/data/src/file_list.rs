@@ -1,4 +1,4 @@
-//! Image files by index, small in memory: names in one allocation, folders once.
+//! Image files by index, compact in memory: all names in one allocation, each folder once.
 
 use crate::error::{DataError, Result};
 use crate::strings::Strings;
@@ -7,27 +7,27 @@ use std::ffi::{OsStr, OsString};
 use std::fs::FileType;
 use std::path::{Path, PathBuf};
 
-/// The endings of files that count as images, in lower case; others are passed over.
+/// The file extensions of images, in lower case; other files are ignored.
 pub(crate) const ENDINGS: [&str; 5] = ["png", "jpg", "jpeg", "bmp", "webp"];
 
-/// Files with their classes.
+/// Files and their classes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileList {
     folders: Vec<PathBuf>,
     names: Strings,
-    /// Names that are not UTF-8, by index; their places in `names` are empty.
+    /// The names that are not UTF-8, by index; their entries in `names` are empty.
     odd_names: BTreeMap<usize, OsString>,
-    /// Of each file its folder and its class.
+    /// The folder and the class of each file.
     places: Vec<(u32, u32)>,
 }
 
 impl FileList {
-    /// Says in which folder the files that follow lie.
+    /// Starts a folder: the files that follow belong to it.
     pub(crate) fn begin_folder(&mut self, folder: PathBuf) {
         self.folders.push(folder);
     }
 
-    /// Adds a file of the last folder; `name` may have folders of its own.
+    /// Adds a file of the last folder; `name` may contain folders.
     pub(crate) fn push(&mut self, name: &OsStr, label: u32) {
         let text = name.to_str();
         if text.is_none() {
@@ -41,7 +41,7 @@ impl FileList {
         self.places.len()
     }
 
-    /// The path of a file that exists.
+    /// Returns the path of a file.
     pub(crate) fn path(&self, index: usize) -> PathBuf {
         let folder = &self.folders[self.places[index].0 as usize];
         match self.odd_names.get(&index) {
@@ -50,13 +50,13 @@ impl FileList {
         }
     }
 
-    /// The class of a file that exists.
+    /// Returns the class of a file.
     pub(crate) fn label(&self, index: usize) -> u32 {
         self.places[index].1
     }
 }
 
-/// The names of the folders in a folder, sorted, without hidden ones.
+/// Lists the subfolders of a folder, sorted, without hidden ones.
 ///
 /// # Errors
 /// If the folder cannot be listed, or a name is not UTF-8.
@@ -79,7 +79,7 @@ pub(crate) fn class_folders(root: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The names of a folder's image files, sorted; hidden ones, such as macOS leaves behind, are passed over.
+/// Lists the image files of a folder, sorted. Hidden files, such as those of macOS, are ignored.
 ///
 /// # Errors
 /// If the folder cannot be listed.
@@ -93,8 +93,8 @@ pub(crate) fn images_in(folder: &Path) -> Result<Vec<OsString>> {
     Ok(files.map(|(name, _)| name).collect())
 }
 
-/// The names of what is in a folder and its kinds, sorted: the operating system lists in any order. The kinds come with the
-/// names, so that a folder of a million files is listed without asking for each.
+/// Lists names and types of a folder's entries, sorted, since the operating system lists in any order. The types come
+/// with the names, so a folder of a million files needs no further calls.
 fn list(folder: &Path) -> Result<Vec<(OsString, FileType)>> {
     let failed = |error| DataError::io(folder, error);
     let entries = std::fs::read_dir(folder).map_err(failed)?;

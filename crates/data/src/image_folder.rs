@@ -1,42 +1,39 @@
 //! Images in class folders: `<path>/<split>/<class>/<image>`.
 //!
-//! The classes are the folders of `train`, sorted, for both splits, so that a class without test
-//! images does not shift the others' labels. Files are read when a sample is asked for.
+//! The classes of both splits are the folders of `train`, sorted: a class without test images does not shift the labels
+//! of the others. Files are read by [`Dataset::get`](crate::Dataset::get).
 
-use crate::captioned_image::CaptionedImage;
-use crate::captions;
-use crate::dataset::{Dataset, Labelled, Split, check_index};
+use crate::dataset::{Split, check_index};
 use crate::decode::decode_file;
 use crate::error::{DataError, Result};
 use crate::exclusions::Exclusions;
 use crate::file_list::{ENDINGS, FileList, class_folders, images_in};
+use crate::image_catalog::{Header, ImageCatalog};
 use image::RgbImage;
 use std::path::{Path, PathBuf};
 
-/// A dataset over class folders.
+/// A dataset of class folders.
 #[derive(Debug, Clone)]
 pub struct ImageFolder {
-    name: String,
-    class_names: Vec<String>,
+    header: Header,
     files: FileList,
-    caption_seed: u64,
 }
 
 impl ImageFolder {
-    /// Lists one split; captions vary with seed 0.
+    /// Lists one split, with caption seed 0 and no exclusions.
     ///
     /// # Errors
-    /// If a folder cannot be listed, there are no classes or no images, or the test split has a class
-    /// that the training split lacks.
+    /// If a folder cannot be listed, there are no classes or no images, or the test split has a class that the training
+    /// split lacks.
     pub fn open(path: impl AsRef<Path>, split: Split) -> Result<Self> {
         Self::open_seeded(path, split, 0, &Exclusions::default())
     }
 
-    /// Lists one split without what is excluded; captions vary with a seed.
+    /// Lists one split without the excluded files.
     ///
     /// # Errors
-    /// If a folder cannot be listed, there are no classes or no images, or the test split has a class
-    /// that the training split lacks.
+    /// If a folder cannot be listed, there are no classes or no images, or the test split has a class that the training
+    /// split lacks.
     pub fn open_seeded(
         path: impl AsRef<Path>,
         split: Split,
@@ -55,25 +52,25 @@ impl ImageFolder {
         Ok(Self::new(format!("{folder}/{split}"), classes, files, caption_seed))
     }
 
-    /// A dataset of these files, whose labels are indices into the names.
+    /// Makes a dataset of listed files; labels are indices into `class_names`.
     pub(crate) fn new(name: String, class_names: Vec<String>, files: FileList, caption_seed: u64) -> Self {
-        Self { name, class_names, files, caption_seed }
+        Self { header: Header { name, class_names, attributes: Vec::new(), caption_seed }, files }
     }
 
-    /// The file of a sample.
+    /// Returns the path of an image.
     ///
     /// # Errors
     /// If `index` is not below the length.
     pub fn file(&self, index: usize) -> Result<PathBuf> {
-        check_index(&self.name, index, self.files.len())?;
+        check_index(&self.header.name, index, self.files.len())?;
         Ok(self.files.path(index))
     }
 }
 
-/// The images in the class folders of `root`, each of which is one of `classes`, those of `train`.
+/// Lists the images in the class folders of `root`. `classes` are the class folders of `train`.
 ///
 /// # Errors
-/// If a folder cannot be listed, is no class, or there are no images.
+/// If a folder cannot be listed or is not a class, or there are no images.
 pub(crate) fn list_classes(
     root: &Path,
     classes: &[String],
@@ -83,7 +80,7 @@ pub(crate) fn list_classes(
     let mut files = FileList::default();
     for class in class_folders(root)? {
         let Some(label) = classes.iter().position(|name| *name == class) else {
-            let reason = format!("class {class} is not among those of {}", train.display());
+            let reason = format!("class {class} is not in {}", train.display());
             return Err(DataError::ClassNames { path: root.to_path_buf(), reason });
         };
         let folder = root.join(&class);
@@ -99,40 +96,20 @@ pub(crate) fn list_classes(
     Ok(files)
 }
 
-impl Dataset for ImageFolder {
-    type Item = CaptionedImage;
-
-    fn name(&self) -> &str {
-        &self.name
+impl ImageCatalog for ImageFolder {
+    fn header(&self) -> &Header {
+        &self.header
     }
 
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.files.len()
     }
 
-    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let sample = self.without_pixels(index, epoch)?;
-        Ok(CaptionedImage { image: decode_file(&self.files.path(index))?, ..sample })
+    fn label_of(&self, index: usize) -> u32 {
+        self.files.label(index)
     }
 
-    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let label = self.label(index)?;
-        let caption = captions::varied(&self.class_names[label as usize], self.caption_seed, epoch, index);
-        Ok(CaptionedImage::new(RgbImage::default(), label, caption))
-    }
-
-    fn has_fixed_pixels(&self) -> bool {
-        true
-    }
-}
-
-impl Labelled for ImageFolder {
-    fn class_names(&self) -> &[String] {
-        &self.class_names
-    }
-
-    fn label(&self, index: usize) -> Result<u32> {
-        check_index(&self.name, index, self.files.len())?;
-        Ok(self.files.label(index))
+    fn pixels(&self, index: usize) -> Result<RgbImage> {
+        decode_file(&self.files.path(index))
     }
 }

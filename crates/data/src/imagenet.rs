@@ -1,20 +1,20 @@
 //! ImageNet's classification set (ILSVRC 2012): class folders named by synsets.
 //!
 //! ```text
-//! imagenet/                                   as torchvision wants it
+//! imagenet/                                   as torchvision expects it
 //!   train/n01440764/n01440764_10026.JPEG
 //!   val/n01440764/ILSVRC2012_val_00000293.JPEG
 //!   LOC_synset_mapping.txt                    n01440764 tench, Tinca tinca       (or words.txt)
 //!
-//! imagenet/                                   as Kaggle gives it
+//! imagenet/                                   as on Kaggle
 //!   ILSVRC/Data/CLS-LOC/train/n01440764/n01440764_10026.JPEG
 //!   ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000293.JPEG
 //!   LOC_synset_mapping.txt
 //!   LOC_val_solution.csv                      ImageId,PredictionString
 //! ```
 //!
-//! Classes are numbered in the order of their synsets, as everywhere. Their names are the first words of the mapping, and
-//! the synsets themselves where there is none; captions are made from names.
+//! Classes have the order of their synsets. Their names are the first words of the mapping, or the synsets without a
+//! mapping. Captions are made from the names.
 
 use crate::dataset::Split;
 use crate::error::{DataError, Result};
@@ -25,14 +25,14 @@ use crate::lines::LinesFile;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The files that name synsets: each with what comes between a synset and its names.
+/// The files that name synsets, and the separator between a synset and its names.
 const MAPPINGS: [(&str, char); 2] = [("LOC_synset_mapping.txt", ' '), ("words.txt", '\t')];
 
-/// Lists one split; captions vary with a seed.
+/// Lists one split.
 ///
 /// # Errors
-/// If a folder or a file is missing, there are no classes or no images, or a line is not what it should be; the error names
-/// the file and the line.
+/// If a folder or a file is missing, there are no classes or no images, or a line is malformed; the error names the
+/// file and the line.
 pub fn open_imagenet(
     path: impl AsRef<Path>,
     split: Split,
@@ -72,7 +72,7 @@ pub fn open_imagenet(
     Ok(ImageFolder::new(format!("imagenet/{split}"), class_names, files, caption_seed))
 }
 
-/// The images of one folder whose classes are in a table.
+/// Lists the images of a flat folder, whose classes are in a table.
 fn list_flat(folder: &Path, table: &Path, synsets: &[String], excluded: &Exclusions) -> Result<FileList> {
     if !table.is_file() {
         let looked_for = format!("<synset>/*.JPEG, or the table {}", table.display());
@@ -84,15 +84,15 @@ fn list_flat(folder: &Path, table: &Path, synsets: &[String], excluded: &Exclusi
         if number == 1 && line.starts_with("ImageId") {
             continue;
         }
-        // `ILSVRC2012_val_00048981,n03995372 85 1 499 272 …`: a synset with a box, for each object, all of one class.
+        // `ILSVRC2012_val_00048981,n03995372 85 1 499 272 …`: a synset and a box for each object, all of one class.
         let (image, rest) = line.split_once(',').unwrap_or((line, ""));
         let synset = rest.split_whitespace().next().unwrap_or_default();
         let Ok(label) = synsets.binary_search_by(|name| name.as_str().cmp(synset)) else {
-            let reason = format!("{synset:?} is none of the {} folders of train", synsets.len());
+            let reason = format!("{synset:?} is not one of the {} folders of train", synsets.len());
             return Err(lines.error(number, reason));
         };
         if labels.insert(image.to_owned(), label as u32).is_some() {
-            return Err(lines.error(number, format!("image {image} has a line already")));
+            return Err(lines.error(number, format!("image {image} already has a line")));
         }
     }
     let mut files = FileList::default();
@@ -104,7 +104,7 @@ fn list_flat(folder: &Path, table: &Path, synsets: &[String], excluded: &Exclusi
         }
         let image = path.file_stem().unwrap_or_default().to_string_lossy();
         let Some(label) = labels.get(image.as_ref()) else {
-            return Err(DataError::file(table, format!("there is no line for {}", path.display())));
+            return Err(DataError::file(table, format!("no line for {}", path.display())));
         };
         files.push(&name, *label);
     }
@@ -115,17 +115,17 @@ fn list_flat(folder: &Path, table: &Path, synsets: &[String], excluded: &Exclusi
     Ok(files)
 }
 
-/// The first name of every synset by the mapping in one of these folders, or the synsets where there is none.
+/// Returns the first name of every synset by the mapping in one of these folders, or the synsets without a mapping.
 fn class_names(folders: &[&Path], synsets: &[String]) -> Result<Vec<String>> {
-    let beside = |folder: &&Path| MAPPINGS.map(|(name, between)| (folder.join(name), between));
-    let mut files: Vec<(PathBuf, char)> = folders.iter().flat_map(beside).collect();
+    let mappings = |folder: &&Path| MAPPINGS.map(|(name, separator)| (folder.join(name), separator));
+    let mut files: Vec<(PathBuf, char)> = folders.iter().flat_map(mappings).collect();
     files.retain(|(file, _)| file.is_file());
-    let Some((file, between)) = files.first() else { return Ok(synsets.to_vec()) };
+    let Some((file, separator)) = files.first() else { return Ok(synsets.to_vec()) };
     let lines = LinesFile::read(file)?;
     let mut names: Vec<Option<String>> = vec![None; synsets.len()];
     for (number, line) in lines.lines() {
-        let Some((synset, words)) = line.split_once(*between) else {
-            let reason = "a line has a synset and its names: n01440764 tench, Tinca tinca";
+        let Some((synset, words)) = line.split_once(*separator) else {
+            let reason = "expected a synset and its names, such as: n01440764 tench, Tinca tinca";
             return Err(lines.error(number, reason));
         };
         // `words.txt` names all of WordNet.
@@ -138,7 +138,7 @@ fn class_names(folders: &[&Path], synsets: &[String]) -> Result<Vec<String>> {
         }
     }
     let named = synsets.iter().zip(names).map(|(synset, name)| {
-        name.ok_or_else(|| DataError::file(file, format!("class folder {synset} is not named in it")))
+        name.ok_or_else(|| DataError::file(file, format!("no name for class folder {synset}")))
     });
     named.collect()
 }

@@ -1,39 +1,35 @@
-//! Data for distributed training: from files, or from nothing, to batches of plain numbers on each rank.
+//! Data for distributed training: from files or synthetic images to batches of plain numbers on each rank.
 //!
-//! Training on many ranks asks more of a data pipeline than speed. A run must be repeatable from one seed, must
-//! go on in the middle of an epoch as if it had never stopped, and must see the same samples in the same order
-//! whether one rank works or eight. Here all of that follows from one rule: **nothing random is carried along.**
-//! The order of an epoch, a crop, the wording of a caption are each a function of (seed, purpose, epoch, index),
-//! so no number depends on a thread, a rank, or on what came before.
+//! A data pipeline for many ranks needs more than speed. A run must be repeatable from one seed, resume in the middle of
+//! an epoch, and see the same samples in the same order on one rank or eight. All of this follows from one rule:
+//! **no random state is carried along.** The order of an epoch, a crop and the wording of a caption are functions of
+//! (seed, purpose, epoch, index), so they depend on no thread, no rank and no earlier sample.
 //!
-//! - A [`Dataset`] gives items of any kind by index, read when they are asked for. Of captioned images,
-//!   [`open_cifar10`] reads CIFAR-10 in any of its three forms, [`CubDataset`] CUB-200-2011, [`CocoCaptions`] MS-COCO's
-//!   captions, [`open_imagenet`] ImageNet, [`ImageFolder`] class folders and [`ArchivesDataset`] tar shards;
-//!   [`ShapesDataset`] and [`ScenesDataset`] make pictures by program, with combinations held out for testing and what they
-//!   show as [attributes](Attribute). [`TextFile`] gives lines or windows of a text as tokens, and [`Subset`] a part of any
-//!   other dataset.
-//! - A [`Collate`] makes a [`Batch`] of items: named arrays and texts, with a weight for each sample.
-//!   There are three, for [images with captions](ImageCollation), [sequences of different lengths](SequenceCollation),
-//!   and [boxes with masks](DetectionCollation); one's own is a function.
-//! - A [`Transform`] makes numbers of an image: resize, crop, flip, normalise.
-//! - A [`DistributedSampler`] says which samples a rank takes at a step: a contiguous part of the *global*
-//!   batch, with how many samples count.
-//! - A [`Loader`] takes a [`BatchSource`], which is a dataset with its collation, makes the batches that its sampler says
-//!   on worker threads, and delivers each [`StepBatch`] strictly in order. It knows arrays, and not what they mean.
-//! - A [`ClipTokenizer`] makes tokens of captions, those that openai/CLIP makes.
+//! - A [`Dataset`] returns items of any type by index. [`open_cifar10`] reads CIFAR-10 in any of its three forms,
+//!   [`CubDataset`] CUB-200-2011, [`CocoCaptions`] MS-COCO captions, [`open_imagenet`] ImageNet, [`ImageFolder`] class
+//!   folders, and [`ArchivesDataset`] tar archives. [`ShapesDataset`] and [`ScenesDataset`] render synthetic images,
+//!   with combinations held out for testing and their content as [attributes](Attribute). [`TextFile`] returns lines or
+//!   windows of a text as tokens. [`Subset`] selects samples of another dataset.
+//! - A [`Collate`] makes a [`Batch`] of items: named arrays and texts, with a weight for each sample. There are three,
+//!   for [captioned images](ImageCollation), [sequences of different lengths](SequenceCollation), and
+//!   [boxes with masks](DetectionCollation). A function is a collation, too.
+//! - A [`Transform`] converts an image to numbers: resize, crop, flip, normalise.
+//! - A [`DistributedSampler`] assigns samples to ranks: a contiguous part of the *global* batch at each step.
+//! - A [`Loader`] makes the batches of a [`BatchSource`], a dataset with its collation, on worker threads. It delivers
+//!   each [`StepBatch`] strictly in order.
+//! - A [`ClipTokenizer`] converts captions to the tokens of openai/CLIP.
 //!
-//! A loss is a weighted mean over the global batch: each sample's loss times its weight, divided by
-//! [`StepBatch::global_weight`]. Weights are 1 unless a dataset [says otherwise](Dataset::weight), and 0 for samples that
-//! only fill places. The sum is taken from indices alone, so every rank knows it without a word to the others.
+//! A loss is a weighted mean over the global batch: the sum of each sample's loss times its weight, divided by
+//! [`StepBatch::global_weight`]. Weights are 1 unless a dataset [defines others](Dataset::weight), and 0 for padding.
+//! The sum depends on indices alone, so every rank knows it without communication.
 //!
-//! The crate has no tensors, no devices, and no communication: a batch is vectors of numbers with their shapes, and a
-//! rank is two numbers in a configuration. It downloads nothing. It never repairs what is wrong with a file: a
-//! damaged image, a short file, or a label that is no class is an error that names the file and the row. Files known to be
-//! damaged can be [excluded](Exclusions).
+//! The crate knows no tensors, no devices and no communication: a batch is vectors of numbers with shapes, and a rank is
+//! two numbers in a configuration. It downloads nothing. It never repairs a file: a damaged image, a short file and a
+//! label out of range are errors that name the file and the row. Known damaged files can be [excluded](Exclusions).
 //!
 //! # Example
 //!
-//! Two ranks share batches of eight pictures of shapes (`examples/text_batches.rs` does so with lines of a text):
+//! Two ranks share batches of eight images of shapes (`examples/text_batches.rs` does the same with lines of a text):
 //!
 //! ```
 //! use std::sync::Arc;
@@ -53,9 +49,9 @@
 //! };
 //! let mut indices = Vec::new();
 //! for rank in 0..2 {
-//!     // From the third step of the first epoch on, as a resumed run would.
+//!     // Start at the third step of the first epoch, as a resumed run would.
 //!     let mut loader = Loader::new(source.clone(), sampler(2, rank)?, LoaderConfig::default(), (0, 2))?;
-//!     let loaded = loader.next().expect("a loader does not end by itself")?;
+//!     let loaded = loader.next().expect("a loader is endless")?;
 //!     assert_eq!((loaded.step, loaded.global_samples, loaded.global_weight), (2, 8, 8.0));
 //!     assert_eq!(loaded.micro_batches[0].positions, 4 * rank..4 * rank + 4);
 //!     assert_eq!(loaded.batch.array("images")?.shape(), [4, 3, 16, 16]);
@@ -64,19 +60,21 @@
 //!     indices.extend(loaded.indices);
 //! }
 //!
-//! // One rank alone would have loaded these eight, in this order.
+//! // A single rank would have loaded these eight samples in this order.
 //! assert_eq!(sampler(1, 0)?.samples(0, 2)?.indices, indices);
 //! # Ok(())
 //! # }
 //! ```
 #![forbid(unsafe_code)]
 
-// What everything else speaks of.
+// Foundations.
 pub mod error;
 pub mod rng;
 
 pub mod attribute;
 pub mod dataset;
+
+mod choices;
 
 // Files of text and of images.
 mod decode;
@@ -85,7 +83,7 @@ mod file_list;
 mod lines;
 mod strings;
 
-// Images, and where they come from.
+// Image datasets in files.
 pub mod archives;
 pub mod captioned_image;
 pub mod captions;
@@ -93,17 +91,19 @@ pub mod cifar10;
 pub mod coco;
 pub mod cub;
 mod encoded;
+mod image_catalog;
 pub mod image_folder;
 pub mod imagenet;
+mod parquet;
 
-// Images made by program.
+// Synthetic image datasets.
 pub mod scenes;
 pub mod shapes;
 
-// What becomes of an image.
+// Images to numbers.
 pub mod transform;
 
-// Words, and where they come from.
+// Text and tokens.
 pub mod text_file;
 pub mod tokenizer;
 
@@ -116,13 +116,12 @@ pub mod cached_images;
 pub mod collate;
 pub mod source;
 
-// Which of them a rank takes, and when.
+// Batches of ranks and steps.
 pub mod sampler;
 pub mod step_batch;
 
 pub mod loader;
 
-pub use archives::{ArchivesConfig, ArchivesDataset};
 pub use attribute::Attribute;
 pub use batch::{ArrayData, Batch, BatchArray, ElementType, ImageBytes, ImageRecipe};
 pub use cached_images::CachedImages;

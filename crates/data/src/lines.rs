@@ -1,10 +1,10 @@
-//! Files of lines as people write them: with or without a byte order mark, with the line ends of any system.
+//! Text files of lines, with or without a byte order mark, with the line ends of any system.
 
 use crate::error::{DataError, Result};
 use std::path::{Path, PathBuf};
 
-/// The lines of a UTF-8 file. A byte order mark, line ends of Windows, white space around lines and empty lines are passed
-/// over.
+/// The lines of a UTF-8 file. A byte order mark, Windows line ends, surrounding white space and empty lines are
+/// ignored.
 #[derive(Debug)]
 pub(crate) struct LinesFile {
     file: PathBuf,
@@ -15,7 +15,7 @@ impl LinesFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, or is not UTF-8; the error names the line.
+    /// If the file cannot be read or is not UTF-8; the error names the line.
     pub(crate) fn read(file: &Path) -> Result<Self> {
         let bytes = std::fs::read(file).map_err(|error| DataError::io(file, error))?;
         let line_error = |line, reason: &str| DataError::Line {
@@ -24,17 +24,17 @@ impl LinesFile {
             reason: reason.to_owned(),
         };
         if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-            return Err(line_error(1, "this is UTF-16; save the file as UTF-8"));
+            return Err(line_error(1, "UTF-16 text; save the file as UTF-8"));
         }
         let text = String::from_utf8(bytes).map_err(|error| {
             let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-            line_error(line, "this is not UTF-8; save the file as UTF-8")
+            line_error(line, "not UTF-8; save the file as UTF-8")
         })?;
         Ok(Self { file: file.to_path_buf(), text })
     }
 
-    /// The lines that are not empty, with their numbers from 1.
+    /// Returns the lines that are not empty, with their numbers from 1.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         let text = self.text.strip_prefix('\u{feff}').unwrap_or(&self.text);
         text.lines()
@@ -43,12 +43,12 @@ impl LinesFile {
             .filter(|(_, line)| !line.is_empty())
     }
 
-    /// An error that names a line.
+    /// Makes an error that names a line.
     pub(crate) fn error(&self, line: usize, reason: impl Into<String>) -> DataError {
         DataError::Line { file: self.file.clone(), line, reason: reason.into() }
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }

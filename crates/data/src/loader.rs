@@ -1,8 +1,8 @@
-//! Batches made ahead of time on worker threads, and delivered strictly in order.
+//! Prefetching of batches on worker threads, with delivery strictly in order.
 //!
-//! The consumer hands out numbered jobs, never more than `prefetch` at a time; each worker makes a
-//! whole batch; the consumer keeps what comes early until its turn. So the batches are the same, in
-//! the same order, with any number of workers, and memory is bounded by `prefetch` batches.
+//! The consumer hands out numbered jobs, at most `prefetch` at a time. Each worker makes a whole batch; batches that
+//! arrive early wait for their turn. So the batches and their order are the same with any number of workers, and memory
+//! is bounded by `prefetch` batches.
 
 use crate::error::{DataError, Result};
 use crate::sampler::DistributedSampler;
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How a [`Loader`] works.
+/// The settings of a [`Loader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoaderConfig {
-    /// Threads that make batches; 0 makes each in the consumer's thread when it is asked for.
+    /// The number of worker threads. With 0, the consumer's thread makes each batch on request.
     pub workers: usize,
-    /// Batches made or in the making at any time; at least 1. Without workers it does nothing.
+    /// The number of batches that are made ahead, at least 1. Ignored without workers.
     pub prefetch: usize,
 }
 
@@ -31,28 +31,34 @@ impl Default for LoaderConfig {
     }
 }
 
-/// A batch to be made: its number since the loader began, its epoch, and its step.
-type Job = (u64, u64, usize);
-/// A batch that was made, with its number.
+/// A batch to make.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    /// The number since the loader was started.
+    number: u64,
+    epoch: u64,
+    step: usize,
+}
+
+/// A finished batch and its number.
 type Made = (u64, Result<StepBatch>);
 
-/// The threads and the way to and from them.
+/// The worker threads and their channels.
 struct Workers {
-    /// `None` once no more jobs will come, which ends the threads.
+    /// `None` once no more jobs follow, which ends the threads.
     jobs: Option<Sender<Job>>,
     made: Receiver<Made>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// An iterator over batches without end: epochs follow each other.
+/// An endless iterator over batches, epoch after epoch.
 ///
-/// An error comes in the place of its batch, and then the loader ends. Dropping the loader stops
-/// and joins its threads.
+/// An error takes the place of its batch, and then the loader ends. Dropping the loader stops and joins its threads.
 pub struct Loader {
     maker: Arc<BatchMaker>,
     config: LoaderConfig,
     workers: Option<Workers>,
-    /// Batches that came before their turn.
+    /// The batches that arrived before their turn.
     early: BTreeMap<u64, Result<StepBatch>>,
     /// The next batch to deliver.
     next: Job,
@@ -74,13 +80,12 @@ impl std::fmt::Debug for Loader {
 }
 
 impl Loader {
-    /// Starts the threads, which begin at once with the batch at `start` = (epoch, step).
+    /// Starts the threads, which immediately begin with the batch at `start` = (epoch, step).
     ///
-    /// A step beyond its epoch's end counts on into the next epochs, so (0, total steps) is a place too.
+    /// A step beyond the end of its epoch counts into the following epochs, so (0, total steps) is valid.
     ///
     /// # Errors
-    /// If `prefetch` is 0 with workers, the sampler was made for another length than the source's,
-    /// or a thread cannot be started.
+    /// If `prefetch` is 0 with workers, the lengths of sampler and source differ, or a thread cannot be started.
     pub fn new(
         source: Arc<dyn BatchSource>,
         sampler: DistributedSampler,
@@ -96,7 +101,7 @@ impl Loader {
             return Err(DataError::config("sampler.len", reason));
         }
         let steps = sampler.steps_per_epoch();
-        let first = (0, start.0 + (start.1 / steps) as u64, start.1 % steps);
+        let first = Job { number: 0, epoch: start.0 + (start.1 / steps) as u64, step: start.1 % steps };
         let maker = Arc::new(BatchMaker { source, sampler, stopped: AtomicBool::new(false) });
         let mut loader = Self {
             maker,
@@ -115,39 +120,39 @@ impl Loader {
         Ok(loader)
     }
 
-    /// The time that the consumer has spent waiting for batches, in all. Without workers this is the
-    /// whole time of making them.
+    /// Returns the total time that the consumer has waited for batches. Without workers this is the time of making
+    /// them.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// The (epoch, step) of the batch that comes next: where to start again to go on from here.
+    /// Returns the (epoch, step) of the next batch, from which a new loader would continue.
     #[must_use]
     pub fn position(&self) -> (u64, usize) {
-        (self.next.1, self.next.2)
+        (self.next.epoch, self.next.step)
     }
 
-    /// Steps per epoch, the same on all ranks.
+    /// Returns the steps per epoch, which are the same on all ranks.
     #[must_use]
     pub fn steps_per_epoch(&self) -> usize {
         self.maker.sampler.steps_per_epoch()
     }
 
     fn start_threads(&mut self) -> Result<()> {
-        // Neither channel is bounded, so no thread ever blocks on sending; `hand_out` bounds both.
+        // Neither channel is bounded, so sending never blocks; `hand_out` bounds both.
         let (jobs, jobs_out) = unbounded::<Job>();
         let (made_in, made) = unbounded::<Made>();
-        // Kept in `self` from the first on, so that a failure halfway joins those that run.
+        // Stored in `self` first, so that a failure midway joins the threads that run.
         let workers = self.workers.insert(Workers { jobs: Some(jobs), made, threads: Vec::new() });
         for worker in 0..self.config.workers {
             let (maker, jobs, made) = (Arc::clone(&self.maker), jobs_out.clone(), made_in.clone());
-            // Whoever traces then knows for whom this thread works.
+            // The span of the owner, for traces.
             let owner = tracing::Span::current();
             let thread = std::thread::Builder::new()
                 .name(format!("phalanx-data-{worker}"))
                 .spawn(move || {
-                    for (number, epoch, step) in jobs {
+                    for Job { number, epoch, step } in jobs {
                         let making = tracing::trace_span!(
                             target: "phalanx_trace::data",
                             parent: &owner,
@@ -167,12 +172,12 @@ impl Loader {
         Ok(())
     }
 
-    /// Hands out jobs until `prefetch` batches are in the making or wait for their turn.
+    /// Hands out jobs until `prefetch` batches are in progress or wait for their turn.
     fn hand_out(&mut self) {
         let Some(jobs) = self.workers.as_ref().and_then(|workers| workers.jobs.as_ref()) else { return };
         let steps = self.maker.sampler.steps_per_epoch();
-        while self.next_job.0 - self.next.0 < self.config.prefetch as u64 {
-            // Without receivers the threads are gone, which `receive` reports.
+        while self.next_job.number - self.next.number < self.config.prefetch as u64 {
+            // Without receivers the threads have ended, which `receive` reports.
             if jobs.send(self.next_job).is_err() {
                 return;
             }
@@ -180,9 +185,9 @@ impl Loader {
         }
     }
 
-    /// The batch whose turn it is, from the threads.
+    /// Receives the next batch from the threads.
     fn receive(&mut self) -> Result<StepBatch> {
-        let (number, epoch, step) = self.next;
+        let Job { number, epoch, step } = self.next;
         loop {
             if let Some(batch) = self.early.remove(&number) {
                 return batch;
@@ -195,7 +200,7 @@ impl Loader {
         }
     }
 
-    /// Ends the threads and waits for them.
+    /// Stops and joins the threads.
     fn stop(&mut self) {
         self.ended = true;
         self.maker.stopped.store(true, Ordering::Relaxed);
@@ -203,16 +208,17 @@ impl Loader {
         if let Some(mut workers) = self.workers.take() {
             workers.jobs = None;
             for thread in workers.threads {
-                // Panics in datasets are caught, so a thread has nothing to tell here.
+                // Panics in datasets are caught, so a thread returns nothing of interest.
                 let _ = thread.join();
             }
         }
     }
 }
 
-/// The job after another.
-fn after((number, epoch, step): Job, steps: usize) -> Job {
-    if step + 1 < steps { (number + 1, epoch, step + 1) } else { (number + 1, epoch + 1, 0) }
+/// Returns the job that follows another.
+fn after(Job { number, epoch, step }: Job, steps: usize) -> Job {
+    let (epoch, step) = if step + 1 < steps { (epoch, step + 1) } else { (epoch + 1, 0) };
+    Job { number: number + 1, epoch, step }
 }
 
 impl Iterator for Loader {
@@ -224,8 +230,8 @@ impl Iterator for Loader {
         }
         let began = Instant::now();
         let batch = if self.config.workers == 0 {
-            // Only `stop` stops a maker, and `ended` has said that it was not called.
-            self.maker.make(self.next.1, self.next.2)?
+            // Only `stop` stops a maker, and `ended` is false here.
+            self.maker.make(self.next.epoch, self.next.step)?
         } else {
             self.hand_out();
             self.receive()
@@ -235,7 +241,7 @@ impl Iterator for Loader {
             self.stop();
         } else {
             self.next = after(self.next, self.maker.sampler.steps_per_epoch());
-            // Refilled now, so that the threads work while the consumer uses this batch.
+            // Refill now, so that the threads work while the consumer uses this batch.
             self.hand_out();
         }
         Some(batch)

@@ -1,13 +1,12 @@
-//! Random numbers keyed by what they are for.
+//! Random numbers keyed by their purpose.
 //!
-//! Nothing here carries a generator from one sample to the next: each use builds its own from
-//! (seed, purpose, epoch, index). So a number does not depend on which thread asked first, on how
-//! many ranks share the work, or on where a run was resumed.
+//! No generator is carried from one sample to the next: each use builds its own from (seed, purpose, epoch, index). So
+//! a number depends on no thread, no number of ranks and no point of resumption.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What random numbers are for; uses with the same seed but different purposes are independent.
+/// The purpose of random numbers. Streams of the same seed with different purposes are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
@@ -17,19 +16,19 @@ pub enum Purpose {
     Augment = 2,
     /// The wording of a caption.
     Caption = 3,
-    /// Which samples a subset keeps.
+    /// The samples of a subset.
     Subset = 4,
-    /// What a generated training image shows.
+    /// The content of a synthetic training image.
     TrainImage = 5,
-    /// What a generated test image shows.
+    /// The content of a synthetic test image.
     TestImage = 6,
-    /// The order in which chunks of samples are read.
+    /// The order in which chunks are read.
     ChunkOrder = 7,
 }
 
-/// A generator for one purpose and one sample.
+/// Returns the generator for one purpose and one sample.
 ///
-/// The four numbers are the four quarters of ChaCha8's 256-bit key, so no two of them collide.
+/// The four numbers are the four quarters of ChaCha8's 256-bit key, so different numbers give different keys.
 #[must_use]
 pub fn rng_for(seed: u64, purpose: Purpose, epoch: u64, index: u64) -> ChaCha8Rng {
     let mut key = [0_u8; 32];
@@ -39,7 +38,8 @@ pub fn rng_for(seed: u64, purpose: Purpose, epoch: u64, index: u64) -> ChaCha8Rn
     ChaCha8Rng::from_seed(key)
 }
 
-/// A number in `0..bound`; `bound` is at least 1. Drawn as `u64`, so it is the same on every platform.
+/// Returns a number in `0..bound`; `bound` is at least 1. It is generated as `u64`, so it is the same on every
+/// platform.
 pub(crate) fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
     rng.random_range(0..bound.max(1) as u64) as usize
 }
@@ -58,14 +58,14 @@ mod tests {
 
     #[test]
     fn every_part_of_the_key_matters() {
-        let draw = |seed, purpose, epoch, index| -> u64 { rng_for(seed, purpose, epoch, index).random() };
-        let base = draw(1, Purpose::Shuffle, 2, 3);
-        assert_eq!(base, draw(1, Purpose::Shuffle, 2, 3));
+        let random = |seed, purpose, epoch, index| -> u64 { rng_for(seed, purpose, epoch, index).random() };
+        let base = random(1, Purpose::Shuffle, 2, 3);
+        assert_eq!(base, random(1, Purpose::Shuffle, 2, 3));
         for other in [
-            draw(2, Purpose::Shuffle, 2, 3),
-            draw(1, Purpose::Augment, 2, 3),
-            draw(1, Purpose::Shuffle, 3, 3),
-            draw(1, Purpose::Shuffle, 2, 4),
+            random(2, Purpose::Shuffle, 2, 3),
+            random(1, Purpose::Augment, 2, 3),
+            random(1, Purpose::Shuffle, 3, 3),
+            random(1, Purpose::Shuffle, 2, 4),
         ] {
             assert_ne!(base, other);
         }

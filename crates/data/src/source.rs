@@ -1,5 +1,4 @@
-//! Where a loader's batches come from: a dataset joined with its collation, so that what it is a dataset of is no
-//! longer seen.
+//! Sources of batches: a dataset with its collation, independent of the type of samples.
 
 use crate::batch::Batch;
 use crate::cached_images::CachedImages;
@@ -9,50 +8,51 @@ use crate::error::{DataError, Result};
 use crate::subset;
 use std::sync::Arc;
 
-/// Batches of samples by their indices, of whatever kind the samples are.
+/// Batches by the indices of their samples, for samples of any type.
 pub trait BatchSource: Send + Sync {
-    /// The dataset's name.
+    /// Returns the name of the dataset.
     fn name(&self) -> &str;
 
-    /// How many samples there are.
+    /// Returns the number of samples.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns true without samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many samples lie together on the disk; see [`Dataset::chunks`].
+    /// Returns the lengths of contiguous chunks; see [`Dataset::chunks`].
     fn chunks(&self) -> Option<Vec<usize>> {
         None
     }
 
-    /// How much a sample counts; see [`Dataset::weight`].
+    /// Returns the weight of a sample; see [`Dataset::weight`].
     ///
     /// # Errors
     /// If `index` is not below [`len`](BatchSource::len).
     fn weight(&self, index: usize) -> Result<f32>;
 
-    /// The source with images as bytes that somebody else prepares, who has those that are `held`; `None` if it has no images, or
-    /// only prepared ones.
-    fn as_bytes(&self, held: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
-        let _ = held;
+    /// Returns the source with images as bytes, for a consumer that finishes the transform itself and has `cached` some
+    /// images. `None` if the source has no such images.
+    fn as_bytes(&self, cached: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
+        let _ = cached;
         None
     }
 
-    /// Height and width of all images as bytes, where they are of one size and the same in every epoch, so that they can be held.
+    /// Returns height and width of all images as bytes, if they have one size and are the same in every epoch, so that
+    /// they can be cached.
     fn fixed_images(&self) -> Option<[usize; 2]> {
         None
     }
 
-    /// The batch of the samples at `indices`, of which there is at least one; given up as soon as `wanted` says no.
+    /// Makes the batch of the samples at `indices`, at least one. It is cancelled as soon as `wanted` returns false.
     ///
     /// # Errors
-    /// If a sample cannot be read or does not go with the others, and [`DataError::Cancelled`] if it was given up.
+    /// If a sample cannot be read or does not fit the others, and [`DataError::Cancelled`] if the batch was cancelled.
     fn batch(&self, indices: &[usize], epoch: u64, wanted: &dyn Fn() -> bool) -> Result<Batch>;
 }
 
-/// A dataset with the collation that makes batches of its samples.
+/// A dataset with its collation.
 #[derive(Debug)]
 pub struct Collated<D: ?Sized, C> {
     collate: C,
@@ -60,7 +60,7 @@ pub struct Collated<D: ?Sized, C> {
 }
 
 impl<D: Dataset + ?Sized, C: Collate<D::Item>> Collated<D, C> {
-    /// Joins the two.
+    /// Joins a dataset and a collation.
     #[must_use]
     pub fn new(dataset: Arc<D>, collate: C) -> Self {
         Self { collate, dataset }
@@ -84,8 +84,8 @@ impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource f
         self.dataset.weight(index)
     }
 
-    fn as_bytes(&self, held: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
-        Some(Arc::new(Self { collate: self.collate.as_bytes(held)?, dataset: Arc::clone(&self.dataset) }))
+    fn as_bytes(&self, cached: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
+        Some(Arc::new(Self { collate: self.collate.as_bytes(cached)?, dataset: Arc::clone(&self.dataset) }))
     }
 
     fn fixed_images(&self) -> Option<[usize; 2]> {
@@ -101,21 +101,21 @@ impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource f
         let batch = self.collate.collate(&mut Samples::new(self.name(), indices, epoch, &get))?;
         if batch.len() != indices.len() {
             let (name, made) = (self.name().to_owned(), batch.len());
-            let reason = format!("the collation made {made} samples of {}", indices.len());
+            let reason = format!("the collation made {made} samples out of {}", indices.len());
             return Err(DataError::Batch { name, reason });
         }
         Ok(batch)
     }
 }
 
-/// Some samples of another source, chosen by a seed.
+/// A random subset of another source.
 pub struct SourceSubset {
     inner: Arc<dyn BatchSource>,
     indices: Vec<usize>,
 }
 
 impl SourceSubset {
-    /// `n` samples, those of [`Subset::take`](crate::Subset::take).
+    /// Selects `n` samples, the same as [`Subset::take`](crate::Subset::take).
     ///
     /// # Errors
     /// If the source has fewer.
@@ -135,7 +135,7 @@ impl std::fmt::Debug for SourceSubset {
 }
 
 impl BatchSource for SourceSubset {
-    /// Images of a part are sent with each batch, whatever is held: they have other numbers in the whole.
+    /// A subset sends all images with each batch, since their numbers differ in the whole source.
     fn as_bytes(&self, _: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
         Some(Arc::new(Self { inner: self.inner.as_bytes(None)?, indices: self.indices.clone() }))
     }

@@ -1,5 +1,4 @@
-//! What a loader delivers: one rank's batch of one step with its place among those of all ranks, how it is put together,
-//! and how it is taken apart to be sent to another rank.
+//! The batch of one rank and step, and its conversion to and from messages.
 
 use crate::batch::{ArrayData, Batch, BatchArray, BatchParts, ElementType, ImageBytes, ImageRecipe};
 use crate::error::{DataError, Result};
@@ -9,22 +8,21 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One rank's batch of one step.
+/// The batch of one rank in one step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepBatch {
-    /// The samples; those from `valid` on only fill places, and have weight 0. There is always one at least: where a
-    /// ragged last batch leaves nothing for this rank, it is one that fills a place, so that there are shapes to compute
-    /// with.
+    /// The samples. Those from `valid` on are padding of weight 0. There is at least one: if an incomplete last batch
+    /// has no sample for this rank, a padding sample provides the shapes.
     pub batch: Batch,
-    /// Each sample's index in the dataset.
+    /// The index of each sample in the dataset.
     pub indices: Vec<usize>,
-    /// How many of them, from the first, are true samples.
+    /// The number of real samples, from the first.
     pub valid: usize,
-    /// This rank's places in each micro-batch, one after the other.
+    /// The samples of this rank in each micro-batch, in order.
     pub micro_batches: Vec<MicroBatchRange>,
-    /// True samples in the global batch.
+    /// The number of real samples in the global batch.
     pub global_samples: usize,
-    /// The sum of the weights of the global batch: what a mean over the batch divides by.
+    /// The sum of the weights of the global batch, by which a mean divides.
     pub global_weight: f64,
     /// The epoch.
     pub epoch: u64,
@@ -33,8 +31,7 @@ pub struct StepBatch {
 }
 
 impl StepBatch {
-    /// Takes the batch apart, without a copy: what is said in words, and the numbers, an [`ArrayData`] for each of
-    /// [`StepHeader::element_types`].
+    /// Splits the batch, without a copy, into a header and one [`ArrayData`] for each of [`StepHeader::element_types`].
     #[must_use]
     pub fn into_parts(self) -> (StepHeader, Vec<ArrayData>) {
         let BatchParts { arrays: named, texts, images: of_bytes, weights } = self.batch.into_parts();
@@ -68,20 +65,20 @@ impl StepBatch {
         (header, data)
     }
 
-    /// Puts together what [`into_parts`](Self::into_parts) took apart, without a copy.
+    /// Joins the parts of [`into_parts`](Self::into_parts), without a copy.
     ///
     /// # Errors
-    /// If the numbers are not those that the header describes.
+    /// If the data do not match the header.
     pub fn from_parts(header: StepHeader, mut data: Vec<ArrayData>) -> Result<Self> {
         let expected: Vec<ElementType> = header.element_types().collect();
         let found: Vec<ElementType> = data.iter().map(ArrayData::element_type).collect();
         if expected != found {
-            let reason = format!("numbers of {found:?} come for {expected:?}");
+            let reason = format!("data of types {found:?}; expected {expected:?}");
             return Err(DataError::Batch { name: "arrays".to_owned(), reason });
         }
         let weights = match data.pop() {
             Some(ArrayData::F32(weights)) => weights,
-            // The types agree, and that of the last is this one.
+            // The types were compared, and the last is f32.
             _ => Vec::new(),
         };
         let mut batch = Batch::new(weights.len()).with_weights(weights)?;
@@ -90,7 +87,7 @@ impl StepBatch {
             batch = batch.with_array(name, BatchArray::new(shape, numbers)?)?;
         }
         for ((name, recipe), pixels) in header.images.into_iter().zip(pixels) {
-            // The types agree, and those of images are this one.
+            // The types were compared, and those of images are u8.
             let pixels = if let ArrayData::U8(pixels) = pixels { pixels } else { Vec::new() };
             batch = batch.with_images(name, ImageBytes::new(recipe, pixels)?)?;
         }
@@ -110,7 +107,7 @@ impl StepBatch {
     }
 }
 
-/// All of a [`StepBatch`] but its numbers: short, so that it may travel as text while the numbers travel as they are.
+/// A [`StepBatch`] without its numbers: short enough to be sent as text, while the numbers are sent in binary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepHeader {
     arrays: Vec<ArrayHeader>,
@@ -120,21 +117,22 @@ pub struct StepHeader {
     valid: usize,
     micro_batches: Vec<MicroBatchRange>,
     global_samples: usize,
-    /// As bits, since a decimal need not come back as the number that it was.
+    /// As bits, since decimals may not survive a round trip.
     global_weight_bits: u64,
     epoch: u64,
     step: usize,
 }
 
 impl StepHeader {
-    /// The types of the arrays of numbers that go with it: those of the batch, then the pixels of its images, then the weights.
+    /// Returns the types of the data that belong to the header: those of the arrays, then u8 for each set of images,
+    /// then f32 for the weights.
     pub fn element_types(&self) -> impl Iterator<Item = ElementType> {
         let pixels = self.images.iter().map(|_| ElementType::U8);
         self.arrays.iter().map(|array| array.element_type).chain(pixels).chain([ElementType::F32])
     }
 }
 
-/// An array without its numbers.
+/// An array without its elements.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct ArrayHeader {
     name: String,
@@ -142,19 +140,19 @@ struct ArrayHeader {
     element_type: ElementType,
 }
 
-/// What is needed to make any batch; shared by a loader's threads.
+/// The parts of a loader that make a batch, shared by its threads.
 pub(crate) struct BatchMaker {
     pub(crate) source: Arc<dyn BatchSource>,
     pub(crate) sampler: DistributedSampler,
-    /// Set when nobody wants batches any more; a batch in the making is then given up.
+    /// Set to cancel batches in progress.
     pub(crate) stopped: AtomicBool,
 }
 
 impl BatchMaker {
-    /// Makes a batch; `None` when stopped meanwhile.
+    /// Makes a batch; `None` if it was cancelled.
     pub(crate) fn make(&self, epoch: u64, step: usize) -> Option<Result<StepBatch>> {
-        // A panic in a dataset becomes an error at its place in the order. A thread that just
-        // died would leave the consumer waiting for this batch.
+        // A panic in a dataset becomes an error at its position in the order. A dead thread would leave the consumer
+        // waiting for this batch.
         let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.assemble(epoch, step)));
         match made {
             Ok(Err(DataError::Cancelled)) if self.stopped.load(Ordering::Relaxed) => None,
@@ -182,7 +180,7 @@ impl BatchMaker {
         let of_true = indices[..valid].iter().map(|&index| self.source.weight(index));
         let mut weights = of_true.collect::<Result<Vec<f32>>>()?;
         weights.resize(indices.len(), 0.0);
-        // Added in the order of the global batch, so that all worlds get one number.
+        // Added in the order of the global batch, so that all world sizes get the same sum.
         let mut global_weight = 0.0;
         for index in self.sampler.global_indices(epoch, step)? {
             global_weight += f64::from(self.source.weight(index)?);
@@ -220,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_become_the_batch_again_also_through_text() {
+    fn parts_make_the_batch_again_also_through_text() {
         let (header, data) = step_batch().into_parts();
         let types: Vec<_> = header.element_types().collect();
         assert_eq!(types, data.iter().map(ArrayData::element_type).collect::<Vec<_>>());
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_the_headers_are_refused() {
+    fn data_that_contradict_the_header_are_refused() {
         let (header, mut data) = step_batch().into_parts();
         data[0] = ArrayData::F32(vec![0.0; 3]);
         assert!(StepBatch::from_parts(header.clone(), data.clone()).is_err());

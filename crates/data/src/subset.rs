@@ -1,4 +1,4 @@
-//! A part of a dataset, as a dataset.
+//! Subsets of datasets.
 
 use crate::attribute::Attribute;
 use crate::dataset::{Dataset, Labelled, check_index};
@@ -6,7 +6,7 @@ use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for, shuffle};
 use std::sync::Arc;
 
-/// Some samples of a dataset, in the dataset's order, with its classes and labels where it has some.
+/// Some samples of a dataset, with its classes and labels.
 pub struct Subset<D: ?Sized> {
     inner: Arc<D>,
     name: String,
@@ -28,7 +28,7 @@ impl<D: ?Sized> std::fmt::Debug for Subset<D> {
     }
 }
 
-/// `n` of `len` indices chosen by the seed, in ascending order; `name` says of what.
+/// Chooses `n` of `len` indices by the seed, in ascending order; `name` is for errors.
 pub(crate) fn choose(name: &str, len: usize, n: usize, seed: u64) -> Result<Vec<usize>> {
     if n > len {
         return Err(DataError::config("subset.take", format!("{n} samples of {name}, which has {len}")));
@@ -40,7 +40,8 @@ pub(crate) fn choose(name: &str, len: usize, n: usize, seed: u64) -> Result<Vec<
     Ok(indices)
 }
 
-/// How many of the chosen samples lie together, by how many of the whole do; `None` if they are not in the whole's order.
+/// Returns the chunk lengths of the chosen samples from those of the whole dataset; `None` if the samples are not in
+/// ascending order.
 pub(crate) fn chunks(whole: Vec<usize>, chosen: &[usize]) -> Option<Vec<usize>> {
     let (mut begin, mut end) = (0, 0);
     let in_order = chosen.is_sorted();
@@ -54,13 +55,13 @@ pub(crate) fn chunks(whole: Vec<usize>, chosen: &[usize]) -> Option<Vec<usize>> 
 }
 
 impl<D: Dataset + ?Sized> Subset<D> {
-    /// The samples at given indices, in the given order.
+    /// Selects the samples at given indices, in the given order.
     ///
     /// # Errors
-    /// If there are none, or one is not below the dataset's length.
+    /// If there are none, or an index is out of range.
     pub fn new(inner: Arc<D>, indices: Vec<usize>) -> Result<Self> {
         if indices.is_empty() {
-            return Err(DataError::config("subset", format!("no sample of {}", inner.name())));
+            return Err(DataError::config("subset", format!("no samples of {}", inner.name())));
         }
         for &index in &indices {
             check_index(inner.name(), index, inner.len())?;
@@ -69,7 +70,7 @@ impl<D: Dataset + ?Sized> Subset<D> {
         Ok(Self { inner, name, indices })
     }
 
-    /// `n` samples chosen by the seed, without regard to their classes.
+    /// Selects `n` samples by the seed, regardless of their classes.
     ///
     /// # Errors
     /// If `n` is 0, or the dataset has fewer.
@@ -78,7 +79,7 @@ impl<D: Dataset + ?Sized> Subset<D> {
         Self::new(inner, indices)
     }
 
-    /// The indices in the whole dataset.
+    /// Returns the indices in the whole dataset.
     #[must_use]
     pub fn indices(&self) -> &[usize] {
         &self.indices
@@ -86,17 +87,17 @@ impl<D: Dataset + ?Sized> Subset<D> {
 }
 
 impl<D: Labelled + ?Sized> Subset<D> {
-    /// `n` samples of every class, chosen by the seed.
+    /// Selects `n` samples of every class by the seed.
     ///
     /// # Errors
-    /// If `n` is 0, a class has fewer, or a label is no class.
+    /// If `n` is 0, a class has fewer, or a label is out of range.
     pub fn per_class(inner: Arc<D>, n: usize, seed: u64) -> Result<Self> {
         let names = inner.class_names();
         let mut classes = vec![Vec::new(); names.len()];
         for index in 0..inner.len() {
             let label = inner.label(index)? as usize;
             let class = classes.get_mut(label).ok_or_else(|| {
-                let reason = format!("label {label} of sample {index} is not among {} classes", names.len());
+                let reason = format!("label {label} of sample {index} is not one of {} classes", names.len());
                 DataError::config("subset.per_class", reason)
             })?;
             class.push(index);
@@ -107,7 +108,7 @@ impl<D: Labelled + ?Sized> Subset<D> {
                 let reason = format!("{n} samples of class {}, which has {}", names[label], class.len());
                 return Err(DataError::config("subset.per_class", reason));
             }
-            // Each class has its own draw, so that it does not depend on how many others there are.
+            // Each class has its own random stream, so the choice does not depend on the number of classes.
             shuffle(&mut rng_for(seed, Purpose::Subset, 1, label as u64), class);
             indices.extend_from_slice(&class[..n]);
         }
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_class_is_as_frequent_as_asked() {
+    fn every_class_has_the_same_number_of_samples() {
         let subset = Subset::per_class(shapes(), 5, 1).unwrap();
         let mut counts = vec![0; Shape::ALL.len()];
         for index in 0..subset.len() {
@@ -201,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_together_still_does() {
+    fn chunks_are_those_of_the_chosen_samples() {
         assert_eq!(chunks(vec![3, 2, 4], &[0, 2, 5, 6, 8]), Some(vec![2, 3]));
         assert_eq!(chunks(vec![3, 2, 4], &[4]), Some(vec![1]));
         assert_eq!(chunks(vec![3, 2, 4], &[4, 3]), None);
     }
 
     #[test]
-    fn more_than_there_is_is_refused() {
+    fn too_many_samples_are_refused() {
         assert!(Subset::take(shapes(), 401, 0).is_err());
         assert!(Subset::take(shapes(), 0, 0).is_err());
         assert!(Subset::per_class(shapes(), 100, 0).is_err());

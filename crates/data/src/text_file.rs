@@ -1,60 +1,60 @@
-//! The text of a file as sequences of tokens: lines of different lengths, or windows, for language models.
+//! Text files as sequences of tokens, lines or windows, for language models.
 //!
-//! The file is split by place: its beginning is for training and its end for testing, so that no window of one reaches
-//! into the other. The vocabulary is that of the whole file, so that both splits number their tokens alike.
+//! The file is split by position: its beginning is for training and its end for testing, so no window crosses the
+//! boundary. The vocabulary is that of the whole file, so both splits have the same tokens.
 
 use crate::dataset::{Dataset, Split, check_index};
 use crate::error::{DataError, Result};
 use std::ops::Range;
 use std::path::Path;
 
-/// The token that no text has, for what is beyond a sequence's end.
+/// The padding token, which no text contains.
 pub const PADDING: u32 = 0;
 
-/// What one token stands for.
+/// The unit of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TextUnit {
-    /// A byte: 256 tokens, of any file.
+    /// A byte: 256 tokens, for any file.
     Bytes,
-    /// A character of those that the file has, which must be UTF-8.
+    /// A character of the file, which must be UTF-8.
     #[default]
     Characters,
 }
 
-/// What one sample is.
+/// The unit of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextSample {
-    /// A line with its line feed. One of more than `max_tokens` goes on in the next sample, which begins with the token
-    /// that the one before ends with, so that every token but a line's first is predicted once.
+    /// A line with its line feed. A line of more than `max_tokens` continues in the next sample, which begins with the
+    /// last token of the one before. So every token but the first of a line is predicted once.
     Lines {
         /// The longest sample; at least 2.
         max_tokens: usize,
     },
-    /// So many tokens of the text, and those that begin `stride` later. The last may be shorter.
+    /// Windows of `tokens` tokens that start every `stride` tokens. The last may be shorter.
     Windows {
-        /// Tokens in a window; at least 2.
+        /// The number of tokens in a window; at least 2.
         tokens: usize,
-        /// Tokens between the beginnings of two windows; at least 1.
+        /// The distance between the starts of two windows; at least 1.
         stride: usize,
     },
 }
 
-/// What a [`TextFile`] is made from.
+/// The settings of a [`TextFile`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextFileConfig {
-    /// Which end of the text.
+    /// The split: the beginning or the end of the text.
     pub split: Split,
-    /// What one token stands for.
+    /// The unit of a token.
     pub unit: TextUnit,
-    /// What one sample is.
+    /// The unit of a sample.
     pub sample: TextSample,
-    /// How much of the text is for testing, in percent, from its end; 1 to 99. Where samples are lines, the line in which
-    /// the splits meet is for training.
+    /// The percentage of the text for testing, from its end; 1 to 99. With lines, the line at the boundary is for
+    /// training.
     pub test_percent: usize,
 }
 
 impl Default for TextFileConfig {
-    /// Lines of at most 256 characters for training, with a tenth of the text kept for testing.
+    /// Lines of at most 256 characters for training, with a tenth of the text for testing.
     fn default() -> Self {
         Self {
             split: Split::Train,
@@ -67,12 +67,12 @@ impl Default for TextFileConfig {
 
 /// One split of a text file, as sequences of at least two tokens.
 ///
-/// A sample's weight is the number of tokens in it that can be predicted, one less than it has: a loss that is a mean over
-/// a sample's predictions then becomes the mean over those of the global batch.
+/// The weight of a sample is its number of predictions, one less than its tokens. A loss that is a mean over a sample's
+/// predictions thus becomes the mean over those of the global batch.
 #[derive(Debug, Clone)]
 pub struct TextFile {
     name: String,
-    /// The characters, ascending; empty where tokens are bytes. The token of the first is 1.
+    /// The characters in ascending order; empty for bytes. The token of the first is 1.
     characters: Vec<char>,
     tokens: Vec<u32>,
     samples: Vec<Range<usize>>,
@@ -82,7 +82,7 @@ impl TextFile {
     /// Reads a file and cuts one of its splits into samples.
     ///
     /// # Errors
-    /// If the file cannot be read, is not UTF-8 where tokens are characters, a setting is out of its range, or the split has
+    /// If the file cannot be read, is not UTF-8 with characters as tokens, a setting is out of range, or the split has
     /// no sample of two tokens.
     pub fn open(path: impl AsRef<Path>, config: TextFileConfig) -> Result<Self> {
         let path = path.as_ref();
@@ -91,11 +91,11 @@ impl TextFile {
         Self::from_bytes(&name, bytes, config)
     }
 
-    /// Cuts one split of a text in memory into samples; `name` is its name in messages.
+    /// Cuts one split of a text in memory into samples; `name` is for messages.
     ///
     /// # Errors
-    /// If the text is not UTF-8 where tokens are characters, a setting is out of its range, or the split has no sample of
-    /// two tokens.
+    /// If the text is not UTF-8 with characters as tokens, a setting is out of range, or the split has no sample of two
+    /// tokens.
     pub fn from_bytes(name: &str, bytes: Vec<u8>, config: TextFileConfig) -> Result<Self> {
         if !(1..100).contains(&config.test_percent) {
             let reason = format!("{} is not in 1..100", config.test_percent);
@@ -103,11 +103,11 @@ impl TextFile {
         }
         match config.sample {
             TextSample::Lines { max_tokens: tokens } | TextSample::Windows { tokens, .. } if tokens < 2 => {
-                let reason = format!("of {tokens} tokens none can be predicted; at least 2 are needed");
+                let reason = format!("a sample of {tokens} tokens has no prediction; at least 2 are needed");
                 return Err(DataError::config("text.sample", reason));
             }
             TextSample::Windows { stride: 0, .. } => {
-                return Err(DataError::config("text.sample", "a stride of 0 tokens never gets on"));
+                return Err(DataError::config("text.sample", "a stride of 0 tokens"));
             }
             _ => {}
         }
@@ -124,7 +124,7 @@ impl TextFile {
                 characters.sort_unstable();
                 characters.dedup();
                 let tokens = text.chars().filter_map(|character| token_of(&characters, character)).collect();
-                // A token that no text has, where there is no line feed.
+                // Without a line feed, a token that no text contains.
                 let line_feed = token_of(&characters, '\n').unwrap_or(PADDING);
                 (characters, tokens, line_feed)
             }
@@ -141,16 +141,16 @@ impl TextFile {
         Ok(Self { name, characters, tokens, samples })
     }
 
-    /// How many tokens there are, that for padding included.
+    /// Returns the size of the vocabulary, with the padding token.
     #[must_use]
     pub fn vocab(&self) -> usize {
         1 + if self.characters.is_empty() { 256 } else { self.characters.len() }
     }
 
-    /// The tokens of a text, to go on from.
+    /// Encodes a text, for example as a prompt.
     ///
     /// # Errors
-    /// If a character of it is not in the file.
+    /// If a character is not in the file.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         if self.characters.is_empty() {
             return Ok(text.bytes().map(|byte| u32::from(byte) + 1).collect());
@@ -163,10 +163,10 @@ impl TextFile {
         text.chars().map(token).collect()
     }
 
-    /// The text of tokens; padding is left out, and bytes that are not UTF-8 become U+FFFD.
+    /// Decodes tokens. Padding is left out, and bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
-    /// If a number is no token.
+    /// If a number is not a token.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         let vocab = self.vocab();
         let known = tokens.iter().copied().filter(|&token| token != PADDING).map(|id| {
@@ -207,37 +207,38 @@ impl Dataset for TextFile {
     }
 }
 
-/// The token of a character, if it has one.
+/// Returns the token of a character, if it has one.
 fn token_of(characters: &[char], character: char) -> Option<u32> {
     characters.binary_search(&character).ok().map(|place| place as u32 + 1)
 }
 
-/// The tokens of one split.
+/// Returns the range of the tokens of one split.
 fn split_range(tokens: &[u32], config: &TextFileConfig, line_feed: u32) -> Range<usize> {
-    let mut meet = tokens.len() * (100 - config.test_percent) / 100;
-    if matches!(config.sample, TextSample::Lines { .. }) && meet > 0 && tokens[meet - 1] != line_feed {
-        let rest = tokens[meet..].iter().position(|token| *token == line_feed);
-        meet = rest.map_or(tokens.len(), |more| meet + more + 1);
+    let mut boundary = tokens.len() * (100 - config.test_percent) / 100;
+    if matches!(config.sample, TextSample::Lines { .. }) && boundary > 0 && tokens[boundary - 1] != line_feed
+    {
+        let rest = tokens[boundary..].iter().position(|token| *token == line_feed);
+        boundary = rest.map_or(tokens.len(), |more| boundary + more + 1);
     }
     match config.split {
-        Split::Train => 0..meet,
-        Split::Test => meet..tokens.len(),
+        Split::Train => 0..boundary,
+        Split::Test => boundary..tokens.len(),
     }
 }
 
-/// The lines with at least two tokens, cut where they are too long.
+/// Returns the lines with at least two tokens, cut if they are too long.
 fn lines(tokens: &[u32], within: Range<usize>, max_tokens: usize, line_feed: u32) -> Vec<Range<usize>> {
     let mut samples = Vec::new();
     let mut begin = within.start;
     for line in tokens[within].split_inclusive(|token| *token == line_feed) {
-        // Each sample ends with the token that the next begins with.
+        // Each sample ends with the first token of the next.
         samples.extend(windows(begin..begin + line.len(), max_tokens, max_tokens - 1));
         begin += line.len();
     }
     samples
 }
 
-/// Windows of `tokens` that begin every `stride`, until one reaches the end; those of one token are left out.
+/// Returns windows of `tokens` that start every `stride`, up to the end; those of one token are left out.
 fn windows(within: Range<usize>, tokens: usize, stride: usize) -> Vec<Range<usize>> {
     let mut samples = Vec::new();
     let mut begin = within.start;
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_go_on_with_their_last_token() {
+    fn long_lines_continue_with_their_last_token() {
         let config = TextFileConfig {
             sample: TextSample::Lines { max_tokens: 5 },
             test_percent: 1,
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_do_not_reach_into_the_other_split() {
+    fn windows_stay_within_their_split() {
         let sample = TextSample::Windows { tokens: 4, stride: 3 };
         let config = TextFileConfig { sample, unit: TextUnit::Bytes, test_percent: 40, split: Split::Train };
         let open = |split| {
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_cut_is_refused() {
+    fn invalid_settings_and_texts_are_refused() {
         let default = TextFileConfig::default();
         for config in [
             TextFileConfig { test_percent: 0, ..default },

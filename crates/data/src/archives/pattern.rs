@@ -1,33 +1,33 @@
-//! Which archives a path means: `archive-{000000..000012}.tar`, `{a,b}-{0..3}.tar`, a folder, or one file.
+//! Patterns of archive paths: `shard-{000000..000012}.tar`, `{a,b}-{0..3}.tar`, a folder, or one file.
 
 use crate::error::{Checked, DataError, Result};
 use std::path::{Path, PathBuf};
 
-/// The most archives that a path may mean: more is a slip of the pen. So are longer paths with braces, more braces, and numbers with more
-/// digits than any number of archives has.
-const MOST: usize = 1_000_000;
-const LONGEST: usize = 4096;
-const MOST_BYTES: usize = 256 << 20;
-const MOST_BRACES: usize = 16;
-const MOST_DIGITS: usize = 20;
+/// Upper limits of a pattern: archives, the length of a path with braces, the bytes of all names, braces, and digits of
+/// a number. More is a typing error.
+const MAX_ARCHIVES: usize = 1_000_000;
+const MAX_LENGTH: usize = 4096;
+const MAX_BYTES: usize = 256 << 20;
+const MAX_BRACES: usize = 16;
+const MAX_DIGITS: usize = 20;
 
-/// The archives of a path, in order. Braces hold a range of whole numbers, `{000..012}`, with as many digits as its ends where
-/// these have as many, or a list, `{a,b,c}`; several braces are combined, the last one changing fastest; paths are put together
-/// by `::`. A folder means the files `*.tar` in it, sorted.
+/// Expands a path to archives, in order. Braces hold a range of whole numbers, `{000..012}`, padded like its ends, or a
+/// list, `{a,b,c}`. With several braces the last one changes fastest. `::` separates paths. A folder stands for the
+/// files `*.tar` in it, sorted.
 ///
 /// # Errors
-/// If braces are not closed or hold neither, or a folder has no archive.
+/// If braces are malformed, or a folder has no archive.
 pub fn expand(path: &str) -> Result<Vec<PathBuf>> {
     let mut archives = Vec::new();
     for part in path.split("::") {
         if part.is_empty() {
-            return Err(problem(path, "a path between `::` is empty"));
+            return Err(problem(path, "an empty path at `::`"));
         }
         let open = part.matches('{').count();
-        if open > MOST_BRACES || (open > 0 && part.len() > LONGEST) {
+        if open > MAX_BRACES || (open > 0 && part.len() > MAX_LENGTH) {
             return Err(problem(
                 part.get(..100).unwrap_or_default(),
-                "more or longer braces than paths have",
+                "too many braces, or too long a path with braces",
             ));
         }
         for name in braces(part).map_err(|reason| problem(path, reason))? {
@@ -37,8 +37,8 @@ pub fn expand(path: &str) -> Result<Vec<PathBuf>> {
             } else {
                 archives.push(file);
             }
-            if archives.len() > MOST {
-                return Err(problem(path, format!("more than {MOST} archives")));
+            if archives.len() > MAX_ARCHIVES {
+                return Err(problem(path, format!("more than {MAX_ARCHIVES} archives")));
             }
         }
     }
@@ -65,7 +65,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The names that braces stand for.
+/// Expands the braces of a pattern.
 fn braces(pattern: &str) -> Checked<Vec<String>> {
     let Some((before, rest)) = pattern.split_once('{') else {
         return if pattern.contains('}') {
@@ -82,8 +82,10 @@ fn braces(pattern: &str) -> Checked<Vec<String>> {
     };
     let after = braces(after)?;
     let names = choices.len().saturating_mul(after.len());
-    if names > MOST || names.saturating_mul(pattern.len()) > MOST_BYTES {
-        return Err(format!("more than {MOST} archives, or names of more than {MOST_BYTES} bytes in all"));
+    if names > MAX_ARCHIVES || names.saturating_mul(pattern.len()) > MAX_BYTES {
+        return Err(format!(
+            "more than {MAX_ARCHIVES} archives, or names of more than {MAX_BYTES} bytes in all"
+        ));
     }
     Ok(choices
         .iter()
@@ -93,16 +95,16 @@ fn braces(pattern: &str) -> Checked<Vec<String>> {
 
 fn range(from: &str, to: &str) -> Checked<Vec<String>> {
     let number = |text: &str| {
-        text.parse::<usize>().map_err(|_| format!("`{text}` in `{{{from}..{to}}}` is no whole number"))
+        text.parse::<usize>().map_err(|_| format!("`{text}` in `{{{from}..{to}}}` is not a whole number"))
     };
-    if from.len().max(to.len()) > MOST_DIGITS {
-        return Err(format!("numbers of more than {MOST_DIGITS} digits"));
+    if from.len().max(to.len()) > MAX_DIGITS {
+        return Err(format!("numbers of more than {MAX_DIGITS} digits"));
     }
     let (first, last) = (number(from)?, number(to)?);
-    if first > last || last - first >= MOST {
-        return Err(format!("`{{{from}..{to}}}` does not go up, or is of more than {MOST}"));
+    if first > last || last - first >= MAX_ARCHIVES {
+        return Err(format!("`{{{from}..{to}}}` is descending, or has more than {MAX_ARCHIVES} numbers"));
     }
-    // As in shells: leading zeros in either end give all numbers the longer one's digits.
+    // As in shells, leading zeros in either end pad all numbers to the longer end.
     let padded = [from, to].iter().any(|text| text.len() > 1 && text.starts_with('0'));
     let digits = if padded { from.len().max(to.len()) } else { 1 };
     Ok((first..=last).map(|number| format!("{number:0digits$}")).collect())
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_are_those_of_shells() {
+    fn braces_expand_as_in_shells() {
         assert_eq!(names("s-{008..011}.tar"), ["s-008.tar", "s-009.tar", "s-010.tar", "s-011.tar"]);
         assert_eq!(names("s-{8..10}.tar"), ["s-8.tar", "s-9.tar", "s-10.tar"]);
         assert_eq!(names("{a,b}/{0..1}.tar"), ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]);
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn malformed_patterns_are_refused() {
         for bad in [
             "a-{0..",
             "a-0}",
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_means_its_archives() {
+    fn a_folder_stands_for_its_archives() {
         let place = tempfile::tempdir().unwrap();
         for name in ["b.tar", "a.tar", "a.txt"] {
             std::fs::write(place.path().join(name), "").unwrap();

@@ -1,10 +1,10 @@
-//! Arrays of numbers with a shape, of which the first dimension counts samples.
+//! Arrays of numbers with a shape whose first dimension counts samples.
 
 use crate::error::{DataError, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The type of an array's elements.
+/// The type of the elements of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ElementType {
@@ -21,7 +21,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// The name in Rust.
+    /// Returns the name in Rust.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl std::fmt::Display for ElementType {
     }
 }
 
-/// An array's numbers, one after the other.
+/// The elements of an array, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ArrayData {
     /// 32-bit floats.
@@ -55,7 +55,7 @@ pub enum ArrayData {
     I64(Vec<i64>),
 }
 
-/// Runs an expression with the vector of whatever type an [`ArrayData`] holds.
+/// Evaluates an expression with the typed vector of an [`ArrayData`].
 macro_rules! on_data {
     ($data:expr, $values:ident => $run:expr) => {
         match $data {
@@ -69,19 +69,19 @@ macro_rules! on_data {
 }
 
 impl ArrayData {
-    /// How many numbers there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         on_data!(self, values => values.len())
     }
 
-    /// Whether there are none.
+    /// Returns true without elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Their type.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn element_type(&self) -> ElementType {
         match self {
@@ -98,13 +98,13 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that arrays can have as elements.
+/// A Rust type of array elements.
 pub trait ArrayElement: sealed::Sealed + Copy {
-    /// Which of the types it is.
+    /// The matching element type.
     const TYPE: ElementType;
-    /// The numbers, if they are of this type.
+    /// Returns the elements if they have this type.
     fn of(data: &ArrayData) -> Option<&[Self]>;
-    /// The numbers as an array's.
+    /// Wraps elements as array data.
     fn data(values: Vec<Self>) -> ArrayData;
 }
 
@@ -137,7 +137,7 @@ element!(u8, U8);
 element!(u32, U32);
 element!(i64, I64);
 
-/// Numbers with a shape whose first dimension counts the samples; rows of the last dimension lie together.
+/// An array in row-major order whose first dimension counts samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchArray {
     shape: Vec<usize>,
@@ -145,10 +145,10 @@ pub struct BatchArray {
 }
 
 impl BatchArray {
-    /// An array of this shape.
+    /// Makes an array.
     ///
     /// # Errors
-    /// If the shape has no dimension, or asks for another number of elements than there are.
+    /// If the shape has no dimension, or its size is not the number of elements.
     pub fn new(shape: impl Into<Vec<usize>>, data: impl Into<ArrayData>) -> Result<Self> {
         let (shape, data) = (shape.into(), data.into());
         if shape.is_empty() {
@@ -158,49 +158,49 @@ impl BatchArray {
             });
         }
         if shape.iter().product::<usize>() != data.len() {
-            let reason = format!("{} numbers of type {} do not fill it", data.len(), data.element_type());
+            let reason = format!("it does not hold {} elements of type {}", data.len(), data.element_type());
             return Err(DataError::ArrayShape { shape, reason });
         }
         Ok(Self { shape, data })
     }
 
-    /// Its dimensions, samples first.
+    /// Returns the shape, samples first.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How many samples it has: its first dimension.
+    /// Returns the number of samples, the first dimension.
     #[must_use]
     pub fn samples(&self) -> usize {
         self.shape[0]
     }
 
-    /// The type of its elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn element_type(&self) -> ElementType {
         self.data.element_type()
     }
 
-    /// Its numbers.
+    /// Returns the elements.
     #[must_use]
     pub fn data(&self) -> &ArrayData {
         &self.data
     }
 
-    /// Its numbers, if they are of type `T`.
+    /// Returns the elements if they have type `T`.
     #[must_use]
     pub fn values<T: ArrayElement>(&self) -> Option<&[T]> {
         T::of(&self.data)
     }
 
-    /// Its shape and its numbers, without a copy.
+    /// Splits the array into its shape and its elements, without a copy.
     #[must_use]
     pub fn into_parts(self) -> (Vec<usize>, ArrayData) {
         (self.shape, self.data)
     }
 
-    /// A copy of some samples, which must be there.
+    /// Copies a range of samples, which must exist.
     pub(super) fn narrow(&self, samples: &Range<usize>) -> Self {
         let each: usize = self.shape[1..].iter().product();
         let (from, to) = (samples.start * each, samples.end * each);
@@ -210,8 +210,7 @@ impl BatchArray {
         Self { shape, data }
     }
 
-    /// Puts the samples of another array after its own; false, and nothing happens, if they are of another
-    /// type or shape.
+    /// Appends the samples of another array. Returns false, and changes nothing, if the type or the shape differs.
     pub(super) fn append(&mut self, other: &Self) -> bool {
         if self.shape[1..] != other.shape[1..] {
             return false;

@@ -1,4 +1,5 @@
-//! Images as bytes, with what is still to be done to each: what a device prepares by itself, in a quarter of the bytes.
+//! Images as bytes with the remaining steps of their transform, which a device can run. They take a quarter of the
+//! memory of f32.
 
 use crate::error::{DataError, Result};
 use crate::transform::{Normalise, Placement};
@@ -6,34 +7,33 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Images of a batch before they are cut, mirrored and normalised.
+/// The images of a batch before the crop, the flip and the normalisation.
 ///
-/// The pixels are those of each sample in order, or, where somebody keeps the images of a whole set
-/// ([`CachedImages`](crate::CachedImages)), those that are not kept yet.
+/// The pixels are those of each sample in order. If the consumer caches the images of a whole dataset
+/// ([`CachedImages`](crate::CachedImages)), they are those of the images that it does not have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageBytes {
     recipe: ImageRecipe,
     pixels: Vec<u8>,
 }
 
-/// All of [`ImageBytes`] but the pixels. It travels as text.
+/// An [`ImageBytes`] without its pixels. It is sent as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRecipe {
-    /// Height and width of the images as bytes.
+    /// Height and width of the stored images.
     source: [usize; 2],
-    /// Height and width of what they become.
+    /// Height and width of the results.
     size: [usize; 2],
-    /// Means and standard deviations as bits, since a decimal need not come back as the number that it was.
+    /// Means and standard deviations as bits, since decimals may not survive a round trip.
     normalise: [[u32; 3]; 2],
-    /// Of each sample the number of its image and what is done to it.
+    /// The image number and the placement of each sample.
     samples: Vec<(u32, Placement)>,
-    /// The numbers of the images in the set whose pixels come along; `None` if image n is that of sample n.
+    /// The numbers of the dataset's images whose pixels are included; `None` if image n belongs to sample n.
     fresh: Option<Vec<u32>>,
 }
 
 impl ImageRecipe {
-    /// What becomes of one image for each sample, in the order of the samples: images of `source`, height and width, become
-    /// `size`.
+    /// Makes a recipe with one image for each sample, in order. Images of height and width `source` become `size`.
     #[must_use]
     pub fn of_each(
         source: [usize; 2],
@@ -45,7 +45,7 @@ impl ImageRecipe {
         Self { source, size, normalise: bits(normalise), samples, fresh: None }
     }
 
-    /// What becomes of images of a set, given by their numbers in it, of which those of the numbers `fresh` come along.
+    /// Makes a recipe for images of a dataset, given by their numbers. The pixels of `fresh` are included.
     #[must_use]
     pub fn of_set(
         source: [usize; 2],
@@ -57,38 +57,39 @@ impl ImageRecipe {
         Self { source, size, normalise: bits(normalise), samples, fresh: Some(fresh) }
     }
 
-    /// Height and width of the images as bytes.
+    /// Returns height and width of the stored images.
     #[must_use]
     pub fn source(&self) -> [usize; 2] {
         self.source
     }
 
-    /// Height and width of what they become.
+    /// Returns height and width of the results.
     #[must_use]
     pub fn size(&self) -> [usize; 2] {
         self.size
     }
 
-    /// What is done to bytes last.
+    /// Returns the normalisation, the last step.
     #[must_use]
     pub fn normalise(&self) -> Normalise {
         let [mean, std] = self.normalise.map(|numbers| numbers.map(f32::from_bits));
         Normalise { mean, std }
     }
 
-    /// Of each sample the number of its image and what is done to it.
+    /// Returns the image number and the placement of each sample.
     #[must_use]
     pub fn samples(&self) -> &[(u32, Placement)] {
         &self.samples
     }
 
-    /// The numbers of the images in a set whose pixels come along; `None` where image n is that of sample n.
+    /// Returns the numbers of the dataset's images whose pixels are included; `None` if image n belongs to sample n.
     #[must_use]
     pub fn fresh(&self) -> Option<&[u32]> {
         self.fresh.as_deref()
     }
 
-    /// That of some samples, which must be there. Images of each sample count anew from the first of them.
+    /// Returns the recipe of a range of samples, which must exist. Without a dataset, images are numbered anew from the
+    /// first of them.
     #[must_use]
     pub fn narrow(&self, samples: &Range<usize>) -> Self {
         let mut chosen = self.samples[samples.clone()].to_vec();
@@ -98,12 +99,12 @@ impl ImageRecipe {
         Self { samples: chosen, ..self.clone() }
     }
 
-    /// How many images come along.
+    /// Returns the number of images whose pixels are included.
     fn images(&self) -> usize {
         self.fresh.as_ref().map_or(self.samples.len(), Vec::len)
     }
 
-    /// Bytes of one image.
+    /// Returns the number of bytes of one image.
     fn each(&self) -> usize {
         3 * self.source[0] * self.source[1]
     }
@@ -114,10 +115,10 @@ fn bits(normalise: &Normalise) -> [[u32; 3]; 2] {
 }
 
 impl ImageBytes {
-    /// Images of a recipe; `pixels` are u8 [M, H, W, 3] of those that come along.
+    /// Combines a recipe with the included pixels, u8 [M, H, W, 3].
     ///
     /// # Errors
-    /// If there is another number of pixels.
+    /// If the number of pixels differs from the recipe's.
     pub fn new(recipe: ImageRecipe, pixels: Vec<u8>) -> Result<Self> {
         let expected = recipe.images() * recipe.each();
         if pixels.len() == expected {
@@ -128,31 +129,32 @@ impl ImageBytes {
         Err(DataError::ArrayShape { shape: vec![recipe.images(), height, width, 3], reason })
     }
 
-    /// All but the pixels.
+    /// Returns the recipe.
     #[must_use]
     pub fn recipe(&self) -> &ImageRecipe {
         &self.recipe
     }
 
-    /// The pixels that come along, u8 [M, H, W, 3].
+    /// Returns the included pixels, u8 [M, H, W, 3].
     #[must_use]
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
 
-    /// How many samples it has.
+    /// Returns the number of samples.
     #[must_use]
     pub fn samples(&self) -> usize {
         self.recipe.samples.len()
     }
 
-    /// The recipe and the pixels, without a copy.
+    /// Splits it into recipe and pixels, without a copy.
     #[must_use]
     pub fn into_parts(self) -> (ImageRecipe, Vec<u8>) {
         (self.recipe, self.pixels)
     }
 
-    /// A copy of some samples, which must be there. Of a set those pixels come along that the samples need.
+    /// Copies a range of samples, which must exist. Of a dataset's images, only the pixels that these samples need are
+    /// included.
     pub(super) fn narrow(&self, samples: &Range<usize>) -> Self {
         let mut recipe = self.recipe.narrow(samples);
         let each = recipe.each();
@@ -171,7 +173,7 @@ impl ImageBytes {
         Self { recipe, pixels }
     }
 
-    /// Puts the samples of other images after its own; false, and nothing happens, if they are prepared in another way.
+    /// Appends the samples of other images. Returns false, and changes nothing, if their preparation differs.
     pub(super) fn append(&mut self, other: &Self) -> bool {
         let (own, more) = (&mut self.recipe, &other.recipe);
         if (own.source, own.size, own.normalise) != (more.source, more.size, more.normalise) {
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_the_whole_again() {
+    fn parts_make_the_whole_again() {
         let recipe = ImageRecipe::of_each([1, 1], [1, 1], &Normalise::CLIP, (0..4).map(placement).collect());
         assert!(ImageBytes::new(recipe.clone(), vec![0; 11]).is_err());
         let whole = ImageBytes::new(recipe, (0..12).collect()).unwrap();
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_set_only_new_pixels_come_along() {
+    fn of_a_dataset_only_new_pixels_are_included() {
         let samples = [7, 2, 9].map(|image| (image, placement(0))).to_vec();
         let recipe = ImageRecipe::of_set([1, 1], [1, 1], &Normalise::UNIT, samples, vec![7, 9]);
         let images = ImageBytes::new(recipe, (0..6).collect()).unwrap();

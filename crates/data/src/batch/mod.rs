@@ -1,7 +1,7 @@
 //! A batch: named arrays, texts and images of some samples, with a weight for each sample.
 //!
-//! Nothing here knows what the arrays mean. A [collation](crate::collate) chooses their names, and whoever reads a
-//! batch asks for them by name; between the two, loaders cut, pad and move batches without a look at the names.
+//! A batch does not know the meaning of its arrays. A [collation](crate::collate) chooses their names and the consumer
+//! asks for them by name; loaders cut, pad and move batches without looking at names.
 
 mod array;
 mod images;
@@ -12,11 +12,11 @@ pub use images::{ImageBytes, ImageRecipe};
 use crate::error::{DataError, Result};
 use std::ops::Range;
 
-/// Named arrays, named lists of texts, named images as bytes, and weights, all of the same samples.
+/// Named arrays, texts and images as bytes, and weights, all of the same samples.
 ///
-/// A sample's weight is what its loss is multiplied with before the losses of the global batch are added and divided
-/// by the sum of all weights: 1 for a plain sample, 0 for one that only fills a place. A collation leaves weights
-/// alone; a loader sets them from [`Dataset::weight`](crate::Dataset::weight).
+/// The loss of a sample is multiplied by its weight; the sum over the global batch is divided by the sum of the
+/// weights. The weight is 1 for a plain sample and 0 for padding. A loader sets it from
+/// [`Dataset::weight`](crate::Dataset::weight); collations leave it alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     arrays: Vec<(String, BatchArray)>,
@@ -25,30 +25,30 @@ pub struct Batch {
     weights: Vec<f32>,
 }
 
-/// What a [`Batch`] is made of.
+/// The parts of a [`Batch`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchParts {
-    /// The arrays with their names.
+    /// The named arrays.
     pub arrays: Vec<(String, BatchArray)>,
-    /// The lists of texts with their names.
+    /// The named lists of texts.
     pub texts: Vec<(String, Vec<String>)>,
-    /// Images as bytes with their names.
+    /// The named images as bytes.
     pub images: Vec<(String, ImageBytes)>,
-    /// Each sample's weight.
+    /// The weight of each sample.
     pub weights: Vec<f32>,
 }
 
 impl Batch {
-    /// A batch of `len` samples of weight 1, of which nothing is known yet.
+    /// Makes a batch of `len` samples of weight 1, without arrays.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self { arrays: Vec::new(), texts: Vec::new(), images: Vec::new(), weights: vec![1.0; len] }
     }
 
-    /// The batch with one more array, numbers in a shape whose first dimension counts samples.
+    /// Adds an array of this shape, whose first dimension counts samples.
     ///
     /// # Errors
-    /// If the numbers do not fill the shape, the first dimension is not the number of samples, or the name is taken.
+    /// If the elements do not fill the shape, the first dimension is not the number of samples, or the name is taken.
     pub fn with(
         self,
         name: impl Into<String>,
@@ -58,40 +58,40 @@ impl Batch {
         self.with_array(name, BatchArray::new(shape, data)?)
     }
 
-    /// The batch with one more array.
+    /// Adds an array.
     ///
     /// # Errors
-    /// If the array has another number of samples, or the name is taken.
+    /// If the array has a different number of samples, or the name is taken.
     pub fn with_array(mut self, name: impl Into<String>, array: BatchArray) -> Result<Self> {
         let name = self.check_new(name.into(), array.samples())?;
         self.arrays.push((name, array));
         Ok(self)
     }
 
-    /// The batch with one more list of texts, one for each sample.
+    /// Adds a list of texts, one for each sample.
     ///
     /// # Errors
-    /// If there is another number of texts, or the name is taken.
+    /// If the number of texts differs, or the name is taken.
     pub fn with_texts(mut self, name: impl Into<String>, texts: Vec<String>) -> Result<Self> {
         let name = self.check_new(name.into(), texts.len())?;
         self.texts.push((name, texts));
         Ok(self)
     }
 
-    /// The batch with one more lot of images as bytes, one for each sample.
+    /// Adds images as bytes, one for each sample.
     ///
     /// # Errors
-    /// If there is another number of samples, or the name is taken.
+    /// If the number of samples differs, or the name is taken.
     pub fn with_images(mut self, name: impl Into<String>, images: ImageBytes) -> Result<Self> {
         let name = self.check_new(name.into(), images.samples())?;
         self.images.push((name, images));
         Ok(self)
     }
 
-    /// The batch with other weights, one for each sample.
+    /// Replaces the weights, one for each sample.
     ///
     /// # Errors
-    /// If there is another number of them, or one is negative or not finite.
+    /// If the number differs, or a weight is negative or not finite.
     pub fn with_weights(mut self, weights: Vec<f32>) -> Result<Self> {
         if weights.len() != self.len() {
             let reason = format!("{} weights for {} samples", weights.len(), self.len());
@@ -113,49 +113,49 @@ impl Batch {
             return Err(DataError::Batch { name, reason });
         }
         if self.names().any(|taken| taken == name) {
-            let reason = "the batch has something of this name already".to_owned();
+            let reason = "the batch has an entry of this name already".to_owned();
             return Err(DataError::Batch { name, reason });
         }
         Ok(name)
     }
 
-    /// How many samples it has.
+    /// Returns the number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
         self.weights.len()
     }
 
-    /// Whether it has no sample.
+    /// Returns true without samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.weights.is_empty()
     }
 
-    /// The names of its arrays, texts and images.
+    /// Returns the names of its arrays, texts and images.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let arrays = self.arrays.iter().map(|(name, _)| name.as_str());
         let texts = self.texts.iter().map(|(name, _)| name.as_str());
         arrays.chain(texts).chain(self.images.iter().map(|(name, _)| name.as_str()))
     }
 
-    /// Its arrays, in the order in which they were added.
+    /// Returns its arrays in the order of their addition.
     pub fn arrays(&self) -> impl Iterator<Item = (&str, &BatchArray)> {
         self.arrays.iter().map(|(name, array)| (name.as_str(), array))
     }
 
-    /// An array by its name.
+    /// Returns an array by name.
     ///
     /// # Errors
-    /// If there is none of this name; the error lists the names that there are.
+    /// If the name is unknown; the error lists the known names.
     pub fn array(&self, name: &str) -> Result<&BatchArray> {
         let found = self.arrays.iter().find(|(own, _)| own == name);
         found.map(|(_, array)| array).ok_or_else(|| self.no_such("array", name))
     }
 
-    /// The numbers of an array, one sample after the other.
+    /// Returns the elements of an array, sample by sample.
     ///
     /// # Errors
-    /// If there is no array of this name, or its elements are of another type.
+    /// If the name is unknown, or the elements have another type.
     pub fn values<T: ArrayElement>(&self, name: &str) -> Result<&[T]> {
         let array = self.array(name)?;
         array.values().ok_or_else(|| {
@@ -164,36 +164,36 @@ impl Batch {
         })
     }
 
-    /// A list of texts by its name, one text for each sample.
+    /// Returns a list of texts by name, one text for each sample.
     ///
     /// # Errors
-    /// If there is none of this name; the error lists the names that there are.
+    /// If the name is unknown; the error lists the known names.
     pub fn texts(&self, name: &str) -> Result<&[String]> {
         let found = self.texts.iter().find(|(own, _)| own == name);
         found.map(|(_, texts)| texts.as_slice()).ok_or_else(|| self.no_such("list of texts", name))
     }
 
-    /// Images as bytes by their name.
+    /// Returns images as bytes by name.
     ///
     /// # Errors
-    /// If there are none of this name; the error lists the names that there are.
+    /// If the name is unknown; the error lists the known names.
     pub fn images(&self, name: &str) -> Result<&ImageBytes> {
         let found = self.images.iter().find(|(own, _)| own == name);
-        found.map(|(_, images)| images).ok_or_else(|| self.no_such("lot of images as bytes", name))
+        found.map(|(_, images)| images).ok_or_else(|| self.no_such("set of images as bytes", name))
     }
 
     fn no_such(&self, kind: &'static str, name: &str) -> DataError {
-        let there = self.names().map(str::to_owned).collect();
-        DataError::NoSuchArray { kind, name: name.to_owned(), there }
+        let known = self.names().map(str::to_owned).collect();
+        DataError::NoSuchArray { kind, name: name.to_owned(), known }
     }
 
-    /// Each sample's weight.
+    /// Returns the weight of each sample.
     #[must_use]
     pub fn weights(&self) -> &[f32] {
         &self.weights
     }
 
-    /// A copy of some of its samples.
+    /// Copies a range of samples.
     ///
     /// # Errors
     /// If the range reaches beyond the last sample.
@@ -213,10 +213,10 @@ impl Batch {
         })
     }
 
-    /// The samples of several batches, one batch after the other.
+    /// Concatenates batches.
     ///
     /// # Errors
-    /// If there is no batch, or they differ in their names, the types of their elements, or the shapes of their samples.
+    /// If there is no batch, or the batches differ in names, element types or sample shapes.
     pub fn concat(batches: impl IntoIterator<Item = Self>) -> Result<Self> {
         let mut batches = batches.into_iter();
         let nothing =
@@ -231,7 +231,7 @@ impl Batch {
             for ((name, own), (_, more)) in all.arrays.iter_mut().zip(&next.arrays) {
                 if !own.append(more) {
                     let each = |array: &BatchArray| format!("{} {:?}", array.element_type(), array.shape());
-                    let reason = format!("{} does not go on as {}", each(own), each(more));
+                    let reason = format!("{} cannot be followed by {}", each(own), each(more));
                     return Err(DataError::Batch { name: name.clone(), reason });
                 }
             }
@@ -240,7 +240,7 @@ impl Batch {
                     let each = |images: &ImageBytes| {
                         format!("{:?} to {:?}", images.recipe().source(), images.recipe().size())
                     };
-                    let reason = format!("images of {} do not go on as {}", each(own), each(more));
+                    let reason = format!("images of {} cannot be followed by {}", each(own), each(more));
                     return Err(DataError::Batch { name: name.clone(), reason });
                 }
             }
@@ -252,7 +252,7 @@ impl Batch {
         Ok(all)
     }
 
-    /// Its arrays, its texts, its images, and its weights, without a copy.
+    /// Splits the batch into its parts, without a copy.
     #[must_use]
     pub fn into_parts(self) -> BatchParts {
         BatchParts { arrays: self.arrays, texts: self.texts, images: self.images, weights: self.weights }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_found_by_name_and_type() {
+    fn entries_are_found_by_name_and_type() {
         let batch = batch(3, 2);
         assert_eq!(batch.len(), 2);
         assert_eq!(batch.array("points").unwrap().shape(), [2, 2]);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error_that_lists_what_is() {
+    fn unknown_names_are_errors_that_list_the_known_ones() {
         let batch = batch(0, 1);
         let missing = batch.array("images").unwrap_err().to_string();
         assert!(missing.contains("images") && missing.contains("points, labels, captions"), "{missing}");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn mismatched_sizes_are_refused() {
         assert!(Batch::new(2).with("a", [2, 3], vec![0_u8; 5]).is_err());
         assert!(Batch::new(2).with("a", Vec::new(), vec![0_u8]).is_err());
         assert!(Batch::new(2).with("a", [3], vec![0_i64; 3]).is_err());
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_batch_are_the_batch_again() {
+    fn parts_of_a_batch_make_the_batch_again() {
         let whole = batch(0, 5);
         let parts: Vec<_> = [0..2, 2..2, 2..5].map(|samples| whole.narrow(samples).unwrap()).into();
         assert_eq!(parts[0], batch(0, 2));

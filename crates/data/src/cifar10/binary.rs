@@ -1,33 +1,30 @@
-//! The official binary form: files of records, each one label byte and 3,072 bytes of pixels.
+//! The official binary form: files of records of one label byte and 3,072 pixel bytes.
 //!
-//! The pixels are 32 rows of 32 red values, then the green, then the blue ones
+//! The pixels are 32 rows of 32 red values, then the green values, then the blue values
 //! (<https://www.cs.toronto.edu/~kriz/cifar.html>).
 
-use crate::captioned_image::CaptionedImage;
-use crate::captions;
-use crate::dataset::{Dataset, Labelled, Split, check_index};
+use crate::dataset::Split;
 use crate::encoded::check_label;
 use crate::error::{DataError, Result};
+use crate::image_catalog::{Header, ImageCatalog};
 use image::{Rgb, RgbImage};
 use std::path::{Path, PathBuf};
 
 /// Width and height of every image.
 const SIDE: usize = 32;
-/// Values of one channel.
+/// The number of values of one channel.
 const PLANE: usize = SIDE * SIDE;
-/// A label and three channels.
+/// The length of a record: a label and three channels.
 const RECORD: usize = 1 + 3 * PLANE;
 
-/// The batches in memory, as they are on disk.
+/// One split in memory, as it is on disk.
 #[derive(Debug)]
 pub(crate) struct BinaryDataset {
-    name: String,
-    class_names: Vec<String>,
-    caption_seed: u64,
+    header: Header,
     bytes: Vec<u8>,
 }
 
-/// The files of a split that are in a folder, in the order of their names; none if it has another form.
+/// Lists the files of a split, sorted by name; empty if the folder has another form.
 pub(crate) fn files(folder: &Path, split: Split) -> Result<Vec<PathBuf>> {
     let wanted = |name: &str| match split {
         Split::Train => name.starts_with("data_batch_") && name.ends_with(".bin"),
@@ -36,7 +33,7 @@ pub(crate) fn files(folder: &Path, split: Split) -> Result<Vec<PathBuf>> {
     super::files_named(folder, wanted)
 }
 
-/// Class names from `batches.meta.txt`, if it is there.
+/// Reads the class names from `batches.meta.txt`, if it exists.
 fn class_names(folder: &Path) -> Result<Vec<String>> {
     let path = folder.join("batches.meta.txt");
     match std::fs::read_to_string(&path) {
@@ -44,7 +41,7 @@ fn class_names(folder: &Path) -> Result<Vec<String>> {
             let names: Vec<String> =
                 text.lines().map(str::trim).filter(|l| !l.is_empty()).map(String::from).collect();
             if names.is_empty() {
-                return Err(DataError::ClassNames { path, reason: "no names in it".to_string() });
+                return Err(DataError::ClassNames { path, reason: "the file is empty".to_string() });
             }
             Ok(names)
         }
@@ -54,7 +51,7 @@ fn class_names(folder: &Path) -> Result<Vec<String>> {
 }
 
 impl BinaryDataset {
-    /// Reads the files of a split, all of which are in one folder, and checks every label.
+    /// Reads the files of a split from one folder, and checks every label.
     pub(crate) fn read(files: &[PathBuf], folder: &Path, split: Split, caption_seed: u64) -> Result<Self> {
         let class_names = class_names(folder)?;
         let mut bytes = Vec::new();
@@ -70,53 +67,33 @@ impl BinaryDataset {
             }
             bytes.extend_from_slice(&contents);
         }
-        Ok(Self { name: format!("cifar10/{split}"), class_names, caption_seed, bytes })
+        let name = format!("cifar10/{split}");
+        Ok(Self { header: Header { name, class_names, attributes: Vec::new(), caption_seed }, bytes })
     }
 
-    fn record(&self, index: usize) -> Result<&[u8]> {
-        check_index(&self.name, index, self.len())?;
-        Ok(&self.bytes[index * RECORD..(index + 1) * RECORD])
+    fn record(&self, index: usize) -> &[u8] {
+        &self.bytes[index * RECORD..(index + 1) * RECORD]
     }
 }
 
-impl Dataset for BinaryDataset {
-    type Item = CaptionedImage;
-
-    fn name(&self) -> &str {
-        &self.name
+impl ImageCatalog for BinaryDataset {
+    fn header(&self) -> &Header {
+        &self.header
     }
 
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.bytes.len() / RECORD
     }
 
-    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let pixels = &self.record(index)?[1..];
-        let image = RgbImage::from_fn(SIDE as u32, SIDE as u32, |x, y| {
+    fn label_of(&self, index: usize) -> u32 {
+        u32::from(self.record(index)[0])
+    }
+
+    fn pixels(&self, index: usize) -> Result<RgbImage> {
+        let pixels = &self.record(index)[1..];
+        Ok(RgbImage::from_fn(SIDE as u32, SIDE as u32, |x, y| {
             let at = y as usize * SIDE + x as usize;
             Rgb([pixels[at], pixels[PLANE + at], pixels[2 * PLANE + at]])
-        });
-        Ok(CaptionedImage { image, ..self.without_pixels(index, epoch)? })
-    }
-
-    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let label = self.record(index)?[0];
-        let class_name = &self.class_names[usize::from(label)];
-        let caption = captions::varied(class_name, self.caption_seed, epoch, index);
-        Ok(CaptionedImage::new(RgbImage::default(), u32::from(label), caption))
-    }
-
-    fn has_fixed_pixels(&self) -> bool {
-        true
-    }
-}
-
-impl Labelled for BinaryDataset {
-    fn class_names(&self) -> &[String] {
-        &self.class_names
-    }
-
-    fn label(&self, index: usize) -> Result<u32> {
-        Ok(u32::from(self.record(index)?[0]))
+        }))
     }
 }

@@ -1,6 +1,6 @@
-//! CIFAR-10 in any of the three forms in which it is passed around.
+//! CIFAR-10 in any of its three published forms.
 //!
-//! Which form it is shows in what the folder holds:
+//! The contents of the folder determine the form:
 //!
 //! | form | files, in the folder itself or in |
 //! |---|---|
@@ -8,18 +8,18 @@
 //! | Hugging Face parquet | `train-*.parquet`, `test-*.parquet`; `data`, `plain_text` |
 //! | folder of class folders | `train/<class>/*.png`, `test/<class>/*.png` |
 //!
-//! Other datasets in the second and the third form open as well; nothing is assumed about the
-//! number of classes or the images' size.
+//! Other datasets in the second and third form open as well, with any number of classes and any image size.
 
 mod binary;
-mod parquet;
 
 use crate::captioned_image::ImageDataset;
 use crate::dataset::Split;
 use crate::encoded::EncodedDataset;
 use crate::error::{DataError, Result};
 use crate::exclusions::Exclusions;
+use crate::image_catalog::Header;
 use crate::image_folder::ImageFolder;
+use crate::parquet;
 use binary::BinaryDataset;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,21 +32,21 @@ fn default_class_names() -> Vec<String> {
     CLASS_NAMES.map(String::from).to_vec()
 }
 
-/// Opens one split, in whichever form it is; captions vary with seed 0 and nothing is excluded.
+/// Opens one split in any of the forms, with caption seed 0 and no exclusions.
 ///
 /// # Errors
-/// If no form is recognised, or a file is unreadable, truncated, or has a label that is no class. A
-/// corrupt image is an error of [`Dataset::get`](crate::Dataset::get).
+/// If no form is recognised, or a file is unreadable, truncated, or has a label out of range. A corrupt image is an
+/// error of [`Dataset::get`](crate::Dataset::get).
 pub fn open_cifar10(path: impl AsRef<Path>, split: Split) -> Result<Arc<ImageDataset>> {
     open_cifar10_seeded(path, split, 0, &Exclusions::default())
 }
 
-/// Opens one split, in whichever form it is; captions vary with a seed. Files in class folders can be excluded; in the other
-/// forms images have no files of their own.
+/// Opens one split in any of the forms. Files in class folders can be excluded; in the other forms an image has no file
+/// of its own.
 ///
 /// # Errors
-/// If no form is recognised, or a file is unreadable, truncated, or has a label that is no class. A
-/// corrupt image is an error of [`Dataset::get`](crate::Dataset::get).
+/// If no form is recognised, or a file is unreadable, truncated, or has a label out of range. A corrupt image is an
+/// error of [`Dataset::get`](crate::Dataset::get).
 pub fn open_cifar10_seeded(
     path: impl AsRef<Path>,
     split: Split,
@@ -64,12 +64,13 @@ pub fn open_cifar10_seeded(
         }
     }
     for folder in [path.to_path_buf(), path.join("data"), path.join("plain_text")] {
-        let begins = format!("{split}-");
-        let files = files_named(&folder, |name| name.starts_with(&begins) && name.ends_with(".parquet"))?;
+        let prefix = format!("{split}-");
+        let files = files_named(&folder, |name| name.starts_with(&prefix) && name.ends_with(".parquet"))?;
         if !files.is_empty() {
             let (images, class_names) = parquet::read(&files, default_class_names())?;
             let name = format!("cifar10/{split}");
-            return Ok(Arc::new(EncodedDataset { name, images, class_names, caption_seed }));
+            let header = Header { name, class_names, attributes: Vec::new(), caption_seed };
+            return Ok(Arc::new(EncodedDataset { header, images }));
         }
     }
     if path.join(split.name()).is_dir() {
@@ -86,7 +87,7 @@ pub fn open_cifar10_seeded(
     Err(DataError::Unrecognised { path: path.to_path_buf(), looked_for: looked_for.to_string() })
 }
 
-/// The files of a folder whose names are wanted, sorted; none if there is no such folder.
+/// Lists the files of a folder whose names are wanted, sorted; empty if the folder does not exist.
 fn files_named(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Images of different sizes with boxes and masks of the objects in them.
+//! Batches of images of different sizes with boxes and masks of their objects.
 
 use super::{Collate, PadTo, Samples};
 use crate::batch::Batch;
@@ -9,40 +9,40 @@ use image::{GrayImage, RgbImage};
 /// One object in an image.
 #[derive(Debug, Clone)]
 pub struct ObjectAnnotation {
-    /// Its box in pixels: left, top, right, bottom, where right and bottom are the first that are outside.
+    /// The bounding box in pixels: left, top, right, bottom, where right and bottom are exclusive.
     pub bounds: [f32; 4],
-    /// Its class.
+    /// The class.
     pub label: u32,
-    /// Which pixels of the image it covers: those that are not 0. As large as the image.
+    /// The pixels that the object covers: those that are not 0. It has the size of the image.
     pub mask: Option<GrayImage>,
 }
 
-/// An image with what is in it, perhaps nothing.
+/// An image with its objects, possibly none.
 #[derive(Debug, Clone)]
 pub struct DetectionImage {
-    /// The picture, 8 bits per channel.
+    /// The image, 8 bits per channel.
     pub image: RgbImage,
     /// The objects.
     pub objects: Vec<ObjectAnnotation>,
 }
 
-/// What a [`DetectionCollation`] does.
+/// The settings of a [`DetectionCollation`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DetectionConfig {
-    /// Turns bytes into numbers.
+    /// The normalisation of the pixels.
     pub normalise: Normalise,
-    /// How high the array of images is.
+    /// The padded height of images.
     pub height: PadTo,
-    /// How wide the array of images is.
+    /// The padded width of images.
     pub width: PadTo,
-    /// For how many objects the arrays of objects have room.
+    /// The padded number of objects.
     pub objects: PadTo,
-    /// Whether the objects' masks are part of the batch; then every object must have one.
+    /// Adds the masks of the objects; then every object must have one.
     pub masks: bool,
 }
 
 impl Default for DetectionConfig {
-    /// ImageNet's normalisation, sizes of the largest image in the batch, no masks.
+    /// ImageNet's normalisation, the size of the largest image in the batch, no masks.
     fn default() -> Self {
         Self {
             normalise: Normalise::IMAGENET,
@@ -54,22 +54,25 @@ impl Default for DetectionConfig {
     }
 }
 
-/// Pads images to one size and lists of objects to one length.
+/// A collation that pads images to one size and lists of objects to one length.
 ///
-/// The batch has `images`, f32 [N, 3, H, W], each at the left top with zeros (after the normalisation) beside and below it;
-/// `image_sizes`, u32 [N, 2], heights and widths without padding; `boxes`, f32 [N, M, 4], left, top, right and bottom in
-/// pixels; `labels`, u32 [N, M]; `valid`, u8 [N, M], 1 for an object and 0 for padding, where boxes and labels are 0; and
-/// with [`DetectionConfig::masks`] `masks`, u8 [N, M, H, W], 1 on the object's pixels. M is at least 1.
+/// The batch has these arrays, where M is at least 1:
+/// - `images`, f32 [N, 3, H, W]: each at the top left, padded with zeros after the normalisation;
+/// - `image_sizes`, u32 [N, 2]: heights and widths without padding;
+/// - `boxes`, f32 [N, M, 4]: left, top, right, bottom in pixels, 0 in the padding;
+/// - `labels`, u32 [N, M]: classes, 0 in the padding;
+/// - `valid`, u8 [N, M]: 1 for an object and 0 for padding;
+/// - `masks`, u8 [N, M, H, W]: 1 on the pixels of the object, only with [`DetectionConfig::masks`].
 #[derive(Debug, Clone)]
 pub struct DetectionCollation {
     config: DetectionConfig,
 }
 
 impl DetectionCollation {
-    /// Checks the configuration.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// If a length is 0, or the normalisation cannot be divided by.
+    /// If a length is 0, or a standard deviation is not positive.
     pub fn new(config: DetectionConfig) -> Result<Self> {
         config.normalise.validate()?;
         config.height.validate("detections.height")?;
@@ -78,7 +81,7 @@ impl DetectionCollation {
         Ok(Self { config })
     }
 
-    /// What is wrong with a sample, if anything is.
+    /// Returns the problem of a sample, if any.
     fn problem(&self, sample: &DetectionImage) -> Option<String> {
         let (width, height) = sample.image.dimensions();
         if width == 0 || height == 0 {
@@ -95,13 +98,15 @@ impl DetectionCollation {
         }
         for (number, ObjectAnnotation { bounds, mask, .. }) in sample.objects.iter().enumerate() {
             let [left, top, right, bottom] = *bounds;
-            // Written so that a number that is none is wrong too.
+            // Written so that NaN is refused.
             let good = (0.0..=right).contains(&left)
                 && (0.0..=bottom).contains(&top)
                 && right <= width as f32
                 && bottom <= height as f32;
             if !good {
-                return Some(format!("box {number}, {bounds:?}, is no box in {width}x{height} pixels"));
+                return Some(format!(
+                    "box {number}, {bounds:?}, is not a box within {width}x{height} pixels"
+                ));
             }
             match mask {
                 None if config.masks => return Some(format!("object {number} has no mask")),
@@ -120,8 +125,7 @@ impl DetectionCollation {
 
 impl Collate<DetectionImage> for DetectionCollation {
     /// # Errors
-    /// If a sample cannot be read, is larger than a fixed size, or has a box that is none, lies outside the image, or
-    /// lacks its mask.
+    /// If a sample cannot be read, exceeds a fixed size, or has an invalid box, a box outside the image, or no mask.
     fn collate(&self, samples: &mut Samples<'_, DetectionImage>) -> Result<Batch> {
         let config = &self.config;
         let number = samples.len();
@@ -135,7 +139,7 @@ impl Collate<DetectionImage> for DetectionCollation {
         }
         let largest = |pad_to: PadTo, size: &dyn Fn(&DetectionImage) -> usize| {
             let longest = all.iter().map(size).max().unwrap_or(0);
-            // Each of them fits, so the largest does.
+            // Each sample fits, so the largest does.
             pad_to.length(longest).unwrap_or(longest)
         };
         let height = largest(config.height, &|sample| sample.image.height() as usize);
@@ -177,7 +181,7 @@ impl Collate<DetectionImage> for DetectionCollation {
     }
 }
 
-/// Copies a plane of `size` (height, width) to the left top of the `number`-th plane of size `to` in `planes`.
+/// Copies a plane of `size` (height, width) to the top left of plane `number` of size `to` in `planes`.
 fn place<T: Copy>(plane: &[T], size: (usize, usize), planes: &mut [T], number: usize, to: (usize, usize)) {
     let planes = &mut planes[number * to.0 * to.1..(number + 1) * to.0 * to.1];
     for (own, padded) in plane.chunks_exact(size.1).zip(planes.chunks_exact_mut(to.1)) {
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_box_or_has_no_mask_is_named() {
+    fn invalid_boxes_and_missing_masks_are_named() {
         let masks = DetectionConfig { masks: true, ..Default::default() };
         let small = Some(GrayImage::new(1, 1));
         for (config, bad) in [

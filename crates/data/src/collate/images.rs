@@ -1,4 +1,4 @@
-//! Images with their classes and captions.
+//! Batches of captioned images.
 
 use super::{Collate, Samples};
 use crate::attribute::Attribute;
@@ -10,11 +10,11 @@ use crate::transform::{Placement, Transform};
 use image::RgbImage;
 use std::sync::Arc;
 
-/// Transforms images and puts them into one array.
+/// A collation that transforms images and stacks them.
 ///
-/// The batch has `images`, f32 [N, 3, H, W] as the transform's normalisation leaves them; `labels`, u32 `[N]`; the texts
-/// `captions`; and for every attribute that it was told of an array of the attribute's name, u32 `[N]`. Made
-/// [into bytes](Collate::as_bytes) it gives `images` as [`ImageBytes`] instead, of which the same numbers can be made.
+/// The batch has `images`, f32 [N, 3, H, W], normalised; `labels`, u32 `[N]`; the texts `captions`; and an array of
+/// each attribute's name, u32 `[N]`. [As bytes](Collate::as_bytes) it has `images` as [`ImageBytes`] instead, from
+/// which the same numbers can be computed.
 #[derive(Debug, Clone)]
 pub struct ImageCollation {
     transform: Transform,
@@ -22,33 +22,33 @@ pub struct ImageCollation {
     form: Form,
 }
 
-/// As what images are given.
+/// The form of the images in a batch.
 #[derive(Debug, Clone)]
 enum Form {
-    /// Numbers.
+    /// Normalised numbers.
     Numbers,
-    /// Bytes of each sample; or, where somebody keeps those that he gets, of those that he has not.
+    /// Bytes of each sample, or only of the images that a consumer has not cached.
     Bytes(Option<Arc<CachedImages>>),
 }
 
-/// The images of a batch as far as they are gathered.
+/// The images of a batch that is being assembled.
 enum Gathered<'a> {
     Numbers(Vec<f32>),
     Bytes(Bytes<'a>),
 }
 
-/// Images as bytes as far as they are gathered.
+/// Images as bytes of a batch that is being assembled.
 struct Bytes<'a> {
-    held: Option<&'a CachedImages>,
+    cached: Option<&'a CachedImages>,
     pixels: Vec<u8>,
     samples: Vec<(u32, Placement)>,
-    /// The numbers of those whose pixels are there.
+    /// The numbers of the images whose pixels are included.
     fresh: Vec<u32>,
     source: (u32, u32),
 }
 
 impl Bytes<'_> {
-    /// Adds an image, and returns the width and height of what becomes of it.
+    /// Adds an image. Returns the width and height of the result.
     fn add(
         &mut self,
         transform: &Transform,
@@ -56,10 +56,10 @@ impl Bytes<'_> {
         epoch: u64,
         index: usize,
     ) -> Result<(u32, u32)> {
-        if let Some(held) = self.held {
+        if let Some(cached) = self.cached {
             let number = u32::try_from(index).unwrap_or(u32::MAX);
-            // A dataset that was asked for no pixels has given none.
-            let (placement, size) = if image.width() == 0 && held.contains(index) {
+            // An image of width 0 comes from [`Dataset::without_pixels`](crate::Dataset::without_pixels).
+            let (placement, size) = if image.width() == 0 && cached.contains(index) {
                 transform.placement(epoch, index)?
             } else {
                 let (image, placement, size) = transform.placed(image, epoch, index)?;
@@ -73,7 +73,7 @@ impl Bytes<'_> {
         let (mut image, mut placement, size) = transform.placed(image, epoch, index)?;
         let larger = image.width() > size.0 || image.height() > size.1;
         if transform.source_side().is_none() || larger {
-            // Images may be of several sizes, or what is left of them is less to send.
+            // Crop now if images may have several sizes, or the crop is smaller to send.
             image = Placement { flipped: false, ..placement }.apply(image, size)?;
             placement = Placement { flipped: placement.flipped, ..Placement::default() };
         }
@@ -89,32 +89,31 @@ impl Bytes<'_> {
 }
 
 impl ImageCollation {
-    /// A collation that does this to each image.
+    /// Makes a collation with this transform.
     #[must_use]
     pub fn new(transform: Transform) -> Self {
         Self { transform, attributes: Vec::new(), form: Form::Numbers }
     }
 
-    /// The collation with an array for each of these attributes, which are those of the dataset
-    /// ([`Labelled::attributes`](crate::Labelled::attributes)).
+    /// Adds an array for each of the dataset's [attributes](crate::Labelled::attributes).
     #[must_use]
     pub fn with_attributes(mut self, attributes: &[Attribute]) -> Self {
         self.attributes = attributes.iter().map(|attribute| attribute.name.clone()).collect();
         self
     }
 
-    /// What happens to each image.
+    /// Returns the transform.
     #[must_use]
     pub fn transform(&self) -> &Transform {
         &self.transform
     }
 
-    /// Nothing yet.
+    /// Starts an empty batch.
     fn begin(&self) -> Gathered<'_> {
         match &self.form {
             Form::Numbers => Gathered::Numbers(Vec::new()),
-            Form::Bytes(held) => Gathered::Bytes(Bytes {
-                held: held.as_deref(),
+            Form::Bytes(cached) => Gathered::Bytes(Bytes {
+                cached: cached.as_deref(),
                 pixels: Vec::new(),
                 samples: Vec::new(),
                 fresh: Vec::new(),
@@ -123,11 +122,11 @@ impl ImageCollation {
         }
     }
 
-    /// All images with what is still to be done to them to make `size`, height and width, of each.
+    /// Combines the images with the remaining steps that make `size`, height and width, of each.
     fn bytes(&self, bytes: Bytes<'_>, size: [usize; 2]) -> Result<ImageBytes> {
-        let Bytes { held, pixels, samples, fresh, source: (width, height) } = bytes;
+        let Bytes { cached, pixels, samples, fresh, source: (width, height) } = bytes;
         let (source, normalise) = ([height as usize, width as usize], &self.transform.config().normalise);
-        let recipe = match held {
+        let recipe = match cached {
             Some(_) => ImageRecipe::of_set(source, size, normalise, samples, fresh),
             None => {
                 let placements = samples.into_iter().map(|(_, placement)| placement);
@@ -140,8 +139,8 @@ impl ImageCollation {
 
 impl Collate<CaptionedImage> for ImageCollation {
     /// # Errors
-    /// If a sample cannot be read, an image is too small for the transform, images differ in size after it, or a sample has
-    /// other attributes than those that the collation was told of.
+    /// If a sample cannot be read, an image is too small for the transform, sizes differ after it, or a sample has an
+    /// unexpected number of attributes.
     fn collate(&self, samples: &mut Samples<'_, CaptionedImage>) -> Result<Batch> {
         let (number, epoch, dataset) = (samples.len(), samples.epoch(), samples.dataset());
         let mut images = self.begin();
@@ -153,7 +152,7 @@ impl Collate<CaptionedImage> for ImageCollation {
             let (index, CaptionedImage { image, label, caption, attributes: values }) = sample?;
             if !self.attributes.is_empty() {
                 if values.len() != attributes.len() {
-                    let reason = format!("{} attributes where {} are known", values.len(), attributes.len());
+                    let reason = format!("{} attributes; expected {}", values.len(), attributes.len());
                     return Err(DataError::sample(dataset, index, reason));
                 }
                 for (all, value) in attributes.iter_mut().zip(values) {
@@ -172,7 +171,7 @@ impl Collate<CaptionedImage> for ImageCollation {
                 return Err(DataError::MixedSizes { dataset: dataset.to_string(), index, expected, found });
             }
             if labels.is_empty() {
-                // All images are as large as the first, so this is the last allocation.
+                // All images have the size of the first, so this is the last allocation.
                 match &mut images {
                     Gathered::Numbers(numbers) => numbers.reserve_exact(numbers.len() * (number - 1)),
                     Gathered::Bytes(bytes) => bytes.pixels.reserve_exact(bytes.pixels.len() * (number - 1)),
@@ -198,8 +197,8 @@ impl Collate<CaptionedImage> for ImageCollation {
         named.try_fold(batch, |batch, (name, values)| batch.with(name, [number], values))
     }
 
-    fn as_bytes(&self, held: Option<Arc<CachedImages>>) -> Option<Self> {
-        Some(Self { form: Form::Bytes(held), ..self.clone() })
+    fn as_bytes(&self, cached: Option<Arc<CachedImages>>) -> Option<Self> {
+        Some(Self { form: Form::Bytes(cached), ..self.clone() })
     }
 
     fn fixed_images(&self) -> Option<[usize; 2]> {
@@ -207,7 +206,7 @@ impl Collate<CaptionedImage> for ImageCollation {
     }
 
     fn is_cached(&self, index: usize) -> bool {
-        matches!(&self.form, Form::Bytes(Some(held)) if held.contains(index))
+        matches!(&self.form, Form::Bytes(Some(cached)) if cached.contains(index))
     }
 }
 
@@ -223,7 +222,7 @@ mod tests {
             let (width, height) = sizes[index];
             let image = RgbImage::from_pixel(width, height, Rgb([255, 0, 51 * index as u8]));
             let picture = CaptionedImage::new(image, index as u32 + 5, format!("picture {index}"));
-            // The third has one attribute too many.
+            // The third has an extra attribute.
             Ok(CaptionedImage { attributes: vec![index as u32; 2 + index / 2], ..picture })
         };
         let indices: Vec<usize> = (0..sizes.len()).collect();
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn images_of_two_sizes_are_refused_and_no_image_is_none() {
+    fn images_of_two_sizes_are_refused_and_no_images_are_an_empty_batch() {
         let error = collate(&[(2, 1), (1, 2)]).unwrap_err();
         assert!(matches!(
             error,
@@ -253,6 +252,6 @@ mod tests {
         ));
         assert!(collate(&[]).unwrap().is_empty());
         let error = collate(&[(2, 1), (2, 1), (2, 1)]).unwrap_err().to_string();
-        assert!(error.contains("sample 2 of pictures: 3 attributes where 2 are known"), "{error}");
+        assert!(error.contains("sample 2 of pictures: 3 attributes; expected 2"), "{error}");
     }
 }

@@ -1,12 +1,12 @@
-//! How samples become a batch.
+//! Collations: from samples to batches.
 //!
 //! | collation | a sample | arrays and texts of the batch |
 //! |---|---|---|
 //! | [`ImageCollation`] | an image with its class and caption | `images`, `labels`; `captions` |
-//! | [`SequenceCollation`] | a sequence of tokens, each of its own length | `tokens`, `mask`, `lengths`, and `targets` for language models |
-//! | [`DetectionCollation`] | an image with boxes and masks of the objects in it | `images`, `image_sizes`, `boxes`, `labels`, `valid`, `masks` |
+//! | [`SequenceCollation`] | a sequence of tokens of any length | `tokens`, `mask`, `lengths`, and `targets` for language models |
+//! | [`DetectionCollation`] | an image with boxes and masks of its objects | `images`, `image_sizes`, `boxes`, `labels`, `valid`, `masks` |
 //!
-//! Any other is a function, or a type that implements [`Collate`]:
+//! Other collations are functions, or types that implement [`Collate`]:
 //!
 //! ```
 //! use phalanx_data::{Batch, Result};
@@ -44,30 +44,31 @@ use crate::cached_images::CachedImages;
 use crate::error::{DataError, Result};
 use std::sync::Arc;
 
-/// Makes a batch of samples.
+/// A conversion of samples to a batch.
 pub trait Collate<T>: Send + Sync {
-    /// The batch of `samples`, in their order; at least one is there. A collation that takes one sample after the other
-    /// keeps no more than one of them in memory beside the batch.
+    /// Makes the batch of `samples`, in their order; there is at least one. A collation that takes the samples one by
+    /// one keeps at most one of them in memory in addition to the batch.
     ///
     /// # Errors
-    /// If a sample cannot be read, or does not go with the others; the error names it.
+    /// If a sample cannot be read or does not fit the others; the error names it.
     fn collate(&self, samples: &mut Samples<'_, T>) -> Result<Batch>;
 
-    /// The collation whose images are bytes that somebody else prepares, who has those that are `held`; `None` if it has none such.
-    fn as_bytes(&self, held: Option<Arc<CachedImages>>) -> Option<Self>
+    /// Returns the collation with images as bytes, for a consumer that finishes the transform itself and has `cached`
+    /// some images. `None` if the collation has no such images.
+    fn as_bytes(&self, cached: Option<Arc<CachedImages>>) -> Option<Self>
     where
         Self: Sized,
     {
-        let _ = held;
+        let _ = cached;
         None
     }
 
-    /// Height and width of its images as bytes, where they depend neither on the images nor on the epoch.
+    /// Returns height and width of its images as bytes, if they depend on neither the images nor the epoch.
     fn fixed_images(&self) -> Option<[usize; 2]> {
         None
     }
 
-    /// Whether a sample's image is held, so that it need not be read.
+    /// Returns true if the image of a sample is cached, so that it need not be read.
     fn is_cached(&self, index: usize) -> bool {
         let _ = index;
         false
@@ -80,7 +81,7 @@ impl<T, F: Fn(&mut Samples<'_, T>) -> Result<Batch> + Send + Sync> Collate<T> fo
     }
 }
 
-/// The samples of a batch to be, each with its index in the dataset, read as they are asked for.
+/// An iterator over the samples of a future batch with their indices. Each is read when it is requested.
 pub struct Samples<'a, T> {
     dataset: &'a str,
     indices: std::slice::Iter<'a, usize>,
@@ -89,7 +90,7 @@ pub struct Samples<'a, T> {
 }
 
 impl<'a, T> Samples<'a, T> {
-    /// The samples at `indices` of the dataset of this name, where `get` reads them.
+    /// Makes an iterator over the samples at `indices` of a dataset; `get` reads them.
     #[must_use]
     pub fn new(
         dataset: &'a str,
@@ -100,19 +101,19 @@ impl<'a, T> Samples<'a, T> {
         Self { dataset, indices: indices.iter(), epoch, get }
     }
 
-    /// The dataset's name, for messages.
+    /// Returns the dataset's name, for messages.
     #[must_use]
     pub fn dataset(&self) -> &'a str {
         self.dataset
     }
 
-    /// The epoch, from which what is random is drawn together with a sample's index.
+    /// Returns the epoch, which seeds random steps together with a sample's index.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// An error that names a sample.
+    /// Makes an error that names a sample.
     #[must_use]
     pub fn error(&self, index: usize, reason: impl Into<String>) -> DataError {
         DataError::sample(self.dataset, index, reason)

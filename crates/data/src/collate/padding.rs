@@ -1,21 +1,21 @@
-//! How long a padded dimension is.
+//! The length of padded dimensions.
 
 use crate::error::{DataError, Result};
 
-/// The length that what is shorter is padded to.
+/// The length to which shorter samples are padded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PadTo {
-    /// That of the longest in the batch.
+    /// The longest in the batch.
     #[default]
     Longest,
-    /// That of the longest in the batch, rounded up to a multiple of this many: fewer different shapes.
+    /// The longest in the batch, rounded up to a multiple: fewer different shapes.
     Multiple(usize),
-    /// Always this many; what is longer is an error.
+    /// A fixed length; a longer sample is an error.
     Fixed(usize),
 }
 
 impl PadTo {
-    /// Checks that it is a length; `what` names the setting.
+    /// Checks that the length is positive; `what` names the setting.
     pub(super) fn validate(self, what: &'static str) -> Result<()> {
         match self {
             Self::Multiple(0) | Self::Fixed(0) => Err(DataError::config(what, "a length of 0")),
@@ -23,7 +23,7 @@ impl PadTo {
         }
     }
 
-    /// The padded length where the longest is `longest`; at least 1. `None` if that is too long.
+    /// Returns the padded length for the longest sample, at least 1; `None` if the sample is too long.
     pub(super) fn length(self, longest: usize) -> Option<usize> {
         match self {
             Self::Longest => Some(longest.max(1)),

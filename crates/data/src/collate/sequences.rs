@@ -1,33 +1,33 @@
-//! Sequences of tokens, each of its own length.
+//! Batches of token sequences of different lengths.
 
 use super::{Collate, PadTo, Samples};
 use crate::batch::Batch;
 use crate::error::Result;
 
-/// What a [`SequenceCollation`] does.
+/// The settings of a [`SequenceCollation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SequenceConfig {
-    /// The token that fills what is shorter than the array.
+    /// The padding token.
     pub padding: u32,
-    /// How long the array is.
+    /// The padded length.
     pub length: PadTo,
-    /// Whether each position has the token that follows as its target, as language models are trained. Then a sequence
-    /// of L tokens fills L − 1 positions.
+    /// Adds the following token as the target of each position, for language models. A sequence of L tokens then fills
+    /// L − 1 positions.
     pub predict_next: bool,
 }
 
-/// Pads sequences to one length.
+/// A collation that pads sequences to one length.
 ///
-/// The batch has `tokens`, u32 [N, T], where what is beyond a sequence's end is [`SequenceConfig::padding`]; `mask`,
-/// f32 [N, T], 1 within a sequence and 0 beyond; and `lengths`, u32 `[N]`. With [`SequenceConfig::predict_next`] it has
-/// `targets` too, u32 [N, T]: at each position the token that follows; `lengths` then counts predictions.
+/// The batch has `tokens`, u32 [N, T], padded with [`SequenceConfig::padding`]; `mask`, f32 [N, T], 1 within a sequence
+/// and 0 in the padding; and `lengths`, u32 `[N]`. With [`SequenceConfig::predict_next`] it also has `targets`, u32 [N,
+/// T], the following tokens; `lengths` then counts predictions.
 #[derive(Debug, Clone)]
 pub struct SequenceCollation {
     config: SequenceConfig,
 }
 
 impl SequenceCollation {
-    /// Checks the configuration.
+    /// Checks the settings.
     ///
     /// # Errors
     /// If the length is 0.
@@ -39,7 +39,7 @@ impl SequenceCollation {
 
 impl<S: AsRef<[u32]>> Collate<S> for SequenceCollation {
     /// # Errors
-    /// If a sample cannot be read, has no token (no two tokens, where one is to be predicted), or is too long.
+    /// If a sample cannot be read, has no token (or fewer than two tokens for predictions), or is too long.
     fn collate(&self, samples: &mut Samples<'_, S>) -> Result<Batch> {
         let number = samples.len();
         let ahead = usize::from(self.config.predict_next);
@@ -59,7 +59,7 @@ impl<S: AsRef<[u32]>> Collate<S> for SequenceCollation {
         }
         let positions = |sequence: &S| sequence.as_ref().len() - ahead;
         let longest = sequences.iter().map(positions).max().unwrap_or(0);
-        // Each of them fits, so the longest does.
+        // Each sequence fits, so the longest does.
         let length = self.config.length.length(longest).unwrap_or(longest);
         let mut tokens = vec![self.config.padding; number * length];
         let mut targets = vec![self.config.padding; ahead * number * length];
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_length_takes_what_just_fits_and_names_what_does_not() {
+    fn a_fixed_length_accepts_what_fits_and_names_what_does_not() {
         let config = SequenceConfig { length: PadTo::Fixed(3), ..Default::default() };
         let batch = collate(config, &[&[1], &[1, 2, 3]]).unwrap();
         assert_eq!(batch.array("tokens").unwrap().shape(), [2, 3]);
         let error = collate(config, &[&[1], &[1, 2, 3], &[1, 2, 3, 4]]).unwrap_err();
         assert!(matches!(&error, DataError::Sample { index: 2, .. }), "{error}");
         assert!(error.to_string().contains("4 positions"), "{error}");
-        // One token more may be there when it is only a target.
+        // One more token fits if it is only a target.
         let config = SequenceConfig { predict_next: true, ..config };
         assert_eq!(collate(config, &[&[1, 2, 3, 4]]).unwrap().values::<u32>("targets").unwrap(), [2, 3, 4]);
     }

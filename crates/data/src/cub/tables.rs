@@ -1,4 +1,4 @@
-//! Tables of lines that begin with an id.
+//! Tables whose lines begin with an id.
 
 use crate::error::{Checked, DataError, Result};
 use crate::lines::LinesFile;
@@ -6,18 +6,18 @@ use crate::strings::Strings;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A table that says which ids there are: each with a text.
+/// The table that defines the ids, with a text for each.
 pub(super) struct Table {
     file: LinesFile,
-    /// Each id's place, and the line that gave it.
+    /// The position of each id and its line number.
     places: BTreeMap<u64, (usize, usize)>,
     texts: Strings,
-    /// The line of each place.
+    /// The line number of each position.
     lines: Vec<usize>,
 }
 
 impl Table {
-    /// Reads a table whose rows keep what `text` takes of the rest of each line.
+    /// Reads a table. `text` extracts the text of a row from the line after the id.
     pub(super) fn read(file: &Path, text: fn(&str) -> Checked<&str>) -> Result<Self> {
         let file = LinesFile::read(file)?;
         let (mut places, mut texts, mut lines) = (BTreeMap::new(), Strings::default(), Vec::new());
@@ -25,7 +25,7 @@ impl Table {
             let (id, rest) = id_and_rest(line).map_err(|reason| file.error(number, reason))?;
             let rest = text(rest).map_err(|reason| file.error(number, reason))?;
             if let Some((_, before)) = places.insert(id, (lines.len(), number)) {
-                return Err(file.error(number, format!("id {id} is that of line {before} already")));
+                return Err(file.error(number, format!("id {id} is already on line {before}")));
             }
             texts.push(rest);
             lines.push(number);
@@ -36,27 +36,27 @@ impl Table {
         Ok(Self { file, places, texts, lines })
     }
 
-    /// The place of an id.
-    pub(super) fn place(&self, id: u64) -> Option<usize> {
+    /// Returns the position of an id.
+    pub(super) fn position(&self, id: u64) -> Option<usize> {
         self.places.get(&id).map(|(place, _)| *place)
     }
 
-    /// The lines' numbers and texts, in the file's order.
+    /// Returns the line numbers and texts, in the order of the file.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &str)> {
         self.lines.iter().enumerate().map(|(place, line)| (*line, self.texts.get(place)))
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub(super) fn file(&self) -> &Path {
         self.file.file()
     }
 
-    /// An error that names a line of this table.
+    /// Makes an error that names a line of this table.
     pub(super) fn error(&self, line: usize, reason: impl Into<String>) -> DataError {
         self.file.error(line, reason)
     }
 
-    /// Reads another table about the same ids; a value for each, in this table's order.
+    /// Reads another table of the same ids. Returns one value for each id, in the order of this table.
     pub(super) fn join<T: Clone>(
         &self,
         file: &Path,
@@ -67,33 +67,33 @@ impl Table {
         let mut values: Vec<Option<(T, usize)>> = vec![None; self.lines.len()];
         for (number, line) in file.lines() {
             let parsed = id_and_rest(line).and_then(|(id, rest)| {
-                let place = self.place(id).ok_or_else(|| format!("id {id} is not in {own}"))?;
+                let place = self.position(id).ok_or_else(|| format!("id {id} is not in {own}"))?;
                 let fields: Vec<&str> = rest.split_whitespace().collect();
                 Ok((id, place, parse(&fields)?))
             });
             let (id, place, value) = parsed.map_err(|reason| file.error(number, reason))?;
             if let Some((_, before)) = values[place].replace((value, number)) {
-                return Err(file.error(number, format!("id {id} is that of line {before} already")));
+                return Err(file.error(number, format!("id {id} is already on line {before}")));
             }
         }
         let missing = values.iter().position(Option::is_none);
         if let Some(place) = missing {
             let (line, text) = (self.lines[place], self.texts.get(place));
-            let reason = format!("there is no line for {text}, line {line} of {own}");
+            let reason = format!("no line for {text}, line {line} of {own}");
             return Err(DataError::file(file.file(), reason));
         }
         Ok(values.into_iter().flatten().map(|(value, _)| value).collect())
     }
 }
 
-/// The id that a line begins with, and what follows.
+/// Splits a line into its id and the rest.
 fn id_and_rest(line: &str) -> Checked<(u64, &str)> {
     let (id, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let number = id.parse().map_err(|_| format!("{id:?} is no id; a line begins with a whole number"))?;
+    let number = id.parse().map_err(|_| format!("{id:?} is not an id; a line begins with a whole number"))?;
     Ok((number, rest.trim_start()))
 }
 
-/// A class's name: one word.
+/// Parses the name of a class: one word.
 pub(super) fn name(rest: &str) -> Checked<&str> {
     match rest.split_whitespace().count() {
         1 => Ok(rest),
@@ -101,7 +101,7 @@ pub(super) fn name(rest: &str) -> Checked<&str> {
     }
 }
 
-/// An image's path: all that follows, so that it may have spaces. It stays within the folder of images.
+/// Parses the path of an image, which may contain spaces and stays within the image folder.
 pub(super) fn path(rest: &str) -> Checked<&str> {
     if rest.is_empty() {
         return Err("1 field; an image has 2: its id and its path".to_owned());
@@ -110,19 +110,19 @@ pub(super) fn path(rest: &str) -> Checked<&str> {
     if Path::new(rest).components().all(inside) {
         Ok(rest)
     } else {
-        Err(format!("{rest:?} is no path within the folder of images"))
+        Err(format!("{rest:?} is not a path within the image folder"))
     }
 }
 
-/// One id.
+/// Parses one id.
 pub(super) fn id(fields: &[&str]) -> Checked<u64> {
     match fields {
-        [id] => id.parse().map_err(|_| format!("{id:?} is no id of a class")),
+        [id] => id.parse().map_err(|_| format!("{id:?} is not the id of a class")),
         _ => Err(format!("{} fields; there are 2: an image's id and its class", fields.len() + 1)),
     }
 }
 
-/// 0 or 1.
+/// Parses 0 or 1.
 pub(super) fn flag(fields: &[&str]) -> Checked<bool> {
     match fields {
         ["0"] => Ok(false),
@@ -132,8 +132,8 @@ pub(super) fn flag(fields: &[&str]) -> Checked<bool> {
     }
 }
 
-/// A finite number.
+/// Parses a finite number.
 pub(super) fn number(field: &str) -> Checked<f64> {
     let number = field.parse().ok().filter(|number: &f64| number.is_finite());
-    number.ok_or_else(|| format!("{field:?} is no number"))
+    number.ok_or_else(|| format!("{field:?} is not a number"))
 }

@@ -1,11 +1,11 @@
-//! What must be checked of a JPEG before it is decoded: decoders fill what is missing with grey, and do not say so.
+//! Checks of a JPEG before it is decoded: decoders silently fill missing parts with grey.
 
 use crate::error::Checked;
 
-/// Checks that the picture is all there and that its colours are of a known kind.
+/// Checks that the image is complete and its colour space is known.
 ///
-/// The segments are walked up to the picture's own data, so that the end of a thumbnail in them is not taken for the
-/// picture's. In that data a byte 0xff is never followed by 0xd9 but at the end.
+/// The segments before the image data are skipped, so the end of an embedded thumbnail is not mistaken for the end of
+/// the image. Within the data, the byte 0xff is followed by 0xd9 only at the end.
 pub(super) fn check(bytes: &[u8]) -> Checked<()> {
     let mut at = 2;
     let (mut components, mut by_adobe) = (0, false);
@@ -21,7 +21,7 @@ pub(super) fn check(bytes: &[u8]) -> Checked<()> {
             continue;
         }
         if marker == 0xd9 {
-            return Err("it ends before its picture begins".to_owned());
+            return Err("the file ends before the image data".to_owned());
         }
         let length = match bytes.get(at..at + 2) {
             Some(length) => usize::from(length[0]) << 8 | usize::from(length[1]),
@@ -40,11 +40,10 @@ pub(super) fn check(bytes: &[u8]) -> Checked<()> {
     };
     if components == 4 && !by_adobe {
         return Err(
-            "CMYK without Adobe's marker, so that it is not known whether its values are inverted; convert it to RGB"
+            "CMYK without Adobe's marker, so it is unknown whether the values are inverted; convert the image to RGB"
                 .to_owned(),
         );
     }
     let end = bytes[data..].windows(2).rposition(|pair| pair == [0xff, 0xd9]);
-    end.map(|_| ())
-        .ok_or_else(|| format!("truncated: the end of the picture is not among its {} bytes", bytes.len()))
+    end.map(|_| ()).ok_or_else(|| format!("truncated: no end of image within its {} bytes", bytes.len()))
 }

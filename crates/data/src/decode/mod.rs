@@ -1,14 +1,14 @@
-//! Compressed images become 8-bit RGB, whatever they were.
+//! Decoding of compressed images to 8-bit RGB.
 //!
-//! | what a file holds | what becomes of it |
+//! | the file holds | the result |
 //! |---|---|
-//! | grey scale | the grey three times |
-//! | CMYK or YCCK as Adobe's programs write it, inverted | RGB; without Adobe's marker it is refused, since nobody knows whether it is inverted |
+//! | grey scale | the grey value in all three channels |
+//! | CMYK or YCCK as Adobe's programs write it, inverted | RGB; an error without Adobe's marker, since the inversion is then unknown |
 //! | a palette | its colours |
-//! | alpha | laid over white, as a browser shows it |
-//! | 16 bits per channel | the upper 8, rounded |
-//! | an orientation (EXIF) | turned and mirrored so that it is upright |
-//! | less than it should | an error |
+//! | alpha | composited over white, as in a browser |
+//! | 16 bits per channel | the upper 8 bits, rounded |
+//! | an EXIF orientation | rotated and mirrored to be upright |
+//! | fewer bytes than it should | an error |
 
 mod jpeg;
 
@@ -17,33 +17,34 @@ use image::{DynamicImage, GenericImageView, ImageDecoder, ImageFormat, ImageRead
 use std::io::Cursor;
 use std::path::Path;
 
-/// The largest picture that is decoded, in bytes of pixels, as the file has them or as RGB, whichever are more: about 9,400 pixels
-/// wide and high, at which Pillow begins to warn of files that claim much and hold little. A decoder, or what turns its pixels into
-/// RGB, may take twice as much for a moment.
+/// The largest decoded image, in bytes of pixels: as stored or as RGB, the larger of the two. It is about 9,400 pixels
+/// square, the size at which Pillow warns of decompression bombs. Decoding or the conversion to RGB may briefly take
+/// twice as much.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// A rectangle in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Region {
+pub(crate) struct Rectangle {
     pub(crate) x: u32,
     pub(crate) y: u32,
     pub(crate) width: u32,
     pub(crate) height: u32,
 }
 
-/// Decodes PNG, JPEG, BMP or WebP, by what the bytes begin with, as 8-bit RGB, upright, with what is transparent laid over white.
+/// Decodes PNG, JPEG, BMP or WebP to 8-bit RGB, upright, with transparency composited over white. The first bytes
+/// determine the format.
 ///
 /// # Errors
-/// In words, what is wrong with them; also if it has more than 256 MiB of pixels.
+/// A description of the problem; also if the image has more than 256 MiB of pixels.
 pub fn decode(bytes: &[u8]) -> Checked<RgbImage> {
-    decode_region(bytes, |_, _| Ok(None))
+    decode_cropped(bytes, |_, _| Ok(None))
 }
 
-/// Decodes and keeps only a region, which is chosen by width and height of the image as it is stored: before it is turned
-/// upright.
-pub(crate) fn decode_region(
+/// Decodes an image and crops it. `crop` chooses the rectangle by the stored width and height, before the image is
+/// turned upright.
+pub(crate) fn decode_cropped(
     bytes: &[u8],
-    region: impl FnOnce(u32, u32) -> Checked<Option<Region>>,
+    crop: impl FnOnce(u32, u32) -> Checked<Option<Rectangle>>,
 ) -> Checked<RgbImage> {
     let format = image::guess_format(bytes).map_err(|_| not_an_image(bytes))?;
     if format == ImageFormat::Jpeg {
@@ -52,42 +53,39 @@ pub(crate) fn decode_region(
     let refused = |error: image::ImageError| error.to_string();
     let mut decoder = ImageReader::with_format(Cursor::new(bytes), format).into_decoder().map_err(refused)?;
     let (width, height) = decoder.dimensions();
-    // What is laid over white has four bytes for each pixel before, and WebP's decoder takes so many with alpha and without.
+    // Images with alpha take four bytes a pixel until they are composited; WebP's decoder always takes four.
     let channels = if decoder.color_type().has_alpha() || format == ImageFormat::WebP { 4 } else { 3 };
     if decoder.total_bytes().max(channels * u64::from(width) * u64::from(height)) > MAX_BYTES {
-        return Err(format!(
-            "{width}x{height} pixels are more than the {} MiB that are decoded",
-            MAX_BYTES >> 20
-        ));
+        return Err(format!("{width}x{height} pixels are more than the limit of {} MiB", MAX_BYTES >> 20));
     }
     let orientation = decoder.orientation().map_err(refused)?;
-    let region = region(width, height)?;
+    let crop = crop(width, height)?;
     let mut image = DynamicImage::from_decoder(decoder).map_err(refused)?;
-    if let Some(Region { x, y, width, height }) = region {
+    if let Some(Rectangle { x, y, width, height }) = crop {
         image = image.crop_imm(x, y, width, height);
     }
     image.apply_orientation(orientation);
     Ok(opaque(image))
 }
 
-/// Decodes a file of its own.
+/// Decodes an image file.
 ///
 /// # Errors
-/// If it cannot be read or decoded; the error names it.
+/// If the file cannot be read or decoded; the error names it.
 pub(crate) fn decode_file(file: &Path) -> Result<RgbImage> {
     let bytes = read(file)?;
     decode(&bytes).map_err(|reason| DataError::ImageFile { file: file.to_path_buf(), reason })
 }
 
-/// A file's bytes.
+/// Reads the bytes of a file.
 ///
 /// # Errors
-/// If it cannot be read, which names it.
+/// If the file cannot be read; the error names it.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
     std::fs::read(file).map_err(|error| DataError::io(file, error))
 }
 
-/// The image as RGB; what is transparent is laid over white.
+/// Converts an image to RGB, with transparency composited over white.
 fn opaque(image: DynamicImage) -> RgbImage {
     if !image.color().has_alpha() {
         return image.into_rgb8();

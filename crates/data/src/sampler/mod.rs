@@ -1,108 +1,85 @@
-//! Which samples a rank takes at each step.
+//! Distributed sampling: the samples of each rank at each step.
 //!
-//! An epoch is one permutation of the dataset, the same on all ranks. Step k is the slice
-//! [k·B, (k+1)·B) of it, where B is the *global* batch, and each rank takes a contiguous part of
-//! that slice. So the samples of a step, and their order, do not depend on how many ranks there
-//! are: a run on four ranks sees what a run on one sees. (PyTorch's `DistributedSampler` strides
-//! through the permutation instead, which changes the batches with the world size.)
+//! An epoch is one permutation of the dataset, the same on all ranks. Step k is the slice [k·B, (k+1)·B) of it, where B
+//! is the *global* batch, and each rank takes a contiguous part of that slice. So the samples of a step and their order
+//! do not depend on the number of ranks. (PyTorch's `DistributedSampler` strides through the permutation instead, so
+//! its batches change with the world size.)
 //!
-//! Where samples lie together on a disk, as those of tar shards do, an epoch can keep to a few of these chunks at a time:
+//! For samples that are stored in chunks, such as tar archives, an epoch can shuffle within a few chunks at a time:
 //! [`Order::Windows`].
 //!
-//! A step that is done in micro-batches is cut into these first, and each of them among the ranks: what is normalised
-//! together does not depend on the number of ranks either.
+//! A step with micro-batches is first cut into these, and each of them is divided among the ranks. So the samples that
+//! are normalised together do not depend on the number of ranks, either.
 
 mod order;
 
+use crate::choices::choices;
 use crate::error::{DataError, Result};
 use order::Orders;
 pub use order::{Chunks, Order};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// What happens at the end of an epoch whose last batch is not full.
+/// The treatment of an incomplete last batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tail {
-    /// Fills the last batch from the start of the permutation; [`RankSamples::valid`] says how many samples are true.
+    /// Fills the last batch from the start of the permutation; [`RankSamples::valid`] counts the real samples.
     Pad,
-    /// Leaves the last, partial batch out. Usual for training.
+    /// Drops the last batch, as usual in training.
     #[default]
     Drop,
-    /// Gives the last batch as it is, smaller; ranks may receive different numbers of samples, or none.
+    /// Keeps the smaller batch; ranks may receive different numbers of samples, or none.
     Ragged,
 }
 
-impl Tail {
-    /// What there is to choose from.
-    pub const ALL: &'static [Self] = &[Self::Drop, Self::Pad, Self::Ragged];
-}
+choices! { Tail: "sampler.tail" { Drop = "drop", Pad = "pad", Ragged = "ragged" } }
 
-impl std::fmt::Display for Tail {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Pad => "pad",
-            Self::Drop => "drop",
-            Self::Ragged => "ragged",
-        })
-    }
-}
-
-impl std::str::FromStr for Tail {
-    type Err = DataError;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.iter().find(|tail| tail.to_string() == text);
-        let problem = || DataError::config("sampler.tail", format!("{text:?} is none of drop, pad, ragged"));
-        found.copied().ok_or_else(problem)
-    }
-}
-
-/// What [`DistributedSampler`] is made from.
+/// The settings of a [`DistributedSampler`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SamplerConfig {
-    /// Samples in the dataset.
+    /// The number of samples in the dataset.
     pub len: usize,
-    /// How many ranks share each batch.
+    /// The number of ranks that share each batch.
     pub world_size: usize,
-    /// Which of them this is.
+    /// The rank, below the world size.
     pub rank: usize,
-    /// Samples per step over all ranks.
+    /// The number of samples per step over all ranks.
     pub global_batch: usize,
-    /// Micro-batches that each step is cut into before the ranks share them; 1 for whole steps.
+    /// The number of micro-batches of each step, which the ranks share; 1 for whole steps.
     pub micro_batches: usize,
-    /// Fixes the permutations.
+    /// The seed of the permutations.
     pub seed: u64,
-    /// In which order an epoch takes the samples.
+    /// The order of the samples in an epoch.
     pub order: Order,
-    /// What happens to a last, partial batch.
+    /// The treatment of an incomplete last batch.
     pub tail: Tail,
 }
 
-/// Which samples of the global batch one rank takes in one micro-batch.
+/// The samples of one rank in one micro-batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MicroBatchRange {
-    /// The positions that its samples have in the global batch; may be empty.
+    /// The positions of the samples in the global batch; may be empty.
     pub positions: Range<usize>,
-    /// How many ranks, from the first, have true samples of this micro-batch.
+    /// The number of ranks, from the first, with real samples of this micro-batch.
     pub ranks: usize,
 }
 
-/// Which samples one rank takes in one step.
+/// The samples of one rank in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankSamples {
     /// The samples to load, in order.
     pub indices: Vec<usize>,
-    /// How many of them, from the first, are true samples; the rest repeat others ([`Tail::Pad`]).
+    /// The number of real samples, from the first; the others are padding ([`Tail::Pad`]).
     pub valid: usize,
-    /// Its micro-batches, one after the other.
+    /// The micro-batches in order.
     pub micro_batches: Vec<MicroBatchRange>,
-    /// True samples in the global batch.
+    /// The number of real samples in the global batch.
     pub global_samples: usize,
 }
 
-/// Gives each rank its part of each step; see the [module](self).
+/// Assigns samples to ranks; see the [module](self).
 ///
-/// Any step can be asked for directly, so a resumed run costs nothing.
+/// Any step can be requested directly, so resuming costs nothing.
 #[derive(Debug)]
 pub struct DistributedSampler {
     config: SamplerConfig,
@@ -116,11 +93,11 @@ impl Clone for DistributedSampler {
 }
 
 impl DistributedSampler {
-    /// Checks the configuration.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// If the dataset is empty, the batch, its micro-batches or the world is 0, the rank is not in the world,
-    /// [`Tail::Drop`] would leave no batch at all, or the chunks of an order are not those of a dataset of this length.
+    /// If the dataset is empty; the batch, the micro-batches or the world size is 0; the rank is out of range;
+    /// [`Tail::Drop`] would leave no batch; or the chunks do not cover a dataset of this length.
     pub fn new(config: SamplerConfig) -> Result<Self> {
         let SamplerConfig { len, world_size, rank, global_batch, .. } = config;
         if len == 0 {
@@ -150,13 +127,13 @@ impl DistributedSampler {
         Ok(Self { orders: Orders::new(&config), config })
     }
 
-    /// What it was made from.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> &SamplerConfig {
         &self.config
     }
 
-    /// Steps per epoch, the same on all ranks.
+    /// Returns the steps per epoch, which are the same on all ranks.
     #[must_use]
     pub fn steps_per_epoch(&self) -> usize {
         match self.config.tail {
@@ -165,14 +142,14 @@ impl DistributedSampler {
         }
     }
 
-    /// The order of an epoch: a permutation of `0..len`. All of it takes memory and, where it keeps to windows, has to be made;
-    /// a sampler itself asks only for what it needs.
+    /// Returns the order of an epoch, a permutation of `0..len`. It takes memory and, with windows, time; a sampler
+    /// itself computes only what it needs.
     #[must_use]
     pub fn permutation(&self, epoch: u64) -> Vec<usize> {
         self.orders.slice(epoch, 0..self.config.len)
     }
 
-    /// The indices of a step's true samples over all ranks, in the order of their positions in the global batch.
+    /// Returns the indices of a step's real samples over all ranks, in the order of the global batch.
     ///
     /// # Errors
     /// If the epoch has no such step.
@@ -191,7 +168,7 @@ impl DistributedSampler {
         Err(DataError::config("step", format!("step {step} is not in 0..{steps} of an epoch")))
     }
 
-    /// The samples that this rank takes in a step.
+    /// Returns the samples of this rank in a step.
     ///
     /// # Errors
     /// If the epoch has no such step.
@@ -207,13 +184,13 @@ impl DistributedSampler {
                 let own = balanced_range(whole.len(), world_size, rank);
                 whole.start + own.start..whole.start + own.end
             };
-            let has_true = |rank: &usize| !of_rank(*rank).is_empty() && of_rank(*rank).start < global_samples;
-            MicroBatchRange { positions: of_rank(rank), ranks: (0..world_size).take_while(has_true).count() }
+            let has_real = |rank: &usize| !of_rank(*rank).is_empty() && of_rank(*rank).start < global_samples;
+            MicroBatchRange { positions: of_rank(rank), ranks: (0..world_size).take_while(has_real).count() }
         };
         let micro_batches: Vec<MicroBatchRange> = (0..micro_batches).map(of_micro_batch).collect();
         let positions = micro_batches.iter().flat_map(|own| own.positions.clone());
         Ok(RankSamples {
-            // Only padding reaches past the end, and then begins again at the start.
+            // Only padding wraps around to the start.
             indices: positions
                 .clone()
                 .map(|position| self.orders.at(epoch, (begin + position) % len))
@@ -225,10 +202,10 @@ impl DistributedSampler {
     }
 }
 
-/// The `number`-th of `ranges` contiguous ranges that cover `0..total`, with sizes within one of each other.
+/// Returns range `number` of `ranges` contiguous ranges that cover `0..total`, with sizes that differ by at most one.
 fn balanced_range(total: usize, ranges: usize, number: usize) -> Range<usize> {
     let (size, larger) = (total / ranges, total % ranges);
-    // The first `larger` parts have one more.
+    // The first `larger` ranges have one more.
     let begin = number * size + number.min(larger);
     begin..begin + size + usize::from(number < larger)
 }
@@ -347,8 +324,8 @@ mod tests {
                     let (mut next, mut sizes) = (whole.micro_batches[number].positions.start, Vec::new());
                     for (rank, taken_by) in ranks.iter().enumerate() {
                         let own = taken_by.micro_batches[number].positions.clone();
-                        let has_true = !own.is_empty() && own.start < whole.global_samples;
-                        prop_assert_eq!(rank < taken_by.micro_batches[number].ranks, has_true);
+                        let has_real = !own.is_empty() && own.start < whole.global_samples;
+                        prop_assert_eq!(rank < taken_by.micro_batches[number].ranks, has_real);
                         prop_assert_eq!(own.start, next);
                         next = own.end;
                         sizes.push(own.len());
@@ -357,7 +334,7 @@ mod tests {
                     }
                     prop_assert_eq!(next, whole.micro_batches[number].positions.end);
                     prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
-                    // Who has none comes last.
+                    // Ranks without samples come last.
                     prop_assert!(sizes.is_sorted_by(|a, b| a >= b));
                 }
                 prop_assert_eq!(&indices, &whole.indices);
@@ -366,7 +343,7 @@ mod tests {
                 prop_assert_eq!(whole.valid, whole.global_samples);
                 seen.extend_from_slice(&whole.indices[..whole.valid]);
             }
-            // Over an epoch no sample is seen twice, and all are seen unless the tail is dropped.
+            // In an epoch no sample appears twice, and all appear unless the tail is dropped.
             let number = seen.len();
             seen.sort_unstable();
             seen.dedup();

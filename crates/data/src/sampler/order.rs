@@ -1,4 +1,4 @@
-//! In which order an epoch takes the samples.
+//! The order of the samples in an epoch.
 
 use super::SamplerConfig;
 use crate::error::{DataError, Result};
@@ -7,30 +7,30 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// In which order an epoch takes the samples.
+/// The order of the samples in an epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// In that of the dataset, in all epochs.
+    /// The order of the dataset, in all epochs.
     Sequential,
-    /// In any order, another one in each epoch.
+    /// A random permutation, different in each epoch.
     Shuffled,
-    /// Chunks of samples in any order, and in any order within some chunks at a time.
+    /// Chunks in random order, shuffled within a window of several chunks at a time.
     Windows(Chunks),
 }
 
-/// Samples that lie together on a disk.
+/// The chunks of samples that are stored contiguously, and the window in which they are shuffled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunks {
-    /// How many samples each chunk has, in the order of the dataset: those of
+    /// The number of samples in each chunk, in the order of the dataset; see
     /// [`Dataset::chunks`](crate::Dataset::chunks).
     pub lengths: Arc<[usize]>,
-    /// How many chunks are shuffled together. As many of them are read at the same time; with all of them the order is as
-    /// random as [`Order::Shuffled`].
+    /// The number of chunks that are shuffled and read together. With all chunks the order is as random as
+    /// [`Order::Shuffled`].
     pub window: usize,
 }
 
 impl Order {
-    /// Checks that it is one of `len` samples.
+    /// Checks that the chunks cover `len` samples.
     pub(super) fn check(&self, len: usize) -> Result<()> {
         let Self::Windows(Chunks { lengths, window }) = self else { return Ok(()) };
         if *window == 0 {
@@ -38,36 +38,36 @@ impl Order {
         }
         let sum: usize = lengths.iter().sum();
         if sum != len || lengths.contains(&0) {
-            let reason = format!("chunks of {sum} samples, or empty ones, where the dataset has {len}");
+            let reason = format!("chunks of {sum} samples, or empty chunks, for a dataset of {len}");
             return Err(DataError::config("sampler.chunks", reason));
         }
         Ok(())
     }
 }
 
-/// How many parts of an epoch are kept: the one in use, and one for each thread that is ahead of it or behind.
-const KEPT: usize = 4;
+/// The number of cached windows: the current one, and one for each thread that is ahead or behind.
+const CACHED: usize = 4;
 
-/// A part of an epoch's order.
+/// The shuffled samples of one window.
 #[derive(Debug)]
-struct Part {
+struct ShuffledWindow {
     epoch: u64,
-    /// Which window it is; 0 where an epoch is one part.
+    /// The number of the window; 0 if an epoch is one window.
     number: usize,
     samples: Arc<[usize]>,
 }
 
 /// The order of the chunks in an epoch.
 #[derive(Debug, Clone)]
-struct Plan {
+struct ChunkOrder {
     epoch: u64,
     /// The chunks in the order of the epoch.
     chunks: Arc<[usize]>,
-    /// The first position in the epoch of each window, and the epoch's length.
+    /// The first position of each window in the epoch, and the length of the epoch.
     begins: Arc<[usize]>,
 }
 
-/// The orders of epochs, made as they are needed.
+/// The orders of epochs, computed on demand.
 #[derive(Debug)]
 pub(super) struct Orders {
     len: usize,
@@ -75,8 +75,8 @@ pub(super) struct Orders {
     order: Order,
     /// The first sample of each chunk.
     first: Vec<usize>,
-    plans: Mutex<VecDeque<Plan>>,
-    parts: Mutex<VecDeque<Part>>,
+    chunk_orders: Mutex<VecDeque<ChunkOrder>>,
+    windows: Mutex<VecDeque<ShuffledWindow>>,
 }
 
 impl Orders {
@@ -88,23 +88,23 @@ impl Orders {
             Order::Sequential | Order::Shuffled => Vec::new(),
         };
         let (len, seed, order) = (config.len, config.seed, config.order.clone());
-        Self { len, seed, order, first, plans: Mutex::default(), parts: Mutex::default() }
+        Self { len, seed, order, first, chunk_orders: Mutex::default(), windows: Mutex::default() }
     }
 
-    /// The sample at a position below the length.
+    /// Returns the sample at a position below the length.
     pub(super) fn at(&self, epoch: u64, position: usize) -> usize {
         match &self.order {
             Order::Sequential => position,
-            Order::Shuffled => self.part(epoch, 0, || self.shuffled(epoch))[position],
+            Order::Shuffled => self.cached(epoch, 0, || self.shuffled(epoch))[position],
             Order::Windows(chunks) => {
-                let plan = self.plan(epoch, chunks);
-                let window = plan.begins.partition_point(|begin| *begin <= position) - 1;
-                self.window(chunks, &plan, window)[position - plan.begins[window]]
+                let order = self.chunk_order(epoch, chunks);
+                let window = order.begins.partition_point(|begin| *begin <= position) - 1;
+                self.window(chunks, &order, window)[position - order.begins[window]]
             }
         }
     }
 
-    /// The samples at some positions, of which the last is at most the length.
+    /// Returns the samples at a range of positions up to the length.
     pub(super) fn slice(&self, epoch: u64, positions: Range<usize>) -> Vec<usize> {
         positions.map(|position| self.at(epoch, position)).collect()
     }
@@ -115,23 +115,31 @@ impl Orders {
         order
     }
 
-    /// The samples of a window in their order.
-    fn window(&self, Chunks { lengths, window }: &Chunks, plan: &Plan, number: usize) -> Arc<[usize]> {
-        self.part(plan.epoch, number, || {
-            let end = ((number + 1) * window).min(plan.chunks.len());
-            let mut order: Vec<usize> = plan.chunks[number * window..end]
+    /// Returns the samples of a window, shuffled.
+    fn window(
+        &self,
+        Chunks { lengths, window }: &Chunks,
+        chunk_order: &ChunkOrder,
+        number: usize,
+    ) -> Arc<[usize]> {
+        self.cached(chunk_order.epoch, number, || {
+            let end = ((number + 1) * window).min(chunk_order.chunks.len());
+            let mut order: Vec<usize> = chunk_order.chunks[number * window..end]
                 .iter()
                 .flat_map(|chunk| self.first[*chunk]..self.first[*chunk] + lengths[*chunk])
                 .collect();
-            // Number 0 is that of whole epochs.
-            shuffle(&mut rng_for(self.seed, Purpose::Shuffle, plan.epoch, 1 + number as u64), &mut order);
+            // Index 0 shuffles whole epochs.
+            shuffle(
+                &mut rng_for(self.seed, Purpose::Shuffle, chunk_order.epoch, 1 + number as u64),
+                &mut order,
+            );
             order
         })
     }
 
-    fn plan(&self, epoch: u64, Chunks { lengths, window }: &Chunks) -> Plan {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = plans.iter().find(|plan| plan.epoch == epoch) {
+    fn chunk_order(&self, epoch: u64, Chunks { lengths, window }: &Chunks) -> ChunkOrder {
+        let mut chunk_orders = self.chunk_orders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = chunk_orders.iter().find(|order| order.epoch == epoch) {
             return found.clone();
         }
         let mut chunks: Vec<usize> = (0..lengths.len()).collect();
@@ -141,25 +149,25 @@ impl Orders {
             let samples: usize = together.iter().map(|chunk| lengths[*chunk]).sum();
             begins.push(begins[begins.len() - 1] + samples);
         }
-        let plan = Plan { epoch, chunks: chunks.into(), begins: begins.into() };
-        plans.push_front(plan.clone());
-        plans.truncate(KEPT);
-        plan
+        let order = ChunkOrder { epoch, chunks: chunks.into(), begins: begins.into() };
+        chunk_orders.push_front(order.clone());
+        chunk_orders.truncate(CACHED);
+        order
     }
 
-    /// A part that was used lately, or a new one.
-    fn part(&self, epoch: u64, number: usize, make: impl FnOnce() -> Vec<usize>) -> Arc<[usize]> {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = parts.iter().position(|part| (part.epoch, part.number) == (epoch, number));
-        if let Some(part) = found.and_then(|at| parts.remove(at)) {
-            let samples = Arc::clone(&part.samples);
-            parts.push_front(part);
+    /// Returns a window from the cache, or computes it.
+    fn cached(&self, epoch: u64, number: usize, make: impl FnOnce() -> Vec<usize>) -> Arc<[usize]> {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = windows.iter().position(|window| (window.epoch, window.number) == (epoch, number));
+        if let Some(window) = found.and_then(|at| windows.remove(at)) {
+            let samples = Arc::clone(&window.samples);
+            windows.push_front(window);
             return samples;
         }
         let samples: Arc<[usize]> = make().into();
-        parts.push_front(Part { epoch, number, samples: Arc::clone(&samples) });
-        // A whole epoch is large, and the one before it is seldom asked for.
-        parts.truncate(if matches!(self.order, Order::Shuffled) { 1 } else { KEPT });
+        windows.push_front(ShuffledWindow { epoch, number, samples: Arc::clone(&samples) });
+        // A whole epoch is large, and the previous one is seldom needed.
+        windows.truncate(if matches!(self.order, Order::Shuffled) { 1 } else { CACHED });
         samples
     }
 }
@@ -196,7 +204,7 @@ mod tests {
             let mut sorted = order.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, (0..20).collect::<Vec<_>>());
-            // How many chunks have been begun and not been finished.
+            // The number of chunks that are begun and not finished.
             let mut left = lengths;
             let open = order.iter().map(|sample| {
                 left[chunk_of(*sample)] -= 1;

@@ -1,9 +1,10 @@
-//! Captioned scenes of two or three coloured shapes that lie to each other in a told way, made by program.
+//! Synthetic captioned scenes of two or three coloured shapes in relations spatial relations.
 //!
-//! “a red star left of a blue ring and an orange square above the blue ring on a white background”: harder to draw from text
-//! than [`shapes`](crate::shapes), since a colour belongs to one object and not to the other, and since the caption leaves
-//! open where in the picture the objects lie. Each scene is a function of (seed, split, index): nothing is stored, and
-//! an index shows one scene at every resolution. Training and test share no pair of objects in a relation; see [`split`].
+//! An example: “a red star left of a blue ring and an orange square above the blue ring on a white background”. Scenes
+//! are harder to generate from text than [`shapes`](crate::shapes): each colour belongs to one object, and the caption
+//! leaves the absolute positions open. Each scene is a function of (seed, split, index). Nothing is stored, and an
+//! index shows the same scene at every resolution. Training and test share no pair of objects in a relation; see
+//! [`split`].
 
 pub mod relation;
 pub mod spec;
@@ -11,156 +12,139 @@ pub mod split;
 
 use crate::attribute::Attribute;
 use crate::captioned_image::CaptionedImage;
-use crate::dataset::{Dataset, Labelled, Split, check_index};
+use crate::dataset::{Split, check_index};
 use crate::error::{DataError, Result};
+use crate::image_catalog::{Header, ImageCatalog};
 use crate::rng::{Purpose, below, rng_for};
-use crate::shapes::render::paint;
-use crate::shapes::{Background, Colour, Position, Shape, pick};
+use crate::shapes::render::render_shape;
+use crate::shapes::{Background, Colour, Position, Shape, content_rng, pick, random_wording};
 use image::{Rgb, RgbImage};
 use rand_chacha::ChaCha8Rng;
 pub use relation::Relation;
-pub use spec::{Cells, SceneObject, SceneSpec, Shown, Stated};
+pub use spec::{Cells, SceneMatch, SceneObject, SceneSpec, StatedRelation};
 use std::ops::RangeInclusive;
 
-/// What [`ScenesDataset`] is made from.
+/// The settings of [`ScenesDataset`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScenesConfig {
-    /// Which combinations it shows.
+    /// The split, which determines the allowed combinations.
     pub split: Split,
-    /// How many pictures it has.
+    /// The number of images.
     pub len: usize,
-    /// Width and height of each, in pixels. From 32 on shapes can be told from each other.
+    /// Width and height of each image, in pixels. Shapes can be told apart from 32 on.
     pub resolution: u32,
-    /// Fixes what they show.
+    /// The seed of the content and the captions.
     pub seed: u64,
-    /// How many objects each has, each number with equal chances; within 2 to 3.
+    /// The number of objects, each number with equal probability; within 2 to 3.
     pub objects: RangeInclusive<usize>,
 }
 
 impl Default for ScenesConfig {
-    /// 10,000 training pictures of two or three objects at 64 pixels.
+    /// 10,000 training images of two or three objects, 64 pixels square.
     fn default() -> Self {
         Self { split: Split::Train, len: 10_000, resolution: 64, seed: 0, objects: 2..=3 }
     }
 }
 
-/// Pictures of scenes with captions; the label is the shape of the first object of the caption.
+/// Images of scenes with captions. The label is the shape of the caption's first object; the attributes are those of
+/// [`attributes`].
 #[derive(Debug, Clone)]
 pub struct ScenesDataset {
     config: ScenesConfig,
-    name: String,
-    class_names: Vec<String>,
-    attributes: Vec<Attribute>,
+    header: Header,
 }
 
 impl ScenesDataset {
-    /// Checks the configuration.
+    /// Checks the settings.
     ///
     /// # Errors
     /// If the length or the resolution is 0, or a number of objects is not 2 or 3.
     pub fn new(config: ScenesConfig) -> Result<Self> {
         if config.len == 0 {
-            return Err(DataError::config("scenes.len", "a dataset needs at least 1 picture"));
+            return Err(DataError::config("scenes.len", "a dataset needs at least 1 image"));
         }
         if config.resolution == 0 {
-            return Err(DataError::config("scenes.resolution", "a picture needs at least 1 pixel"));
+            return Err(DataError::config("scenes.resolution", "an image needs at least 1 pixel"));
         }
         if config.objects.is_empty() || *config.objects.start() < 2 || *config.objects.end() > 3 {
             let reason = format!("{:?} objects; a scene has 2 or 3", config.objects);
             return Err(DataError::config("scenes.objects", reason));
         }
-        let name = format!("scenes/{}", config.split);
-        Ok(Self { config, name, class_names: Shape::words(), attributes: attributes() })
+        let header = Header {
+            name: format!("scenes/{}", config.split),
+            class_names: Shape::words(),
+            attributes: attributes(),
+            caption_seed: config.seed,
+        };
+        Ok(Self { config, header })
     }
 
-    /// What it was made from.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> &ScenesConfig {
         &self.config
     }
 
-    /// What a picture shows.
+    /// Returns the content of an image.
     ///
     /// # Errors
     /// If `index` is not below the length.
     pub fn spec(&self, index: usize) -> Result<SceneSpec> {
-        check_index(&self.name, index, self.config.len)?;
-        let purpose = match self.config.split {
-            Split::Train => Purpose::TrainImage,
-            Split::Test => Purpose::TestImage,
-        };
-        let mut rng = rng_for(self.config.seed, purpose, 0, index as u64);
-        Ok(draw_spec(&mut rng, self.config.split, &self.config.objects))
+        check_index(&self.header.name, index, self.config.len)?;
+        Ok(self.spec_of(index))
+    }
+
+    fn spec_of(&self, index: usize) -> SceneSpec {
+        let mut rng = content_rng(self.config.seed, self.config.split, index);
+        random_spec(&mut rng, self.config.split, &self.config.objects)
     }
 }
 
-impl ScenesDataset {
-    /// A sample that shows this, without its picture.
-    fn described(&self, spec: &SceneSpec, index: usize, epoch: u64) -> CaptionedImage {
-        let mut rng = rng_for(self.config.seed, Purpose::Caption, epoch, index as u64);
-        let caption = spec.caption(below(&mut rng, SceneSpec::NUM_WORDINGS));
-        let attributes = attribute_values(spec);
-        CaptionedImage { image: RgbImage::default(), label: spec.label(), caption, attributes }
-    }
-}
-
-impl Dataset for ScenesDataset {
-    type Item = CaptionedImage;
-
-    fn name(&self) -> &str {
-        &self.name
+impl ImageCatalog for ScenesDataset {
+    fn header(&self) -> &Header {
+        &self.header
     }
 
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.config.len
     }
 
-    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let spec = self.spec(index)?;
-        let image = render(&spec, self.config.resolution);
-        Ok(CaptionedImage { image, ..self.described(&spec, index, epoch) })
+    fn label_of(&self, index: usize) -> u32 {
+        self.spec_of(index).label()
     }
 
-    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        Ok(self.described(&self.spec(index)?, index, epoch))
+    fn pixels(&self, index: usize) -> Result<RgbImage> {
+        Ok(render(&self.spec_of(index), self.config.resolution))
     }
 
-    fn has_fixed_pixels(&self) -> bool {
-        true
-    }
-}
-
-impl Labelled for ScenesDataset {
-    fn class_names(&self) -> &[String] {
-        &self.class_names
-    }
-
-    fn label(&self, index: usize) -> Result<u32> {
-        Ok(self.spec(index)?.label())
-    }
-
-    /// `background`, and for each cell of a grid of three by three what lies there, `shape_top_left`, `colour_top_left` to
-    /// `colour_bottom_right`, of which the first value is “none”; [`cells`] reads them.
-    fn attributes(&self) -> &[Attribute] {
-        &self.attributes
+    fn describe(&self, index: usize, epoch: u64) -> CaptionedImage {
+        let spec = self.spec_of(index);
+        let wording = random_wording(self.config.seed, epoch, index, SceneSpec::NUM_WORDINGS);
+        let attributes = attribute_values(&spec);
+        CaptionedImage {
+            image: RgbImage::default(),
+            label: spec.label(),
+            caption: spec.caption(wording),
+            attributes,
+        }
     }
 }
 
-/// Draws the picture, `resolution` pixels wide and high.
+/// Renders a scene, `resolution` pixels wide and high.
 #[must_use]
 pub fn render(spec: &SceneSpec, resolution: u32) -> RgbImage {
     let mut image = RgbImage::from_pixel(resolution, resolution, Rgb(spec.background.rgb()));
     for object in &spec.objects {
-        paint(&mut image, object.shape, object.colour, object.centre, object.radius);
+        render_shape(&mut image, object.shape, object.colour, object.centre, object.radius);
     }
     image
 }
 
-/// What the cells show by the values of a scene's attributes, those of the dataset or those that a classifier gives.
+/// Converts attribute values, of the dataset or predicted by a classifier, to the contents of the cells.
 ///
 /// # Errors
-/// If there are not as many values as attributes, or one is not a value of its attribute. A cell with a shape and no colour,
-/// or the other way round, counts as empty.
+/// If the number of values is not that of the attributes, or one is out of range. A cell with a shape but no colour, or
+/// the reverse, counts as empty.
 pub fn cells(values: &[u32]) -> Result<Cells> {
     let known = attributes();
     if values.len() != known.len() {
@@ -170,7 +154,7 @@ pub fn cells(values: &[u32]) -> Result<Cells> {
     if let Some((attribute, value)) =
         known.iter().zip(values).find(|(attribute, value)| **value as usize >= attribute.values.len())
     {
-        let reason = format!("{value} is no value of {}", attribute.name);
+        let reason = format!("{value} is not a value of {}", attribute.name);
         return Err(DataError::config("scenes.attributes", reason));
     }
     let mut cells = Cells::default();
@@ -182,22 +166,22 @@ pub fn cells(values: &[u32]) -> Result<Cells> {
     Ok(cells)
 }
 
-/// Captions of held-out combinations with what they should show, to judge a model that draws from text: scenes of the test
-/// split with two objects, then one with the most that `objects` allows, in turn, in the plain wording, and the same for
-/// every call.
+/// Returns `n` captions of held-out combinations and the scenes that they describe, for evaluating text-to-image
+/// models. Scenes of two objects alternate with scenes of the most that `objects` allows, all of the test split and in
+/// the plain wording. The result is the same for every call.
 #[must_use]
 pub fn heldout_scenes(n: usize, objects: &RangeInclusive<usize>) -> Vec<(String, SceneSpec)> {
     let one = |index: usize| {
         let mut rng = rng_for(0, Purpose::TestImage, 2, index as u64);
         let number = if index.is_multiple_of(2) { *objects.start() } else { *objects.end() };
-        let spec = draw_spec(&mut rng, Split::Test, &(number..=number));
+        let spec = random_spec(&mut rng, Split::Test, &(number..=number));
         (spec.caption(0), spec)
     };
     (0..n).map(one).collect()
 }
 
-/// What there is to know of a scene: `background`, and for each cell of a grid of three by three what lies there,
-/// `shape_top_left`, `colour_top_left` to `colour_bottom_right`, of which the first value is “none”.
+/// Returns the attributes of scenes: `background`, and for each cell of a 3×3 grid its shape and colour,
+/// `shape_top_left`, `colour_top_left` to `colour_bottom_right`. Value 0 of a cell means “none”.
 #[must_use]
 pub fn attributes() -> Vec<Attribute> {
     let of_cell = |place: &Position| {
@@ -211,7 +195,7 @@ pub fn attributes() -> Vec<Attribute> {
     std::iter::once(background).chain(Position::ALL.iter().flat_map(of_cell)).collect()
 }
 
-/// The values of a scene's [`attributes`]; [`cells`] reads them again.
+/// Returns the values of the [`attributes`] of a scene; [`cells`] is the inverse.
 #[must_use]
 pub fn attribute_values(spec: &SceneSpec) -> Vec<u32> {
     let of_cell = |cell: &Option<(Shape, Colour)>| {
@@ -221,25 +205,25 @@ pub fn attribute_values(spec: &SceneSpec) -> Vec<u32> {
     std::iter::once(background).chain(spec.cells().iter().flat_map(of_cell)).collect()
 }
 
-/// Draws whole scenes until one is allowed. Held-out pairs are one of seven, so both splits allow some soon.
-fn draw_spec(rng: &mut ChaCha8Rng, split: Split, objects: &RangeInclusive<usize>) -> SceneSpec {
+/// Generates scenes until the split allows one. One of seven pairs is held out, so both splits soon allow one.
+fn random_spec(rng: &mut ChaCha8Rng, split: Split, objects: &RangeInclusive<usize>) -> SceneSpec {
     let number = objects.start() + below(rng, objects.end() - objects.start() + 1);
     loop {
         let background = pick(rng, Background::ALL);
-        let objects: Vec<SceneObject> = (0..number).map(|_| draw_object(rng)).collect();
-        // The first is told of the second, and each further one of one of these.
-        let stated = (0..number).filter(|subject| *subject != 1).map(|subject| {
+        let objects: Vec<SceneObject> = (0..number).map(|_| random_object(rng)).collect();
+        // The first object is related to the second, and each further one to one of these.
+        let relations = (0..number).filter(|subject| *subject != 1).map(|subject| {
             let object = if subject == 0 { 1 } else { below(rng, 2) };
             let relation = Relation::between(objects[subject].place, objects[object].place)?;
-            Some(Stated { subject, relation, object })
+            Some(StatedRelation { subject, relation, object })
         });
-        let stated: Option<Vec<Stated>> = stated.collect();
+        let relations: Option<Vec<StatedRelation>> = relations.collect();
         let apart = |a: &SceneObject, b: &SceneObject| {
             a.place != b.place && (a.shape, a.colour) != (b.shape, b.colour)
         };
         let all_apart = (0..number).all(|a| (a + 1..number).all(|b| apart(&objects[a], &objects[b])));
-        if let (true, Some(stated)) = (all_apart, stated) {
-            let scene = SceneSpec { background, objects, stated };
+        if let (true, Some(relations)) = (all_apart, relations) {
+            let scene = SceneSpec { background, objects, relations };
             if split::allows(split, &scene) {
                 return scene;
             }
@@ -247,13 +231,13 @@ fn draw_spec(rng: &mut ChaCha8Rng, split: Split, objects: &RangeInclusive<usize>
     }
 }
 
-/// The centre of the first cell, and the distance to the next, as parts of the picture's side.
+/// The centre of the first cell and the distance to the next, as fractions of the image side.
 const FIRST: f32 = 0.18;
 const APART: f32 = 0.32;
 
-/// Draws an object that keeps to its cell: with the largest radius and the largest shift, 0.15 and 0.01, it is within half the
-/// distance of two cells, and within the picture.
-fn draw_object(rng: &mut ChaCha8Rng) -> SceneObject {
+/// Generates an object that stays in its cell: with the largest radius and shift, 0.15 and 0.01, it is within half the
+/// distance of two cells, and within the image.
+fn random_object(rng: &mut ChaCha8Rng) -> SceneObject {
     let (shape, colour) = (pick(rng, Shape::ALL), pick(rng, Colour::ALL));
     let place = pick(rng, Position::ALL);
     let mut part = |steps: usize| below(rng, steps + 1) as f32 / steps as f32;

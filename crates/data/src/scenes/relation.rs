@@ -1,15 +1,15 @@
-//! How one object lies to another.
+//! Spatial relations between two objects.
 
 use crate::shapes::Position;
 use crate::shapes::vocabulary::vocabulary;
 
 vocabulary! {
-    /// How an object lies to another.
+    /// A spatial relation of one object to another.
     Relation { LeftOf = "left of", RightOf = "right of", Above = "above", Below = "below" }
 }
 
 impl Relation {
-    /// How the other object lies to this one.
+    /// Returns the relation of the second object to the first.
     #[must_use]
     pub fn converse(self) -> Self {
         match self {
@@ -20,8 +20,8 @@ impl Relation {
         }
     }
 
-    /// How an object at `from` lies to one at `to`: the direction in which they are further apart; `None` where they are
-    /// as far apart in both, or at the same place.
+    /// Returns the relation of an object at `from` to one at `to`: the direction in which they are further apart.
+    /// `None` if the distances are equal, or the positions are the same.
     #[must_use]
     pub fn between(from: Position, to: Position) -> Option<Self> {
         let ((column, row), (to_column, to_row)) = (from.column_and_row(), to.column_and_row());
@@ -34,7 +34,7 @@ impl Relation {
         }
     }
 
-    /// Whether an object at `from` lies so to one at `to`.
+    /// Returns true if an object at `from` is in this relation to one at `to`.
     #[must_use]
     pub fn holds(self, from: Position, to: Position) -> bool {
         Self::between(from, to) == Some(self)

@@ -1,4 +1,4 @@
-//! What a scene shows, as values, the words for it, and whether a picture shows it.
+//! The content of a scene, its captions, and the comparison with a picture.
 
 use super::relation::Relation;
 use crate::captions::article;
@@ -7,15 +7,15 @@ use crate::shapes::{Background, Colour, Position, Shape};
 /// One object of a scene.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SceneObject {
-    /// Its shape.
+    /// The shape.
     pub shape: Shape,
-    /// Its colour.
+    /// The colour.
     pub colour: Colour,
-    /// The cell of a grid of three by three in which it lies.
+    /// The cell of a 3×3 grid that holds the object.
     pub place: Position,
-    /// Its centre, x to the right and y down, as parts of the picture's side.
+    /// The centre, x to the right and y down, as fractions of the image side.
     pub centre: (f32, f32),
-    /// The radius of the circle around it, as a part of the picture's side.
+    /// The radius of the circumscribed circle, as a fraction of the image side.
     pub radius: f32,
 }
 
@@ -33,63 +33,65 @@ impl SceneObject {
     }
 }
 
-/// What a caption says of two objects, by their places in [`SceneSpec::objects`].
+/// A relation of two objects that a caption states. The objects are indices into [`SceneSpec::objects`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stated {
-    /// Which object it is said of.
+pub struct StatedRelation {
+    /// The subject of the statement.
     pub subject: usize,
-    /// How it lies to the other.
+    /// The relation of the subject to the object.
     pub relation: Relation,
-    /// Which object it is related to.
+    /// The object of the statement.
     pub object: usize,
 }
 
-/// What is seen in the cells of a picture, in the order of [`Position::ALL`].
+/// The contents of the cells of a picture, in the order of [`Position::ALL`].
 pub type Cells = [Option<(Shape, Colour)>; 9];
 
-/// How much of a scene a picture shows.
+/// The agreement of a picture with a scene.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown {
-    /// Objects of the scene whose shape and colour are there together.
+pub struct SceneMatch {
+    /// Objects of the scene that the picture shows, by shape and colour together.
     pub objects: usize,
-    /// Objects of the scene whose colour is there, on whatever shape.
+    /// Objects of the scene whose colour the picture shows, on any shape.
     pub colours: usize,
-    /// Objects of the scene whose shape is there, in whatever colour.
+    /// Objects of the scene whose shape the picture shows, in any colour.
     pub shapes: usize,
-    /// Relations of the caption that hold between objects that are there.
+    /// StatedRelation relations that hold between objects of the picture.
     pub relations: usize,
-    /// Objects that are there beyond as many as the scene has.
+    /// Objects of the picture in excess of those of the scene.
     pub superfluous: usize,
 }
 
-/// All that a scene shows: a background, two or three objects that differ in colour or shape, and what is said of them.
+/// The content of a scene: a background, two or three objects that differ in shape or colour, and the stated relations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SceneSpec {
-    /// The colour behind.
+    /// The background colour.
     pub background: Background,
     /// The objects, in the order of the caption.
     pub objects: Vec<SceneObject>,
-    /// The relations that the caption tells; each object after the first two is the subject of one.
-    pub stated: Vec<Stated>,
+    /// The stated relations; each object after the first two is the subject of one.
+    pub relations: Vec<StatedRelation>,
 }
 
 impl SceneSpec {
-    /// How many wordings [`caption`](Self::caption) has.
+    /// The number of wordings of [`caption`](Self::caption).
     pub const NUM_WORDINGS: usize = 3;
 
-    /// The label: the index of the first object's shape.
+    /// Returns the label: the index of the first object's shape.
     #[must_use]
     pub fn label(&self) -> u32 {
         self.objects.first().map_or(0, |object| object.shape as u32)
     }
 
-    /// A sentence with all objects, the stated relations and the background. `wording` is taken modulo
-    /// [`NUM_WORDINGS`](Self::NUM_WORDINGS); 0 is the plain one, and 1 tells the first relation from its other end.
+    /// Returns a sentence with all objects, the stated relations and the background. `wording` is taken modulo
+    /// [`NUM_WORDINGS`](Self::NUM_WORDINGS); 0 is the plain one, and 1 states the first relation in reverse.
     #[must_use]
     pub fn caption(&self, wording: usize) -> String {
         let wording = wording % Self::NUM_WORDINGS;
         let mut text = String::new();
-        for (number, Stated { subject, relation, object }) in self.stated.iter().copied().enumerate() {
+        for (number, StatedRelation { subject, relation, object }) in
+            self.relations.iter().copied().enumerate()
+        {
             let turned = number == 0 && wording == 1;
             let (from, relation, to) =
                 if turned { (object, relation.converse(), subject) } else { (subject, relation, object) };
@@ -101,7 +103,7 @@ impl SceneSpec {
             text.push(' ');
             text.push_str(relation.word());
             text.push(' ');
-            // Whoever has been named before is known.
+            // An object that was named before has the definite article.
             text.push_str(&if number == 0 { to.with_article() } else { format!("the {}", to.noun()) });
         }
         let background = self.background;
@@ -111,7 +113,7 @@ impl SceneSpec {
         }
     }
 
-    /// What lies in each cell.
+    /// Returns the contents of the cells.
     #[must_use]
     pub fn cells(&self) -> Cells {
         let mut cells = Cells::default();
@@ -121,10 +123,10 @@ impl SceneSpec {
         cells
     }
 
-    /// How much of this scene a picture shows, of which `cells` were seen. Where objects lie does not matter, only how they
-    /// lie to each other.
+    /// Compares the scene with the `cells` of a picture. Only the relations of the objects count, not their absolute
+    /// positions.
     #[must_use]
-    pub fn shown_in(&self, cells: &Cells) -> Shown {
+    pub fn compare(&self, cells: &Cells) -> SceneMatch {
         let seen = |wanted: &dyn Fn(Shape, Colour) -> bool| -> Vec<Position> {
             let at = |place: &Position| cells[*place as usize];
             let is = |place: &Position| at(place).is_some_and(|(shape, colour)| wanted(shape, colour));
@@ -135,16 +137,16 @@ impl SceneSpec {
             .iter()
             .map(|own| seen(&|shape, colour| (shape, colour) == (own.shape, own.colour)))
             .collect();
-        let holds = |stated: &&Stated| {
-            let (from, to) = (&places[stated.subject], &places[stated.object]);
-            from.iter().any(|from| to.iter().any(|to| stated.relation.holds(*from, *to)))
+        let holds = |relations: &&StatedRelation| {
+            let (from, to) = (&places[relations.subject], &places[relations.object]);
+            from.iter().any(|from| to.iter().any(|to| relations.relation.holds(*from, *to)))
         };
         let count = |is: &dyn Fn(&SceneObject) -> bool| self.objects.iter().filter(|own| is(own)).count();
-        Shown {
+        SceneMatch {
             objects: places.iter().filter(|places| !places.is_empty()).count(),
             colours: count(&|own| !seen(&|_, colour| colour == own.colour).is_empty()),
             shapes: count(&|own| !seen(&|shape, _| shape == own.shape).is_empty()),
-            relations: self.stated.iter().filter(holds).count(),
+            relations: self.relations.iter().filter(holds).count(),
             superfluous: cells.iter().flatten().count().saturating_sub(self.objects.len()),
         }
     }
@@ -166,9 +168,9 @@ mod tests {
                 object(Shape::Ring, Colour::Blue, Position::Right),
                 object(Shape::Square, Colour::Orange, Position::TopRight),
             ],
-            stated: vec![
-                Stated { subject: 0, relation: Relation::LeftOf, object: 1 },
-                Stated { subject: 2, relation: Relation::Above, object: 1 },
+            relations: vec![
+                StatedRelation { subject: 0, relation: Relation::LeftOf, object: 1 },
+                StatedRelation { subject: 2, relation: Relation::Above, object: 1 },
             ],
         }
     }
@@ -191,21 +193,21 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_judged_by_what_its_cells_show() {
+    fn a_picture_is_compared_by_its_cells() {
         let scene = scene();
-        let all = Shown { objects: 3, colours: 3, shapes: 3, relations: 2, superfluous: 0 };
-        assert_eq!(scene.shown_in(&scene.cells()), all);
-        // Elsewhere, with another object beside them.
+        let all = SceneMatch { objects: 3, colours: 3, shapes: 3, relations: 2, superfluous: 0 };
+        assert_eq!(scene.compare(&scene.cells()), all);
+        // At other positions, with an additional object.
         let mut cells = Cells::default();
         cells[Position::BottomLeft as usize] = Some((Shape::Star, Colour::Red));
         cells[Position::Bottom as usize] = Some((Shape::Ring, Colour::Blue));
         cells[Position::Top as usize] = Some((Shape::Square, Colour::Orange));
         cells[Position::TopLeft as usize] = Some((Shape::Cross, Colour::Pink));
-        assert_eq!(scene.shown_in(&cells), Shown { superfluous: 1, ..all });
+        assert_eq!(scene.compare(&cells), SceneMatch { superfluous: 1, ..all });
         // The colours of star and ring exchanged.
         cells[Position::BottomLeft as usize] = Some((Shape::Star, Colour::Blue));
         cells[Position::Bottom as usize] = Some((Shape::Ring, Colour::Red));
-        let got = scene.shown_in(&cells);
-        assert_eq!(got, Shown { objects: 1, relations: 0, superfluous: 1, ..all });
+        let got = scene.compare(&cells);
+        assert_eq!(got, SceneMatch { objects: 1, relations: 0, superfluous: 1, ..all });
     }
 }

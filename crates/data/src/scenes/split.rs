@@ -1,7 +1,7 @@
-//! Which pairs of objects are kept for testing.
+//! The pairs of objects that are held out for testing.
 //!
-//! A combination is an object, a relation and another object, where “a left of b” and “b right of a” are one. About 15% of
-//! them, chosen by a fixed hash, are never shown in training, although each object and each relation is.
+//! A combination is an object, a relation and another object; “a left of b” and “b right of a” are the same. About 15%
+//! of the combinations, chosen by a fixed hash, never appear in training, although each object and each relation does.
 
 use super::relation::Relation;
 use super::spec::SceneSpec;
@@ -9,7 +9,7 @@ use crate::dataset::Split;
 use crate::shapes::split::{HELD_OUT_PERCENT, mix};
 use crate::shapes::{Colour, Shape};
 
-/// The split that shows a combination. It depends on nothing else, no seed and no length.
+/// Returns the split of a combination, which depends on no seed and no length.
 #[must_use]
 pub fn split_of(subject: (Shape, Colour), relation: Relation, object: (Shape, Colour)) -> Split {
     let (first, relation, second) = match relation {
@@ -22,8 +22,8 @@ pub fn split_of(subject: (Shape, Colour), relation: Relation, object: (Shape, Co
     if mix(key) % 100 < HELD_OUT_PERCENT { Split::Test } else { Split::Train }
 }
 
-/// Whether a split may show a scene: in training no two objects lie to each other in a way that is held out, said or not; in
-/// testing all that the caption says is held out.
+/// Returns true if a split allows a scene. In training, no two objects may be in a held-out relation, stated or not. In
+/// testing, every stated relation must be held out.
 pub(super) fn allows(split: Split, scene: &SceneSpec) -> bool {
     let objects = &scene.objects;
     let split_between = |from: usize, to: usize| {
@@ -34,9 +34,10 @@ pub(super) fn allows(split: Split, scene: &SceneSpec) -> bool {
     match split {
         Split::Train => (0..objects.len())
             .all(|from| (from + 1..objects.len()).all(|to| split_between(from, to) != Some(Split::Test))),
-        Split::Test => {
-            scene.stated.iter().all(|said| split_between(said.subject, said.object) == Some(Split::Test))
-        }
+        Split::Test => scene
+            .relations
+            .iter()
+            .all(|stated| split_between(stated.subject, stated.object) == Some(Split::Test)),
     }
 }
 
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn about_15_percent_of_the_pairs_are_held_out_whichever_way_they_are_told() {
+    fn about_15_percent_of_the_pairs_are_held_out_in_either_direction() {
         let (mut held_out, mut all) = (0, 0);
         let nouns = || {
             let of = |shape: &Shape| Colour::ALL.iter().map(|colour| (*shape, *colour)).collect::<Vec<_>>();
@@ -62,7 +63,7 @@ mod tests {
                     trained += usize::from(split == Split::Train);
                 }
             }
-            assert!(trained > 100, "every object is seen beside many others");
+            assert!(trained > 100, "every object is trained with many others");
         }
         assert!((10..=20).contains(&(100 * held_out / all)), "{held_out} of {all}");
     }

@@ -1,7 +1,8 @@
-//! Scenes against what is said of them.
+//! Tests of scenes against their descriptions.
 
 use super::split::split_of;
 use super::*;
+use crate::dataset::{Dataset, Labelled};
 use std::collections::BTreeSet;
 
 fn dataset(split: Split, objects: RangeInclusive<usize>, resolution: u32) -> ScenesDataset {
@@ -13,18 +14,18 @@ fn specs(dataset: &ScenesDataset) -> Vec<SceneSpec> {
 }
 
 #[test]
-fn what_is_told_holds_and_splits_share_no_pair() {
+fn stated_relations_hold_and_splits_share_no_pair() {
     let mut seen = [BTreeSet::new(), BTreeSet::new()];
     for (split, seen) in [Split::Train, Split::Test].into_iter().zip(&mut seen) {
         for spec in specs(&dataset(split, 2..=3, 32)) {
-            assert_eq!(spec.stated.len(), spec.objects.len() - 1);
-            let shown = spec.shown_in(&spec.cells());
-            assert_eq!((shown.objects, shown.relations), (spec.objects.len(), spec.stated.len()));
-            for told in &spec.stated {
-                let (from, to) = (&spec.objects[told.subject], &spec.objects[told.object]);
+            assert_eq!(spec.relations.len(), spec.objects.len() - 1);
+            let found = spec.compare(&spec.cells());
+            assert_eq!((found.objects, found.relations), (spec.objects.len(), spec.relations.len()));
+            for stated in &spec.relations {
+                let (from, to) = (&spec.objects[stated.subject], &spec.objects[stated.object]);
                 let (from, to) = ((from.shape, from.colour), (to.shape, to.colour));
-                assert_eq!(split_of(from, told.relation, to), split);
-                seen.insert((from, told.relation, to));
+                assert_eq!(split_of(from, stated.relation, to), split);
+                seen.insert((from, stated.relation, to));
             }
         }
     }

@@ -1,10 +1,10 @@
-//! What there is to see in a picture of shapes, as numbers that a classifier can learn.
+//! Attributes of images of shapes, as numbers that a classifier can learn.
 
 use super::Objects;
 use super::spec::{Background, Colour, Object, Position, Shape, ShapeSpec, Size};
 use crate::attribute::Attribute;
 
-/// The names and values of one object's attributes.
+/// Returns the names and values of one object's attributes.
 fn of_object() -> [(&'static str, Vec<String>); 4] {
     [
         ("shape", Shape::words()),
@@ -14,9 +14,9 @@ fn of_object() -> [(&'static str, Vec<String>); 4] {
     ]
 }
 
-/// The attributes of pictures with so many objects: `shape`, `colour`, `size`, `place` and `background`. Where pictures may have
-/// two objects these are of the one that comes first from the top left, row by row, and `second_shape` to `second_place` of
-/// the other, which have a value “none” where it may be missing.
+/// Returns the attributes of images: `shape`, `colour`, `size`, `place` and `background`. Where images may have two
+/// objects, these describe the one that comes first from the top left, row by row. `second_shape` to `second_place`
+/// describe the other, with a value “none” where it may be missing.
 #[must_use]
 pub fn of(objects: Objects) -> Vec<Attribute> {
     let mut all: Vec<Attribute> =
@@ -31,8 +31,7 @@ pub fn of(objects: Objects) -> Vec<Attribute> {
     all
 }
 
-/// The values of a picture's attributes, in the order of [`of`]: what the picture shows, or what one drawn by its caption
-/// should show.
+/// Returns the values of an image's attributes, in the order of [`of`].
 #[must_use]
 pub fn values(spec: &ShapeSpec, objects: Objects) -> Vec<u32> {
     let numbers = |object: &Object| {
@@ -40,7 +39,7 @@ pub fn values(spec: &ShapeSpec, objects: Objects) -> Vec<u32> {
         [shape as u32, colour as u32, size as u32, position as u32]
     };
     let mut seen: Vec<Object> = spec.objects().collect();
-    // What a picture shows has no first and second but this.
+    // An image has no other order of its objects.
     seen.sort_by_key(|object| object.position);
     let mut values = Vec::new();
     if let Some(first) = seen.first() {

@@ -1,8 +1,8 @@
-//! Captioned pictures of coloured shapes, made by program.
+//! Synthetic captioned images of coloured shapes.
 //!
-//! Each picture is a function of (seed, split, index): nothing is stored, the dataset has any length
-//! and any resolution, and the same index shows the same scene at every resolution. Training and test
-//! share no combination of shape, colour and background; see [`split`].
+//! Each image is a function of (seed, split, index). Nothing is stored, any length and resolution is possible, and an
+//! index shows the same content at every resolution. Training and test share no combination of shape, colour and
+//! background; see [`split`].
 
 pub mod attributes;
 pub mod render;
@@ -10,10 +10,10 @@ pub mod spec;
 pub mod split;
 pub(crate) mod vocabulary;
 
-use crate::attribute::Attribute;
 use crate::captioned_image::CaptionedImage;
-use crate::dataset::{Dataset, Labelled, Split, check_index};
+use crate::dataset::{Split, check_index};
 use crate::error::{DataError, Result};
+use crate::image_catalog::{Header, ImageCatalog};
 use crate::rng::{Purpose, below, rng_for, shuffle};
 use image::RgbImage;
 use rand_chacha::ChaCha8Rng;
@@ -22,7 +22,7 @@ pub use spec::{Background, Colour, Object, Position, Shape, ShapeSpec, Size};
 use split::split_of_object;
 pub use split::{combinations, split_of};
 
-/// How many objects a picture has.
+/// The number of objects in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Objects {
     /// Always one.
@@ -30,146 +30,138 @@ pub enum Objects {
     One,
     /// Always two.
     Two,
-    /// One or two, with equal chances.
+    /// One or two, with equal probability.
     OneOrTwo,
 }
 
-/// What [`ShapesDataset`] is made from.
+/// The settings of [`ShapesDataset`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShapesConfig {
-    /// Which combinations of shape, colour and background it shows.
+    /// The split, which determines the allowed combinations of shape, colour and background.
     pub split: Split,
-    /// How many pictures it has.
+    /// The number of images.
     pub len: usize,
-    /// Width and height of each, in pixels.
+    /// Width and height of each image, in pixels.
     pub resolution: u32,
-    /// Fixes what they show.
+    /// The seed of the content and the captions.
     pub seed: u64,
-    /// How many objects each has.
+    /// The number of objects in each image.
     pub objects: Objects,
 }
 
 impl Default for ShapesConfig {
-    /// 10,000 training pictures of one object at 32 pixels.
+    /// 10,000 training images of one object, 32 pixels square.
     fn default() -> Self {
         Self { split: Split::Train, len: 10_000, resolution: 32, seed: 0, objects: Objects::One }
     }
 }
 
-/// Pictures of shapes with captions; the label is the (first) shape.
+/// Images of shapes with captions. The label is the shape of the first object.
+///
+/// The attributes are `shape`, `colour`, `size`, `place` and `background`. Where images may have two objects, these
+/// describe the object that comes first from the top left, row by row; `second_shape` to `second_place` describe the
+/// other.
 #[derive(Debug, Clone)]
 pub struct ShapesDataset {
     config: ShapesConfig,
-    name: String,
-    class_names: Vec<String>,
-    attributes: Vec<Attribute>,
+    header: Header,
 }
 
 impl ShapesDataset {
-    /// Checks the configuration.
+    /// Checks the settings.
     ///
     /// # Errors
     /// If the length or the resolution is 0.
     pub fn new(config: ShapesConfig) -> Result<Self> {
         if config.len == 0 {
-            return Err(DataError::config("shapes.len", "a dataset needs at least 1 picture"));
+            return Err(DataError::config("shapes.len", "a dataset needs at least 1 image"));
         }
         if config.resolution == 0 {
-            return Err(DataError::config("shapes.resolution", "a picture needs at least 1 pixel"));
+            return Err(DataError::config("shapes.resolution", "an image needs at least 1 pixel"));
         }
-        let name = format!("shapes/{}", config.split);
-        let attributes = attributes::of(config.objects);
-        Ok(Self { config, name, class_names: Shape::words(), attributes })
+        let header = Header {
+            name: format!("shapes/{}", config.split),
+            class_names: Shape::words(),
+            attributes: attributes::of(config.objects),
+            caption_seed: config.seed,
+        };
+        Ok(Self { config, header })
     }
 
-    /// What it was made from.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> &ShapesConfig {
         &self.config
     }
 
-    /// What a picture shows.
+    /// Returns the content of an image.
     ///
     /// # Errors
     /// If `index` is not below the length.
     pub fn spec(&self, index: usize) -> Result<ShapeSpec> {
-        check_index(&self.name, index, self.config.len)?;
-        let purpose = match self.config.split {
-            Split::Train => Purpose::TrainImage,
-            Split::Test => Purpose::TestImage,
-        };
-        let mut rng = rng_for(self.config.seed, purpose, 0, index as u64);
+        check_index(&self.header.name, index, self.config.len)?;
+        Ok(self.spec_of(index))
+    }
+
+    fn spec_of(&self, index: usize) -> ShapeSpec {
+        let mut rng = content_rng(self.config.seed, self.config.split, index);
         let two = match self.config.objects {
             Objects::One => false,
             Objects::Two => true,
             Objects::OneOrTwo => below(&mut rng, 2) == 1,
         };
-        Ok(draw_spec(&mut rng, self.config.split, two))
+        random_spec(&mut rng, self.config.split, two)
     }
 }
 
-impl ShapesDataset {
-    /// A sample that shows this, without its picture.
-    fn described(&self, spec: &ShapeSpec, index: usize, epoch: u64) -> CaptionedImage {
-        let wording = below(
-            &mut rng_for(self.config.seed, Purpose::Caption, epoch, index as u64),
-            ShapeSpec::NUM_WORDINGS,
-        );
+/// Returns the generator of the content of a synthetic image.
+pub(crate) fn content_rng(seed: u64, split: Split, index: usize) -> ChaCha8Rng {
+    let purpose = match split {
+        Split::Train => Purpose::TrainImage,
+        Split::Test => Purpose::TestImage,
+    };
+    rng_for(seed, purpose, 0, index as u64)
+}
+
+/// Chooses one of `wordings` captions of a synthetic image.
+pub(crate) fn random_wording(seed: u64, epoch: u64, index: usize, wordings: usize) -> usize {
+    below(&mut rng_for(seed, Purpose::Caption, epoch, index as u64), wordings)
+}
+
+impl ImageCatalog for ShapesDataset {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn count(&self) -> usize {
+        self.config.len
+    }
+
+    fn label_of(&self, index: usize) -> u32 {
+        self.spec_of(index).label()
+    }
+
+    fn pixels(&self, index: usize) -> Result<RgbImage> {
+        Ok(render(&self.spec_of(index), self.config.resolution))
+    }
+
+    fn describe(&self, index: usize, epoch: u64) -> CaptionedImage {
+        let spec = self.spec_of(index);
+        let wording = random_wording(self.config.seed, epoch, index, ShapeSpec::NUM_WORDINGS);
         CaptionedImage {
             image: RgbImage::default(),
             label: spec.label(),
             caption: spec.caption(wording),
-            attributes: attributes::values(spec, self.config.objects),
+            attributes: attributes::values(&spec, self.config.objects),
         }
     }
 }
 
-impl Dataset for ShapesDataset {
-    type Item = CaptionedImage;
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn len(&self) -> usize {
-        self.config.len
-    }
-
-    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        let spec = self.spec(index)?;
-        let image = render(&spec, self.config.resolution);
-        Ok(CaptionedImage { image, ..self.described(&spec, index, epoch) })
-    }
-
-    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
-        Ok(self.described(&self.spec(index)?, index, epoch))
-    }
-
-    fn has_fixed_pixels(&self) -> bool {
-        true
-    }
-}
-
-impl Labelled for ShapesDataset {
-    fn class_names(&self) -> &[String] {
-        &self.class_names
-    }
-
-    fn label(&self, index: usize) -> Result<u32> {
-        Ok(self.spec(index)?.label())
-    }
-
-    /// `shape`, `colour`, `size`, `place` and `background`. Where pictures may have two objects these are of the one that
-    /// comes first from the top left, row by row, and `second_shape` to `second_place` of the other.
-    fn attributes(&self) -> &[Attribute] {
-        &self.attributes
-    }
-}
-
-/// Captions of held-out combinations with what they should show, to judge a model that draws from text.
+/// Returns `n` captions of held-out combinations and the content that they describe, for evaluating text-to-image
+/// models.
 ///
-/// All held-out combinations come once, in a mixed order, before any comes again with another size
-/// and position; always the plain wording and one object, and the same for every call.
+/// Every held-out combination comes once, in a shuffled order, before any comes again with another size and position.
+/// The wording is always the plain one with one object. The result is the same for every call.
 #[must_use]
 pub fn heldout_prompts(n: usize) -> Vec<(String, ShapeSpec)> {
     let mut held_out = combinations(Split::Test);
@@ -190,14 +182,14 @@ pub fn heldout_prompts(n: usize) -> Vec<(String, ShapeSpec)> {
         .collect()
 }
 
-/// One of several, with equal chances.
+/// Picks one of several items, with equal probability.
 pub(crate) fn pick<T: Copy>(rng: &mut ChaCha8Rng, items: &[T]) -> T {
     items[below(rng, items.len())]
 }
 
-/// Draws whole scenes until one is allowed. Every split allows some scene of either kind on every
-/// background (the tests of [`split`] make sure), so this ends.
-fn draw_spec(rng: &mut ChaCha8Rng, split: Split, two: bool) -> ShapeSpec {
+/// Generates content until the split allows it. Every split allows some content of either kind on every background (the
+/// tests of [`split`] check this), so the loop ends.
+fn random_spec(rng: &mut ChaCha8Rng, split: Split, two: bool) -> ShapeSpec {
     loop {
         let background = pick(rng, Background::ALL);
         let mut object = || {
@@ -218,6 +210,7 @@ fn draw_spec(rng: &mut ChaCha8Rng, split: Split, two: bool) -> ShapeSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::{Dataset, Labelled};
     use std::collections::BTreeSet;
 
     fn dataset(split: Split, objects: Objects, seed: u64) -> ShapesDataset {
@@ -240,7 +233,7 @@ mod tests {
             };
             let (train, test) = (seen(Split::Train), seen(Split::Test));
             assert!(train.is_disjoint(&test));
-            // With this many pictures everything that a split may show is shown.
+            // With this many images every allowed combination is shown.
             assert_eq!(train.len(), combinations(Split::Train).len());
             assert!(test.len() * 10 >= combinations(Split::Test).len() * 9, "{}", test.len());
         }

@@ -1,35 +1,41 @@
-//! Draws a [`ShapeSpec`] at any resolution, with smooth edges.
+//! Rendering of a [`ShapeSpec`] at any resolution, with smooth edges.
 //!
-//! Each pixel takes a grid of sub-samples and mixes the object's colour by how many fall inside, so
-//! that small pictures show a shape by its edge values and large ones are not jagged.
+//! Each pixel takes a grid of sub-samples and mixes the object's colour in proportion to those inside. So small images
+//! show a shape by its edge values, and large images are not jagged.
 
 use super::spec::{Colour, Object, Shape, ShapeSpec};
 use image::{Rgb, RgbImage};
 
-/// The five-pointed star's inner radius; 0.382 would make its edges straight lines, this is plumper.
+/// The inner radius of the five-pointed star. With 0.382 its edges would be straight lines; this star is plumper.
 const STAR_INNER: f32 = 0.45;
 
-/// Draws the picture, `resolution` pixels wide and high.
+/// Renders an image, `resolution` pixels wide and high.
 #[must_use]
 pub fn render(spec: &ShapeSpec, resolution: u32) -> RgbImage {
     let mut image = RgbImage::from_pixel(resolution, resolution, Rgb(spec.background.rgb()));
     for object in spec.objects() {
-        draw(&mut image, &object);
+        render_object(&mut image, &object);
     }
     image
 }
 
-/// Paints one object over what is there.
-fn draw(image: &mut RgbImage, object: &Object) {
-    paint(image, object.shape, object.colour, object.position.centre(), object.size.radius());
+/// Renders one object over the image.
+fn render_object(image: &mut RgbImage, object: &Object) {
+    render_shape(image, object.shape, object.colour, object.position.centre(), object.size.radius());
 }
 
-/// Paints a shape over what is in a square picture; centre and radius are parts of the picture's side.
-pub(crate) fn paint(image: &mut RgbImage, shape: Shape, colour: Colour, centre: (f32, f32), radius: f32) {
+/// Renders a shape over a square image; centre and radius are fractions of the image side.
+pub(crate) fn render_shape(
+    image: &mut RgbImage,
+    shape: Shape,
+    colour: Colour,
+    centre: (f32, f32),
+    radius: f32,
+) {
     let side = image.width() as f32;
     let radius = radius * side;
     let (x, y) = (centre.0 * side, centre.1 * side);
-    // In a large picture a pixel is a smaller part of an edge, so fewer sub-samples look as good.
+    // In a large image a pixel is a smaller part of an edge, so fewer sub-samples suffice.
     let samples: u32 = if image.width() <= 64 { 8 } else { 4 };
     let pixels = |centre: f32| {
         let begin = (centre - radius).floor().max(0.0) as u32;
@@ -55,7 +61,7 @@ pub(crate) fn paint(image: &mut RgbImage, shape: Shape, colour: Colour, centre: 
     }
 }
 
-/// Whether a point lies in a shape; `u` to the right and `v` down, in units of the radius.
+/// Returns true if a point lies in a shape; `u` to the right and `v` down, in units of the radius.
 fn contains(shape: Shape, u: f32, v: f32) -> bool {
     let distance = u.hypot(v);
     match shape {
@@ -70,7 +76,7 @@ fn contains(shape: Shape, u: f32, v: f32) -> bool {
     }
 }
 
-/// A star with a point upwards, by folding the plane onto one half of one point.
+/// Tests a star with a point upwards, by folding the plane onto one half of one point.
 fn in_star(u: f32, v: f32, distance: f32) -> bool {
     let half = std::f32::consts::PI / 5.0;
     // The angle from the nearest point's axis, from 0 (the point) to `half` (the notch).
@@ -98,18 +104,18 @@ mod tests {
             let image = render(&spec(Shape::Circle, Size::Medium, position), 64);
             let (x, y) = position.centre();
             assert_eq!(image.get_pixel((x * 64.0) as u32, (y * 64.0) as u32).0, Colour::Red.rgb());
-            let painted: Vec<_> =
+            let covered: Vec<_> =
                 image.enumerate_pixels().filter(|(_, _, p)| p.0 != Background::White.rgb()).collect();
             let mean = |of: &dyn Fn(u32, u32) -> u32| {
-                painted.iter().map(|&(x, y, _)| of(x, y) as f32 + 0.5).sum::<f32>() / painted.len() as f32
+                covered.iter().map(|&(x, y, _)| of(x, y) as f32 + 0.5).sum::<f32>() / covered.len() as f32
             };
             assert!((mean(&|x, _| x) - x * 64.0).abs() < 0.1);
             assert!((mean(&|_, y| y) - y * 64.0).abs() < 0.1);
         }
     }
 
-    /// The part of the picture that is painted, by how far each pixel's colour has moved.
-    fn painted_part(spec: &ShapeSpec, resolution: u32) -> f32 {
+    /// The fraction of the image that is covered, by the shift of each pixel's colour.
+    fn covered_fraction(spec: &ShapeSpec, resolution: u32) -> f32 {
         let (back, front) = (spec.background.rgb()[1], spec.first.colour.rgb()[1]);
         let moved: f32 = render(spec, resolution)
             .pixels()
@@ -134,7 +140,7 @@ mod tests {
             for resolution in [32, 64, 256] {
                 let spec = spec(shape, Size::Large, Position::Center);
                 let expected = area * Size::Large.radius().powi(2);
-                let found = painted_part(&spec, resolution);
+                let found = covered_fraction(&spec, resolution);
                 assert!(
                     (found / expected - 1.0).abs() < 0.02,
                     "{shape} at {resolution}: {found} not {expected}"

@@ -1,4 +1,4 @@
-//! What a picture of shapes shows, as values, and the words for it.
+//! The content of an image of shapes, and its captions.
 
 use super::vocabulary::vocabulary;
 use std::fmt::Write as _;
@@ -20,17 +20,17 @@ vocabulary! {
 }
 
 vocabulary! {
-    /// The colour behind the objects; none of these is a [`Colour`].
+    /// The background colour, never a [`Colour`].
     Background { White = "white", Black = "black", Gray = "gray", Beige = "beige", Brown = "brown" }
 }
 
 vocabulary! {
-    /// How large an object is.
+    /// The size of an object.
     Size { Small = "small", Medium = "medium", Large = "large" }
 }
 
 vocabulary! {
-    /// Where the centre of an object is, on a grid of three by three.
+    /// The position of an object's centre, on a 3×3 grid.
     Position {
         TopLeft = "at the top left", Top = "at the top", TopRight = "at the top right",
         Left = "on the left", Center = "in the center", Right = "on the right",
@@ -39,7 +39,7 @@ vocabulary! {
 }
 
 impl Colour {
-    /// Red, green and blue, 0 to 255.
+    /// Returns red, green and blue, 0 to 255.
     #[must_use]
     pub fn rgb(self) -> [u8; 3] {
         match self {
@@ -56,7 +56,7 @@ impl Colour {
 }
 
 impl Background {
-    /// Red, green and blue, 0 to 255.
+    /// Returns red, green and blue, 0 to 255.
     #[must_use]
     pub fn rgb(self) -> [u8; 3] {
         match self {
@@ -70,7 +70,7 @@ impl Background {
 }
 
 impl Size {
-    /// The radius of the circle around the object, as a part of the picture's side.
+    /// Returns the radius of the circumscribed circle, as a fraction of the image side.
     #[must_use]
     pub fn radius(self) -> f32 {
         match self {
@@ -82,7 +82,7 @@ impl Size {
 }
 
 impl Position {
-    /// The name in names of arrays: `top_left`, `center`, …
+    /// Returns the name in array names: `top_left`, `center`, …
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -98,13 +98,14 @@ impl Position {
         }
     }
 
-    /// The column and the row in the grid, 0 to 2 each, from the top left.
+    /// Returns the column and the row in the grid, 0 to 2 each, from the top left.
     #[must_use]
     pub fn column_and_row(self) -> (usize, usize) {
         (self as usize % 3, self as usize / 3)
     }
 
-    /// The centre (x to the right, y down), as a part of the picture's side. A large object just fits everywhere.
+    /// Returns the centre (x to the right, y down), as fractions of the image side. A large object just fits at every
+    /// position.
     #[must_use]
     pub fn centre(self) -> (f32, f32) {
         let (column, row) = self.column_and_row();
@@ -115,18 +116,18 @@ impl Position {
 /// One object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Object {
-    /// Its shape.
+    /// The shape.
     pub shape: Shape,
-    /// Its colour.
+    /// The colour.
     pub colour: Colour,
-    /// How large it is.
+    /// The size.
     pub size: Size,
-    /// Where it is.
+    /// The position.
     pub position: Position,
 }
 
 impl Object {
-    /// Whether the two can stand in one picture: they do not touch, and their names tell them apart.
+    /// Returns true if two objects can be in one image: they do not touch, and their names differ.
     #[must_use]
     pub fn goes_with(&self, other: &Self) -> bool {
         let ((ax, ay), (bx, by)) = (self.position.centre(), other.position.centre());
@@ -141,37 +142,38 @@ impl Object {
     }
 }
 
-/// All that a picture shows: a background and one or two objects.
+/// The content of an image: a background and one or two objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ShapeSpec {
-    /// The colour behind.
+    /// The background colour.
     pub background: Background,
-    /// The first object, which gives the label.
+    /// The first object, which determines the label.
     pub first: Object,
-    /// The second, if there is one.
+    /// The second object, if any.
     pub second: Option<Object>,
 }
 
 impl ShapeSpec {
-    /// How many wordings [`caption`](Self::caption) has.
+    /// The number of wordings of [`caption`](Self::caption).
     pub const NUM_WORDINGS: usize = 3;
 
-    /// The objects, in the order of the caption.
+    /// Returns the objects, in the order of the caption.
     pub fn objects(&self) -> impl Iterator<Item = Object> {
         std::iter::once(self.first).chain(self.second)
     }
 
-    /// The label: the index of the first object's shape.
+    /// Returns the label: the index of the first object's shape.
     #[must_use]
     pub fn label(&self) -> u32 {
         self.first.shape as u32
     }
 
-    /// A sentence that says all of it. `wording` is taken modulo [`NUM_WORDINGS`](Self::NUM_WORDINGS); 0 is the plain one.
+    /// Returns a sentence that describes the whole content. `wording` is taken modulo
+    /// [`NUM_WORDINGS`](Self::NUM_WORDINGS); 0 is the plain one.
     #[must_use]
     pub fn caption(&self, wording: usize) -> String {
         let Self { background, .. } = self;
-        // The size's word comes first in a noun, so the article is always “a”.
+        // A noun begins with its size, so the article is always “a”.
         let listed = |place_first: bool| {
             let mut text = String::new();
             for object in self.objects() {

@@ -1,28 +1,27 @@
-//! Which combinations are kept for testing.
+//! The combinations that are held out for testing.
 //!
-//! A combination is (shape, colour, background). About 15% of them, chosen by a fixed hash, are
-//! never shown in training, although each of their parts is: a model that draws them has put known
-//! parts together in a way that it has not seen.
+//! A combination is (shape, colour, background). About 15% of the combinations, chosen by a fixed hash, never appear in
+//! training, although each of their parts does. A model that generates them has combined known parts in a new way.
 
 use super::spec::{Background, Colour, Object, Shape};
 use crate::dataset::Split;
 
-/// Of 100 combinations, about how many are held out.
+/// The approximate percentage of held-out combinations.
 pub(crate) const HELD_OUT_PERCENT: u64 = 15;
 
-/// The split that shows a combination. It depends on nothing else, no seed and no length.
+/// Returns the split of a combination, which depends on no seed and no length.
 #[must_use]
 pub fn split_of(shape: Shape, colour: Colour, background: Background) -> Split {
     let key = (shape as u64) << 16 | (colour as u64) << 8 | background as u64;
     if mix(key) % 100 < HELD_OUT_PERCENT { Split::Test } else { Split::Train }
 }
 
-/// The split that shows an object on a background.
+/// Returns the split of an object on a background.
 pub(crate) fn split_of_object(object: &Object, background: Background) -> Split {
     split_of(object.shape, object.colour, background)
 }
 
-/// All combinations of one split, in a fixed order.
+/// Returns all combinations of one split, in a fixed order.
 #[must_use]
 pub fn combinations(split: Split) -> Vec<(Shape, Colour, Background)> {
     let mut all = Vec::new();
@@ -38,7 +37,7 @@ pub fn combinations(split: Split) -> Vec<(Shape, Colour, Background)> {
     all
 }
 
-/// The finaliser of splitmix64 (Steele, Lea and Flood 2014).
+/// Mixes the bits of a key: the finaliser of splitmix64 (Steele, Lea and Flood 2014).
 pub(crate) fn mix(key: u64) -> u64 {
     let mut z = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -72,7 +71,7 @@ mod tests {
         assert!((10..=20).contains(&percent), "{percent}");
         assert!(Shape::ALL.iter().all(|&shape| test.iter().any(|c| c.0 == shape)));
         assert!(Colour::ALL.iter().all(|&colour| test.iter().any(|c| c.1 == colour)));
-        // Two objects share a background, so each needs two combinations at least.
+        // Two objects share a background, so each needs at least two combinations.
         assert!(
             Background::ALL.iter().all(|&background| test.iter().filter(|c| c.2 == background).count() >= 2)
         );

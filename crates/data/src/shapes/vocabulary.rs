@@ -1,6 +1,6 @@
-//! Closed sets of values with their words.
+//! Enumerations whose values have words in captions.
 
-/// A small closed set of values, each with the word that captions use.
+/// Declares an enumeration; each value has the word that captions use.
 macro_rules! vocabulary {
     ($(#[$meta:meta])* $name:ident { $($(#[$item_meta:meta])* $item:ident = $word:literal),+ $(,)? }) => {
         $(#[$meta])*
@@ -8,16 +8,16 @@ macro_rules! vocabulary {
         pub enum $name { $(#[doc = concat!("“", $word, "”.")] $(#[$item_meta])* $item),+ }
 
         impl $name {
-            /// All of them, in order.
+            /// All values, in order.
             pub const ALL: &[Self] = &[$(Self::$item),+];
 
-            /// The words in captions of all of them, in order.
+            /// Returns the caption words of all values, in order.
             #[must_use]
             pub fn words() -> Vec<String> {
                 Self::ALL.iter().map(|item| item.word().to_string()).collect()
             }
 
-            /// The word in captions.
+            /// Returns the caption word.
             #[must_use]
             pub fn word(self) -> &'static str {
                 match self { $(Self::$item => $word),+ }

@@ -1,14 +1,14 @@
 //! Byte-pair merges (Sennrich et al. 2016) over bytes (Radford et al. 2019).
 //!
-//! Token ids have a structure that makes tables small: 0..256 are bytes within a word, 256..512 bytes that end
-//! one, and 512 + i is the i-th merge. A merge's id is therefore also its rank.
+//! Token ids have a structure that keeps tables small: 0..256 are bytes within a word, 256..512 bytes at its end, and
+//! 512 + i is merge i. So the id of a merge is also its rank.
 
 use std::collections::HashMap;
 
-/// Tokens that are bytes: within a word and at its end.
+/// The number of byte tokens: within a word and at its end.
 pub(super) const BYTES: usize = 512;
 
-/// The merge table. Maps are only looked up in, never walked, so their order does not matter.
+/// The merge table. Maps are only used for lookups, so their iteration order does not matter.
 #[derive(Debug)]
 pub(super) struct Merges {
     /// The id of the token that a pair merges into.
@@ -19,7 +19,7 @@ pub(super) struct Merges {
     byte_ids: [u32; 256],
 }
 
-/// The bytes in the order of their tokens: printable Latin-1 first, then the others.
+/// Returns the bytes in the order of their tokens: printable Latin-1 first, then the others.
 fn byte_order() -> Vec<u8> {
     let printable = |b: &u8| (b'!'..=b'~').contains(b) || (0xa1..=0xac).contains(b) || *b >= 0xae;
     let (mut order, others): (Vec<u8>, Vec<u8>) = (0..=255).partition(printable);
@@ -27,7 +27,7 @@ fn byte_order() -> Vec<u8> {
     order
 }
 
-/// The character that stands for each byte in the file of merges: itself if printable, else one from 256 on.
+/// Returns the character of each byte in the file of merges: itself if printable, else one from 256 on.
 fn byte_characters() -> [char; 256] {
     let mut characters = ['\0'; 256];
     let mut next = 256_u32;
@@ -45,7 +45,7 @@ fn byte_characters() -> [char; 256] {
 }
 
 impl Merges {
-    /// Reads the first `count` merges of the text: a header line, then a pair a line.
+    /// Parses the first `count` merges of a text: a header line, then a pair a line.
     pub(super) fn parse(text: &str, count: usize) -> Result<Self, String> {
         let characters = byte_characters();
         let mut byte_ids = [0; 256];
@@ -73,7 +73,7 @@ impl Merges {
         Ok(Self { pairs, parts, byte_ids })
     }
 
-    /// Tokens, the two specials included.
+    /// Returns the size of the vocabulary, with the two special tokens.
     pub(super) fn vocab(&self) -> usize {
         BYTES + self.parts.len() + 2
     }
@@ -84,7 +84,7 @@ impl Merges {
         if let Some(last) = word.last_mut() {
             *last += 256;
         }
-        // The pair that was learnt first is merged everywhere, then the next, until none is known.
+        // The pair that was learnt first is merged everywhere, then the next, until no pair is known.
         while let Some((pair, merged)) = word
             .windows(2)
             .filter_map(|pair| Some(((pair[0], pair[1]), *self.pairs.get(&(pair[0], pair[1]))?)))
@@ -106,7 +106,7 @@ impl Merges {
         ids.extend(word);
     }
 
-    /// The text of ids; bytes that are not UTF-8 together become replacement characters.
+    /// Decodes ids; bytes that are not UTF-8 become replacement characters.
     pub(super) fn decode(&self, ids: &[u32]) -> String {
         let order = byte_order();
         let mut bytes = Vec::new();

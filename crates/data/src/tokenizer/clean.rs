@@ -1,12 +1,12 @@
-//! Cleaning text before it is split.
+//! Cleaning of text before it is split.
 //!
-//! The reference runs ftfy, undoes HTML entities twice, folds white space and lowers. Of ftfy this does what
-//! changes ordinary text: straight quotes, plain ligatures and full-width letters, no control characters,
-//! composed accents. It does not repair text that was decoded with the wrong encoding.
+//! The reference runs ftfy, decodes HTML entities twice, collapses white space and lowers the case. This implements the
+//! parts of ftfy that change ordinary text: straight quotes, plain ligatures and full-width letters, no control
+//! characters, composed accents. It does not repair text that was decoded with the wrong encoding.
 
 use unicode_normalization::UnicodeNormalization as _;
 
-/// The text as the tokenizer splits it.
+/// Returns the text that the tokenizer splits.
 pub(super) fn clean(text: &str) -> String {
     let text: String = text.chars().filter_map(plain).collect();
     let text = expand(&text);
@@ -17,7 +17,7 @@ pub(super) fn clean(text: &str) -> String {
     folded.to_lowercase()
 }
 
-/// One character made plain; `None` for a control character.
+/// Simplifies a character; `None` for a control character.
 fn plain(c: char) -> Option<char> {
     match c {
         '\u{2018}' | '\u{2019}' | '\u{201a}' | '\u{201b}' | '\u{02bc}' => Some('\''),
@@ -32,7 +32,7 @@ fn plain(c: char) -> Option<char> {
     }
 }
 
-/// Latin ligatures as their letters.
+/// Expands Latin ligatures to their letters.
 fn expand(text: &str) -> String {
     const LIGATURES: [(char, &str); 7] = [
         ('\u{fb00}', "ff"),

@@ -1,7 +1,7 @@
 //! CLIP's byte-pair tokenizer, equal to openai/CLIP's `simple_tokenizer.py` on clean text.
 //!
-//! A text is cleaned and lowered, split into words, numbers and punctuation, and each piece's bytes are merged
-//! pair by pair in the order that the merges were learnt. The merges are built in, so nothing is downloaded.
+//! A text is cleaned, lowered and split into words, digits and punctuation. The bytes of each piece are merged pair by
+//! pair in the order in which the merges were learnt. The merges are built in, so nothing is downloaded.
 
 mod bpe;
 mod clean;
@@ -18,23 +18,23 @@ use bpe::Merges;
 /// Merges of openai/CLIP, MIT licence; see `assets/LICENSE-CLIP`.
 const EMBEDDED: &[u8] = include_bytes!("../../assets/bpe_simple_vocab_16e6.txt.gz");
 
-/// How many of the file's merges CLIP uses.
+/// The number of merges of the file that CLIP uses.
 const CLIP_MERGES: usize = 48_894;
 
-/// Specials, contractions, words, single digits, runs of anything else.
+/// Special tokens, contractions, words, single digits, runs of other characters.
 static PIECES: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?i)<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
         .expect("a constant pattern that the tests compile")
 });
 
-/// Text to token ids and back. Clones share the tables.
+/// A tokenizer: text to token ids and back. Clones share the tables.
 #[derive(Debug, Clone)]
 pub struct ClipTokenizer {
     merges: Arc<Merges>,
 }
 
 impl ClipTokenizer {
-    /// CLIP's tokenizer of 49,408 tokens.
+    /// Returns CLIP's tokenizer of 49,408 tokens.
     ///
     /// # Errors
     /// Never in practice: the merges are built in and tested.
@@ -42,9 +42,9 @@ impl ClipTokenizer {
         Self::with_vocab(CLIP_MERGES + bpe::BYTES + 2)
     }
 
-    /// CLIP's tokenizer with only the most frequent merges, so that it has `vocab` tokens: for small models
-    /// trained from scratch, whose token table would otherwise be most of the model. Any text can still be
-    /// written; rarer words take more tokens.
+    /// Returns CLIP's tokenizer with only the most frequent merges and `vocab` tokens. It is for small models trained
+    /// from scratch, whose embedding table would otherwise dominate. Any text can still be encoded; rare words take
+    /// more tokens.
     ///
     /// # Errors
     /// If `vocab` is below 514 (the bytes and the two specials) or above 49,408.
@@ -52,20 +52,20 @@ impl ClipTokenizer {
         Self::read(EMBEDDED, Path::new("the built-in merges"), vocab)
     }
 
-    /// CLIP's tokenizer with merges from a file in the format of `bpe_simple_vocab_16e6.txt.gz`.
+    /// Returns CLIP's tokenizer with merges from a file in the format of `bpe_simple_vocab_16e6.txt.gz`.
     ///
     /// # Errors
-    /// If the file cannot be read or holds fewer merges.
+    /// If the file cannot be read or has too few merges.
     pub fn from_merges_file(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|source| DataError::io(path, source))?;
         Self::read(&bytes, path, CLIP_MERGES + bpe::BYTES + 2)
     }
 
-    /// A tokenizer of `vocab` tokens with merges from a text file, as Hugging Face's `merges.txt`: a line that is left
-    /// out, then a pair a line, of which as many are used as make `vocab` tokens with the bytes and the two specials.
+    /// Returns a tokenizer of `vocab` tokens with merges from a text file, such as Hugging Face's `merges.txt`: a
+    /// header line, then a pair a line. The bytes, the two special tokens and the first merges make up the vocabulary.
     ///
     /// # Errors
-    /// If the file cannot be read or holds fewer merges, or `vocab` is below 514.
+    /// If the file cannot be read or has too few merges, or `vocab` is below 514.
     pub fn from_merges_text(path: &Path, vocab: usize) -> Result<Self> {
         let Some(count) = vocab.checked_sub(bpe::BYTES + 2) else {
             let reason = format!("a vocabulary of {vocab} tokens; expected at least 514");
@@ -91,22 +91,22 @@ impl ClipTokenizer {
         Ok(Self { merges: Arc::new(merges) })
     }
 
-    /// How many different tokens there are.
+    /// Returns the size of the vocabulary.
     pub fn vocab(&self) -> usize {
         self.merges.vocab()
     }
 
-    /// The token that starts every text.
+    /// Returns the start-of-text token.
     pub fn start(&self) -> u32 {
         self.merges.vocab() as u32 - 2
     }
 
-    /// The token that ends every text; the largest id.
+    /// Returns the end-of-text token, the largest id.
     pub fn end(&self) -> u32 {
         self.merges.vocab() as u32 - 1
     }
 
-    /// The ids of a text, without start and end.
+    /// Tokenizes a text, without start and end tokens.
     pub fn tokenize(&self, text: &str) -> Vec<u32> {
         let text = clean::clean(text);
         let mut ids = Vec::new();
@@ -120,10 +120,10 @@ impl ClipTokenizer {
         ids
     }
 
-    /// Start, ids, end, and zeros up to `context`.
+    /// Encodes a text as start, ids, end, and zeros up to `context`.
     ///
     /// # Errors
-    /// If the text takes more tokens than fit.
+    /// If the text has too many tokens.
     pub fn encode(&self, text: &str, context: usize) -> Result<Vec<u32>> {
         let ids = self.tokenize(text);
         if ids.len() + 2 > context {
@@ -134,7 +134,7 @@ impl ClipTokenizer {
         Ok(self.frame(&ids, context))
     }
 
-    /// Token ids of a text between start and end of text, padded with zeros to `context`; what does not fit is left out.
+    /// Encodes a text as start, ids, end, and zeros up to `context`; excess tokens are cut off.
     pub fn encode_truncated(&self, text: &str, context: usize) -> Vec<u32> {
         let mut ids = self.tokenize(text);
         ids.truncate(context.saturating_sub(2));
@@ -150,7 +150,7 @@ impl ClipTokenizer {
         framed
     }
 
-    /// The text of ids up to the end token, with a space after every word; the start and unknown ids are left out.
+    /// Decodes ids up to the end token, with a space after every word. The start token and unknown ids are left out.
     pub fn decode(&self, ids: &[u32]) -> String {
         let end = ids.iter().position(|id| *id == self.end()).unwrap_or(ids.len());
         self.merges.decode(&ids[..end]).trim_end().to_owned()

@@ -1,23 +1,23 @@
-//! Cuts a square out of an image: from the middle, or from a random place after padding.
+//! Square crops: from the centre, or at a random position after padding.
 
 use crate::error::{DataError, Result};
 use crate::rng::below;
 use image::{GenericImageView, RgbImage};
 use rand_chacha::ChaCha8Rng;
 
-/// A square at a random place of the image with a black border added.
+/// A square crop at a random position of the image with a black border.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomCrop {
-    /// The square's side in pixels.
+    /// The side of the square in pixels.
     pub size: u32,
-    /// The border's width on each side in pixels; it is black before normalisation, as torchvision's is.
+    /// The width of the border on each side in pixels. It is black before normalisation, as in torchvision.
     pub padding: u32,
 }
 
-/// Cuts a square of `size` pixels from the middle.
+/// Crops a square of `size` pixels from the centre.
 ///
 /// # Errors
-/// If the image is smaller than that.
+/// If the image is smaller.
 pub fn center_crop(image: RgbImage, size: u32) -> Result<RgbImage> {
     let (width, height) = image.dimensions();
     if (width, height) == (size, size) {
@@ -30,12 +30,12 @@ pub fn center_crop(image: RgbImage, size: u32) -> Result<RgbImage> {
 }
 
 impl RandomCrop {
-    /// Draws where the square's corner lies in an image of this size: across, then down, negative within the border.
+    /// Chooses the corner of the square in an image of this size: x, then y, negative within the border.
     ///
     /// # Errors
     /// If the image is smaller than the square even with its border.
-    pub fn draw(&self, width: u32, height: u32, rng: &mut ChaCha8Rng) -> Result<(i32, i32)> {
-        // How many places there are along each side; the sums are wide enough for any image.
+    pub fn random_corner(&self, width: u32, height: u32, rng: &mut ChaCha8Rng) -> Result<(i32, i32)> {
+        // The number of positions along each side; i64 holds the sums for any image.
         let places =
             |side: u32| (i64::from(side) + 2 * i64::from(self.padding) - i64::from(self.size) + 1).max(0);
         let (across, down) = (places(width), places(height));
@@ -45,7 +45,7 @@ impl RandomCrop {
         let left = below(rng, across as usize) as i64 - i64::from(self.padding);
         let top = below(rng, down as usize) as i64 - i64::from(self.padding);
         let narrow = |corner: i64| {
-            let reason = || format!("a corner at {corner} is beyond what 32 bits say");
+            let reason = || format!("a corner at {corner} does not fit into 32 bits");
             i32::try_from(corner).map_err(|_| DataError::ImageSize { width, height, reason: reason() })
         };
         Ok((narrow(left)?, narrow(top)?))
@@ -63,7 +63,7 @@ mod tests {
     use crate::transform::places_in_colours as image;
 
     #[test]
-    fn the_middle_is_the_middle() {
+    fn the_centre_is_cropped() {
         let got = center_crop(image(7, 5), 3).unwrap();
         assert_eq!(got.get_pixel(0, 0).0, [3, 2, 9]);
         assert_eq!(got.dimensions(), (3, 3));

@@ -1,12 +1,12 @@
-//! Whether an image is mirrored left to right, by chance.
+//! Random horizontal flips.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-/// Whether to mirror, with a probability from 0 to 1.
+/// Returns true with a probability from 0 to 1.
 #[must_use]
 pub fn random_flip(probability: f32, rng: &mut ChaCha8Rng) -> bool {
-    // A draw in [0, 1) is below 1 always and below 0 never.
+    // A number in [0, 1) is always below 1 and never below 0.
     rng.random::<f32>() < probability
 }
 
@@ -16,7 +16,7 @@ mod tests {
     use crate::rng::{Purpose, rng_for};
 
     #[test]
-    fn flips_as_often_as_asked() {
+    fn flips_have_the_given_frequency() {
         let count = |probability| {
             (0..1000)
                 .filter(|&index| random_flip(probability, &mut rng_for(0, Purpose::Augment, 0, index)))

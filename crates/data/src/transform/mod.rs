@@ -1,7 +1,7 @@
-//! From a decoded image to numbers: resize (or a random part), crop, flip, normalise, in this order.
+//! Transforms of decoded images: resize (or a random area), crop, flip, normalise, in this order.
 //!
-//! What is random is keyed by (seed, epoch, index), so a sample is augmented alike on whatever
-//! rank, thread, or resumed run it is loaded.
+//! Random steps are keyed by (seed, epoch, index), so a sample is augmented the same way on any rank and thread and
+//! after any resumption.
 
 pub mod area_crop;
 pub mod crop;
@@ -21,27 +21,27 @@ pub use placement::Placement;
 use rand_chacha::ChaCha8Rng;
 pub use resize::{Filter, Resize, ResizeMode};
 
-/// The steps of a [`Transform`]; those that are `None` are left out.
+/// The steps of a [`Transform`]; `None` omits a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransformConfig {
-    /// Changes the size, first.
+    /// The resize, the first step.
     pub resize: Option<Resize>,
-    /// Takes a random part and makes a square of it, instead of a resize.
+    /// The crop of a random area resized to a square, instead of a resize.
     pub area_crop: Option<AreaCrop>,
-    /// Cuts a square of so many pixels from the middle.
+    /// The side in pixels of a square crop from the centre.
     pub center_crop: Option<u32>,
-    /// Cuts a square from a random place.
+    /// A square crop at a random position.
     pub random_crop: Option<RandomCrop>,
-    /// The probability of mirroring, 0 to 1.
+    /// The probability of a horizontal flip, 0 to 1.
     pub flip: f32,
-    /// Turns bytes into numbers, last.
+    /// The normalisation, the last step.
     pub normalise: Normalise,
-    /// Fixes the random steps.
+    /// The seed of the random steps.
     pub seed: u64,
 }
 
 impl Default for TransformConfig {
-    /// Only turns bytes into numbers from −1 to 1.
+    /// Only normalises to values from −1 to 1.
     fn default() -> Self {
         Self {
             resize: None,
@@ -56,7 +56,7 @@ impl Default for TransformConfig {
 }
 
 impl TransformConfig {
-    /// What classifiers of CIFAR-10 train with: crops of 32 with 4 pixels of padding, and flips.
+    /// Returns the usual training transform of CIFAR-10: crops of 32 pixels with 4 pixels of padding, and flips.
     #[must_use]
     pub fn cifar10_train(seed: u64) -> Self {
         Self {
@@ -67,31 +67,31 @@ impl TransformConfig {
         }
     }
 
-    /// What classifiers of CIFAR-10 are judged with: normalisation only.
+    /// Returns the usual evaluation transform of CIFAR-10: normalisation only.
     #[must_use]
     pub fn cifar10_test() -> Self {
         Self { normalise: Normalise::CIFAR10, ..Self::default() }
     }
 
-    /// Squares of `size` pixels with values from −1 to 1, for generative models.
+    /// Returns a resize to squares of `size` pixels with values from −1 to 1, for generative models.
     #[must_use]
     pub fn square(size: u32, filter: Filter) -> Self {
         Self { resize: Some(Resize::square(size, filter)), ..Self::default() }
     }
 }
 
-/// Turns decoded images into numbers; see the [module](self).
+/// A transform of decoded images to numbers; see the [module](self).
 #[derive(Debug, Clone)]
 pub struct Transform {
     config: TransformConfig,
 }
 
 impl Transform {
-    /// Checks the configuration.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// If a size is 0, a crop never fits the step before it, there is a resize besides a random part, the probability is not
-    /// one, or the normalisation cannot be divided by.
+    /// If a size is 0, a crop never fits the step before, a resize is combined with a random area, the probability is
+    /// out of range, or the normalisation is invalid.
     pub fn new(config: TransformConfig) -> Result<Self> {
         let sizes = [
             ("transform.resize.size", config.resize.map(|resize| resize.size)),
@@ -110,11 +110,11 @@ impl Transform {
         if let Some(part) = &config.area_crop {
             part.validate()?;
             if config.resize.is_some() {
-                let reason = "a random part is resized by itself, so there is no other resize";
+                let reason = "a random area is already resized; remove the other resize";
                 return Err(DataError::config("transform.area_crop", reason));
             }
         }
-        // The sides are known after a resize to a square and after a crop.
+        // The side is known after a resize to a square and after a crop.
         let resized = resized_side(&config);
         if let (Some(side), Some(crop)) = (resized, config.center_crop)
             && side < crop
@@ -134,20 +134,20 @@ impl Transform {
         Ok(Self { config })
     }
 
-    /// What it was made from.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> &TransformConfig {
         &self.config
     }
 
-    /// The side of the squares that come out, where it does not depend on the images.
+    /// Returns the side of the resulting squares, if it does not depend on the images.
     #[must_use]
     pub fn output_side(&self) -> Option<u32> {
         let config = &self.config;
         config.random_crop.map(|crop| crop.size).or(self.source_side())
     }
 
-    /// All steps but the last: the image that would be normalised, as people can look at it.
+    /// Applies all steps but the normalisation.
     ///
     /// # Errors
     /// If the image is too small for a crop.
@@ -156,8 +156,8 @@ impl Transform {
         placement.apply(image, size)
     }
 
-    /// The image before chance places it, what is then done to it, and the width and height of what comes out: the steps of
-    /// [`Transform::image`] for whoever does the last of them elsewhere.
+    /// Applies the steps before the random crop. Returns the image, the remaining placement, and the width and height
+    /// of the result, for a consumer that runs the remaining steps elsewhere.
     ///
     /// # Errors
     /// If the image is too small for a crop.
@@ -173,23 +173,25 @@ impl Transform {
         Ok((image, placement, size))
     }
 
-    /// What [`Transform::placed`] says of an image that somebody has: there must be a [`Transform::fixed_side`].
+    /// Returns the placement and size of [`Transform::placed`] for a cached image. Requires a
+    /// [`Transform::fixed_side`].
     ///
     /// # Errors
-    /// If the sides of images depend on them, or their pixels on the epoch, or images are too small for a crop.
+    /// If the size of images or their pixels vary, or images are too small for a crop.
     pub fn placement(&self, epoch: u64, index: usize) -> Result<(Placement, (u32, u32))> {
-        let none = || DataError::config("transform", "images before the last crop have no size of their own");
+        let none = || DataError::config("transform", "images have no fixed size before the last crop");
         let side = self.fixed_side().ok_or_else(none)?;
         self.place((side, side), &mut self.rng(epoch, index))
     }
 
-    /// The side of the images before chance places them, where it does not depend on the images.
+    /// Returns the side of the images before the random crop, if it does not depend on the images.
     #[must_use]
     pub fn source_side(&self) -> Option<u32> {
         self.config.center_crop.or(resized_side(&self.config))
     }
 
-    /// The side of the images before chance places them, where neither it depends on the images nor any pixel on the epoch.
+    /// Returns the side of the images before the random crop, if neither it depends on the images nor any pixel on the
+    /// epoch.
     #[must_use]
     pub fn fixed_side(&self) -> Option<u32> {
         self.source_side().filter(|_| self.config.area_crop.is_none())
@@ -199,7 +201,7 @@ impl Transform {
         rng_for(self.config.seed, Purpose::Augment, epoch, index as u64)
     }
 
-    /// The steps that mix pixels or settle the size: those before a random crop.
+    /// Applies the steps before the random crop.
     fn sized(&self, mut image: RgbImage, rng: &mut ChaCha8Rng) -> Result<RgbImage> {
         let config = &self.config;
         if let Some(part) = &config.area_crop {
@@ -214,11 +216,11 @@ impl Transform {
         }
     }
 
-    /// Draws what is done to an image of this width and height, and the width and height of what comes out.
+    /// Chooses the placement of an image of this width and height. Returns it with the width and height of the result.
     fn place(&self, size: (u32, u32), rng: &mut ChaCha8Rng) -> Result<(Placement, (u32, u32))> {
         let config = &self.config;
         let ((left, top), size) = match &config.random_crop {
-            Some(crop) => (crop.draw(size.0, size.1, rng)?, (crop.size, crop.size)),
+            Some(crop) => (crop.random_corner(size.0, size.1, rng)?, (crop.size, crop.size)),
             None => ((0, 0), size),
         };
         let flipped = config.flip > 0.0 && random_flip(config.flip, rng);
@@ -242,13 +244,13 @@ impl Transform {
     }
 }
 
-/// The side after the first step, where it does not depend on the image.
+/// Returns the side after the first step, if it does not depend on the image.
 fn resized_side(config: &TransformConfig) -> Option<u32> {
     let square = config.resize.filter(|resize| resize.mode == ResizeMode::Square).map(|resize| resize.size);
     config.area_crop.map(|part| part.size).or(square)
 }
 
-/// An image whose every pixel's colour tells its place, from 1.
+/// An image whose pixel colours encode their positions, from 1.
 #[cfg(test)]
 fn places_in_colours(width: u32, height: u32) -> RgbImage {
     RgbImage::from_fn(width, height, |x, y| image::Rgb([x as u8 + 1, y as u8 + 1, 9]))

@@ -1,4 +1,4 @@
-//! Turns bytes into numbers around zero: (x / 255 − mean) / std, in C, H, W order.
+//! Normalisation of bytes: (x / 255 − mean) / std, in C, H, W order.
 
 use crate::error::{DataError, Result};
 use image::RgbImage;
@@ -6,16 +6,16 @@ use image::RgbImage;
 /// Mean and standard deviation per channel, of values from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Normalise {
-    /// Taken off, for red, green and blue.
+    /// The means of red, green and blue.
     pub mean: [f32; 3],
-    /// Divided by, for red, green and blue.
+    /// The standard deviations of red, green and blue.
     pub std: [f32; 3],
 }
 
 impl Normalise {
-    /// Leaves values from 0 to 1.
+    /// Values from 0 to 1.
     pub const UNIT: Self = Self { mean: [0.0; 3], std: [1.0; 3] };
-    /// Gives values from −1 to 1: 2x − 1, what generative models take.
+    /// Values from −1 to 1: 2x − 1, for generative models.
     pub const SYMMETRIC: Self = Self { mean: [0.5; 3], std: [0.5; 3] };
     /// The statistics of CIFAR-10's training images.
     pub const CIFAR10: Self = Self { mean: [0.4914, 0.4822, 0.4465], std: [0.2470, 0.2435, 0.2616] };
@@ -27,7 +27,7 @@ impl Normalise {
         std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
     };
 
-    /// Those that have names, with these.
+    /// The named normalisations.
     pub const NAMED: &'static [(&'static str, Self)] = &[
         ("symmetric", Self::SYMMETRIC),
         ("cifar10", Self::CIFAR10),
@@ -36,7 +36,7 @@ impl Normalise {
         ("unit", Self::UNIT),
     ];
 
-    /// Checks that it can be divided by.
+    /// Checks the numbers.
     ///
     /// # Errors
     /// If a mean is not finite, or a standard deviation is not positive.
@@ -50,32 +50,32 @@ impl Normalise {
         Err(DataError::config("transform.normalise", reason))
     }
 
-    /// Appends an image as 3·H·W numbers, channel after channel, rows from the top.
+    /// Appends an image as 3·H·W numbers, channel by channel, rows from the top.
     pub fn append(&self, image: &RgbImage, out: &mut Vec<f32>) {
         let pixels = image.as_raw();
         out.reserve(pixels.len());
         for channel in 0..3 {
-            // A byte has 256 values, so a table spares the arithmetic.
+            // A table of the 256 byte values saves the arithmetic.
             let table: [f32; 256] = std::array::from_fn(|byte| self.value(byte as u8, channel));
             out.extend(pixels.iter().skip(channel).step_by(3).map(|&byte| table[usize::from(byte)]));
         }
     }
 
-    /// Makes an image of 3·H·W numbers again, rounding and cutting off what is outside 0 to 255.
+    /// Converts 3·H·W numbers back to an image, rounded and clamped to 0 to 255.
     ///
     /// # Errors
-    /// If there are not 3·`width`·`height` numbers.
+    /// If the number of values is not 3·`width`·`height`.
     pub fn to_image(&self, values: &[f32], width: u32, height: u32) -> Result<RgbImage> {
         let plane = width as usize * height as usize;
         if values.len() != 3 * plane {
-            let reason = format!("{} numbers are not 3 channels of it", values.len());
+            let reason = format!("{} numbers do not fill 3 channels", values.len());
             return Err(DataError::ImageSize { width, height, reason });
         }
         Ok(RgbImage::from_fn(width, height, |x, y| {
             let at = y as usize * width as usize + x as usize;
             image::Rgb(std::array::from_fn(|channel| {
                 let value = values[channel * plane + at] * self.std[channel] + self.mean[channel];
-                // The cast takes what is not a number to 0.
+                // The cast maps NaN to 0.
                 (value * 255.0).round().clamp(0.0, 255.0) as u8
             }))
         }))
@@ -87,7 +87,7 @@ impl Normalise {
 }
 
 impl std::fmt::Display for Normalise {
-    /// The name, or else the numbers.
+    /// Writes the name, or the numbers.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match Self::NAMED.iter().find(|(_, known)| known == self) {
             Some((name, _)) => f.write_str(name),
@@ -102,7 +102,7 @@ impl std::str::FromStr for Normalise {
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::NAMED.iter().find(|(name, _)| *name == text);
         let names = || Self::NAMED.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        let reason = || format!("{text:?} is none of {}", names());
+        let reason = || format!("{text:?} is not one of {}", names());
         found.map(|(_, known)| *known).ok_or_else(|| DataError::config("transform.normalise", reason()))
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_comes_back() {
+    fn every_byte_survives_a_round_trip() {
         let image = RgbImage::from_fn(16, 16, |x, y| Rgb([(y * 16 + x) as u8, 255 - (y * 16 + x) as u8, 7]));
         for normalise in [Normalise::UNIT, Normalise::SYMMETRIC, Normalise::CIFAR10, Normalise::CLIP] {
             let mut out = Vec::new();

@@ -1,30 +1,29 @@
-//! Where in an image a result lies, and whether it is turned over: what chance decides about an image of known size.
+//! The random position and flip of a crop, for images of known size.
 
 use crate::error::{DataError, Result};
 use image::{GenericImage, GenericImageView, RgbImage};
 use serde::{Deserialize, Serialize};
 
-/// What is still to be done to an image whose size is settled. Whoever has the pixels does it: [`Placement::apply`] on the host,
-/// or a device.
+/// The remaining steps of an image of final size, applied by [`Placement::apply`] on the host, or by a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Placement {
-    /// The column of the image where the result begins; negative within a black border.
+    /// The column of the image at which the result begins; negative within a black border.
     pub left: i32,
-    /// The row of the image where the result begins; negative within a black border.
+    /// The row of the image at which the result begins; negative within a black border.
     pub top: i32,
-    /// Whether the result is mirrored left to right once it is cut out.
+    /// Mirrors the result left to right, after the crop.
     pub flipped: bool,
 }
 
 impl Placement {
-    /// Cuts out `size`, a width and a height, and mirrors; what lies outside the image is black.
+    /// Crops to `size`, a width and a height, and mirrors. Pixels outside the image are black.
     ///
     /// # Errors
-    /// If the sizes cannot be copied between, which is a mistake of this module.
+    /// If the copy fails, which is a bug of this module.
     pub fn apply(self, image: RgbImage, size: (u32, u32)) -> Result<RgbImage> {
         let mut out = match (self.left, self.top) {
             (0, 0) if image.dimensions() == size => image,
-            _ => self.cut(&image, size)?,
+            _ => self.crop(&image, size)?,
         };
         if self.flipped {
             image::imageops::flip_horizontal_in_place(&mut out);
@@ -32,10 +31,10 @@ impl Placement {
         Ok(out)
     }
 
-    fn cut(self, image: &RgbImage, size: (u32, u32)) -> Result<RgbImage> {
+    fn crop(self, image: &RgbImage, size: (u32, u32)) -> Result<RgbImage> {
         let (width, height) = image.dimensions();
         let mut out = RgbImage::new(size.0, size.1);
-        // What of the result lies within the image, along one side.
+        // The overlap of the result with the image, along one side.
         let overlap = |corner: i32, wanted: u32, side: u32| {
             let corner = i64::from(corner);
             let begin = corner.max(0);
@@ -60,7 +59,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn mirroring_comes_after_cutting() {
+    fn mirroring_follows_cropping() {
         let got = Placement { left: 1, top: -1, flipped: true }.apply(image(4, 2), (2, 2)).unwrap();
         let pixel = |x, y| got.get_pixel(x, y).0;
         assert_eq!(
@@ -70,14 +69,14 @@ mod tests {
     }
 
     #[test]
-    fn random_crops_reach_every_place_and_pad_with_black() {
+    fn random_crops_reach_every_position_and_pad_with_black() {
         let image = image(4, 4);
         let crop = RandomCrop { size: 4, padding: 2 };
         let mut places = BTreeSet::new();
         for index in 0..500 {
-            let (left, top) = crop.draw(4, 4, &mut rng_for(0, Purpose::Augment, 0, index)).unwrap();
+            let (left, top) = crop.random_corner(4, 4, &mut rng_for(0, Purpose::Augment, 0, index)).unwrap();
             let got = Placement { left, top, flipped: false }.apply(image.clone(), (4, 4)).unwrap();
-            // The middle pixel is always inside the image; it gives the shift away.
+            // The centre pixel is always inside the image and reveals the shift.
             let [x, y, _] = got.get_pixel(2, 2).0;
             if x == 0 || y == 0 {
                 continue;
@@ -98,11 +97,11 @@ mod tests {
     fn padding_wider_than_the_square_and_too_small_images() {
         let crop = RandomCrop { size: 2, padding: 10 };
         for index in 0..100 {
-            let (left, top) = crop.draw(3, 3, &mut rng_for(1, Purpose::Augment, 0, index)).unwrap();
+            let (left, top) = crop.random_corner(3, 3, &mut rng_for(1, Purpose::Augment, 0, index)).unwrap();
             let got = Placement { left, top, flipped: false }.apply(image(3, 3), (2, 2)).unwrap();
             assert_eq!(got.dimensions(), (2, 2));
         }
         let crop = RandomCrop { size: 8, padding: 2 };
-        assert!(crop.draw(3, 8, &mut rng_for(1, Purpose::Augment, 0, 0)).is_err());
+        assert!(crop.random_corner(3, 8, &mut rng_for(1, Purpose::Augment, 0, 0)).is_err());
     }
 }

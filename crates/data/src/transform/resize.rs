@@ -1,15 +1,16 @@
-//! Changes an image's size with a named filter.
+//! Resizing with a named filter.
 
+use crate::choices::choices;
 use crate::error::{DataError, Result};
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::RgbImage;
 
-/// How pixels are mixed. All but [`Nearest`](Filter::Nearest) widen their kernel when they make an image
-/// smaller, as Pillow's filters do, so that fine patterns do not alias.
+/// The resampling filter. All but [`Nearest`](Filter::Nearest) widen their kernel when they reduce an image, as
+/// Pillow's filters do, so that fine patterns do not alias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Filter {
-    /// The nearest pixel, unmixed.
+    /// The nearest pixel.
     Nearest,
     /// Linear in both directions.
     #[default]
@@ -20,85 +21,43 @@ pub enum Filter {
     Lanczos3,
 }
 
-impl Filter {
-    /// What there is to choose from.
-    pub const ALL: &'static [Self] = &[Self::Nearest, Self::Bilinear, Self::Bicubic, Self::Lanczos3];
-}
-
-impl std::fmt::Display for Filter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Nearest => "nearest",
-            Self::Bilinear => "bilinear",
-            Self::Bicubic => "bicubic",
-            Self::Lanczos3 => "lanczos3",
-        })
+choices! {
+    Filter: "transform.resize.filter" {
+        Nearest = "nearest", Bilinear = "bilinear", Bicubic = "bicubic", Lanczos3 = "lanczos3",
     }
 }
 
-impl std::str::FromStr for Filter {
-    type Err = DataError;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.iter().find(|filter| filter.to_string() == text);
-        let reason = || format!("{text:?} is none of nearest, bilinear, bicubic, lanczos3");
-        found.copied().ok_or_else(|| DataError::config("transform.resize.filter", reason()))
-    }
-}
-
-/// What becomes of the proportions.
+/// The treatment of the aspect ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ResizeMode {
-    /// Makes a square, stretching what is not one.
+    /// Makes a square, and stretches images that are not square.
     #[default]
     Square,
-    /// Makes the shorter side the size asked for and keeps the proportions; a crop then makes a square.
+    /// Resizes the shorter side and keeps the aspect ratio; a crop then makes a square.
     ShorterSide,
 }
 
-impl ResizeMode {
-    /// What there is to choose from.
-    pub const ALL: &'static [Self] = &[Self::Square, Self::ShorterSide];
-}
-
-impl std::fmt::Display for ResizeMode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Square => "square",
-            Self::ShorterSide => "shorter-side",
-        })
-    }
-}
-
-impl std::str::FromStr for ResizeMode {
-    type Err = DataError;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.iter().find(|mode| mode.to_string() == text);
-        let reason = || format!("{text:?} is none of square, shorter-side");
-        found.copied().ok_or_else(|| DataError::config("transform.resize.mode", reason()))
-    }
-}
+choices! { ResizeMode: "transform.resize.mode" { Square = "square", ShorterSide = "shorter-side" } }
 
 /// A resize step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resize {
-    /// The side in pixels; larger than the image enlarges it.
+    /// The side in pixels, which may be larger than the image.
     pub size: u32,
-    /// How pixels are mixed.
+    /// The resampling filter.
     pub filter: Filter,
-    /// What becomes of the proportions.
+    /// The treatment of the aspect ratio.
     pub mode: ResizeMode,
 }
 
 impl Resize {
-    /// To a square.
+    /// Makes a resize to a square.
     #[must_use]
     pub fn square(size: u32, filter: Filter) -> Self {
         Self { size, filter, mode: ResizeMode::Square }
     }
 
-    /// The width and height that an image will have.
+    /// Returns the width and height of the result.
     #[must_use]
     pub fn output_size(&self, width: u32, height: u32) -> (u32, u32) {
         let (short, long) = (u64::from(width.min(height)), u64::from(width.max(height)));
@@ -110,7 +69,7 @@ impl Resize {
         if width < height { (self.size, scaled) } else { (scaled, self.size) }
     }
 
-    /// Resizes; an image that has the size already is returned as it is.
+    /// Resizes an image; one of the right size is returned unchanged.
     ///
     /// # Errors
     /// If the image has no pixels.
@@ -163,13 +122,13 @@ mod tests {
 
     #[test]
     fn halving_mixes_with_the_filters_known_weights() {
-        // Four columns to two. Bilinear's kernel has half-width 2 here: column 0 takes pixels at
-        // distances 0.25, 0.25, 0.75 of that width: weights 0.75, 0.75, 0.25 over 1.75.
+        // Four columns to two. The bilinear kernel has half-width 2 here: column 0 takes pixels at distances 0.25,
+        // 0.25, 0.75 of that width, with weights 0.75, 0.75, 0.25 over 1.75.
         let image = RgbImage::from_fn(4, 4, |x, _| Rgb([if x < 2 { 0 } else { 175 }; 3]));
         let half = |filter| Resize::square(2, filter).apply(image.clone()).unwrap().get_pixel(0, 0).0[0];
         assert_eq!(half(Filter::Bilinear), 25);
         assert_eq!(half(Filter::Nearest), 0);
-        // Doubling then only repeats pixels.
+        // Doubling only repeats pixels.
         let doubled = Resize::square(8, Filter::Nearest).apply(image.clone()).unwrap();
         assert!(doubled.enumerate_pixels().all(|(x, y, p)| p == image.get_pixel(x / 2, y / 2)));
     }

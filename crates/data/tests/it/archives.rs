@@ -1,4 +1,4 @@
-//! Tar archives as webdataset writes them, sound and damaged, read by several ranks and gone on with.
+//! Tar archives in webdataset's form, valid and damaged, read by several ranks and resumed.
 
 use crate::files::{photo, write};
 use phalanx_data::archives::expand;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// A tar file of these members.
+/// Makes a tar file of these members.
 fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, contents) in members {
@@ -31,7 +31,7 @@ fn write_archives(folder: &Path, lengths: &[usize]) {
     for (archive, length) in lengths.iter().enumerate() {
         let mut members: Vec<(String, Vec<u8>)> = vec![("README".into(), b"no sample".to_vec())];
         for _ in 0..*length {
-            // Every third has its caption in .json, and a long name.
+            // Every third sample has its caption in .json, and a long name.
             let key = format!("images/{}{sample:06}", "x".repeat(if sample % 3 == 0 { 120 } else { 0 }));
             members.push((format!("{key}.jpg"), image.clone()));
             if sample % 3 == 0 {
@@ -60,7 +60,7 @@ fn open(folder: &Path, index: Option<&Path>) -> Result<ArchivesDataset, DataErro
 }
 
 #[test]
-fn samples_have_numbers_with_and_without_an_index_in_files() {
+fn samples_have_numbers_with_and_without_stored_indices() {
     let place = TempDir::new().unwrap();
     write_archives(place.path(), &[5, 1, 7]);
     let index = place.path().join("cache/index");
@@ -82,10 +82,10 @@ fn samples_have_numbers_with_and_without_an_index_in_files() {
         assert!(archives.get(13, 0).is_err());
     }
     assert_eq!(std::fs::read_dir(&index).unwrap().count(), 3);
-    // A archive that changes is indexed anew.
+    // A changed archive is indexed anew.
     write_archives(place.path(), &[5, 1, 8]);
     assert_eq!(open(place.path(), Some(&index)).unwrap().len(), 14);
-    // A cut index is not believed.
+    // A truncated index is ignored.
     for file in std::fs::read_dir(&index).unwrap() {
         std::fs::OpenOptions::new().write(true).open(file.unwrap().path()).unwrap().set_len(60).unwrap();
     }
@@ -94,7 +94,7 @@ fn samples_have_numbers_with_and_without_an_index_in_files() {
 }
 
 #[test]
-fn classes_have_names_and_make_captions_where_there_are_none() {
+fn classes_have_names_and_provide_missing_captions() {
     let place = TempDir::new().unwrap();
     let image = photo(8, 8);
     let archive =
@@ -107,8 +107,8 @@ fn classes_have_names_and_make_captions_where_there_are_none() {
     assert_eq!(archives.get(1, 0).unwrap().caption, "hers");
     write(&place.path().join("classes.txt"), "cat\n");
     let few = open(place.path(), None).unwrap_err().to_string();
-    assert!(few.contains("classes.txt: class names: 1 names, but a sample is of class 1"), "{few}");
-    // Names are made of numbers, but not of any.
+    assert!(few.contains("classes.txt: class names: 1 names, but a sample has class 1"), "{few}");
+    // Names are numbers, up to a limit.
     std::fs::remove_file(place.path().join("classes.txt")).unwrap();
     assert_eq!(open(place.path(), None).unwrap().class_names(), ["0", "1"]);
     for class in ["7902654", "4294967295"] {
@@ -118,14 +118,14 @@ fn classes_have_names_and_make_captions_where_there_are_none() {
         for index in [None, Some(index.as_path()), Some(index.as_path())] {
             let many = open(place.path(), index).unwrap_err().to_string();
             assert!(
-                many.contains(&format!("classes.txt: class names: a sample is of class {class}")),
+                many.contains(&format!("classes.txt: class names: a sample has class {class}")),
                 "{many}"
             );
         }
     }
 }
 
-/// The captions of every step of two epochs, read by so many ranks from a step on.
+/// Returns the captions of every step of two epochs, read by `ranks` ranks from a step on.
 fn read(
     archives: &Arc<ArchivesDataset>,
     ranks: usize,
@@ -159,7 +159,7 @@ fn read(
 }
 
 #[test]
-fn any_number_of_ranks_reads_the_same_and_goes_on_at_the_sample() {
+fn any_number_of_ranks_reads_the_same_samples_and_resumes() {
     let place = TempDir::new().unwrap();
     write_archives(place.path(), &[6, 3, 5, 4, 6]);
     let index = place.path().join("index");
@@ -182,7 +182,7 @@ fn any_number_of_ranks_reads_the_same_and_goes_on_at_the_sample() {
 #[ignore = "a measurement; run with --ignored --nocapture"]
 fn indexing_and_reading_many_samples() {
     let place = TempDir::new().unwrap();
-    // Photographs' sizes, of which only the headers are read.
+    // Members of the size of photographs; only their headers are read.
     let (photo, text) = (vec![0xff; 100_000], b"this bird has a short beak and wing bars".to_vec());
     let names: Vec<[String; 2]> =
         (0..2000).map(|at| ["jpg", "txt"].map(|end| format!("{at:06}.{end}"))).collect();
@@ -209,7 +209,7 @@ fn indexing_and_reading_many_samples() {
 #[test]
 fn every_fault_names_its_archive_and_sample() {
     let image = photo(8, 8);
-    let said = |archive: &[u8]| {
+    let error_of = |archive: &[u8]| {
         let place = TempDir::new().unwrap();
         write(&place.path().join("one.tar"), archive);
         match open(place.path(), None) {
@@ -226,22 +226,22 @@ fn every_fault_names_its_archive_and_sample() {
         ),
         (vec![("d/a.jpg", i), ("d/a.png", i), ("d/a.txt", b"y")], "sample d/a: it has two images"),
         (vec![("a.txt", b"x"), ("a.txt", b"y"), ("a.jpg", i)], "sample a: it has two members .txt"),
-        (vec![("a.jpg", i), ("a.cls", b"cat")], "sample a: .cls holds \"cat\", which is no whole number"),
+        (vec![("a.jpg", i), ("a.cls", b"cat")], "sample a: .cls holds \"cat\", which is not a whole number"),
         (vec![("a.jpg", i), ("a.txt", b" \n")], "sample a: its caption is empty"),
         (vec![("a.jpg", i), ("a.txt", b"caf\xe9")], "sample a: .txt is not UTF-8"),
         (vec![("a.jpg", i), ("a.json", b"{\"text\": 1}")], "sample a: its .json has no text `caption`"),
         (vec![("a.jpg", i), ("a.json", b"{")], "sample a: .json: "),
         (vec![("k/a.jpg", &i[..200]), ("k/a.txt", b"x")], "one.tar, sample k/a: truncated"),
-        (vec![("README", b"x")], "one.tar: there is no sample in the archive"),
+        (vec![("README", b"x")], "one.tar: the archive has no samples"),
     ] {
-        let error = said(&tar(&members));
+        let error = error_of(&tar(&members));
         assert!(error.contains(expected), "{error}\nfor {expected}");
     }
     let whole = tar(&[("a.txt", b"x"), ("a.jpg", i)]);
-    let cut = said(&whole[..1024 + 512 + 100]);
+    let cut = error_of(&whole[..1024 + 512 + 100]);
     assert!(cut.contains("one.tar: truncated: a.jpg ends at byte"), "{cut}");
-    assert!(said(b"\x1f\x8b\x08\0\0\0\0\0").contains("the archive is compressed"), "gzip");
-    assert!(said(&[b'x'; 2000]).contains("not a sound tar file"));
+    assert!(error_of(b"\x1f\x8b\x08\0\0\0\0\0").contains("the archive is compressed"), "gzip");
+    assert!(error_of(&[b'x'; 2000]).contains("not a valid tar file"));
     let missing = ArchivesDataset::open(&config(vec!["no/such.tar".into()])).unwrap_err().to_string();
     assert!(missing.contains("no/such.tar"), "{missing}");
 }

@@ -1,4 +1,4 @@
-//! The three forms of CIFAR-10, sound and damaged, and the real images where they are at hand.
+//! The three forms of CIFAR-10, valid and damaged, and the real images if available.
 
 use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
@@ -19,7 +19,7 @@ fn error_of<T>(result: Result<T, DataError>) -> DataError {
     result.err().expect("an error")
 }
 
-/// A picture that tells its number.
+/// Makes an image that encodes its number.
 fn picture(number: u8) -> RgbImage {
     RgbImage::from_fn(32, 32, |x, y| Rgb([number, x as u8, y as u8]))
 }
@@ -65,7 +65,7 @@ fn binary_batches_in_order_with_their_pixels() {
 }
 
 #[test]
-fn binary_names_come_from_the_file_beside() {
+fn binary_class_names_are_read_from_their_file() {
     let dir = TempDir::new().unwrap();
     write_binary(dir.path());
     let names: Vec<String> = (0..10).map(|n| format!("thing_{n}")).collect();
@@ -96,10 +96,10 @@ fn binary_faults_name_file_and_row() {
     assert!(matches!(error_of(open_cifar10(dir.path(), Split::Train)), DataError::Truncated { row: 0, .. }));
 }
 
-/// One row: the compressed image if there is one, and the label.
+/// A row: the compressed image, if any, and the label.
 type Row = (Option<Vec<u8>>, i64);
 
-/// Writes a parquet file as the `datasets` library does, in row groups of two.
+/// Writes a parquet file like the `datasets` library, in row groups of two.
 fn write_parquet(path: &Path, rows: &[Row], names: Option<&[&str]>) {
     write_parquet_groups(path, rows, 2, names);
 }
@@ -164,7 +164,7 @@ fn parquet_parts_in_order_with_their_names() {
 }
 
 #[test]
-fn parquet_without_names_has_those_of_cifar() {
+fn parquet_without_names_has_cifars_class_names() {
     let dir = TempDir::new().unwrap();
     write_parquet(&part(&dir, "", 0), &rows(&[1]), None);
     assert_eq!(open_cifar10(dir.path(), Split::Train).unwrap().class_names()[1], "automobile");
@@ -176,7 +176,7 @@ fn parquet_faults_name_file_and_row() {
     let file = part(&dir, "data", 1);
     write_parquet(&part(&dir, "data", 0), &rows(&[1, 2, 3]), None);
 
-    // A corrupt image is only an error when that image is asked for.
+    // A corrupt image is an error when it is read.
     let mut damaged = rows(&[4, 5, 6]);
     damaged[2].0 = Some(b"not an image".to_vec());
     write_parquet(&file, &damaged, None);
@@ -185,7 +185,7 @@ fn parquet_faults_name_file_and_row() {
     let error = error_of(train.get(5, 0));
     assert!(matches!(&error, DataError::CorruptImage { file: f, row: 2, .. } if *f == file), "{error}");
 
-    // So is one whose bytes end early.
+    // So is a truncated one.
     let mut damaged = rows(&[4, 5, 6]);
     let whole = damaged[1].0.take().unwrap();
     damaged[1].0 = Some(whole[..whole.len() / 2].to_vec());
@@ -228,10 +228,10 @@ fn parquet_faults_name_file_and_row() {
 }
 
 #[test]
-fn parquet_that_would_become_far_more_than_it_is_is_refused() {
+fn parquet_that_expands_too_much_is_refused() {
     let dir = TempDir::new().unwrap();
     let file = part(&dir, "", 0);
-    // Rows that are alike take next to nothing.
+    // Identical rows take nearly no bytes.
     for (row, count, expected) in [
         ((Some(vec![7; 2000]), 1), 10_000, "its images have 20000000 bytes by row 0"),
         ((Some(vec![7]), 1), 200_000, "200000 rows by row group 0 are more than"),
@@ -251,7 +251,7 @@ fn parquet_whose_row_groups_are_the_same_bytes_is_refused() {
     let whole = fs::read(&file).unwrap();
     let metadata = SerializedFileReader::new(fs::File::open(&file).unwrap()).unwrap().metadata().clone();
     let length = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap());
-    // The data once, and behind them a footer by which they are a hundred groups.
+    // The data once, with a footer that lists it as a hundred row groups.
     let group = metadata.row_group(0).clone();
     let groups = (0..100).map(|number| group.clone().into_builder().set_ordinal(number).build().unwrap());
     let metadata = metadata.into_builder().set_row_groups(groups.collect()).build();
@@ -305,7 +305,7 @@ fn class_folders_have_the_same_labels_in_both_splits() {
 }
 
 #[test]
-fn a_folder_without_any_form_says_what_was_looked_for() {
+fn a_folder_of_unknown_form_lists_the_known_forms() {
     let dir = TempDir::new().unwrap();
     let message = error_of(open_cifar10(dir.path(), Split::Train)).to_string();
     for form in ["data_batch_*.bin", "train-*.parquet", "train/<class>"] {

@@ -1,4 +1,4 @@
-//! A small MS-COCO in the official form, sound and damaged.
+//! A small MS-COCO in the official form, valid and damaged.
 
 use crate::files::{encoded, photo, write};
 use image::{DynamicImage, GrayImage, ImageFormat};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// `captions_train2017.json` as it is published, with what is not needed of it.
+/// `captions_train2017.json` as published, with fields that are ignored.
 fn annotations() -> Value {
     json!({
         "info": {"description": "COCO 2017 Dataset", "year": 2017},
@@ -28,7 +28,7 @@ fn annotations() -> Value {
 fn coco(annotations: &Value) -> TempDir {
     let place = TempDir::new().unwrap();
     write(&place.path().join("annotations/captions_train2017.json"), annotations.to_string());
-    // Another kind of annotation lies beside it.
+    // Another kind of annotation in the same folder.
     write(&place.path().join("annotations/instances_train2017.json"), "{}");
     write(&place.path().join("train2017/000000391895.jpg"), photo(40, 30));
     let grey = DynamicImage::ImageLuma8(GrayImage::new(40, 30));
@@ -46,7 +46,7 @@ fn open(path: &Path, split: Split) -> Result<CocoCaptions, DataError> {
 }
 
 #[test]
-fn images_come_by_their_ids_with_all_their_captions_in_turn() {
+fn images_are_ordered_by_id_and_every_caption_is_used() {
     let place = coco(&annotations());
     let train = open(place.path(), Split::Train).unwrap();
     assert_eq!((train.name(), train.len(), train.class_names().len()), ("coco/train", 2, 0));
@@ -59,7 +59,7 @@ fn images_come_by_their_ids_with_all_their_captions_in_turn() {
     assert!(train.get(2, 0).is_err());
 }
 
-fn said(change: impl FnOnce(&mut Value)) -> String {
+fn error_after(change: impl FnOnce(&mut Value)) -> String {
     let mut annotations = annotations();
     change(&mut annotations);
     let place = coco(&annotations);
@@ -73,18 +73,19 @@ fn said(change: impl FnOnce(&mut Value)) -> String {
 
 #[test]
 fn every_fault_names_the_image() {
-    let none = said(|all| all["annotations"].as_array_mut().unwrap().retain(|one| one["image_id"] == 9));
+    let none =
+        error_after(|all| all["annotations"].as_array_mut().unwrap().retain(|one| one["image_id"] == 9));
     assert!(none.contains("image 391895 (000000391895.jpg) has no caption"), "{none}");
-    let empty = said(|all| all["annotations"][0]["caption"] = json!(" \n"));
-    assert!(empty.contains("image 9 (000000000009.jpg): a caption is empty"), "{empty}");
-    let stranger = said(|all| all["annotations"][1]["image_id"] = json!(7));
-    assert!(stranger.contains("a caption is of image 7"), "{stranger}");
-    let twice = said(|all| all["images"][0]["id"] = json!(9));
+    let empty = error_after(|all| all["annotations"][0]["caption"] = json!(" \n"));
+    assert!(empty.contains("image 9 (000000000009.jpg): empty caption"), "{empty}");
+    let stranger = error_after(|all| all["annotations"][1]["image_id"] = json!(7));
+    assert!(stranger.contains("a caption belongs to image 7"), "{stranger}");
+    let twice = error_after(|all| all["images"][0]["id"] = json!(9));
     assert!(twice.contains("two images have the id 9"), "{twice}");
-    let outside = said(|all| all["images"][0]["file_name"] = json!("../x.jpg"));
-    assert!(outside.contains("\"../x.jpg\" is no path within"), "{outside}");
-    let other = said(|all| all["images"] = json!({}));
-    assert!(other.contains("not COCO's captions") && other.contains("line 1"), "{other}");
+    let outside = error_after(|all| all["images"][0]["file_name"] = json!("../x.jpg"));
+    assert!(outside.contains("\"../x.jpg\" is not a path within"), "{outside}");
+    let other = error_after(|all| all["images"] = json!({}));
+    assert!(other.contains("not in the form of COCO captions") && other.contains("line 1"), "{other}");
 }
 
 #[test]

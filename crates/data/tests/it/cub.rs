@@ -1,4 +1,4 @@
-//! A small CUB-200-2011 in the published form, sound and damaged.
+//! A small CUB-200-2011 in the published form, valid and damaged.
 
 use crate::files::{QUARTERS, adobe, blocks, encoded, photo, quarters, write};
 use image::{DynamicImage, ImageFormat};
@@ -20,8 +20,8 @@ const IMAGES: [(&str, &str); 6] = [
     ("12", "002.Laysan_Albatross/Laysan_Albatross_0044_784.jpg"),
 ];
 
-/// The data set in `CUB_200_2011` with six images of 100x60 pixels, of which the third and the sixth are for testing, and the
-/// captions beside it, in the folder in which all data lies.
+/// Writes the dataset to `CUB_200_2011`, six images of 100x60 pixels, of which the third and the sixth are for testing.
+/// The captions are in the parent folder.
 fn cub() -> TempDir {
     let place = TempDir::new().unwrap();
     let root = place.path().join("CUB_200_2011");
@@ -46,7 +46,7 @@ fn open(path: &Path, split: Split) -> Result<CubDataset, DataError> {
 }
 
 #[test]
-fn images_are_cut_around_birds_and_captions_drawn() {
+fn images_are_cropped_to_birds_and_captions_chosen() {
     let place = cub();
     for path in [place.path().to_path_buf(), place.path().join("CUB_200_2011")] {
         let train = open(&path, Split::Train).unwrap();
@@ -73,7 +73,7 @@ fn images_are_cut_around_birds_and_captions_drawn() {
 }
 
 #[test]
-fn species_can_be_kept_for_testing() {
+fn species_can_be_held_out_for_testing() {
     let place = cub();
     let list = place.path().join("testclasses.txt");
     write(&list, "002.Laysan_Albatross\r\n\r\n");
@@ -99,7 +99,7 @@ fn species_can_be_kept_for_testing() {
 }
 
 #[test]
-fn so_many_of_each_species_can_be_taken() {
+fn a_number_of_each_species_can_be_selected() {
     let place = cub();
     let train = Arc::new(open(place.path(), Split::Train).unwrap());
     let one = Subset::per_class(train.clone(), 1, 3).unwrap();
@@ -109,7 +109,7 @@ fn so_many_of_each_species_can_be_taken() {
 }
 
 #[test]
-fn tables_of_windows_in_any_order_with_a_byte_order_mark_are_read() {
+fn tables_with_windows_line_ends_in_any_order_are_read() {
     let place = cub();
     let root = place.path().join("CUB_200_2011");
     for name in
@@ -129,8 +129,8 @@ fn tables_of_windows_in_any_order_with_a_byte_order_mark_are_read() {
     assert_eq!(train.get(0, 5).unwrap().caption, "a bird with a beak");
 }
 
-/// What is said when a file has these contents.
-fn said(file: &str, contents: impl AsRef<[u8]>) -> String {
+/// Returns the error when a file has these contents.
+fn error_with(file: &str, contents: impl AsRef<[u8]>) -> String {
     let place = cub();
     write(&place.path().join(file), contents);
     open(place.path(), Split::Train).unwrap_err().to_string().replace(&place.path().display().to_string(), "")
@@ -146,29 +146,25 @@ fn every_fault_of_a_table_names_its_line() {
         (
             "images.txt",
             "1 a.jpg\n2 b.jpg\n1 c.jpg".to_owned(),
-            "images.txt, line 3: id 1 is that of line 1 already",
+            "images.txt, line 3: id 1 is already on line 1",
         ),
-        ("images.txt", "1 a.jpg\nx b.jpg".to_owned(), "images.txt, line 2: \"x\" is no id"),
+        ("images.txt", "1 a.jpg\nx b.jpg".to_owned(), "images.txt, line 2: \"x\" is not an id"),
         ("images.txt", "1".to_owned(), "images.txt, line 1: 1 field; an image has 2"),
         (
             "images.txt",
             "1 ../../secret.jpg".to_owned(),
-            "images.txt, line 1: \"../../secret.jpg\" is no path within",
+            "images.txt, line 1: \"../../secret.jpg\" is not a path within",
         ),
         ("images.txt", String::new(), "images.txt: the table is empty"),
         ("classes.txt", "1 Black footed".to_owned(), "classes.txt, line 1: 3 fields; a class has 2"),
         ("train_test_split.txt", lines("99 1"), "train_test_split.txt, line 7: id 99 is not in images.txt"),
-        (
-            "train_test_split.txt",
-            lines("2 0"),
-            "train_test_split.txt, line 7: id 2 is that of line 2 already",
-        ),
+        ("train_test_split.txt", lines("2 0"), "train_test_split.txt, line 7: id 2 is already on line 2"),
         ("train_test_split.txt", "1 1\n2 2".to_owned(), "line 2: \"2\" is neither 0 (for testing) nor 1"),
         ("train_test_split.txt", "1 1 1".to_owned(), "line 1: 3 fields; there are 2"),
         (
             "train_test_split.txt",
             "1 1\n2 1".to_owned(),
-            "there is no line for 001.Black_footed_Albatross/Black Footed Albatross 0002.jpg, line 3 of images.txt",
+            "no line for 001.Black_footed_Albatross/Black Footed Albatross 0002.jpg, line 3 of images.txt",
         ),
         ("train_test_split.txt", lines("").replace(" 1\n", " 0\n"), "none of the images"),
         (
@@ -181,30 +177,30 @@ fn every_fault_of_a_table_names_its_line() {
             "1 1.0 2.0 3.0".to_owned(),
             "bounding_boxes.txt, line 1: 3 fields after the id",
         ),
-        ("bounding_boxes.txt", "1 1.0 2.0 3.0 x".to_owned(), "line 1: \"x\" is no number"),
+        ("bounding_boxes.txt", "1 1.0 2.0 3.0 x".to_owned(), "line 1: \"x\" is not a number"),
     ] {
-        let found = said(&format!("CUB_200_2011/{file}"), contents);
+        let found = error_with(&format!("CUB_200_2011/{file}"), contents);
         assert!(found.contains(expected), "{found}\nfor {expected}");
     }
-    let found = said("CUB_200_2011/classes.txt", b"1 001.Caf\xe9\n");
-    assert!(found.contains("classes.txt, line 1: this is not UTF-8"), "{found}");
+    let found = error_with("CUB_200_2011/classes.txt", b"1 001.Caf\xe9\n");
+    assert!(found.contains("classes.txt, line 1: not UTF-8"), "{found}");
 }
 
 #[test]
 fn faults_of_captions_and_images_name_their_file() {
     let text = Path::new("text_c10").join(IMAGES[1].1).with_extension("txt");
-    let empty = said(text.to_str().unwrap(), " \r\n");
-    assert!(empty.contains("0009_34.txt: there is no caption in it"), "{empty}");
+    let empty = error_with(text.to_str().unwrap(), " \r\n");
+    assert!(empty.contains("0009_34.txt: the file has no caption"), "{empty}");
 
     let place = cub();
     let root = place.path().join("CUB_200_2011");
     fs::remove_file(place.path().join(&text)).unwrap();
     let missing = open(place.path(), Split::Train).unwrap_err().to_string();
     assert!(
-        missing.contains("images.txt, line 2: its captions") && missing.contains("0009_34.txt are missing"),
+        missing.contains("images.txt, line 2: the captions") && missing.contains("0009_34.txt are missing"),
         "{missing}"
     );
-    // Excluded, it is not missed, and the other images stay.
+    // Once it is excluded, the other images remain.
     write(&place.path().join("bad.txt"), "Black_Footed_Albatross_0009_34.jpg\n");
     let excluded = Exclusions::read(place.path().join("bad.txt")).unwrap();
     let config = CubConfig { excluded, ..CubConfig::new(place.path(), Split::Train) };
@@ -221,7 +217,7 @@ fn faults_of_captions_and_images_name_their_file() {
     let small = encoded(&DynamicImage::ImageRgb8(quarters(16, 8)), ImageFormat::Jpeg);
     let outside = image(0, &small).unwrap_err().to_string();
     assert!(
-        outside.contains("0046_18.jpg: its box in bounding_boxes.txt, 40x24 pixels at (50, 8)"),
+        outside.contains("0046_18.jpg: the box in bounding_boxes.txt, 40x24 pixels at (50, 8)"),
         "{outside}"
     );
     let cmyk = image(1, &blocks(12, &adobe(0), |_, _| vec![200, 100, 50, 255])).unwrap();
@@ -233,7 +229,7 @@ fn faults_of_captions_and_images_name_their_file() {
 }
 
 #[test]
-fn what_is_not_there_is_told_with_what_was_looked_for() {
+fn missing_files_are_named() {
     let place = TempDir::new().unwrap();
     let none = open(place.path(), Split::Train).unwrap_err().to_string();
     assert!(none.contains("images.txt (also in CUB_200_2011)"), "{none}");

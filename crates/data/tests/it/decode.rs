@@ -1,4 +1,4 @@
-//! Images of every kind that real data sets have, and those that no data set should have.
+//! Decoding of all kinds of images, valid and damaged.
 
 use crate::files::{QUARTERS, adobe, blocks, encoded, exif, photo, quarters, with_segment, write};
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, RgbImage, Rgba};
@@ -6,10 +6,10 @@ use phalanx_data::{DataError, Dataset, Exclusions, ImageFolder, Split};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// What a class folder with this one file gives.
+/// Decodes these bytes as the only image of a class folder.
 fn open(bytes: &[u8]) -> Result<RgbImage, DataError> {
     let place = TempDir::new().unwrap();
-    // What a file is shows in its bytes and not in its name.
+    // The bytes determine the format, not the name.
     write(&place.path().join("train/a bird/one file.JPG"), bytes);
     ImageFolder::open(place.path(), Split::Train)?.get(0, 0).map(|sample| sample.image)
 }
@@ -23,7 +23,7 @@ fn reason(bytes: &[u8]) -> String {
     error.to_string()
 }
 
-/// Whether the middles of the quarters have these colours, but for the little that a coding changes.
+/// Checks the colours in the middle of the quarters, up to coding errors of `off`.
 fn assert_quarters(image: &RgbImage, expected: [[u8; 3]; 4], off: u8) {
     let (width, height) = image.dimensions();
     for (number, expected) in expected.into_iter().enumerate() {
@@ -43,14 +43,14 @@ fn grey_jpegs_have_three_equal_channels() {
     assert!(image.pixels().all(|pixel| pixel.0[0] == pixel.0[1] && pixel.0[0] == pixel.0[2]));
 }
 
-/// The quarters in other components.
+/// Encodes the quarters in other components.
 fn quarter_blocks(segments: &[u8], convert: impl Fn([u8; 3]) -> Vec<u8>) -> Vec<u8> {
     blocks(4, segments, |x, y| convert(QUARTERS[usize::from(x >= 2) + 2 * usize::from(y >= 2)]))
 }
 
 #[test]
 fn cmyk_as_adobe_writes_it_becomes_rgb() {
-    // Inverted: 255 is no ink. Without black ink the three others are red, green and blue.
+    // Inverted: 255 is no ink. Without black ink the others are red, green and blue.
     let cmyk = quarter_blocks(&adobe(0), |[red, green, blue]| vec![red, green, blue, 255]);
     assert_quarters(&open(&cmyk).unwrap(), QUARTERS, 2);
     let dark = quarter_blocks(&adobe(0), |[red, green, blue]| vec![red, green, blue, 128]);
@@ -69,7 +69,7 @@ fn cmyk_as_adobe_writes_it_becomes_rgb() {
 }
 
 #[test]
-fn alpha_is_laid_over_white_and_palettes_and_sixteen_bits_keep_their_colours() {
+fn alpha_is_composited_over_white_and_palettes_and_sixteen_bits_keep_their_colours() {
     let clear = ImageBuffer::from_fn(8, 8, |x, y| match (x < 4, y < 4) {
         (true, true) => Rgba([200, 100, 0, 255]),
         (false, true) => Rgba([200, 100, 0, 0]),
@@ -94,7 +94,7 @@ fn alpha_is_laid_over_white_and_palettes_and_sixteen_bits_keep_their_colours() {
     );
 }
 
-/// A PNG of chunks, with their lengths and checksums.
+/// Makes a PNG of chunks, with their lengths and checksums.
 fn png(chunks: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut png = b"\x89PNG\r\n\x1a\n".to_vec();
     for (kind, data) in chunks {
@@ -109,7 +109,7 @@ fn png(chunks: &[(&[u8], &[u8])]) -> Vec<u8> {
     png
 }
 
-/// A PNG of 2x2 pixels with a palette of three, the last of which is transparent.
+/// Makes a PNG of 2x2 pixels with a palette of three, the last of which is transparent.
 fn palette_png() -> Vec<u8> {
     let rows = [0, 0, 1, 0, 0, 2];
     let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -145,13 +145,13 @@ fn pictures_are_turned_upright() {
 }
 
 #[test]
-fn what_is_cut_off_is_told() {
+fn truncated_images_are_refused() {
     let whole = photo(64, 64);
-    // A thumbnail's end is not the picture's.
+    // The end of a thumbnail is not the end of the image.
     let thumbnail = [&[0xff, 0xe2, 0, 6], [0xff, 0xd8, 0xff, 0xd9].as_slice()].concat();
     let with_thumbnail = with_segment(&whole, &thumbnail);
     assert!(open(&with_thumbnail).is_ok());
-    // Some cameras write more behind the end.
+    // Some cameras append bytes after the end.
     assert!(open(&[whole.as_slice(), &[0; 40]].concat()).is_ok());
     for cut in [whole.len() - 1, whole.len() / 2, whole.len() * 9 / 10, 30, 3] {
         assert!(reason(&whole[..cut]).contains("truncated"), "{cut} of {}", whole.len());
@@ -168,7 +168,7 @@ fn what_is_cut_off_is_told() {
 }
 
 #[test]
-fn what_is_no_image_is_told_with_how_to_go_on() {
+fn other_files_are_refused_with_advice() {
     let page = reason(b"<!DOCTYPE html><title>404</title>");
     assert!(page.contains("it begins with \"<!DOCTYPE html><\"") && page.contains("exclude it"), "{page}");
     assert!(reason(b"").contains("the file is empty"));
@@ -181,8 +181,8 @@ fn what_is_no_image_is_told_with_how_to_go_on() {
 }
 
 #[test]
-fn what_would_take_much_memory_is_refused_by_what_becomes_of_it() {
-    // By side and kind of colours: grey is three times as large as RGB, and what has alpha four bytes for each pixel.
+fn large_images_are_refused_by_their_decoded_size() {
+    // Side and colour type: grey grows threefold as RGB, and alpha takes four bytes a pixel.
     for (side, colours, refused) in [
         (9_400_u32, 2, false),
         (9_400, 0, false),
@@ -200,7 +200,7 @@ fn what_would_take_much_memory_is_refused_by_what_becomes_of_it() {
 }
 
 #[test]
-fn excluded_files_are_passed_over_and_hidden_ones_too() {
+fn excluded_and_hidden_files_are_left_out() {
     let place = TempDir::new().unwrap();
     let root = place.path();
     for (name, bytes) in [

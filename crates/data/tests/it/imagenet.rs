@@ -1,4 +1,4 @@
-//! A small ImageNet, as torchvision wants it and as Kaggle gives it.
+//! A small ImageNet in the forms of torchvision and Kaggle.
 
 use crate::files::{photo, write};
 use phalanx_data::{DataError, Dataset, Exclusions, ImageFolder, Labelled, Split, open_imagenet};
@@ -9,7 +9,7 @@ fn open(path: &Path, split: Split) -> Result<ImageFolder, DataError> {
     open_imagenet(path, split, 0, &Exclusions::default())
 }
 
-/// Training images of two synsets in `root`.
+/// Writes training images of two synsets to `root`.
 fn train(root: &Path) {
     for name in
         ["n01440764/n01440764_10026.JPEG", "n01440764/n01440764_10027.JPEG", "n01484850/n01484850_17.JPEG"]
@@ -45,7 +45,7 @@ fn class_folders_are_named_by_their_synsets() {
 }
 
 #[test]
-fn kaggles_flat_folder_goes_by_its_table() {
+fn kaggles_flat_folder_is_labelled_by_its_table() {
     let place = TempDir::new().unwrap();
     let root = place.path().join("ILSVRC/Data/CLS-LOC");
     train(&root);
@@ -60,10 +60,10 @@ fn kaggles_flat_folder_goes_by_its_table() {
     let test = open(place.path(), Split::Test).unwrap();
     assert_eq!((test.len(), test.label(0).unwrap(), test.label(1).unwrap()), (2, 1, 0));
     for (more, expected) in [
-        ("ILSVRC2012_val_00000001,n09 1 2 3 4", "line 3: \"n09\" is none of the 2 folders of train"),
-        ("ILSVRC2012_val_00000002,n01440764 1", "line 3: image ILSVRC2012_val_00000002 has a line already"),
-        ("ILSVRC2012_val_00000001", "line 3: \"\" is none"),
-        ("", "there is no line for"),
+        ("ILSVRC2012_val_00000001,n09 1 2 3 4", "line 3: \"n09\" is not one of the 2 folders of train"),
+        ("ILSVRC2012_val_00000002,n01440764 1", "line 3: image ILSVRC2012_val_00000002 already has a line"),
+        ("ILSVRC2012_val_00000001", "line 3: \"\" is not one"),
+        ("", "no line for"),
     ] {
         write(&table, format!("{lines}{more}\n"));
         let error = open(place.path(), Split::Test).unwrap_err().to_string();
@@ -81,8 +81,8 @@ fn faults_name_their_file() {
         matches!(open(place.path(), Split::Test).unwrap_err(), DataError::NoFolder(path) if path.ends_with("val"))
     );
     for (mapping, expected) in [
-        ("n01440764 tench", "class folder n01484850 is not named in it"),
-        ("n01440764", "line 1: a line has a synset and its names"),
+        ("n01440764 tench", "no name for class folder n01484850"),
+        ("n01440764", "line 1: expected a synset and its names"),
         ("n01440764 ,x", "line 1: n01440764 has no name"),
     ] {
         write(&place.path().join("LOC_synset_mapping.txt"), mapping);
@@ -91,5 +91,5 @@ fn faults_name_their_file() {
     }
     write(&place.path().join("val/n99/1.JPEG"), photo(8, 8));
     let stranger = open(place.path(), Split::Test).unwrap_err().to_string();
-    assert!(stranger.contains("class n99 is not among those of"), "{stranger}");
+    assert!(stranger.contains("class n99 is not in"), "{stranger}");
 }

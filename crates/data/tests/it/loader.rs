@@ -1,4 +1,4 @@
-//! The loader against what its order and its end promise.
+//! Tests of the loader: order, resumption, errors, prefetching.
 
 use phalanx_data::{
     Batch, BatchSource, CaptionedImage, Collated, DataError, Dataset, DistributedSampler, ImageCollation,
@@ -9,7 +9,7 @@ use phalanx_data::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What an odd dataset does at one index.
+/// The misbehaviour of a dataset at one index.
 #[derive(Clone, Copy)]
 enum Fault {
     None,
@@ -45,7 +45,7 @@ impl Dataset for Odd {
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        // Some batches take longer, so that they are finished out of order.
+        // Some batches take longer, so that they finish out of order.
         std::thread::sleep(std::time::Duration::from_micros(if index.is_multiple_of(5) { 400 } else { 5 }));
         let mut sample = self.inner.get(index, epoch)?;
         match self.fault {
@@ -122,7 +122,7 @@ fn any_number_of_workers_gives_the_same_batches() {
 }
 
 #[test]
-fn it_goes_on_from_any_place() {
+fn it_continues_from_any_position() {
     let dataset = Odd::new(22, Fault::None);
     let expected = take(loader(dataset.clone(), 2, 3, (0, 0)), 15);
     for (start, skipped) in [((0, 4), 4), ((1, 2), 8), ((0, 8), 8)] {
@@ -136,10 +136,10 @@ fn it_goes_on_from_any_place() {
 }
 
 #[test]
-fn an_error_comes_in_its_place_and_ends_the_loader() {
+fn an_error_takes_the_place_of_its_batch_and_ends_the_loader() {
     for fault in [Fault::Error, Fault::Panic, Fault::OtherSize] {
         for workers in [0, 1, 4] {
-            // Without shuffling, sample 13 is in batch 3 of 6. No crop, so that sizes differ.
+            // Without shuffling, sample 13 is in batch 3 of 6. There is no crop, so sizes differ.
             let transform = Transform::new(TransformConfig::default()).unwrap();
             let config = LoaderConfig { workers, prefetch: 6 };
             let dataset = Odd::new(24, fault);
@@ -170,9 +170,9 @@ fn prefetch_bounds_the_work_ahead_and_dropping_ends_it() {
     let mut running = loader(dataset.clone(), 3, 5, (0, 0));
     running.next().unwrap().unwrap();
     drop(running);
-    // One batch was delivered, and five more at most were begun.
+    // One batch was delivered, and at most five more were begun.
     assert!(dataset.calls.load(Ordering::SeqCst) <= 6 * 4);
-    // Only this test holds the dataset: the threads are gone, and with them their share of it.
+    // Only this test holds the dataset: the threads have ended.
     assert_eq!(Arc::strong_count(&dataset), 1);
 }
 
@@ -219,7 +219,7 @@ fn waiting_is_counted() {
     assert!(!loader.waited().is_zero());
 }
 
-/// Lines of different lengths, in batches of three with padding at the end.
+/// Makes batches of three lines of different lengths, with padding at the end.
 fn lines(world_size: usize, rank: usize) -> Vec<StepBatch> {
     let text = b"one\ntwo or more\nthree\nfour lines in all\nfive\n".to_vec();
     let sample = TextSample::Lines { max_tokens: 64 };
@@ -244,7 +244,7 @@ fn lines(world_size: usize, rank: usize) -> Vec<StepBatch> {
 #[test]
 fn weights_are_the_datasets_and_add_up_to_one_number_on_all_ranks() {
     let alone = lines(1, 0);
-    // Predictions of the whole epoch: each line's characters, since its line feed is predicted.
+    // The predictions of the epoch: the characters of each line, since its line feed is predicted.
     assert_eq!(alone.iter().map(|step| step.global_weight).sum::<f64>(), 3.0 + 11.0 + 5.0 + 17.0 + 4.0);
     assert_eq!((alone[1].valid, alone[1].batch.len(), alone[1].batch.weights()[2]), (2, 3, 0.0));
     for (step, whole) in alone.iter().enumerate() {
@@ -277,7 +277,7 @@ fn a_subset_of_a_source_gives_what_a_subset_of_the_dataset_gives() {
 }
 
 #[test]
-fn a_batch_that_is_not_wanted_is_given_up() {
+fn a_batch_can_be_cancelled() {
     let source = source(Odd::new(4, Fault::None), transform());
     let asked = AtomicUsize::new(0);
     let wanted = || asked.fetch_add(1, Ordering::SeqCst) < 2;
@@ -292,5 +292,5 @@ fn a_collation_that_loses_samples_is_an_error() {
     }
     let source = Collated::new(Odd::new(4, Fault::None), none_of);
     let error = source.batch(&[0, 1], 0, &|| true).unwrap_err();
-    assert!(error.to_string().contains("0 samples of 2"), "{error}");
+    assert!(error.to_string().contains("0 samples out of 2"), "{error}");
 }

@@ -27,17 +27,17 @@ fn status(field: &str) -> f64 {
 /// The CPU time of this process in seconds, to a hundredth.
 fn cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    // After the program's name in parentheses: user and system time are the 12th and the 13th.
+    // After the program's name in parentheses, user and system time are fields 12 and 13.
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-/// Photographs as the data set has them, of 500x375 pixels and some 100 KB, in a folder in the published form. The images are a
+/// Writes photographs like the dataset's, of 500x375 pixels and some 100 KB, in the published form. The images are a
 /// few files under 12,000 names.
 fn cub(root: &Path) {
     let photos: Vec<_> = (0..8_u32)
         .map(|number| {
-            // Smooth shades with noise of each channel's own: what makes a photograph as long as it is.
+            // Smooth shades with independent noise in each channel, which gives a realistic file size.
             let image = RgbImage::from_fn(500, 375, |x, y| {
                 let noise = (x.wrapping_mul(2_654_435_761) ^ y.wrapping_mul(40_503 + number))
                     .wrapping_mul(2_246_822_519);
@@ -119,7 +119,7 @@ fn measure(side: u32, batch: usize, steps: usize) {
     assert_eq!(dataset.len(), IMAGES);
     let [speed, of_one] = read(&dataset, side, batch, steps);
     let most = status("VmHWM:");
-    // Four made or in the making, and one in use.
+    // Four prefetched batches, and one in use.
     let batches = (5 * batch * 3 * 4 * (side * side) as usize) >> 20;
     let kilobytes = fs::metadata(place.path().join("photo-0.jpg")).unwrap().len() / 1000;
     println!(

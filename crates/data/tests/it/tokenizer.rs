@@ -1,4 +1,4 @@
-//! The tokenizer against ids that openai/CLIP's gives.
+//! The tokenizer against ids of openai/CLIP.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn ids_equal_the_reference() {
 }
 
 #[test]
-fn texts_are_framed_and_refused_when_too_long() {
+fn texts_have_start_and_end_tokens_and_are_refused_when_too_long() {
     let tokenizer = ClipTokenizer::new().expect("built in");
     assert_eq!((tokenizer.vocab(), tokenizer.start(), tokenizer.end()), (49_408, 49_406, 49_407));
     assert_eq!(
@@ -37,7 +37,7 @@ fn texts_are_framed_and_refused_when_too_long() {
 }
 
 #[test]
-fn decoding_gives_the_cleaned_text_back() {
+fn decoding_returns_the_cleaned_text() {
     let tokenizer = ClipTokenizer::new().expect("built in");
     for (text, back) in [
         ("A small bird, isn\u{2019}t it?", "a small bird , isn 't it ?"),
@@ -51,7 +51,7 @@ fn decoding_gives_the_cleaned_text_back() {
 }
 
 #[test]
-fn a_small_vocabulary_writes_any_text() {
+fn a_small_vocabulary_encodes_any_text() {
     let tokenizer = ClipTokenizer::with_vocab(2048).expect("between the bounds");
     assert_eq!((tokenizer.start(), tokenizer.end()), (2046, 2047));
     for text in ["a small red circle", "z\u{fc}rich \u{1f642} xylophone"] {

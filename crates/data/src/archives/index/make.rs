@@ -1,18 +1,18 @@
-//! Makes the index of an archive, by the headers of its members.
+//! Indexing of an archive by the headers of its members.
 
-use super::{ArchiveIndex, Caption, Entry, Span};
+use super::{ArchiveIndex, CaptionSource, Entry, Span};
 use crate::error::{Checked, DataError, Result};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// The endings of images.
+/// The file extensions of images.
 const IMAGES: [&str; 5] = ["jpg", "jpeg", "png", "webp", "bmp"];
 
-/// A tar file's unit.
+/// The block size of tar files.
 const BLOCK: u64 = 512;
 
-/// A sample whose members are being met.
+/// A sample that is being collected.
 #[derive(Default)]
 struct Sample {
     key: String,
@@ -23,7 +23,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Adds a member; members of an unknown kind are passed over.
+    /// Adds a member; unknown members are ignored.
     fn add(&mut self, ending: &str, span: Span, class: impl FnOnce() -> Checked<u32>) -> Checked<()> {
         let place = match ending {
             "txt" => &mut self.text,
@@ -48,7 +48,8 @@ impl Sample {
         let Self { image, text, json, label, .. } = self;
         let image =
             image.ok_or_else(|| format!("it has no image: no member ends in .{}", IMAGES.join(", .")))?;
-        let caption = text.map(|span| (span, Caption::Text)).or(json.map(|span| (span, Caption::Json)));
+        let caption =
+            text.map(|span| (span, CaptionSource::Text)).or(json.map(|span| (span, CaptionSource::Json)));
         if caption.is_none() && label.is_none() {
             return Err("it has no caption, .txt or .json, and no class, .cls".to_owned());
         }
@@ -56,7 +57,7 @@ impl Sample {
     }
 }
 
-/// Reads the header of every member, and seeks over its contents.
+/// Reads the header of each member, and seeks over its contents.
 pub(super) fn index(archive: &Path) -> Result<ArchiveIndex> {
     let failed = |error| DataError::io(archive, error);
     let mut file = File::open(archive).map_err(failed)?;
@@ -64,15 +65,14 @@ pub(super) fn index(archive: &Path) -> Result<ArchiveIndex> {
     let mut begins = [0; 6];
     let begin = file.read(&mut begins).map_err(failed)?;
     if begins[..begin].starts_with(&[0x1f, 0x8b]) || begins[..begin].starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        let reason =
-            "the archive is compressed, so that a sample cannot be found in it; unpack it to a plain .tar";
+        let reason = "the archive is compressed, so samples cannot be located; unpack it to a plain .tar";
         return Err(DataError::file(archive, reason));
     }
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     let mut classes = File::open(archive).map_err(failed)?;
 
-    let not_tar = |error: std::io::Error| DataError::file(archive, format!("not a sound tar file: {error}"));
-    // A seek within the buffer reads nothing, so small members cost no call to the system.
+    let not_tar = |error: std::io::Error| DataError::file(archive, format!("not a valid tar file: {error}"));
+    // A seek within the buffer needs no system call, so small members are cheap.
     let mut reader = tar::Archive::new(BufReader::with_capacity(8 << 10, file));
     let mut entries = Vec::new();
     let mut sample = Sample::default();
@@ -110,31 +110,31 @@ pub(super) fn index(archive: &Path) -> Result<ArchiveIndex> {
         entries.push(sample.finish().map_err(|reason| of_sample(&key, reason))?);
     }
     if entries.is_empty() {
-        return Err(DataError::file(archive, "there is no sample in the archive"));
+        return Err(DataError::file(archive, "the archive has no samples"));
     }
     Ok(ArchiveIndex { entries })
 }
 
-/// A member's name up to the first dot after its folders, and what follows the dot, in lower case. Hidden files, such as
-/// macOS puts beside others, have none.
+/// Splits a member's name at the first dot after its folders into key and extension, in lower case. `None` for hidden
+/// files, such as those of macOS.
 fn split_name(name: &str) -> Option<(&str, String)> {
     let begin = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = begin + name[begin..].find('.')?;
     (dot > begin).then(|| (&name[..dot], name[dot + 1..].to_lowercase()))
 }
 
-/// The number in a member.
+/// Reads the number in a member.
 fn read_class(file: &mut File, span: Span) -> Checked<u32> {
     let mut text = String::new();
     let read = file
         .seek(SeekFrom::Start(span.offset))
         .and_then(|_| file.take(u64::from(span.len)).read_to_string(&mut text));
     read.map_err(|error| format!(".cls: {error}"))?;
-    text.trim().parse().map_err(|_| format!(".cls holds {text:?}, which is no whole number from 0"))
+    text.trim().parse().map_err(|_| format!(".cls holds {text:?}, which is not a whole number from 0"))
 }
 
-/// The key of a member by the header before its contents at `contents`, as far as that header has it: names of more than 100
-/// letters are elsewhere.
+/// Returns the key of a member by the header before its contents at `contents`. Only the first 100 letters of a name
+/// are in that header.
 pub(super) fn key_before(
     read_at: impl Fn(u64, &mut [u8]) -> std::io::Result<()>,
     contents: u64,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_ends_at_the_first_dot_of_its_last_part() {
+    fn a_key_ends_at_the_first_dot_of_the_last_component() {
         let split = |name| split_name(name).map(|(key, ending)| format!("{key}|{ending}"));
         assert_eq!(split("a/0001.JPG").as_deref(), Some("a/0001|jpg"));
         assert_eq!(split("v1.0/0001.seg.png").as_deref(), Some("v1.0/0001|seg.png"));

@@ -1,4 +1,4 @@
-//! Where in an archive the members of each sample are.
+//! The positions of the members of each sample in an archive.
 
 mod make;
 mod stored;
@@ -10,27 +10,27 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Some bytes of an archive.
+/// A range of bytes of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) offset: u64,
     pub(super) len: u32,
 }
 
-/// What a caption is read from.
+/// The member that holds a caption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Caption {
+pub(super) enum CaptionSource {
     /// `.txt`.
     Text,
     /// The field `caption` of `.json`.
     Json,
 }
 
-/// Where a sample is. It has a caption or a class, or both.
+/// The position of a sample, which has a caption, a class, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) image: Span,
-    pub(super) caption: Option<(Span, Caption)>,
+    pub(super) caption: Option<(Span, CaptionSource)>,
     pub(super) label: Option<u32>,
 }
 
@@ -47,17 +47,18 @@ impl ArchiveIndex {
     }
 }
 
-/// What must be known of every archive from the start.
+/// The properties of an archive that are needed at the start.
 #[derive(Debug)]
 pub(super) struct Summary {
     pub(super) samples: usize,
     /// One more than the largest class; 0 without classes.
     pub(super) classes: usize,
-    /// Where it is not in a file.
+    /// The index, unless it is stored in a file.
     pub(super) index: Option<ArchiveIndex>,
 }
 
-/// The summaries of all archives, several archives at a time: most of the time goes by waiting for a disk.
+/// Returns the summaries of all archives. Several are read at a time, since most of the time is spent waiting for the
+/// disk.
 pub(super) fn all(archives: &[PathBuf], folder: Option<&Path>) -> Result<Vec<Summary>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8).min(archives.len());
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -75,7 +76,7 @@ pub(super) fn all(archives: &[PathBuf], folder: Option<&Path>) -> Result<Vec<Sum
     });
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.sort_by_key(|(at, _)| *at);
-    // Of several errors the first archive's is told, whichever thread came first.
+    // The error of the first archive wins, whichever thread finished first.
     found.into_iter().map(|(_, summary)| summary).collect()
 }
 
@@ -92,7 +93,7 @@ fn summary(archive: &Path, folder: Option<&Path>) -> Result<Summary> {
     Ok(Summary { samples: index.entries.len(), classes: index.classes(), index: None })
 }
 
-/// The index of one archive: the stored one, or a new one where that is not of the archive as it is.
+/// Returns the index of one archive: the stored one if it is up to date, or a new one.
 pub(super) fn read_or_make(archive: &Path, folder: Option<&Path>) -> Result<ArchiveIndex> {
     match folder.map(|folder| stored::read(archive, folder)).transpose()?.flatten() {
         Some(stored) => Ok(stored),
@@ -100,26 +101,26 @@ pub(super) fn read_or_make(archive: &Path, folder: Option<&Path>) -> Result<Arch
     }
 }
 
-/// The bytes of a member.
+/// Reads the bytes of a member.
 pub(super) fn read(file: &File, archive: &Path, span: Span) -> Result<Vec<u8>> {
     let mut bytes = vec![0; span.len as usize];
     read_at(file, archive, span.offset, &mut bytes).map_err(|error| DataError::io(archive, error))?;
     Ok(bytes)
 }
 
-/// The key of the sample with this image: what its name has before the first dot.
+/// Returns the key of the sample with this image: its name up to the first dot.
 pub(super) fn key_at(file: &File, archive: &Path, image: Span) -> Result<String> {
     make::key_before(|offset, bytes| read_at(file, archive, offset, bytes), image.offset)
         .map_err(|error| DataError::io(archive, error))
 }
 
-/// Reads at a place without moving the file's own, so that threads can share one.
+/// Reads at a position without moving the file's own, so that threads can share a file.
 #[cfg(unix)]
 fn read_at(file: &File, _: &Path, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
 }
 
-/// Reads at a place, from a handle of its own.
+/// Reads at a position, from a separate file handle.
 #[cfg(not(unix))]
 fn read_at(_: &File, archive: &Path, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     use std::io::{Read, Seek, SeekFrom};

@@ -1,24 +1,24 @@
 //! Indices in files, so that an archive is indexed once.
 //!
-//! A file has a head of 48 bytes and 32 bytes for each sample, all numbers with the low byte first. The head says of which
-//! archive it is by the archive's length and time of change; the file's name is the archive's name with a number made from its whole
-//! path.
+//! A file has a header of 48 bytes and 32 bytes for each sample, all numbers in little-endian order. The header
+//! identifies the archive by its length and modification time. The file is named after the archive, with a hash of its
+//! whole path.
 
-use super::{ArchiveIndex, Caption, Entry, Span};
+use super::{ArchiveIndex, CaptionSource, Entry, Span};
 use crate::error::{DataError, Result};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// The first bytes, with the number of the form.
+/// The magic number, with the version of the format.
 const MAGIC: [u8; 8] = *b"PHXTAR01";
-const HEAD: usize = 48;
+const HEADER: usize = 48;
 const ENTRY: usize = 32;
-/// Where there is no class.
+/// The label of samples without a class.
 const NO_LABEL: u32 = u32::MAX;
 
-/// What an archive is known by: its length in bytes, and when it was changed, in nanoseconds.
+/// Returns the length of an archive in bytes and its modification time in nanoseconds, which identify it.
 fn state_of(archive: &Path) -> Result<(u64, u64)> {
     let failed = |error| DataError::io(archive, error);
     let metadata = std::fs::metadata(archive).map_err(failed)?;
@@ -28,98 +28,105 @@ fn state_of(archive: &Path) -> Result<(u64, u64)> {
 
 fn file_of(archive: &Path, folder: &Path) -> Result<PathBuf> {
     let whole = std::path::absolute(archive).map_err(|error| DataError::io(archive, error))?;
-    // FNV-1a: stable over versions, which the standard library's hashes are not.
-    let hash = whole.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = fnv_1a(whole.as_os_str().as_encoded_bytes());
     let name = archive.file_stem().unwrap_or_default().to_string_lossy();
     Ok(folder.join(format!("{name}-{hash:016x}.index")))
 }
 
-/// How many samples and classes an archive has, if its index is there and of the archive as it is now.
+/// Returns the FNV-1a hash of bytes, which is the same in all versions, unlike the hashes of the standard library.
+fn fnv_1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Returns the numbers of samples and classes of an archive, if its stored index is up to date.
 pub(super) fn summary(archive: &Path, folder: &Path) -> Result<Option<(usize, usize)>> {
     let path = file_of(archive, folder)?;
     let Ok(mut file) = File::open(&path) else { return Ok(None) };
-    let mut head = [0; HEAD];
-    if file.read_exact(&mut head).is_err() {
+    let mut header = [0; HEADER];
+    if file.read_exact(&mut header).is_err() {
         return Ok(None);
     }
     let length = file.metadata().map_err(|error| DataError::io(&path, error))?.len();
-    let head = check_head(&head, archive)?.filter(|head| head.length() == Some(length));
-    Ok(head.map(|head| (head.samples, head.classes)))
+    let header = check_header(&header, archive)?.filter(|header| header.length() == Some(length));
+    Ok(header.map(|header| (header.samples, header.classes)))
 }
 
-/// What a head says of an archive as it is now.
-struct Head {
+/// The contents of a header that matches its archive.
+struct Header {
     samples: usize,
     classes: usize,
-    /// The archive's length in bytes.
+    /// The length of the archive in bytes.
     archive: u64,
 }
 
-impl Head {
-    /// How long a file with this head is, in bytes.
+impl Header {
+    /// Returns the length of the index file in bytes.
     fn length(&self) -> Option<u64> {
-        (self.samples as u64).checked_mul(ENTRY as u64)?.checked_add(HEAD as u64)
+        (self.samples as u64).checked_mul(ENTRY as u64)?.checked_add(HEADER as u64)
     }
 }
 
-fn check_head(head: &[u8], archive: &Path) -> Result<Option<Head>> {
-    let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| head[at + byte]));
+fn check_header(header: &[u8], archive: &Path) -> Result<Option<Header>> {
+    let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
     let (length, changed) = state_of(archive)?;
-    let fits = head[..8] == MAGIC && number(8) == length && number(16) == changed;
+    let fits = header[..8] == MAGIC && number(8) == length && number(16) == changed;
     let (samples, classes) = (usize::try_from(number(24)), usize::try_from(number(32)));
     let (Ok(samples), Ok(classes), true) = (samples, classes, fits) else { return Ok(None) };
-    Ok(Some(Head { samples, classes, archive: length }))
+    Ok(Some(Header { samples, classes, archive: length }))
 }
 
-/// An archive's index, if it is there, of the archive as it is now, and of what that can have.
+/// Reads the index of an archive, if it is up to date and its entries lie within the archive.
 pub(super) fn read(archive: &Path, folder: &Path) -> Result<Option<ArchiveIndex>> {
     let Ok(bytes) = std::fs::read(file_of(archive, folder)?) else { return Ok(None) };
-    if bytes.len() < HEAD {
+    if bytes.len() < HEADER {
         return Ok(None);
     }
-    let (head, rest) = bytes.split_at(HEAD);
-    let Some(head) = check_head(head, archive)? else { return Ok(None) };
-    if head.length() != Some(bytes.len() as u64) {
+    let (header, rest) = bytes.split_at(HEADER);
+    let Some(header) = check_header(header, archive)? else { return Ok(None) };
+    if header.length() != Some(bytes.len() as u64) {
         return Ok(None);
     }
     let entries: Option<Vec<Entry>> = rest.chunks_exact(ENTRY).map(entry).collect();
     let within =
-        |span: Span| span.offset.checked_add(u64::from(span.len)).is_some_and(|end| end <= head.archive);
+        |span: Span| span.offset.checked_add(u64::from(span.len)).is_some_and(|end| end <= header.archive);
     let is_whole = |entry: &Entry| within(entry.image) && entry.caption.is_none_or(|(span, _)| within(span));
     let index = entries.map(|entries| ArchiveIndex { entries });
-    Ok(index.filter(|index| index.entries.iter().all(is_whole) && index.classes() == head.classes))
+    Ok(index.filter(|index| index.entries.iter().all(is_whole) && index.classes() == header.classes))
 }
 
-/// Writes an archive's index, whole or not at all, so that ranks may do so at the same time.
+/// Writes the index of an archive atomically, so that several ranks may write it at once.
 pub(super) fn write(archive: &Path, folder: &Path, index: &ArchiveIndex) -> Result<()> {
     let (length, changed) = state_of(archive)?;
-    let mut bytes = Vec::with_capacity(HEAD + ENTRY * index.entries.len());
+    let mut bytes = Vec::with_capacity(HEADER + ENTRY * index.entries.len());
     bytes.extend(MAGIC);
     for number in [length, changed, index.entries.len() as u64, index.classes() as u64, 0] {
         bytes.extend(number.to_le_bytes());
     }
     index.entries.iter().for_each(|entry| bytes.extend(entry_bytes(entry)));
     let path = file_of(archive, folder)?;
-    // A name of its own for every process and thread.
+    write_atomically(&path, &bytes).map_err(|error| DataError::io(&path, error))
+}
+
+/// Writes a file under a temporary name and renames it, so that readers never see a partial file.
+fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    // A separate name for each process and thread.
     let thread = format!("{:?}", std::thread::current().id()).replace(|c: char| !c.is_ascii_digit(), "");
     let partial = path.with_extension(format!("{}-{thread}.partial", std::process::id()));
-    let written = File::create(&partial)
-        .and_then(|mut file| file.write_all(&bytes))
-        .and_then(|()| std::fs::rename(&partial, &path));
-    written.map_err(|error| {
-        // What is left of it would be in the way of nobody, but would stay.
+    let written = std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, path));
+    if written.is_err() {
+        // A partial file would do no harm, but would remain.
         let _ = std::fs::remove_file(&partial);
-        DataError::io(&path, error)
-    })
+    }
+    written
 }
 
 fn entry_bytes(entry: &Entry) -> [u8; ENTRY] {
     let (caption, kind) = match entry.caption {
         None => (Span { offset: 0, len: 0 }, 0_u32),
-        Some((span, Caption::Text)) => (span, 1),
-        Some((span, Caption::Json)) => (span, 2),
+        Some((span, CaptionSource::Text)) => (span, 1),
+        Some((span, CaptionSource::Json)) => (span, 2),
     };
     let mut bytes = [0; ENTRY];
     bytes[..8].copy_from_slice(&entry.image.offset.to_le_bytes());
@@ -131,15 +138,15 @@ fn entry_bytes(entry: &Entry) -> [u8; ENTRY] {
     bytes
 }
 
-/// An entry of a file; `None` if it is none.
+/// Parses an entry; `None` if it is malformed.
 fn entry(bytes: &[u8]) -> Option<Entry> {
     let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
     let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
     let caption = Span { offset: long(8), len: short(20) };
     let caption = match short(28) {
         0 => None,
-        1 => Some((caption, Caption::Text)),
-        2 => Some((caption, Caption::Json)),
+        1 => Some((caption, CaptionSource::Text)),
+        2 => Some((caption, CaptionSource::Json)),
         _ => return None,
     };
     let label = Some(short(24)).filter(|label| *label != NO_LABEL);
@@ -151,22 +158,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_comes_back_until_its_archive_changes() {
+    fn an_index_is_read_until_its_archive_changes() {
         let place = tempfile::tempdir().unwrap();
         let archive = place.path().join("a.tar");
         std::fs::write(&archive, "contents").unwrap();
         let span = |offset, len| Span { offset, len };
         let entries = vec![
-            Entry { image: span(5, 3), caption: Some((span(4, 3), Caption::Json)), label: None },
+            Entry { image: span(5, 3), caption: Some((span(4, 3), CaptionSource::Json)), label: None },
             Entry { image: span(0, 8), caption: None, label: Some(7) },
-            Entry { image: span(0, 0), caption: Some((span(1, 1), Caption::Text)), label: Some(0) },
+            Entry { image: span(0, 0), caption: Some((span(1, 1), CaptionSource::Text)), label: Some(0) },
         ];
         let index = ArchiveIndex { entries };
         assert!(summary(&archive, place.path()).unwrap().is_none());
         write(&archive, place.path(), &index).unwrap();
         assert_eq!(summary(&archive, place.path()).unwrap(), Some((3, 8)));
         assert_eq!(read(&archive, place.path()).unwrap(), Some(index));
-        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "nothing partial is left");
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "no partial file is left");
         std::fs::write(&archive, "other contents").unwrap();
         assert!(summary(&archive, place.path()).unwrap().is_none());
         assert!(read(&archive, place.path()).unwrap().is_none());
@@ -176,8 +183,8 @@ mod tests {
     fn entries_keep_their_numbers() {
         let span = |offset, len| Span { offset, len };
         for (caption, label) in [
-            (Some((span(1 << 40, 3), Caption::Json)), None),
-            (Some((span(u64::MAX, u32::MAX), Caption::Text)), Some(u32::MAX - 1)),
+            (Some((span(1 << 40, 3), CaptionSource::Json)), None),
+            (Some((span(u64::MAX, u32::MAX), CaptionSource::Text)), Some(u32::MAX - 1)),
             (None, Some(0)),
         ] {
             let whole = Entry { image: span(1 << 50, u32::MAX), caption, label };
@@ -186,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_of_what_its_archive_cannot_have_is_none() {
+    fn an_index_beyond_its_archive_is_ignored() {
         let place = tempfile::tempdir().unwrap();
         let archive = place.path().join("a.tar");
         std::fs::write(&archive, "contents").unwrap();
@@ -195,7 +202,7 @@ mod tests {
             write(&archive, place.path(), &ArchiveIndex { entries: vec![entry(0, 1), beyond] }).unwrap();
             assert_eq!(read(&archive, place.path()).unwrap().is_some(), is_read, "{beyond:?}");
         }
-        // Another number of samples and of classes than there are.
+        // Numbers of samples and classes that differ from the entries.
         let path = file_of(&archive, place.path()).unwrap();
         let sound = std::fs::read(&path).unwrap();
         for (at, number) in [(24, 3_u64), (24, u64::MAX), (24, u64::MAX / 32 + 2), (32, 3), (32, u64::MAX)] {

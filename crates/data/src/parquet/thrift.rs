@@ -1,11 +1,11 @@
-//! Thrift's compact protocol, as far as the numbers of a structure can be looked at before anybody believes them.
+//! A reader of Thrift's compact protocol that extracts numbers and skips everything else without allocating.
 //!
-//! Nothing is kept or made: what is read stays where it is. Whatever a lenient reader might take for something else, such as numbers
-//! of fields that overflow, is no Thrift here.
+//! It is strict: anything that a lenient reader might interpret differently, such as a field id that overflows, is an
+//! error.
 //!
 //! Source: the specification of the Apache Thrift compact protocol.
 
-/// Kinds of fields.
+/// The types of fields.
 const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 const BYTE: u8 = 3;
@@ -20,7 +20,7 @@ const MAP: u8 = 11;
 const STRUCT: u8 = 12;
 const UUID: u8 = 13;
 
-/// How deep structures may lie in each other.
+/// The deepest accepted nesting.
 const DEEPEST: usize = 64;
 
 /// A field of a structure.
@@ -31,31 +31,31 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// Whether it is a structure.
+    /// True for a structure.
     pub(super) fn is_struct(self) -> bool {
         self.kind == STRUCT
     }
 
-    /// Whether it is a list.
+    /// True for a list.
     pub(super) fn is_list(self) -> bool {
         self.kind == LIST
     }
 }
 
-/// A place in bytes. Whatever ends early or is no Thrift is `None`, from every function.
+/// A position in Thrift-encoded bytes. Every function returns `None` if the bytes end early or are malformed.
 #[derive(Debug)]
-pub(super) struct Walk<'a> {
+pub(super) struct CompactReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> CompactReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// How many bytes have been passed.
-    pub(super) fn passed(&self) -> usize {
+    /// The number of bytes read so far.
+    pub(super) fn position(&self) -> usize {
         self.at
     }
 
@@ -88,12 +88,12 @@ impl<'a> Walk<'a> {
         Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
     }
 
-    /// The number of 32 bits that a field is; nothing if it is something else.
+    /// Reads a field of type i32.
     pub(super) fn number(&mut self, field: Field) -> Option<i32> {
         if field.kind == INT { i32::try_from(self.signed()?).ok() } else { None }
     }
 
-    /// Calls `each` with every field of the structure that begins here. It has to pass the field, and says `None` to end everything.
+    /// Reads a structure. Calls `each` with every field, which it must read or skip; `None` ends the reading.
     pub(super) fn fields(&mut self, mut each: impl FnMut(&mut Self, Field) -> Option<()>) -> Option<()> {
         let mut id = 0_i16;
         loop {
@@ -109,7 +109,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// How many entries the list that begins here has, and what kind they are of.
+    /// Reads the head of a list. Returns the number of entries and their type.
     pub(super) fn list(&mut self) -> Option<(u64, Field)> {
         let head = self.byte()?;
         let count = match head >> 4 {
@@ -119,9 +119,9 @@ impl<'a> Walk<'a> {
         Some((count, Field { id: 0, kind: head & 0x0f }))
     }
 
-    /// Passes a field of a structure.
+    /// Skips a field of a structure.
     pub(super) fn skip(&mut self, field: Field) -> Option<()> {
-        // The truth of a field is in its head.
+        // The type of a boolean field is its value.
         if matches!(field.kind, TRUE | FALSE) { Some(()) } else { self.skip_kind(field.kind, 0) }
     }
 
@@ -150,14 +150,47 @@ impl<'a> Walk<'a> {
                     self.skip_kind(kinds & 0x0f, depth + 1)
                 })
             }
-            STRUCT => self.fields(|walk, field| {
+            STRUCT => self.fields(|reader, field| {
                 if matches!(field.kind, TRUE | FALSE) {
                     return Some(());
                 }
-                walk.skip_kind(field.kind, depth + 1)
+                reader.skip_kind(field.kind, depth + 1)
             }),
             _ => None,
         }
+    }
+}
+
+/// Encoders for the tests of this folder.
+#[cfg(test)]
+pub(super) mod testing {
+    use std::fs::File;
+    use std::io::Write;
+
+    pub(in crate::parquet) fn file_of(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(bytes).expect("room");
+        file
+    }
+
+    /// Encodes a number: zigzag, in groups of seven bits.
+    fn number(number: i32) -> Vec<u8> {
+        let mut left = ((number << 1) ^ (number >> 31)).cast_unsigned();
+        let mut bytes = Vec::new();
+        while left > 0x7f {
+            bytes.push(left as u8 | 0x80);
+            left >>= 7;
+        }
+        bytes.push(left as u8);
+        bytes
+    }
+
+    /// Encodes i32 fields. Each has the distance of its id from the one before.
+    pub(in crate::parquet) fn numbers(fields: &[(u8, i32)]) -> Vec<u8> {
+        fields
+            .iter()
+            .flat_map(|(step, value)| [vec![step << 4 | super::INT], number(*value)].concat())
+            .collect()
     }
 }
 
@@ -166,31 +199,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found_and_all_else_is_passed() {
-        // Field 1: 300; field 2: a list of two texts; field 20: a structure of a truth and a map; field 21: -2.
+    fn numbers_are_read_and_other_fields_are_skipped() {
+        // Field 1: 300; field 2: a list of two texts; field 20: a structure of a boolean and a map; field 21: -2.
         let bytes = [
             0x15, 0xd8, 0x04, 0x19, 0x28, 1, b'a', 2, b'b', b'c', 0x0c, 40, 0x11, 0x1b, 1, 0x38, 7, 1, b'z',
             0, 0x15, 3, 0,
         ];
         let mut found = Vec::new();
-        let mut walk = Walk::new(&bytes);
-        let walked = walk.fields(|walk, field| {
+        let mut reader = CompactReader::new(&bytes);
+        let parsed = reader.fields(|reader, field| {
             if matches!(field.id, 1 | 21) {
-                found.push((field.id, walk.number(field)?));
+                found.push((field.id, reader.number(field)?));
                 return Some(());
             }
             assert_eq!((field.is_list(), field.is_struct()), (field.id == 2, field.id == 20));
-            walk.skip(field)
+            reader.skip(field)
         });
-        assert_eq!((walked, walk.passed(), found), (Some(()), bytes.len(), vec![(1, 300), (21, -2)]));
+        assert_eq!((parsed, reader.position(), found), (Some(()), bytes.len(), vec![(1, 300), (21, -2)]));
         for end in 0..bytes.len() {
-            let ended = Walk::new(&bytes[..end]).fields(Walk::skip);
-            assert_eq!(ended, None, "{end} bytes are no whole structure");
+            let ended = CompactReader::new(&bytes[..end]).fields(CompactReader::skip);
+            assert_eq!(ended, None, "{end} bytes are not a whole structure");
         }
-        // A structure in a structure, without end.
-        assert_eq!(Walk::new(&[0x1c; 1000]).fields(Walk::skip), None);
-        // Fields whose number overflows, and a number of ten bytes and more.
-        assert_eq!(Walk::new(&[0xf5, 0].repeat(3000)).fields(Walk::skip), None);
-        assert_eq!(Walk::new(&[0x15, 0xff].repeat(12)).fields(Walk::skip), None);
+        // Structures nested without end.
+        assert_eq!(CompactReader::new(&[0x1c; 1000]).fields(CompactReader::skip), None);
+        // A field id that overflows, and a number of more than ten bytes.
+        assert_eq!(CompactReader::new(&[0xf5, 0].repeat(3000)).fields(CompactReader::skip), None);
+        assert_eq!(CompactReader::new(&[0x15, 0xff].repeat(12)).fields(CompactReader::skip), None);
     }
 }

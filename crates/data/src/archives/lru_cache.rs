@@ -1,23 +1,23 @@
-//! The few things that were used last.
+//! A small cache of recently used values.
 
 use crate::error::Result;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// At most so many values by number, the one that was used last in front.
+/// A cache of at most `capacity` values by number, the most recently used first.
 #[derive(Debug)]
-pub(super) struct Kept<T> {
-    most: usize,
+pub(super) struct LruCache<T> {
+    capacity: usize,
     values: Mutex<VecDeque<(usize, Arc<T>)>>,
 }
 
-impl<T> Kept<T> {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, values: Mutex::new(VecDeque::new()) }
+impl<T> LruCache<T> {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { capacity, values: Mutex::new(VecDeque::new()) }
     }
 
-    /// The value of a number, made where it is not at hand. Two threads may make one at the same time, of which one is kept:
-    /// neither waits for the other's disk.
+    /// Returns the value of a number, and makes it if it is missing. Two threads may make the same value at once; one
+    /// is kept. Neither waits for the other's disk access.
     pub(super) fn get(&self, number: usize, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         let find = |values: &mut VecDeque<(usize, Arc<T>)>| {
             let at = values.iter().position(|(own, _)| *own == number)?;
@@ -34,7 +34,7 @@ impl<T> Kept<T> {
             return Ok(found);
         }
         values.push_front((number, Arc::clone(&made)));
-        values.truncate(self.most);
+        values.truncate(self.capacity);
         Ok(made)
     }
 }
@@ -45,17 +45,17 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn what_was_used_last_is_kept() {
-        let (kept, made) = (Kept::new(2), Cell::new(0));
+    fn recently_used_values_are_kept() {
+        let (cache, made) = (LruCache::new(2), Cell::new(0));
         let get = |number| {
             let make = || {
                 made.set(made.get() + 1);
                 Ok(number * 10)
             };
-            *kept.get(number, make).unwrap()
+            *cache.get(number, make).unwrap()
         };
         assert_eq!([1, 2, 1, 3, 1, 2].map(get), [10, 20, 10, 30, 10, 20]);
-        // The second and the third time that 1 is asked for it is there; 2 went for 3.
+        // The second and the third request of 1 hit the cache; 2 was evicted for 3.
         assert_eq!(made.get(), 4);
     }
 }

@@ -1,0 +1,91 @@
+//! Shared implementation of the image datasets whose pixels are the same in every epoch.
+//!
+//! A dataset implements [`ImageCatalog`], which asks for an image and its description by index; [`Dataset`] and
+//! [`Labelled`] follow from it.
+
+use crate::attribute::Attribute;
+use crate::captioned_image::CaptionedImage;
+use crate::captions;
+use crate::dataset::{Dataset, Labelled, check_index};
+use crate::error::Result;
+use image::RgbImage;
+
+/// Properties of an image dataset as a whole.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Header {
+    /// The name in messages.
+    pub(crate) name: String,
+    /// The classes in the order of their labels; empty without classes.
+    pub(crate) class_names: Vec<String>,
+    /// The attributes of every image; empty without attributes.
+    pub(crate) attributes: Vec<Attribute>,
+    /// The seed of the captions.
+    pub(crate) caption_seed: u64,
+}
+
+/// Images by index with labels and captions that are known without decoding.
+///
+/// Every `index` is below [`count`](Self::count).
+pub(crate) trait ImageCatalog: Send + Sync {
+    /// The properties of the whole dataset.
+    fn header(&self) -> &Header;
+
+    /// The number of images.
+    fn count(&self) -> usize;
+
+    /// The label of an image; 0 without classes.
+    fn label_of(&self, index: usize) -> u32;
+
+    /// Reads or renders an image.
+    fn pixels(&self, index: usize) -> Result<RgbImage>;
+
+    /// Returns the label, caption and attributes of an image, without its pixels. By default the caption is made from
+    /// the class name.
+    fn describe(&self, index: usize, epoch: u64) -> CaptionedImage {
+        let (header, label) = (self.header(), self.label_of(index));
+        let class_name = &header.class_names[label as usize];
+        let caption = captions::varied(class_name, header.caption_seed, epoch, index);
+        CaptionedImage::new(RgbImage::default(), label, caption)
+    }
+}
+
+impl<C: ImageCatalog> Dataset for C {
+    type Item = CaptionedImage;
+
+    fn name(&self) -> &str {
+        &self.header().name
+    }
+
+    fn len(&self) -> usize {
+        self.count()
+    }
+
+    fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        let description = self.without_pixels(index, epoch)?;
+        Ok(CaptionedImage { image: self.pixels(index)?, ..description })
+    }
+
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        check_index(self.name(), index, self.count())?;
+        Ok(self.describe(index, epoch))
+    }
+
+    fn has_fixed_pixels(&self) -> bool {
+        true
+    }
+}
+
+impl<C: ImageCatalog> Labelled for C {
+    fn class_names(&self) -> &[String] {
+        &self.header().class_names
+    }
+
+    fn label(&self, index: usize) -> Result<u32> {
+        check_index(self.name(), index, self.count())?;
+        Ok(self.label_of(index))
+    }
+
+    fn attributes(&self) -> &[Attribute] {
+        &self.header().attributes
+    }
+}
