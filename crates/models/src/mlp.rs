@@ -1,7 +1,7 @@
-//! A multilayer perceptron: fully connected layers with ReLU between them, on flattened images.
+//! A multilayer perceptron on flattened images: fully connected layers with ReLU between them.
 //!
-//! Parameter names are those of `torch.nn.Sequential(Linear, ReLU, Linear, ReLU, …, Linear)` applied to flattened images:
-//! `0.weight`, `0.bias`, `2.weight`, and so on, as a ReLU takes every second number. Each layer is a block of its name.
+//! Parameter names are those of `torch.nn.Sequential(Linear, ReLU, Linear, ReLU, …, Linear)`: `0.weight`, `0.bias`,
+//! `2.weight`, and so on, since each ReLU takes a number. Each layer is a block of its name.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
 /// The settings of a multilayer perceptron.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MlpConfig {
-    /// Numbers of an input: channels × height × width of an image.
+    /// The number of inputs: channels × height × width of an image.
     pub inputs: usize,
-    /// Features of each hidden layer.
+    /// The features of each hidden layer.
     pub width: usize,
-    /// Hidden layers, at least one.
+    /// The number of hidden layers, at least one.
     pub depth: usize,
-    /// Classes of the last layer.
+    /// The number of classes.
     pub num_classes: usize,
 }
 
 impl MlpConfig {
-    /// Parameters that the model has: `inputs·width + width` of the first layer, `width² + width` of each further hidden
-    /// one, and `width·classes + classes` of the last.
+    /// Returns the number of parameters: `inputs·width + width` of the first layer, `width² + width` of each further
+    /// hidden layer, and `width·classes + classes` of the last.
     pub fn num_parameters(&self) -> usize {
         let Self { inputs, width, depth, num_classes } = self;
         let layer = |inputs: usize, outputs: usize| (inputs + 1) * outputs;
@@ -31,7 +31,7 @@ impl MlpConfig {
     }
 }
 
-/// A fully connected layer, with ReLU but for the last.
+/// A fully connected layer, with ReLU except for the last.
 #[derive(Debug)]
 struct Layer {
     name: String,
@@ -71,7 +71,7 @@ impl Mlp {
         }
         let layer = |index: usize| -> Result<Arc<dyn Block>> {
             let last = index == config.depth;
-            // In the sequence a ReLU follows each layer but the last.
+            // A ReLU follows each layer but the last.
             let scope = scope.pp(2 * index).block();
             let inputs = if index == 0 { config.inputs } else { config.width };
             let outputs = if last { config.num_classes } else { config.width };
@@ -82,24 +82,24 @@ impl Mlp {
         Ok(Self { layers, inputs: config.inputs })
     }
 
-    /// The layers, each of one value: a sequence, which takes flattened images [N, inputs].
+    /// Returns the layers, a sequence that takes flattened images [N, inputs].
     pub fn blocks(&self) -> &[Arc<dyn Block>] {
         &self.layers
     }
 
-    /// Logits of images.
+    /// Computes logits of images.
     ///
     /// # Shapes
     /// `images` [N, …], flattened to [N, inputs]; the result is [N, num_classes].
     ///
     /// # Errors
-    /// If an image has not as many numbers as an input.
+    /// If an image has a different number of elements.
     pub fn forward(&self, tape: &Tape, images: &Value) -> Result<Value> {
         let dims = images.dims();
         let (count, size) = (dims.first().copied().unwrap_or(0), dims.iter().skip(1).product::<usize>());
         if size != self.inputs {
             let problem =
-                format!("images {dims:?} have {size} numbers each, and the model takes {}", self.inputs);
+                format!("images {dims:?} have {size} numbers each; the model takes {}", self.inputs);
             return Err(TensorError::Shape { op: "mlp", problem });
         }
         tape.run_sequence(&self.layers, &ops::reshape(tape, images, (count, size))?)

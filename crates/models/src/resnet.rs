@@ -1,16 +1,17 @@
 //! ResNet-18, -34, -50 and -101 (He et al. 2016), after torchvision's `resnet.py`.
 //!
-//! The stride of a bottleneck is in its 3×3 convolution ("v1.5"). Parameter names equal torchvision's state
-//! dict. For small images the stem can be a single 3×3 convolution with stride 1 and no pooling, as is usual on
-//! CIFAR-10.
+//! The stride of a bottleneck is in its 3×3 convolution ("v1.5"). Parameter names equal torchvision's state dict. For
+//! small images the stem can be a 3×3 convolution with stride 1 and no pooling, as usual on CIFAR-10.
 
 use std::sync::Arc;
 
-use phalanx_tensor::nn::{BatchNorm2d, BatchNormConfig, Conv2d, Linear};
+use phalanx_tensor::nn::{BatchNormConfig, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions};
-use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value};
+use phalanx_tensor::{Block, Result, Scope, Tape, Value};
 
-/// Which of the family.
+use crate::conv_norm::ConvNorm;
+
+/// The depth of a ResNet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResNetVariant {
     /// 18 layers of basic blocks.
@@ -24,7 +25,7 @@ pub enum ResNetVariant {
 }
 
 impl ResNetVariant {
-    /// Blocks in each of the four stages.
+    /// Returns the number of blocks in each of the four stages.
     fn depths(self) -> [usize; 4] {
         match self {
             Self::R18 => [2, 2, 2, 2],
@@ -33,7 +34,7 @@ impl ResNetVariant {
         }
     }
 
-    /// How many times wider a block's output is than its inner convolutions.
+    /// Returns the ratio of a block's output width to its inner width.
     fn expansion(self) -> usize {
         match self {
             Self::R18 | Self::R34 => 1,
@@ -45,24 +46,24 @@ impl ResNetVariant {
 /// The settings of a ResNet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResNetConfig {
-    /// Which of the family.
+    /// The depth.
     pub variant: ResNetVariant,
-    /// Classes of the last layer.
+    /// The number of classes.
     pub num_classes: usize,
-    /// Channels of the image.
+    /// The channels of the image.
     pub in_channels: usize,
-    /// Channels of the first stage; the others have 2, 4 and 8 times as many. 64 in the paper.
+    /// The channels of the first stage; the others have 2, 4 and 8 times as many. 64 in the paper.
     pub width: usize,
-    /// A 3×3 stem with stride 1 and no pooling, for small images.
+    /// Uses a 3×3 stem with stride 1 and no pooling, for small images.
     pub cifar_stem: bool,
-    /// Start the last norm of each block at zero, so that blocks begin as identities (Goyal et al. 2017).
+    /// Starts the last norm of each block at zero, so that blocks begin as identities (Goyal et al. 2017).
     pub zero_init_residual: bool,
-    /// Batch statistics over all ranks.
+    /// Computes batch statistics over all ranks.
     pub sync_batch_norm: bool,
 }
 
 impl ResNetConfig {
-    /// torchvision's model for `num_classes` classes.
+    /// Returns torchvision's settings for `num_classes` classes.
     pub fn new(variant: ResNetVariant, num_classes: usize) -> Self {
         Self {
             variant,
@@ -76,39 +77,7 @@ impl ResNetConfig {
     }
 }
 
-/// A convolution without bias and the norm after it.
-#[derive(Debug, Clone)]
-struct ConvNorm {
-    conv: Conv2d,
-    norm: BatchNorm2d,
-}
-
-impl ConvNorm {
-    fn new(
-        scope: &Scope,
-        (conv, norm): (&str, &str),
-        (inputs, outputs, kernel): (usize, usize, usize),
-        options: Conv2dOptions,
-        config: BatchNormConfig,
-    ) -> Result<Self> {
-        let conv = scope.pp(conv);
-        Ok(Self {
-            conv: Conv2d::with_init(&conv, inputs, outputs, kernel, options, Init::KAIMING_FAN_OUT, None)?,
-            norm: BatchNorm2d::new(&scope.pp(norm), outputs, config)?,
-        })
-    }
-
-    fn forward(&self, tape: &Tape, x: &Value, activation: FusedActivation) -> Result<Value> {
-        self.norm.forward(tape, &self.conv.forward(tape, x)?, activation)
-    }
-
-    /// Convolution and norm, then something added, then a ReLU.
-    fn forward_added(&self, tape: &Tape, x: &Value, residual: &Value) -> Result<Value> {
-        self.norm.forward_added(tape, &self.conv.forward(tape, x)?, residual, FusedActivation::Relu)
-    }
-}
-
-/// The first convolution, and max pooling unless the image is small.
+/// The first convolution, and max pooling unless images are small.
 #[derive(Debug)]
 struct Stem {
     name: String,
@@ -127,13 +96,13 @@ impl Block for Stem {
     }
 }
 
-/// A residual block: two 3×3 convolutions, or 1×1, 3×3, 1×1, and the way around them.
+/// A residual block: two 3×3 convolutions, or 1×1, 3×3, 1×1, with a skip connection.
 #[derive(Debug)]
 struct Residual {
     name: String,
-    /// Those with a ReLU of their own.
+    /// The convolutions with a ReLU of their own.
     convs: Vec<ConvNorm>,
-    /// The convolution that the way around is added to.
+    /// The convolution to whose output the skip connection is added.
     last: ConvNorm,
     downsample: Option<ConvNorm>,
 }
@@ -150,7 +119,9 @@ impl Residual {
         let outputs = planes * config.variant.expansion();
         let norm = BatchNormConfig { sync: config.sync_batch_norm, ..Default::default() };
         let last = BatchNormConfig { weight: if config.zero_init_residual { 0.0 } else { 1.0 }, ..norm };
-        let conv = |names, sizes, options, norm| ConvNorm::new(&scope, names, sizes, options, norm);
+        let conv = |(conv, bn): (&str, &str), sizes, options, norm| {
+            ConvNorm::new((&scope.pp(conv), &scope.pp(bn)), sizes, options, norm)
+        };
         let wide = |stride| Conv2dOptions::new(stride, 1);
         let (convs, last) = if config.variant.expansion() == 1 {
             let first = conv(("conv1", "bn1"), (inputs, planes, 3), wide(stride), norm)?;
@@ -164,9 +135,11 @@ impl Residual {
         };
         let changes = stride != 1 || inputs != outputs;
         let scope = scope.pp("downsample");
-        let around =
-            || ConvNorm::new(&scope, ("0", "1"), (inputs, outputs, 1), Conv2dOptions::new(stride, 0), norm);
-        let downsample = changes.then(around).transpose()?;
+        let shortcut = || {
+            let (sizes, options) = ((inputs, outputs, 1), Conv2dOptions::new(stride, 0));
+            ConvNorm::new((&scope.pp("0"), &scope.pp("1")), sizes, options, norm)
+        };
+        let downsample = changes.then(shortcut).transpose()?;
         Ok(Self { name: scope.block_name().to_owned(), convs, last, downsample })
     }
 }
@@ -177,7 +150,7 @@ impl Block for Residual {
     }
 
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let around = match &self.downsample {
+        let skip = match &self.downsample {
             Some(conv) => conv.forward(tape, &inputs[0], FusedActivation::None)?,
             None => inputs[0].clone(),
         };
@@ -185,7 +158,7 @@ impl Block for Residual {
         for conv in &self.convs {
             x = conv.forward(tape, &x, FusedActivation::Relu)?;
         }
-        Ok(vec![self.last.forward_added(tape, &x, &around)?])
+        Ok(vec![self.last.forward_added(tape, &x, &skip, FusedActivation::Relu)?])
     }
 }
 
@@ -219,7 +192,7 @@ impl ResNet {
     /// If a name is taken.
     pub fn new(scope: &Scope, config: &ResNetConfig) -> Result<Self> {
         let norm = BatchNormConfig { sync: config.sync_batch_norm, ..Default::default() };
-        // torchvision has the stem's parameters at the top, so the block has a name that no prefix gives.
+        // torchvision has the stem's parameters at the top level, so the block needs an explicit name.
         let stem_scope = scope.block_named("stem");
         let (kernel, options) =
             if config.cifar_stem { (3, Conv2dOptions::new(1, 1)) } else { (7, Conv2dOptions::new(2, 3)) };
@@ -227,7 +200,7 @@ impl ResNet {
         let mut blocks: Vec<Arc<dyn Block>> = Vec::new();
         blocks.push(Arc::new(Stem {
             name: stem_scope.block_name().to_owned(),
-            first: ConvNorm::new(&stem_scope, ("conv1", "bn1"), sizes, options, norm)?,
+            first: ConvNorm::new((&stem_scope.pp("conv1"), &stem_scope.pp("bn1")), sizes, options, norm)?,
             pool: !config.cifar_stem,
         }));
         let mut channels = config.width;
@@ -248,12 +221,13 @@ impl ResNet {
         Ok(Self { blocks })
     }
 
-    /// The stem, the residual blocks and the head, each of one value: a sequence.
+    /// Returns the stem, the residual blocks and the head, a sequence: each takes and returns one value.
     pub fn blocks(&self) -> &[Arc<dyn Block>] {
         &self.blocks
     }
 
-    /// Logits of images, with what the head sees of them: the last block's maps, averaged over their places.
+    /// Computes features and logits of images. Features are the input of the head: the last feature maps, averaged over
+    /// their pixels.
     ///
     /// # Shapes
     /// `images` [N, C, H, W], normalised; the results are features [N, F] and logits [N, num_classes].
@@ -267,7 +241,7 @@ impl ResNet {
         Ok((features, tape.run_sequence(&self.blocks[trunk..], &maps)?))
     }
 
-    /// Logits of images.
+    /// Computes logits of images.
     ///
     /// # Shapes
     /// `images` [N, C, H, W], normalised; the result is [N, num_classes].

@@ -1,4 +1,4 @@
-//! A small image tower: strided convolutions, for training a text encoder from scratch on small images.
+//! A small image encoder of strided convolutions, to train a text encoder with from scratch on small images.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use phalanx_tensor::{Block, Result, Scope, Tape, Value};
 /// The settings of an image tower.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageTowerConfig {
-    /// Channels after each halving of the image.
+    /// The channels after each halving of the image.
     pub widths: Vec<usize>,
 }
 
@@ -38,7 +38,7 @@ impl Block for Stage {
     }
 }
 
-/// Flattens what is left of the image and projects it.
+/// Global average pooling and a projection.
 #[derive(Debug)]
 struct Head {
     name: String,
@@ -56,7 +56,7 @@ impl Block for Head {
     }
 }
 
-/// Images to features.
+/// An image encoder.
 #[derive(Debug, Clone)]
 pub struct ImageTower {
     blocks: Vec<Arc<dyn Block>>,
@@ -85,12 +85,12 @@ impl ImageTower {
         Ok(Self { blocks })
     }
 
-    /// The stages and the projection, each of one value: a sequence.
+    /// Returns the stages and the projection, a sequence: each takes and returns one value.
     pub fn blocks(&self) -> &[Arc<dyn Block>] {
         &self.blocks
     }
 
-    /// [N, 3, H, W] to [N, embed].
+    /// Encodes images [N, 3, H, W] to features [N, embed].
     ///
     /// # Errors
     /// If the shape does not fit.

@@ -1,4 +1,4 @@
-//! CLIP (Radford et al. 2021), after openai/CLIP's `model.py`: the text encoder under its names, and a small
+//! CLIP (Radford et al. 2021), after openai/CLIP's `model.py`: the text encoder with its parameter names, and a small
 //! image tower to train it with from scratch.
 
 mod image;
@@ -12,9 +12,11 @@ pub use weights::openai_names;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, loss, ops};
+use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, Value, loss, ops};
 
-/// What similarities are multiplied by, as a block without inputs, so that a parameter that is sharded is there when it is read.
+use crate::run_block::run_block;
+
+/// The inverse temperature, as a block without inputs, so that a sharded parameter is gathered before it is read.
 #[derive(Debug)]
 struct Temperature {
     name: String,
@@ -28,13 +30,13 @@ impl Block for Temperature {
 
     fn forward(&self, tape: &Tape, _inputs: &[Value]) -> Result<Vec<Value>> {
         let scale = ops::exp(tape, &tape.param(&self.logit_scale)?)?;
-        // The paper clips the scale at 100 to keep training stable; past it no gradient flows.
+        // The paper clips the scale at 100 to keep training stable; beyond it there is no gradient.
         let capped = scale.to_host()?.to_dtype(candle_core::DType::F64)?.to_vec1::<f64>()?[0] > 100.0;
         Ok(vec![if capped { ops::full_like(tape, &scale, 100.0)? } else { scale }])
     }
 }
 
-/// A text encoder and an image tower that are trained to agree.
+/// A text encoder and an image tower, trained contrastively.
 #[derive(Debug, Clone)]
 pub struct Clip {
     text: ClipTextEncoder,
@@ -68,26 +70,25 @@ impl Clip {
         Ok(Self { text: text_encoder, image, temperature: Arc::new(Temperature { name, logit_scale }) })
     }
 
-    /// The text encoder.
+    /// Returns the text encoder.
     pub fn text(&self) -> &ClipTextEncoder {
         &self.text
     }
 
-    /// Features of images [N, 3, H, W] and token ids [N, T].
+    /// Computes features of images [N, 3, H, W] and token ids [N, T].
     ///
     /// # Errors
     /// If the shapes do not fit.
     pub fn forward(&self, tape: &Tape, images: &Value, ids: &Tensor) -> Result<ClipOutput> {
         let image = ops::l2_normalise(tape, &self.image.forward(tape, images)?)?;
         let text = ops::l2_normalise(tape, &self.text.forward(tape, ids)?.pooled)?;
-        let scale = tape.run(&self.temperature, &[])?.pop();
-        let scale = scale.ok_or_else(|| TensorError::Backward("the temperature is one value".into()))?;
+        let scale = run_block(tape, &self.temperature, &[])?;
         Ok(ClipOutput { image, text, scale })
     }
 }
 
 impl ClipOutput {
-    /// The contrastive loss of a batch in which image i belongs to text i; see [`loss::clip_contrastive`].
+    /// Returns the contrastive loss of a batch in which image i belongs to text i; see [`loss::clip_contrastive`].
     ///
     /// # Errors
     /// Those of the loss.

@@ -1,4 +1,4 @@
-//! The text encoder: a causal pre-norm transformer, read at the end-of-text token.
+//! The text encoder: a causal pre-norm transformer whose output is read at the end-of-text token.
 
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value
 pub struct ClipTextConfig {
     /// The longest text, in tokens.
     pub context: usize,
-    /// How many different tokens there are; the last is the end of text.
+    /// The size of the vocabulary; the last token is the end of text.
     pub vocab: usize,
-    /// Width of the token states.
+    /// The width of the token states.
     pub width: usize,
-    /// Attention heads.
+    /// The number of attention heads.
     pub heads: usize,
-    /// Transformer layers.
+    /// The number of transformer layers.
     pub layers: usize,
-    /// Width of the pooled feature.
+    /// The width of the pooled feature.
     pub embed: usize,
 }
 
 impl ClipTextConfig {
-    /// The text encoder of ViT-B/32 and ViT-B/16.
+    /// Returns the settings of ViT-B/32 and ViT-B/16.
     pub fn vit_b() -> Self {
         Self { context: 77, vocab: 49408, width: 512, heads: 8, layers: 12, embed: 512 }
     }
 
-    /// The text encoder of ViT-L/14.
+    /// Returns the settings of ViT-L/14.
     pub fn vit_l() -> Self {
         Self { context: 77, vocab: 49408, width: 768, heads: 12, layers: 12, embed: 768 }
     }
 
-    /// A small one that can be trained from scratch on short captions.
+    /// Returns small settings, for training from scratch on short captions.
     pub fn small() -> Self {
         Self { context: 77, vocab: 49408, width: 64, heads: 4, layers: 2, embed: 64 }
     }
@@ -129,7 +129,7 @@ impl Block for Head {
         &self.name
     }
 
-    /// Takes the states of tokens [N, T, width] and the position of each text's end `[N]`, of u32; gives pooled features and
+    /// Takes token states [N, T, width] and the position of each text's end `[N]`, u32. Returns pooled features and
     /// normalised states.
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let ends: Vec<usize> =
@@ -141,7 +141,7 @@ impl Block for Head {
     }
 }
 
-/// What the encoder gives.
+/// The outputs of the text encoder.
 #[derive(Debug, Clone)]
 pub struct TextFeatures {
     /// The feature of each text, [N, embed], not normalised.
@@ -183,22 +183,22 @@ impl ClipTextEncoder {
         Ok(Self { config: config.clone(), blocks })
     }
 
-    /// The embeddings, which take ids [N, T]; the transformer's layers, each of one value [N, T, width]; and the head, which
-    /// takes the last of these and the position `[N]` of the end of each text (u32), and gives pooled features and tokens.
+    /// Returns the blocks. The embeddings take ids [N, T]. The layers take and return one value [N, T, width]. The head
+    /// takes that and the position `[N]` of each text's end (u32), and returns pooled features and token states.
     pub fn blocks(&self) -> &[Arc<dyn Block>] {
         &self.blocks
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &ClipTextConfig {
         &self.config
     }
 
-    /// Features of token ids.
+    /// Computes features of token ids.
     ///
-    /// Each row is start, tokens, end, then zeros; the text is read at its end token, the largest id of the row.
-    /// Attention is causal, so what follows the end does not matter, and the columns behind the longest text of
-    /// the batch are left out.
+    /// Each row is start, tokens, end, then zeros. The text is read at its end token, the largest id of the row.
+    /// Attention is causal, so later columns do not matter, and columns beyond the longest text of the batch are left
+    /// out.
     ///
     /// # Shapes
     /// `ids` [N, T] of u32 with T at most `context`.
@@ -209,8 +209,8 @@ impl ClipTextEncoder {
         self.run(tape, ids, false)
     }
 
-    /// [`ClipTextEncoder::forward`] with the states of all T columns, also those behind the longest text of the batch: what
-    /// looks at tokens then sees as many of a text whatever texts are beside it.
+    /// Like [`ClipTextEncoder::forward`], with the states of all T columns. The number of token states then does not
+    /// depend on the other texts of the batch.
     ///
     /// # Errors
     /// If T is longer than the context or an id is out of range.

@@ -1,14 +1,14 @@
-//! Names of text-encoder weights: Hugging Face's to openai's.
+//! Conversion of text-encoder weight names from Hugging Face's to openai's.
 
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 use phalanx_tensor::{Result, TensorError};
 
-/// Text-encoder weights under openai/CLIP's names, from a checkpoint that has either openai's or Hugging Face's.
+/// Converts text-encoder weights with openai's or Hugging Face's names to openai/CLIP's names.
 ///
-/// Hugging Face splits the attention's input projection in three and stores the text projection transposed
-/// (`convert_clip_original_pytorch_to_hf.py`). The image side, `position_ids` and other entries are left out.
+/// Hugging Face splits the attention's input projection in three and transposes the text projection
+/// (`convert_clip_original_pytorch_to_hf.py`). The image encoder, `position_ids` and other entries are left out.
 ///
 /// # Errors
 /// If a part of a split projection is missing.

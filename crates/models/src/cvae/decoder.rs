@@ -1,15 +1,16 @@
-//! A latent vector and text to images.
+//! The decoder: latent vectors and texts to images.
 
 use std::sync::Arc;
 
-use phalanx_tensor::nn::{Conv2d, GroupNorm, Linear};
+use phalanx_tensor::nn::{Conv2d, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions};
 use phalanx_tensor::{Block, Result, Scope, Tape, Value};
 
 use super::CvaeConfig;
-use super::film::Film;
+use super::stage::{Resize, Stage};
+use crate::run_block::run_block;
 
-/// Latent vector and text to the smallest map.
+/// Maps latent vector and text to the smallest feature map.
 #[derive(Debug)]
 struct Entry {
     name: String,
@@ -33,30 +34,8 @@ impl Block for Entry {
     }
 }
 
-/// Doubling, a 3×3 convolution, group norm, modulation by the text, leaky ReLU.
-#[derive(Debug)]
-struct Stage {
-    name: String,
-    conv: Conv2d,
-    norm: GroupNorm,
-    film: Film,
-}
-
-impl Block for Stage {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let x = ops::upsample_nearest2d(tape, &inputs[0], 2)?;
-        let x = self.norm.forward(tape, &self.conv.forward(tape, &x)?)?;
-        let x = self.film.forward(tape, &x, &inputs[1])?;
-        Ok(vec![ops::leaky_relu(tape, &x, 0.1)?])
-    }
-}
-
-/// The last convolution, to colours, whatever the text. Linear on purpose: behind a saturating function the pixels of a white or black
-/// background have no gradient left, and an object in front of it is never learnt.
+/// The last convolution, to colours, independent of the text. It is linear: behind a saturating function, pixels of a
+/// white or black background have no gradient, and an object in front of it is never learnt.
 #[derive(Debug)]
 struct Exit {
     name: String,
@@ -75,7 +54,7 @@ impl Block for Exit {
 
 #[derive(Debug, Clone)]
 pub(super) struct Decoder {
-    /// Each takes what the one before gave, the first the latent vector, and the text.
+    /// Each block takes the output of the one before, the first the latent vector, and the text.
     pub(super) blocks: Vec<Arc<dyn Block>>,
 }
 
@@ -92,16 +71,11 @@ impl Decoder {
             channels,
             size: bottom,
         }));
-        // One stage a halving of the encoder; the last keeps the encoder's first width.
+        // One stage for each halving of the encoder; the last keeps the encoder's first width.
         let outputs = config.widths.iter().rev().skip(1).chain(config.widths.first());
         for (index, &width) in outputs.enumerate() {
-            let scope = scope.pp("stages").pp(index).block();
-            blocks.push(Arc::new(Stage {
-                name: scope.block_name().to_owned(),
-                conv: Conv2d::new(&scope.pp("conv"), channels, width, 3, Conv2dOptions::new(1, 1))?,
-                norm: GroupNorm::new(&scope.pp("norm"), crate::groups_for(width), width, 1e-5)?,
-                film: Film::new(&scope.pp("film"), config.text_dim, width)?,
-            }));
+            let scope = scope.pp("stages").pp(index);
+            blocks.push(Arc::new(Stage::new(&scope, channels, width, config.text_dim, Resize::Double)?));
             channels = width;
         }
         let last = scope.pp("exit").block();
@@ -113,7 +87,7 @@ impl Decoder {
     pub(super) fn forward(&self, tape: &Tape, latent: &Value, text: &Value) -> Result<Value> {
         let mut x = latent.clone();
         for block in &self.blocks {
-            x = super::joint::single(tape.run(block, &[x, text.clone()])?)?;
+            x = run_block(tape, block, &[x, text.clone()])?;
         }
         Ok(x)
     }

@@ -1,36 +1,15 @@
-//! Images and text to a latent distribution.
+//! The encoder: images and texts to a latent distribution.
 
 use std::sync::Arc;
 
-use phalanx_tensor::nn::{Conv2d, GroupNorm, Linear};
-use phalanx_tensor::ops::{self, Conv2dOptions};
-use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
+use phalanx_tensor::nn::Linear;
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::CvaeConfig;
-use super::film::Film;
+use super::stage::{Resize, Stage};
+use crate::run_block::run_block;
 
-/// A strided 3×3 convolution, group norm, modulation by the text, leaky ReLU.
-#[derive(Debug)]
-struct Stage {
-    name: String,
-    conv: Conv2d,
-    norm: GroupNorm,
-    film: Film,
-}
-
-impl Block for Stage {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let x = self.norm.forward(tape, &self.conv.forward(tape, &inputs[0])?)?;
-        let x = self.film.forward(tape, &x, &inputs[1])?;
-        Ok(vec![ops::leaky_relu(tape, &x, 0.1)?])
-    }
-}
-
-/// The flattened map and the text to mean and log-variance.
+/// Maps the flattened feature map and the text to mean and log-variance.
 #[derive(Debug)]
 struct Head {
     name: String,
@@ -54,8 +33,9 @@ impl Block for Head {
 
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
-    /// Each takes what the one before gave, the first the images, and the text; the last gives mean and log-variance.
-    pub(super) blocks: Vec<Arc<dyn Block>>,
+    /// Each block takes the output of the one before, the first the images, and the text; the last returns mean and
+    /// log-variance.
+    blocks: Vec<Arc<dyn Block>>,
 }
 
 impl Encoder {
@@ -63,13 +43,8 @@ impl Encoder {
         let mut channels = 3;
         let mut blocks: Vec<Arc<dyn Block>> = Vec::new();
         for (index, &width) in config.widths.iter().enumerate() {
-            let scope = scope.pp("stages").pp(index).block();
-            blocks.push(Arc::new(Stage {
-                name: scope.block_name().to_owned(),
-                conv: Conv2d::new(&scope.pp("conv"), channels, width, 3, Conv2dOptions::new(2, 1))?,
-                norm: GroupNorm::new(&scope.pp("norm"), crate::groups_for(width), width, 1e-5)?,
-                film: Film::new(&scope.pp("film"), config.text_dim, width)?,
-            }));
+            let scope = scope.pp("stages").pp(index);
+            blocks.push(Arc::new(Stage::new(&scope, channels, width, config.text_dim, Resize::Half)?));
             channels = width;
         }
         let scope = scope.pp("head").block();
@@ -82,16 +57,20 @@ impl Encoder {
         Ok(Self { blocks })
     }
 
+    /// Returns the stages and the head, in order.
+    pub(super) fn blocks(&self) -> &[Arc<dyn Block>] {
+        &self.blocks
+    }
+
     pub(super) fn forward(&self, tape: &Tape, images: &Value, text: &Value) -> Result<(Value, Value)> {
-        let mut both = vec![images.clone()];
-        for block in &self.blocks {
-            both = tape.run(block, &[super::joint::single(both)?, text.clone()])?;
+        let absent = || TensorError::Backward("the encoder's head must return mean and log-variance".into());
+        let (head, stages) = self.blocks.split_last().ok_or_else(absent)?;
+        let mut x = images.clone();
+        for stage in stages {
+            x = run_block(tape, stage, &[x, text.clone()])?;
         }
-        if both.len() < 2 {
-            let problem = "the last block of the encoder must give mean and log-variance";
-            return Err(TensorError::Backward(problem.into()));
-        }
-        let logvar = super::joint::single(both.split_off(1))?;
-        Ok((super::joint::single(both)?, logvar))
+        let mut outputs = tape.run(head, &[x, text.clone()])?;
+        let (logvar, mu) = (outputs.pop().ok_or_else(absent)?, outputs.pop().ok_or_else(absent)?);
+        Ok((mu, logvar))
     }
 }

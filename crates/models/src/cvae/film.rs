@@ -1,9 +1,9 @@
-//! Modulation of channels by a vector.
+//! Modulation of channels by a vector (FiLM).
 
 use phalanx_tensor::nn::Linear;
 use phalanx_tensor::{Init, Result, Scope, Tape, Value, ops};
 
-/// x·(1 + scale) + shift for every channel, both linear in the condition (Perez et al. 2018).
+/// x·(1 + scale) + shift for each channel, both linear in the condition (Perez et al. 2018).
 #[derive(Debug)]
 pub(super) struct Film {
     linear: Linear,
@@ -12,14 +12,14 @@ pub(super) struct Film {
 
 impl Film {
     pub(super) fn new(scope: &Scope, condition: usize, channels: usize) -> Result<Self> {
-        // A tenth of the usual scale: the start is close to no modulation.
+        // A tenth of the usual scale, so that modulation starts near the identity.
         let bound = 0.1 / (condition as f64).sqrt();
         let weight = Init::Uniform { low: -bound, high: bound };
         let linear = Linear::with_init(scope, condition, 2 * channels, weight, Some(Init::ZEROS))?;
         Ok(Self { linear, channels })
     }
 
-    /// `x` [N, C, H, W], `condition` [N, D].
+    /// Modulates `x` [N, C, H, W] by `condition` [N, D].
     pub(super) fn forward(&self, tape: &Tape, x: &Value, condition: &Value) -> Result<Value> {
         let batch = x.dims()[0];
         let both = self.linear.forward(tape, condition)?;

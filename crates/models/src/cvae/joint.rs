@@ -1,18 +1,10 @@
-//! The whole text-to-image model: a text encoder and an autoencoder, trained together.
+//! The text-to-image model: a text encoder and an autoencoder, trained together.
 
 use candle_core::Tensor;
 use phalanx_tensor::{Result, Scope, Tape, TensorError, Value, loss, ops};
 
 use super::{Cvae, CvaeConfig, CvaeOutput};
 use crate::clip::{ClipTextConfig, ClipTextEncoder};
-
-/// The one value of a block that gives one.
-pub(super) fn single(mut values: Vec<Value>) -> Result<Value> {
-    match (values.pop(), values.is_empty()) {
-        (Some(value), true) => Ok(value),
-        _ => Err(TensorError::Backward("a block of the autoencoder must give one value".into())),
-    }
-}
 
 /// A text encoder whose pooled feature conditions a [`Cvae`].
 #[derive(Debug, Clone)]
@@ -24,20 +16,20 @@ pub struct TextToImage {
 /// The parts of an autoencoder's loss.
 #[derive(Debug, Clone)]
 pub struct CvaeLoss {
-    /// What is minimised: L1, perhaps smoothed, plus the weighted divergence.
+    /// The minimised loss: L1, possibly smoothed, plus the weighted divergence.
     pub total: Value,
-    /// Mean absolute error of the pixels in [−1, 1].
+    /// The mean absolute error of the pixels in [−1, 1].
     pub l1: Value,
-    /// Divergence from the prior in nats a sample.
+    /// The divergence from the prior, in nats per sample.
     pub kl: Value,
 }
 
 impl CvaeOutput {
-    /// The loss of reconstructing `images` [N, 3, S, S]: L1, its tip rounded off within `smooth` (0 for plain L1; see
+    /// Returns the loss of reconstructing `images` [N, 3, S, S]: L1, smoothed within `smooth` (0 for plain L1; see
     /// [`loss::smooth_l1`]), plus `kl_weight` times the divergence from the prior.
     ///
     /// # Errors
-    /// If `images` have another shape than the reconstruction.
+    /// If the shape of `images` differs from the reconstruction.
     pub fn loss(
         &self,
         tape: &Tape,
@@ -55,10 +47,10 @@ impl CvaeOutput {
 
 impl TextToImage {
     /// Registers the model's parameters: the text encoder's under `text`, the autoencoder's under `cvae`. With
-    /// `freeze_text` the encoder is held as it is, for weights that were trained elsewhere.
+    /// `freeze_text` the text encoder is not trained, for pretrained weights.
     ///
     /// # Errors
-    /// If the text feature's width is not what the autoencoder expects, or a name is taken.
+    /// If the width of text features differs from the autoencoder's, or a name is taken.
     pub fn new(scope: &Scope, text: &ClipTextConfig, cvae: &CvaeConfig, freeze_text: bool) -> Result<Self> {
         if text.embed != cvae.text_dim {
             let problem = format!(
@@ -72,12 +64,12 @@ impl TextToImage {
         Ok(Self { text: ClipTextEncoder::new(&text_scope, text)?, cvae: Cvae::new(&scope.pp("cvae"), cvae)? })
     }
 
-    /// The text encoder.
+    /// Returns the text encoder.
     pub fn text(&self) -> &ClipTextEncoder {
         &self.text
     }
 
-    /// The autoencoder.
+    /// Returns the autoencoder.
     pub fn cvae(&self) -> &Cvae {
         &self.cvae
     }
@@ -91,7 +83,7 @@ impl TextToImage {
         self.cvae.forward(tape, images, &text)
     }
 
-    /// Images of texts [N, T] at latent vectors [N, Z].
+    /// Generates images of texts [N, T] from latent vectors [N, Z].
     ///
     /// # Errors
     /// If the shapes do not fit.
@@ -101,37 +93,38 @@ impl TextToImage {
     }
 }
 
-/// The weight of the divergence over time: zero at first, so that the decoder learns to use the latent vector at
-/// all, then rising linearly (Bowman et al. 2016).
+/// The schedule of the divergence's weight: zero at first, so that the decoder learns to use the latent vector, then
+/// rising linearly (Bowman et al. 2016).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KlWarmup {
     /// The final weight.
     pub weight: f64,
-    /// Steps over which it rises.
+    /// The number of steps over which it rises.
     pub steps: u64,
 }
 
 impl KlWarmup {
-    /// The weight at a step, counted from 0.
+    /// Returns the weight at a step, counted from 0.
     pub fn at(&self, step: u64) -> f64 {
         if step >= self.steps { self.weight } else { self.weight * step as f64 / self.steps as f64 }
     }
 }
 
-/// How far the tip of the L1 loss is rounded off over time. Where an object is not yet known, the median of all
-/// pictures is the background, and plain L1 rests there: no gradient says that an object is missing. A quadratic
-/// loss has the mean as its optimum, in which every object leaves a trace to start from. So the loss starts
-/// quadratic and ends, when objects are known, as the L1 that gives sharp edges.
+/// The schedule of the smoothing of the L1 loss, from quadratic to plain L1.
+///
+/// Before an object is learnt, the median of all pictures is the background, where plain L1 has no gradient towards the
+/// object. The optimum of a quadratic loss is the mean, in which every object leaves a trace. So the loss starts
+/// quadratic and ends as the L1 that gives sharp edges.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct L1Sharpening {
-    /// Errors below this are quadratic at the start.
+    /// The error below which the loss is quadratic at the start.
     pub smooth: f64,
-    /// Steps over which that falls to 0; 0 leaves it as it is.
+    /// The number of steps over which it falls to 0; 0 keeps it constant.
     pub steps: u64,
 }
 
 impl L1Sharpening {
-    /// The width of the rounded tip at a step, counted from 0.
+    /// Returns the smoothing at a step, counted from 0.
     pub fn at(&self, step: u64) -> f64 {
         match self.steps {
             0 => self.smooth,

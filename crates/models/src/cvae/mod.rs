@@ -1,19 +1,20 @@
-//! A conditional variational autoencoder of images (Sohn et al. 2015) whose encoder and decoder both see a text.
+//! A conditional variational autoencoder of images (Sohn et al. 2015), whose encoder and decoder both see a text.
 //!
-//! The text vector modulates the channels of every stage (FiLM, Perez et al. 2018) and enters the decoder beside
-//! the latent vector. Group norm rather than batch norm: a sample's result does not depend on the others of its
-//! batch, so any split over ranks gives the same numbers. Up-sampling is nearest-neighbour and a 3×3
-//! convolution, which leaves no checkerboards.
+//! The text vector modulates the channels of every stage (FiLM, Perez et al. 2018), and the decoder takes it together
+//! with the latent vector. Group norm rather than batch norm makes the result of a sample independent of its batch, so
+//! any split over ranks gives the same numbers. Upsampling by nearest neighbours and a 3×3 convolution leaves no
+//! checkerboard artefacts.
 //!
-//! What the text says should be decided by the text alone, so that a prompt controls the picture. The weight of
-//! the divergence sees to that: every nat that the latent vector carries is paid for, what the text already
-//! tells is free. Too small a weight, and the latent vector carries the whole picture and the prompt is ignored;
-//! too large, and what the text leaves open is averaged to a blur.
+//! The text alone should determine what it states, so that a prompt controls the image. The weight of the divergence
+//! achieves this: every nat in the latent vector has a cost, while the text is free. With too small a weight the latent
+//! vector carries the whole image and the prompt is ignored. With too large a weight everything that the text leaves
+//! open is averaged to a blur.
 
 mod decoder;
 mod encoder;
 mod film;
 mod joint;
+mod stage;
 
 pub use joint::{CvaeLoss, KlWarmup, L1Sharpening, TextToImage};
 
@@ -26,21 +27,21 @@ use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
 /// The settings of a [`Cvae`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct CvaeConfig {
-    /// Height and width of the images: the bottom size times 2 for every width.
+    /// Height and width of the images: the smallest size times 2 for each width.
     pub image_size: usize,
-    /// Channels of the encoder after each halving; the decoder has them in reverse.
+    /// The channels of the encoder after each halving; the decoder has them in reverse.
     pub widths: Vec<usize>,
-    /// Elements of the latent vector.
+    /// The number of elements of the latent vector.
     pub latent: usize,
-    /// Elements of the text vector.
+    /// The number of elements of the text vector.
     pub text_dim: usize,
 }
 
 impl CvaeConfig {
-    /// Size of the smallest map, after all halvings.
+    /// Returns the size of the smallest feature map.
     ///
     /// # Errors
-    /// If the image size is not that times a power of two.
+    /// If the image size is not a multiple of the power of two.
     fn bottom(&self) -> Result<usize> {
         let factor = 1_usize << self.widths.len();
         if self.widths.is_empty() || !self.image_size.is_multiple_of(factor) || self.image_size == 0 {
@@ -58,11 +59,11 @@ impl CvaeConfig {
 /// The outputs of [`Cvae::forward`].
 #[derive(Debug, Clone)]
 pub struct CvaeOutput {
-    /// The reconstruction, [N, 3, S, S]: near [−1, 1], but not cut off there.
+    /// The reconstruction, [N, 3, S, S]: near [−1, 1], but not clamped.
     pub reconstruction: Value,
-    /// Mean of the latent distribution, [N, Z].
+    /// The mean of the latent distribution, [N, Z].
     pub mu: Value,
-    /// Logarithm of its variance, [N, Z].
+    /// The logarithm of its variance, [N, Z].
     pub logvar: Value,
 }
 
@@ -88,24 +89,24 @@ impl Cvae {
         })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &CvaeConfig {
         &self.config
     }
 
-    /// The encoder's stages and head: each takes what the one before gave (the first the images [N, 3, S, S]) and the text
-    /// [N, text_dim]; the last gives mean and logarithm of the variance.
+    /// Returns the stages and head of the encoder. Each takes the output of the one before (the first the images [N, 3,
+    /// S, S]) and the text [N, text_dim]; the last returns mean and log-variance.
     pub fn encoder_blocks(&self) -> &[Arc<dyn Block>] {
-        &self.encoder.blocks
+        self.encoder.blocks()
     }
 
-    /// The decoder's entry, stages and exit: each takes what the one before gave (the first a latent vector [N, Z]) and the text
-    /// [N, text_dim]; the last gives images.
+    /// Returns the entry, stages and exit of the decoder. Each takes the output of the one before (the first a latent
+    /// vector [N, Z]) and the text [N, text_dim]; the last returns images.
     pub fn decoder_blocks(&self) -> &[Arc<dyn Block>] {
         &self.decoder.blocks
     }
 
-    /// The latent distribution of images: its mean and the logarithm of its variance, [N, Z] each.
+    /// Computes the latent distribution of images: mean and log-variance, [N, Z] each.
     ///
     /// # Shapes
     /// `images` [N, 3, S, S] in [−1, 1], `text` [N, text_dim].
@@ -116,7 +117,7 @@ impl Cvae {
         self.encoder.forward(tape, images, text)
     }
 
-    /// Images of latent vectors [N, Z] and texts [N, text_dim]: near [−1, 1], but not cut off there.
+    /// Decodes latent vectors [N, Z] and texts [N, text_dim] to images near [−1, 1], not clamped.
     ///
     /// # Errors
     /// If the shapes do not fit.
@@ -124,7 +125,7 @@ impl Cvae {
         self.decoder.forward(tape, latent, text)
     }
 
-    /// A draw from the latent distribution, mu + e^(logvar/2)·ε; gradients flow to both.
+    /// Samples the latent distribution: mu + e^(logvar/2)·ε. Gradients flow to both.
     ///
     /// # Errors
     /// If the shapes differ.
@@ -134,7 +135,7 @@ impl Cvae {
         ops::add(tape, mu, &ops::mul(tape, &std, &noise)?)
     }
 
-    /// Encodes, draws and decodes. In evaluation the mean is taken instead of a draw.
+    /// Encodes, samples and decodes. Evaluation uses the mean instead of a sample.
     ///
     /// # Errors
     /// If the shapes do not fit.

@@ -16,22 +16,22 @@ const EPS: f64 = 1e-6;
 /// The settings of an [`AutoencoderKL`], under diffusers' names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AutoencoderKLConfig {
-    /// Channels of images.
+    /// The channels of images.
     pub in_channels: usize,
-    /// Channels of reconstructions.
+    /// The channels of reconstructions.
     pub out_channels: usize,
-    /// Channels of each level, from the whole size inwards; each next level has half the size.
+    /// The channels of each level, from full size inwards; each further level has half the size.
     pub block_out_channels: Vec<usize>,
-    /// Residual blocks of a level of the encoder; the decoder has one more.
+    /// The residual blocks of each level of the encoder; the decoder has one more.
     pub layers_per_block: usize,
-    /// Channels of latent images.
+    /// The channels of latent images.
     pub latent_channels: usize,
-    /// Groups of each group norm.
+    /// The groups of each group norm.
     pub norm_num_groups: usize,
 }
 
 impl AutoencoderKLConfig {
-    /// One for small pictures: 32 and 64 channels, latent images of 4 channels and half the size.
+    /// Returns settings for small images: 32 and 64 channels, latent images of 4 channels and half the size.
     pub fn small() -> Self {
         Self {
             in_channels: 3,
@@ -43,7 +43,8 @@ impl AutoencoderKLConfig {
         }
     }
 
-    /// Stable Diffusion's: 83,653,863 parameters, latent images of 4 channels and an eighth of the size.
+    /// Returns Stable Diffusion's settings: 83,653,863 parameters, latent images of 4 channels and an eighth of the
+    /// size.
     pub fn stable_diffusion() -> Self {
         Self {
             block_out_channels: vec![128, 256, 512, 512],
@@ -53,13 +54,13 @@ impl AutoencoderKLConfig {
         }
     }
 
-    /// How many times smaller a latent image's sides are.
+    /// Returns the ratio of the sides of images and latent images.
     pub fn factor(&self) -> usize {
         1 << self.block_out_channels.len().saturating_sub(1)
     }
 }
 
-/// A latent distribution: a mean and the logarithm of a variance for every element, [N, latent_channels, H, W] each.
+/// A latent distribution: mean and log-variance of each element, [N, latent_channels, H, W] each.
 #[derive(Debug, Clone)]
 pub struct LatentDistribution {
     /// The mean.
@@ -69,7 +70,7 @@ pub struct LatentDistribution {
 }
 
 impl LatentDistribution {
-    /// A draw: mean + e^(logvar/2)·ε, of noise of the same shape; gradients flow to both.
+    /// Samples the distribution: mean + e^(logvar/2)·ε, with noise of the same shape. Gradients flow to both.
     ///
     /// # Errors
     /// If the shapes differ.
@@ -78,7 +79,8 @@ impl LatentDistribution {
         ops::add(tape, &self.mean, &ops::mul(tape, &std, noise)?)
     }
 
-    /// The divergence from the standard normal distribution, summed over a sample's elements, the mean over samples.
+    /// Returns the divergence from the standard normal distribution, summed over the elements of a sample and averaged
+    /// over samples.
     ///
     /// # Errors
     /// If the shapes differ.
@@ -87,13 +89,13 @@ impl LatentDistribution {
     }
 }
 
-/// An autoencoder of images whose latent codes are images too, with the parameter names of diffusers' `AutoencoderKL`.
+/// An autoencoder of images with latent images, with the parameter names of diffusers' `AutoencoderKL`.
 #[derive(Debug, Clone)]
 pub struct AutoencoderKL {
     config: AutoencoderKLConfig,
-    /// Images to moments, each of one value.
+    /// Images to moments, a sequence of named blocks.
     encoder: Vec<(String, Arc<dyn Block>)>,
-    /// Latent images to images, each of one value.
+    /// Latent images to images, a sequence of named blocks.
     decoder: Vec<(String, Arc<dyn Block>)>,
 }
 
@@ -101,7 +103,7 @@ impl AutoencoderKL {
     /// Registers the model's parameters.
     ///
     /// # Errors
-    /// If a name is taken, or groups do not divide widths.
+    /// If a name is taken, or the groups do not divide the widths.
     pub fn new(scope: &Scope, config: &AutoencoderKLConfig) -> Result<Self> {
         let (Some(&first), Some(&last)) =
             (config.block_out_channels.first(), config.block_out_channels.last())
@@ -110,14 +112,14 @@ impl AutoencoderKL {
             return Err(TensorError::Shape { op: "autoencoder", problem });
         };
         let (latent, groups) = (config.latent_channels, config.norm_num_groups);
-        let mut encoder = Side::new(scope.pp("encoder"), "encoder", groups);
+        let mut encoder = SequenceBuilder::new(scope.pp("encoder"), "encoder", groups);
         encoder.push("conv_in", |scope| Convolution::new(scope, (config.in_channels, first, 3)))?;
         encoder.levels(
             "down_blocks",
             &config.block_out_channels,
             config.layers_per_block,
             first,
-            |side, width| side.push("downsamplers.0", |scope| Downsample2D::new(scope, width, 0)),
+            |builder, width| builder.push("downsamplers.0", |scope| Downsample2D::new(scope, width, 0)),
         )?;
         encoder.middle(last)?;
         encoder.exit(last, 2 * latent)?;
@@ -125,35 +127,35 @@ impl AutoencoderKL {
         let quant = Convolution::new(&scope.pp("quant_conv"), (2 * latent, 2 * latent, 1))?;
         encoder.push(("quant_conv".into(), Arc::new(quant)));
         let post_quant = Convolution::new(&scope.pp("post_quant_conv"), (latent, latent, 1))?;
-        let mut decoder = Side::new(scope.pp("decoder"), "decoder", groups);
+        let mut decoder = SequenceBuilder::new(scope.pp("decoder"), "decoder", groups);
         decoder.blocks.push(("post_quant_conv".into(), Arc::new(post_quant)));
         decoder.push("conv_in", |scope| Convolution::new(scope, (latent, last, 3)))?;
         decoder.middle(last)?;
         let widths: Vec<usize> = config.block_out_channels.iter().rev().copied().collect();
-        decoder.levels("up_blocks", &widths, config.layers_per_block + 1, last, |side, width| {
-            side.push("upsamplers.0", |scope| Upsample2D::new(scope, width))
+        decoder.levels("up_blocks", &widths, config.layers_per_block + 1, last, |builder, width| {
+            builder.push("upsamplers.0", |scope| Upsample2D::new(scope, width))
         })?;
         decoder.exit(first, config.out_channels)?;
         Ok(Self { config: config.clone(), encoder, decoder: decoder.blocks })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &AutoencoderKLConfig {
         &self.config
     }
 
-    /// The encoder's blocks, from images to means and logarithms of variances one after the other along the channels: a
-    /// sequence.
+    /// Returns the encoder's blocks, a sequence from images to means and log-variances, concatenated along the
+    /// channels.
     pub fn encoder_blocks(&self) -> Vec<Arc<dyn Block>> {
         self.encoder.iter().map(|(_, block)| block.clone()).collect()
     }
 
-    /// The decoder's blocks, from latent images to images: a sequence.
+    /// Returns the decoder's blocks, a sequence from latent images to images.
     pub fn decoder_blocks(&self) -> Vec<Arc<dyn Block>> {
         self.decoder.iter().map(|(_, block)| block.clone()).collect()
     }
 
-    /// The latent distribution of images.
+    /// Computes the latent distribution of images.
     ///
     /// # Shapes
     /// `images` [N, in_channels, H, W], their sides multiples of [`AutoencoderKLConfig::factor`].
@@ -164,7 +166,8 @@ impl AutoencoderKL {
         self.encode_watched(tape, images, &mut |_, _| {})
     }
 
-    /// [`AutoencoderKL::encode`], telling `watch` the values on the way by the names that their makers have in diffusers.
+    /// Like [`AutoencoderKL::encode`], and passes intermediate values to `watch`, with the names of their modules in
+    /// diffusers.
     ///
     /// # Errors
     /// If the shapes do not fit.
@@ -187,7 +190,7 @@ impl AutoencoderKL {
         Ok(LatentDistribution { mean, logvar })
     }
 
-    /// Images of latent images: near [−1, 1], but not cut off there.
+    /// Decodes latent images to images near [−1, 1], not clamped.
     ///
     /// # Shapes
     /// `latent` [N, latent_channels, H, W]; the sides of the result are [`AutoencoderKLConfig::factor`] times as long.
@@ -198,7 +201,8 @@ impl AutoencoderKL {
         self.decode_watched(tape, latent, &mut |_, _| {})
     }
 
-    /// [`AutoencoderKL::decode`], telling `watch` the values on the way by the names that their makers have in diffusers.
+    /// Like [`AutoencoderKL::decode`], and passes intermediate values to `watch`, with the names of their modules in
+    /// diffusers.
     ///
     /// # Errors
     /// If the shapes do not fit.
@@ -225,20 +229,20 @@ fn run(
     })
 }
 
-/// The encoder or the decoder while it is registered.
-struct Side {
+/// The builder of the encoder or the decoder.
+struct SequenceBuilder {
     scope: Scope,
     name: &'static str,
     groups: usize,
     blocks: Vec<(String, Arc<dyn Block>)>,
 }
 
-impl Side {
+impl SequenceBuilder {
     fn new(scope: Scope, name: &'static str, groups: usize) -> Self {
         Self { scope, name, groups, blocks: Vec::new() }
     }
 
-    /// Adds a block at a place.
+    /// Adds a block at a path.
     fn push<B: Block + 'static>(
         &mut self,
         place: &str,
@@ -255,7 +259,7 @@ impl Side {
         self.push(place, |scope| ResnetBlock2D::new(scope, inputs, outputs, config))
     }
 
-    /// Adds levels of `layers` residual blocks each, and what `resize` adds between them.
+    /// Adds levels of `layers` residual blocks each; `resize` adds the block between two levels.
     fn levels(
         &mut self,
         place: &str,
@@ -276,7 +280,7 @@ impl Side {
                 self.scope = whole.clone();
                 resized?;
             }
-            // What a level gives has the level's name.
+            // The output of a level has the level's name.
             if let Some((name, _)) = self.blocks.last_mut() {
                 *name = format!("{}.{place}.{level}", self.name);
             }
@@ -284,7 +288,7 @@ impl Side {
         Ok(())
     }
 
-    /// Adds a residual block, attention of one head, and a residual block.
+    /// Adds a residual block, attention with one head, and a residual block.
     fn middle(&mut self, channels: usize) -> Result<()> {
         let config = AttentionConfig { channels, heads: 1, groups: self.groups, eps: EPS, zero_init: false };
         self.resnet("mid_block.resnets.0", channels, channels)?;

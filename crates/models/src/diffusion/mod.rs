@@ -1,10 +1,10 @@
-//! Diffusion: images from noise, step by step (Ho et al. 2020), in pixels or in an autoencoder's latent images.
+//! Diffusion models: images from noise, step by step (Ho et al. 2020), in pixels or in an autoencoder's latent images.
 //!
-//! - [`UNet2DConditionModel`] and [`UNet2DModel`] predict noise or velocity, with a text and without; [`AutoencoderKL`]
-//!   makes latent images and pixels of each other. Architectures and parameter names are the diffusers library's.
-//! - [`NoiseSchedule`] says how much noise an image has at a timestep, and what a network is asked for ([`Prediction`]).
-//! - [`Objective`] makes what is learnt of images: noisy ones, and what is to be told from them.
-//! - [`samplers`] know the steps from noise to an image, and [`SamplingLoop`] takes them, also from an image that is there.
+//! - [`UNet2DConditionModel`] and [`UNet2DModel`] predict noise or velocity, with and without a text. [`AutoencoderKL`]
+//!   converts between pixels and latent images. Architectures and parameter names are those of the diffusers library.
+//! - [`NoiseSchedule`] is the amount of noise at each timestep; [`Prediction`] is the target of a network.
+//! - [`Objective`] makes noisy samples and targets from images.
+//! - [`samplers`] define the steps from noise to an image; [`SamplingLoop`] runs them, also from given images.
 
 mod layers;
 mod unet;

@@ -1,4 +1,4 @@
-//! What is learnt of images: noisy ones, what is to be told from them, and how much each counts.
+//! Training objectives: noisy samples, targets and weights.
 
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
@@ -9,14 +9,13 @@ use super::schedule::{NoiseSchedule, Prediction, per_sample};
 pub struct Objective {
     /// The noise of every timestep.
     pub schedule: NoiseSchedule,
-    /// What the network predicts.
+    /// The target of the network.
     pub prediction: Prediction,
-    /// γ of min-SNR weighting (see [`NoiseSchedule::min_snr_weight`]); without it every timestep's squared error counts
-    /// alike.
+    /// γ of min-SNR weighting (see [`NoiseSchedule::min_snr_weight`]); `None` weights all timesteps equally.
     pub min_snr: Option<f64>,
 }
 
-/// What a network is shown, and what it is to predict.
+/// Noisy samples and the targets of the network.
 #[derive(Debug, Clone)]
 pub struct NoisySamples {
     /// The noisy images.
@@ -26,11 +25,11 @@ pub struct NoisySamples {
 }
 
 impl Objective {
-    /// An objective.
+    /// Makes an objective.
     ///
     /// # Errors
-    /// If noise is to be predicted where the schedule ends without any image: of that timestep nothing could be learnt
-    /// that is of use, and no image could be told from it.
+    /// If noise is predicted and the schedule ends in pure noise: the prediction at that timestep would carry no
+    /// information about the image.
     pub fn new(schedule: NoiseSchedule, prediction: Prediction, min_snr: Option<f64>) -> Result<Self> {
         if prediction == Prediction::Epsilon && schedule.alphas_cumprod().last() == Some(&0.0) {
             let (value, expected) =
@@ -40,10 +39,10 @@ impl Objective {
         Ok(Self { schedule, prediction, min_snr })
     }
 
-    /// Noisy images of images and noise [N, C, H, W], each at its timestep, and what is to be predicted of them.
+    /// Makes noisy samples of images and noise [N, C, H, W], each at its timestep, and their targets.
     ///
     /// # Errors
-    /// If the shapes differ, or there is not a timestep of the schedule for each sample.
+    /// If the shapes differ, or there is not one timestep of the schedule for each sample.
     pub fn noisy_samples(
         &self,
         tape: &Tape,
@@ -59,7 +58,7 @@ impl Objective {
         Ok(NoisySamples { sample, target })
     }
 
-    /// Prediction and target so scaled that the squared difference of each sample is weighted as it is to count.
+    /// Scales prediction and target so that the squared error of each sample has its weight.
     ///
     /// # Errors
     /// If the shapes differ.
@@ -77,9 +76,9 @@ impl Objective {
         Ok((ops::broadcast_mul(tape, &prediction, &roots)?, ops::broadcast_mul(tape, &target, &roots)?))
     }
 
-    /// The timesteps of numbers in [0, 1).
-    pub fn timesteps(&self, drawn: &[f64]) -> Vec<usize> {
+    /// Converts numbers in [0, 1) to timesteps.
+    pub fn timesteps(&self, uniform: &[f64]) -> Vec<usize> {
         let last = self.schedule.len() - 1;
-        drawn.iter().map(|number| ((number * self.schedule.len() as f64) as usize).min(last)).collect()
+        uniform.iter().map(|number| ((number * self.schedule.len() as f64) as usize).min(last)).collect()
     }
 }

@@ -1,41 +1,42 @@
-//! The walk from noise to images.
+//! The sampling loop, from noise to images.
 
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
 use super::samplers::{Denoised, Sampler};
 
-/// Images that a walk begins from, instead of pure noise.
+/// Images from which sampling starts, instead of pure noise.
 #[derive(Debug, Clone)]
 pub struct InitialImages {
-    /// The images [N, C, H, W], as the network knows them: pixels, or scaled latent images.
+    /// The images [N, C, H, W] in the space of the network: pixels, or scaled latent images.
     pub images: Value,
-    /// How much of the walk is gone: 1 all of it, 0 nothing.
+    /// The fraction of the steps that are run: 1 for all, 0 for none.
     pub strength: f64,
-    /// 1 for what is drawn and 0 for what stays, of a shape that broadcasts to the images'; nothing draws all.
+    /// 1 for elements to generate and 0 for elements to keep, in a shape that broadcasts to the images; `None`
+    /// generates all.
     pub mask: Option<Value>,
 }
 
-/// A walk of samples from noise to images.
+/// A sampling run from noise to images.
 #[derive(Debug)]
 pub struct SamplingLoop<'w> {
-    /// Whose steps are taken.
+    /// The sampler.
     pub sampler: &'w mut dyn Sampler,
-    /// Standard normal noise [N, C, H, W] to begin with.
+    /// The initial standard normal noise [N, C, H, W].
     pub noise: Value,
-    /// What else to begin with.
+    /// The initial images, if any.
     pub initial: Option<InitialImages>,
 }
 
 impl SamplingLoop<'_> {
-    /// Takes all steps and gives the images. `predict` is the network: it gets samples and a timestep. `noise` draws
-    /// that of a step. `watch` sees what each step has led to, with its number among those that are taken and how many
-    /// these are.
+    /// Runs all steps and returns the images. `predict` is the network: it takes samples and a timestep. `noise`
+    /// returns the noise of a step. `watch` sees the result of each step, with its number among the steps that are run
+    /// and their count.
     ///
-    /// Where a mask says that something stays, it is put back after each step with as much noise as the samples have then
-    /// (Lugmayr et al. 2022, without their resampling), and without any after the last.
+    /// Masked elements are restored after each step with the noise of the samples at that step (Lugmayr et al. 2022,
+    /// without resampling), and without noise after the last step.
     ///
     /// # Errors
-    /// Those of the network, and if shapes differ or the strength is not in [0, 1].
+    /// If the network fails, the shapes differ, or the strength is not in [0, 1].
     pub fn run(
         self,
         tape: &Tape,
@@ -47,12 +48,12 @@ impl SamplingLoop<'_> {
         let steps = sampler.timesteps().len();
         let (begin, mut x) = match &initial {
             None => (0, ops::scale(tape, &first, sampler.init_noise_sigma())?),
-            Some(known) => {
+            Some(initial) => {
                 if !(0.0..=1.0).contains(&initial.strength) {
-                    let (value, expected) = (known.strength.to_string(), "expected 0 to 1");
+                    let (value, expected) = (initial.strength.to_string(), "expected 0 to 1");
                     return Err(TensorError::Argument { name: "strength", value, expected });
                 }
-                let taken = ((steps as f64 * known.strength).round() as usize).min(steps);
+                let taken = ((steps as f64 * initial.strength).round() as usize).min(steps);
                 (steps - taken, sampler.add_noise(tape, &initial.images, &first, steps - taken)?)
             }
         };
@@ -66,7 +67,7 @@ impl SamplingLoop<'_> {
                     true => images.clone(),
                     false => sampler.add_noise(tape, images, &first, at + 1)?,
                 };
-                // kept + mask·(drawn − kept)
+                // kept + mask·(x − kept)
                 let change = ops::broadcast_mul(tape, &ops::sub(tape, &x, &kept)?, mask)?;
                 x = ops::add(tape, &kept, &change)?;
             }
@@ -76,11 +77,11 @@ impl SamplingLoop<'_> {
     }
 }
 
-/// A mask of pixels [1, 1, H, W] as one of latent images that are `factor` times smaller: what is drawn of any pixel is
-/// drawn.
+/// Converts a mask of pixels [1, 1, H, W] to one of latent images that are `factor` times smaller. A latent pixel is
+/// generated if any of its pixels is.
 ///
 /// # Errors
-/// If the sides are no multiples of `factor`.
+/// If the sides are not multiples of `factor`.
 pub fn latent_mask(tape: &Tape, mask: &Value, factor: usize) -> Result<Value> {
     match factor {
         1 => Ok(mask.clone()),

@@ -1,28 +1,28 @@
-//! How images are drowned in noise, and what a network is asked for.
+//! Noise schedules and prediction targets of diffusion models.
 //!
-//! After t of T steps an image x₀ has become x_t = √ā_t·x₀ + √(1 − ā_t)·ε, ε standard normal; a schedule is the numbers
-//! ā_t = Π(1 − β_s). Everything here is computed in f64.
+//! After t of T steps an image x₀ is x_t = √ā_t·x₀ + √(1 − ā_t)·ε, ε standard normal. A schedule is the numbers ā_t =
+//! Π(1 − β_s). Everything here is computed in f64.
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
-/// How β grows.
+/// The growth of β.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BetaSchedule {
     /// Linearly (Ho et al. 2020).
     Linear,
-    /// Linearly in its square root (Rombach et al. 2022), which they call linear.
+    /// Linearly in its square root (Rombach et al. 2022, who call it linear).
     ScaledLinear,
-    /// So that ā falls along a squared cosine, each β at most 0.999 (Nichol & Dhariwal 2021; `squaredcos_cap_v2` in
+    /// Such that ā follows a squared cosine, with each β at most 0.999 (Nichol & Dhariwal 2021; `squaredcos_cap_v2` in
     /// diffusers).
     Cosine,
 }
 
 impl BetaSchedule {
-    /// The schedules in order.
+    /// All schedules.
     pub const ALL: &'static [Self] = &[Self::Linear, Self::ScaledLinear, Self::Cosine];
 
-    /// The first and last β that the schedule's authors use; of no meaning for the cosine.
+    /// Returns the first and last β of the schedule's authors; unused by the cosine.
     pub fn usual_range(self) -> (f64, f64) {
         match self {
             Self::Linear | Self::Cosine => (1e-4, 0.02),
@@ -31,7 +31,7 @@ impl BetaSchedule {
     }
 }
 
-/// What a network predicts.
+/// The target of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prediction {
     /// The noise ε.
@@ -41,11 +41,11 @@ pub enum Prediction {
 }
 
 impl Prediction {
-    /// The predictions in order.
+    /// All targets.
     pub const ALL: &'static [Self] = &[Self::Epsilon, Self::Velocity];
 }
 
-/// Names, as configurations and diffusers' files have them.
+/// Implements names as in configurations and diffusers' files.
 macro_rules! named {
     ($($Type:ident { $($Variant:ident = $name:literal $(| $other:literal)*),+ $(,)? })+) => { $(
         impl std::fmt::Display for $Type {
@@ -76,10 +76,10 @@ named! {
     Prediction { Epsilon = "epsilon", Velocity = "v_prediction" }
 }
 
-/// The most timesteps of a schedule; those that people train with have a thousand.
-const MOST_STEPS: usize = 1 << 20;
+/// The largest number of timesteps; usual schedules have a thousand.
+const MAX_STEPS: usize = 1 << 20;
 
-/// The noise of every timestep.
+/// The amount of noise at every timestep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NoiseSchedule {
     betas: Vec<f64>,
@@ -87,14 +87,14 @@ pub struct NoiseSchedule {
 }
 
 impl NoiseSchedule {
-    /// A schedule of `steps` timesteps, of β from `range.0` to `range.1` (the cosine takes none).
+    /// Makes a schedule of `steps` timesteps, with β from `range.0` to `range.1` (ignored by the cosine).
     ///
     /// # Errors
-    /// If there are fewer than 2 steps or more than 1,048,576, or β is not in (0, 1) or falls.
+    /// If there are fewer than 2 or more than 1,048,576 steps, or β is not in (0, 1) or decreases.
     pub fn new(kind: BetaSchedule, steps: usize, range: (f64, f64)) -> Result<Self> {
         let (first, last) = range;
         let is_range = first > 0.0 && first <= last && last < 1.0;
-        if !is_range || !(2..=MOST_STEPS).contains(&steps) {
+        if !is_range || !(2..=MAX_STEPS).contains(&steps) {
             let value = format!("{steps} steps from {first} to {last}");
             return Err(TensorError::Argument {
                 name: "schedule",
@@ -121,9 +121,9 @@ impl NoiseSchedule {
         Ok(Self { alphas_cumprod: alphas_cumprod.collect(), betas })
     }
 
-    /// The schedule stretched so that nothing of the image is left at its end (Lin et al. 2024): √ā is shifted to 0
-    /// there and scaled to keep its first value. What predicts noise cannot say anything about the image then; what
-    /// predicts velocity can.
+    /// Stretches the schedule so that it ends in pure noise (Lin et al. 2024): √ā is shifted to 0 there and scaled to
+    /// keep its first value. A network must then predict velocity, since a noise prediction carries no information
+    /// about the image at the end.
     #[must_use]
     pub fn zero_terminal_snr(&self) -> Self {
         let roots: Vec<f64> = self.alphas_cumprod.iter().map(|alpha| alpha.sqrt()).collect();
@@ -135,48 +135,48 @@ impl NoiseSchedule {
         Self { betas, alphas_cumprod }
     }
 
-    /// How many timesteps there are.
+    /// Returns the number of timesteps.
     pub fn len(&self) -> usize {
         self.betas.len()
     }
 
-    /// Whether there are none, which no schedule has.
+    /// Returns true without timesteps, which no schedule has.
     pub fn is_empty(&self) -> bool {
         self.betas.is_empty()
     }
 
-    /// β of every timestep.
+    /// Returns β of every timestep.
     pub fn betas(&self) -> &[f64] {
         &self.betas
     }
 
-    /// ā of every timestep.
+    /// Returns ā of every timestep.
     pub fn alphas_cumprod(&self) -> &[f64] {
         &self.alphas_cumprod
     }
 
-    /// ā/(1 − ā), the ratio of signal to noise at a timestep.
+    /// Returns the signal-to-noise ratio ā/(1 − ā) at a timestep.
     pub fn snr(&self, timestep: usize) -> f64 {
         let alpha = self.alphas_cumprod[timestep];
         alpha / (1.0 - alpha)
     }
 
-    /// How much a sample's squared error counts at a timestep by min-SNR weighting (Hang et al. 2023): that of its
-    /// image, but at most `gamma`; for a predicted noise min(snr, γ)/snr, for a velocity min(snr, γ)/(snr + 1).
+    /// Returns the weight of a sample's squared error by min-SNR weighting (Hang et al. 2023): min(snr, γ)/snr for
+    /// noise, min(snr, γ)/(snr + 1) for velocity. It weights the error of the image by at most `gamma`.
     pub fn min_snr_weight(&self, timestep: usize, gamma: f64, prediction: Prediction) -> f64 {
         let snr = self.snr(timestep);
         match prediction {
-            // Without any signal both are 0; their ratio is 1.
+            // Without signal both are 0; their ratio is 1.
             Prediction::Epsilon if snr == 0.0 => 1.0,
             Prediction::Epsilon => snr.min(gamma) / snr,
             Prediction::Velocity => snr.min(gamma) / (snr + 1.0),
         }
     }
 
-    /// √ā·`images` + √(1 − ā)·`noise`, each sample at its timestep.
+    /// Computes √ā·`images` + √(1 − ā)·`noise`, each sample at its timestep.
     ///
     /// # Errors
-    /// If the shapes differ, or there is not a timestep of this schedule for each sample.
+    /// If the shapes differ, or there is not one timestep of this schedule for each sample.
     pub fn add_noise(
         &self,
         tape: &Tape,
@@ -189,21 +189,21 @@ impl NoiseSchedule {
         ops::add(tape, &images, &ops::broadcast_mul(tape, noise, &strength)?)
     }
 
-    /// The velocity √ā·`noise` − √(1 − ā)·`images`, each sample at its timestep.
+    /// Computes the velocity √ā·`noise` − √(1 − ā)·`images`, each sample at its timestep.
     ///
     /// # Errors
-    /// If the shapes differ, or there is not a timestep of this schedule for each sample.
+    /// If the shapes differ, or there is not one timestep of this schedule for each sample.
     pub fn velocity(&self, tape: &Tape, images: &Value, noise: &Value, timesteps: &[usize]) -> Result<Value> {
         let [signal, strength] = self.roots(tape, images, timesteps)?;
         let noise = ops::broadcast_mul(tape, noise, &signal)?;
         ops::sub(tape, &noise, &ops::broadcast_mul(tape, images, &strength)?)
     }
 
-    /// √ā and √(1 − ā) of each sample, of one number each and as many dimensions as `like` has.
+    /// Returns √ā and √(1 − ā) of each sample, one number each, with as many dimensions as `like`.
     fn roots(&self, tape: &Tape, like: &Value, timesteps: &[usize]) -> Result<[Value; 2]> {
         let samples = like.dims().first().copied().unwrap_or(0);
-        let strange = timesteps.iter().find(|timestep| **timestep >= self.len());
-        if timesteps.len() != samples || strange.is_some() {
+        let unknown = timesteps.iter().find(|timestep| **timestep >= self.len());
+        if timesteps.len() != samples || unknown.is_some() {
             let problem = format!("timesteps {timesteps:?} of {} for {samples} samples", self.len());
             return Err(TensorError::Shape { op: "noise schedule", problem });
         }
@@ -216,7 +216,7 @@ impl NoiseSchedule {
     }
 }
 
-/// A number for each sample, as a constant that is broadcast over the elements of `like`.
+/// Makes a constant with a number for each sample, which broadcasts over the elements of `like`.
 ///
 /// # Errors
 /// If memory cannot be allocated.

@@ -1,4 +1,4 @@
-//! Conditioning augmentation: a text vector becomes a distribution of conditions.
+//! Conditioning augmentation: from a text vector to a distribution of conditions.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value, ops};
 
 use super::{StackGanConfig, WEIGHT};
 
-/// The distribution of conditions for some texts, [N, condition_dim] each.
+/// The distribution of conditions of texts, [N, condition_dim] each.
 #[derive(Debug, Clone)]
 pub struct Condition {
-    /// Its mean.
+    /// The mean.
     pub mu: Value,
-    /// The logarithm of its variance.
+    /// The logarithm of the variance.
     pub logvar: Value,
 }
 
 impl Condition {
-    /// mu + noise·e^(logvar/2).
+    /// Samples the distribution: mu + noise·e^(logvar/2).
     ///
     /// # Errors
     /// If the shapes differ.
@@ -27,7 +27,7 @@ impl Condition {
     }
 }
 
-/// One layer and a ReLU, so that means and logarithms of variances are never negative: the code's way.
+/// A fully connected layer and a ReLU, as in the authors' code, so means and log-variances are never negative.
 #[derive(Debug, Clone)]
 pub struct ConditioningAugmentation {
     layer: Arc<dyn Block>,
@@ -59,10 +59,10 @@ impl ConditioningAugmentation {
         Ok(Self { layer: Arc::new(Layer { name, fc }), size })
     }
 
-    /// The distribution for text vectors [N, text_dim].
+    /// Computes the distribution of text vectors [N, text_dim].
     ///
     /// # Errors
-    /// If the last dimension is another.
+    /// If the last dimension differs.
     pub fn forward(&self, tape: &Tape, text: &Value) -> Result<Condition> {
         let x = tape.run1(&self.layer, text)?;
         let mu = ops::narrow(tape, &x, 1, 0, self.size)?;

@@ -1,4 +1,4 @@
-//! Blocks that several of the networks are made of.
+//! Blocks of several networks.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Block for Upsample {
     }
 }
 
-/// The last maps to an image.
+/// Converts the last feature maps to an image.
 #[derive(Debug)]
 struct ToImage {
     name: String,
@@ -44,7 +44,8 @@ impl Block for ToImage {
     }
 }
 
-/// The end of a generator: so many doublings of maps of `channels` channels, `upsample1` and so on, and `img`.
+/// Registers the end of a generator: `doublings` upsampling blocks for `channels` channels, `upsample1` and so on, then
+/// `img`.
 pub(super) fn upsampling(
     scope: &Scope,
     config: &StackGanConfig,
@@ -75,20 +76,20 @@ pub(super) fn upsampling(
     Ok(blocks)
 }
 
-/// What follows a convolution and its norm.
+/// The activation after a convolution and its norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum Activation {
     Relu,
     LeakyRelu,
 }
 
-/// A convolution, a norm but for the first of a sequence, and an activation.
+/// A convolution, a norm except for the first of a sequence, and an activation.
 #[derive(Debug)]
 struct ConvLayer {
     name: String,
     conv: Conv2d,
     norm: Option<BatchNorm2d>,
-    after: After,
+    activation: Activation,
 }
 
 impl Block for ConvLayer {
@@ -98,11 +99,13 @@ impl Block for ConvLayer {
 
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let x = self.conv.forward(tape, &inputs[0])?;
-        let x = match (&self.norm, self.after) {
-            (Some(norm), After::Relu) => return Ok(vec![norm.forward(tape, &x, FusedActivation::Relu)?]),
-            (Some(norm), After::LeakyRelu) => norm.forward(tape, &x, FusedActivation::None)?,
-            (None, After::Relu) => return Ok(vec![ops::relu(tape, &x)?]),
-            (None, After::LeakyRelu) => x,
+        let x = match (&self.norm, self.activation) {
+            (Some(norm), Activation::Relu) => {
+                return Ok(vec![norm.forward(tape, &x, FusedActivation::Relu)?]);
+            }
+            (Some(norm), Activation::LeakyRelu) => norm.forward(tape, &x, FusedActivation::None)?,
+            (None, Activation::Relu) => return Ok(vec![ops::relu(tape, &x)?]),
+            (None, Activation::LeakyRelu) => x,
         };
         Ok(vec![ops::leaky_relu(tape, &x, SLOPE)?])
     }
@@ -116,32 +119,32 @@ pub(super) struct Convolution {
     pub(super) stride: usize,
 }
 
-/// Convolutions one after the other, as a `torch.nn.Sequential` called as the scope is: the first has no norm and takes two
-/// places of the sequence, the others three. Every convolution with its norm is a block.
+/// Registers convolutions with the names of a `torch.nn.Sequential` at `scope`. The first has no norm and takes two
+/// positions of the sequence, each further one three. Every convolution with its norm is a block.
 pub(super) fn sequence(
     scope: &Scope,
     config: &StackGanConfig,
     inputs: usize,
     convolutions: &[Convolution],
-    after: After,
+    activation: Activation,
 ) -> Result<Vec<Arc<dyn Block>>> {
-    let (mut place, mut channels) = (0, inputs);
+    let (mut position, mut channels) = (0, inputs);
     let mut blocks: Vec<Arc<dyn Block>> = Vec::new();
     for &Convolution { outputs, kernel, stride } in convolutions {
-        // Convolution and norm have names of their own, which share no prefix.
-        let scope = scope.block_named(&place.to_string());
+        // Convolution and norm have different names without a common prefix.
+        let scope = scope.block_named(&position.to_string());
         let options = Conv2dOptions::new(stride, 1);
-        let conv = Conv2d::with_init(&scope.pp(place), channels, outputs, kernel, options, WEIGHT, None)?;
-        let norm = || BatchNorm2d::with_init(&scope.pp(place + 1), outputs, config.norms(), NORM_WEIGHT);
-        let norm = (place > 0).then(norm).transpose()?;
-        place += if norm.is_some() { 3 } else { 2 };
-        blocks.push(Arc::new(ConvLayer { name: scope.block_name().to_owned(), conv, norm, after }));
+        let conv = Conv2d::with_init(&scope.pp(position), channels, outputs, kernel, options, WEIGHT, None)?;
+        let norm = || BatchNorm2d::with_init(&scope.pp(position + 1), outputs, config.norms(), NORM_WEIGHT);
+        let norm = (position > 0).then(norm).transpose()?;
+        position += if norm.is_some() { 3 } else { 2 };
+        blocks.push(Arc::new(ConvLayer { name: scope.block_name().to_owned(), conv, norm, activation }));
         channels = outputs;
     }
     Ok(blocks)
 }
 
-/// Conditions [N, C] beside every pixel of maps [N, K, S, S], behind their channels.
+/// Appends conditions [N, C] to the channels of every pixel of feature maps [N, K, S, S].
 pub(super) fn joined(tape: &Tape, maps: &Value, condition: &Value) -> Result<Value> {
     let (&[batch, _, height, width], &[_, size]) = (maps.dims(), condition.dims()) else {
         let problem = format!(

@@ -5,48 +5,48 @@ use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
 use super::{Condition, Discriminator, Generated};
 
-/// How much the samples of a batch count: the losses are means over the *global* batch, so that those of ranks add up.
+/// The weights of the samples of a batch. Losses are means over the *global* batch, so those of the ranks add up.
 #[derive(Debug, Clone, Copy)]
 pub struct SampleWeights<'a> {
-    /// The weight of each of this rank's samples.
+    /// The weight of each sample of this rank.
     pub weights: &'a [f32],
-    /// The sum of the weights of all ranks' samples.
+    /// The sum of the weights over all ranks.
     pub sum: f64,
 }
 
 /// A discriminator's loss and its parts.
 #[derive(Debug, Clone)]
 pub struct DiscriminatorLosses {
-    /// What is minimised.
+    /// The minimised loss.
     pub total: Value,
-    /// That of real images with their own conditions, in stage II averaged with that of real images alone.
+    /// The loss of real images with their own conditions; in stage II averaged with that of real images alone.
     pub real: Value,
-    /// That of real images with other images' conditions; none in a batch of one sample.
+    /// The loss of real images with the conditions of other images; `None` in a batch of one sample.
     pub wrong: Option<Value>,
-    /// That of generated images, in stage II averaged likewise.
+    /// The loss of generated images; in stage II averaged in the same way.
     pub fake: Value,
 }
 
 /// A generator's loss and its parts.
 #[derive(Debug, Clone)]
 pub struct GeneratorLosses {
-    /// What is minimised.
+    /// The minimised loss.
     pub total: Value,
-    /// That of the judgements alone.
+    /// The adversarial part.
     pub adversarial: Value,
-    /// The divergence of conditions from the standard normal distribution, averaged over samples and elements.
+    /// The divergence of the conditions from the standard normal distribution, averaged over samples and elements.
     pub kl: Value,
 }
 
 impl SampleWeights<'_> {
-    /// The weighted mean of binary cross-entropies of logits `[N]` that should all be `target`.
-    fn judged(&self, tape: &Tape, logits: &Value, target: f64) -> Result<Value> {
+    /// Returns the weighted mean of the binary cross-entropies of logits `[N]` with the same target.
+    fn cross_entropy(&self, tape: &Tape, logits: &Value, target: f64) -> Result<Value> {
         weighted(tape, logits, self.weights, self.sum, |logits, _, over| {
             loss::bce_with_logits(tape, logits, &ops::full_like(tape, logits, target)?, over)
         })
     }
 
-    /// The weighted mean of the divergences of conditions, each averaged over its elements.
+    /// Returns the weighted mean of the divergences of conditions, each averaged over its elements.
     fn divergence(&self, tape: &Tape, condition: &Condition) -> Result<Value> {
         let Condition { mu, logvar } = condition;
         let elements = mu.dims().get(1).copied().unwrap_or(1).max(1);
@@ -62,16 +62,16 @@ impl SampleWeights<'_> {
     }
 }
 
-/// Each sample's condition replaced by that of the next sample of the *global* batch, and the last one's by the first one's:
-/// what makes of real images wrong pairs. `None` if the batch has one sample only.
+/// Replaces the condition of each sample by that of the next sample of the *global* batch, and the last by the first.
+/// This makes wrong pairs of real images. Returns `None` if the batch has one sample.
 ///
-/// Ranks have the global batch's samples in its order, so that a rank's last sample is followed by the next rank's first; these
-/// first conditions travel between the ranks of the session's [`phalanx_tensor::Session::batch_group`], each of which must have
-/// a sample. So n ranks pair as one does. The authors' code leaves the last sample without a pair; with one, every rank has as
-/// many pairs as samples, whatever their number, and all three kinds of pairs weigh alike.
+/// The samples of the ranks follow each other, so a rank's last sample is followed by the next rank's first. These
+/// first conditions are exchanged in the session's [`phalanx_tensor::Session::batch_group`], where each rank must have
+/// a sample. So n ranks make the same pairs as one. The authors' code leaves the last sample without a pair; here every
+/// rank has as many pairs as samples, and all three kinds of pairs have equal weight.
 ///
 /// # Errors
-/// If `condition`, [N, C], is of another shape or empty, or needs a gradient; and the transport's.
+/// If `condition`, [N, C], has another shape, is empty or needs a gradient; and the errors of the transport.
 pub fn conditions_of_next(tape: &Tape, condition: &Value) -> Result<Option<Value>> {
     const OP: &str = "conditions_of_next";
     let &[samples, _] = condition.dims() else {
@@ -79,7 +79,7 @@ pub fn conditions_of_next(tape: &Tape, condition: &Value) -> Result<Option<Value
         return Err(TensorError::Shape { op: OP, problem });
     };
     if samples == 0 || condition.needs_grad() {
-        let problem = format!("{samples} conditions, which must be some, and cut off from what made them");
+        let problem = format!("{samples} conditions; expected at least one, detached from the generator");
         return Err(TensorError::Shape { op: OP, problem });
     }
     let first = ops::narrow(tape, condition, 0, 0, 1)?;
@@ -98,10 +98,11 @@ pub fn conditions_of_next(tape: &Tape, condition: &Value) -> Result<Option<Value
     Ok(Some(ops::cat(tape, &[&own, &next], 0)?))
 }
 
-/// Real images with their own conditions should pass; with others' (`wrong`, [`conditions_of_next`]), and generated ones, should
-/// not: in stage I real + ½(wrong + fake); in stage II, where images are judged alone as well,
-/// ½(real + real alone) + ⅓(wrong + fake + fake alone). `fake` and the conditions must be cut off from the generator
-/// ([`Value::detach`]).
+/// Computes the loss of a discriminator. Real images with their own conditions should pass; real images with others'
+/// conditions (`wrong`, [`conditions_of_next`]) and generated images should not.
+///
+/// Stage I: real + ½(wrong + fake). Stage II, which also judges images alone: ½(real + real alone) + ⅓(wrong + fake +
+/// fake alone). `fake` and the conditions must be detached from the generator ([`Value::detach`]).
 ///
 /// # Errors
 /// If the shapes do not go together.
@@ -114,16 +115,16 @@ pub fn discriminator_loss(
 ) -> Result<DiscriminatorLosses> {
     let real_features = discriminator.features(tape, real)?;
     let fake_features = discriminator.features(tape, fake)?;
-    let judged = |features: &Value, condition: &Value, target: f64| {
-        counts.judged(tape, &discriminator.logits(tape, features, condition)?, target)
+    let paired = |features: &Value, condition: &Value, target: f64| {
+        counts.cross_entropy(tape, &discriminator.logits(tape, features, condition)?, target)
     };
     let alone = |features: &Value, target: f64| {
         let logits = discriminator.logits_alone(tape, features)?;
-        logits.map(|logits| counts.judged(tape, &logits, target)).transpose()
+        logits.map(|logits| counts.cross_entropy(tape, &logits, target)).transpose()
     };
-    let right = judged(&real_features, condition, 1.0)?;
-    let wrong = wrong.map(|wrong| judged(&real_features, wrong, 0.0)).transpose()?;
-    let made = judged(&fake_features, condition, 0.0)?;
+    let right = paired(&real_features, condition, 1.0)?;
+    let wrong = wrong.map(|wrong| paired(&real_features, wrong, 0.0)).transpose()?;
+    let made = paired(&fake_features, condition, 0.0)?;
     let not = match &wrong {
         Some(wrong) => ops::add(tape, wrong, &made)?,
         None => made.clone(),
@@ -139,10 +140,12 @@ pub fn discriminator_loss(
     Ok(DiscriminatorLosses { total: ops::add(tape, &real, &not)?, real, wrong, fake })
 }
 
-/// Generated images should pass, with their conditions and in stage II also alone, and conditions should be near the standard
-/// normal distribution: the judgements' losses plus `kl_weight` (2 in the authors' code) times the divergence. `shown` is the
-/// condition that the discriminator sees; the authors' training shows it the mean, cut off ([`Value::detach`]), so that texts
-/// are not bent to please it. The discriminator's parameters get no gradient.
+/// Computes the loss of a generator. Generated images should pass, with their conditions and in stage II also alone,
+/// and the conditions should be near the standard normal distribution. The divergence has weight `kl_weight`, 2 in the
+/// authors' code.
+///
+/// `shown` is the condition that the discriminator sees. The authors use the detached mean ([`Value::detach`]), so that
+/// texts do not adapt to the discriminator. The discriminator's parameters get no gradient.
 ///
 /// # Errors
 /// If the shapes do not go together.
@@ -158,9 +161,9 @@ pub fn generator_loss(
         let features = discriminator.features(tape, &generated.image)?;
         Ok((discriminator.logits(tape, &features, shown)?, discriminator.logits_alone(tape, &features)?))
     })?;
-    let mut adversarial = counts.judged(tape, &logits, 1.0)?;
+    let mut adversarial = counts.cross_entropy(tape, &logits, 1.0)?;
     if let Some(alone) = alone {
-        adversarial = ops::add(tape, &adversarial, &counts.judged(tape, &alone, 1.0)?)?;
+        adversarial = ops::add(tape, &adversarial, &counts.cross_entropy(tape, &alone, 1.0)?)?;
     }
     let kl = counts.divergence(tape, &generated.condition)?;
     let total = ops::add(tape, &adversarial, &ops::scale(tape, &kl, kl_weight)?)?;

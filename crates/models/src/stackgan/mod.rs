@@ -1,13 +1,14 @@
 //! StackGAN (Zhang et al. 2017): images from a text vector in two stages, after the authors' PyTorch code
-//! (hanzhanggit/StackGAN-Pytorch); parameter names equal its state dicts.
+//! (hanzhanggit/StackGAN-Pytorch). Parameter names equal its state dicts.
 //!
-//! Stage I: the conditioning augmentation draws the condition from a normal distribution that the text vector decides, and the
-//! generator makes a small image of it and of noise. Stage II: a generator reads that image and the text once more and makes an
-//! image of a multiple of its size. Each stage has a discriminator that judges image and condition together; that of the second
-//! judges the image alone as well.
+//! Stage I: the conditioning augmentation samples a condition from a normal distribution that depends on the text
+//! vector. The generator makes a small image of it and of noise. Stage II: a generator takes that image and the text
+//! again and makes a larger image. Each stage has a discriminator of image and condition; the second one also judges
+//! the image alone.
 //!
-//! The code's sizes are 64×64 and 256×256 pixels; here they are settings, and as many halvings and doublings are there as a size
-//! takes. In the code the second generator's state dict holds the first one under `STAGE1_G.`; here they are two models.
+//! The authors' sizes are 64×64 and 256×256 pixels; here they are settings that determine the number of halvings and
+//! doublings. In the authors' code the second generator's state dict contains the first under `STAGE1_G.`; here they
+//! are two models.
 
 mod conditioning;
 mod layers;
@@ -33,29 +34,30 @@ use phalanx_tensor::{Init, Result, TensorError};
 /// The sizes of a StackGAN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackGanConfig {
-    /// Elements of a text vector.
+    /// The number of elements of a text vector.
     pub text_dim: usize,
-    /// Elements of a condition.
+    /// The number of elements of a condition.
     pub condition_dim: usize,
-    /// Elements of the noise.
+    /// The number of elements of the noise.
     pub z_dim: usize,
-    /// The generators' width: the first maps of stage I have 8 times as many channels, those that stage II joins with the
-    /// condition 4 times as many.
+    /// The generators' width: the first feature maps of stage I have 8 times as many channels, those that stage II
+    /// joins with the condition 4 times as many.
     pub gf_dim: usize,
-    /// The discriminators' width: their first maps have as many channels, their last at most 8 times as many.
+    /// The discriminators' width: their first feature maps have as many channels, their last at most 8 times as many.
     pub df_dim: usize,
-    /// Residual blocks of stage II's generator (`R_NUM`).
+    /// The residual blocks of stage II's generator (`R_NUM`).
     pub residual_blocks: usize,
     /// Height and width of the images of stage I: 4 times a power of two, at least 8.
     pub stage_one_size: usize,
     /// Height and width of the images of stage II: a power of two times those of stage I, at least twice.
     pub stage_two_size: usize,
-    /// Whether batch norm uses the statistics of the batches of all ranks.
+    /// Computes batch statistics over all ranks.
     pub sync_batch_norm: bool,
 }
 
 impl StackGanConfig {
-    /// The code's defaults: text vectors of 1024 elements, GF 128, DF 64, 4 residual blocks, 64 and 256 pixels.
+    /// Returns the authors' defaults: text vectors of 1024 elements, GF 128, DF 64, 4 residual blocks, 64 and 256
+    /// pixels.
     pub fn new() -> Self {
         Self {
             text_dim: 1024,
@@ -70,7 +72,7 @@ impl StackGanConfig {
         }
     }
 
-    /// What batch norms are like.
+    /// Returns the settings of batch norms.
     fn norms(&self) -> BatchNormConfig {
         BatchNormConfig { sync: self.sync_batch_norm, ..BatchNormConfig::default() }
     }
@@ -82,7 +84,7 @@ impl Default for StackGanConfig {
     }
 }
 
-/// How many doublings lie between two sizes of images.
+/// Returns the number of doublings between two image sizes.
 fn doublings(what: &'static str, from: usize, to: usize) -> Result<usize> {
     let factor = to / from.max(1);
     if from == 0 || factor < 2 || factor * from != to || !factor.is_power_of_two() {
@@ -92,11 +94,11 @@ fn doublings(what: &'static str, from: usize, to: usize) -> Result<usize> {
     Ok(factor.ilog2() as usize)
 }
 
-/// How convolutions and fully connected layers begin.
+/// The initial weights of convolutions and fully connected layers.
 const WEIGHT: Init = Init::Normal { mean: 0.0, std: 0.02 };
 
-/// How norms' weights begin.
+/// The initial weights of norms.
 const NORM_WEIGHT: Init = Init::Normal { mean: 1.0, std: 0.02 };
 
-/// The discriminators' slope for negative numbers.
+/// The negative slope of the discriminators' leaky ReLU.
 const SLOPE: f64 = 0.2;

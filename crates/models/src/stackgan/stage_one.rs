@@ -9,7 +9,7 @@ use phalanx_tensor::{Block, Result, Scope, Tape, Value};
 use super::layers::upsampling;
 use super::{Condition, ConditioningAugmentation, NORM_WEIGHT, StackGanConfig, WEIGHT, doublings};
 
-/// Noise and condition to 4×4 maps.
+/// Maps noise and condition to 4×4 feature maps.
 #[derive(Debug)]
 struct Root {
     name: String,
@@ -26,27 +26,27 @@ impl Block for Root {
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let x = self.fc.forward(tape, &inputs[0])?;
         let (batch, features) = (x.dims()[0], x.dims()[1]);
-        // The norm is over features, as `BatchNorm1d`: images of one pixel.
+        // The norm is over features, like `BatchNorm1d`: images of one pixel.
         let x = ops::reshape(tape, &x, (batch, features, 1, 1))?;
         let x = self.norm.forward(tape, &x, FusedActivation::Relu)?;
         Ok(vec![ops::reshape(tape, &x, (batch, self.channels, 4, 4))?])
     }
 }
 
-/// What a generator gives.
+/// The outputs of a generator.
 #[derive(Debug, Clone)]
 pub struct Generated {
     /// [N, 3, S, S], between −1 and 1.
     pub image: Value,
-    /// What the condition was drawn from.
+    /// The distribution of the condition.
     pub condition: Condition,
 }
 
-/// Text and noise to a small image.
+/// The generator of the first stage: text and noise to a small image.
 #[derive(Debug, Clone)]
 pub struct StageOneGenerator {
     conditioning: ConditioningAugmentation,
-    /// From noise and condition to an image, each of one value.
+    /// Noise and condition to an image, a sequence.
     blocks: Vec<Arc<dyn Block>>,
 }
 
@@ -54,7 +54,7 @@ impl StageOneGenerator {
     /// Registers the model's parameters.
     ///
     /// # Errors
-    /// If a name is taken, or the image's size is not 4 doubled, or the width cannot be halved as often.
+    /// If a name is taken, the image size is not 4 times a power of two, or the width cannot be halved as often.
     pub fn new(scope: &Scope, config: &StackGanConfig) -> Result<Self> {
         let doublings = doublings("StackGAN's stage I", 4, config.stage_one_size)?;
         let channels = 8 * config.gf_dim;
@@ -72,13 +72,14 @@ impl StageOneGenerator {
         Ok(Self { conditioning, blocks })
     }
 
-    /// What follows the condition: the root, which takes noise and condition side by side, [N, z_dim + condition_dim], the
-    /// doublings, and the image; each takes the one value that the block before it gave.
+    /// Returns the blocks behind the condition, a sequence: the root, which takes noise and condition [N, z_dim +
+    /// condition_dim], the doublings, and the image.
     pub fn blocks(&self) -> &[Arc<dyn Block>] {
         &self.blocks
     }
 
-    /// Images for text vectors [N, text_dim], noise [N, z_dim] and the noise of the condition [N, condition_dim].
+    /// Generates images from text vectors [N, text_dim], noise [N, z_dim] and the noise of the condition [N,
+    /// condition_dim].
     ///
     /// # Errors
     /// If the shapes do not go together.

@@ -6,10 +6,11 @@ use phalanx_tensor::nn::{BatchNorm2d, Conv2d};
 use phalanx_tensor::ops::{Conv2dOptions, FusedActivation};
 use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
 
-use super::layers::{After, Convolution, joined, sequence, upsampling};
+use super::layers::{Activation, Convolution, joined, sequence, upsampling};
 use super::{ConditioningAugmentation, Generated, NORM_WEIGHT, StackGanConfig, WEIGHT, doublings};
+use crate::run_block::run_block;
 
-/// What was read of an image, joined with the condition: 3×3 convolution, norm, ReLU.
+/// Joins the encoded image with the condition: 3×3 convolution, norm, ReLU.
 #[derive(Debug)]
 struct Joint {
     name: String,
@@ -28,7 +29,7 @@ impl Block for Joint {
     }
 }
 
-/// Two 3×3 convolutions with norms beside what came in.
+/// Two 3×3 convolutions with norms, and a skip connection.
 #[derive(Debug)]
 struct Residual {
     name: String,
@@ -51,15 +52,15 @@ impl Block for Residual {
     }
 }
 
-/// An image of the first stage and its text to a larger image.
+/// The generator of the second stage: a small image and its text to a larger image.
 #[derive(Debug, Clone)]
 pub struct StageTwoGenerator {
     conditioning: ConditioningAugmentation,
-    /// From the small image to maps of a quarter of its size, each of one value.
+    /// The small image to feature maps of a quarter of its size, a sequence.
     encoder: Vec<Arc<dyn Block>>,
-    /// Takes these and the condition.
+    /// Takes the encoded image and the condition.
     joint: Arc<dyn Block>,
-    /// From there to the image, each of one value.
+    /// The joined features to the image, a sequence.
     decoder: Vec<Arc<dyn Block>>,
 }
 
@@ -67,7 +68,8 @@ impl StageTwoGenerator {
     /// Registers the model's parameters.
     ///
     /// # Errors
-    /// If a name is taken, the size of either image is not a smaller one doubled, or the width cannot be halved as often.
+    /// If a name is taken, an image size is not a smaller one times a power of two, or the width cannot be halved as
+    /// often.
     pub fn new(scope: &Scope, config: &StackGanConfig) -> Result<Self> {
         const WHAT: &str = "StackGAN's stage II";
         let size = config.stage_one_size;
@@ -84,7 +86,7 @@ impl StageTwoGenerator {
             Convolution { outputs: 2 * width, kernel: 4, stride: 2 },
             Convolution { outputs: 4 * width, kernel: 4, stride: 2 },
         ];
-        let encoder = sequence(&scope.pp("encoder"), config, 3, &layers, After::Relu)?;
+        let encoder = sequence(&scope.pp("encoder"), config, 3, &layers, Activation::Relu)?;
         let channels = 4 * width;
         let options = Conv2dOptions::new(1, 1);
         let conv =
@@ -112,8 +114,9 @@ impl StageTwoGenerator {
         Ok(Self { conditioning, encoder, joint, decoder })
     }
 
-    /// Images [N, 3, S', S'] for images of the first stage [N, 3, S, S], text vectors [N, text_dim] and the noise of the
-    /// condition [N, condition_dim]. In the authors' training the first stage's images are cut off ([`Value::detach`]).
+    /// Generates images [N, 3, S', S'] from images of the first stage [N, 3, S, S], text vectors [N, text_dim] and the
+    /// noise of the condition [N, condition_dim]. The authors' training detaches the first stage's images
+    /// ([`Value::detach`]).
     ///
     /// # Errors
     /// If the shapes do not go together.
@@ -127,9 +130,7 @@ impl StageTwoGenerator {
         let encoded = tape.run_sequence(&self.encoder, small)?;
         let condition = self.conditioning.forward(tape, text)?;
         let sample = condition.sample(tape, condition_noise)?;
-        let mut outputs = tape.run(&self.joint, &[encoded, sample])?;
-        let absent = || TensorError::Backward("the joint block gives one value".into());
-        let x = outputs.pop().ok_or_else(absent)?;
+        let x = run_block(tape, &self.joint, &[encoded, sample])?;
         Ok(Generated { image: tape.run_sequence(&self.decoder, &x)?, condition })
     }
 }

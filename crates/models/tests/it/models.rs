@@ -78,7 +78,7 @@ fn names_are_those_of_the_references() {
     }
 }
 
-/// Gradients of a few elements of every parameter against central differences, in f64.
+/// Compares the gradients of a few elements of every parameter with central differences, in f64.
 fn check_parameters(store: &ParamStore, loss: impl Fn(&Tape) -> Result<Value>) {
     let evaluate = || -> f64 {
         let mut session = session(Recompute::Never);
@@ -105,7 +105,7 @@ fn check_parameters(store: &ParamStore, loss: impl Fn(&Tape) -> Result<Value>) {
                 param.set(&tensor).expect("same shape");
                 evaluate()
             };
-            // A small step, so that few activations pass their kink within it.
+            // A small step, so that few activations cross their kink.
             let numeric = (moved(1e-7) - moved(-1e-7)) / 2e-7;
             param.set(&original).expect("same shape");
             let off = (numeric - grad[at]).abs() / scale;
@@ -180,14 +180,14 @@ fn mlps_have_the_names_sizes_and_gradients_of_a_sequence() {
     let tape = Tape::forward_only(session(Recompute::Never));
     let wide = Value::constant(random("wide", &[1, 3, 2, 3], DType::F64));
     let said = model.forward(&tape, &wide).expect_err("does not fit").to_string();
-    assert!(said.contains("18 numbers each, and the model takes 12"), "{said}");
+    assert!(said.contains("18 numbers each; the model takes 12"), "{said}");
     let flat = MlpConfig { depth: 0, ..config };
     let builder = StoreBuilder::new(BuildOptions::default());
     let said = Mlp::new(&builder.root(), &flat).expect_err("no layer").to_string();
     assert!(said.contains("at least one hidden layer"), "{said}");
 }
 
-/// Running blocks one after the other, each on what the one before gave.
+/// Runs blocks in order, each on the output of the one before.
 fn in_a_row(tape: &Tape, blocks: &[Arc<dyn Block>], input: &Value, more: &[Value]) -> Vec<Value> {
     blocks.iter().fold(vec![input.clone()], |values, block| {
         let inputs: Vec<Value> = [&values[..1], more].concat();
@@ -203,7 +203,7 @@ fn blocks_in_a_row_are_the_model() {
         flat.expect("f64")
     };
     let names = |blocks: &[Arc<dyn Block>], store: &ParamStore| {
-        // Every parameter belongs to one of them.
+        // Every parameter belongs to a block.
         let names: Vec<String> = blocks.iter().map(|block| block.name().to_owned()).collect();
         let of_params: Vec<&str> = store.buckets().iter().flat_map(ParamBucket::blocks).collect();
         assert!(
@@ -284,7 +284,7 @@ fn recomputing_blocks_changes_no_bit() {
 }
 
 #[test]
-fn a_text_is_read_at_its_end_whatever_follows() {
+fn a_text_is_read_at_its_end_token() {
     let (model, _store) = build(DType::F32, |scope| ClipTextEncoder::new(scope, &small_text()));
     let features = |ids: &Tensor| {
         let tape = Tape::forward_only(session(Recompute::Never));

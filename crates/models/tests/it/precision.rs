@@ -1,4 +1,4 @@
-//! Models trained in bf16 and f16 beside f32: the same curve within what their digits allow.
+//! Models trained in bf16 and f16 against f32: the same curves within their precision.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u6
         Subject::Cvae | Subject::Clip => Box::new(Adam::new((0.9, 0.999), 1e-8, 0.0)),
     };
     let lr = if subject == Subject::MobileNet { 1e-3 } else { 5e-3 };
-    // Small enough that no step is left out, which would shift the curve.
+    // Small enough that no step is skipped, which would shift the curve.
     let start = || LossScale::dynamic_from(1024.0).expect("positive");
     let mut scale = (precision == Precision::F16).then(start);
     let ids = (0..BATCH).flat_map(|i| [10, 1 + (i % 3) as u32, 4 + (i % 5) as u32, 11]).collect::<Vec<u32>>();
@@ -107,7 +107,7 @@ fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u6
 
 #[test]
 fn low_precision_learns_as_f32_does() {
-    // Of the first loss, how far curves may be apart on average: noise of rounding, which training amplifies.
+    // The allowed mean difference of curves, relative to the first loss: rounding noise that training amplifies.
     for (subject, bf16, f16) in [(Subject::ResNet, 0.05, 0.02), (Subject::Cvae, 0.02, 0.01)] {
         let exact = train(subject, Precision::F32, Recompute::Never, STEPS);
         assert!(exact[19] < 0.9 * exact[0], "{subject:?} learns: {exact:?}");
@@ -117,7 +117,7 @@ fn low_precision_learns_as_f32_does() {
             let apart = low.iter().zip(&exact).map(|(low, exact)| (low - exact).abs()).sum::<f64>();
             let apart = apart / (STEPS as f64 * exact[0]);
             assert!(apart < tolerance, "{subject:?}, {precision}: {apart} apart; {low:?}, {exact:?}");
-            // The same bits twice, and with blocks that run again.
+            // The same bits twice; with recomputation, the same curve.
             assert_eq!(low[..5], train(subject, precision, Recompute::Never, 5), "{subject:?}, {precision}");
             let again = train(subject, precision, Recompute::Every(1), 5);
             for (low, again) in low.iter().zip(&again) {

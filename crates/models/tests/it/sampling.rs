@@ -1,4 +1,4 @@
-//! Schedules, objectives and walks, where no recorded values say what is right.
+//! Schedules, objectives and the sampling loop, without recorded values.
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::diffusion::samplers::{SamplerConfig, SamplerKind, noise_of_samples};
@@ -14,7 +14,7 @@ fn schedule(kind: BetaSchedule) -> NoiseSchedule {
 }
 
 #[test]
-fn noise_is_that_of_the_sample_whatever_is_drawn_beside_it() {
+fn noise_depends_on_the_sample_alone() {
     let (tape, key) = (tape(), Key::new(3).stream("noise"));
     let together = numbers(&noise_of_samples(&tape, key, &[4, 9, 2], &[2, 3]).expect("drawn"));
     for (row, sample) in [4, 9, 2].into_iter().enumerate() {
@@ -23,7 +23,7 @@ fn noise_is_that_of_the_sample_whatever_is_drawn_beside_it() {
     }
 }
 
-/// A network that knows the image: it predicts exactly what leads there.
+/// Makes a network that knows the image and predicts exactly it.
 fn knowing(
     schedule: &NoiseSchedule,
     prediction: Prediction,
@@ -31,7 +31,7 @@ fn knowing(
 ) -> impl Fn(&Tape, &Value, f64) -> Value {
     let alphas = schedule.alphas_cumprod().to_vec();
     move |tape, x, timestep| {
-        // Between two timesteps noise levels are interpolated, as Euler's method does.
+        // Noise levels are interpolated between timesteps, as in Euler's method.
         let level = |at: f64| ((1.0 - alphas[at as usize]) / alphas[at as usize].max(2_f64.powi(-24))).sqrt();
         let below = timestep.floor();
         let above = (below + 1.0).min(999.0);
@@ -52,7 +52,7 @@ fn knowing(
 }
 
 #[test]
-fn every_sampler_finds_the_image_that_a_network_knows() {
+fn every_sampler_finds_the_image_of_an_exact_network() {
     for kind in SamplerKind::ALL {
         for prediction in Prediction::ALL {
             for zero_snr in [false, true] {
@@ -74,7 +74,7 @@ fn every_sampler_finds_the_image_that_a_network_knows() {
                             &mut |at| noise_of_samples(&tape, key.index(at as u64), &[0, 1], &[1, 2, 2]),
                             &mut |_, _, _| Ok(()),
                         )
-                        .expect("walks");
+                        .expect("samples");
                     let what = format!("{kind} {prediction} zero SNR {zero_snr} eta {eta}");
                     for value in numbers(&image) {
                         assert!((value - 0.7).abs() < 0.02, "{what}: {value}");
@@ -86,10 +86,10 @@ fn every_sampler_finds_the_image_that_a_network_knows() {
 }
 
 #[test]
-fn what_a_mask_keeps_is_kept_and_a_strength_of_zero_changes_nothing() {
+fn masked_elements_are_kept_and_a_strength_of_zero_changes_nothing() {
     let schedule = schedule(BetaSchedule::ScaledLinear);
     for kind in SamplerKind::ALL {
-        let walk = |strength: f64, mask: Option<Value>| {
+        let run = |strength: f64, mask: Option<Value>| {
             let tape = tape();
             let mut sampler =
                 SamplerConfig::new(*kind, 8).sampler(&schedule, Prediction::Epsilon).expect("a sampler");
@@ -108,17 +108,17 @@ fn what_a_mask_keeps_is_kept_and_a_strength_of_zero_changes_nothing() {
                         Ok(())
                     },
                 )
-                .expect("walks");
+                .expect("samples");
             (numbers(&image), steps)
         };
-        let (image, steps) = walk(0.0, None);
+        let (image, steps) = run(0.0, None);
         assert_eq!(steps, 0);
         for (value, expected) in image.iter().zip([0.1, 0.2, 0.3, 0.4]) {
             assert!((value - expected).abs() < 1e-6, "{kind}: {value}");
         }
-        assert_eq!(walk(0.5, None).1, 4);
+        assert_eq!(run(0.5, None).1, 4);
         let mask = Tensor::new(&[[[[0.0_f32, 1.0], [1.0, 0.0]]]], &Device::Cpu).expect("a mask");
-        let (image, _) = walk(1.0, Some(Value::constant(mask)));
+        let (image, _) = run(1.0, Some(Value::constant(mask)));
         for (value, expected) in image.iter().zip([0.1, -0.9, -0.9, 0.4]) {
             assert!((value - expected).abs() < 0.03, "{kind}: {value}");
         }
@@ -142,7 +142,7 @@ fn objectives_weigh_and_refuse() {
     assert!(refused.contains("v_prediction"), "{refused}");
     let objective = Objective::new(zero, Prediction::Velocity, Some(5.0)).expect("sound");
     assert_eq!(objective.timesteps(&[0.0, 0.5, 0.999_999_999]), [0, 500, 999]);
-    // At the end nothing of the image is left, and the velocity is its opposite.
+    // In pure noise the velocity is the negative image.
     let tape = tape();
     let image = |value: f32| Value::constant(Tensor::full(value, (1, 1, 1, 2), &Device::Cpu).expect("small"));
     let noised = objective.noisy_samples(&tape, &image(0.5), &image(2.0), &[999]).expect("fits");
@@ -158,7 +158,7 @@ fn objectives_weigh_and_refuse() {
 }
 
 #[test]
-fn a_mask_of_pixels_covers_latent_pixels_that_it_touches() {
+fn a_mask_of_pixels_covers_every_latent_pixel_that_it_touches() {
     let mut mask = vec![0.0_f32; 16];
     mask[5] = 1.0;
     let mask = Tensor::from_vec(mask, (1, 1, 4, 4), &Device::Cpu).and_then(|mask| mask.to_dtype(DType::F32));

@@ -1,4 +1,4 @@
-//! StackGAN's networks and losses: the authors' sizes, one network trained at a time, pairs that ranks agree on.
+//! StackGAN's networks and losses: the authors' sizes, training one network at a time, pairs that agree between ranks.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn tape() -> Tape {
     Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)))
 }
 
-/// Normal numbers that the name decides.
+/// Standard normal values that the name determines.
 fn random(name: &str, dims: &[usize]) -> Value {
     Value::constant(harness::random(Key::new(3).stream(name), dims, DType::F32))
 }
@@ -61,7 +61,7 @@ fn networks_have_the_authors_sizes() {
         ]
     };
     assert_eq!(both(&config), [10_301_248, 5_715_713, 26_290_080, 71_269_122]);
-    // The settings for COCO.
+    // The authors' settings for COCO.
     let coco = StackGanConfig { gf_dim: 192, df_dim: 96, residual_blocks: 2, ..config };
     assert_eq!(both(&coco), [20_020_832, 12_407_425, 37_130_480, 159_889_538]);
 }
@@ -142,7 +142,7 @@ fn one_network_is_trained_at_a_time() {
 
 #[test]
 fn the_losses_are_those_of_the_authors_code() {
-    // Binary cross-entropies of logits by hand: the sums of the code, term by term.
+    // Computes the sums of the authors' code, term by term.
     let config = small();
     let bce = |logits: &[f32], target: f64| {
         let each = logits.iter().map(|x| f64::from(*x)).map(|x| (1.0 + (-x).exp()).ln() + (1.0 - target) * x);
@@ -189,7 +189,7 @@ fn samples_count_as_much_as_they_weigh() {
     let (g, of_g) = built(|scope| StageOneGenerator::new(scope, &config));
     let (d, of_d) = built(|scope| Discriminator::stage_one(scope, &config));
     let (text, noise) = (random("text", &[4, 6]), random("noise", &[4, 4]));
-    // In evaluation samples do not see each other, so a loss is a mean of its samples' own.
+    // In evaluation samples are independent, so a loss is the mean of its samples' losses.
     let judged = |weights: &[f32], sum: f64| {
         let tape = evaluation_tape();
         let made = g.forward(&tape, &text, &random("z", &[4, 5]), &noise).expect("sound");

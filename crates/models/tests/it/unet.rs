@@ -1,4 +1,4 @@
-//! The networks of diffusion: sizes of the named configurations, blocks, recomputation, and what is refused.
+//! Diffusion networks: sizes of the named configurations, blocks, recomputation, refusals.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn named_configurations_have_the_sizes_of_the_published_weights() {
     assert_eq!(store.num_parameters(), 83_653_863);
 }
 
-/// The names of blocks that hold parameters are those of `blocks`.
+/// Checks that the blocks with parameters are those of `blocks`.
 fn every_parameter_is_in_a_block(blocks: &[Arc<dyn Block>], store: &ParamStore) {
     let mut of_params: Vec<&str> = store.buckets().iter().flat_map(ParamBucket::blocks).collect();
     let mut named: Vec<&str> = blocks.iter().map(|block| block.name()).collect();
@@ -116,7 +116,7 @@ fn images_larger_by_half_go_through_the_autoencoder() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_in_words() {
+fn mismatched_shapes_are_refused_with_a_description() {
     let tape = evaluation_tape();
     let (model, _store) = build(true, |scope| UNet2DConditionModel::new(scope, &small_conditioned()));
     let (sample, text) = (random("sample", &[2, 4, 8, 8]), random("text", &[2, 3, 6]));

@@ -1,11 +1,11 @@
-//! Attention of the places of an image to each other, and of anything to anything.
+//! Self- and cross-attention over the pixels of an image.
 
 use phalanx_tensor::nn::{GroupNorm, Linear};
 use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::linear;
 
-/// Queries, keys and values of several heads, and the way back: `to_q`, `to_k`, `to_v`, `to_out.0`.
+/// Multi-head attention with its projections: `to_q`, `to_k`, `to_v`, `to_out.0`.
 #[derive(Debug)]
 pub(super) struct Projections {
     to_q: Linear,
@@ -16,7 +16,8 @@ pub(super) struct Projections {
 }
 
 impl Projections {
-    /// Of `width` elements that look at ones of `seen`; with `bias` also in queries, keys and values.
+    /// Registers attention of tokens of `width` elements to tokens of `seen` elements; `bias` applies to queries, keys
+    /// and values.
     pub(super) fn new(
         scope: &Scope,
         (width, seen): (usize, usize),
@@ -41,7 +42,7 @@ impl Projections {
         })
     }
 
-    /// Places [N, T, width] that look at [N, S, seen]; gives [N, T, width].
+    /// Attends from tokens [N, T, width] to [N, S, seen]; returns [N, T, width].
     pub(super) fn forward(&self, tape: &Tape, x: &Value, seen: &Value) -> Result<Value> {
         let split = |x: Value| -> Result<Value> {
             let &[batch, length, width] = x.dims() else {
@@ -59,7 +60,7 @@ impl Projections {
     }
 }
 
-/// [N, C, H, W] as the tokens [N, H·W, C], row by row.
+/// Converts [N, C, H, W] to the tokens [N, H·W, C], row by row.
 pub(super) fn to_tokens(tape: &Tape, x: &Value) -> Result<Value> {
     let &[batch, channels, height, width] = x.dims() else {
         let problem = format!("expected [N, C, H, W], not {:?}", x.shape());
@@ -69,7 +70,7 @@ pub(super) fn to_tokens(tape: &Tape, x: &Value) -> Result<Value> {
     ops::permute(tape, &x, &[0, 2, 1])
 }
 
-/// Tokens [N, H·W, C] as images of the shape of `like`.
+/// Converts tokens [N, H·W, C] to images of the shape of `like`.
 pub(super) fn to_image(tape: &Tape, tokens: &Value, like: &Value) -> Result<Value> {
     let x = ops::permute(tape, tokens, &[0, 2, 1])?;
     ops::reshape(tape, &x, like.shape().clone())
@@ -78,20 +79,20 @@ pub(super) fn to_image(tape: &Tape, tokens: &Value, like: &Value) -> Result<Valu
 /// The sizes of an [`Attention`].
 #[derive(Debug, Clone, Copy)]
 pub(in crate::diffusion) struct AttentionConfig {
-    /// Channels.
+    /// The channels.
     pub(in crate::diffusion) channels: usize,
-    /// Heads.
+    /// The heads.
     pub(in crate::diffusion) heads: usize,
-    /// Groups of the norm.
+    /// The groups of the norm.
     pub(in crate::diffusion) groups: usize,
-    /// Added to the variance.
+    /// The constant added to the variance.
     pub(in crate::diffusion) eps: f64,
-    /// Whether the way back starts at zero.
+    /// Starts the output projection at zero.
     pub(in crate::diffusion) zero_init: bool,
 }
 
-/// Self-attention of an image with a norm before and the input added: diffusers' `Attention` in blocks without text
-/// (`group_norm`, `to_q`, `to_k`, `to_v`, `to_out.0`).
+/// Self-attention of an image with a norm before it and a skip connection: diffusers' `Attention` in blocks without
+/// text (`group_norm`, `to_q`, `to_k`, `to_v`, `to_out.0`).
 #[derive(Debug)]
 pub(in crate::diffusion) struct Attention {
     name: String,

@@ -1,4 +1,4 @@
-//! First and last convolutions.
+//! The first and last convolutions.
 
 use phalanx_tensor::nn::{Conv2d, GroupNorm};
 use phalanx_tensor::ops::{self, Conv2dOptions};
@@ -6,7 +6,7 @@ use phalanx_tensor::{Block, Result, Scope, Tape, Value};
 
 use super::conv;
 
-/// One convolution that keeps the size.
+/// A convolution that keeps the size.
 #[derive(Debug)]
 pub(in crate::diffusion) struct Convolution {
     name: String,
@@ -14,7 +14,7 @@ pub(in crate::diffusion) struct Convolution {
 }
 
 impl Convolution {
-    /// With a window of `kernel`, which is odd.
+    /// Registers a convolution of (inputs, outputs, kernel); the kernel size is odd.
     pub(in crate::diffusion) fn new(scope: &Scope, sizes: (usize, usize, usize)) -> Result<Self> {
         let scope = scope.block();
         let conv = conv(&scope, sizes, Conv2dOptions::new(1, sizes.2 / 2), false)?;
@@ -41,7 +41,7 @@ pub(in crate::diffusion) struct NormAndConvolution {
 }
 
 impl NormAndConvolution {
-    /// Parameters under `scope`, in a block called `out`.
+    /// Registers the parameters under `scope`, in a block called `out`.
     pub(in crate::diffusion) fn new(
         scope: &Scope,
         (inputs, outputs): (usize, usize),

@@ -1,7 +1,7 @@
-//! The blocks that U-Nets and autoencoders of the diffusers library are made of, under its names.
+//! The blocks of the U-Nets and autoencoders of the diffusers library, with its names.
 //!
-//! Each is a [`phalanx_tensor::Block`], named by the prefix of its parameters: a residual block, an attention, a change
-//! of size, a first or last convolution. Images are [N, C, H, W].
+//! Each is a [`phalanx_tensor::Block`], named by the prefix of its parameters: a residual block, an attention, a
+//! resampling, a first or last convolution. Images are [N, C, H, W].
 
 mod attention;
 mod convolutions;
@@ -21,7 +21,7 @@ use phalanx_tensor::nn::{Conv2d, Linear};
 use phalanx_tensor::ops::Conv2dOptions;
 use phalanx_tensor::{Init, Result, Scope};
 
-/// A convolution that starts at zero if `zero`, and otherwise as PyTorch's do.
+/// Registers a convolution that starts at zero if `zero`, and otherwise like PyTorch's.
 fn conv(
     scope: &Scope,
     (inputs, outputs, kernel): (usize, usize, usize),
@@ -37,7 +37,7 @@ fn conv(
     }
 }
 
-/// A fully connected layer that starts at zero if `zero`, and otherwise as PyTorch's do.
+/// Registers a fully connected layer that starts at zero if `zero`, and otherwise like PyTorch's.
 fn linear(scope: &Scope, inputs: usize, outputs: usize, zero: bool) -> Result<Linear> {
     match zero {
         true => Linear::with_init(scope, inputs, outputs, Init::ZEROS, Some(Init::ZEROS)),

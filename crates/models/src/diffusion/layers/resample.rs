@@ -1,4 +1,4 @@
-//! Half and double the size.
+//! Downsampling and upsampling by 2.
 
 use phalanx_tensor::nn::Conv2d;
 use phalanx_tensor::ops::{self, Conv2dOptions};
@@ -9,13 +9,13 @@ use phalanx_tensor::{Block, Result, Scope, Tape, Value};
 pub(in crate::diffusion) struct Downsample2D {
     name: String,
     conv: Conv2d,
-    /// Whether zeros stand at the right and the bottom only.
+    /// Pads zeros at the right and the bottom only.
     one_sided: bool,
 }
 
 impl Downsample2D {
-    /// With `padding` zeros on each side, 1 or 0; if it is 0 there is one at the right and one at the bottom, as
-    /// TensorFlow's `SAME` has them.
+    /// Registers the block with `padding` zeros on each side, 1 or 0. With 0 it pads one zero at the right and one at
+    /// the bottom, like TensorFlow's `SAME`.
     pub(in crate::diffusion) fn new(scope: &Scope, channels: usize, padding: usize) -> Result<Self> {
         let scope = scope.block();
         let options = Conv2dOptions::new(2, padding);
@@ -42,7 +42,7 @@ impl Block for Downsample2D {
     }
 }
 
-/// Nearest neighbours and a 3×3 convolution (`conv`), with the names of diffusers' `Upsample2D`.
+/// Nearest-neighbour upsampling and a 3×3 convolution (`conv`), with the names of diffusers' `Upsample2D`.
 #[derive(Debug)]
 pub(in crate::diffusion) struct Upsample2D {
     name: String,

@@ -1,4 +1,4 @@
-//! The residual block: twice norm, SiLU and 3×3 convolution, the time added between them.
+//! The residual block: twice norm, SiLU and 3×3 convolution, with the time added between them.
 
 use phalanx_tensor::nn::{Conv2d, GroupNorm, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions};
@@ -6,18 +6,18 @@ use phalanx_tensor::{Block, Result, Scope, Tape, Value};
 
 use super::conv;
 
-/// What residual blocks of one network have in common.
+/// The settings of the residual blocks of a network.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::diffusion) struct ResnetConfig {
-    /// Groups of each norm.
+    /// The groups of each norm.
     pub(in crate::diffusion) groups: usize,
-    /// Added to the variance.
+    /// The constant added to the variance.
     pub(in crate::diffusion) eps: f64,
-    /// Width of the embedded time, where it is told.
+    /// The width of the embedded time; `None` without time.
     pub(in crate::diffusion) time: Option<usize>,
-    /// Probability of dropping an element before the second convolution.
+    /// The dropout probability before the second convolution.
     pub(in crate::diffusion) dropout: f64,
-    /// Whether the second convolution starts at zero, so that the block begins as the identity.
+    /// Starts the second convolution at zero, so that the block begins as the identity.
     pub(in crate::diffusion) zero_init: bool,
 }
 
@@ -65,8 +65,8 @@ impl Block for ResnetBlock2D {
         &self.name
     }
 
-    /// Takes images and, where the block is told the time, its embedding [N, time]; images that come in several values,
-    /// those of a skip behind the others, are one after the other along their channels.
+    /// Takes images in one or several values, which are concatenated along the channels (a skip connection last). With
+    /// time, the last input is its embedding [N, time].
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let (images, time) = match &self.time_emb_proj {
             Some(_) => inputs.split_at(inputs.len() - 1),
@@ -85,10 +85,10 @@ impl Block for ResnetBlock2D {
         }
         hidden = ops::silu(tape, &self.norm2.forward(tape, &hidden)?)?;
         hidden = self.conv2.forward(tape, &ops::dropout(tape, &hidden, self.dropout)?)?;
-        let around = match &self.conv_shortcut {
-            Some(shortcut) => shortcut.forward(tape, &x)?,
+        let shortcut = match &self.conv_shortcut {
+            Some(conv) => conv.forward(tape, &x)?,
             None => x,
         };
-        Ok(vec![ops::add(tape, &around, &hidden)?])
+        Ok(vec![ops::add(tape, &shortcut, &hidden)?])
     }
 }

@@ -1,12 +1,12 @@
-//! Timesteps as vectors.
+//! Embeddings of timesteps.
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::nn::Linear;
 use phalanx_tensor::{Block, Result, Scope, Tape, Value, ops};
 
-/// Sines and cosines of timesteps (Vaswani et al. 2017), [N, width]: of width/2 frequencies exp(−ln(10000)·i/(width/2 −
-/// `shift`)), the cosines first if `flip`. In DDPM's networks the sines come first and the shift is 1; in latent
-/// diffusion's the cosines, and it is 0.
+/// Computes sines and cosines of timesteps (Vaswani et al. 2017), [N, width], of width/2 frequencies
+/// exp(−ln(10000)·i/(width/2 − `shift`)). The cosines come first if `flip`. DDPM's networks have the sines first and
+/// shift 1, those of latent diffusion the cosines first and shift 0.
 pub(in crate::diffusion) fn sinusoids(
     tape: &Tape,
     timesteps: &[f64],
@@ -27,7 +27,7 @@ pub(in crate::diffusion) fn sinusoids(
             true => values.extend(cosines.chain(sines)),
             false => values.extend(sines.chain(cosines)),
         }
-        // An odd width has a zero at its end.
+        // An odd width ends with a zero.
         values.extend((2 * half..width).map(|_| 0.0));
     }
     let tensor = Tensor::from_vec(values, (timesteps.len(), width), &Device::Cpu)?.to_dtype(dtype)?;
@@ -58,15 +58,15 @@ impl Block for TimeEmbedding {
         &self.name
     }
 
-    /// Takes sinusoids [N, inputs]; gives [N, outputs].
+    /// Takes sinusoids [N, inputs]; returns [N, outputs].
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let hidden = ops::silu(tape, &self.linear_1.forward(tape, &inputs[0])?)?;
         Ok(vec![self.linear_2.forward(tape, &hidden)?])
     }
 }
 
-/// A fully connected layer from a feature of a text to what is added to the embedded time: diffusers' `class_embedding` of
-/// type "simple_projection".
+/// A fully connected layer from a text feature to a vector that is added to the embedded time: diffusers'
+/// `class_embedding` of type "simple_projection".
 #[derive(Debug)]
 pub(in crate::diffusion) struct ClassEmbedding {
     name: String,
@@ -85,7 +85,7 @@ impl Block for ClassEmbedding {
         &self.name
     }
 
-    /// Takes features [N, inputs]; gives [N, outputs].
+    /// Takes features [N, inputs]; returns [N, outputs].
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         Ok(vec![self.linear.forward(tape, &inputs[0])?])
     }

@@ -1,4 +1,4 @@
-//! The spatial transformer: places of an image that look at each other and at a text (Rombach et al. 2022).
+//! The spatial transformer: attention of the pixels of an image to each other and to a text (Rombach et al. 2022).
 
 use phalanx_tensor::nn::{Conv2d, GroupNorm, LayerNorm, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions};
@@ -10,23 +10,24 @@ use super::{conv, linear};
 /// The sizes of a [`Transformer2D`].
 #[derive(Debug, Clone, Copy)]
 pub(in crate::diffusion) struct TransformerConfig {
-    /// Channels.
+    /// The channels.
     pub(in crate::diffusion) channels: usize,
-    /// Heads.
+    /// The heads.
     pub(in crate::diffusion) heads: usize,
-    /// Layers.
+    /// The layers.
     pub(in crate::diffusion) layers: usize,
-    /// Groups of the norm.
+    /// The groups of the norm.
     pub(in crate::diffusion) groups: usize,
-    /// Width of the text's tokens.
+    /// The width of the text tokens.
     pub(in crate::diffusion) text: usize,
-    /// Whether `proj_in` and `proj_out` are fully connected layers rather than 1×1 convolutions.
+    /// Uses fully connected layers rather than 1×1 convolutions for `proj_in` and `proj_out`.
     pub(in crate::diffusion) linear: bool,
-    /// Whether `proj_out` starts at zero.
+    /// Starts `proj_out` at zero.
     pub(in crate::diffusion) zero_init: bool,
 }
 
-/// Self-attention, cross-attention and feed-forward, each behind a layer norm and added: diffusers' `BasicTransformerBlock`.
+/// Self-attention, cross-attention and feed-forward, each behind a layer norm and with a skip connection: diffusers'
+/// `BasicTransformerBlock`.
 #[derive(Debug)]
 struct Layer {
     norm1: LayerNorm,
@@ -70,14 +71,14 @@ impl Layer {
     }
 }
 
-/// From channels to channels, over the image or over its tokens.
+/// A projection of channels, over the image or over its tokens.
 #[derive(Debug)]
 enum Projection {
     Conv(Conv2d),
     Linear(Linear),
 }
 
-/// Norm, `proj_in`, layers over the image's places, `proj_out`, and the input added, with the names of diffusers'
+/// Norm, `proj_in`, layers over the pixels, `proj_out`, and a skip connection, with the names of diffusers'
 /// `Transformer2DModel`.
 #[derive(Debug)]
 pub(in crate::diffusion) struct Transformer2D {
@@ -101,7 +102,7 @@ impl Transformer2D {
         };
         let layers = scope.pp("transformer_blocks");
         Ok(Self {
-            // Not the network's: Stable Diffusion has 1e-6 here and 1e-5 everywhere else.
+            // Stable Diffusion has 1e-6 here and 1e-5 elsewhere.
             norm: GroupNorm::new(&scope.pp("norm"), groups, channels, 1e-6)?,
             proj_in: project("proj_in", false)?,
             layers: (0..config.layers)
@@ -118,7 +119,7 @@ impl Block for Transformer2D {
         &self.name
     }
 
-    /// Takes images [N, C, H, W] and the text's tokens [N, S, text]; gives images.
+    /// Takes images [N, C, H, W] and text tokens [N, S, text]; returns images.
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let [x, text] = inputs else {
             let problem = "a spatial transformer takes images and a text".to_owned();

@@ -2,16 +2,14 @@
 
 use phalanx_tensor::{Result, Tape, Value, ops};
 
-use super::ddpm::{add_noise, alphas_at, no_such_step, whole_timesteps};
-use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, Spacing, combine, image_and_noise};
+use super::steps::ScheduleSteps;
+use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, combine, image_and_noise};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
-/// Steps that add as much of the predicted noise as the next timestep has, a part of it exchanged for fresh noise by `eta`.
+/// Steps that add as much of the predicted noise as the next timestep has; `eta` replaces a part of it by fresh noise.
 #[derive(Debug, Clone)]
 pub struct Ddim {
-    timesteps: Vec<f64>,
-    /// ā at every timestep, and behind the last.
-    alphas: Vec<f64>,
+    steps: ScheduleSteps,
     prediction: Prediction,
     eta: f64,
     clip: Option<f64>,
@@ -19,25 +17,23 @@ pub struct Ddim {
 
 impl Ddim {
     pub(super) fn new(schedule: &NoiseSchedule, prediction: Prediction, config: &SamplerConfig) -> Self {
-        let timesteps = whole_timesteps(config.spacing.unwrap_or(Spacing::Leading), schedule, config);
         let last = if config.set_alpha_to_one { 1.0 } else { schedule.alphas_cumprod()[0] };
-        let alphas = alphas_at(schedule, &timesteps, last);
-        Self { timesteps, alphas, prediction, eta: config.eta, clip: config.clip }
+        let steps = ScheduleSteps::new(schedule, config, last);
+        Self { steps, prediction, eta: config.eta, clip: config.clip }
     }
 }
 
 impl Sampler for Ddim {
     fn timesteps(&self) -> &[f64] {
-        &self.timesteps
+        &self.steps.timesteps
     }
 
     fn noise_levels(&self) -> Vec<f64> {
-        self.alphas.iter().map(|alpha| ((1.0 - alpha) / alpha).sqrt()).collect()
+        self.steps.noise_levels()
     }
 
     fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
-        let inside = (at < self.timesteps.len()).then(|| self.alphas[at]);
-        add_noise(tape, images, noise, inside.unwrap_or(1.0))
+        self.steps.add_noise(tape, images, noise, at)
     }
 
     fn step(
@@ -48,9 +44,7 @@ impl Sampler for Ddim {
         at: usize,
         noise: NoiseOfStep<'_>,
     ) -> Result<Denoised> {
-        let [alpha, before] = self.alphas.get(at..at + 2).unwrap_or_default() else {
-            return Err(no_such_step(at, self.timesteps.len()));
-        };
+        let [alpha, before] = self.steps.step(at)?;
         let roots = (alpha.sqrt(), (1.0 - alpha).sqrt());
         let (image, predicted) = image_and_noise(tape, sample, output, self.prediction, roots, self.clip)?;
         let variance = (1.0 - before) / (1.0 - alpha) * (1.0 - alpha / before);

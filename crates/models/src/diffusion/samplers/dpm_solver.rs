@@ -2,25 +2,25 @@
 
 use phalanx_tensor::{Result, Tape, Value};
 
-use super::ddpm::no_such_step;
 use super::spacing::{karras, level_at, levels, timestep_of};
+use super::steps::pair;
 use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, Spacing, combine, image_and_noise};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
-/// The second-order multistep solver of the diffusion equation for predicted images, in its midpoint form. Its first
-/// step and its last, which goes to no noise at all, are of first order.
+/// The second-order multistep solver of the diffusion ODE for predicted images, in its midpoint form. Its first step,
+/// and its last step to zero noise, are of first order.
 #[derive(Debug, Clone)]
 pub struct DpmSolver {
     timesteps: Vec<f64>,
-    /// σ at every timestep, and 0 behind the last.
+    /// σ at every timestep, and 0 at the end.
     sigmas: Vec<f64>,
     prediction: Prediction,
     clip: Option<f64>,
-    /// The image that the step before has predicted, and which step that was.
+    /// The number of the previous step, and its predicted image.
     previous: Option<(usize, Value)>,
 }
 
-/// √ā and √(1 − ā) of a noise level.
+/// Returns √ā and √(1 − ā) of a noise level.
 fn roots(sigma: f64) -> (f64, f64) {
     let signal = 1.0 / (sigma * sigma + 1.0).sqrt();
     (signal, sigma * signal)
@@ -66,12 +66,10 @@ impl Sampler for DpmSolver {
         at: usize,
         _noise: NoiseOfStep<'_>,
     ) -> Result<Denoised> {
-        let [sigma, next] = *self.sigmas.get(at..at + 2).unwrap_or_default() else {
-            return Err(no_such_step(at, self.timesteps.len()));
-        };
+        let [sigma, next] = pair(&self.sigmas, at)?;
         let (image, _) = image_and_noise(tape, sample, output, self.prediction, roots(sigma), self.clip)?;
         let previous = self.previous.replace((at, image.clone()));
-        // λ = ln(√ā/√(1 − ā)), without end where there is no noise.
+        // λ = ln(√ā/√(1 − ā)), infinite without noise.
         let lambda = |sigma: f64| -sigma.ln();
         let (of_next, strength) = roots(next);
         let h = lambda(next) - lambda(sigma);

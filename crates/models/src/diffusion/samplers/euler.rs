@@ -2,16 +2,16 @@
 
 use phalanx_tensor::{Result, Tape, Value, ops};
 
-use super::ddpm::no_such_step;
 use super::spacing::{karras, level_at, levels, timestep_of};
+use super::steps::{no_such_step, pair};
 use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, Spacing, combine};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
-/// First-order steps along dx/dσ = (x − image)/σ. Samples are x₀ + σ·ε, not scaled down as the network wants them.
+/// First-order steps along dx/dσ = (x − image)/σ. Samples are x₀ + σ·ε; they are scaled down only for the network.
 #[derive(Debug, Clone)]
 pub struct Euler {
     timesteps: Vec<f64>,
-    /// σ at every timestep, and 0 behind the last.
+    /// σ at every timestep, and 0 at the end.
     sigmas: Vec<f64>,
     init_noise_sigma: f64,
     prediction: Prediction,
@@ -71,9 +71,7 @@ impl Sampler for Euler {
         at: usize,
         _noise: NoiseOfStep<'_>,
     ) -> Result<Denoised> {
-        let [sigma, next] = *self.sigmas.get(at..at + 2).unwrap_or_default() else {
-            return Err(no_such_step(at, self.timesteps.len()));
-        };
+        let [sigma, next] = pair(&self.sigmas, at)?;
         let square = sigma * sigma + 1.0;
         let mut image = match self.prediction {
             Prediction::Epsilon => combine(tape, &[(1.0, sample), (-sigma, output)])?,
@@ -84,7 +82,7 @@ impl Sampler for Euler {
         if let Some(limit) = self.clip {
             image = ops::clamp(tape, &image, -limit, limit)?;
         }
-        // x + (x − image)/σ·(σ' − σ), so that nothing is left of x where no noise is left.
+        // x + (x − image)/σ·(σ' − σ), written so that x vanishes without noise.
         let kept = next / sigma;
         Ok(Denoised { sample: combine(tape, &[(kept, sample), (1.0 - kept, &image)])?, image })
     }

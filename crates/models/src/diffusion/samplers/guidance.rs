@@ -6,22 +6,23 @@ use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 use super::combine;
 use crate::diffusion::schedule::per_sample;
 
-/// How far a prediction is pushed from the one without a text towards the one with it.
+/// The strength of classifier-free guidance, from the prediction without a text to the prediction with it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Guidance {
-    /// s in u + s·(c − u): 1 takes the prediction under the text as it is, more exaggerates what the text changes.
+    /// s in u + s·(c − u): 1 uses the prediction with the text, and more exaggerates the effect of the text.
     pub scale: f64,
-    /// φ: the share of the result that has the standard deviation of c again, sample by sample (Lin et al. 2024); 0 = none.
+    /// φ: the fraction of the result that is rescaled to the standard deviation of c, for each sample (Lin et al.
+    /// 2024); 0 for none.
     pub rescale: f64,
 }
 
 impl Guidance {
-    /// Whether the prediction without a text is needed.
+    /// Returns true if the prediction without a text is needed.
     pub fn needs_both(self) -> bool {
         self.scale != 1.0
     }
 
-    /// The prediction made of that without a text and that with it.
+    /// Combines the predictions without and with a text.
     ///
     /// # Errors
     /// If the shapes differ.
@@ -33,7 +34,7 @@ impl Guidance {
         let factors: Vec<f64> = deviations(with)?
             .into_iter()
             .zip(deviations(&guided)?)
-            // What does not vary has nothing to rescale.
+            // A constant has nothing to rescale.
             .map(|(with, guided)| if guided > 0.0 { with / guided } else { 1.0 })
             .map(|ratio| self.rescale * ratio + 1.0 - self.rescale)
             .collect();
@@ -41,7 +42,7 @@ impl Guidance {
     }
 }
 
-/// The standard deviation of each sample's elements, unbiased.
+/// Returns the unbiased standard deviation of each sample's elements.
 fn deviations(values: &Value) -> Result<Vec<f64>> {
     let samples = values.dims().first().copied().unwrap_or(0);
     let rows = values.to_host()?.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;

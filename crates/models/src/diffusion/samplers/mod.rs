@@ -1,8 +1,8 @@
-//! Samplers: from noise to an image in few steps, given a network that predicts.
+//! Samplers: from noise to an image in a few steps of a network.
 //!
-//! A [`Sampler`] names the timesteps at which the network is asked ([`Sampler::timesteps`]) and takes each prediction
-//! to move the sample ([`Sampler::step`]). [`Ddpm`] and [`Ddim`] follow the schedule's own steps, [`DpmSolver`] and
-//! [`Euler`] solve the differential equation behind it. All compute what diffusers' schedulers of these names do.
+//! A [`Sampler`] defines the timesteps at which the network is evaluated ([`Sampler::timesteps`]), and moves the sample
+//! by each prediction ([`Sampler::step`]). [`Ddpm`] and [`Ddim`] follow the steps of the schedule; [`DpmSolver`] and
+//! [`Euler`] solve its differential equation. All agree with diffusers' schedulers of these names.
 
 mod ddim;
 mod ddpm;
@@ -11,6 +11,7 @@ mod euler;
 mod guidance;
 mod noise;
 mod spacing;
+mod steps;
 
 pub use ddim::Ddim;
 pub use ddpm::{Ddpm, Variance};
@@ -24,32 +25,33 @@ use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
 use super::schedule::{NoiseSchedule, Prediction, named};
 
-/// What a step has led to.
+/// The result of a step.
 #[derive(Debug, Clone)]
 pub struct Denoised {
-    /// The sample at the next timestep; after the last one the image.
+    /// The sample at the next timestep; after the last step, the image.
     pub sample: Value,
-    /// The image as the prediction of this step has it.
+    /// The image that this step predicts.
     pub image: Value,
 }
 
-/// Draws the noise of a step, of the sample's shape.
+/// A function that returns the noise of a step, with the sample's shape.
 pub type NoiseOfStep<'n> = &'n mut dyn FnMut() -> Result<Value>;
 
-/// Walks a sample from noise to an image.
+/// A sampler: the steps from noise to an image.
 pub trait Sampler: std::fmt::Debug {
-    /// The timesteps at which the network is asked, from the noisiest on; Euler's may lie between those of the schedule.
+    /// Returns the timesteps at which the network is evaluated, from the noisiest on. Euler's may lie between those of
+    /// the schedule.
     fn timesteps(&self) -> &[f64];
 
-    /// σ = √((1 − ā)/ā) at every timestep, and what is left of the noise behind the last.
+    /// Returns σ = √((1 − ā)/ā) at every timestep, and the remaining noise at the end.
     fn noise_levels(&self) -> Vec<f64>;
 
-    /// What standard normal noise is multiplied by to start from.
+    /// Returns the factor of the initial standard normal noise.
     fn init_noise_sigma(&self) -> f64 {
         1.0
     }
 
-    /// The sample as the network takes it at step `at`.
+    /// Scales a sample for the network at step `at`.
     ///
     /// # Errors
     /// If memory cannot be allocated.
@@ -57,13 +59,13 @@ pub trait Sampler: std::fmt::Debug {
         Ok(sample.clone())
     }
 
-    /// Images with so much noise as samples have before step `at`; after the last step none.
+    /// Adds to images the noise of samples before step `at`; none after the last step.
     ///
     /// # Errors
     /// If the shapes differ.
     fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value>;
 
-    /// Takes the network's output at step `at`. Steps are taken in order, from any one on.
+    /// Moves the sample by the network's output at step `at`. Steps are run in order, from any start.
     ///
     /// # Errors
     /// If the shapes differ.
@@ -77,7 +79,7 @@ pub trait Sampler: std::fmt::Debug {
     ) -> Result<Denoised>;
 }
 
-/// Which sampler.
+/// The kinds of samplers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplerKind {
     /// Ancestral sampling (Ho et al. 2020): the schedule's steps backwards, with noise in each.
@@ -91,37 +93,37 @@ pub enum SamplerKind {
 }
 
 impl SamplerKind {
-    /// The samplers in order.
+    /// All samplers.
     pub const ALL: &'static [Self] = &[Self::Ddpm, Self::Ddim, Self::DpmSolver, Self::Euler];
 }
 
 named! { SamplerKind { Ddpm = "ddpm", Ddim = "ddim", DpmSolver = "dpm-solver++", Euler = "euler" } }
 
-/// The settings of a sampler; each uses those that concern it.
+/// The settings of a sampler; each sampler uses those that concern it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplerConfig {
-    /// Which sampler.
+    /// The kind of sampler.
     pub kind: SamplerKind,
-    /// How often the network is asked.
+    /// The number of network evaluations.
     pub steps: usize,
-    /// How the timesteps are spread; nothing for the sampler's own way.
+    /// The spacing of the timesteps; `None` for the sampler's default.
     pub spacing: Option<Spacing>,
-    /// Leading spacing: what is added to every timestep.
+    /// The number added to every timestep (leading spacing).
     pub steps_offset: usize,
-    /// DDIM: how much noise a step adds, from 0 to 1.
+    /// The amount of noise in a step, from 0 to 1 (DDIM).
     pub eta: f64,
-    /// DDPM: the variance of a step.
+    /// The variance of a step (DDPM).
     pub variance: Variance,
-    /// The predicted image is cut off at plus and minus this; nothing leaves it as it is. For pixels, which end at 1.
+    /// The limit at which the predicted image is clamped, 1 for pixels; `None` does not clamp.
     pub clip: Option<f64>,
-    /// DDIM: whether nothing of the noise is left after the last step, rather than that of timestep 0.
+    /// Removes all noise in the last step, rather than leaving that of timestep 0 (DDIM).
     pub set_alpha_to_one: bool,
-    /// DPM-Solver++ and Euler: noise levels spread as Karras et al. 2022 do, densely where there is little.
+    /// Spreads noise levels as in Karras et al. 2022, densely at low noise (DPM-Solver++ and Euler).
     pub karras: bool,
 }
 
 impl SamplerConfig {
-    /// A sampler of `steps` steps with diffusers' defaults, nothing cut off.
+    /// Returns the settings of `steps` steps with diffusers' defaults, not clamped.
     pub fn new(kind: SamplerKind, steps: usize) -> Self {
         Self {
             kind,
@@ -136,11 +138,11 @@ impl SamplerConfig {
         }
     }
 
-    /// A sampler for a network that has learnt to predict `prediction` under `schedule`.
+    /// Makes the sampler for a network that was trained to predict `prediction` under `schedule`.
     ///
     /// # Errors
-    /// If there are no steps or more than the schedule has, `eta` is not in [0, 1], or noise is predicted where the schedule
-    /// ends without any image, so that none could be told from it.
+    /// If there are no steps or more than the schedule has, `eta` is not in [0, 1], or noise is predicted and the
+    /// schedule ends in pure noise.
     pub fn sampler(&self, schedule: &NoiseSchedule, prediction: Prediction) -> Result<Box<dyn Sampler>> {
         let argument = |name, value: String, expected| TensorError::Argument { name, value, expected };
         if self.steps == 0 || self.steps > schedule.len() {
@@ -171,7 +173,7 @@ impl SamplerConfig {
     }
 }
 
-/// Σ factor·value.
+/// Returns Σ factor·value.
 fn combine(tape: &Tape, terms: &[(f64, &Value)]) -> Result<Value> {
     let mut sum: Option<Value> = None;
     for (factor, value) in terms {
@@ -184,8 +186,8 @@ fn combine(tape: &Tape, terms: &[(f64, &Value)]) -> Result<Value> {
     sum.ok_or_else(|| TensorError::Backward("a sum of nothing".into()))
 }
 
-/// The image and the noise that a prediction at (`signal`, `strength`) = (√ā, √(1 − ā)) stands for, the image cut off
-/// at `clip` and the noise what is left then.
+/// Converts a prediction at (`signal`, `strength`) = (√ā, √(1 − ā)) to image and noise. With `clip` the image is
+/// clamped and the noise is the rest.
 fn image_and_noise(
     tape: &Tape,
     sample: &Value,

@@ -1,10 +1,10 @@
-//! Noise by the sample that it is for.
+//! Noise keyed by sample.
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::{Key, Result, Tape, Value};
 
-/// Standard normal noise [N, dims…], f32: that of each sample is a function of the key and the sample's own number, whatever
-/// others are drawn beside it.
+/// Returns standard normal noise [N, dims…], f32. The noise of a sample is a function of the key and the sample's
+/// number, independent of the others in the batch.
 ///
 /// # Errors
 /// If memory cannot be allocated.

@@ -1,25 +1,25 @@
-//! Which timesteps are asked for, and noise levels between them.
+//! The spacing of timesteps, and noise levels between them.
 
 use crate::diffusion::schedule::{NoiseSchedule, named};
 use phalanx_tensor::{Result, TensorError};
 
-/// How a sampler's timesteps are spread over a schedule's (Lin et al. 2024, table 2).
+/// The spacing of a sampler's timesteps over a schedule (Lin et al. 2024, table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spacing {
-    /// Every so many-th from the first on: the last is not among them.
+    /// A constant stride from the first on; the last is not included.
     Leading,
-    /// Evenly, with the first and the last.
+    /// Evenly, including the first and the last.
     Linspace,
-    /// Every so many-th from the last back: for schedules that end in pure noise.
+    /// A constant stride from the last back, for schedules that end in pure noise.
     Trailing,
 }
 
 impl Spacing {
-    /// The spacings in order.
+    /// All spacings.
     pub const ALL: &'static [Self] = &[Self::Leading, Self::Linspace, Self::Trailing];
 
-    /// `steps` timesteps of `all`, the largest first, for leading ones plus `offset`; `one_more` asks for as many as if
-    /// there was one more, without the smallest.
+    /// Returns `steps` timesteps of `all`, the largest first; leading ones plus `offset`. `one_more` computes one more
+    /// and leaves the smallest out.
     pub(super) fn timesteps(self, all: usize, steps: usize, offset: usize, one_more: bool) -> Vec<f64> {
         let parts = steps + usize::from(one_more);
         match self {
@@ -42,7 +42,7 @@ impl Spacing {
 
 named! { Spacing { Leading = "leading", Linspace = "linspace", Trailing = "trailing" } }
 
-/// The noise levels σ = √((1 − ā)/ā) of every timestep. Where no image is left, what is left of it counts as 2⁻²⁴.
+/// Returns the noise levels σ = √((1 − ā)/ā) of every timestep. An ā of 0 counts as 2⁻²⁴.
 pub(super) fn levels(schedule: &NoiseSchedule) -> Vec<f64> {
     let smallest = (-24_f64).exp2();
     let level = |alpha: &f64| {
@@ -52,7 +52,7 @@ pub(super) fn levels(schedule: &NoiseSchedule) -> Vec<f64> {
     schedule.alphas_cumprod().iter().map(level).collect()
 }
 
-/// The level at a timestep between two.
+/// Interpolates the noise level at a timestep between two.
 pub(super) fn level_at(levels: &[f64], timestep: f64) -> f64 {
     let below = (timestep.floor().max(0.0) as usize).min(levels.len() - 1);
     let above = (below + 1).min(levels.len() - 1);
@@ -60,7 +60,7 @@ pub(super) fn level_at(levels: &[f64], timestep: f64) -> f64 {
     levels[below] + (levels[above] - levels[below]) * part
 }
 
-/// `steps` levels from `largest` to `smallest`, evenly spread in their seventh roots (Karras et al. 2022).
+/// Returns `steps` levels from `largest` to `smallest`, evenly spread in their seventh roots (Karras et al. 2022).
 pub(super) fn karras(largest: f64, smallest: f64, steps: usize) -> Vec<f64> {
     const RHO: f64 = 7.0;
     let (first, last) = (largest.powf(1.0 / RHO), smallest.powf(1.0 / RHO));
@@ -68,7 +68,7 @@ pub(super) fn karras(largest: f64, smallest: f64, steps: usize) -> Vec<f64> {
     (0..steps).map(|i| (first + part(i) * (last - first)).powf(RHO)).collect()
 }
 
-/// The timestep of a level, between those of the two nearest by their logarithms.
+/// Returns the timestep of a noise level, interpolated between the two nearest in the logarithm.
 pub(super) fn timestep_of(levels: &[f64], level: f64) -> f64 {
     let log = level.max(1e-10).ln();
     let below = levels.iter().rposition(|known| known.ln() <= log).unwrap_or(0).min(levels.len() - 2);

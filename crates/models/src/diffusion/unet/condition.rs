@@ -1,47 +1,48 @@
-//! The U-Net that looks at a text.
+//! The U-Net with a text.
 
 use std::sync::Arc;
 
 use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
 
-use super::{Trunk, TrunkConfig};
+use super::UNet2DConfig;
+use super::trunk::{Trunk, TrunkInput};
 use crate::diffusion::layers::{Transformer2D, TransformerConfig};
 
 /// The settings of a [`UNet2DConditionModel`], under diffusers' names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UNet2DConditionConfig {
-    /// Channels of what is denoised: 4 of Stable Diffusion's latent images.
+    /// The channels of the noisy images: 4 for Stable Diffusion's latent images.
     pub in_channels: usize,
-    /// Channels of the prediction.
+    /// The channels of the prediction.
     pub out_channels: usize,
-    /// Channels of each level, from the whole size inwards; each next level has half the size.
+    /// The channels of each level, from full size inwards; each further level has half the size.
     pub block_out_channels: Vec<usize>,
-    /// Which levels have spatial transformers behind their residual blocks, on both ways; the middle always has one.
+    /// The levels with spatial transformers behind their residual blocks, on both ways; the middle always has one.
     pub attention: Vec<bool>,
-    /// Residual blocks of a level on the way down; on the way up there is one more.
+    /// The residual blocks of each level on the way down; the way up has one more.
     pub layers_per_block: usize,
-    /// Groups of each group norm.
+    /// The groups of each group norm.
     pub norm_num_groups: usize,
-    /// Width of the text's tokens.
+    /// The width of the text tokens.
     pub cross_attention_dim: usize,
-    /// Width of a feature of the whole text that is projected and added to the embedded time, so that every residual block is
-    /// told it: diffusers' `class_embed_type` "simple_projection". Nothing = residual blocks are told the time alone.
+    /// The width of a feature of the whole text that is projected and added to the embedded time: diffusers'
+    /// `class_embed_type` "simple_projection". `None` uses the time alone.
     pub projection_class_embeddings_input_dim: Option<usize>,
-    /// Heads of each level. Stable Diffusion 1 calls the number `attention_head_dim`.
+    /// The attention heads of each level. Stable Diffusion 1 calls the number `attention_head_dim`.
     pub num_heads: Vec<usize>,
-    /// Layers of each spatial transformer.
+    /// The layers of each spatial transformer.
     pub transformer_layers_per_block: usize,
-    /// Whether spatial transformers are entered and left by fully connected layers rather than 1×1 convolutions.
+    /// Uses fully connected layers rather than 1×1 convolutions at both ends of spatial transformers.
     pub use_linear_projection: bool,
-    /// Probability of dropping an element in residual blocks.
+    /// The dropout probability of residual blocks.
     pub dropout: f64,
-    /// Whether what is added to a way around, and the output, starts at zero, as in DDPM; diffusers starts them like
-    /// the rest.
+    /// Starts the last layer of each residual branch and of the network at zero, as in DDPM; diffusers initialises them
+    /// like the rest.
     pub zero_init: bool,
 }
 
 impl UNet2DConditionConfig {
-    /// One for tests and small latent images: 64 and 128 channels, transformers at both sizes.
+    /// Returns settings for tests and small latent images: 64 and 128 channels, transformers at both sizes.
     pub fn small(channels: usize, cross_attention_dim: usize) -> Self {
         Self {
             block_out_channels: vec![64, 128],
@@ -56,7 +57,8 @@ impl UNet2DConditionConfig {
         }
     }
 
-    /// Stable Diffusion 1.1 to 1.5: 859,520,964 parameters, for latent images of 4 channels and CLIP ViT-L/14's texts.
+    /// Returns the settings of Stable Diffusion 1.1 to 1.5: 859,520,964 parameters, for latent images of 4 channels and
+    /// the texts of CLIP ViT-L/14.
     pub fn stable_diffusion_1() -> Self {
         Self {
             in_channels: 4,
@@ -75,7 +77,7 @@ impl UNet2DConditionConfig {
         }
     }
 
-    /// Stable Diffusion 2.0 and 2.1: heads of 64 elements, OpenCLIP ViT-H/14's texts.
+    /// Returns the settings of Stable Diffusion 2.0 and 2.1: heads of 64 elements, the texts of OpenCLIP ViT-H/14.
     pub fn stable_diffusion_2() -> Self {
         Self {
             cross_attention_dim: 1024,
@@ -86,12 +88,12 @@ impl UNet2DConditionConfig {
     }
 }
 
-/// What a [`UNet2DConditionModel`] is told of texts.
+/// The texts that condition a [`UNet2DConditionModel`].
 #[derive(Debug, Clone, Copy)]
 pub struct TextCondition<'v> {
-    /// Their tokens [N, S, cross_attention_dim].
+    /// The tokens [N, S, cross_attention_dim].
     pub tokens: &'v Value,
-    /// Their features [N, projection_class_embeddings_input_dim], for a network that is told them.
+    /// The features [N, projection_class_embeddings_input_dim], for a network that takes them.
     pub feature: Option<&'v Value>,
 }
 
@@ -101,7 +103,7 @@ impl<'v> From<&'v Value> for TextCondition<'v> {
     }
 }
 
-/// A U-Net whose spatial transformers look at the tokens of a text, with the parameter names of diffusers'
+/// A U-Net whose spatial transformers attend to the tokens of a text, with the parameter names of diffusers'
 /// `UNet2DConditionModel`.
 #[derive(Debug, Clone)]
 pub struct UNet2DConditionModel {
@@ -113,15 +115,14 @@ impl UNet2DConditionModel {
     /// Registers the model's parameters.
     ///
     /// # Errors
-    /// If a name is taken, or sizes do not go together: groups or heads that do not divide widths, numbers of levels
-    /// that differ.
+    /// If a name is taken, groups or heads do not divide widths, or the numbers of levels differ.
     pub fn new(scope: &Scope, config: &UNet2DConditionConfig) -> Result<Self> {
         let levels = config.block_out_channels.len();
         if config.num_heads.len() != levels {
-            let problem = format!("heads of {} levels, of {levels}", config.num_heads.len());
+            let problem = format!("`num_heads` has {} entries for {levels} levels", config.num_heads.len());
             return Err(TensorError::Shape { op: "u-net", problem });
         }
-        let trunk = TrunkConfig {
+        let trunk = UNet2DConfig {
             in_channels: config.in_channels,
             out_channels: config.out_channels,
             block_out_channels: config.block_out_channels.clone(),
@@ -129,12 +130,12 @@ impl UNet2DConditionModel {
             layers_per_block: config.layers_per_block,
             norm_num_groups: config.norm_num_groups,
             norm_eps: 1e-5,
+            attention_head_dim: None,
             flip_sin_to_cos: true,
             freq_shift: 0.0,
             downsample_padding: 1,
             dropout: config.dropout,
             zero_init: config.zero_init,
-            class: config.projection_class_embeddings_input_dim,
         };
         let attend = |scope: &Scope, channels: usize, level: usize| -> Result<Arc<dyn Block>> {
             let config = TransformerConfig {
@@ -148,28 +149,29 @@ impl UNet2DConditionModel {
             };
             Ok(Arc::new(Transformer2D::new(scope, config)?))
         };
-        Ok(Self { trunk: Trunk::new(scope, trunk, attend)?, config: config.clone() })
+        let class = config.projection_class_embeddings_input_dim;
+        Ok(Self { trunk: Trunk::new(scope, trunk, class, attend)?, config: config.clone() })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &UNet2DConditionConfig {
         &self.config
     }
 
-    /// Every block in the order in which they run. They are no sequence: residual blocks take the embedded time, those
-    /// on the way up a skip as well, and spatial transformers the text.
+    /// Returns every block in the order of execution. They are not a sequence: residual blocks also take the embedded
+    /// time and, on the way up, a skip connection; spatial transformers take the text.
     pub fn blocks(&self) -> Vec<Arc<dyn Block>> {
         self.trunk.blocks()
     }
 
-    /// The prediction for noisy images at timesteps under texts.
+    /// Computes the prediction for noisy images at timesteps and texts.
     ///
     /// # Shapes
     /// `sample` [N, in_channels, H, W], `timesteps` one for each sample or one for all, `text` [N, S,
-    /// cross_attention_dim], with features where the network is told them; the result is [N, out_channels, H, W].
+    /// cross_attention_dim], with features if the network takes them. The result is [N, out_channels, H, W].
     ///
     /// # Errors
-    /// If the shapes do not fit, or there are features for a network that is told none, or none for one that is.
+    /// If the shapes do not fit, or features are given or missing against the settings.
     pub fn forward<'v>(
         &self,
         tape: &Tape,
@@ -180,11 +182,11 @@ impl UNet2DConditionModel {
         self.forward_watched(tape, sample, timesteps, text, &mut |_, _| {})
     }
 
-    /// [`UNet2DConditionModel::forward`], telling `watch` the values on the way by the names that their makers have in
-    /// diffusers.
+    /// Like [`UNet2DConditionModel::forward`], and passes intermediate values to `watch`, with the names of their
+    /// modules in diffusers.
     ///
     /// # Errors
-    /// As of [`UNet2DConditionModel::forward`].
+    /// Those of [`UNet2DConditionModel::forward`].
     pub fn forward_watched<'v>(
         &self,
         tape: &Tape,
@@ -200,6 +202,6 @@ impl UNet2DConditionModel {
             let problem = format!("a text of {text:?} for images of {sample:?}; expected [N, S, {width}]");
             return Err(TensorError::Shape { op: "u-net", problem });
         }
-        self.trunk.forward(tape, (sample, timesteps), (Some(text), feature), watch)
+        self.trunk.forward(tape, TrunkInput { sample, timesteps, text: Some(text), feature }, watch)
     }
 }

@@ -1,14 +1,16 @@
-//! The U-Net that tells noise from images (Ronneberger et al. 2015, Ho et al. 2020), with text and without.
+//! The U-Nets of diffusion models (Ronneberger et al. 2015, Ho et al. 2020), with and without a text.
 //!
-//! Both are a [`Trunk`]: a first convolution, levels that halve the size, a middle, levels that double it and see what
-//! the way down has left them (skips), a last convolution. They differ in what looks at what:
-//! [`UNet2DConditionModel`]'s spatial transformers also look at a text, [`UNet2DModel`]'s attention at the image alone.
+//! Both have the same trunk: a first convolution, levels that halve the size, a middle, levels that double the size and
+//! take skip connections from the way down, and a last convolution. They differ in their attention: the spatial
+//! transformers of [`UNet2DConditionModel`] also attend to a text, [`UNet2DModel`] only to the image.
+
+mod config;
+
+mod trunk;
 
 mod condition;
 mod plain;
-mod trunk;
 
 pub use condition::{TextCondition, UNet2DConditionConfig, UNet2DConditionModel};
-pub use plain::{UNet2DConfig, UNet2DModel};
-
-use trunk::{Trunk, TrunkConfig};
+pub use config::UNet2DConfig;
+pub use plain::UNet2DModel;
