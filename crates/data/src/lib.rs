@@ -122,6 +122,7 @@ pub mod step_batch;
 
 pub mod loader;
 
+pub use archives::{ArchivesConfig, ArchivesDataset};
 pub use attribute::Attribute;
 pub use batch::{ArrayData, Batch, BatchArray, ElementType, ImageBytes, ImageRecipe};
 pub use cached_images::CachedImages;

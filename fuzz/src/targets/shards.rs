@@ -64,7 +64,8 @@ fn read_shards(bytes: &[u8]) {
     // The index in memory, made and stored, and as it is stored.
     for index in [None, Some(place.path().join("index")), Some(place.path().join("index"))] {
         let shards = vec![path.clone()];
-        let config = ArchivesConfig { name: "s".into(), archives: shards, index, classes: None, caption_seed: 0 };
+        let config =
+            ArchivesConfig { name: "s".into(), archives: shards, index, classes: None, caption_seed: 0 };
         let Ok(shards) = ArchivesDataset::open(&config) else { return };
         for sample in 0..shards.len().min(3) {
             let _ = shards.get(sample, 0);
@@ -109,8 +110,13 @@ fn with_index<T>(use_it: impl FnOnce(&ArchivesConfig, &std::path::Path) -> T) ->
     let (path, index) = (place.path().join("s.tar"), place.path().join("index"));
     std::fs::write(&path, shards().swap_remove(0)).ok()?;
     let shards = vec![path];
-    let config =
-        ArchivesConfig { name: "s".into(), archives: shards, index: Some(index.clone()), classes: None, caption_seed: 0 };
+    let config = ArchivesConfig {
+        name: "s".into(),
+        archives: shards,
+        index: Some(index.clone()),
+        classes: None,
+        caption_seed: 0,
+    };
     ArchivesDataset::open(&config).ok()?;
     let stored = std::fs::read_dir(index).ok()?.next()?.ok()?.path();
     Some(use_it(&config, &stored))
