@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use candle_nn::{Linear, Module as _, linear};
-use phalanx::{Program, Setup, Step, TaskSpec, TrainError, Training, number, settings};
+use phalanx::{Program, Setup, StepInput, TaskSpec, TrainError, Training, number, settings};
 use phalanx_data::{Batch, Collated, Dataset, Samples, Split};
 use phalanx_tensor::{CandleModule, Value, loss};
 
@@ -59,7 +59,7 @@ impl Fit {
         Ok(training.evaluate(["loss"], |fit, step| Ok([number(&fit.loss(step)?)?])))
     }
 
-    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+    fn loss(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         let output = self.0.forward(step.tape, &[&step.value("points")?], |(hidden, out), inputs| {
             out.forward(&hidden.forward(&inputs[0])?.tanh()?)
         })?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use phalanx::{Loss, Program, Setup, Step, TaskSpec, TrainError, Training, number, settings};
+use phalanx::{Loss, Program, Setup, StepInput, TaskSpec, TrainError, Training, number, settings};
 use phalanx_data::{Batch, Collated, Dataset, Samples, Split};
 use phalanx_models::{Mlp, MlpConfig};
 use phalanx_tensor::{Value, loss, ops};
@@ -58,12 +58,12 @@ impl Gan {
             .evaluate(["doubt"], |gan, step| Ok([number(&gan.judge(step, &step.value("points")?, 1.0)?)?])))
     }
 
-    fn fake(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+    fn fake(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         Ok(self.0.forward(step.tape, &step.normal(&[self.2])?)?)
     }
 
     /// The critic's loss for points that should count as real (1) or generated (0).
-    fn judge(&self, step: &Step<'_>, points: &Value, truth: f32) -> Result<Value, TrainError> {
+    fn judge(&self, step: &StepInput<'_>, points: &Value, truth: f32) -> Result<Value, TrainError> {
         step.mean(&self.1.forward(step.tape, points)?, |logits, _, over| {
             let truth = Value::constant(Tensor::full(truth, logits.shape(), &Device::Cpu)?);
             loss::bce_with_logits(step.tape, logits, &truth, over)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use phalanx::{Program, Setup, Step, TaskSpec, TrainError, Training, config::Config, number};
+use phalanx::{Program, Setup, StepInput, TaskSpec, TrainError, Training, config::Config, number};
 use phalanx_data::{Collated, SequenceCollation, SequenceConfig, Split, TextFile, TextFileConfig};
 use phalanx_tensor::nn::{Embedding, Linear, MultiHeadAttention};
 use phalanx_tensor::{Block, Init, Tape, TensorError, Value, loss, ops};
@@ -45,7 +45,7 @@ impl Model {
             .evaluate(["loss"], |model, step| Ok([number(&model.loss(step)?)?])))
     }
 
-    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+    fn loss(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         let (tape, tokens) = (step.tape, step.batch.tensor("tokens")?);
         let places = Tensor::arange(0, tokens.dim(1)? as u32, tokens.device())?;
         let places = places.broadcast_as(tokens.shape())?.contiguous()?;

@@ -4,7 +4,7 @@
 //! the program.
 //!
 //! - [`Program`], [`main`]: tasks and presets under a name, and the command line of one.
-//! - [`TaskSpec`], [`Setup`], [`Training`], [`Step`], [`settings!`]: what a task is written with.
+//! - [`TaskSpec`], [`Setup`], [`Training`], [`StepInput`], [`settings!`]: what a task is written with.
 //! - [`program()`]: the program `phalanx` itself, which uses the same API as a task of your own.
 //! - [`diffusers`]: published weights in the layout of Hugging Face, and pictures made with them.
 //! - [`engine`], [`config`], [`run`], [`checkpoint`], [`launch`], [`report`], [`trace`]: the crates below, by name.
@@ -17,7 +17,7 @@
 //!
 //! ```no_run
 //! use phalanx_tensor::{Value, loss, nn};
-//! use phalanx::{Program, Setup, Step, TaskSpec, TrainError, Training, settings};
+//! use phalanx::{Program, Setup, StepInput, TaskSpec, TrainError, Training, settings};
 //!
 //! settings! {
 //!     /// The network.
@@ -35,7 +35,7 @@
 //!         Ok(Training::new("a line", Self(line)).loss(Self::loss))
 //!     }
 //!
-//!     fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+//!     fn loss(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
 //!         let (output, target) = (self.0.forward(step.tape, &step.value("x")?)?, step.value("y")?);
 //!         Ok(loss::mse(step.tape, &output, &target, step.over()?)?)
 //!     }
@@ -121,7 +121,8 @@ pub use phalanx_report as report;
 pub use phalanx_run as run;
 pub use phalanx_trace as trace;
 pub use phalanx_trainer::{
-    Judgement, Loss, Setup, Step, TaskSpec, TrainError, Training, config, engine, number, settings, usage,
+    EvaluatorOutput, Loss, Setup, StepInput, TaskSpec, TrainError, Training, config, engine, number,
+    settings, usage,
 };
 
 pub use builtin::program;

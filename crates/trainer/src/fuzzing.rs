@@ -10,7 +10,7 @@ use phalanx_sharding::{Bucket, CodecKind, CodecSettings, CodecState, MatrixRange
 use phalanx_tensor::{Value, loss, nn};
 
 use crate::config::Catalogue;
-use crate::engine::{Resumable, Setup, Step, Task, TaskSpec, TrainError, Training};
+use crate::engine::{Resumable, Setup, StepInput, Task, TaskSpec, TrainError, Training};
 
 crate::settings! {
     /// Two small networks.
@@ -37,7 +37,7 @@ impl Pair {
     }
 
     /// The mean squared error of one network.
-    fn distance(line: &nn::Linear, step: &Step<'_>) -> Result<Value, TrainError> {
+    fn distance(line: &nn::Linear, step: &StepInput<'_>) -> Result<Value, TrainError> {
         let (output, target) = (line.forward(step.tape, &step.value("x")?)?, step.value("y")?);
         Ok(loss::mse(step.tape, &output, &target, step.over()?)?)
     }

@@ -18,7 +18,7 @@
 //!
 //! ```
 //! use phalanx_tensor::{Value, loss, nn};
-//! use phalanx_trainer::{Setup, Step, TaskSpec, TrainError, Training, settings};
+//! use phalanx_trainer::{Setup, StepInput, TaskSpec, TrainError, Training, settings};
 //!
 //! settings! {
 //!     /// The network.
@@ -36,7 +36,7 @@
 //!         Ok(Training::new("a line", Self(line)).loss(Self::loss))
 //!     }
 //!
-//!     fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+//!     fn loss(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
 //!         let (output, target) = (self.0.forward(step.tape, &step.value("x")?)?, step.value("y")?);
 //!         Ok(loss::mse(step.tape, &output, &target, step.over()?)?)
 //!     }
@@ -57,7 +57,7 @@ pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use engine::{Judgement, Loss, Setup, Step, TaskSpec, TrainError, Training, number};
+pub use engine::{EvaluatorOutput, Loss, Setup, StepInput, TaskSpec, TrainError, Training, number};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

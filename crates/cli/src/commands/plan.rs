@@ -9,7 +9,7 @@ use phalanx_sharding::STRATEGIES;
 use toml::Value;
 
 use super::error::CliError;
-use super::resolve::{set_data, task_of};
+use super::resolve::{set_data, set_parallel, task_of};
 use crate::Program;
 use phalanx_trainer::config::Resolved;
 
@@ -30,6 +30,9 @@ pub(super) struct PlanArgs {
     /// The number of ranks.
     #[arg(long)]
     ranks: Option<u32>,
+    /// The degrees of the mesh, as in [parallel]; -1 is the rest of the ranks.
+    #[arg(long, value_name = "replicate=2,shard=2")]
+    parallel: Option<String>,
     /// The optimizer, as in optim.kind.
     #[arg(long, value_name = "NAME")]
     optimizer: Option<String>,
@@ -96,6 +99,9 @@ fn configuration(program: &Program, args: &PlanArgs) -> Result<Resolved, CliErro
         if let Some(name) = name {
             resolved.set_value(&format!("{option} {name}"), key, Value::String(name.clone()))?;
         }
+    }
+    if let Some(degrees) = &args.parallel {
+        set_parallel(&mut resolved, degrees)?;
     }
     if let Some(link) = &args.link {
         resolved.set_value(&format!("--link {link}"), "comm.link", Value::String(link.clone()))?;

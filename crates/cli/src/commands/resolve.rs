@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx_run::{RunError, RunFolder, write_aside};
 use phalanx_trainer::config::{Config, Detail, Resolved};
-use phalanx_trainer::engine::{Judge, Task};
+use phalanx_trainer::engine::{Evaluator, Task};
 use toml::Value;
 
 use super::error::CliError;
@@ -22,9 +22,9 @@ pub(super) fn task_of(program: &Program, config: &Config) -> Result<Task, CliErr
     let judges = config.quality.judges.iter().map(|judge| {
         let folder = RunFolder::open(Path::new(judge)).map_err(CliError::failed)?;
         let resolved = program.catalogue().resolve_run(&folder.config())?;
-        Ok(Judge::new(folder.path(), known(&resolved.config)?, resolved.config))
+        Ok(Evaluator::new(folder.path(), known(&resolved.config)?, resolved.config))
     });
-    Ok(known(config)?.judged_by(judges.collect::<Result<_, CliError>>()?))
+    Ok(known(config)?.with_evaluators(judges.collect::<Result<_, CliError>>()?))
 }
 
 /// The folder of the run that this one builds on, inside this one's.
@@ -64,4 +64,20 @@ pub(super) fn write_config(folder: &RunFolder, resolved: &Resolved) -> Result<()
     let path = folder.config();
     write_aside(&path, resolved.to_toml(Detail::Values).trim_start().as_bytes())
         .map_err(RunError::io("write", &path))
+}
+
+/// Applies `--parallel`: the degrees of `[parallel]`, as `replicate=2,shard=2`.
+pub(super) fn set_parallel(resolved: &mut Resolved, degrees: &str) -> Result<(), CliError> {
+    for part in degrees.split(',').filter(|part| !part.trim().is_empty()) {
+        let degree = part.split_once('=').and_then(|(name, degree)| {
+            let degree = degree.trim().parse::<i64>().ok()?;
+            Some((name.trim(), degree))
+        });
+        let (name, degree) = degree.ok_or_else(|| {
+            CliError::Usage(format!("--parallel {degrees}: `{part}` is no degree; write it as `shard=2`"))
+        })?;
+        let option = format!("--parallel {degrees}");
+        resolved.set_value(&option, &format!("parallel.{name}"), Value::Integer(degree))?;
+    }
+    Ok(())
 }

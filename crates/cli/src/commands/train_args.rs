@@ -11,7 +11,7 @@ use toml::Value;
 
 use super::error::CliError;
 use super::hosts;
-use super::resolve::{configuration_of, set_data};
+use super::resolve::{configuration_of, set_data, set_parallel};
 use crate::Program;
 
 /// Trains a model. Ctrl-C finishes the step and leaves a checkpoint; a second one ends at once.
@@ -43,6 +43,9 @@ pub(super) struct TrainArgs {
     /// The strategy by which ranks share the work.
     #[arg(long)]
     pub(super) strategy: Option<String>,
+    /// The degrees of the mesh, as in [parallel]; -1 is the rest of the ranks.
+    #[arg(long, value_name = "replicate=2,shard=2")]
+    pub(super) parallel: Option<String>,
     /// A network that is simulated: bandwidth and latency of each rank's link, as in comm.link.
     #[arg(long, value_name = "10Gbit,20us")]
     link: Option<String>,
@@ -85,6 +88,7 @@ impl TrainArgs {
             ("--servers", self.servers.is_some()),
             ("--elastic", self.elastic.is_some()),
             ("--strategy", self.strategy.is_some()),
+            ("--parallel", self.parallel.is_some()),
             ("--link", self.link.is_some()),
             ("--data", self.data.is_some()),
             ("--steps", self.steps.is_some()),
@@ -178,6 +182,9 @@ pub(super) fn configuration(
     };
     set_ranks(&mut resolved, args)?;
     set_others(&mut resolved, args)?;
+    if let Some(degrees) = &args.parallel {
+        set_parallel(&mut resolved, degrees)?;
+    }
     if let Some(data) = &args.data {
         set_data(&mut resolved, data)?;
     }

@@ -9,7 +9,7 @@ use phalanx_tensor::{Value, ops};
 
 use super::classifier::{accuracy, count_correct};
 use phalanx_trainer::engine::{
-    Judgement, Loss, Measure, Setup, Step, TaskSpec, TrainError, Training, number,
+    EvaluatorOutput, Loss, Measure, Setup, StepInput, TaskSpec, TrainError, Training, number,
 };
 
 phalanx_trainer::settings! {
@@ -69,7 +69,7 @@ fn recogniser(
         .loss(Recogniser::loss)
         .measures(["accuracy"])
         .evaluate(evaluated, Recogniser::evaluate)
-        .judge(Recogniser::judge))
+        .evaluator(Recogniser::evaluator_output))
 }
 
 /// An attribute's logits `[N, answers]`, and the true answers.
@@ -77,16 +77,16 @@ type Answer = (Value, Vec<u32>);
 
 impl Recogniser {
     /// Features, and the logits of each attribute with its name.
-    fn see(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {
+    fn see(&self, step: &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> {
         let (features, logits) = self.network.features_and_logits(step.tape, &step.value("images")?)?;
-        self.attributes.iter().try_fold(Judgement::of_features(features), |seen, (attribute, range)| {
+        self.attributes.iter().try_fold(EvaluatorOutput::of_features(features), |seen, (attribute, range)| {
             let own = ops::narrow(step.tape, &logits, 1, range.start, range.len())?;
             Ok(seen.answer(attribute.name.clone(), own))
         })
     }
 
     /// The mean of all attributes' cross-entropies, and of each the logits with the truth.
-    fn parts(&self, step: &Step<'_>) -> Result<(Value, Vec<Answer>), TrainError> {
+    fn parts(&self, step: &StepInput<'_>) -> Result<(Value, Vec<Answer>), TrainError> {
         let mut total: Option<Value> = None;
         let mut answers = Vec::with_capacity(self.attributes.len());
         for (name, logits) in self.see(step)?.answers {
@@ -105,13 +105,13 @@ impl Recogniser {
         Ok((mean, answers))
     }
 
-    fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+    fn loss(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let (loss, answers) = self.parts(step)?;
         let right = answers.into_iter().map(|(logits, truth)| accuracy(step, &logits, truth));
         Ok(Loss::new(loss, [Measure::mean(right.collect::<Result<_, _>>()?)]))
     }
 
-    fn evaluate(&self, step: &Step<'_>) -> Result<Vec<f64>, TrainError> {
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<Vec<f64>, TrainError> {
         let (loss, answers) = self.parts(step)?;
         let weights = step.batch.weights();
         let mut sums = vec![number(&loss)?];
@@ -121,7 +121,7 @@ impl Recogniser {
         Ok(sums)
     }
 
-    fn judge(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {
+    fn evaluator_output(&self, step: &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> {
         self.see(step)
     }
 }

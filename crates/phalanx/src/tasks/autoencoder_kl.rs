@@ -5,7 +5,7 @@ use phalanx_models::diffusion::{AutoencoderKL, AutoencoderKLConfig, LatentDistri
 use phalanx_tensor::{Tape, Value, loss, ops};
 
 use phalanx_trainer::config::{Config, Relations};
-use phalanx_trainer::engine::{Loss, Measure, Setup, Step, TaskSpec, TrainError, Training, number};
+use phalanx_trainer::engine::{Loss, Measure, Setup, StepInput, TaskSpec, TrainError, Training, number};
 
 phalanx_trainer::settings! {
     /// The settings of an autoencoder with latent images.
@@ -109,7 +109,7 @@ impl Autoencoder {
     /// Absolute error, divergence, and what is minimised, of images decoded from `latent`.
     fn parts(
         &self,
-        step: &Step<'_>,
+        step: &StepInput<'_>,
         images: &Value,
         distribution: &LatentDistribution,
         latent: &Value,
@@ -124,7 +124,7 @@ impl Autoencoder {
         Ok([total, l1, kl])
     }
 
-    fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+    fn loss(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let images = step.value("images")?;
         let distribution = self.model.encode(step.tape, &images)?;
         let noise = step.normal(&distribution.mean.dims()[1..])?;
@@ -140,7 +140,7 @@ impl Autoencoder {
     }
 
     /// With the means of the latent distributions.
-    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 3], TrainError> {
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 3], TrainError> {
         let images = step.value("images")?;
         let distribution = self.model.encode(step.tape, &images)?;
         let [total, l1, kl] = self.parts(step, &images, &distribution, &distribution.mean)?;

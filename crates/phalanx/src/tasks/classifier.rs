@@ -5,7 +5,7 @@ use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Tape, TensorError, Value};
 
 use phalanx_trainer::config::Relations;
-use phalanx_trainer::engine::{Judgement, Loss, Measure, Step, TrainError, Training, number};
+use phalanx_trainer::engine::{EvaluatorOutput, Loss, Measure, StepInput, TrainError, Training, number};
 
 phalanx_trainer::settings! {
     /// The settings of all classifiers.
@@ -57,27 +57,27 @@ impl Classifier {
             .loss(Self::loss)
             .measures(["accuracy"])
             .evaluate(["loss", "accuracy"], Self::evaluate);
-        if sees { training.judge(Self::judge) } else { training }
+        if sees { training.evaluator(Self::evaluator_output) } else { training }
     }
 
-    fn judge(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {
+    fn evaluator_output(&self, step: &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> {
         let none = || TrainError::Setup("the classifier gives no features".to_owned());
         let see = self.see.as_ref().ok_or_else(none)?;
         let (features, logits) = see(step.tape, &step.value("images")?)?;
-        Ok(Judgement::of_features(features).answer("labels", logits))
+        Ok(EvaluatorOutput::of_features(features).answer("labels", logits))
     }
 
-    fn logits(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+    fn logits(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         Ok((self.forward)(step.tape, &step.value("images")?)?)
     }
 
-    fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+    fn loss(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
         let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
         Ok(Loss::new(loss, [accuracy(step, &logits, labels)?]))
     }
 
-    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 2], TrainError> {
         let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
         let loss = number(&mean_loss(step, &logits, &labels, 0.0)?)?;
         Ok([loss, count_correct(&logits.to_host()?, &labels, step.batch.weights())?])
@@ -85,12 +85,21 @@ impl Classifier {
 }
 
 /// The mean cross-entropy.
-fn mean_loss(step: &Step<'_>, logits: &Value, labels: &[u32], smoothing: f64) -> Result<Value, TrainError> {
+fn mean_loss(
+    step: &StepInput<'_>,
+    logits: &Value,
+    labels: &[u32],
+    smoothing: f64,
+) -> Result<Value, TrainError> {
     step.mean(logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], smoothing, over))
 }
 
 /// Returns the share of a step's samples whose largest logit is that of their label.
-pub(super) fn accuracy(step: &Step<'_>, logits: &Value, labels: Vec<u32>) -> Result<Measure, TrainError> {
+pub(super) fn accuracy(
+    step: &StepInput<'_>,
+    logits: &Value,
+    labels: Vec<u32>,
+) -> Result<Measure, TrainError> {
     let (weights, sum) = (step.batch.weights().to_vec(), step.sum);
     Measure::read(logits, move |logits| Ok(count_correct(logits, &labels, &weights)? / sum))
 }

@@ -6,7 +6,7 @@ use phalanx_tensor::group::gather_counts;
 use phalanx_tensor::{TensorError, Value, ops};
 
 use super::text::{TextSettings, Texts};
-use phalanx_trainer::engine::{Judgement, Setup, Step, TaskSpec, TrainError, Training, number};
+use phalanx_trainer::engine::{EvaluatorOutput, Setup, StepInput, TaskSpec, TrainError, Training, number};
 
 /// CLIP with small towers. A picture is told apart from the texts of the whole micro-batch, whichever ranks have them.
 pub(super) struct Contrastive {
@@ -41,26 +41,26 @@ fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Trainin
     Ok(Training::new(name, Contrastive { model, texts })
         .loss(Contrastive::loss)
         .evaluate(["loss", "accuracy"], Contrastive::evaluate)
-        .judge(Contrastive::judge))
+        .evaluator(Contrastive::evaluator_output))
 }
 
 impl Contrastive {
     /// Features of a batch, with the ids of its captions' tokens.
-    fn features(&self, step: &Step<'_>) -> Result<(ClipOutput, Tensor), TrainError> {
+    fn features(&self, step: &StepInput<'_>) -> Result<(ClipOutput, Tensor), TrainError> {
         let ids = self.texts.encode(step.texts("captions")?)?;
         Ok((self.model.forward(step.tape, &step.value("images")?, &ids)?, ids))
     }
 
-    fn judge(&self, step: &Step<'_>) -> Result<Judgement, TrainError> {
+    fn evaluator_output(&self, step: &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> {
         let (out, _) = self.features(step)?;
-        Ok(Judgement { captions: Some(out.text), ..Judgement::of_features(out.image) })
+        Ok(EvaluatorOutput { captions: Some(out.text), ..EvaluatorOutput::of_features(out.image) })
     }
 
-    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+    fn loss(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         Ok(self.features(step)?.0.loss(step.tape, step.over()?)?)
     }
 
-    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 2], TrainError> {
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 2], TrainError> {
         let (out, ids) = self.features(step)?;
         let loss = number(&out.loss(step.tape, step.over()?)?)?;
         Ok([loss, matched(step, &out, &ids)?])
@@ -69,7 +69,7 @@ impl Contrastive {
 
 /// The weights of this rank's pictures that are nearest to their own text among the batch's, those of all ranks. Texts that
 /// the encoder cannot tell apart count as one.
-fn matched(step: &Step<'_>, out: &ClipOutput, ids: &Tensor) -> Result<f64, TrainError> {
+fn matched(step: &StepInput<'_>, out: &ClipOutput, ids: &Tensor) -> Result<f64, TrainError> {
     let image = out.image.to_host()?.to_dtype(DType::F32)?;
     let text = Value::constant(out.text.to_host()?.to_dtype(DType::F32)?);
     // f32 holds the ids of tokens exactly.

@@ -7,7 +7,7 @@ use phalanx_tensor::Tape;
 
 use super::text::{TextSettings, Texts};
 use phalanx_trainer::config::{Config, Relations};
-use phalanx_trainer::engine::{Loss, Measure, Setup, Step, TaskSpec, TrainError, Training, number};
+use phalanx_trainer::engine::{Loss, Measure, Setup, StepInput, TaskSpec, TrainError, Training, number};
 
 /// The autoencoder.
 pub(super) struct Autoencoder {
@@ -92,19 +92,19 @@ fn autoencoder(setup: &mut Setup<'_>, settings: &CvaeSettings) -> Result<Trainin
 
 impl Autoencoder {
     /// The loss with a weight of the divergence and a width of the quadratic part of L1.
-    fn parts(&self, step: &Step<'_>, weights: (f64, f64)) -> Result<CvaeLoss, TrainError> {
+    fn parts(&self, step: &StepInput<'_>, weights: (f64, f64)) -> Result<CvaeLoss, TrainError> {
         let ids = self.texts.encode(step.texts("captions")?)?;
         let images = step.value("images")?;
         Ok(self.model.forward(step.tape, &images, &ids)?.loss(step.tape, &images, weights, step.over()?)?)
     }
 
-    fn loss(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+    fn loss(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let parts = self.parts(step, (self.kl.at(step.number), self.l1.at(step.number)))?;
         Ok(Loss::new(parts.total, [Measure::of(&parts.l1)?, Measure::of(&parts.kl)?]))
     }
 
     /// With the weights that the run ends with, whenever it is.
-    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 3], TrainError> {
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 3], TrainError> {
         let parts = self.parts(step, (self.kl.weight, self.l1.at(u64::MAX)))?;
         Ok([number(&parts.total)?, number(&parts.l1)?, number(&parts.kl)?])
     }

@@ -109,7 +109,7 @@ fn interrupted_runs_go_on_to_the_bit() {
     );
     let error = place.fail(&line);
     assert!(
-        error.contains("it can go on with as many ranks, not with 3, unless codec.reset = true"),
+        error.contains("resume with as many ranks, not with 3, or drop that state by codec.reset = true"),
         "{error}"
     );
     place.succeed(&format!("{line} --set codec.reset=true"));

@@ -157,5 +157,5 @@ fn what_cannot_be_is_refused_before_anything_is_trained() {
         .current_dir(place.0.path())
         .output()
         .expect("runs");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("draws samples of prompts, and nothing else"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("generates samples of prompts only"));
 }

@@ -32,6 +32,7 @@ mod matrix;
 mod mpi;
 mod own_training;
 mod pages;
+mod parallel;
 mod plan;
 #[cfg(target_os = "linux")]
 mod pods;

@@ -11,6 +11,7 @@ use phalanx_sharding::{
 use phalanx_tensor::Precision;
 use toml::Value;
 
+use super::parallel::ParallelDegree;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
 use super::suggest::nearest;
 use phalanx_trace::TraceSteps;
@@ -350,6 +351,23 @@ sections! {
         weights: WeightCodec = WeightCodec::None;
         /// When resuming, forget what codecs have kept, so that a run can go on with another number of ranks or another codec.
         reset: bool = false;
+    }
+
+    /// The mesh of ranks: how many lie along each axis. Axes that are not given are chosen by the strategy.
+    parallel: ParallelConfig {
+        /// Ranks along the axis `replicate`, which train on different samples; -1 = the rest of the ranks, 0 = the strategy chooses.
+        replicate: ParallelDegree = ParallelDegree::default();
+        /// Ranks along the axis `shard`, which train on different samples and, under hsdp, share one replica of the state; -1 = the
+        /// rest of the ranks, 0 = the strategy chooses.
+        shard: ParallelDegree = ParallelDegree::default();
+        /// Ranks along the axis `tensor`; not built yet.
+        tensor: ParallelDegree = ParallelDegree::default();
+        /// Ranks along the axis `pipeline`; not built yet.
+        pipeline: ParallelDegree = ParallelDegree::default();
+        /// Ranks along the axis `context`; not built yet.
+        context: ParallelDegree = ParallelDegree::default();
+        /// Ranks that share the experts of a layer; not built yet.
+        expert: ParallelDegree = ParallelDegree::default();
     }
 
     /// When ranks wait for each other, under strategies that do not take every step together.

@@ -24,6 +24,7 @@ mod layer;
 mod link;
 mod logical;
 mod networks;
+mod parallel;
 mod render;
 mod section_checks;
 mod synchrony;
@@ -39,10 +40,12 @@ pub use catalogue::{Catalogue, TaskSchema};
 pub use chaos::{BitFlip, SlowRank, Stall, StallPlace};
 pub use keys::{
     Bind, ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
-    ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, QualityConfig,
-    SampleConfig, ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, Transport, WatchConfig, WeightCodec,
+    ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, ParallelConfig,
+    QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind, SyncConfig, TrainConfig, Transport,
+    WatchConfig, WeightCodec,
 };
 pub use origin::{ConfigError, Origin};
+pub use parallel::ParallelDegree;
 pub use render::{Detail, diff};
 pub use section::{KeyDoc, KeyType, Mismatch};
 pub use settings::{Settings, TaskSettings};

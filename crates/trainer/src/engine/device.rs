@@ -1,4 +1,4 @@
-//! What a rank computes on: the processor, or a GPU.
+//! The device of a rank: the CPU or a GPU.
 
 use phalanx_collectives::{Algorithm, Communicator, Encryption};
 use phalanx_sharding::{CodecKind, Strategy};
@@ -6,29 +6,28 @@ use phalanx_tensor::ComputeDevice;
 
 use super::error::TrainError;
 use crate::config::{Config, DeviceKind, Offload};
-use crate::usage::GpuReading;
 
-/// What a rank tells of its device that has no GPU.
+/// The identity of a CPU, as ranks tell each other.
 pub(in crate::engine) const HOST: &str = "-";
 
-/// What a rank computes on. Clones are handles.
+/// The device of a rank. Clones are handles.
 #[derive(Debug, Clone)]
 pub(in crate::engine) struct Device {
     compute: ComputeDevice,
     words: String,
     #[cfg(feature = "cuda")]
-    cuda: Option<phalanx_tensor::backend::Cuda>,
+    pub(super) cuda: Option<phalanx_tensor::backend::Cuda>,
 }
 
 impl Device {
-    /// What the only rank computes on, by `train.device`.
+    /// Chooses the device of the only rank by `train.device`.
     ///
     /// # Errors
-    /// [`TrainError::Setup`] if a GPU is asked for that cannot be had.
+    /// [`TrainError::Setup`] if a GPU is required and not available.
     pub(in crate::engine) fn alone(config: &Config) -> Result<Self, TrainError> {
         let wanted = config.train.device;
         if wanted == DeviceKind::Cpu {
-            return Ok(Self::processor());
+            return Ok(Self::cpu());
         }
         match Self::gpu(0, false, wanted) {
             Ok(gpu) => Ok(gpu),
@@ -36,43 +35,45 @@ impl Device {
         }
     }
 
-    /// What a rank among others computes on: each on a GPU of its host, of the number that it has there among the ranks or the
-    /// only one that its launcher shows it, or all on processors. Every rank of `world` calls this at the same place.
+    /// Chooses the device of a rank among others: the GPU of its local rank, or the only one that its launcher shows it; or the CPU on
+    /// all ranks. All ranks of `world` call this together.
     ///
     /// # Errors
-    /// [`TrainError::Setup`] on all ranks if GPUs are asked for and one has none of its own.
+    /// [`TrainError::Setup`] on all ranks if GPUs are required and a rank has none of its own.
     pub(in crate::engine) fn among(config: &Config, world: &Communicator) -> Result<Self, TrainError> {
         let wanted = config.train.device;
         if wanted == DeviceKind::Cpu {
-            return Ok(Self::processor());
+            return Ok(Self::cpu());
         }
-        if let Some(why) = only_on_processors(config, world) {
+        if let Some(why) = must_use_cpus(config, world) {
             return Self::without(wanted, &why);
         }
-        // Ranks that only serve are the last, and compute nothing that a GPU is for.
+        // Servers are the last ranks and need no GPU.
         let workers = world.world_size() - config.sync.servers;
         let serves = world.rank() >= workers;
         let by_nccl = !config.train.strategy.exchanges_on_host();
         let own = match serves {
-            true => Ok(Self::processor_since("CPU, as this rank only serves".to_owned())),
+            true => Ok(Self::cpu_since("CPU, as this rank only serves".to_owned())),
             false => Self::gpu(world.local_rank(), by_nccl, wanted),
         };
-        let told = match &own {
+        let identity = match &own {
             Ok(gpu) => format!("+{}", gpu.identity()),
             Err(why) => format!("-{why}"),
         };
-        let all = world.all_gatherv(told.as_bytes())?;
-        let all: Vec<String> = all.iter().map(|told| String::from_utf8_lossy(told).into_owned()).collect();
+        let all = world.all_gatherv(identity.as_bytes())?;
+        let all: Vec<String> =
+            all.iter().map(|identity| String::from_utf8_lossy(identity).into_owned()).collect();
         let hosts = world.hosts();
-        let lacking =
-            all.iter().enumerate().take(workers).find_map(|(rank, told)| match told.strip_prefix('-') {
+        let lacking = all.iter().enumerate().take(workers).find_map(|(rank, identity)| {
+            match identity.strip_prefix('-') {
                 Some(why) => Some(format!("rank {rank} has no GPU: {why}")),
                 None => {
                     let same =
-                        (0..rank).find(|other| all[*other] == *told && hosts[*other] == hosts[rank])?;
+                        (0..rank).find(|other| all[*other] == *identity && hosts[*other] == hosts[rank])?;
                     Some(format!("ranks {same} and {rank} would share a GPU"))
                 }
-            });
+            }
+        });
         match (own, lacking) {
             (Ok(gpu), None) => Ok(gpu),
             (_, why) => {
@@ -87,19 +88,18 @@ impl Device {
         }
     }
 
-    /// What a rank computes on that comes to others who have begun: a processor, if that is what they compute on, or else the
-    /// `nth` of the GPUs that it sees and that nobody of its host has, from 0. `taken` are [`Device::told`] of the others, and of
-    /// those of its host.
+    /// Chooses the device of a rank that joins: the CPU if the others compute on CPUs, otherwise the `nth` free GPU, from 0. The devices
+    /// of all ranks and of those on this host are given by [`Device::identity_or_host`].
     ///
     /// # Errors
-    /// [`TrainError::Setup`] if there is none.
-    pub(in crate::engine) fn beside(
+    /// [`TrainError::Setup`] if there is no free GPU.
+    pub(in crate::engine) fn for_newcomer(
         config: &Config,
         [everywhere, here]: [&[String]; 2],
         nth: usize,
     ) -> Result<Self, TrainError> {
-        if everywhere.iter().all(|told| told == HOST) {
-            return Ok(Self::processor());
+        if everywhere.iter().all(|identity| identity == HOST) {
+            return Ok(Self::cpu());
         }
         let by_nccl = !config.train.strategy.exchanges_on_host();
         Self::free(here, nth)
@@ -107,7 +107,7 @@ impl Device {
             .map_err(|why| TrainError::Setup(format!("the others train on GPUs, and here is none: {why}")))
     }
 
-    /// The number of the `nth` GPU that is not among those of these identities.
+    /// The index of the `nth` GPU whose identity is not `taken`.
     #[cfg(feature = "cuda")]
     fn free(taken: &[String], nth: usize) -> Result<usize, String> {
         let words = |error: phalanx_cuda::GpuError| error.to_string();
@@ -123,7 +123,7 @@ impl Device {
                 }
             }
         }
-        Err(format!("all {count} GPUs are other ranks'"))
+        Err(format!("all {count} GPUs are used by other ranks"))
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -131,26 +131,26 @@ impl Device {
         Err("this program was built without its feature `cuda`".to_owned())
     }
 
-    /// What others need to know of it: [`HOST`], or the identity of the GPU.
-    pub(in crate::engine) fn told(&self) -> String {
+    /// [`HOST`], or the identity of the GPU, for other ranks.
+    pub(in crate::engine) fn identity_or_host(&self) -> String {
         if self.compute.is_host() { HOST.to_owned() } else { self.identity() }
     }
 
-    /// The processor, if it may be chosen.
+    /// The CPU, unless a GPU is required.
     fn without(wanted: DeviceKind, why: &str) -> Result<Self, TrainError> {
         match wanted {
             DeviceKind::Cuda => Err(TrainError::Setup(format!("train.device = \"cuda\": {why}"))),
-            DeviceKind::Auto | DeviceKind::Cpu => Ok(Self::processor_since(format!("CPU, as {why}"))),
+            DeviceKind::Auto | DeviceKind::Cpu => Ok(Self::cpu_since(format!("CPU, as {why}"))),
         }
     }
 
-    /// The processor.
-    pub(in crate::engine) fn processor() -> Self {
-        Self::processor_since("CPU".to_owned())
+    /// The CPU.
+    pub(in crate::engine) fn cpu() -> Self {
+        Self::cpu_since("CPU".to_owned())
     }
 
-    /// The processor, in these words.
-    fn processor_since(words: String) -> Self {
+    /// The CPU, with this description.
+    fn cpu_since(words: String) -> Self {
         Self {
             compute: ComputeDevice::host(),
             words,
@@ -159,21 +159,21 @@ impl Device {
         }
     }
 
-    /// Where its arrays are made.
+    /// The place of its arrays.
     pub(in crate::engine) fn compute(&self) -> &ComputeDevice {
         &self.compute
     }
 
-    /// It in words, and where `auto` chose the processor, why.
+    /// A description, with the reason if `auto` chose the CPU.
     pub(in crate::engine) fn describe(&self) -> &str {
         &self.words
     }
 
-    /// The ranks of `world` as those see them who compute here and share networks by a strategy: ranks with a GPU each reach each
-    /// other by NCCL, unless the strategy sends messages between hosts. The world must outlive what is returned.
+    /// Connects the devices of all ranks for a strategy: GPUs by NCCL, unless the strategy exchanges on the host. The world must outlive
+    /// the returned communicator.
     ///
     /// # Errors
-    /// [`TrainError::Comm`] on every rank if one has no NCCL.
+    /// [`TrainError::Comm`] on all ranks if one has no NCCL.
     #[cfg(feature = "cuda")]
     pub(in crate::engine) fn connected(
         &self,
@@ -197,8 +197,8 @@ impl Device {
         Ok(world.clone())
     }
 
-    /// The GPU of the host's rank `index`, which may reach others by NCCL, or why it cannot be had. It is opened once in a process:
-    /// networks, batches and judges share it.
+    /// Opens the GPU of local rank `index`, or returns the reason why it is not available. A GPU is opened once in a process: networks,
+    /// batches and evaluators share it.
     #[cfg(feature = "cuda")]
     fn gpu(index: usize, by_nccl: bool, wanted: DeviceKind) -> Result<Self, String> {
         use std::sync::{Arc, PoisonError};
@@ -208,7 +208,7 @@ impl Device {
         use phalanx_tensor::backend::{Cuda, CudaOptions};
 
         let missing = |error: GpuError| match error {
-            // Whoever wants a GPU wants to know all names; a line of a run on the processor is shorter.
+            // A user who requires a GPU needs all names; the line of a run on the CPU is shorter.
             GpuError::MissingLibrary { library, tried, .. } if wanted == DeviceKind::Auto => {
                 format!("{library} is not there ({} and {} other names)", tried[0], tried.len() - 1)
             }
@@ -216,20 +216,20 @@ impl Device {
         };
         Library::Driver.find().map_err(missing)?;
         let count = phalanx_cuda::Device::count().map_err(missing)?;
-        // A launcher may show each rank the GPU that is its own, and no other.
+        // A launcher may show each rank only its own GPU.
         let shown = count == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
         let gpu = if shown { 0 } else { index };
         if gpu >= count {
             return Err(match count {
-                0 => "the driver knows none".to_owned(),
+                0 => "the driver finds none".to_owned(),
                 1 => format!("this host has one GPU, and rank {index} of the host wants one of its own"),
                 _ => format!("this host has {count} GPUs, and rank {index} of the host wants one of its own"),
             });
         }
-        // What is opened when it is first needed would fail in the middle of the first step.
+        // Otherwise a missing library would fail in the first step.
         let needed = [Library::Nvrtc, Library::CublasLt];
         let between = by_nccl.then_some(Library::Nccl);
-        // A network without convolutions has no use for cuDNN; nobody knows that yet.
+        // A network without convolutions does not need cuDNN, but this is not known yet.
         let likely = (wanted == DeviceKind::Auto).then_some(Library::Cudnn);
         needed
             .into_iter()
@@ -257,7 +257,7 @@ impl Device {
         self.cuda.as_ref().map(phalanx_tensor::backend::Cuda::gpu)
     }
 
-    /// Where on the host's PCI bus the GPU is, if it is one and its driver tells.
+    /// The PCI address of the GPU, if the driver knows it.
     pub(super) fn pci_address(&self) -> Option<String> {
         #[cfg(feature = "cuda")]
         return self.gpu_of().and_then(|gpu| gpu.device().pci_address().ok());
@@ -265,7 +265,7 @@ impl Device {
         None
     }
 
-    /// What tells the GPU from others of the host.
+    /// The UUID of the GPU.
     #[cfg(feature = "cuda")]
     fn identity(&self) -> String {
         let device = self.cuda.as_ref().map(|cuda| cuda.gpu().device());
@@ -278,12 +278,12 @@ impl Device {
     }
 }
 
-/// The GPUs of this process, by number.
+/// The GPUs of this process, by index.
 #[cfg(feature = "cuda")]
 static OPENED: std::sync::Mutex<std::collections::BTreeMap<usize, phalanx_tensor::backend::Cuda>> =
     std::sync::Mutex::new(std::collections::BTreeMap::new());
 
-/// Gives a GPU up that was opened for nothing.
+/// Closes a GPU that is not used.
 #[cfg(feature = "cuda")]
 fn release(index: usize) {
     OPENED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&index);
@@ -292,8 +292,8 @@ fn release(index: usize) {
 #[cfg(not(feature = "cuda"))]
 fn release(_: usize) {}
 
-/// Why ranks can only work together on processors, if they can only there.
-fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
+/// The reason why ranks must use CPUs, if they must.
+fn must_use_cpus(config: &Config, world: &Communicator) -> Option<String> {
     let (comm, train, strategy) = (&config.comm, &config.train, config.train.strategy);
     if !strategy.is_bulk_synchronous() && train.graphs {
         return Some(format!(
@@ -306,7 +306,7 @@ fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
         ));
     }
     if strategy.exchanges_on_host() {
-        // What travels is the host's: encoded there, by its ways, encrypted if that is asked for.
+        // Messages are encoded, encrypted and sent on the host.
         return None;
     }
     let kind = config.codec.kind;
@@ -314,102 +314,17 @@ fn only_on_processors(config: &Config, world: &Communicator) -> Option<String> {
         let there = CodecKind::ALL.iter().filter(|kind| kind.works_on_devices() && **kind != CodecKind::None);
         let names = there.map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
         return Some(format!(
-            "codec.kind = \"{kind}\" encodes gradients on the processor; on GPUs there is {names}"
+            "codec.kind = \"{kind}\" encodes gradients on the CPU; on GPUs there is {names}"
         ));
     }
     if comm.algorithm != Algorithm::Auto {
-        return Some(format!("comm.algorithm = \"{}\", and NCCL chooses the way itself", comm.algorithm));
+        return Some(format!(
+            "comm.algorithm = \"{}\", and NCCL chooses the algorithm itself",
+            comm.algorithm
+        ));
     }
     let several = world.hosts().windows(2).any(|pair| pair[0] != pair[1]);
     (several && comm.encryption == Encryption::All).then(|| {
         "comm.encryption = \"all\" asks for encryption between hosts, and NCCL does not encrypt".to_owned()
     })
-}
-
-/// What the GPU of a run does, and what that costs.
-#[derive(Debug)]
-pub(super) struct Gauge {
-    #[cfg(feature = "cuda")]
-    cuda: phalanx_tensor::backend::Cuda,
-    /// Not there where NVML is not.
-    #[cfg(feature = "cuda")]
-    monitor: Option<phalanx_cuda::nvml::Monitor>,
-    /// Joules before the run.
-    #[cfg(feature = "cuda")]
-    before: Option<f64>,
-    /// Bytes that were copied to the GPU before the run.
-    #[cfg(feature = "cuda")]
-    uploaded: u64,
-}
-
-impl Gauge {
-    /// That of a rank, if it computes on a GPU.
-    #[cfg(feature = "cuda")]
-    pub(super) fn of(device: &Device) -> Option<Self> {
-        let cuda = device.cuda.clone()?;
-        let monitor = phalanx_cuda::nvml::Monitor::new(cuda.gpu().device());
-        let monitor = monitor.inspect_err(|why| tracing::info!("no power and energy: {why}")).ok();
-        let before = monitor.as_ref().and_then(|monitor| monitor.read().ok()?.energy);
-        let uploaded = cuda.gpu().uploaded();
-        Some(Self { cuda, monitor, before, uploaded })
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn of(_: &Device) -> Option<Self> {
-        None
-    }
-
-    /// What the GPU does now.
-    #[cfg(feature = "cuda")]
-    pub(super) fn read(&self) -> GpuReading {
-        let reading = self.monitor.as_ref().and_then(|monitor| monitor.read().ok()).unwrap_or_default();
-        let activations = self.cuda.gpu().pool().usage().of(phalanx_cuda::Kind::Activations);
-        GpuReading {
-            utilisation: reading.utilisation,
-            memory_bytes: reading.memory,
-            activation_bytes: Some(activations as u64),
-            watts: reading.power,
-            joules: reading.energy.zip(self.before).map(|(now, before)| now - before),
-        }
-    }
-
-    /// What there is to see now: utilisation (0 to 1), bytes that all programs hold and that this one does, bytes that were copied
-    /// from the host since the run began, watts, and joules since then.
-    #[cfg(feature = "cuda")]
-    pub(super) fn look(&self) -> Vec<(&'static str, f64)> {
-        let reading = self.read();
-        let seen = [
-            ("gpu_utilisation", reading.utilisation),
-            ("gpu_memory_bytes", reading.memory_bytes.map(|bytes| bytes as f64)),
-            ("gpu_held_bytes", Some(self.cuda.gpu().pool().usage().total() as f64)),
-            ("gpu_uploaded_bytes", Some((self.cuda.gpu().uploaded() - self.uploaded) as f64)),
-            ("gpu_power_watts", reading.watts),
-            ("gpu_energy_joules", reading.joules),
-        ];
-        seen.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
-    }
-
-    /// The most bytes that this program held at once, of each kind and together.
-    #[cfg(feature = "cuda")]
-    pub(super) fn peaks(&self) -> Vec<(String, u64)> {
-        let held = self.cuda.gpu().pool().usage();
-        let kinds = phalanx_cuda::Kind::ALL.into_iter().zip(held.peak);
-        let kinds = kinds.map(|(kind, bytes)| (format!("gpu_peak_{}_bytes", kind.name()), bytes as u64));
-        kinds.chain([("gpu_peak_bytes".to_owned(), held.peak_total as u64)]).collect()
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn read(&self) -> GpuReading {
-        GpuReading::default()
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn look(&self) -> Vec<(&'static str, f64)> {
-        Vec::new()
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn peaks(&self) -> Vec<(String, u64)> {
-        Vec::new()
-    }
 }

@@ -1,4 +1,4 @@
-//! What can end a training run.
+//! Errors of a training run.
 
 use phalanx_collectives::CommError;
 use phalanx_sharding::ShardingError;
@@ -7,11 +7,11 @@ use phalanx_tensor::TensorError;
 use phalanx_checkpoint::CheckpointError;
 use phalanx_run::RunError;
 
-/// Why a run ended before its last step.
+/// The reason why a run ended before its last step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// The loss is no number any more. Checkpoints are those from before.
+    /// The loss is not finite. Nothing was saved since.
     #[error(
         "step {step}: the loss{} is {loss}; the last checkpoint is from before this step, and a lower optim.lr or a train.clip_norm may help",
         of_phase(phase)
@@ -23,21 +23,21 @@ pub enum TrainError {
         phase: String,
         /// The loss.
         loss: f64,
-        /// Whether this rank leaves the telling to rank 0.
+        /// True if rank 0 reports the error.
         elsewhere: bool,
     },
-    /// Step after step the gradients are not finite, at whatever scale of the loss.
+    /// The gradients are not finite in many steps, at any loss scale.
     #[error(
         "step {step}: the gradients are not finite, as in the {in_a_row} steps before, now at a loss scale of {scale}; train.precision = \"bf16\" has the range of f32, and a lower optim.lr may help"
     )]
     Overflow {
         /// The step, counted from 1.
         step: u64,
-        /// Steps before it that were left out.
+        /// Skipped steps before it.
         in_a_row: u64,
-        /// The scale that the next step would have.
+        /// The loss scale of the next step.
         scale: f64,
-        /// Whether this rank leaves the telling to rank 0.
+        /// True if rank 0 reports the error.
         elsewhere: bool,
     },
     /// An epoch has no step.
@@ -48,7 +48,7 @@ pub enum TrainError {
         /// The global batch.
         batch: usize,
     },
-    /// What the configuration asks for cannot be built.
+    /// The configuration cannot be met.
     #[error("{0}")]
     Setup(String),
     /// Ranks start from different checkpoints.
@@ -63,84 +63,84 @@ pub enum TrainError {
         /// The run's folder.
         folder: String,
     },
-    /// What a training of one's own says.
+    /// An error of a user's own training.
     #[error(transparent)]
     Training(#[from] Box<dyn std::error::Error + Send + Sync>),
     /// A rank that is a thread of this process has panicked.
     #[error("panicked: {0}")]
     Panicked(String),
-    /// Ranks have died without which the run cannot go on.
+    /// Ranks were lost that the run cannot continue without.
     #[error(
         "{} died; {left} workers are left, and sync.min_workers = {least}; start the run again with --resume", dead.join(", ")
     )]
     Died {
-        /// Who, and on which host.
+        /// The ranks and their hosts.
         dead: Vec<String>,
-        /// How many workers are left.
+        /// Workers that are left.
         left: usize,
-        /// With how many the run would go on.
+        /// The least number of workers (`sync.min_workers`).
         least: usize,
     },
-    /// Ranks hold different values of what they are to hold alike.
+    /// Ranks hold different values of a tensor that they should hold alike.
     #[error("after step {step}: {found}")]
     Diverged {
         /// The step, counted from 1.
         step: u64,
-        /// What differs, and between whom.
+        /// The tensor and the ranks.
         found: Box<Divergence>,
-        /// Whether this rank leaves the telling to another one.
+        /// True if another rank reports the error.
         elsewhere: bool,
     },
-    /// Parameter servers have died, and with them the parameters that they had.
+    /// Parameter servers were lost, with their parameters.
     #[error(
         "{} died, a parameter server, with the parameters that it had; start the run again with --resume", dead.join(", ")
     )]
     ServerDied {
-        /// Who, workers included, and on which host.
+        /// The ranks, workers included, and their hosts.
         dead: Vec<String>,
     },
-    /// Ranks have died or left, and those who are left are too few; they have saved what there is, if checkpoints are wanted.
+    /// Too few ranks are left. They have saved the state, if checkpoints are enabled.
     #[error(
         "{} died or left; {left} of at least {least} ranks are left (elastic.min), after step {step}{}; start the run again with --resume",
         gone.join(", "), if *saved { ", which is saved" } else { "" }
     )]
     TooFew {
-        /// Who, and on which host.
+        /// The ranks and their hosts.
         gone: Vec<String>,
-        /// How many ranks are left.
+        /// Ranks that are left.
         left: usize,
-        /// With how many the run goes on.
+        /// The least number of ranks (`elastic.min`).
         least: usize,
         /// The last step that was finished.
         step: u64,
-        /// Whether it is saved.
+        /// True if it is saved.
         saved: bool,
     },
-    /// Nobody who is left has what the run would go on from, and no checkpoint has it either.
+    /// No surviving rank has the state of a lost rank, and there is no checkpoint.
     #[error("what rank {lost} had of the state after step {step} is lost, and there is no checkpoint")]
     StateLost {
-        /// One of those who had it, by the number when the run began.
+        /// A rank that had it, by its number when the run began.
         lost: usize,
-        /// The newest step of which anybody has something.
+        /// The newest step of which a rank has a part.
         step: u64,
     },
-    /// Those who are left have met without this rank, and gone on.
+    /// The other ranks have met without this one and continue.
     #[error(
         "ranks on {host} have gone on without this rank, at least to step {step}: what it has is left out, and the run is theirs"
     )]
     LeftBehind {
-        /// The host of the rank that leads them.
+        /// The host of their rank 0.
         host: String,
-        /// How far they are.
+        /// Their last step.
         step: u64,
     },
     /// Other ranks cannot be reached.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// The work cannot be shared among the ranks.
+    /// The model cannot be parallelised.
     #[error(transparent)]
     Sharding(#[from] ShardingError),
-    /// Images cannot be read.
+    /// Data cannot be read.
     #[error(transparent)]
     Data(#[from] phalanx_data::DataError),
     /// The model cannot be computed.
@@ -157,20 +157,20 @@ pub enum TrainError {
     Checkpoint(#[from] CheckpointError),
 }
 
-/// What ranks hold differently that are to hold it alike.
+/// A tensor that ranks should hold alike and hold differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divergence {
     /// `model`, `ema`, or a kind of the optimizer's state.
     pub kind: String,
     /// The first parameter or buffer that differs.
     pub name: String,
-    /// The ranks that differ from a majority; none if there is no majority.
+    /// The ranks that differ from the majority; none if there is no majority.
     pub odd: Vec<usize>,
-    /// All ranks that are to hold the same.
+    /// All ranks that should hold the same.
     pub ranks: Vec<usize>,
     /// The hosts of the odd ranks, or of all, if there are none.
     pub hosts: Vec<String>,
-    /// How many further tensors differ.
+    /// The number of further tensors that differ.
     pub further: usize,
 }
 
@@ -185,7 +185,7 @@ impl std::fmt::Display for Divergence {
         if odd.is_empty() {
             write!(
                 f,
-                "ranks {} hold different bits of `{name}` ({kind}), and nobody is in the majority",
+                "ranks {} hold different bits of `{name}` ({kind}), and there is no majority",
                 list(ranks)
             )?;
         } else {
@@ -198,7 +198,7 @@ impl std::fmt::Display for Divergence {
         }
         write!(
             f,
-            ": silent data corruption, by memory, a processor or a library; look at the machine ({hosts}) before going on with --resume"
+            ": silent data corruption by memory, a CPU or a library; check the machine ({hosts}) before you resume with --resume"
         )
     }
 }
@@ -211,24 +211,24 @@ impl From<phalanx_cuda::GpuError> for TrainError {
 }
 
 impl TrainError {
-    /// The error for what a panic has left.
+    /// Creates the error of a panic.
     pub(super) fn panicked(payload: &(dyn std::any::Any + Send)) -> Self {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        Self::Panicked(text.unwrap_or_else(|| "a value that is no text".to_owned()))
+        Self::Panicked(text.unwrap_or_else(|| "a value that is not text".to_owned()))
     }
 
-    /// Whether the rank was told to end while it still looked for the others, which is no failure.
+    /// True if the rank was told to stop before it met the others, which is not a failure.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Self::Comm(CommError::Cancelled { .. }))
     }
 
-    /// Whether the rank has not met the others, so that nothing was begun.
+    /// True if the rank has not met the others, so nothing has begun.
     pub fn is_unmet(&self) -> bool {
         matches!(self, Self::Comm(CommError::Rendezvous { .. } | CommError::Missing { .. }))
     }
 
-    /// Whether another rank's failure caused this one, so that the other's is the one to tell.
+    /// True if another rank's failure caused this one. The other one is reported.
     pub fn is_consequence(&self) -> bool {
         match self {
             Self::NotFinite { elsewhere, .. }
@@ -242,37 +242,37 @@ impl TrainError {
         }
     }
 
-    /// Whether the others go on without this rank, which ends nothing but itself.
+    /// True if the others continue without this rank.
     pub fn is_left_out(&self) -> bool {
         matches!(self, Self::LeftBehind { .. })
             || self.communication().is_some_and(|error| matches!(error, CommError::LeftOut { .. }))
     }
 
-    /// Whether another rank is gone, and has not said that it gives up.
+    /// True if another rank was lost without an error of its own.
     pub(super) fn is_loss(&self) -> bool {
         self.communication().is_some_and(|error| matches!(error, CommError::PeerLost { .. }))
     }
 
-    /// What the communicator said, whoever has passed it on.
+    /// The error of the communicator, if it is the cause.
     fn communication(&self) -> Option<&CommError> {
         match self {
             Self::Comm(error) => Some(error),
-            Self::Sharding(error) => said(error),
-            Self::Tensor(error) => said(error),
+            Self::Sharding(error) => comm_error(error),
+            Self::Tensor(error) => comm_error(error),
             _ => None,
         }
     }
 }
 
-/// What the communicator said, if that is what this came of. Ops that wait for other ranks pass it on, some within others.
-fn said<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a CommError> {
-    // Errors that are passed on in the same words are no sources of each other.
+/// Finds the error of the communicator in a chain of sources. Operations that wait for other ranks wrap it, some several times.
+fn comm_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a CommError> {
+    // Transparent errors are not sources of each other.
     match error.downcast_ref::<ShardingError>() {
         Some(ShardingError::Comm(error)) => return Some(error),
-        Some(ShardingError::Tensor(error)) => return said(error),
+        Some(ShardingError::Tensor(error)) => return comm_error(error),
         _ => {}
     }
-    error.downcast_ref::<CommError>().or_else(|| said(error.source()?))
+    error.downcast_ref::<CommError>().or_else(|| comm_error(error.source()?))
 }
 
 fn of_phase(phase: &str) -> String {

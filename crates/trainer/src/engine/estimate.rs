@@ -1,4 +1,4 @@
-//! What a training would hold, send and take under each strategy, as numbers.
+//! Estimates of memory, traffic and step time of a training under several strategies.
 
 use phalanx_sharding::{Computing, Overlap, Reach, StepTime, Strategy};
 

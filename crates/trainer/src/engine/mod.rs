@@ -7,7 +7,7 @@
 //! | `training` | what a training is: networks, and a step of phases |
 //! | `checkpoint` | when checkpoints are written, and what of them a rank writes |
 //! | `inference` | evaluation, samples and plans, of a run or without one |
-//! | `quality` | how good drawn pictures are |
+//! | `generative_metrics` | metrics of generated images |
 //! | `train_loop` | the steps, and everything that changes in them |
 //!
 //! [`train`] runs a whole rank. It asks a [`Training`] for losses, the strategies of its networks for gradients summed over
@@ -25,20 +25,19 @@ mod plan;
 
 mod device;
 mod distributed;
+mod gauge;
 mod optimize;
 mod precision;
 mod refusal;
 
 mod data;
-mod repeated;
+mod graphs;
 
 mod training;
 
 mod checkpoint;
+mod generative_metrics;
 mod inference;
-
-mod estimate;
-mod quality;
 mod watch;
 
 mod train_loop;
@@ -57,6 +56,6 @@ pub use refusal::refusal;
 pub use train_loop::Resumable;
 pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
 pub use training::{
-    Drawing, DrawingKind, FirstRun, Judge, Judgement, Loss, Measure, Setup, Step, Task, TaskSpec, Training,
-    number,
+    Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, Loss, Measure, Setup, StepInput, Task,
+    TaskSpec, Training, number,
 };

@@ -1,11 +1,11 @@
-//! What a training run tells while it goes on. Who listens decides what is printed; the loop prints nothing.
+//! Events of a run for an observer, which decides what is printed. The loop prints nothing.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use phalanx_run::Summary;
 
-/// What is known before the first step.
+/// The description of a run before its first step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Started {
     /// The run's name.
@@ -14,7 +14,7 @@ pub struct Started {
     pub folder: PathBuf,
     /// The model, in words.
     pub model: String,
-    /// Numbers that are learnt.
+    /// The number of parameters.
     pub parameters: u64,
     /// The data, in words.
     pub data: String,
@@ -26,13 +26,13 @@ pub struct Started {
     pub servers: usize,
     /// Compute threads of each rank.
     pub threads: usize,
-    /// Which cores which rank may run on; empty where all may run on all of their hosts'.
+    /// The cores of each rank; empty if all ranks may run on all cores of their hosts.
     pub cores: String,
-    /// What computes, and why that, where it was chosen.
+    /// The device, and the reason if it was chosen automatically.
     pub device: String,
-    /// How ranks share the work.
+    /// The strategy of parallelism.
     pub strategy: String,
-    /// Steps already done, from the checkpoint that is resumed.
+    /// Steps done before, from the checkpoint that is resumed.
     pub done: u64,
     /// The step after which the run ends.
     pub total: u64,
@@ -40,7 +40,7 @@ pub struct Started {
     pub steps_per_epoch: u64,
 }
 
-/// One step, or the mean of several.
+/// The report of one step. Rates are means over the steps since the last line.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepReport {
     /// The step, counted from 1.
@@ -49,55 +49,55 @@ pub struct StepReport {
     pub total: u64,
     /// The epoch, counted from 0.
     pub epoch: usize,
-    /// Its phases, in order.
+    /// The phases, in order.
     pub phases: Vec<PhaseReport>,
-    /// The updates of its phases, in order.
+    /// The updates of the phases, in order.
     pub updates: Vec<UpdateReport>,
-    /// Seconds of training steps, from the start of the run until the last rank had done this one; evaluations and checkpoints
-    /// are not counted. On rank 0.
+    /// Seconds of training steps from the start of the run until the last rank had done this one, without evaluations and
+    /// checkpoints. On rank 0.
     pub seconds: f64,
-    /// Images over all ranks and a second.
+    /// Images per second, over all ranks.
     pub images_per_second: f64,
-    /// Memory that rank 0 holds.
+    /// Resident memory of rank 0, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Share of the time in which rank 0 waited for data.
+    /// Fraction of the time that rank 0 waited for data.
     pub data_share: f64,
-    /// Share of the time in which rank 0 waited for communication; none where a GPU waits for it, and the host does not.
+    /// Fraction of the time that rank 0 waited for communication; none if a GPU waits for it, not the host.
     pub communication_share: Option<f64>,
 }
 
-/// What came of a phase's loss, as means over the global batch.
+/// The loss and measures of a phase, as means over the global batch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PhaseReport {
     /// The phase; empty for the only one.
     pub name: String,
     /// The loss.
     pub loss: f64,
-    /// What else the phase measures, such as the terms of the loss.
+    /// Further measures, such as the terms of the loss.
     pub measures: Vec<(String, f64)>,
 }
 
-/// What came of the gradients of a network.
+/// The update of a network.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UpdateReport {
     /// The network; empty for the only one.
     pub network: String,
     /// The learning rate.
     pub learning_rate: f64,
-    /// The L2 norm of the gradient before clipping, if it was taken.
+    /// The L2 norm of the gradient before clipping, if it was computed.
     pub gradient_norm: Option<f64>,
-    /// What the loss was multiplied by for backward, if it was.
+    /// The loss scale, if the loss was scaled.
     pub loss_scale: Option<f64>,
-    /// Whether the gradients were not finite and the weights stayed as they were.
+    /// True if the update was skipped because gradients were not finite.
     pub left_out: bool,
 }
 
-/// What a measure of a phase or of a network is called: `critic_loss`; by its own name where there is only one.
+/// Returns the name of a measure of a phase or network, such as `critic_loss`; the plain name if there is only one.
 pub fn named(whose: &str, what: &str) -> String {
     if whose.is_empty() { what.to_owned() } else { format!("{whose}_{what}") }
 }
 
-/// Something worth a line besides steps.
+/// An event other than a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The test split was evaluated.
@@ -107,80 +107,80 @@ pub enum Event {
         /// Names and values.
         measures: Vec<(String, f64)>,
     },
-    /// A checkpoint is complete; steps may have been done since.
+    /// A checkpoint is complete. Steps may have been done since it began.
     Saved {
         /// After this step.
         step: u64,
         /// Its folder.
         path: PathBuf,
-        /// How long training stood still for it.
+        /// The time that it paused training.
         stalled: Duration,
     },
-    /// A grid of samples was written.
+    /// An image of samples was written.
     Sampled {
         /// After this step.
         step: u64,
-        /// The picture.
+        /// The image.
         path: PathBuf,
     },
-    /// The run goes on from a checkpoint.
+    /// The run resumes from a checkpoint.
     Resumed {
         /// After this step.
         step: u64,
         /// The checkpoint's folder.
         path: PathBuf,
     },
-    /// Networks against each other have collapsed; see [`crate::config::WatchConfig`].
+    /// Adversarial networks have collapsed; see [`crate::config::WatchConfig`].
     Collapsed {
         /// In this step.
         step: u64,
-        /// Which, and why.
+        /// The network and the sign of its collapse.
         problem: String,
     },
-    /// A worker has died, and the others go on without it.
+    /// A rank was lost or left, and the others continue.
     Died {
         /// Its number when the run began.
         rank: usize,
         /// Its host.
         host: String,
-        /// The first step that the others share without it, counted from 1.
+        /// The first step without it, counted from 1.
         from_step: u64,
-        /// Workers that are left.
+        /// The number of ranks that continue.
         left: usize,
     },
-    /// Something that the user should know.
+    /// A message to the user.
     Note(String),
 }
 
-/// Listens to a run.
+/// Observes a run.
 pub trait Observer {
-    /// Everything is ready for the first step.
+    /// The first step is about to run.
     fn started(&mut self, started: &Started) {
         let _ = started;
     }
 
-    /// This rank takes over from rank 0, which has died: what comes from now on is for the user.
+    /// This rank takes over from rank 0, which was lost. Events are for the user from now on.
     fn take_over(&mut self, started: &Started) {
         let _ = started;
     }
 
-    /// A step is done. `logged` says whether its line was written to the metrics.
+    /// A step is done. `logged` is true if it has a line of metrics.
     fn step(&mut self, report: &StepReport, logged: bool) {
         let _ = (report, logged);
     }
 
-    /// Something else happened.
+    /// Another event has happened.
     fn event(&mut self, event: &Event) {
         let _ = event;
     }
 
-    /// The run has ended and all is written.
+    /// The run has ended and its files are complete.
     fn finished(&mut self, summary: &Summary) {
         let _ = summary;
     }
 }
 
-/// Listens to nothing: what the ranks other than 0 have.
+/// Ignores all events: the observer of ranks other than 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -1,4 +1,4 @@
-//! The optimizer and the schedule that a configuration asks for.
+//! The optimizer and the schedule of a configuration.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use phalanx_tensor::optim::{
 use super::Plan;
 use crate::config::{Config, Offload, OptimKind, ScheduleKind};
 
-/// The optimizer.
+/// Creates the optimizer.
 pub(super) fn optimizer(config: &Config, state: StateLocation) -> Box<dyn Optimizer> {
     let optim = &config.optim;
-    // The configuration has been checked to hold two.
+    // `Config::check` ensures that there are two.
     let betas = (optim.betas.first().copied().unwrap_or(0.9), optim.betas.get(1).copied().unwrap_or(0.999));
     match optim.kind {
         OptimKind::Sgd => {
@@ -31,15 +31,15 @@ pub(super) fn optimizer(config: &Config, state: StateLocation) -> Box<dyn Optimi
     }
 }
 
-/// Averages of the weights, if they are wanted.
+/// Creates the averages of the weights, if they are configured.
 pub(super) fn averages(config: &Config, state: StateLocation) -> Option<Ema> {
     (config.train.ema > 0.0).then(|| Ema::new(config.train.ema).with_state_location(state))
 }
 
-/// Where the state of a network's optimizer and averages lies; if in files, then under `folder`, or where the configuration says.
+/// Chooses the place of a network's optimizer state and averages. Files are under `folder` or `train.offload_folder`.
 ///
 /// # Errors
-/// If the folder cannot be made.
+/// If the folder cannot be created.
 pub(super) fn state_at(
     config: &Config,
     folder: &Path,
@@ -61,7 +61,7 @@ pub(super) fn state_at(
     })
 }
 
-/// Numbers that the optimizer keeps for every parameter that it changes.
+/// The number of values that the optimizer keeps for each trained parameter.
 pub(super) fn numbers_per_parameter(config: &Config) -> usize {
     match config.optim.kind {
         OptimKind::Adam | OptimKind::AdamW => 2,
@@ -69,7 +69,7 @@ pub(super) fn numbers_per_parameter(config: &Config) -> usize {
     }
 }
 
-/// The learning rate over the steps of `plan`.
+/// Creates the schedule of the learning rate over the steps of `plan`.
 ///
 /// # Errors
 /// If a number is out of range.
@@ -79,7 +79,7 @@ pub(super) fn schedule(config: &Config, plan: &Plan) -> Result<Schedule, TensorE
         0 => optim.lr,
         base_batch => linear_scaling(optim.lr, config.train.global_batch, base_batch),
     };
-    // On a short run a long warm-up would be all there is.
+    // On a short run, a long warm-up would last to the end.
     let warmup = schedule.warmup_steps.min(plan.horizon / 10);
     let decay = match schedule.kind {
         ScheduleKind::Constant => Decay::Constant,

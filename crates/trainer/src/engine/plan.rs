@@ -1,4 +1,4 @@
-//! How long a run is and what happens after which step.
+//! The length of a run, and actions that are due after steps.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::config::Config;
 pub struct Plan {
     /// Training images.
     pub images: usize,
-    /// Images in a full step, over all ranks.
+    /// Images of a full step, over all ranks.
     pub global_batch: usize,
     /// Steps in an epoch.
     pub steps_per_epoch: u64,
@@ -22,7 +22,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for training on `images` images; `None` if an epoch has no step.
+    /// Plans the training on `images` images; `None` if an epoch has no step.
     pub fn new(config: &Config, images: usize) -> Option<Self> {
         let train = &config.train;
         let batch = train.global_batch.max(1);
@@ -42,27 +42,27 @@ impl Plan {
         Some(Self { images, global_batch: batch, steps_per_epoch: per_epoch, horizon, stop })
     }
 
-    /// The steps, counted from 0, of a part of the run, from 0 to 1; the last part goes on for as long as the run does.
+    /// Returns the steps, counted from 0, of a part of the run, given as fractions from 0 to 1. A part that ends at 1 has no end.
     pub fn steps(&self, [from, to]: [f64; 2]) -> Range<u64> {
         let at = |part: f64| (part * self.horizon as f64).round() as u64;
         at(from)..if to >= 1.0 { u64::MAX } else { at(to) }
     }
 
-    /// The plan of something that begins and ends with these steps: of its length.
+    /// Returns the plan of a part with these steps: its horizon is the length of the part.
     #[must_use]
     pub fn of(&self, steps: &Range<u64>) -> Self {
         let end = steps.end.min(self.horizon);
         Self { horizon: end.saturating_sub(steps.start).max(1), ..*self }
     }
 
-    /// The epoch of a step and the step's place in it, all counted from 0.
+    /// Returns the epoch of a step and its index in the epoch, all counted from 0.
     pub fn place(&self, step: u64) -> (usize, u64) {
         let epoch = step / self.steps_per_epoch;
         (usize::try_from(epoch).unwrap_or(usize::MAX), step % self.steps_per_epoch)
     }
 
-    /// Whether something that happens every `every` steps happens after step `step` (counted from 1). What has
-    /// an `every` of 0 happens after the last step only, and so does everything else.
+    /// True if an action with the period `every` is due after step `step`, counted from 1. All actions are due after the last step; a
+    /// period of 0 means only then.
     pub fn is_due(&self, every: u64, step: u64, last: bool) -> bool {
         last || (every > 0 && step.is_multiple_of(every))
     }

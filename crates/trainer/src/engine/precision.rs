@@ -1,4 +1,4 @@
-//! In what numbers a configuration computes, and what it recomputes.
+//! Precision, loss scaling and recomputation of a configuration.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use phalanx_tensor::{Context, Precision, Recompute, TensorError};
 
 use crate::config::Config;
 
-/// For how many threads kernels cut their work where there are logical ranks, whatever threads there are.
+/// The number of parts that kernels cut their work into with virtual ranks, for any number of threads.
 const PARTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
-/// The threads of a rank, which multiply as the precision says.
+/// Creates the threads of a rank, with products of the configured precision.
 ///
 /// # Errors
-/// If the environment asks for instructions that this processor does not have.
+/// If the environment asks for instructions that this CPU does not have.
 pub(super) fn context(config: &Config, threads: usize) -> Result<Arc<Context>, TensorError> {
     let context = Context::from_env(threads)?;
     let context = context.with_products(config.train.precision.products());
@@ -24,7 +24,7 @@ pub(super) fn context(config: &Config, threads: usize) -> Result<Arc<Context>, T
     }))
 }
 
-/// What the loss is multiplied by, if it is.
+/// Creates the loss scale, if the loss is scaled.
 ///
 /// # Errors
 /// If the configured number cannot be a scale.
@@ -36,7 +36,7 @@ pub(super) fn loss_scale(config: &Config) -> Result<Option<LossScale>, TensorErr
     }
 }
 
-/// Which blocks run a second time in backward.
+/// The blocks that run a second time in backward.
 pub(super) fn recompute(config: &Config) -> Recompute {
     match config.train.recompute {
         0 => Recompute::Never,

@@ -1,9 +1,9 @@
-//! Tells when networks that learn against each other have collapsed: unstable training is told and not found out afterwards.
+//! Detects the collapse of adversarial networks while they train.
 //!
-//! A discriminator and a generator hold each other in motion as long as both learn. When one has won, the loss of both comes to
-//! rest: near 0 for the one, far up for the other, or, where a network has died, at any number without moving. When the generator
-//! answers everything alike, a measure of how different samples are falls towards 0. Phases say that they are of this kind
-//! ([`super::Training::watched`]); the section `[watch]` says over how many steps, and where the bounds are.
+//! A discriminator and a generator keep each other's losses moving as long as both learn. When one has won, both losses come to rest:
+//! near 0 for the one, at a high value for the other. When a network has died, the loss rests at any value. When the generator has
+//! collapsed to one mode, a measure of the diversity of samples falls towards 0. [`super::Training::watched`] marks such phases; the
+//! section `[watch]` sets the window and the bounds.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,51 +11,52 @@ use super::observer::PhaseReport;
 use super::training::Phase;
 use crate::config::WatchConfig;
 
-/// Looks at what watched phases have come to, step by step.
+/// Detects collapsed networks by the losses and measures of watched phases.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct CollapseDetector {
     config: WatchConfig,
-    phases: Vec<Watched>,
+    phases: Vec<WatchedPhase>,
 }
 
-/// A phase, what it has come to in the last steps, and what is told already.
+/// The last losses and measures of a phase.
 #[derive(Debug)]
-struct Watched {
+struct WatchedPhase {
     name: String,
     losses: VecDeque<f64>,
     measures: Vec<(String, VecDeque<f64>)>,
-    told: BTreeSet<String>,
+    /// The problems that were reported and persist.
+    reported: BTreeSet<String>,
 }
 
-impl Watch {
-    /// Watches those of `phases` that say so.
+impl CollapseDetector {
+    /// Creates the detector of the watched phases among these.
     pub(super) fn new(config: &WatchConfig, phases: Vec<&Phase>) -> Self {
         let watched = phases.into_iter().filter_map(|phase| {
             let measures = phase.watched.as_ref()?.iter();
             let measures = measures.map(|name| (name.clone(), VecDeque::new())).collect();
             let losses = VecDeque::new();
-            Some(Watched { name: phase.name.clone(), losses, measures, told: BTreeSet::new() })
+            Some(WatchedPhase { name: phase.name.clone(), losses, measures, reported: BTreeSet::new() })
         });
         Self { config: config.clone(), phases: watched.collect() }
     }
 
-    /// What has collapsed in a step, in words. What has is told once, and again only if it had recovered.
-    pub(super) fn see(&mut self, reports: &[PhaseReport]) -> Vec<String> {
+    /// Adds a step. Returns the problems that are new: a problem is reported again only if it had ended.
+    pub(super) fn check(&mut self, reports: &[PhaseReport]) -> Vec<String> {
         let mut problems = Vec::new();
         if self.config.window == 0 {
             return problems;
         }
         for phase in &mut self.phases {
             if let Some(report) = reports.iter().find(|report| report.name == phase.name) {
-                phase.see(report, &self.config, &mut problems);
+                phase.add(report, &self.config, &mut problems);
             }
         }
         problems
     }
 }
 
-impl Watched {
-    fn see(&mut self, report: &PhaseReport, config: &WatchConfig, problems: &mut Vec<String>) {
+impl WatchedPhase {
+    fn add(&mut self, report: &PhaseReport, config: &WatchConfig, problems: &mut Vec<String>) {
         let window = config.window;
         let mut found = Vec::new();
         push(&mut self.losses, report.loss, window);
@@ -95,9 +96,9 @@ impl Watched {
         }
         let now: BTreeSet<String> = found.iter().map(|(kind, _)| (*kind).to_owned()).collect();
         problems.extend(
-            found.into_iter().filter(|(kind, _)| !self.told.contains(*kind)).map(|(_, problem)| problem),
+            found.into_iter().filter(|(kind, _)| !self.reported.contains(*kind)).map(|(_, problem)| problem),
         );
-        self.told = now;
+        self.reported = now;
     }
 }
 
@@ -122,53 +123,54 @@ fn bounds(values: &VecDeque<f64>) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// What is told in which of these steps, each with a loss and a measure.
-    fn told(window: usize, steps: impl IntoIterator<Item = (f64, f64)>) -> Vec<(usize, String)> {
+    /// The problems reported in these steps, each with a loss and a measure.
+    fn reported(window: usize, steps: impl IntoIterator<Item = (f64, f64)>) -> Vec<(usize, String)> {
         let mut watched = Phase::new("judge", Vec::new());
         (watched.measures, watched.watched) = (vec!["spread".to_owned()], Some(vec!["spread".to_owned()]));
         let ignored = Phase::new("other", Vec::new());
         let config = WatchConfig { window, ..WatchConfig::default() };
-        let mut watch = Watch::new(&config, vec![&watched, &ignored]);
-        let mut told = Vec::new();
+        let mut watch = CollapseDetector::new(&config, vec![&watched, &ignored]);
+        let mut reported = Vec::new();
         for (step, (loss, spread)) in steps.into_iter().enumerate() {
             let report = |name: &str| {
                 let measures = vec![("spread".to_owned(), spread)];
                 PhaseReport { name: name.to_owned(), loss, measures }
             };
-            let problems = watch.see(&[report("judge"), report("other")]);
-            told.extend(problems.into_iter().map(|problem| (step, problem)));
+            let problems = watch.check(&[report("judge"), report("other")]);
+            reported.extend(problems.into_iter().map(|problem| (step, problem)));
         }
-        told
+        reported
     }
 
-    /// A loss that moves around a number.
+    /// Losses around a number.
     fn around(loss: f64, spread: f64) -> impl Iterator<Item = (f64, f64)> {
         (0..).map(move |step| (loss * (1.0 + 0.1 * f64::from(step % 3)), spread))
     }
 
     #[test]
-    fn what_has_come_to_rest_is_told_once() {
+    fn a_collapse_is_reported_once() {
         for (loss, said) in [(1e-3, "one network has won"), (40.0, "one network has lost")] {
-            let told = told(5, around(loss, 1.0).take(30));
+            let told = reported(5, around(loss, 1.0).take(30));
             let [(step, problem)] = told.as_slice() else { panic!("{told:?}") };
             assert!(*step == 4 && problem.contains(said) && problem.contains("`judge`"), "{told:?}");
         }
-        let told_of = told(5, (0..30).map(|_| (0.7, 1.0)));
+        let told_of = reported(5, (0..30).map(|_| (0.7, 1.0)));
         assert!(told_of.len() == 1 && told_of[0].1.contains("0.7000 for 5 steps"), "{told_of:?}");
-        let told_of = told(5, around(0.7, 1e-3).take(30));
+        let told_of = reported(5, around(0.7, 1e-3).take(30));
         assert!(told_of.len() == 1 && told_of[0].1.contains("samples are alike"), "{told_of:?}");
     }
 
     #[test]
-    fn what_moves_is_not_told_and_what_recovers_can_be_told_again() {
-        assert!(told(5, around(0.7, 0.5).take(50)).is_empty());
+    fn moving_losses_are_not_reported_and_a_second_collapse_is() {
+        assert!(reported(5, around(0.7, 0.5).take(50)).is_empty());
         // A single step is no collapse, and without a window nothing is.
         assert!(
-            told(5, around(0.7, 0.5).take(4).chain([(1e-9, 0.0)]).chain(around(0.7, 0.5).take(9))).is_empty()
+            reported(5, around(0.7, 0.5).take(4).chain([(1e-9, 0.0)]).chain(around(0.7, 0.5).take(9)))
+                .is_empty()
         );
-        assert!(told(0, (0..30).map(|_| (0.0, 0.0))).is_empty());
+        assert!(reported(0, (0..30).map(|_| (0.0, 0.0))).is_empty());
         let twice =
             around(1e-3, 1.0).take(10).chain(around(0.7, 1.0).take(10)).chain(around(1e-3, 1.0).take(10));
-        assert_eq!(told(5, twice).into_iter().map(|(step, _)| step).collect::<Vec<_>>(), [4, 24]);
+        assert_eq!(reported(5, twice).into_iter().map(|(step, _)| step).collect::<Vec<_>>(), [4, 24]);
     }
 }

@@ -14,7 +14,7 @@ use crate::tasks::text::Texts;
 use phalanx_checkpoint::{EMA, MODEL};
 use phalanx_run::RunFolder;
 use phalanx_trainer::config::{Catalogue, Config, Resolved};
-use phalanx_trainer::engine::{Setup, Step, TrainError, newest_checkpoint};
+use phalanx_trainer::engine::{Setup, StepInput, TrainError, newest_checkpoint};
 
 use super::DiffusionSettings;
 
@@ -90,7 +90,7 @@ impl FirstStage {
     }
 
     /// Latent images of a step's images: in training draws from their distributions, otherwise the means.
-    pub(super) fn encode_step(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+    pub(super) fn encode_step(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         let images = step.value("images")?;
         let captions = match self.network {
             Network::AutoencoderKl(_) => &[][..],

@@ -6,7 +6,7 @@ use phalanx_tensor::{Key, TensorError, Value, loss, ops};
 
 use super::{Denoiser, DiffusionSettings, FirstStage};
 use crate::tasks::text::Texts;
-use phalanx_trainer::engine::{Setup, Step, TaskSpec, TrainError, Training, number};
+use phalanx_trainer::engine::{Setup, StepInput, TaskSpec, TrainError, Training, number};
 
 /// Diffusion.
 pub(in crate::tasks) fn spec() -> TaskSpec<DiffusionSettings> {
@@ -76,7 +76,7 @@ struct Draws {
 }
 
 impl Diffusion {
-    fn loss(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+    fn loss(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         let images = self.images(step)?;
         // By the samples' places in the whole batch: as many ranks as there are draw what one would.
         let noise = step.normal(&images.dims()[1..])?;
@@ -93,7 +93,7 @@ impl Diffusion {
 
     /// On noise and timesteps that are functions of each picture and nothing else, so that any number of ranks and any batch
     /// measure the same.
-    fn evaluate(&self, step: &Step<'_>) -> Result<[f64; 1], TrainError> {
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 1], TrainError> {
         let images = self.images(step)?;
         let rows = step.batch.tensor("images")?.flatten_from(1)?.to_vec2::<f32>()?;
         let dims = images.dims().to_vec();
@@ -112,7 +112,7 @@ impl Diffusion {
     }
 
     /// The weighted squared error of predictions.
-    fn error(&self, step: &Step<'_>, images: &Value, draws: &Draws) -> Result<Value, TrainError> {
+    fn error(&self, step: &StepInput<'_>, images: &Value, draws: &Draws) -> Result<Value, TrainError> {
         let tape = step.tape;
         let timesteps = self.objective.timesteps(&draws.timesteps);
         let noised = self.objective.noisy_samples(tape, images, &draws.noise, &timesteps)?;
@@ -135,7 +135,7 @@ impl Diffusion {
     }
 
     /// Returns the images to denoise: a step's pixels, or its scaled latent images.
-    fn images(&self, step: &Step<'_>) -> Result<Value, TrainError> {
+    fn images(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         let Some(stage) = &self.first_stage else { return step.value("images") };
         let latent = stage.encode_step(step)?;
         let latent = Value::constant(step.tape.backend().cast(&latent.array()?, DType::F32)?);
@@ -152,7 +152,7 @@ impl Diffusion {
 }
 
 /// The standard deviation of the elements of all ranks' values.
-fn deviation(step: &Step<'_>, values: &Value) -> Result<f64, TrainError> {
+fn deviation(step: &StepInput<'_>, values: &Value) -> Result<f64, TrainError> {
     let values = values.to_host()?.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()?;
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|value| value * value).sum();

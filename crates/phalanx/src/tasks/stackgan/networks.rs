@@ -8,7 +8,7 @@ use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::{Tape, Value, ops};
 
 use super::vectors::TextVectors;
-use phalanx_trainer::engine::{Loss, Measure, Step, TrainError, number};
+use phalanx_trainer::engine::{Loss, Measure, StepInput, TrainError, number};
 
 /// Pictures that are drawn at a time.
 const AT_A_TIME: usize = 64;
@@ -59,14 +59,14 @@ impl StackGan {
     }
 
     /// The contrastive loss of captions and images, as large as those of stage I.
-    pub(super) fn learn_text(&self, step: &Step<'_>) -> Result<Loss, TrainError> {
+    pub(super) fn learn_text(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let images = self.images(step, Stage::One)?;
         Ok(self.vectors.contrastive_loss(step, &images)?.into())
     }
 
     /// Returns the discriminator's loss in a stage, with its parts, and the diversity of generated images relative to
     /// real ones.
-    pub(super) fn discriminate(&self, step: &Step<'_>, stage: Stage) -> Result<Loss, TrainError> {
+    pub(super) fn discriminate(&self, step: &StepInput<'_>, stage: Stage) -> Result<Loss, TrainError> {
         let real = self.images(step, stage)?;
         let made = self.make(step, stage)?;
         let (condition, fake) = (made.condition.mu.detach(), made.image.detach());
@@ -80,7 +80,7 @@ impl StackGan {
     }
 
     /// The generator's loss in a stage, with its parts.
-    pub(super) fn generate(&self, step: &Step<'_>, stage: Stage) -> Result<Loss, TrainError> {
+    pub(super) fn generate(&self, step: &StepInput<'_>, stage: Stage) -> Result<Loss, TrainError> {
         let made = self.make(step, stage)?;
         let shown = made.condition.mu.detach();
         let judge = self.judge(stage)?;
@@ -90,7 +90,7 @@ impl StackGan {
 
     /// Both losses of a stage on the test split, and for how many real images their own text seems to fit better than that of the
     /// next image.
-    pub(super) fn evaluate(&self, step: &Step<'_>, stage: Stage) -> Result<[f64; 3], TrainError> {
+    pub(super) fn evaluate(&self, step: &StepInput<'_>, stage: Stage) -> Result<[f64; 3], TrainError> {
         let (tape, judge) = (step.tape, self.judge(stage)?);
         let real = self.images(step, stage)?;
         let made = self.make(step, stage)?;
@@ -148,7 +148,7 @@ impl StackGan {
     }
 
     /// The batch's images, in the size of a stage.
-    fn images(&self, step: &Step<'_>, stage: Stage) -> Result<Value, TrainError> {
+    fn images(&self, step: &StepInput<'_>, stage: Stage) -> Result<Value, TrainError> {
         let images = step.value("images")?;
         let factor = images.dims().last().copied().unwrap_or(1) / self.small.max(1);
         if stage == Stage::Two || factor <= 1 {
@@ -158,7 +158,7 @@ impl StackGan {
     }
 
     /// Images of a stage for the batch's texts. All phases of a step make the same.
-    fn make(&self, step: &Step<'_>, stage: Stage) -> Result<Generated, TrainError> {
+    fn make(&self, step: &StepInput<'_>, stage: Stage) -> Result<Generated, TrainError> {
         let condition = |name: &str| step.shared_normal(name, &[self.condition_dim]);
         let inputs = Inputs {
             text: self.vectors.vectors(step.tape, step.texts("captions")?)?,
@@ -222,7 +222,7 @@ impl StackGan {
 }
 
 /// Returns the weights of a step's samples.
-fn counts<'a>(step: &Step<'a>) -> SampleWeights<'a> {
+fn counts<'a>(step: &StepInput<'a>) -> SampleWeights<'a> {
     SampleWeights { weights: step.batch.weights(), sum: step.sum }
 }
 

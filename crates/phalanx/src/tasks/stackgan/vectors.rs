@@ -8,7 +8,7 @@ use phalanx_tensor::{Tape, Value, ops};
 use super::StackGanSettings;
 use super::embeddings::Embeddings;
 use crate::tasks::text::Texts;
-use phalanx_trainer::engine::{Setup, Step, TrainError};
+use phalanx_trainer::engine::{Setup, StepInput, TrainError};
 
 /// The source of the vectors of captions.
 pub(super) struct TextVectors {
@@ -91,7 +91,7 @@ impl TextVectors {
     }
 
     /// CLIP's loss of a batch's captions and images.
-    pub(super) fn contrastive_loss(&self, step: &Step<'_>, images: &Value) -> Result<Value, TrainError> {
+    pub(super) fn contrastive_loss(&self, step: &StepInput<'_>, images: &Value) -> Result<Value, TrainError> {
         let Source::Learnt(clip, texts) = &self.source else {
             return Err(TrainError::Setup("the text encoder of this training is not learnt".to_owned()));
         };

@@ -19,9 +19,9 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
     for (setting, why) in [
         (
             "codec.kind=lossless",
-            "codec.kind = \"lossless\" encodes gradients on the processor; on GPUs there is bf16, int8",
+            "codec.kind = \"lossless\" encodes gradients on the CPU; on GPUs there is bf16, int8",
         ),
-        ("comm.algorithm=ring", "comm.algorithm = \"ring\", and NCCL chooses the way itself"),
+        ("comm.algorithm=ring", "comm.algorithm = \"ring\", and NCCL chooses the algorithm itself"),
     ] {
         let line = format!("train tiny --steps 1 --set train.ranks=2 --set {setting}");
         let text = place.succeed(&format!("{line} --out {setting}"));

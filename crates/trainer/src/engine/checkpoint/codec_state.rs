@@ -1,4 +1,4 @@
-//! What ranks have for themselves, in checkpoints: what codecs of gradients keep, and what strategies do whose ranks are apart.
+//! State of single ranks in checkpoints: of gradient codecs, and of asynchronous strategies.
 
 use candle_core::{Device, Tensor};
 use phalanx_tensor::TensorError;
@@ -6,30 +6,31 @@ use phalanx_tensor::TensorError;
 use crate::engine::error::TrainError;
 use phalanx_checkpoint::{NewFile, NewPiece, Reader, Region};
 
+/// The prefix of the kinds of codec state.
 const PREFIX: &str = "codec-";
 
-/// How the kinds of tensors begin that a rank has for itself under strategies whose ranks are apart.
+/// The prefix of the kinds of a rank's own state under asynchronous strategies.
 const OWN_PREFIX: &str = "own-";
 
-/// The kind of tensors that a rank's codec keeps. Errors that a rank has still to make good are that rank's alone.
+/// The kind of a rank's tensors. Each rank has its own: error feedback of a codec is of one rank.
 fn kind(prefix: &str, rank: usize, ranks: usize) -> String {
     format!("{prefix}{rank:05}-of-{ranks:05}")
 }
 
-/// What a codec keeps: numbers by name.
+/// The state of a codec: numbers by name.
 pub(in crate::engine) type CodecState = Vec<(String, Vec<f32>)>;
 
-/// What a network's tensors are called: its name goes before those that its codec chooses.
+/// The name of a network's tensor, prefixed with the network's name.
 fn named(network: &str, name: &str) -> String {
     if network.is_empty() { name.to_owned() } else { format!("{network}.{name}") }
 }
 
-/// Whether tensors of a kind are a rank's own: a codec's, or a strategy's.
+/// True if a kind is of a single rank: a codec's, or a strategy's.
 pub(in crate::engine) fn is_codec_state(kind: &str) -> bool {
     kind.starts_with(PREFIX) || kind.starts_with(OWN_PREFIX)
 }
 
-/// The file with what a rank has for itself of each network, if it has anything.
+/// Creates the file of a rank's own state of each network, if there is any.
 pub(in crate::engine) fn own_file(
     kept: Vec<(&str, CodecState)>,
     rank: usize,
@@ -38,7 +39,7 @@ pub(in crate::engine) fn own_file(
     file(kept, &kind(OWN_PREFIX, rank, ranks))
 }
 
-/// What this rank had for itself of a network when the checkpoint was saved; nothing if ranks were another number then.
+/// Reads a rank's own state of a network; nothing if another number of ranks saved it.
 pub(in crate::engine) fn own_state(
     reader: &Reader,
     network: &str,
@@ -48,7 +49,7 @@ pub(in crate::engine) fn own_state(
     state(reader, network, &kind(OWN_PREFIX, rank, ranks))
 }
 
-/// The file with what a rank's codecs keep for each network, if they keep anything.
+/// Creates the file of a rank's codec state of each network, if there is any.
 pub(in crate::engine) fn codec_file(
     kept: Vec<(&str, CodecState)>,
     rank: usize,
@@ -71,10 +72,10 @@ fn file(kept: Vec<(&str, CodecState)>, kind: &str) -> Result<Option<NewFile>, Tr
     Ok((!pieces.is_empty()).then(|| NewFile { name: format!("{kind}.safetensors"), pieces }))
 }
 
-/// What the codec of this rank and network had kept when the checkpoint was saved.
+/// Reads a rank's codec state of a network.
 ///
 /// # Errors
-/// If codecs of another number of ranks had kept something, which no rank of these can make good; and if a file is damaged.
+/// If another number of ranks saved codec state, which cannot be redistributed; and if a file is damaged.
 pub(in crate::engine) fn codec_state(
     reader: &Reader,
     network: &str,
@@ -84,8 +85,8 @@ pub(in crate::engine) fn codec_state(
     let of = format!("-of-{ranks:05}");
     if let Some(found) = reader.kinds().find(|found| found.starts_with(PREFIX) && !found.ends_with(&of)) {
         return Err(TrainError::Setup(format!(
-            "the checkpoint has what codecs of gradients had kept as `{found}`; it can go on with as many ranks, not with {ranks}, \
-             unless codec.reset = true leaves it behind"
+            "the checkpoint has the state of gradient codecs as `{found}`; resume with as many ranks, not with {ranks}, or drop that \
+             state by codec.reset = true"
         )));
     }
     state(reader, network, &kind(PREFIX, rank, ranks))
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
     use phalanx_checkpoint::Aside;
 
-    /// What rank `rank` keeps: numbers that no decimal writes exactly, and one that is nothing.
+    /// The state of a rank: numbers without an exact decimal form.
     fn kept(rank: usize) -> Vec<(String, Vec<f32>)> {
         let of = |slot: usize| {
             let values = (0..5).map(|at| (at + slot) as f32 / 7.0 - rank as f32 * f32::MIN_POSITIVE);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rank_finds_its_own_again_and_other_numbers_of_ranks_are_refused() {
+    fn each_rank_reads_its_own_state_and_other_numbers_of_ranks_are_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let aside = Aside::create(folder.path(), 1, 1).expect("a folder");
         for rank in 0..2 {

@@ -1,4 +1,4 @@
-//! Checkpoints of a run: when they are written, what of them a rank writes, and which one a run goes on from.
+//! Checkpoints of a run: how they are written, the part of each rank, and the one that a run resumes from.
 
 mod codec_state;
 mod newest;
@@ -8,5 +8,5 @@ mod saver;
 pub(super) use codec_state::{codec_file, codec_state, is_codec_state, own_file, own_state};
 pub(super) use newest::find_checkpoint;
 pub use newest::newest_checkpoint;
-pub(super) use parts::Cut;
+pub(super) use parts::CheckpointParts;
 pub(super) use saver::{Saved, Saver};

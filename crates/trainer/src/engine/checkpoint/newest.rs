@@ -1,11 +1,11 @@
-//! Which checkpoint a run goes on from.
+//! Chooses the checkpoint that a run resumes from.
 
 use crate::engine::distributed::Distributed;
 use crate::engine::error::TrainError;
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::RunFolder;
 
-/// The newest complete checkpoint, which all ranks check together, and what is wrong with newer ones.
+/// Finds the newest complete checkpoint, and the problems of newer ones. All ranks call this together.
 pub(in crate::engine) fn find_checkpoint(
     distributed: &Distributed,
     folder: &RunFolder,
@@ -14,7 +14,7 @@ pub(in crate::engine) fn find_checkpoint(
     let found = listed.last().map_or(0, |(step, _)| *step);
     let steps: Vec<String> = listed.iter().map(|(step, _)| step.to_string()).collect();
     let own = steps.join(" ");
-    if distributed.gather_text(&own)?.iter().any(|other| *other != own) {
+    if distributed.exchange().gather_text(&own)?.iter().any(|other| *other != own) {
         let folder = folder.path().display().to_string();
         return Err(TrainError::Disagree { rank: distributed.rank(), found, folder });
     }
@@ -22,7 +22,7 @@ pub(in crate::engine) fn find_checkpoint(
     for (_, path) in listed.into_iter().rev() {
         let opened = Checkpoint::open_share(&path, distributed.rank(), distributed.size());
         let own = opened.as_ref().err().map_or_else(String::new, ToString::to_string);
-        let said = distributed.gather_text(&own)?;
+        let said = distributed.exchange().gather_text(&own)?;
         match (opened, said.into_iter().find(|problem| !problem.is_empty())) {
             (Ok(checkpoint), None) => return Ok((Some(checkpoint), damaged)),
             (_, problem) => damaged.extend(problem),
@@ -31,7 +31,10 @@ pub(in crate::engine) fn find_checkpoint(
     Ok((None, damaged))
 }
 
-/// Where a run's checkpoints are looked at from outside: its newest.
+/// Opens the newest checkpoint of a run, outside of the run.
+///
+/// # Errors
+/// If there is none that can be read.
 pub fn newest_checkpoint(folder: &RunFolder) -> Result<Checkpoint, TrainError> {
     let (newest, mut damaged) = Checkpoint::newest(&folder.checkpoints());
     match (newest, damaged.pop()) {

@@ -1,10 +1,9 @@
-//! When checkpoints are written: beside the steps that follow, and what the ranks tell each other about it.
+//! Writes checkpoints on background threads while training continues.
 //!
-//! Saving begins on all ranks after the same step. Rank 0 makes a hidden folder, every rank copies what it has to write, and a
-//! thread of its own writes it there while training goes on. A rank that has written says so to rank 0, apart from the
-//! collectives of the steps ([`Saver::look`]); when all have, a thread of rank 0 adds the index and renames the folder into
-//! place. A rank that could not write has all ranks stop. Whoever needs the checkpoint to be complete (the end of the run, the
-//! next checkpoint) waits for it on all ranks at the same place ([`Saver::settle`]), where all also learn what went wrong.
+//! All ranks start to save after the same step. Rank 0 creates a hidden folder, and each rank copies its part and writes it there on a
+//! thread. A rank that has written notifies rank 0 over the control plane ([`Saver::poll`]). When all have, a thread of rank 0 adds the
+//! index and renames the folder into place. A rank that cannot write stops all ranks. The end of the run, and the next checkpoint, wait
+//! until the checkpoint is complete ([`Saver::settle`]); there all ranks learn of errors.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -18,14 +17,14 @@ use crate::engine::error::TrainError;
 use phalanx_checkpoint::{Aside, Checkpoint, CheckpointError, NewFile};
 use phalanx_run::RunFolder;
 
-/// What the notice is called with which a rank tells rank 0 that it has written; it carries the folder's ticket.
+/// The notice that a rank has written its part. It carries the ticket of the folder.
 const WRITTEN: &str = "checkpoint written";
 
-/// A checkpoint that has been completed, as rank 0 is told.
+/// A checkpoint that is complete.
 pub(in crate::engine) struct Saved {
     pub(in crate::engine) step: u64,
     pub(in crate::engine) path: PathBuf,
-    /// How long training stood still for it.
+    /// The time that it paused training.
     pub(in crate::engine) stalled: Duration,
 }
 
@@ -35,27 +34,28 @@ pub(in crate::engine) struct Saver {
     keep: usize,
     asynchronous: bool,
     pending: Option<Pending>,
-    /// Where a checkpoint was being written that is given up.
+    /// The folder of a checkpoint that is given up.
     interrupted: Option<Aside>,
-    /// How long training has stood still for all checkpoints together.
+    /// The time that all checkpoints have paused training.
     stalled: Duration,
 }
 
 /// A checkpoint that is not complete.
 struct Pending {
     aside: Aside,
-    /// For the index; rank 0's is used.
+    /// The entries of the index, on rank 0.
     state: Map<String, Value>,
     stage: Stage,
     stalled: Duration,
-    /// Whether this rank has said that it has written.
-    said: bool,
-    /// On rank 0, how many ranks have written, and whether it was told that the checkpoint is complete.
+    /// True if this rank has notified rank 0.
+    notified: bool,
+    /// The number of ranks that have written, on rank 0.
     written: usize,
-    told: bool,
+    /// True if the checkpoint was returned as complete.
+    reported: bool,
 }
 
-/// How far this rank is.
+/// The progress of this rank.
 enum Stage {
     Writing(Work<()>),
     Written,
@@ -64,10 +64,11 @@ enum Stage {
     Failed(CheckpointError),
 }
 
-/// Something that a thread does.
+/// Work on a thread.
 type Work<T> = JoinHandle<Result<T, CheckpointError>>;
 
 impl Saver {
+    /// Creates the saver of a run.
     pub(in crate::engine) fn new(folder: &RunFolder, config: &Config) -> Self {
         Self {
             checkpoints: folder.checkpoints(),
@@ -79,14 +80,14 @@ impl Saver {
         }
     }
 
-    /// How long training has stood still for checkpoints.
+    /// The time that checkpoints have paused training.
     pub(in crate::engine) fn stalled(&self) -> Duration {
         self.stalled
     }
 
-    /// Begins to save after `step`, if rank 0 has it `wanted`; `parts` copies what this rank writes, and says what is for the
-    /// index. If the checkpoint is not written beside the next steps it is complete when this returns. Checkpoints that have
-    /// become complete are returned on rank 0. Every rank calls this at the same place.
+    /// Starts to save after `step`, if it is `wanted` on rank 0. `parts` copies this rank's files and the entries of the index. A
+    /// synchronous checkpoint is complete on return. Returns the checkpoints that have become complete, on rank 0. All ranks call this
+    /// together.
     pub(in crate::engine) fn begin(
         &mut self,
         distributed: &Distributed,
@@ -97,14 +98,14 @@ impl Saver {
         let begun = Instant::now();
         let mut complete = Vec::from_iter(self.settle(distributed)?);
         if let Some((aside, failed)) = self.agree(distributed, step, wanted)? {
-            // Bringing parameters together needs all ranks, also one that has nowhere to write them.
+            // Gathering parameters needs all ranks, also one that cannot write.
             let (files, state) = parts()?;
             let stage = match failed {
                 None => self.write(aside.clone(), distributed.rank(), files),
                 Some(error) => Stage::Failed(error),
             };
-            let (stalled, said, written, told) = (begun.elapsed(), false, 0, false);
-            self.pending = Some(Pending { aside, state, stage, stalled, said, written, told });
+            let (stalled, notified, written, reported) = (begun.elapsed(), false, 0, false);
+            self.pending = Some(Pending { aside, state, stage, stalled, notified, written, reported });
             if !self.asynchronous {
                 let saved = self.settle(distributed)?;
                 complete.extend(saved.map(|saved| Saved { stalled: begun.elapsed(), ..saved }));
@@ -114,8 +115,8 @@ impl Saver {
         Ok(complete)
     }
 
-    /// Has rank 0 make the folder and all ranks find it, with what went wrong on this one; nothing if rank 0 does not want it,
-    /// or if there is a complete checkpoint of this step.
+    /// Creates the folder on rank 0 and opens it on all ranks. Returns it with the error of this rank; `None` if rank 0 does not want the
+    /// checkpoint or has a complete one of this step.
     fn agree(
         &self,
         distributed: &Distributed,
@@ -128,22 +129,23 @@ impl Saver {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
             (now as u64) & ((1 << 53) - 1)
         };
-        let mut told = [0.0; 2];
+        // The ticket of the folder, and 1 if nothing is to be saved.
+        let mut answer = [0.0; 2];
         let mut made = None;
         if first {
             if !wanted || Checkpoint::exists(&self.checkpoints, step) {
-                told[1] = 1.0;
+                answer[1] = 1.0;
             } else {
                 let ticket = ticket();
-                told[0] = ticket as f64;
+                answer[0] = ticket as f64;
                 made = Some(Aside::create(&self.checkpoints, step, ticket));
             }
         }
-        distributed.sum(&mut told)?;
-        if told[1] > 0.0 {
+        distributed.exchange().sum(&mut answer)?;
+        if answer[1] > 0.0 {
             return Ok(None);
         }
-        let ticket = told[0] as u64;
+        let ticket = answer[0] as u64;
         let aside = match made {
             Some(made) => made,
             None => Aside::join(&self.checkpoints, step, ticket, distributed.rank()),
@@ -154,7 +156,7 @@ impl Saver {
         }))
     }
 
-    /// Writes this rank's files, on a thread if that is asked for.
+    /// Writes this rank's files, on a thread if saving is asynchronous.
     fn write(&self, aside: Aside, rank: usize, files: Vec<NewFile>) -> Stage {
         if files.is_empty() || !self.asynchronous {
             return match aside.write(rank, files) {
@@ -168,15 +170,15 @@ impl Saver {
         }
     }
 
-    /// Looks, between two steps and without waiting, how far saving is: tells rank 0 that this rank has written, or has all
-    /// ranks stop because it could not. On rank 0, the checkpoint the moment that it is complete.
-    pub(in crate::engine) fn look(&mut self, distributed: &Distributed) -> Result<Option<Saved>, TrainError> {
+    /// Advances saving between two steps, without waiting: notifies rank 0 when this rank has written, or stops all ranks if it cannot.
+    /// Returns the checkpoint on rank 0 once it is complete.
+    pub(in crate::engine) fn poll(&mut self, distributed: &Distributed) -> Result<Option<Saved>, TrainError> {
         let Some(pending) = &mut self.pending else { return Ok(None) };
         let (job, first) = (distributed.job(), distributed.rank() == 0);
         pending.advance(false);
         match &pending.stage {
-            Stage::Written if !pending.said => {
-                pending.said = true;
+            Stage::Written if !pending.notified => {
+                pending.notified = true;
                 if first {
                     pending.written += 1;
                 } else {
@@ -184,11 +186,11 @@ impl Saver {
                 }
             }
             Stage::Failed(_) => job.request_stop(&StopReason::Saving)?,
-            Stage::Complete(_) => return Ok(pending.tell()),
+            Stage::Complete(_) => return Ok(pending.report()),
             _ => {}
         }
         while let Some(notice) = job.poll(WRITTEN)? {
-            // What was said of a folder that is no longer waited for counts for nothing.
+            // Notices of a folder that was given up do not count.
             pending.written += usize::from(notice.payload == pending.aside.ticket().to_le_bytes());
         }
         if first && pending.written == distributed.size() && matches!(pending.stage, Stage::Written) {
@@ -202,10 +204,10 @@ impl Saver {
         Ok(None)
     }
 
-    /// Waits until what has been begun is complete; returned on rank 0. Every rank calls this at the same place.
+    /// Waits until the current checkpoint is complete and returns it on rank 0. All ranks call this together.
     ///
     /// # Errors
-    /// On all ranks, if any could not write.
+    /// On all ranks, if one could not write.
     pub(in crate::engine) fn settle(
         &mut self,
         distributed: &Distributed,
@@ -225,17 +227,17 @@ impl Saver {
         if any_failed(distributed, pending)? {
             return Err(self.fail(distributed));
         }
-        Ok(self.pending.take().and_then(|mut pending| pending.tell()))
+        Ok(self.pending.take().and_then(|mut pending| pending.report()))
     }
 
-    /// Writes nothing more of what has been begun, of which parts may be missing since ranks were lost; the step of a checkpoint
-    /// that was not complete, or, on ranks other than 0, may not be. All who write it call this before anybody goes on.
+    /// Gives up the current checkpoint, whose parts may be missing after a loss. Returns its step if it is not complete, or, on ranks
+    /// other than 0, may not be. All ranks that write it call this before any continues.
     pub(in crate::engine) fn interrupt(&mut self) -> Option<u64> {
         let mut pending = self.pending.take()?;
         pending.advance(true);
         match pending.stage {
             Stage::Complete(_) => None,
-            // Completed by the rank 0 that has died.
+            // The lost rank 0 has completed it.
             _ if Checkpoint::exists(&self.checkpoints, pending.aside.step()) => None,
             _ => {
                 self.interrupted = Some(pending.aside.clone());
@@ -244,8 +246,7 @@ impl Saver {
         }
     }
 
-    /// Removes, on rank 0, what [`Saver::interrupt`] has left, once nobody writes it any more, and what a rank 0 that has died
-    /// had begun and told nobody of.
+    /// Removes incomplete checkpoints on rank 0, once no rank writes them: that of [`Saver::interrupt`], and those of a lost rank 0.
     pub(in crate::engine) fn clear(&mut self, first: bool) {
         if let Some(aside) = self.interrupted.take().filter(|_| first) {
             aside.abandon();
@@ -255,19 +256,19 @@ impl Saver {
         }
     }
 
-    /// Gives the checkpoint up on all ranks: each says what has happened to it.
+    /// Gives up the checkpoint on all ranks and returns the error.
     fn fail(&mut self, distributed: &Distributed) -> TrainError {
         let Some(mut pending) = self.pending.take() else {
-            return TrainError::Setup("a checkpoint failed that nobody has begun".to_owned());
+            return TrainError::Setup("a checkpoint failed that was not begun".to_owned());
         };
         pending.advance(true);
         let own = match &pending.stage {
             Stage::Failed(error) => error.to_string(),
             _ => String::new(),
         };
-        // Nobody writes any more once all have said something.
-        let said = match distributed.gather_text(&own) {
-            Ok(said) => said,
+        // No rank writes any more once all are here.
+        let all = match distributed.exchange().gather_text(&own) {
+            Ok(all) => all,
             Err(error) => return error,
         };
         if distributed.rank() == 0 {
@@ -276,22 +277,22 @@ impl Saver {
         if let Stage::Failed(error) = pending.stage {
             return error.into();
         }
-        let first = said.into_iter().enumerate().find(|(_, problem)| !problem.is_empty());
+        let first = all.into_iter().enumerate().find(|(_, problem)| !problem.is_empty());
         let (rank, problem) = first.unwrap_or_default();
         CheckpointError::Elsewhere { rank, problem }.into()
     }
 }
 
 impl Pending {
-    /// The checkpoint, the first time that this is asked after it has become complete.
-    fn tell(&mut self) -> Option<Saved> {
+    /// Returns the checkpoint the first time after it has become complete.
+    fn report(&mut self) -> Option<Saved> {
         let Stage::Complete(checkpoint) = &self.stage else { return None };
-        let told = std::mem::replace(&mut self.told, true);
+        let was_reported = std::mem::replace(&mut self.reported, true);
         let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
-        (!told).then_some(Saved { step, path, stalled: self.stalled })
+        (!was_reported).then_some(Saved { step, path, stalled: self.stalled })
     }
 
-    /// Takes over what the thread has come to, if it has ended or is to be waited for.
+    /// Takes the result of the thread, if it has ended or `wait` is set.
     fn advance(&mut self, wait: bool) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Written) {
             Stage::Writing(work) if wait || work.is_finished() => match join(&self.aside, work) {
@@ -307,9 +308,9 @@ impl Pending {
     }
 }
 
-/// Whether any rank has failed; they wait for each other here.
+/// True if any rank has failed. All ranks call this together.
 fn any_failed(distributed: &Distributed, pending: &Pending) -> Result<bool, TrainError> {
-    Ok(distributed.sum_of(f64::from(u8::from(matches!(pending.stage, Stage::Failed(_)))))? > 0.0)
+    Ok(distributed.exchange().sum_of(f64::from(u8::from(matches!(pending.stage, Stage::Failed(_)))))? > 0.0)
 }
 
 fn on_thread<T: Send + 'static>(
@@ -322,7 +323,7 @@ fn on_thread<T: Send + 'static>(
 }
 
 fn join<T>(aside: &Aside, work: Work<T>) -> Result<T, CheckpointError> {
-    // A panic has been reported by the hook for panics, which also ends the process where there is a supervisor.
+    // The panic hook has reported it, and ends the process under a supervisor.
     let panicked = |_| aside.failed("write", std::io::Error::other("the writing thread panicked"));
     work.join().map_err(panicked)?
 }
@@ -394,9 +395,9 @@ mod tests {
                 );
                 // Steps, at whose end ranks meet; all leave after the one in which rank 0 is told.
                 for _ in 0..1_000_000 {
-                    let saved = saver.look(distributed).expect("writes").map(|saved| saved.step);
+                    let saved = saver.poll(distributed).expect("writes").map(|saved| saved.step);
                     let told = f64::from(u8::from(saved.is_some()));
-                    if distributed.sum_of(told).expect("all are here") > 0.0 {
+                    if distributed.exchange().sum_of(told).expect("all are here") > 0.0 {
                         // It was told, and nobody is told again.
                         assert!(saver.settle(distributed).expect("complete").is_none());
                         return saved;
@@ -416,7 +417,7 @@ mod tests {
             |_| path.clone(),
             true,
             |distributed, saver| {
-                let parts = || Err(TrainError::Setup("nobody asks for parts".to_owned()));
+                let parts = || Err(TrainError::Setup("no parts are needed".to_owned()));
                 saver.begin(distributed, 5, true, parts).expect("nothing to do").len()
                     + usize::from(saver.pending.is_some())
             },
@@ -447,14 +448,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_saved_that_rank_0_does_not_want() {
+    fn only_checkpoints_that_rank_0_wants_are_saved() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().to_owned();
         let begun = on_ranks(
             |_| path.clone(),
             true,
             |distributed, saver| {
-                let parts = || Err(TrainError::Setup("nobody asks for parts".to_owned()));
+                let parts = || Err(TrainError::Setup("no parts are needed".to_owned()));
                 // The others do not know yet.
                 let wanted = distributed.rank() > 0;
                 saver.begin(distributed, 1, wanted, parts).expect("nothing to do").len()
@@ -496,8 +497,8 @@ mod tests {
                             (Ok(_), false) => {
                                 let mut point = 0;
                                 while distributed.job().begin(point).expect("goes on").is_none() {
-                                    saver.look(distributed).expect("says it by stopping all");
-                                    distributed.sum_of(0.0).expect("all are here");
+                                    saver.poll(distributed).expect("says it by stopping all");
+                                    distributed.exchange().sum_of(0.0).expect("all are here");
                                     point += 1;
                                 }
                                 saver.settle(distributed).map(drop).expect_err("rank 1 cannot write")
@@ -521,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_shared_is_told() {
+    fn a_folder_that_is_not_shared_is_reported() {
         let (shared, other) =
             (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let (here, there) = (shared.path().to_owned(), other.path().to_owned());

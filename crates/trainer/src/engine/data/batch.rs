@@ -1,4 +1,4 @@
-//! What a rank computes on at a time: named tensors of some samples.
+//! A batch: named tensors of some samples.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use phalanx_data::{ArrayData, DataError};
 use phalanx_tensor::loss::Over;
 use phalanx_tensor::{Array, Tape};
 
+use super::device_cache::DeviceCache;
 use super::images_of_batch::BatchImages;
-use super::kept_set::KeptSet;
 use crate::engine::TrainError;
 
-/// A rank's samples of a micro-batch, or of the test split: the arrays of a collation as tensors, its images, which a device may
-/// prepare, its texts, and how much each sample counts.
+/// A rank's samples of a micro-batch, or of the test split: arrays as tensors, images, which a device may prepare, texts, and the weight
+/// of each sample.
 #[derive(Debug, Clone)]
 pub struct Batch {
     tensors: Vec<(String, Tensor)>,
@@ -24,21 +24,21 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// How many samples there are.
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.weights.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.weights.is_empty()
     }
 
-    /// The array of this name, on the CPU, with samples along its first dimension. Images that a device prepares are prepared once
-    /// more by the processor, when they are first asked for; those that a device keeps come from there, for which this waits.
+    /// Returns the array of this name on the CPU, with samples along its first dimension. Images that a device prepares are prepared
+    /// again on the CPU at the first call; images that a device caches are copied from it.
     ///
     /// # Errors
-    /// If there is none of this name; the error lists the names that there are.
+    /// If there is no array of this name; the error lists all names.
     pub fn tensor(&self, name: &str) -> Result<&Tensor, TrainError> {
         if let Some(images) = self.images(name) {
             return images.on_host();
@@ -47,7 +47,7 @@ impl Batch {
         found.map(|(_, tensor)| tensor).ok_or_else(|| self.no_such("array", name))
     }
 
-    /// The array of this name where a tape computes.
+    /// Returns the array of this name at the place where a tape computes.
     pub(in crate::engine) fn array(&self, name: &str, tape: &Tape) -> Result<Array, TrainError> {
         let session = tape.session();
         match self.images(name) {
@@ -60,7 +60,7 @@ impl Batch {
         self.images.iter().find(|(own, _)| own == name).map(|(_, images)| images)
     }
 
-    /// The numbers of an array of u32, such as classes or tokens, one sample after the other.
+    /// Returns the elements of an array of u32, such as classes or tokens, one sample after the other.
     ///
     /// # Errors
     /// If there is no array of this name, or its elements are of another type.
@@ -68,16 +68,16 @@ impl Batch {
         Ok(self.tensor(name)?.flatten_all()?.to_vec1()?)
     }
 
-    /// The texts of this name, one for each sample.
+    /// Returns the texts of this name, one for each sample.
     ///
     /// # Errors
-    /// If there are none of this name; the error lists the names that there are.
+    /// If there are no texts of this name; the error lists all names.
     pub fn texts(&self, name: &str) -> Result<&[String], TrainError> {
         let found = self.texts.iter().find(|(own, _)| own == name);
         found.map(|(_, texts)| texts.as_slice()).ok_or_else(|| self.no_such("list of texts", name))
     }
 
-    /// The dimensions of its arrays.
+    /// The dimensions of all arrays.
     pub(super) fn shapes(&self) -> Vec<Vec<usize>> {
         let tensors = self.tensors.iter().map(|(_, tensor)| tensor.dims().to_vec());
         tensors.chain(self.images.iter().map(|(_, images)| images.shape())).collect()
@@ -90,36 +90,36 @@ impl Batch {
         DataError::NoSuchArray { kind, name: name.to_owned(), there }.into()
     }
 
-    /// How much each sample counts: what [`phalanx_tensor::loss::weighted`] takes.
+    /// The weights of the samples, for [`phalanx_tensor::loss::weighted`].
     pub fn weights(&self) -> &[f32] {
         &self.weights
     }
 
-    /// How much all samples count together.
+    /// The sum of the weights.
     pub fn weight(&self) -> f64 {
         self.weights.iter().map(|weight| f64::from(*weight)).sum()
     }
 
-    /// What a loss of all samples together is divided by, where the weights of the global batch add up to `sum`.
+    /// Returns the divisor of a loss over all samples, where the weights of the global batch add up to `sum`.
     ///
     /// # Errors
-    /// If the samples do not all count alike, which such a loss cannot take into account.
+    /// If the samples have different weights.
     pub fn even(&self, sum: f64) -> Result<Over, TrainError> {
         let first = self.weights.first().copied().unwrap_or(1.0);
         if let Some(other) = self.weights.iter().find(|weight| **weight != first) {
             return Err(TrainError::Setup(format!(
-                "this loss takes samples that count alike, but of one batch one has a weight of {first} and another of {other}"
+                "this loss takes samples of equal weight, but a batch has weights of {first} and {other}"
             )));
         }
-        // Where nothing counts, dividing by infinity makes the loss and its gradients 0.
+        // Without weight, dividing by infinity makes the loss and its gradients 0.
         Ok(Over::Sum(if first > 0.0 { sum / f64::from(first) } else { f64::INFINITY }))
     }
 
-    /// Each sample's weight spread evenly over the places that `mask`, f32 [N, T] of 0 and 1, marks: N·T numbers, the
-    /// weights for a loss of places, which is then the mean of the samples' means.
+    /// Returns N·T weights of positions: each sample's weight, spread evenly over the positions that `mask`, f32 [N, T] of 0 and 1,
+    /// marks. A loss with these weights is the mean of the samples' means.
     ///
     /// # Errors
-    /// If there is no array of this name, its shape is another, or its elements are of another type.
+    /// If there is no array of this name, or it has another shape or type.
     pub fn weights_of_places(&self, mask: &str) -> Result<Vec<f32>, TrainError> {
         let (_, places) = self.tensor(mask)?.dims2()?;
         let mut marked = self.tensor(mask)?.flatten_all()?.to_vec1::<f32>()?;
@@ -132,7 +132,7 @@ impl Batch {
         Ok(marked)
     }
 
-    /// Some of the samples, which must be there. Tensors share their memory with the whole batch's.
+    /// Returns some of the samples. Tensors share the memory of the batch.
     pub(super) fn narrow(&self, samples: &Range<usize>) -> Result<Self, TrainError> {
         let tensors = self.tensors.iter().map(|(name, tensor)| {
             Ok((name.clone(), tensor.narrow(0, samples.start, samples.len())?.contiguous()?))
@@ -147,8 +147,11 @@ impl Batch {
         })
     }
 
-    /// The arrays as tensors that take over their memory. Images of a set that stays in a device's memory are given to `kept`.
-    pub(super) fn new(batch: phalanx_data::Batch, kept: Option<&Arc<KeptSet>>) -> Result<Self, TrainError> {
+    /// Converts a batch without copying its arrays. Images of a cached set are added to `cache`.
+    pub(super) fn new(
+        batch: phalanx_data::Batch,
+        cache: Option<&Arc<DeviceCache>>,
+    ) -> Result<Self, TrainError> {
         let BatchParts { arrays, texts, images, weights } = batch.into_parts();
         let tensors = arrays.into_iter().map(|(name, array)| {
             let (shape, data) = array.into_parts();
@@ -162,7 +165,7 @@ impl Batch {
             Ok((name, tensor?))
         });
         let tensors = tensors.collect::<Result<_, candle_core::Error>>()?;
-        let images = images.into_iter().map(|(name, images)| Ok((name, BatchImages::new(images, kept)?)));
+        let images = images.into_iter().map(|(name, images)| Ok((name, BatchImages::new(images, cache)?)));
         Ok(Self { tensors, images: images.collect::<Result<_, TrainError>>()?, texts, weights })
     }
 }
@@ -170,7 +173,7 @@ impl Batch {
 impl TryFrom<phalanx_data::Batch> for Batch {
     type Error = TrainError;
 
-    /// The arrays as tensors that take over their memory.
+    /// Converts a batch without copying its arrays.
     fn try_from(batch: phalanx_data::Batch) -> Result<Self, TrainError> {
         Self::new(batch, None)
     }
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_say_what_a_loss_is_divided_by() {
+    fn weights_determine_the_divisor_of_a_loss() {
         assert_eq!(batch(vec![1.0; 3]).even(8.0).expect("alike"), Over::Sum(8.0));
         assert_eq!(batch(vec![2.0; 3]).even(8.0).expect("alike"), Over::Sum(4.0));
         assert_eq!(batch(vec![0.0; 3]).even(8.0).expect("alike"), Over::Sum(f64::INFINITY));

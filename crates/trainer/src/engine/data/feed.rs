@@ -1,4 +1,4 @@
-//! The batches of a rank: read by itself, or read by the first rank for all and scattered.
+//! The batches of a rank: loaded by each rank, or loaded by the first rank for all and scattered.
 
 use std::sync::Arc;
 
@@ -9,65 +9,70 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Batch;
-use super::kept_set::KeptSet;
+use super::device_cache::DeviceCache;
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
 
-/// The rank that reads for all, where one does.
+/// The rank that loads for all, under strategies where one does.
 const READER: usize = 0;
 
 /// The training batches of one rank, cut into micro-batches.
 pub(in crate::engine) enum Feed {
     Samples(Source),
-    /// Of a rank that has none.
+    /// The feed of a server.
     Nothing,
 }
 
 /// A rank's samples of one step.
 pub(in crate::engine) struct StepSamples {
-    /// Those of each logical rank of this rank after those of the one before, as many for each; without logical ranks as many on
-    /// every rank.
+    /// The micro-batches, equally many on all ranks; with virtual ranks those of each one after the other, equally many for each.
     pub(in crate::engine) micro_batches: Vec<MicroBatch>,
     /// Samples of the step over all ranks.
     pub(in crate::engine) global_samples: usize,
-    /// The sum of their weights: what losses are divided by.
+    /// The sum of their weights: the divisor of losses.
     pub(in crate::engine) global_weight: f64,
 }
 
 /// A rank's samples of one micro-batch.
 pub(in crate::engine) struct MicroBatch {
-    /// The samples, perhaps none.
+    /// The samples; possibly empty.
     pub(in crate::engine) batch: Batch,
-    /// The position of the first in the global batch.
+    /// The position of the first sample in the global batch.
     pub(in crate::engine) offset: usize,
-    /// How many ranks, from the first, have samples of this micro-batch.
+    /// The number of ranks, from the first, that have samples of this micro-batch.
     pub(in crate::engine) ranks: usize,
 }
 
 /// A rank's samples of one batch of the test split.
 pub(in crate::engine) struct TestBatch {
-    /// The samples; where there is none for this rank, one that does not count, so that the rank can compute what the others
-    /// compute.
+    /// The samples. A rank without samples has one that does not count, so that it can compute with the others.
     pub(in crate::engine) batch: Batch,
-    /// Whether they count.
+    /// True if they count.
     pub(in crate::engine) counts: bool,
 }
 
-/// What steps of the same work have alike: sizes, places in the global batch, and how much samples count.
+/// The shape of a step: sizes, positions in the global batch, and weights. Steps of the same shape run the same operations.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::engine) struct StepShape {
     micro_batches: Vec<MicroBatchShape>,
     global_weight: f64,
 }
 
-/// The position of the first sample, how many ranks have some, the samples' weights, and the arrays' dimensions.
-type MicroBatchShape = (usize, usize, Vec<f32>, Vec<Vec<usize>>);
+/// The shape of a micro-batch.
+#[derive(Debug, Clone, PartialEq)]
+struct MicroBatchShape {
+    offset: usize,
+    ranks: usize,
+    weights: Vec<f32>,
+    dims: Vec<Vec<usize>>,
+}
 
 impl StepSamples {
-    /// What other steps of the same work have like this one.
+    /// The shape of the step.
     pub(in crate::engine) fn shape(&self) -> StepShape {
         let of = |MicroBatch { batch, offset, ranks }: &MicroBatch| {
-            (*offset, *ranks, batch.weights().to_vec(), batch.shapes())
+            let (weights, dims) = (batch.weights().to_vec(), batch.shapes());
+            MicroBatchShape { offset: *offset, ranks: *ranks, weights, dims }
         };
         StepShape {
             micro_batches: self.micro_batches.iter().map(of).collect(),
@@ -77,22 +82,21 @@ impl StepSamples {
 }
 
 impl Feed {
-    /// What `loaders` read: this rank's samples, or, where the first rank reads for all, there those of all ranks and elsewhere
-    /// none. `kept` has the images that stay in a device's memory, if any do.
-    /// `placed` says which logical ranks are of which rank; a loader is of one of them.
+    /// Creates the feed of a rank. `loaders` load its samples, one for each of its virtual ranks as `placed` says; if the first rank
+    /// loads for all, it has the loaders of all ranks and the others have none. `cache` holds images on the device, if any.
     pub(super) fn new(
         loaders: Vec<Loader>,
         distributed: &Distributed,
-        kept: Option<Arc<KeptSet>>,
+        cache: Option<Arc<DeviceCache>>,
         placed: VirtualRanks,
     ) -> Self {
         match distributed.is_server() {
             true => Self::Nothing,
-            false => Self::Samples(Source::new(loaders, distributed, kept, placed)),
+            false => Self::Samples(Source::new(loaders, distributed, cache, placed)),
         }
     }
 
-    /// The next step's samples.
+    /// Returns the samples of the next step.
     pub(in crate::engine) fn next(&mut self) -> Result<StepSamples, TrainError> {
         let Self::Samples(source) = self else {
             return Ok(StepSamples { micro_batches: Vec::new(), global_samples: 0, global_weight: 1.0 });
@@ -101,8 +105,8 @@ impl Feed {
         for of_shard in source.next()? {
             let StepBatch { batch, valid, micro_batches: ranges, global_samples, global_weight, .. } =
                 of_shard;
-            let batch = Batch::new(batch, source.kept.as_ref())?;
-            // Samples that only fill places come last and are left out: a mean over true samples needs no others.
+            let batch = Batch::new(batch, source.cache.as_ref())?;
+            // Padding comes last and is left out: means are over true samples.
             let mut left = 0..valid;
             for MicroBatchRange { positions, ranks } in ranges {
                 let own = left.start..(left.start + positions.len()).min(left.end);
@@ -116,58 +120,58 @@ impl Feed {
     }
 }
 
-/// One pass over what `loaders` read, as for [`Feed::new`]: as many batches on every rank, of which the last may not count.
-/// Every rank calls this at the same place, and takes all batches.
+/// Returns the batches of one pass over `loaders`; see [`Feed::new`]. All ranks have equally many, of which the last may not count. All
+/// ranks call this together and take all batches.
 pub(super) fn once(
     loaders: Vec<Loader>,
     distributed: &Distributed,
-    kept: Option<Arc<KeptSet>>,
+    cache: Option<Arc<DeviceCache>>,
     placed: VirtualRanks,
 ) -> Result<impl Iterator<Item = Result<TestBatch, TrainError>>, TrainError> {
     let own = loaders.first().map(Loader::steps_per_epoch);
     let steps = match (own, distributed.fed()) {
-        (Some(steps), Some(fed)) => tell(fed, &steps).map(|()| steps)?,
+        (Some(steps), Some(fed)) => send(fed, &steps).map(|()| steps)?,
         (Some(steps), None) => steps,
-        (None, Some(fed)) => hear(fed)?,
+        (None, Some(fed)) => receive(fed)?,
         (None, None) => 0,
     };
-    let mut source = Source::new(loaders, distributed, kept, placed);
+    let mut source = Source::new(loaders, distributed, cache, placed);
     Ok((0..steps).map(move |_| {
         let none = || TrainError::Setup("there is no loader of batches".to_owned());
         let StepBatch { batch, valid, .. } = source.next()?.pop().ok_or_else(none)?;
-        let whole = Batch::new(batch, source.kept.as_ref())?;
+        let whole = Batch::new(batch, source.cache.as_ref())?;
         let batch = if valid > 0 { whole.narrow(&(0..valid))? } else { whole };
         Ok(TestBatch { batch, counts: valid > 0 })
     }))
 }
 
-/// Where batches come from.
+/// The source of batches.
 pub(in crate::engine) struct Source {
-    /// Of this rank's logical ranks, of all logical ranks, or of none.
+    /// The loaders of this rank's virtual ranks, of all, or none.
     loaders: Vec<Loader>,
-    /// Which logical ranks are of which rank; without any a rank is its own.
+    /// The virtual ranks of each rank; without any, each rank is its own.
     placed: VirtualRanks,
-    /// Those among whom the batches are scattered.
+    /// The ranks that batches are scattered to.
     fed: Option<Communicator>,
-    /// The images that stay in a device's memory.
-    kept: Option<Arc<KeptSet>>,
+    /// The images that are cached on the device.
+    cache: Option<Arc<DeviceCache>>,
 }
 
 impl Source {
     fn new(
         loaders: Vec<Loader>,
         distributed: &Distributed,
-        kept: Option<Arc<KeptSet>>,
+        cache: Option<Arc<DeviceCache>>,
         placed: VirtualRanks,
     ) -> Self {
-        Self { loaders, placed, fed: distributed.fed().cloned(), kept }
+        Self { loaders, placed, fed: distributed.fed().cloned(), cache }
     }
 
-    /// The next step's batches of this rank's logical ranks, in order.
+    /// Returns the next batches of this rank's virtual ranks, in order.
     fn next(&mut self) -> Result<Vec<StepBatch>, TrainError> {
         let mut read = Vec::with_capacity(self.loaders.len());
         for loader in &mut self.loaders {
-            // A loader without end that has ended has given its error before.
+            // A loader is infinite: it ends after an error.
             let batch = loader.next();
             let ended = || TrainError::Setup("the loader of batches has ended".to_owned());
             read.push(Some(batch.ok_or_else(ended)??));
@@ -176,7 +180,7 @@ impl Source {
         let (placed, own) = (self.placed, self.placed.of(fed.rank()));
         let mut own_batches = Vec::with_capacity(own.len());
         for round in 0..placed.most() {
-            // Who has one less gets its last once more, and leaves it.
+            // A rank with one virtual rank less gets its last batch again and drops it.
             let mut sent = Vec::with_capacity(placed.ranks());
             for of_rank in (0..placed.ranks()).map(|rank| placed.of(rank)) {
                 let again = round + 1 < placed.most() && round + 1 >= of_rank.len();
@@ -193,11 +197,10 @@ impl Source {
     }
 }
 
-/// Gives every rank its batch of those that the reader has, one a rank: what is said of it as text, and its numbers as they
-/// are.
+/// Scatters the batches that the first rank has, one for each rank: headers as JSON, arrays as they are.
 fn scatter(fed: &Communicator, batches: Vec<StepBatch>) -> Result<StepBatch, TrainError> {
     let mut headers = Vec::with_capacity(batches.len());
-    // Of each array those of all ranks.
+    // The arrays of all ranks, by array.
     let mut types: Vec<ElementType> = Vec::new();
     let mut arrays: Vec<Vec<ArrayData>> = Vec::new();
     for batch in batches {
@@ -225,7 +228,7 @@ fn scatter(fed: &Communicator, batches: Vec<StepBatch>) -> Result<StepBatch, Tra
     Ok(StepBatch::from_parts(header, data)?)
 }
 
-/// Gives every rank its numbers of one array, all of them of one type.
+/// Scatters one array, of the same type on all ranks.
 fn scatter_array(
     fed: &Communicator,
     element_type: ElementType,
@@ -246,7 +249,7 @@ fn scatter_array(
         ElementType::U8 => scatter_as!(U8),
         ElementType::I64 => scatter_as!(I64),
         ElementType::U32 => {
-            // The communicator moves signed integers; the bits are the same.
+            // The communicator has signed integers only; the bits are the same.
             let own = arrays.into_iter().filter_map(|array| match array {
                 ArrayData::U32(values) => Some(values.into_iter().map(u32::cast_signed).collect()),
                 _ => None,
@@ -257,28 +260,28 @@ fn scatter_array(
     })
 }
 
-/// Tells the other ranks something that the reader knows; they [`hear`] it.
-pub(in crate::engine) fn tell<T: Serialize>(fed: &Communicator, fact: &T) -> Result<(), TrainError> {
+/// Sends a value from the first rank to all others; see [`receive`].
+pub(in crate::engine) fn send<T: Serialize>(fed: &Communicator, fact: &T) -> Result<(), TrainError> {
     let fact = encode(fact)?;
     fed.scatterv(&vec![fact; fed.world_size()], READER)?;
     Ok(())
 }
 
-/// What the reader [`tell`]s.
-pub(in crate::engine) fn hear<T: DeserializeOwned>(fed: &Communicator) -> Result<T, TrainError> {
+/// Receives a value of [`send`].
+pub(in crate::engine) fn receive<T: DeserializeOwned>(fed: &Communicator) -> Result<T, TrainError> {
     decode(&fed.scatterv::<u8>(&[], READER)?)
 }
 
 fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, TrainError> {
-    serde_json::to_vec(value).map_err(|error| garbled(&error))
+    serde_json::to_vec(value).map_err(|error| malformed(&error))
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, TrainError> {
-    serde_json::from_slice(bytes).map_err(|error| garbled(&error))
+    serde_json::from_slice(bytes).map_err(|error| malformed(&error))
 }
 
-fn garbled(error: &serde_json::Error) -> TrainError {
-    TrainError::Setup(format!("what ranks tell each other of a batch is garbled: {error}"))
+fn malformed(error: &serde_json::Error) -> TrainError {
+    TrainError::Setup(format!("malformed header of a batch: {error}"))
 }
 
 #[cfg(test)]
@@ -287,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// The batch of a rank: an array of each type, of a length that is the rank's own.
+    /// A batch with an array of each type, of a length that depends on the rank.
     fn batch_of(rank: usize) -> StepBatch {
         let number = rank + 1;
         let numbers = |from: u32| (0..).map(move |more| from + more).take(2 * number);

@@ -1,4 +1,4 @@
-//! The images that a configuration asks for: which of their samples, prepared how, and captions to draw by.
+//! The images of a configuration: their selection, their preparation, and captions to generate by.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -14,7 +14,7 @@ use super::transforms::transforms;
 use crate::config::{Config, DataKind};
 use crate::engine::TrainError;
 
-/// The configured images: the chosen ones for training, and those for testing.
+/// The images of a configuration: those chosen for training, and those for testing.
 pub(super) struct ConfiguredImages {
     train: Images,
     test: Images,
@@ -25,7 +25,7 @@ pub(super) struct ConfiguredImages {
 }
 
 impl ConfiguredImages {
-    /// Finds the images; none is decoded yet.
+    /// Opens the images without decoding them.
     pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
         let data = &config.data;
         let (train, test) = open_splits(config)?;
@@ -45,12 +45,12 @@ impl ConfiguredImages {
         batches(&self.test, &self.for_testing)
     }
 
-    /// How many classes there are; 0 if images have none.
+    /// The number of classes; 0 if images have none.
     pub(super) fn num_classes(&self) -> usize {
         self.train.class_names().len()
     }
 
-    /// What the images are, in words.
+    /// A description of the images.
     pub(super) fn describe(&self) -> String {
         match self.num_classes() {
             0 => format!("{} with captions", self.train.name()),
@@ -58,14 +58,14 @@ impl ConfiguredImages {
         }
     }
 
-    /// `count` captions of the test split, each once if there are enough.
+    /// Returns `count` captions of the test split, without repetition if there are enough.
     pub(super) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
         let captions = match self.kind {
             DataKind::Shapes => heldout_prompts(count).into_iter().map(|(text, _)| text).collect(),
             DataKind::Scenes => {
                 heldout_scenes(count, &self.scene_objects).into_iter().map(|(text, _)| text).collect()
             }
-            // Images have captions of their own: those of some, spread over all.
+            // The captions of images, spread over the split.
             DataKind::Cub | DataKind::Coco | DataKind::Shards => {
                 let len = self.test.len();
                 let index = |number: usize| if count <= len { number * len / count } else { number % len };
@@ -77,7 +77,7 @@ impl ConfiguredImages {
         Ok(captions)
     }
 
-    /// A caption of each class, as often as it takes to have `count`.
+    /// Returns a caption of each class, repeated up to `count`.
     fn captions_of_classes(&self, count: usize) -> Result<Vec<String>, DataError> {
         let mut captions: Vec<String> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -97,13 +97,13 @@ impl ConfiguredImages {
     }
 }
 
-/// Batches of images, with an array for each of their attributes.
+/// Creates batches of images, with an array for each attribute.
 fn batches(images: &Images, transform: &Transform) -> Arc<dyn BatchSource> {
     let collation = ImageCollation::new(transform.clone()).with_attributes(images.attributes());
     Arc::new(Collated::new(images.clone(), collation))
 }
 
-/// At most `per_class` images of each class and at most `limit` in all (0 = no limit), chosen by `seed`.
+/// Chooses at most `per_class` images of each class and at most `limit` in all (0 = no limit), by `seed`.
 fn choose(all: Images, per_class: usize, limit: usize, seed: u64) -> Result<Images, DataError> {
     let mut chosen = all;
     if per_class > 0 {
@@ -121,7 +121,7 @@ mod tests {
     use crate::engine::data::attributes;
 
     #[test]
-    fn batches_of_embedded_pictures_say_what_these_show() {
+    fn batches_of_embedded_images_have_attributes() {
         for (kind, names) in [
             (DataKind::Shapes, vec!["shape", "colour", "size", "place", "background"]),
             (DataKind::Scenes, vec!["background", "shape_top_left", "colour_top_left", "shape_top"]),
@@ -141,7 +141,7 @@ mod tests {
                     );
                 }
                 if kind == DataKind::Shapes {
-                    // The class of a picture of one shape is its shape.
+                    // The class of an image of one shape is its shape.
                     assert_eq!(batch.values::<u32>("shape").ok(), batch.values::<u32>("labels").ok());
                 }
             }

@@ -1,4 +1,4 @@
-//! Images of a batch that come as bytes, and are prepared where they are wanted: on a device, or on the host for whoever looks.
+//! Images of a batch as bytes, prepared where they are used: on a device or on the host.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -8,67 +8,66 @@ use phalanx_data::{ImageBytes, ImageRecipe};
 use phalanx_tensor::backend::ImagePreparation;
 use phalanx_tensor::{Array, ArrayBackend, ComputeDevice, Context, Precision};
 
-use super::kept_set::KeptSet;
+use super::device_cache::DeviceCache;
 use crate::engine::TrainError;
 
-/// Images as bytes, with what is to be done to each. Clones share the bytes.
+/// Images as bytes, with the preparation of each. Clones share the bytes.
 #[derive(Debug, Clone)]
 pub(super) struct BatchImages {
     pixels: Pixels,
     recipe: ImageRecipe,
-    /// What became of them on the host, once somebody asked.
+    /// The images prepared on the host, after the first use.
     prepared: OnceLock<Tensor>,
 }
 
 #[derive(Debug, Clone)]
 enum Pixels {
-    /// Those of each sample, u8 [N, H, W, 3], on the host.
+    /// The pixels of each sample on the host, u8 [N, H, W, 3].
     Here(Tensor),
-    /// In a device's memory, with others.
-    Kept(Arc<KeptSet>),
+    /// Cached on a device, with others.
+    Cached(Arc<DeviceCache>),
 }
 
 impl BatchImages {
-    /// Images of a batch. Those of a set are given to `kept`, which keeps the set.
-    pub(super) fn new(images: ImageBytes, kept: Option<&Arc<KeptSet>>) -> Result<Self, TrainError> {
+    /// Creates the images of a batch. Those of a cached set are added to `cache`.
+    pub(super) fn new(images: ImageBytes, cache: Option<&Arc<DeviceCache>>) -> Result<Self, TrainError> {
         let (recipe, pixels) = images.into_parts();
-        let pixels = match (recipe.fresh(), kept) {
+        let pixels = match (recipe.fresh(), cache) {
             (None, _) => {
                 let [height, width] = recipe.source();
                 let shape = (recipe.samples().len(), height, width, 3);
                 Pixels::Here(Tensor::from_vec(pixels, shape, &Device::Cpu)?)
             }
-            (Some(_), Some(kept)) => {
-                kept.take(&recipe, pixels)?;
-                Pixels::Kept(kept.clone())
+            (Some(_), Some(cache)) => {
+                cache.take(&recipe, pixels)?;
+                Pixels::Cached(cache.clone())
             }
             (Some(_), None) => {
-                let problem =
-                    "images come without those of their set that somebody keeps, and nobody here does";
+                let problem = "images come without the cached ones of their set, and this rank has no cache";
                 return Err(TrainError::Setup(problem.to_owned()));
             }
         };
         Ok(Self { pixels, recipe, prepared: OnceLock::new() })
     }
 
-    /// The sizes of what they become, [N, 3, height, width], and their height and width as bytes.
+    /// The dimensions after preparation, [N, 3, height, width], then the height and width of the bytes.
     pub(super) fn shape(&self) -> Vec<usize> {
         let ([height, width], source) = (self.recipe.size(), self.recipe.source());
         [self.recipe.samples().len(), 3, height, width].into_iter().chain(source).collect()
     }
 
-    /// Some of the samples, which must be there.
+    /// Returns some of the samples.
     pub(super) fn narrow(&self, samples: &Range<usize>) -> Result<Self, TrainError> {
         let pixels = match &self.pixels {
             Pixels::Here(pixels) => {
                 Pixels::Here(pixels.narrow(0, samples.start, samples.len())?.contiguous()?)
             }
-            Pixels::Kept(kept) => Pixels::Kept(kept.clone()),
+            Pixels::Cached(cache) => Pixels::Cached(cache.clone()),
         };
         Ok(Self { pixels, recipe: self.recipe.narrow(samples), prepared: OnceLock::new() })
     }
 
-    /// f32 [N, 3, height, width] on `device`, prepared there by `backend`, for products of this precision.
+    /// Returns the images on `device`, f32 [N, 3, height, width], prepared by `backend` for products of this precision.
     pub(super) fn prepared_at(
         &self,
         device: &ComputeDevice,
@@ -78,12 +77,11 @@ impl BatchImages {
         match &self.pixels {
             Pixels::Here(_) if device.is_host() => Ok(self.on_host()?.into()),
             Pixels::Here(pixels) => self.by(backend, &device.put(pixels)?, device, precision),
-            Pixels::Kept(kept) => self.by(backend, kept.images(), device, precision),
+            Pixels::Cached(cache) => self.by(backend, cache.images(), device, precision),
         }
     }
 
-    /// f32 [N, 3, height, width] on the host: prepared there, or copied from the device that keeps the images, for which this
-    /// waits.
+    /// Returns the images on the host, f32 [N, 3, height, width]: prepared there, or copied from the device that caches them.
     pub(super) fn on_host(&self) -> Result<&Tensor, TrainError> {
         if let Some(prepared) = self.prepared.get() {
             return Ok(prepared);
@@ -93,9 +91,9 @@ impl BatchImages {
                 let context = Context::new(1);
                 self.by(&context, &pixels.into(), &ComputeDevice::host(), Precision::F32)?.tensor()?
             }
-            Pixels::Kept(kept) => {
-                let (device, backend) = (kept.device(), kept.device().backend(kept.context()));
-                self.by(backend, kept.images(), device, Precision::F32)?.to_host()?
+            Pixels::Cached(cache) => {
+                let (device, backend) = (cache.device(), cache.device().backend(cache.context()));
+                self.by(backend, cache.images(), device, Precision::F32)?.to_host()?
             }
         };
         Ok(self.prepared.get_or_init(|| prepared))
@@ -143,14 +141,14 @@ mod tests {
         batch.images("images").expect("there").clone()
     }
 
-    /// Ways to prepare images of 12 × 12, and the side of what is sent of each.
+    /// Preparations of images of 12 × 12, and the side of the bytes of each.
     fn ways() -> [(TransformConfig, usize); 4] {
         let base = TransformConfig { flip: 0.5, normalise: Normalise::CLIP, seed: 3, ..Default::default() };
         let crop = |size, padding| Some(RandomCrop { size, padding });
         let resize = |size, mode| Some(Resize { size, filter: Filter::Bilinear, mode });
         [
             (TransformConfig { resize: resize(12, ResizeMode::Square), ..base.clone() }, 12),
-            // With a border it is sent before it is cut, and what is larger after.
+            // With padding the bytes are those before the crop, otherwise those after it.
             (
                 TransformConfig {
                     resize: resize(9, ResizeMode::Square),
@@ -167,7 +165,7 @@ mod tests {
                 },
                 8,
             ),
-            // Sizes are the images' own.
+            // Images have different sizes.
             (
                 TransformConfig {
                     resize: resize(10, ResizeMode::ShorterSide),
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_become_what_the_host_prepares() {
+    fn prepared_bytes_equal_images_prepared_by_the_host() {
         for (config, side) in ways() {
             let source = sources(config);
             for epoch in [0, 1] {
@@ -204,25 +202,25 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_set_is_read_once() {
+    fn a_cached_set_is_read_once() {
         for (config, _) in ways() {
             let source = sources(config);
-            // Images of sizes of their own cannot be kept.
+            // Images of different sizes cannot be cached.
             let Some(size) = source.fixed_images() else { continue };
-            let kept = Arc::new(KeptSet::new(&ComputeDevice::host(), LEN, size).expect("room"));
+            let cache = Arc::new(DeviceCache::new(&ComputeDevice::host(), LEN, size).expect("room"));
             for epoch in 0..3 {
                 let indices: Vec<usize> = (0..LEN).rev().collect();
                 let whole = source.batch(&indices, epoch, &|| true).expect("sound");
                 let expected = whole.values::<f32>("images").expect("numbers").to_vec();
-                let images = bytes(&source, Some(kept.held()), epoch);
+                let images = bytes(&source, Some(cache.held()), epoch);
                 let brought = if epoch == 0 { LEN * size[0] * size[1] * 3 } else { 0 };
                 assert_eq!(images.pixels().len(), brought);
-                let images = BatchImages::new(images, Some(&kept)).expect("sound");
+                let images = BatchImages::new(images, Some(&cache)).expect("sound");
                 let made = images.on_host().expect("sound").flatten_all().expect("flat");
                 assert_eq!(made.to_vec1::<f32>().expect("numbers"), expected);
             }
-            let images = bytes(&source, Some(kept.held()), 0);
-            assert!(BatchImages::new(images, None).is_err(), "nobody has them");
+            let images = bytes(&source, Some(cache.held()), 0);
+            assert!(BatchImages::new(images, None).is_err(), "there is no cache");
         }
     }
 }

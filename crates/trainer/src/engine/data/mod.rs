@@ -1,6 +1,6 @@
-//! The data of a run: which datasets, prepared how, and the batches that a rank gets of them.
+//! The data of a run: datasets, their preparation, and the batches of a rank.
 
-mod kept_set;
+mod device_cache;
 
 mod images_of_batch;
 

@@ -1,4 +1,4 @@
-//! The data sets that a configuration can name, a row for each: how its two splits are opened.
+//! Opens both splits of the datasets that a configuration can name.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -44,22 +44,7 @@ pub(super) fn open_splits(config: &Config) -> Result<(Images, Images), TrainErro
         DataKind::Folder => both(|split| {
             Ok(Arc::new(ImageFolder::open_seeded(&data.path, split, config.train.seed, &excluded)?))
         }),
-        DataKind::Cub => both(|split| {
-            let captions = match data.captions.as_str() {
-                "" => CubCaptions::Adjacent,
-                "classes" => CubCaptions::ClassNames,
-                folder => CubCaptions::Folder(PathBuf::from(folder)),
-            };
-            Ok(Arc::new(CubDataset::open(&CubConfig {
-                path: PathBuf::from(&data.path),
-                split,
-                test_classes: (!data.test_classes.is_empty()).then(|| PathBuf::from(&data.test_classes)),
-                captions,
-                crop: data.box_crop,
-                caption_seed: config.train.seed,
-                excluded: excluded.clone(),
-            })?))
-        }),
+        DataKind::Cub => both(|split| open_cub(config, split, &excluded)),
         DataKind::Coco => both(|split| {
             Ok(Arc::new(CocoCaptions::open(&CocoConfig {
                 path: PathBuf::from(&data.path),
@@ -71,27 +56,50 @@ pub(super) fn open_splits(config: &Config) -> Result<(Images, Images), TrainErro
         DataKind::Imagenet => {
             both(|split| Ok(Arc::new(open_imagenet(&data.path, split, config.train.seed, &excluded)?)))
         }
-        DataKind::Shards => {
-            let archives = find_archives(data)?;
-            both(|split| {
-                let archives = if split == Split::Train { &archives.0 } else { &archives.1 };
-                Ok(Arc::new(ArchivesDataset::open(&ArchivesConfig {
-                    name: format!("shards/{split}"),
-                    archives: archives.clone(),
-                    index: (!data.index.is_empty()).then(|| PathBuf::from(&data.index)),
-                    classes: None,
-                    caption_seed: config.train.seed,
-                })?))
-            })
-        }
+        DataKind::Shards => open_archives(config),
     }
+}
+
+/// Opens a split of CUB-200.
+fn open_cub(config: &Config, split: Split, excluded: &Exclusions) -> Result<Images, TrainError> {
+    let data = &config.data;
+    let captions = match data.captions.as_str() {
+        "" => CubCaptions::Adjacent,
+        "classes" => CubCaptions::ClassNames,
+        folder => CubCaptions::Folder(PathBuf::from(folder)),
+    };
+    Ok(Arc::new(CubDataset::open(&CubConfig {
+        path: PathBuf::from(&data.path),
+        split,
+        test_classes: (!data.test_classes.is_empty()).then(|| PathBuf::from(&data.test_classes)),
+        captions,
+        crop: data.box_crop,
+        caption_seed: config.train.seed,
+        excluded: excluded.clone(),
+    })?))
+}
+
+/// Opens both splits of archives.
+fn open_archives(config: &Config) -> Result<(Images, Images), TrainError> {
+    let data = &config.data;
+    let archives = find_archives(data)?;
+    both(|split| {
+        let archives = if split == Split::Train { &archives.0 } else { &archives.1 };
+        Ok(Arc::new(ArchivesDataset::open(&ArchivesConfig {
+            name: format!("shards/{split}"),
+            archives: archives.clone(),
+            index: (!data.index.is_empty()).then(|| PathBuf::from(&data.index)),
+            classes: None,
+            caption_seed: config.train.seed,
+        })?))
+    })
 }
 
 fn both(open: impl Fn(Split) -> Result<Images, TrainError>) -> Result<(Images, Images), TrainError> {
     Ok((open(Split::Train)?, open(Split::Test)?))
 }
 
-/// How many pictures made by program a split has.
+/// The number of generated images of a split.
 fn pictures(data: &DataConfig, split: Split) -> usize {
     match split {
         Split::Train => data.images,
@@ -99,12 +107,12 @@ fn pictures(data: &DataConfig, split: Split) -> usize {
     }
 }
 
-/// How many objects scenes have.
+/// The number of objects of scenes.
 pub(super) fn scene_objects(config: &Config) -> RangeInclusive<usize> {
     if config.data.objects == 2 { 2..=2 } else { 2..=3 }
 }
 
-/// The archives for training and those for testing.
+/// Finds the archives for training and those for testing.
 fn find_archives(data: &DataConfig) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TrainError> {
     if !data.test_path.is_empty() {
         return Ok((expand(&data.path)?, expand(&data.test_path)?));
@@ -126,7 +134,7 @@ fn find_archives(data: &DataConfig) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Trai
     }
 }
 
-/// How many classes the configured images have; CIFAR-10's need not be there for that.
+/// Returns the number of classes of the configured images. CIFAR-10 need not be downloaded for it.
 pub(in crate::engine) fn num_classes(config: &Config) -> Result<usize, TrainError> {
     let data = &config.data;
     if data.kind == DataKind::Cifar10 {
@@ -150,8 +158,8 @@ pub(in crate::engine) fn num_classes(config: &Config) -> Result<usize, TrainErro
     }
 }
 
-/// What is known of every configured image beside its class: the names of the arrays of a batch that say it, and what their
-/// numbers mean. Only embedded pictures have such attributes, so no folder is looked at.
+/// Returns the attributes of the configured images: the names of their arrays in a batch, and the meaning of their numbers. Only
+/// embedded datasets have attributes, so no folder is read.
 pub(in crate::engine) fn attributes(config: &Config) -> Result<Vec<Attribute>, TrainError> {
     if !config.data.kind.is_embedded() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! The data of a run, of whatever kind: what every rank knows of it, and which of its batches this rank gets.
+//! The data of a run: its facts, and the batches of a rank.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use phalanx_tensor::ComputeDevice;
 use serde::{Deserialize, Serialize};
 
 use super::Batch;
+use super::device_cache::DeviceCache;
 use super::feed::{self, Feed, TestBatch};
 use super::images::ConfiguredImages;
-use super::kept_set::KeptSet;
 use crate::config::Config;
-use crate::engine::distributed::{Distributed, Share};
+use crate::engine::distributed::{Distributed, RankBatch};
 use crate::engine::{Plan, TrainError};
 
-/// The training and the test split, as a rank knows them.
+/// The training and the test split of a rank.
 pub(in crate::engine) struct Data {
     facts: Facts,
-    /// `None` on ranks whose batches come from the first.
+    /// `None` on ranks whose batches come from the first rank.
     splits: Option<Splits>,
 }
 
-/// What every rank knows of the data.
+/// Facts of the data that all ranks know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Facts {
     /// Training samples.
@@ -35,56 +35,55 @@ struct Facts {
     description: String,
 }
 
-/// Where batches come from.
+/// The sources of batches.
 struct Splits {
     train: Prepared,
     test: Prepared,
     loader: LoaderConfig,
-    /// `None` for data of one's own.
+    /// `None` for a user's own data.
     images: Option<ConfiguredImages>,
 }
 
-/// Where the batches of a split come from.
+/// The source of the batches of a split.
 struct Prepared {
-    /// With images as numbers.
+    /// The source with images as f32.
     source: Arc<dyn BatchSource>,
-    /// With images as what this rank computes on takes: bytes where a device prepares them.
+    /// The source for the device of this rank, with images as bytes if the device prepares them.
     here: Arc<dyn BatchSource>,
-    /// Images that stay in the device's memory.
-    kept: Option<Arc<KeptSet>>,
+    /// Images that are cached on the device.
+    cache: Option<Arc<DeviceCache>>,
 }
 
 impl Prepared {
-    /// For what computes on `device`; there `room` bytes may still be taken by images that stay.
+    /// Creates the source for a device, whose cache may use `room` bytes.
     fn new(
         source: Arc<dyn BatchSource>,
         device: &ComputeDevice,
         room: &mut usize,
     ) -> Result<Self, TrainError> {
         if device.is_host() {
-            return Ok(Self { here: source.clone(), source, kept: None });
+            return Ok(Self { here: source.clone(), source, cache: None });
         }
         let bytes_of = |[height, width]: [usize; 2]| {
             source.len().saturating_mul(height).saturating_mul(width).saturating_mul(3)
         };
-        let mut kept = None;
+        let mut cache = None;
         if let Some(size) = source.fixed_images().filter(|size| bytes_of(*size) <= *room) {
             *room -= bytes_of(size);
-            kept = Some(Arc::new(KeptSet::new(device, source.len(), size)?));
+            cache = Some(Arc::new(DeviceCache::new(device, source.len(), size)?));
             tracing::info!("images of {} stay on the GPU: {} bytes", source.name(), bytes_of(size));
         }
-        match source.as_bytes(kept.as_ref().map(|kept| kept.held())) {
-            Some(here) => Ok(Self { source, here, kept }),
-            None => Ok(Self { here: source.clone(), source, kept: None }),
+        match source.as_bytes(cache.as_ref().map(|cache| cache.held())) {
+            Some(here) => Ok(Self { source, here, cache }),
+            None => Ok(Self { here: source.clone(), source, cache: None }),
         }
     }
 }
 
 impl Data {
-    /// Finds the configured images, of which none is decoded yet, unless there are sources of one's own, for training and for
-    /// testing. Where the first rank reads for all, it tells the others what they need to know, so every rank calls this at
-    /// the same place. Images are prepared by what computes at `place`, which is of one kind on all ranks; of those that are read
-    /// again and again `room` bytes may stay in its memory.
+    /// Opens the configured images without decoding them, or uses a user's own sources for training and testing. If the first rank
+    /// loads for all, it sends the facts to the others. Images are prepared on `device`, and cached there in at most `room` bytes. All
+    /// ranks call this together.
     pub(in crate::engine) fn open(
         config: &Config,
         own: Option<Result<[Arc<dyn BatchSource>; 2], TrainError>>,
@@ -96,12 +95,12 @@ impl Data {
             return Self::open_here(config, own.transpose()?, device, room);
         };
         if fed.rank() == 0 {
-            // The one who reads does not know what the others have kept.
+            // The first rank does not know the caches of the others.
             let this = Self::open_here(config, own.transpose()?, device, 0)?;
-            feed::tell(fed, &this.facts)?;
+            feed::send(fed, &this.facts)?;
             return Ok(this);
         }
-        Ok(Self { facts: feed::hear(fed)?, splits: None })
+        Ok(Self { facts: feed::receive(fed)?, splits: None })
     }
 
     fn open_here(
@@ -129,47 +128,46 @@ impl Data {
         Ok(Self { facts, splits: Some(Splits { train, test, loader, images }) })
     }
 
-    /// How many training samples there are.
+    /// The number of training samples.
     pub(in crate::engine) fn train_len(&self) -> usize {
         self.facts.train_len
     }
 
-    /// How many classes there are.
+    /// The number of classes.
     pub(in crate::engine) fn num_classes(&self) -> usize {
         self.facts.num_classes
     }
 
-    /// What the data are, in words.
+    /// A description of the data.
     pub(in crate::engine) fn describe(&self) -> String {
         self.facts.description.clone()
     }
 
-    /// `count` captions of the test split, each once if there are enough; none on a rank that reads no data.
+    /// Returns `count` captions of the test split, without repetition if there are enough; none on a rank that loads no data.
     pub(in crate::engine) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
         let images = self.splits.as_ref().and_then(|splits| splits.images.as_ref());
         images.map_or_else(|| Ok(Vec::new()), |images| images.test_captions(count))
     }
 
-    /// Which of `count` test samples, chosen evenly, this rank looks at where each is looked at once: a part of them, or all on
-    /// the rank that reads for all.
+    /// Returns this rank's part of `count` evenly chosen test samples; all of them on the rank that loads for all.
     pub(in crate::engine) fn test_share(&self, distributed: &Distributed, count: usize) -> Range<usize> {
         let Some(splits) = &self.splits else { return 0..0 };
         let count = count.min(splits.test.source.len());
-        let (rank, ranks) = match (distributed.fed(), distributed.share()) {
+        let (rank, ranks) = match (distributed.fed(), distributed.rank_batch()) {
             (Some(_), _) => (0, 1),
-            (None, Share { rank: Some(rank), ranks }) => (rank, ranks),
-            (None, Share { rank: None, .. }) => return 0..0,
+            (None, RankBatch { rank: Some(rank), ranks }) => (rank, ranks),
+            (None, RankBatch { rank: None, .. }) => return 0..0,
         };
         count * rank / ranks..count * (rank + 1) / ranks
     }
 
-    /// Those at `positions` of `count` test samples, as far as there are so many.
+    /// Returns the samples at `positions` of `count` test samples.
     pub(in crate::engine) fn test_samples(
         &self,
         count: usize,
         positions: Range<usize>,
     ) -> Result<Batch, TrainError> {
-        let none = || TrainError::Setup("this rank reads no data".to_owned());
+        let none = || TrainError::Setup("this rank loads no data".to_owned());
         let test = self.splits.as_ref().ok_or_else(none)?.test.source.clone();
         let count = count.min(test.len());
         let chosen = SourceSubset::take(test, count, 0)?;
@@ -177,16 +175,16 @@ impl Data {
         Batch::try_from(chosen.batch(&positions.collect::<Vec<_>>(), 0, &|| true)?)
     }
 
-    /// The training batches of one rank from step `step` on, where it has this part of them.
+    /// Creates the feed of training batches from step `step` on, counted from 0, for this part of each batch.
     pub(in crate::engine) fn feed(
         &self,
         config: &Config,
         plan: &Plan,
         distributed: &Distributed,
-        share: Share,
+        share: RankBatch,
         step: u64,
     ) -> Result<Feed, TrainError> {
-        let (epoch, within) = plan.place(step);
+        let (epoch, within) = plan.device(step);
         let within = usize::try_from(within).unwrap_or(usize::MAX);
         let start = (epoch as u64, within);
         let placed = VirtualRanks::new(config.logical_ranks().unwrap_or(share.ranks), share.ranks)?;
@@ -205,12 +203,12 @@ impl Data {
             })?;
             Loader::new(train.clone(), sampler, loader, start)
         };
-        let kept = self.splits.as_ref().and_then(|splits| splits.train.kept.clone());
-        Ok(Feed::new(self.loaders(distributed, (share.rank, placed), loader_of)?, distributed, kept, placed))
+        let cache = self.splits.as_ref().and_then(|splits| splits.train.cache.clone());
+        Ok(Feed::new(self.loaders(distributed, (share.rank, placed), loader_of)?, distributed, cache, placed))
     }
 
-    /// The test batches of one rank, `batch` samples each, over `limit` samples (0 = all). All ranks have as many, of
-    /// which the last may not count. Every rank calls this at the same place.
+    /// Returns this rank's test batches of `batch` samples, over `limit` samples (0 = all). All ranks have equally many, of which the last
+    /// may not count. All ranks call this together.
     pub(in crate::engine) fn test_batches(
         &self,
         distributed: &Distributed,
@@ -221,13 +219,13 @@ impl Data {
             let (test, sampler) = self.test_sampler(splits, distributed, (limit, batch), rank)?;
             Loader::new(test, sampler, splits.loader, (0, 0))
         };
-        let kept = self.splits.as_ref().and_then(|splits| splits.test.kept.clone());
-        let Share { rank, ranks } = distributed.share();
+        let cache = self.splits.as_ref().and_then(|splits| splits.test.cache.clone());
+        let RankBatch { rank, ranks } = distributed.rank_batch();
         let placed = VirtualRanks::new(ranks, ranks)?;
-        feed::once(self.loaders(distributed, (rank, placed), loader_of)?, distributed, kept, placed)
+        feed::once(self.loaders(distributed, (rank, placed), loader_of)?, distributed, cache, placed)
     }
 
-    /// How many of these batches there are, for a rank that has no part of them.
+    /// The number of these batches, for a server.
     pub(in crate::engine) fn test_steps(
         &self,
         distributed: &Distributed,
@@ -239,7 +237,7 @@ impl Data {
         Ok(sampler.steps_per_epoch())
     }
 
-    /// `limit` test samples (0 = all), and which of them a rank looks at when, `batch` at a time.
+    /// Returns `limit` test samples (0 = all), and the sampler of a rank with `batch` samples at a time.
     fn test_sampler(
         &self,
         splits: &Splits,
@@ -268,7 +266,7 @@ impl Data {
         self.splits.as_ref().map(|splits| splits.loader).unwrap_or_default()
     }
 
-    /// The loaders of what this rank reads, one for each logical rank: its own samples, those of all ranks, or nothing.
+    /// Returns the loaders of this rank, one for each virtual rank: of its own, of all ranks, or none.
     fn loaders(
         &self,
         distributed: &Distributed,
@@ -285,8 +283,7 @@ impl Data {
     }
 }
 
-/// The order of an epoch of training: any, or, where samples lie together on a disk, one that keeps to some of these places at a
-/// time.
+/// The order of a training epoch: shuffled, or, for samples in shards, shuffled within windows of some shards.
 fn order(train: &dyn BatchSource, config: &Config) -> Order {
     match train.chunks() {
         Some(lengths) => {

@@ -1,16 +1,16 @@
-//! What a configuration says is done to each image.
+//! The preparation of images by a configuration.
 
 use phalanx_data::transform::{AreaCrop, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
 
 use crate::config::Config;
 use crate::engine::TrainError;
 
-/// The side of the images that models see, in pixels.
+/// The side of the images that the model gets, in pixels.
 fn side(config: &Config) -> Result<u32, TrainError> {
     pixels("model.image_size", config.model.image_size)
 }
 
-/// The side that images are resized to before they are cut, in pixels.
+/// The side that images are resized to before they are cropped, in pixels.
 pub(super) fn read_side(config: &Config) -> Result<u32, TrainError> {
     match config.data.resize {
         0 => side(config),
@@ -22,7 +22,7 @@ fn pixels(key: &str, size: usize) -> Result<u32, TrainError> {
     u32::try_from(size).map_err(|_| TrainError::Setup(format!("{key} {size} is too large")))
 }
 
-/// What happens to training and to test images.
+/// Creates the preparations of training and of test images.
 pub(super) fn transforms(config: &Config) -> Result<(Transform, Transform), TrainError> {
     let (data, size, read) = (&config.data, side(config)?, read_side(config)?);
     let resize = Resize { size: read, filter: data.resize_filter, mode: data.resize_mode };
@@ -55,8 +55,8 @@ pub(super) fn transforms(config: &Config) -> Result<(Transform, Transform), Trai
     Ok((Transform::new(for_training)?, Transform::new(for_testing)?))
 }
 
-/// What happens to a picture of what models see, drawn or out of a batch, before the network of this configuration is shown it:
-/// it has been cut already, so it is resized and normalised.
+/// Creates the preparation of generated images for the network of this configuration: they are cropped already, so they are resized and
+/// normalised.
 pub(in crate::engine) fn picture_transform(config: &Config) -> Result<Transform, TrainError> {
     Ok(Transform::new(TransformConfig {
         resize: Some(Resize::square(side(config)?, config.data.resize_filter)),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_model_sees_is_cut() {
+    fn larger_images_are_cropped() {
         let crop = |padding| Some(RandomCrop { size: 64, padding });
         assert_eq!(crops(0, ResizeMode::Square, 0), (None, None));
         assert_eq!(crops(0, ResizeMode::Square, 4), (crop(4), None));

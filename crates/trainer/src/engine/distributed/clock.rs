@@ -1,37 +1,39 @@
-//! How far the clocks of ranks are apart: rank 0 sends messages that all others answer.
+//! Offsets between the clocks of ranks, by messages of rank 0 that all others answer.
 
 use super::{Distributed, Job};
 use crate::engine::error::TrainError;
 use phalanx_trace::clock::{Offset, RoundTrip, best, now};
 
-/// What the messages are called.
+/// The name of the notices.
 const NAME: &str = "clock";
 
-/// Messages to each rank, of which the quickest counts.
+/// The number of messages to each rank. The quickest counts.
 const ROUNDS: usize = 16;
 
 impl Distributed {
-    /// By how much the clock of each rank is ahead of rank 0's, known to all, by rank. Every rank calls this at the same place.
+    /// Returns the offset of each rank's clock from rank 0's, by rank, on all ranks. All ranks call this together.
     pub(in crate::engine) fn clock_offsets(&self) -> Result<Vec<Offset>, TrainError> {
         let ranks = self.size();
         let mut own = String::new();
         if ranks > 1 {
-            // Whoever comes last would make the first message slow for all.
-            self.sum(&mut [0.0])?;
+            // Otherwise the last rank would delay the first message.
+            self.exchange().sum(&mut [0.0])?;
             match self.rank() {
-                0 => own = serde_json::to_string(&self.ask_for_times()?).map_err(|error| garbled(&error))?,
+                0 => {
+                    own = serde_json::to_string(&self.ask_for_times()?).map_err(|error| malformed(&error))?
+                }
                 _ => self.answer_with_times()?,
             }
         }
-        let told = self.gather_text(&own)?;
+        let told = self.exchange().gather_text(&own)?;
         let offsets = told.first().filter(|told| !told.is_empty());
         let offsets = offsets.map(|told| serde_json::from_str(told)).transpose();
         Ok(offsets
-            .map_err(|error| garbled(&error))?
+            .map_err(|error| malformed(&error))?
             .unwrap_or_else(|| vec![Offset { at: now(), ..Offset::default() }; ranks]))
     }
 
-    /// Rank 0's side: asks all others for their time, and by the answers that come soonest knows how far each is ahead.
+    /// Rank 0's side: asks all others for their time and estimates offsets by the quickest answers.
     fn ask_for_times(&self) -> Result<Vec<Offset>, TrainError> {
         let job: &Job = self.job();
         let ranks = self.size();
@@ -66,14 +68,14 @@ impl Distributed {
         Ok(())
     }
 
-    /// The host of each rank, as a number.
+    /// The host number of each rank.
     fn hosts(&self) -> Vec<usize> {
-        self.world.as_ref().map_or_else(|| vec![0], |world| world.hosts().to_vec())
+        self.exchange.world().map_or_else(|| vec![0], |world| world.hosts().to_vec())
     }
 }
 
-fn garbled(error: &serde_json::Error) -> TrainError {
-    TrainError::Setup(format!("what ranks tell each other of their clocks is garbled: {error}"))
+fn malformed(error: &serde_json::Error) -> TrainError {
+    TrainError::Setup(format!("malformed clock offsets: {error}"))
 }
 
 #[cfg(test)]
@@ -98,7 +100,7 @@ mod tests {
             }
             assert_eq!((first.len(), second.len()), (3, 3));
         }
-        let alone = Distributed::none().clock_offsets().expect("nobody to ask");
+        let alone = Distributed::none().clock_offsets().expect("the only rank");
         assert_eq!(alone.iter().map(|offset| offset.ahead).collect::<Vec<_>>(), [0]);
     }
 }

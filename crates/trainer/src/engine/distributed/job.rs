@@ -1,9 +1,9 @@
-//! What ranks tell each other apart from the collectives of a step: that all are to stop, or to do something between two steps,
-//! losses, how far saving is.
+//! Agreements and notices between ranks, apart from the collectives of a step: stops, actions between two steps, losses, progress of
+//! checkpoints.
 //!
-//! Work of the loop is numbered in *points*: each step is one, and so is what follows it. Before each, a rank asks whether it may
-//! begin it. Whoever wants a stop says so at any time, and all ranks stop before the same point. What a user asks for besides is
-//! agreed on in that way too, and all ranks go on after it.
+//! The work of the loop is numbered in *points*: each step is one, and the work after it is another. A rank asks before each point whether
+//! it may begin. A stop can be requested at any time, and all ranks stop before the same point. Actions that users request are agreed on
+//! in the same way, and all ranks continue after them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,58 +15,66 @@ use serde::{Deserialize, Serialize};
 use crate::engine::error::TrainError;
 use phalanx_run::Request;
 
-/// Why all ranks stop before the end of the plan.
+/// The reason why all ranks stop before the end of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::engine) enum StopReason {
-    /// A user or a scheduler wants it.
+    /// A user or a scheduler has requested it.
     Asked,
     /// The loss of a phase is not finite.
     NotFinite {
         /// The step, counted from 1.
         step: u64,
         phase: String,
-        /// Written out, since JSON has no such numbers.
+        /// As text: JSON has no such numbers.
         loss: String,
     },
-    /// A rank could not write its part of a checkpoint; all learn which when they wait for it.
+    /// A rank could not write its part of a checkpoint. All ranks learn which when they wait for it.
     Saving,
 }
 
-/// What all ranks have agreed to do before the same point.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::engine) enum Agreed {
-    /// To stop for good.
-    Stop(StopReason),
-    /// Something between two steps; they go on after it.
-    Interlude(Interlude),
+impl StopReason {
+    /// The reason that the ranks of a broken world had agreed on, if it ends the run in every world.
+    pub(in crate::engine) fn of_broken(control: &Control) -> Option<Self> {
+        let reason = serde_json::from_str(&control.stop()?.reason).ok()?;
+        matches!(reason, Self::Asked | Self::NotFinite { .. }).then_some(reason)
+    }
 }
 
-/// What all ranks do between the same two steps.
+/// An agreement of all ranks before a point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::engine) enum Agreed {
+    /// All ranks stop.
+    Stop(StopReason),
+    /// All ranks take an action and continue.
+    Action(AgreedAction),
+}
+
+/// An action of all ranks between the same two steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::engine) enum Interlude {
-    /// What a user has asked for.
+pub(in crate::engine) enum AgreedAction {
+    /// The request of a user.
     Asked(Request),
-    /// These newcomers, by their numbers in the run, take part from the next step on.
+    /// The ranks of these numbers join.
     Join(Vec<usize>),
-    /// The rank of this number in the run takes part no longer.
+    /// The rank of this number leaves.
     Leave(usize),
 }
 
-/// How long rank 0 sleeps at most between two looks at what the others have said.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest sleep of rank 0 between two checks for notices.
+const SLEEP: Duration = Duration::from_secs(60);
 
-/// A rank's part in the job. Clones share it.
+/// A rank's access to agreements and notices. Clones share it.
 #[derive(Debug, Clone)]
 pub(in crate::engine) enum Job {
-    /// There are no others.
+    /// There are no other ranks.
     Alone(Arc<Alone>),
-    /// The control plane carries it.
+    /// By the control plane.
     Shared(Control),
 }
 
-/// What the only rank was asked for.
+/// The requests to the only rank.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Alone {
     asked: Mutex<Asked>,
@@ -76,7 +84,7 @@ pub(in crate::engine) struct Alone {
 #[derive(Debug, Default)]
 struct Asked {
     stop: Option<StopReason>,
-    interludes: VecDeque<Interlude>,
+    actions: VecDeque<AgreedAction>,
 }
 
 impl Alone {
@@ -88,7 +96,7 @@ impl Alone {
 impl Asked {
     fn next(&mut self) -> Option<Agreed> {
         let stop = self.stop.clone().map(Agreed::Stop);
-        stop.or_else(|| self.interludes.pop_front().map(Agreed::Interlude))
+        stop.or_else(|| self.actions.pop_front().map(Agreed::Action))
     }
 }
 
@@ -96,25 +104,25 @@ impl Agreed {
     fn from(stop: &Stop) -> Result<Self, TrainError> {
         let unknown = |_| TrainError::Setup(format!("asked to stop: {}", stop.reason));
         Ok(match stop.goes_on {
-            true => Self::Interlude(serde_json::from_str(&stop.reason).map_err(unknown)?),
+            true => Self::Action(serde_json::from_str(&stop.reason).map_err(unknown)?),
             false => Self::Stop(serde_json::from_str(&stop.reason).map_err(unknown)?),
         })
     }
 }
 
 impl Job {
-    /// That of the only rank.
+    /// The job of the only rank.
     pub(in crate::engine) fn alone() -> Self {
         Self::Alone(Arc::default())
     }
 
-    /// That of a rank among others.
+    /// The job of the ranks of a communicator.
     pub(in crate::engine) fn shared(communicator: &Communicator) -> Result<Self, TrainError> {
         Ok(Self::Shared(communicator.control()?))
     }
 
-    /// Says that this rank is about to begin a point; points grow. If all have agreed on something before it: what. After an
-    /// interlude this is called again for the same point.
+    /// Announces that this rank begins a point; points increase. Returns the agreement before it, if there is one. After an action, call
+    /// this again for the same point.
     pub(in crate::engine) fn begin(&self, point: u64) -> Result<Option<Agreed>, TrainError> {
         match self {
             Self::Alone(alone) => Ok(alone.asked().next()),
@@ -122,12 +130,12 @@ impl Job {
         }
     }
 
-    /// What all agree on next, waiting at most so long for it: for ranks that begin no point before that.
+    /// Waits for the next agreement, at most this long: for ranks that begin no point before it.
     pub(in crate::engine) fn next(&self, at_most: Duration) -> Result<Option<Agreed>, TrainError> {
         match self {
             Self::Alone(alone) => {
                 let mut asked = alone.asked();
-                if asked.stop.is_none() && asked.interludes.is_empty() {
+                if asked.stop.is_none() && asked.actions.is_empty() {
                     let waited = alone.changed.wait_timeout(asked, at_most);
                     asked = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
@@ -137,12 +145,11 @@ impl Job {
         }
     }
 
-    /// Asks all ranks for an interlude before the same point; returns at once. Requests are met in the order in which they are
-    /// made on a rank.
-    pub(in crate::engine) fn request(&self, request: Interlude) -> Result<(), TrainError> {
+    /// Requests an action of all ranks before the same point; returns at once. The requests of a rank are met in their order.
+    pub(in crate::engine) fn request(&self, request: AgreedAction) -> Result<(), TrainError> {
         match self {
             Self::Alone(alone) => {
-                alone.asked().interludes.push_back(request);
+                alone.asked().actions.push_back(request);
                 alone.changed.notify_all();
             }
             Self::Shared(control) => {
@@ -154,7 +161,7 @@ impl Job {
         Ok(())
     }
 
-    /// Asks all ranks to stop before the same point; returns at once. The first request counts.
+    /// Requests a stop of all ranks before the same point; returns at once. The first request counts.
     pub(in crate::engine) fn request_stop(&self, reason: &StopReason) -> Result<(), TrainError> {
         match self {
             Self::Alone(alone) => {
@@ -170,7 +177,7 @@ impl Job {
         Ok(())
     }
 
-    /// Tells rank 0 something.
+    /// Sends a notice to rank 0.
     pub(in crate::engine) fn post(&self, name: &str, payload: &[u8]) -> Result<(), TrainError> {
         match self {
             Self::Alone(_) => Ok(()),
@@ -178,7 +185,7 @@ impl Job {
         }
     }
 
-    /// Has rank 0 tell all others something, which they hear by [`Job::wait`].
+    /// Sends a notice from rank 0 to all others, which receive it by [`Job::wait`].
     pub(in crate::engine) fn announce(&self, name: &str, payload: &[u8]) -> Result<(), TrainError> {
         match self {
             Self::Alone(_) => Ok(()),
@@ -186,7 +193,7 @@ impl Job {
         }
     }
 
-    /// What somebody has told rank 0 under this name, if anybody has.
+    /// Returns the next notice of this name, if one has arrived.
     pub(in crate::engine) fn poll(&self, name: &str) -> Result<Option<Notice>, TrainError> {
         match self {
             Self::Alone(_) => Ok(None),
@@ -194,12 +201,12 @@ impl Job {
         }
     }
 
-    /// What the next rank tells rank 0 under this name; waits for it. The only rank has nobody to wait for.
+    /// Waits for the next notice of this name. The only rank returns `None`.
     pub(in crate::engine) fn wait(&self, name: &str) -> Result<Option<Notice>, TrainError> {
         let Self::Shared(control) = self else { return Ok(None) };
         loop {
-            // A rank that is lost, or has hung for longer than the heartbeat allows, ends the wait with an error.
-            if let Some(notice) = control.wait(name, PATIENCE)? {
+            // A rank that is lost, or that hangs for longer than the heartbeat allows, ends the wait with an error.
+            if let Some(notice) = control.wait(name, SLEEP)? {
                 return Ok(Some(notice));
             }
         }
@@ -223,7 +230,7 @@ mod tests {
             let shared = world.iter().map(|rank| Job::shared(rank).expect("threads have a control plane"));
             for jobs in [vec![Job::alone()], shared.collect()] {
                 for (ahead, job) in jobs.iter().enumerate() {
-                    assert_eq!(job.begin(7 + ahead as u64 % 2).expect("nobody has asked"), None);
+                    assert_eq!(job.begin(7 + ahead as u64 % 2).expect("no request"), None);
                 }
                 let asks = jobs.last().expect("a rank");
                 asks.request_stop(&reason).expect("asks");
@@ -237,27 +244,27 @@ mod tests {
     }
 
     #[test]
-    fn all_go_on_after_what_a_user_has_asked_for() {
+    fn all_continue_after_an_action() {
         let world = threads(3).expect("threads");
         let shared = world.iter().map(|rank| Job::shared(rank).expect("threads have a control plane"));
         for jobs in [vec![Job::alone()], shared.collect()] {
             let first = &jobs[0];
-            jobs.iter().for_each(|job| assert_eq!(job.begin(4).expect("nobody has asked"), None));
-            first.request(Interlude::Asked(Request::Save)).expect("asks");
-            first.request(Interlude::Asked(Request::Pause)).expect("asks");
+            jobs.iter().for_each(|job| assert_eq!(job.begin(4).expect("no request"), None));
+            first.request(AgreedAction::Asked(Request::Save)).expect("asks");
+            first.request(AgreedAction::Asked(Request::Pause)).expect("asks");
             for job in &jobs {
                 for request in [Request::Save, Request::Pause] {
                     assert_eq!(
                         job.begin(5).expect("agreed"),
-                        Some(Agreed::Interlude(Interlude::Asked(request)))
+                        Some(Agreed::Action(AgreedAction::Asked(request)))
                     );
                 }
-                assert_eq!(job.next(Duration::ZERO).expect("nobody has asked"), None);
+                assert_eq!(job.next(Duration::ZERO).expect("no request"), None);
             }
-            first.request(Interlude::Asked(Request::Resume)).expect("asks");
+            first.request(AgreedAction::Asked(Request::Resume)).expect("asks");
             for job in &jobs {
                 let heard = job.next(Duration::from_secs(20)).expect("agreed");
-                assert_eq!(heard, Some(Agreed::Interlude(Interlude::Asked(Request::Resume))));
+                assert_eq!(heard, Some(Agreed::Action(AgreedAction::Asked(Request::Resume))));
                 assert_eq!(job.begin(5).expect("goes on"), None);
             }
             first.request_stop(&StopReason::Asked).expect("asks");

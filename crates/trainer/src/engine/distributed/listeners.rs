@@ -1,4 +1,4 @@
-//! Who hears of blocks and gradients, when a pass goes through several networks.
+//! The listener of passes through several networks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use phalanx_tensor::{HookResult, Listener, ParamBucket};
 
 use super::Network;
 
-/// The listener of passes through these networks; `None` for the only rank, unless something comes to its GPU with blocks.
+/// Creates the listener of passes through these networks; `None` for the only rank, unless parameters are offloaded.
 pub(in crate::engine) fn listener<'n>(
     networks: impl Iterator<Item = &'n Network>,
 ) -> Option<Arc<dyn Listener>> {
@@ -25,18 +25,18 @@ pub(in crate::engine) fn listener<'n>(
                     by_param.extend(first.map(|name| (name, parallel.clone())));
                 }
             }
-            // What lies outside of any block is reported by no block.
+            // Parameters outside of blocks are not reported by blocks.
             by_block.remove("");
             Some(Arc::new(Listeners { by_block, by_param }))
         }
     }
 }
 
-/// Passes each word on to the strategy instance of the network that it is about. Names of different networks differ.
+/// Passes each event on to the strategy instance of its network. Names of different networks differ.
 #[derive(Debug)]
 struct Listeners {
     by_block: BTreeMap<String, Arc<dyn ParallelStrategy>>,
-    /// By the first parameter of what lies in one memory.
+    /// By the first parameter of a bucket.
     by_param: BTreeMap<String, Arc<dyn ParallelStrategy>>,
 }
 

@@ -1,5 +1,5 @@
-//! MPI's operations in the place of this project's own transports: for gradients and parameters, which are what is large. How ranks meet,
-//! watch over each other and agree stays with the control plane.
+//! MPI in place of the built-in transports, for gradients and parameters. Rendezvous, failure detection and agreements stay with the
+//! control plane.
 
 use phalanx_collectives::Communicator;
 #[cfg(feature = "mpi")]
@@ -8,24 +8,24 @@ use phalanx_collectives::Launcher;
 use super::Device;
 use crate::engine::error::TrainError;
 
-/// The ranks of `world` as MPI knows them, which has to have started them.
+/// Connects the ranks of `world`, which MPI has started.
 ///
 /// # Errors
-/// [`TrainError::Setup`] where MPI has not started these ranks, or this rank computes on a GPU; [`TrainError::Comm`] if MPI does not
-/// begin.
+/// [`TrainError::Setup`] if MPI has not started these ranks, or if this rank computes on a GPU; [`TrainError::Comm`] if MPI cannot be
+/// initialised.
 #[cfg(feature = "mpi")]
 pub(super) fn connected(device: &Device, world: &Communicator) -> Result<Communicator, TrainError> {
     if !device.compute().is_host() {
         return Err(TrainError::Setup(
-            "comm.transport = mpi is for ranks on processors, and this one has a GPU, whose ranks reach each other by NCCL: set \
+            "comm.transport = mpi is for ranks on CPUs, and this one has a GPU, which uses NCCL: set \
              train.device = cpu"
                 .to_owned(),
         ));
     }
     let get = |name: &str| std::env::var(name).ok();
-    let told = get("MASTER_ADDR").is_some() && get("MASTER_PORT").is_some();
-    if Launcher::of(&get) == Some(Launcher::Mpich) && !told {
-        // Whoever has asked the launcher has ended its conversation with it, which MPI begins with.
+    let is_known = get("MASTER_ADDR").is_some() && get("MASTER_PORT").is_some();
+    if Launcher::of(&get) == Some(Launcher::Mpich) && !is_known {
+        // A process can talk to this launcher once. MPI starts with it, so the address must come from elsewhere.
         return Err(TrainError::Setup(
             "comm.transport = mpi under MPICH's launcher needs MASTER_ADDR and MASTER_PORT, which it is asked for otherwise: mpiexec \
              -genv MASTER_ADDR HOST -genv MASTER_PORT 29500, with the host of rank 0"
@@ -43,7 +43,7 @@ pub(super) fn connected(device: &Device, world: &Communicator) -> Result<Communi
     Ok(ranks)
 }
 
-/// Not in this build, which configurations have been refused by.
+/// Fails: this build has no MPI, and the configuration was refused.
 ///
 /// # Errors
 /// [`TrainError::Setup`].

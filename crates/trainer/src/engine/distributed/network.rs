@@ -1,4 +1,4 @@
-//! One network of a training, and how this rank shares it with the others.
+//! One network of a training, and its parallelisation.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use super::{Distributed, Traffic};
 use crate::config::{Config, mib};
 use crate::engine::error::TrainError;
 
-/// Groups of the ranks that have samples of a batch.
+/// The groups of ranks that have samples of a batch.
 #[derive(Debug, Clone, Default)]
 pub(in crate::engine) struct BatchGroups(Option<Arc<dyn ParallelStrategy>>);
 
 impl BatchGroups {
-    /// The first `ranks` ranks; none where this is the only rank. Every rank calls this at the same place.
+    /// Returns the group of the first `ranks` ranks; none for the only rank. All ranks call this together.
     pub(in crate::engine) fn first(&self, ranks: usize) -> Result<Option<Arc<dyn ProcessGroup>>, TrainError> {
         self.0.as_ref().map(|parallel| Ok(parallel.batch_group(ranks)?)).transpose()
     }
 }
 
-/// A network's parameters and buffers, with the strategy instance that trains them over the world, once it is shared.
+/// The parameters and buffers of a network, with the strategy instance that trains them, once it is shared.
 #[derive(Debug)]
 pub(in crate::engine) struct Network {
     name: String,
     store: ParamStore,
     parallel: Option<Arc<dyn ParallelStrategy>>,
-    /// Whether there are other ranks.
+    /// True if there are other ranks.
     is_shared: bool,
-    /// Whether its gradients are those of logical ranks.
+    /// True if its gradients are those of virtual ranks.
     is_logical: bool,
 }
 
 impl Network {
-    /// A network that this rank has for itself.
+    /// Creates a network that is not shared.
     pub(in crate::engine) fn new(name: &str, store: ParamStore) -> Self {
         Self { name: name.to_owned(), store, parallel: None, is_shared: false, is_logical: false }
     }
@@ -51,23 +51,22 @@ impl Network {
         &self.store
     }
 
-    /// Whether anything of it is learnt.
+    /// True if a parameter is trained.
     pub(in crate::engine) fn is_learnt(&self) -> bool {
         self.store.buckets().iter().any(ParamBucket::trainable)
     }
 
-    /// Whether parameters of it are kept on the host, and come to a GPU with the blocks that use them.
+    /// True if parameters are offloaded to the host and uploaded with the blocks that use them.
     pub(in crate::engine) fn is_offloaded(&self) -> bool {
         self.store.buckets().iter().any(ParamBucket::is_offloaded)
     }
 
-    /// Whether this rank has all of its parameters, for itself and on the host: a pass brings what it needs and asks nobody.
+    /// True if all parameters are offloaded on this rank: passes need no communication.
     pub(in crate::engine) fn has_all_on_host(&self) -> bool {
         self.is_offloaded() && !self.gathers()
     }
 
-    /// Shares the work on it by the configured strategy, where those who go on without others may have to catch up. All ranks
-    /// then have rank 0's weights.
+    /// Shares the network by the configured strategy; `catch_up` is for the survivors of a loss. All ranks then have rank 0's weights.
     pub(in crate::engine) fn share(
         &mut self,
         distributed: &Distributed,
@@ -75,7 +74,7 @@ impl Network {
         threads: usize,
         catch_up: Option<CatchUp>,
     ) -> Result<(), TrainError> {
-        // Bytes on a simulated link are no work of the processor, which could not go on beside computing.
+        // Transfers on a simulated link take no CPU time, so they always overlap.
         let overlap = match config.train.overlap {
             Overlap::Auto if !config.comm.link.is_empty() => Overlap::Always,
             overlap => overlap,
@@ -112,59 +111,59 @@ impl Network {
         Ok(())
     }
 
-    /// How it is trained, alone or with the other ranks.
+    /// The strategy instance.
     pub(in crate::engine) fn parallel(&self) -> Result<&Arc<dyn ParallelStrategy>, TrainError> {
         let unshared =
             || TrainError::Setup(format!("network `{}` is trained that was not shared", self.name));
         self.parallel.as_ref().ok_or_else(unshared)
     }
 
-    /// Who shares it with the other ranks, if there are any.
+    /// The strategy instance, if there are other ranks.
     pub(super) fn shared(&self) -> Option<Arc<dyn ParallelStrategy>> {
         self.parallel.clone().filter(|_| self.is_shared)
     }
 
-    /// Who hears of its blocks and gradients, if anybody has to.
+    /// The listener of its blocks and gradients, if one is needed.
     pub(super) fn listener(&self) -> Option<Arc<dyn ParallelStrategy>> {
         self.parallel.clone().filter(|_| self.is_shared || self.is_offloaded() || self.is_logical)
     }
 
-    /// Whether the model is not what this rank has of it between steps, although this rank has all of it: ranks train apart.
+    /// True if ranks have different whole parameters between steps, under asynchronous strategies.
     pub(in crate::engine) fn is_apart(&self) -> bool {
         self.shared().is_some_and(|parallel| parallel.local_model() != LocalModel::Current)
     }
 
-    /// Whether its gradients are those of logical ranks, summed along the tree over these.
+    /// True if its gradients are those of virtual ranks, summed along a tree.
     pub(in crate::engine) fn is_logical(&self) -> bool {
         self.is_logical
     }
 
-    /// Whether ranks take every step together.
+    /// True if ranks run every step together.
     pub(in crate::engine) fn is_lockstep(&self) -> bool {
         self.shared().is_none_or(|parallel| parallel.step_reports() == StepReports::AtOnce)
     }
 
-    /// How stale changes were, and how long this rank has waited, if ranks do not take every step together.
+    /// The staleness of updates and the waiting of this rank, under asynchronous strategies.
     pub(in crate::engine) fn sync_stats(&self) -> Option<SyncStats> {
         self.shared().filter(|_| self.is_learnt() && self.is_apart()).map(|parallel| parallel.sync_stats())
     }
 
-    /// Whether parameters leave memory between uses.
+    /// True if parameters are sharded and gathered for each use.
     pub(in crate::engine) fn gathers(&self) -> bool {
         self.parallel.as_ref().is_some_and(|parallel| parallel.role().parameters == Partition::Sharded)
     }
 
-    /// The most bytes of whole parameters that were gathered at once.
+    /// The peak bytes of gathered parameters.
     pub(in crate::engine) fn peak_gathered_bytes(&self) -> u64 {
         self.parallel.as_ref().map_or(0, |parallel| parallel.peak_gathered_bytes())
     }
 
-    /// The ranks that have samples of a batch, for what depends on all of it.
+    /// The groups of ranks with samples of a batch, for operations over the whole batch.
     pub(in crate::engine) fn batch_groups(&self) -> BatchGroups {
         BatchGroups(self.shared())
     }
 
-    /// Has `change` change the parameters that this rank owns, and brings what others have changed to this one.
+    /// Applies `change` to the parameters that this rank owns, then synchronises them.
     pub(in crate::engine) fn update(
         &self,
         mut change: impl FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
@@ -172,43 +171,43 @@ impl Network {
         Ok(self.parallel()?.update(&mut change)?)
     }
 
-    /// Brings all parameters into this rank's memory, where they stay until [`Network::reshard`] or an update.
+    /// Gathers all parameters, until [`Network::reshard`] or an update.
     pub(in crate::engine) fn unshard(&self) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.unshard()?))
     }
 
-    /// Lets them leave again.
+    /// Frees the parts of other ranks.
     pub(in crate::engine) fn reshard(&self) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.reshard()?))
     }
 
-    /// What of the state this rank holds, and which other ranks hold the rest or the same.
+    /// The part of the state that this rank holds.
     pub(in crate::engine) fn role(&self) -> Result<ShardRole, TrainError> {
         Ok(self.parallel()?.role())
     }
 
-    /// Bytes of state that this rank holds.
+    /// The bytes of state that this rank holds.
     pub(in crate::engine) fn bytes(&self) -> StateBytes {
         self.parallel.as_ref().map_or_else(StateBytes::default, |parallel| parallel.bytes())
     }
 
-    /// Makes all ranks' parameters and buffers equal to rank 0's.
+    /// Broadcasts the parameters and buffers of rank 0.
     pub(in crate::engine) fn broadcast_state(&self) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_state(&self.store)?))
     }
 
-    /// Makes all ranks' buffers equal to rank 0's.
+    /// Broadcasts the buffers of rank 0.
     pub(in crate::engine) fn broadcast_buffers(&self) -> Result<(), TrainError> {
         self.parallel.as_ref().map_or(Ok(()), |parallel| Ok(parallel.broadcast_buffers(&self.store)?))
     }
 
-    /// What communication has cost so far, that of other networks over the same mesh included.
+    /// The communication so far, that of other networks on the same mesh included.
     pub(super) fn traffic(&self) -> Option<Traffic> {
         self.shared().map(|parallel| parallel.stats().into())
     }
 }
 
-/// What `[sync]` says for a network that `ranks` ranks share.
+/// Returns the options of `[sync]` for a network that `ranks` ranks share.
 pub(in crate::engine) fn sync_options(config: &Config, ranks: usize, network: &str) -> SyncOptions {
     let (sync, train) = (&config.sync, &config.train);
     SyncOptions {
@@ -228,7 +227,7 @@ pub(in crate::engine) fn sync_options(config: &Config, ranks: usize, network: &s
         push_late: train.clip_norm > 0.0,
         pull_ahead: true,
         topology: sync.topology,
-        // Losses are divided by the batch of all ranks; each rank that trains by itself has its part of it.
+        // Losses are divided by the batch of all ranks; a rank that trains alone has only its part.
         gradient_scale: ranks as f64,
         key: Key::new(train.seed).stream("neighbours").stream(network),
         catch_up: None,

@@ -1,4 +1,4 @@
-//! A rank's place among the others.
+//! A rank's place among the others, before they have met.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,51 +11,53 @@ use crate::engine::error::TrainError;
 use phalanx_run::Invitation;
 use phalanx_run::{SUPERVISED, StopFlag};
 
-/// How long a newcomer looks for those who have asked it in a moment ago.
+/// The time in which a joining rank must reach the ranks that invited it.
 const MEETING: Duration = Duration::from_secs(10);
 
-/// A rank among others: its place, and how to reach them.
+/// A rank's place among the others, and how to reach them.
 #[derive(Debug, Clone)]
 pub struct World {
     pub(in crate::engine) link: Link,
-    /// The number of a rank that comes to others who have begun.
+    /// The number of a rank that joins a run.
     pub(in crate::engine) joins: Option<usize>,
     /// Raised when this rank alone is to leave.
     pub(in crate::engine) leave: StopFlag,
+    /// The number of ranks that do the same work.
+    pub(in crate::engine) duplicates: usize,
 }
 
-/// How a rank reaches the others.
+/// The way to the other ranks.
 #[derive(Debug, Clone)]
 pub(in crate::engine) enum Link {
-    /// There are none.
+    /// There are no others.
     Alone,
-    /// They are processes, yet to be met.
+    /// They are processes.
     Process(Box<WorldConfig>),
     /// They are threads of this process.
     Thread(Communicator),
 }
 
 impl World {
-    /// The only rank.
+    /// Creates the world of the only rank.
     pub fn alone() -> Self {
         Self::by(Link::Alone)
     }
 
-    /// A rank in a world that the caller has described.
+    /// Creates the place of a rank that is a process.
     pub fn new(config: WorldConfig) -> Self {
         Self::by(Link::Process(Box::new(config)))
     }
 
-    /// A rank that is a thread of this process, as [`phalanx_collectives::threads`] makes them.
+    /// Creates the place of a rank that is a thread of this process; see [`phalanx_collectives::threads`].
     pub fn thread(communicator: Communicator) -> Self {
         Self::by(Link::Thread(communicator))
     }
 
     fn by(link: Link) -> Self {
-        Self { link, joins: None, leave: StopFlag::default() }
+        Self { link, joins: None, leave: StopFlag::default(), duplicates: 1 }
     }
 
-    /// This place in a world whose ranks prove to each other that they know this secret, if there is one.
+    /// Sets the secret that ranks authenticate each other with, if there is one.
     #[must_use]
     pub fn with_secret(mut self, secret: Option<Secret>) -> Self {
         if let (Link::Process(config), Some(secret)) = (&mut self.link, secret) {
@@ -64,16 +66,28 @@ impl World {
         self
     }
 
-    /// The rank as one that comes to others who have begun, under a number that no other rank of the run has had.
+    /// Marks the rank as one that joins a run, under a number that no other rank of the run has had.
     #[must_use]
     pub fn joining(self, number: usize) -> Self {
         Self { joins: Some(number), ..self }
     }
 
-    /// The rank as one that leaves when the flag is raised, if the others can go on without it.
+    /// Adds an innermost axis to the mesh, along which this number of ranks do the same work and count once. For tests of axes without
+    /// samples of their own.
+    #[must_use]
+    pub fn duplicated(self, ranks: usize) -> Self {
+        Self { duplicates: ranks, ..self }
+    }
+
+    /// Has the rank leave when the flag is raised, if the others can continue without it.
     #[must_use]
     pub fn leaving_on(self, leave: &StopFlag) -> Self {
         Self { leave: leave.clone(), ..self }
+    }
+
+    /// True if ranks are threads of this process.
+    pub(in crate::engine) fn is_thread(&self) -> bool {
+        matches!(self.link, Link::Thread(_))
     }
 
     /// The number of this rank in the run: its rank, unless it joins.
@@ -90,7 +104,7 @@ impl World {
         }
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         match &self.link {
             Link::Alone => 1,
@@ -99,11 +113,11 @@ impl World {
         }
     }
 
-    /// Checks that the configured strategy can be followed here.
+    /// Checks that the configured strategy can run in this world.
     ///
     /// # Errors
-    /// [`TrainError::Setup`] if it wants all ranks in one process and these are several, or if these are more or fewer than a world that
-    /// changes may have.
+    /// [`TrainError::Setup`] if the strategy needs all ranks in one process and there are several, or if the number of ranks is outside
+    /// the bounds of `[elastic]`.
     pub fn check(&self, config: &Config) -> Result<(), TrainError> {
         if in_one_process(config) && self.size() > 1 && matches!(self.link, Link::Process(_)) {
             return Err(TrainError::Setup(format!(
@@ -124,13 +138,12 @@ impl World {
         }
     }
 
-    /// A text that rank 0 makes once all ranks have met, on every rank. They part afterwards, to meet again for the training:
-    /// what they say to each other then goes by what this has said. `timeout` is `comm.timeout`. Only for ranks that are processes; the only rank just
-    /// makes its text.
+    /// Returns on all ranks the text that `make` makes on rank 0, once all ranks have met. They then leave, to meet again for the
+    /// training. `timeout` is `comm.timeout`, in seconds. Only for ranks that are processes; the only rank just makes its text.
     ///
     /// # Errors
-    /// What `make` returns on rank 0; [`TrainError::Comm`] on the others, or if the ranks do not meet; one for which
-    /// [`TrainError::is_cancelled`] holds if `stop` is raised before.
+    /// Those of `make` on rank 0; [`TrainError::Comm`] on the others, or if the ranks do not meet. [`TrainError::is_cancelled`] holds if
+    /// `stop` is raised before.
     pub fn agree(
         &self,
         stop: &StopFlag,
@@ -160,16 +173,16 @@ impl World {
     }
 }
 
-/// The longest text that ranks agree on before a training: the name of a folder, or a little more.
+/// The longest text that ranks agree on before a training, in bytes.
 const LONGEST_TEXT: usize = 1 << 20;
 
-/// Whether the configured strategy has all ranks in one process, as threads.
+/// True if the configured strategy has all ranks as threads of one process.
 pub fn in_one_process(config: &Config) -> bool {
     config.train.strategy.ranks == Ranks::Threads
 }
 
-/// The place that a launcher gives this process by its environment: torchrun, SLURM, OpenMPI or MPICH.
-/// `None` if there is no launcher.
+/// Reads the place that a launcher gives this process in its environment: torchrun, SLURM, OpenMPI or MPICH. Returns `None` without a
+/// launcher.
 ///
 /// # Errors
 /// If the environment is incomplete or malformed; the message names the variable.
@@ -177,21 +190,20 @@ pub fn launcher_world() -> Result<Option<World>, TrainError> {
     let Some(mut config) = WorldConfig::from_env()? else { return Ok(None) };
     let is_here = config.local_world_size == config.world_size;
     if std::env::var_os(SUPERVISED).is_some() {
-        // Ranks of one host were started within one moment, and one that is not there soon never comes; hosts are started by
-        // somebody, one after the other.
+        // Ranks of one host start together, so a missing one never comes. Hosts are started one after the other.
         config.connect_timeout = Duration::from_secs(if is_here { 9 } else { 300 });
     }
     Ok(Some(World::new(config)))
 }
 
-/// The place that others have given this process, who have begun before it. Their secret is where the environment says, or else in
-/// `secret_file`, if it is there.
+/// Returns the place that an invitation gives this process. The secret is in the file that the environment names, or in `secret_file` if
+/// it exists.
 ///
 /// # Errors
-/// If the environment says something about interfaces or secrets that cannot be; the message names the variable.
+/// If the environment has malformed interfaces or secrets; the message names the variable.
 pub fn invited_world(invitation: &Invitation, secret_file: &Path) -> Result<World, TrainError> {
     let Invitation { rank, world_size, local_world_size, address, port, job } = invitation;
-    let told = |name: &str| match name {
+    let get = |name: &str| match name {
         "RANK" => Some(rank.to_string()),
         "WORLD_SIZE" => Some(world_size.to_string()),
         "LOCAL_RANK" => Some((rank % local_world_size.max(&1)).to_string()),
@@ -201,11 +213,11 @@ pub fn invited_world(invitation: &Invitation, secret_file: &Path) -> Result<Worl
         "PHALANX_SECRET_FILE" => std::env::var(name)
             .ok()
             .or_else(|| secret_file.is_file().then(|| secret_file.to_string_lossy().into_owned())),
-        // What a launcher says of this process is not about that world.
+        // Variables of a launcher are not about that world.
         name if name.starts_with("PHALANX_") => std::env::var(name).ok(),
         _ => None,
     };
-    let missing = || TrainError::Setup("an invitation has no place in it".to_owned());
-    let config = WorldConfig::from_variables(&told)?.ok_or_else(missing)?;
+    let missing = || TrainError::Setup("an invitation without a place".to_owned());
+    let config = WorldConfig::from_variables(&get)?.ok_or_else(missing)?;
     Ok(World::new(WorldConfig { job: job.clone(), connect_timeout: MEETING, ..config }))
 }

@@ -1,14 +1,14 @@
-//! Measuring on the test split.
+//! Evaluation on the test split.
 
 use phalanx_tensor::{Session, Tape};
 
 use crate::engine::data::{Data, TestBatch};
 use crate::engine::distributed::{BatchGroups, Distributed};
 use crate::engine::error::TrainError;
-use crate::engine::training::{AnyTraining, Step};
+use crate::engine::training::{AnyTraining, StepInput};
 
-/// Evaluates after `step` steps on at most `limit` test samples (0 = all) in batches of `batch`. The session listens where
-/// parameters are gathered block by block.
+/// Evaluates after `step` steps on at most `limit` test samples (0 = all) in batches of `batch`. Returns means by name; nothing on
+/// servers. All ranks call this together. The session has a listener if parameters are gathered block by block.
 pub(in crate::engine) fn evaluate(
     training: &dyn AnyTraining,
     data: &Data,
@@ -20,28 +20,29 @@ pub(in crate::engine) fn evaluate(
     step: u64,
 ) -> Result<Vec<(String, f64)>, TrainError> {
     let names = training.evaluated();
-    // The last sum is that of the samples' weights.
+    // The last sum is of the samples' weights.
     let mut sums = vec![0.0; names.len() + 1];
     if distributed.is_server() {
-        // The others ask for each batch who has samples of it.
+        // The others find for each batch the ranks with samples.
         for _ in 0..data.test_steps(distributed, limit, batch)? {
-            distributed.sum_of(0.0)?;
+            distributed.exchange().sum_of(0.0)?;
         }
-        distributed.sum(&mut sums)?;
+        distributed.exchange().sum(&mut sums)?;
         return Ok(Vec::new());
     }
     for batch in data.test_batches(distributed, limit, batch)? {
         let TestBatch { batch, counts } = batch?;
-        // Those who have samples of it contrast them together.
-        let ranks = distributed.sum_of(f64::from(u8::from(counts)))? as usize;
+        // Ranks with samples contrast them together.
+        let has_samples = counts && !distributed.is_duplicate();
+        let ranks = distributed.exchange().sum_of(f64::from(u8::from(has_samples)))? as usize;
         let batch_group = groups.first(ranks.max(1))?.filter(|_| counts);
         if !counts && session.listener.is_none() {
             continue;
         }
         let tape = Tape::forward_only(Session { batch_group, ..session.clone() });
-        let measured = training.evaluate(&Step::new(&tape, &batch, 1.0, step, session.key))?;
+        let measured = training.evaluate(&StepInput::new(&tape, &batch, 1.0, step, session.key))?;
         if !counts {
-            // Computed so that this rank takes part in gathering each block's parameters.
+            // This rank only took part in gathering parameters.
             continue;
         }
         for (sum, value) in sums.iter_mut().zip(measured) {
@@ -49,9 +50,13 @@ pub(in crate::engine) fn evaluate(
         }
         sums[names.len()] += batch.weight();
     }
-    distributed.sum(&mut sums)?;
+    if distributed.is_duplicate() {
+        // Another rank contributes the same sums.
+        sums.fill(0.0);
+    }
+    distributed.exchange().sum(&mut sums)?;
     let weight = sums[names.len()];
-    // Where nothing counts, all sums are 0.
+    // Without weights, all sums are 0.
     let weight = if weight > 0.0 { weight } else { 1.0 };
     Ok(names.iter().zip(sums).map(|(name, sum)| (name.clone(), sum / weight)).collect())
 }

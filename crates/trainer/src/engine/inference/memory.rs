@@ -1,4 +1,4 @@
-//! What a run will hold and send under a strategy, without allocating the model.
+//! Memory and traffic of a run under several strategies, without allocating the model.
 
 use phalanx_sharding::{MemoryPlan, ShardingError, Strategy, Workload};
 use phalanx_tensor::ComputeDevice;
@@ -8,105 +8,116 @@ use crate::engine::distributed::{Network, sync_options};
 use crate::engine::training::{Built, Task, Weights};
 use crate::engine::{TrainError, optimize};
 
-/// A configured model under several strategies.
+/// The memory plans of a model under several strategies.
 #[derive(Debug, Clone)]
 pub struct ModelPlan {
-    /// The model, in words.
+    /// The description of the model.
     pub model: String,
-    /// Its parameters.
+    /// The number of parameters.
     pub parameters: u64,
-    /// Those of them that are learnt.
+    /// The number of trained parameters.
     pub trainable: u64,
-    /// What the plans assume; of several networks, for the first.
+    /// The assumptions of the plans; those of the first of several networks.
     pub workload: Workload,
-    /// By strategy, in the order asked for; without those that cannot go by the configured algorithm,
-    /// by the configured codec, or neither gather nor pull parameters that could be quantised.
+    /// The plans by strategy, in order, without strategies that do not support the configured algorithm, codec or parameter
+    /// quantisation.
     pub plans: Vec<MemoryPlan>,
 }
 
-/// Plans the configured training of a task under `strategies`. No image is read and no parameter allocated; `data.path` may be empty.
+/// Plans a training under `strategies`. Reads no image and allocates no parameter; `data.path` may be empty.
 ///
 /// # Errors
 /// If the model cannot be built, or strategies do not fit the number of ranks.
 pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
-    let Built { training, networks } = task.build(config, None, Weights::Absent, &ComputeDevice::host())?;
-    let updates = |network: &Network| {
-        let phases = training.phases();
-        phases.iter().filter(|phase| network.is_learnt() && phase.updates(network.name())).count()
-    };
+    let built = task.build(config, None, Weights::Absent, &ComputeDevice::host())?;
     let codec = config.codec.settings(config.train.seed, "").codec().map_err(ShardingError::from)?;
-    let workload = |network: &Network| {
-        let own = config.for_network(network.name());
-        Workload {
-            ranks: own.train.ranks,
-            // Groups are hosts, where several are simulated.
-            group: match &config.comm.ranks_by_host(own.train.ranks)[..] {
-                [_] => None,
-                hosts => Some(hosts[0].max(1)),
-            },
-            optimizer_numbers: optimize::numbers_per_parameter(&own),
-            averages: own.train.ema > 0.0,
-            micro_batches: own.train.accumulate,
-            prefetch: own.train.prefetch,
-            algorithm: config.comm.algorithm,
-            codec: codec.clone(),
-            codec_scope: config.codec.scope,
-            weights: config.codec.weight_rounding(),
-            sync: sync_options(config, own.train.ranks, network.name()),
-        }
-    };
-    let plan = |strategy: &Strategy| -> Result<MemoryPlan, TrainError> {
-        // The only rank of a run has nobody to share with.
-        let alone = Strategy::named("ddp")?;
-        let (layout, synchrony) = match config.world_size() {
-            1 => (alone.layout, alone.synchrony),
-            _ => (strategy.layout, strategy.synchrony),
-        };
-        let strategy = Strategy { layout, synchrony, ..*strategy };
-        let mut sum: Option<MemoryPlan> = None;
-        for network in &networks {
-            let mut workload = workload(network);
-            if workload.ranks == 1 {
-                // Nothing is sent, so nothing is encoded.
-                workload = Workload { codec: None, weights: None, ..workload };
-            }
-            let mut plan = MemoryPlan::new(network.store().buckets(), strategy, &workload)?;
-            plan.sent_per_step *= updates(network).max(1) as u64;
-            if config.train.offload == Offload::Disk {
-                // It is in memory for three flat units at a time: the one before, which is written, and the one after, which is read.
-                let units = network.store().buckets().iter().filter(|param| param.trainable());
-                let most = 3 * units.map(|param| param.bytes() as u64).max().unwrap_or(0);
-                let numbers = optimize::numbers_per_parameter(config) as u64;
-                for rank in &mut plan.ranks {
-                    rank.optimizer = rank.optimizer.min(numbers * most);
-                    rank.averages = rank.averages.min(most);
-                }
-            }
-            match &mut sum {
-                None => sum = Some(plan),
-                Some(sum) => add(sum, plan),
-            }
-        }
-        // A training has a network.
-        sum.ok_or_else(|| TrainError::Setup("there is no network to plan".to_owned()))
-    };
     let goes = |strategy: &&Strategy| {
         strategy.goes_by(config.comm.algorithm).is_ok()
             && (config.codec.weight_rounding().is_none() || strategy.moves_parameters().is_ok())
             && codec.as_ref().is_none_or(|codec| strategy.encodes_by(&**codec, config.codec.scope).is_ok())
     };
+    let plan = |strategy: &Strategy| plan_of(strategy, &built, config);
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
+    let Built { training, networks } = &built;
     let params = || networks.iter().flat_map(|network| network.store().buckets());
     Ok(ModelPlan {
         model: training.describe().to_owned(),
         parameters: networks.iter().map(|network| network.store().num_parameters() as u64).sum(),
         trainable: params().filter(|param| param.trainable()).map(|param| param.len() as u64).sum(),
-        workload: workload(&networks[0]),
+        workload: workload(&networks[0], config)?,
         plans,
     })
 }
 
-/// Adds what another network needs. What is there for a moment only is counted as if all networks had it at the same one.
+/// The assumptions of a network's plan.
+fn workload(network: &Network, config: &Config) -> Result<Workload, TrainError> {
+    let own = config.for_network(network.name());
+    // Without a degree, groups are hosts, if several are simulated.
+    let of_hosts = || match &config.comm.ranks_by_host(own.train.ranks)[..] {
+        [_] => None,
+        hosts => Some(hosts[0].max(1)),
+    };
+    let codec = config.codec.settings(config.train.seed, "").codec().map_err(ShardingError::from)?;
+    Ok(Workload {
+        ranks: own.train.ranks,
+        group: own.parallel.group().or_else(of_hosts),
+        optimizer_numbers: optimize::numbers_per_parameter(&own),
+        averages: own.train.ema > 0.0,
+        micro_batches: own.train.accumulate,
+        prefetch: own.train.prefetch,
+        algorithm: config.comm.algorithm,
+        codec,
+        codec_scope: config.codec.scope,
+        weights: config.codec.weight_rounding(),
+        sync: sync_options(config, own.train.ranks, network.name()),
+    })
+}
+
+/// The plan of all networks under one strategy.
+fn plan_of(strategy: &Strategy, built: &Built, config: &Config) -> Result<MemoryPlan, TrainError> {
+    let Built { training, networks } = built;
+    // The only rank shares with no other.
+    let alone = Strategy::named("ddp")?;
+    let (layout, synchrony) = match config.world_size() {
+        1 => (alone.layout, alone.synchrony),
+        _ => (strategy.layout, strategy.synchrony),
+    };
+    let strategy = Strategy { layout, synchrony, ..*strategy };
+    let phases = training.phases();
+    let mut sum: Option<MemoryPlan> = None;
+    for network in networks {
+        let mut workload = workload(network, config)?;
+        if workload.ranks == 1 {
+            // Nothing is sent, so nothing is encoded.
+            workload = Workload { codec: None, weights: None, ..workload };
+        }
+        let mut plan = MemoryPlan::new(network.store().buckets(), strategy, &workload)?;
+        let updates = phases.iter().filter(|phase| network.is_learnt() && phase.updates(network.name()));
+        plan.sent_per_step *= updates.count().max(1) as u64;
+        if config.train.offload == Offload::Disk {
+            keep_on_disk(&mut plan, network, config);
+        }
+        match &mut sum {
+            None => sum = Some(plan),
+            Some(sum) => add(sum, plan),
+        }
+    }
+    // A training has a network.
+    sum.ok_or_else(|| TrainError::Setup("there is no network to plan".to_owned()))
+}
+
+/// Counts the optimizer state of three buckets in memory: the current, the previous, which is written, and the next, which is read.
+fn keep_on_disk(plan: &mut MemoryPlan, network: &Network, config: &Config) {
+    let buckets = network.store().buckets().iter().filter(|param| param.trainable());
+    let most = 3 * buckets.map(|param| param.bytes() as u64).max().unwrap_or(0);
+    let numbers = optimize::numbers_per_parameter(config) as u64;
+    for rank in &mut plan.ranks {
+        rank.optimizer = rank.optimizer.min(numbers * most);
+        rank.averages = rank.averages.min(most);
+    }
+}
+
+/// Adds the needs of another network. Temporary memory is counted as if all networks had it at the same time.
 fn add(sum: &mut MemoryPlan, other: MemoryPlan) {
     for (rank, other) in sum.ranks.iter_mut().zip(other.ranks) {
         rank.parameters += other.parameters;

@@ -1,4 +1,4 @@
-//! Using a model: evaluation, samples, and plans of what a run would hold.
+//! Inference: evaluation, samples, and memory plans.
 
 mod evaluate;
 mod memory;

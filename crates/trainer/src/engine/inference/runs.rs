@@ -1,4 +1,4 @@
-//! Using what was trained: evaluation and samples of a finished run, or of weights from elsewhere.
+//! Evaluation and samples of a finished run, or of weights in a file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
 use crate::engine::device::Device;
 use crate::engine::distributed::{BatchGroups, Cores, Distributed, Network};
-use crate::engine::quality::Quality;
+use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::training::{Built, Drawing, Task, Weights};
 use crate::engine::{Plan, TrainError, optimize, precision};
 use phalanx_run::RunFolder;
 
-/// A training's networks with its data, outside of training.
+/// The networks and the data of a training, for inference.
 struct Ready {
     built: Built,
     data: Data,
@@ -26,7 +26,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// `weights` says whether files that networks start from are read, before `load` gives them others.
+    /// Builds the networks; `weights` says if files of initial values are read before `load`.
     fn new(
         task: &Task,
         config: &Config,
@@ -34,7 +34,7 @@ impl Ready {
         load: impl FnOnce(&Built) -> Result<(), TrainError>,
     ) -> Result<Self, TrainError> {
         let device = Device::alone(config)?;
-        // Every image is looked at once, so none need stay on the device.
+        // Each image is used once, so none is cached on the device.
         let data = Data::open(config, task.open_data(config), &Distributed::none(), device.compute(), 0)?;
         let mut built = task.build(config, Some(data.num_classes()), weights, device.compute())?;
         load(&built)?;
@@ -64,7 +64,7 @@ impl Ready {
     }
 }
 
-/// Measures of the newest checkpoint of a run on its test split, and the checkpoint's step.
+/// Evaluates the newest checkpoint of a run on its test split. Returns its step and the measures by name.
 ///
 /// # Errors
 /// If there is no complete checkpoint, or the test images cannot be read.
@@ -76,14 +76,14 @@ pub fn evaluate_run(
     let checkpoint = newest_checkpoint(folder)?;
     let ready = Ready::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
     let mut measures = ready.evaluate(config, checkpoint.step())?;
-    if let Some(mut quality) = Quality::open(task, &ready.context, &ready.session.device)? {
+    if let Some(mut quality) = GenerativeMetrics::open(task, &ready.context, &ready.session.device)? {
         let (training, alone) = (&*ready.built.training, Distributed::none());
         measures.extend(quality.measure(training, &ready.data, &alone, &ready.session, config)?);
     }
     Ok((checkpoint.step(), measures))
 }
 
-/// Measures of weights from a file on the configured test split.
+/// Evaluates the weights of a file on the configured test split. Returns the measures by name.
 ///
 /// # Errors
 /// If the weights do not fit the configured model, or the test images cannot be read.
@@ -103,7 +103,7 @@ pub fn evaluate_weights(
     ready.evaluate(config, 0)
 }
 
-/// Makes a drawing with the newest checkpoint of a run into a grid, a row for each prompt.
+/// Generates images with the newest checkpoint of a run and writes them as a grid, a row for each prompt. Returns the step.
 ///
 /// # Errors
 /// If there is no complete checkpoint, the model draws nothing of that kind, or the picture cannot be written.
@@ -124,12 +124,12 @@ pub fn sample_run(
     Ok(checkpoint.step())
 }
 
-/// What a run of `config` would be, in lines for people: nothing is trained.
+/// Describes a run of `config` in lines of text, without training.
 ///
 /// # Errors
 /// If the model cannot be built or the images cannot be found.
 pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError> {
-    // What a run begins from that is yet to be trained cannot be read.
+    // Weights of a first stage that is not trained yet cannot be read.
     let weights = if task.first_run(config).is_some() { Weights::Drawn } else { Weights::Here };
     let ready = Ready::new(task, config, weights, |_| Ok(()))?;
     let (images, batch) = (ready.data.train_len(), config.train.global_batch);

@@ -1,4 +1,4 @@
-//! Sample grids: the same noise and the same prompts every time, so that pictures can be compared over the run.
+//! Grids of samples, always from the same noise and prompts, so that images can be compared over the run.
 
 use std::path::Path;
 
@@ -9,12 +9,11 @@ use crate::engine::error::TrainError;
 use crate::engine::training::{AnyTraining, Drawing, DrawingKind, planar};
 use phalanx_run::Grid;
 
-/// How many prompts stand side by side when each has one picture.
+/// The number of prompts in a row if each has one image.
 const PROMPTS_ABREAST: usize = 8;
 
-/// Makes a drawing: a row for each prompt, or, of samples of one picture each, prompts follow each other as words do,
-/// from left to right and line by line. Where samples have several panels these stand side by side. False if the training
-/// draws nothing.
+/// Generates images and writes a grid: a row for each prompt, or eight prompts in a row if each has one image. The panels of a sample are
+/// adjacent. Returns false if the training generates nothing.
 pub(in crate::engine) fn draw(
     training: &dyn AnyTraining,
     session: Session,
@@ -28,7 +27,7 @@ pub(in crate::engine) fn draw(
         DrawingKind::Samples => training.panels(&tape, &drawing.prompts, drawing.columns)?,
         _ => None,
     };
-    // How many pictures stand for one.
+    // The number of panels of one sample.
     let cells = drawing.prompts.len() * drawing.columns;
     let abreast = panels.as_ref().map_or(1, |panels| (panels.len() / cells.max(1)).max(1));
     let Some(pictures) = panels.map_or_else(|| training.draw(&tape, drawing), |panels| Ok(Some(panels)))?
@@ -41,7 +40,8 @@ pub(in crate::engine) fn draw(
     Ok(true)
 }
 
-/// Shows pictures [N, 3, size, size] in [-1, 1], each beside what comes back of it. False if the training restores nothing.
+/// Writes a grid of images [N, 3, size, size] in [-1, 1], each next to its reconstruction. Returns false if the training restores
+/// nothing.
 pub(in crate::engine) fn draw_restored(
     training: &dyn AnyTraining,
     session: Session,
@@ -58,7 +58,7 @@ pub(in crate::engine) fn draw_restored(
     Ok(true)
 }
 
-/// Writes pictures, so many abreast.
+/// Writes images as a grid with this number in a row.
 fn write(pictures: &[Vec<f32>], abreast: usize, size: usize, path: &Path) -> Result<(), TrainError> {
     let mut grid = Grid::new(pictures.len(), abreast, size, size)?;
     for picture in pictures {

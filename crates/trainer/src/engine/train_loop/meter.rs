@@ -1,26 +1,28 @@
-//! Where the time goes.
+//! Training time by its use.
 
 use std::time::Duration;
 
 use phalanx_collectives::Clock;
 
-/// Time by what it was spent on, for the line that is logged and for the summary.
+/// The cost of steps, for the lines of metrics and for the summary.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meter {
-    window: Spent,
-    whole: Spent,
+    window: StepCost,
+    whole: StepCost,
+    /// Seconds of training before this process began or resumed.
+    seconds_before: f64,
 }
 
-/// What a stretch of training took.
+/// The cost of one step or of several.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Spent {
+pub(super) struct StepCost {
     /// Whole steps.
     pub(super) steps: Duration,
-    /// Of these, waiting for data.
+    /// The part of `steps` that waited for data.
     pub(super) data: Duration,
-    /// Of these, waiting for communication.
+    /// The part of `steps` that waited for communication.
     pub(super) communication: Duration,
-    /// Of these, in which the communication thread was at work, whether anybody waited for it or not.
+    /// The part of `steps` in which the communication thread worked, overlapped or not.
     pub(super) busy: Duration,
     /// Bytes sent to other ranks.
     pub(super) sent: u64,
@@ -28,14 +30,14 @@ pub(super) struct Spent {
     pub(super) images: usize,
 }
 
-impl Spent {
-    /// Images in a second.
+impl StepCost {
+    /// Images per second.
     pub(super) fn rate(&self) -> f64 {
         let seconds = self.steps.as_secs_f64();
         if seconds > 0.0 { self.images as f64 / seconds } else { 0.0 }
     }
 
-    /// The share of `part` in the whole steps.
+    /// The fraction of `part` in the whole steps, from 0 to 1.
     pub(super) fn share(&self, part: Duration) -> f64 {
         let seconds = self.steps.as_secs_f64();
         if seconds > 0.0 { part.as_secs_f64() / seconds } else { 0.0 }
@@ -52,29 +54,39 @@ impl Spent {
 }
 
 impl Meter {
-    /// Counts from the time on that others have trained already.
+    /// Begins after the time that other ranks have trained already.
     pub(super) fn begin_after(&mut self, trained: Duration) {
         self.whole.steps = trained;
     }
 
-    /// Counts one step.
-    pub(super) fn add(&mut self, step: &Spent) {
+    /// Sets the seconds of training before this process began or resumed, as the metrics have them.
+    pub(super) fn set_seconds_before(&mut self, seconds: f64) {
+        self.seconds_before = seconds;
+    }
+
+    /// Seconds of training before this process began or resumed.
+    pub(super) fn seconds_before(&self) -> f64 {
+        self.seconds_before
+    }
+
+    /// Adds one step.
+    pub(super) fn add(&mut self, step: &StepCost) {
         self.window.add(step);
         self.whole.add(step);
     }
 
-    /// What was spent since the last call.
-    pub(super) fn take_window(&mut self) -> Spent {
+    /// Returns the cost since the last call.
+    pub(super) fn take_window(&mut self) -> StepCost {
         std::mem::take(&mut self.window)
     }
 
-    /// What was spent since the start.
-    pub(super) fn whole(&self) -> &Spent {
+    /// The cost since this process began.
+    pub(super) fn whole(&self) -> &StepCost {
         &self.whole
     }
 }
 
-/// Runs `work` and adds its time by this clock to `total`.
+/// Runs `work` and adds its duration to `total`.
 pub(super) fn timed<T>(clock: Clock, total: &mut Duration, work: impl FnOnce() -> T) -> T {
     let start = clock.now();
     let result = work();

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use phalanx_collectives::{CommError, Communicator, threads, threads_over};
 
-use super::train;
+use super::train::train;
 use crate::config::Resolved;
 use crate::engine::distributed::World;
 use crate::engine::error::TrainError;
@@ -13,21 +13,21 @@ use crate::engine::training::Task;
 use phalanx_run::RunFolder;
 use phalanx_run::{REPLICA_THREAD, StopFlag};
 
-/// The failure that ended the replicas of a run: the first, by rank, that was a rank's own.
+/// The failure that ended the replicas of a run: that of the lowest rank that failed by itself.
 #[derive(Debug, thiserror::Error)]
 #[error("rank {rank} failed: {error}")]
 pub struct ReplicaFailure {
     /// The rank.
     pub rank: usize,
-    /// Why it failed.
+    /// The failure.
     #[source]
     pub error: Box<TrainError>,
 }
 
-/// Trains with all `train.ranks` ranks, and servers besides, as threads of this process, under any strategy; rank 0, the one that `observer` hears
-/// of, on this thread. Otherwise as [`train`].
+/// Trains with all `train.ranks` ranks and servers as threads of this process, under any strategy. Rank 0, which `observer` observes,
+/// runs on this thread. Otherwise as [`train`].
 ///
-/// A rank that fails, or panics, ends the others.
+/// A rank that fails or panics ends the others.
 ///
 /// # Errors
 /// [`ReplicaFailure`].
@@ -50,7 +50,7 @@ pub fn train_replicas(
     together(comms.map_err(failed)?, |comm| one(comm, observer), |comm| one(comm, Box::new(Silent)))
 }
 
-/// Runs `first` as rank 0 on this thread and `other` as each other rank on a thread of its own, to the end of all.
+/// Runs `first` as rank 0 on this thread and `other` as each other rank on its own thread. Waits for all.
 fn together(
     comms: Vec<Communicator>,
     first: impl FnOnce(Communicator) -> Result<(), TrainError>,
@@ -80,22 +80,22 @@ fn together(
         own.into_iter().chain(others).collect::<Vec<_>>()
     });
     let mut failures = outcomes.into_iter().filter_map(|(rank, outcome)| Some(failed(rank, outcome.err()?)));
-    let Some(mut told) = failures.next() else { return Ok(()) };
+    let Some(mut reported) = failures.next() else { return Ok(()) };
     for failure in failures {
-        if told.error.is_consequence() && !failure.error.is_consequence() {
-            told = failure;
+        if reported.error.is_consequence() && !failure.error.is_consequence() {
+            reported = failure;
         }
     }
-    Err(told)
+    Err(reported)
 }
 
-/// Runs a rank; a panic becomes its error, and is told to the others.
+/// Runs a rank. A panic becomes its error and aborts the others.
 fn caught(
     comm: Communicator,
     work: impl FnOnce(Communicator) -> Result<(), TrainError>,
 ) -> Result<(), TrainError> {
     let giving_up = comm.clone();
-    // What a panic leaves half done is not looked at again: the whole run ends.
+    // State that a panic leaves half done is not used again: the whole run ends.
     catch_unwind(AssertUnwindSafe(|| work(comm))).unwrap_or_else(|panic| {
         let error = TrainError::panicked(&*panic);
         giving_up.abort(&error.to_string());
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_failure_of_one_ends_all_and_is_told() {
+    fn the_failure_of_one_rank_ends_all() {
         let wait = |comm: Communicator| Ok(comm.barrier("never all here")?);
         assert!(together(threads(3).expect("threads"), wait, wait).is_ok());
         for culprit in 0..3 {
@@ -118,10 +118,10 @@ mod tests {
             };
             let failure =
                 together(threads(3).expect("threads"), panics, panics).expect_err("a rank has panicked");
-            let told = failure.to_string();
+            let reported = failure.to_string();
             assert!(
-                told.starts_with(&format!("rank {culprit} failed: panicked: the batch is gone")),
-                "{told}"
+                reported.starts_with(&format!("rank {culprit} failed: panicked: the batch is gone")),
+                "{reported}"
             );
             let fails = |comm: Communicator| match comm.rank() == culprit {
                 true => {

@@ -1,332 +1,279 @@
-//! The steps of a run, and what follows each: telling, evaluating, sampling, saving.
+//! The loop over steps, and what follows each: reports, evaluation, samples, checkpoints.
 
-use super::Run;
-use super::after::{evaluate_run, judge_run, tell_saved};
-use super::by_rank::ByRank;
-use super::losses::Told;
-use super::requests::Break;
-use super::step::Taken;
-use crate::config::Config;
+use std::time::Instant;
+
+use phalanx_data::Tail;
+
+use super::evaluation::{Evaluation, evaluate_run, measure_samples, write_samples};
+use super::replica_check::check_replicas;
+use super::run::{LoopEnd, Run};
 use crate::engine::TrainError;
 use crate::engine::data::Feed;
-use crate::engine::distributed::{Interlude, StopReason};
-use crate::engine::observer::{Event, Observer, StepReport};
-use phalanx_run::MetricsWriter;
+use crate::engine::distributed::{Agreed, AgreedAction, StopReason};
+use phalanx_run::{Doing, Request};
 
-/// How the steps of a world have ended.
+/// The reason why no further step runs in this world.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// The run has come to its last step, or was interrupted.
-    Through { interrupted: bool },
-    /// It goes on in another world, for this reason.
-    World(Interlude),
+enum Interruption {
+    /// The run stops.
+    Stop(StopReason),
+    /// The world changes by this action.
+    World(AgreedAction),
 }
 
 impl Run<'_> {
-    /// Trains to the end of the plan, until a stop is asked for, or until the world is to be another.
+    /// Trains to the end of the plan, until a stop, or until the world changes.
     ///
-    /// Each step is a point before which all ranks can stop, and what follows it is another.
-    pub(super) fn steps(&mut self, observer: &mut dyn Observer) -> Result<Ended, TrainError> {
-        let mut metrics = None;
-        if self.is_first() {
-            let opened = MetricsWriter::open(&self.folder.metrics(), self.state.step)?;
-            // Those who go on without others, or have taken over, open it again, and know the rest.
-            if self.distributed.meetings() == 0 {
-                self.seconds_before =
-                    opened.last().and_then(|line| line.number("seconds")).unwrap_or_default();
-                if !self.state.is_lockstep() {
-                    self.by_rank = Some(ByRank::open(self.folder, self.state.step, self.seconds_before)?);
-                }
-            }
-            metrics = Some(opened);
-        }
+    /// All ranks can stop before each step, and before what follows it.
+    pub(super) fn steps(&mut self) -> Result<LoopEnd, TrainError> {
+        let (reporter, view) = self.reporting();
+        reporter.open_lines(&view)?;
+        let end = self.steps_of_world();
+        self.reporter.close_lines();
+        end
+    }
+
+    fn steps_of_world(&mut self) -> Result<LoopEnd, TrainError> {
         let mut feed = self.feed()?;
         let mut stopped = None;
         while stopped.is_none() {
             if !self.state.is_lockstep() {
-                // Whatever else would notice it may come late.
+                // Otherwise a lost rank may be noticed late.
                 self.distributed.check()?;
             }
             if self.followed == self.state.step {
-                if self.state.step >= self.plan.stop {
+                if self.state.step >= self.env.plan.stop {
                     break;
                 }
-                match self.begin_step(metrics.as_mut(), observer)? {
+                match self.before_step()? {
                     None => {}
-                    Some(Break::Stop(reason)) => {
+                    Some(Interruption::Stop(reason)) => {
                         stopped = Some(reason);
                         break;
                     }
-                    // Without it too few would be left: the run stops as if all had been asked to.
-                    Some(Break::World(Interlude::Leave(_)))
-                        if self.distributed.data_size() <= self.distributed.least() =>
-                    {
-                        stopped = Some(StopReason::Asked);
-                        break;
-                    }
-                    Some(Break::World(reason)) => {
-                        self.tell_of_all_taken(metrics.as_mut(), observer)?;
-                        self.settle(observer)?;
-                        return Ok(Ended::World(reason));
+                    Some(Interruption::World(action)) => {
+                        self.write_reports()?;
+                        self.settle()?;
+                        return Ok(LoopEnd::World(action));
                     }
                 }
-                if self.shares.changes_at(self.state.step) {
+                if self.changes.split.changes_at(self.state.step) {
                     feed = self.feed()?;
                 }
-                if let Some(traced) = &self.traced {
-                    traced.before_step(self.state.step + 1);
-                }
-                let span =
-                    tracing::trace_span!(target: "phalanx_trace::step", "step", step = self.state.step + 1);
-                let _inside = span.entered();
-                self.keep_for_undoing()?;
-                let taken = self.step(&mut feed)?;
-                self.finish_step()?;
-                self.take_note(taken, metrics.as_mut(), observer)?;
+                self.run_step(&mut feed)?;
             }
-            stopped = self.follow(metrics.as_mut(), observer)?;
+            stopped = self.after_step()?;
             self.followed = self.state.step;
         }
-        self.tell_of_last(true, metrics.as_mut(), observer)?;
-        self.tell_of_all_taken(metrics.as_mut(), observer)?;
-        let interrupted = stopped == Some(StopReason::Asked);
-        if interrupted || self.unsaved == Some(self.state.step) {
-            self.save(self.state.step, observer)?;
-        }
-        self.settle(observer)?;
-        self.unsaved = None;
-        if let Some(broken) = self.broken.take() {
-            return Err(broken);
-        }
-        if let Some(StopReason::NotFinite { step, phase, loss }) = stopped {
-            let loss = loss.parse().unwrap_or(f64::NAN);
-            return Err(TrainError::NotFinite { step, phase, loss, elsewhere: true });
-        }
-        Ok(Ended::Through { interrupted })
+        self.end_steps(stopped)
     }
 
     /// The batches from the next step on.
     fn feed(&self) -> Result<Feed, TrainError> {
-        let share = self.shares.at(self.state.step);
-        self.data.feed(self.config, &self.plan, &self.distributed, share, self.state.step)
+        let part = self.changes.split.at(self.state.step);
+        self.data.feed(self.env.config, &self.env.plan, &self.distributed, part, self.state.step)
     }
 
-    /// Keeps the report of a step that was just taken until it is told.
-    fn take_note(
-        &mut self,
-        taken: Taken,
-        metrics: Option<&mut MetricsWriter>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        let (step, last) = (self.state.step, self.state.step == self.plan.stop);
-        self.tell_of_codecs(observer)?;
-        // What a device computes is read when it has the next step to do, unless something follows that wants it now, or the step's
-        // end was waited for anyway: should a rank be lost, nobody else could tell of the step.
-        self.tell_of_last(false, metrics, observer)?;
-        let is_over = self.place.is_host() || self.elastic.is_some();
-        if !is_over && !self.is_something_due(step, last) {
-            self.taken = Some(taken);
-            return Ok(());
+    /// Takes the actions that all ranks have agreed on before the next step. Returns the reason if there is no next step in this world.
+    fn before_step(&mut self) -> Result<Option<Interruption>, TrainError> {
+        loop {
+            let observer = &mut *self.reporter.observer;
+            match self.requests.before_step(self.state.step, &self.distributed, observer)? {
+                None => return Ok(None),
+                Some(Agreed::Stop(reason)) => return Ok(Some(Interruption::Stop(reason))),
+                Some(Agreed::Action(AgreedAction::Asked(request))) => {
+                    match request {
+                        Request::Save => self.save_now()?,
+                        Request::Pause => {
+                            if let Some(reason) = self.pause()? {
+                                return Ok(Some(Interruption::Stop(reason)));
+                            }
+                        }
+                        Request::Resume | Request::Stop | Request::Leave(_) => {}
+                    }
+                    self.requests.finish(request);
+                }
+                // Too few ranks would be left: the run stops as if a user had asked for it.
+                Some(Agreed::Action(AgreedAction::Leave(_)))
+                    if self.distributed.data_size() <= self.distributed.roster().min_ranks() =>
+                {
+                    return Ok(Some(Interruption::Stop(StopReason::Asked)));
+                }
+                Some(Agreed::Action(action)) => return Ok(Some(Interruption::World(action))),
+            }
         }
-        let (report, phases) = self.read(taken)?;
-        let due = self.is_line_due(step, last);
-        self.keep_report(&report);
-        match self.state.is_lockstep() {
-            true => self.untold = Some((report, due)),
-            false => self.behind.push_back((report, phases, due)),
-        }
-        Ok(())
     }
 
-    /// Does what follows a step. If all have agreed to stop before that: why; then only telling is done.
-    fn follow(
-        &mut self,
-        mut metrics: Option<&mut MetricsWriter>,
-        observer: &mut dyn Observer,
-    ) -> Result<Option<StopReason>, TrainError> {
-        let (step, last) = (self.state.step, self.state.step == self.plan.stop);
-        if let Some(saved) = self.saver.look(&self.distributed)? {
-            tell_saved(observer, saved);
+    /// Runs a step and keeps its report.
+    fn run_step(&mut self, feed: &mut Feed) -> Result<(), TrainError> {
+        let step = self.state.step + 1;
+        self.reporter.trace.begin_step(step);
+        let _inside = tracing::trace_span!(target: "phalanx_trace::step", "step", step = step).entered();
+        if let Some(elastic) = &mut self.changes.elastic {
+            elastic.begin_step(&mut self.state, &self.distributed)?;
         }
-        let stopped = self.begin_following()?;
-        if stopped.is_none() && self.met < step {
-            // Before anything is saved of what may be wrong.
+        let unread = self.steps.run(&self.env, &self.distributed, &mut self.state, feed)?;
+        if let Some(elastic) = &mut self.changes.elastic {
+            elastic.end_step(&mut self.state, &self.distributed)?;
+        }
+        self.reporter.tell_codecs(&self.distributed, &self.state)?;
+        let (reporter, mut view) = self.reporting();
+        reporter.add(unread, &mut view)
+    }
+
+    /// Does what follows a step. If all ranks have agreed to stop before that, returns the reason and only writes reports.
+    fn after_step(&mut self) -> Result<Option<StopReason>, TrainError> {
+        let step = self.state.step;
+        if let Some(saved) = self.saving.poll(&self.distributed)? {
+            self.reporter.tell_saved(saved);
+        }
+        let stopped = self.requests.after_step(step, &self.distributed)?;
+        // Other ranks may have done all of this before a rank was lost.
+        let is_due = stopped.is_none() && self.changes.met < step;
+        if is_due {
+            // Before damaged values are saved.
             self.check_replicas()?;
         }
-        let follows = match self.state.is_lockstep() {
-            // Of a step that nobody has read yet nothing is due.
-            true => self.untold.is_some(),
+        let ranks_meet = match self.state.is_lockstep() {
+            // Nothing is due after a step whose results are not needed yet.
+            true => self.reporter.has_complete(),
             false => {
-                let meets = stopped.is_some() || self.do_ranks_meet(step, last);
-                self.tell_of_those_behind(meets, metrics.as_deref_mut(), observer)?;
+                let meets = stopped.is_some() || self.env.do_ranks_meet(step);
+                let (reporter, mut view) = self.reporting();
+                reporter.write_partial(meets, &mut view)?;
                 meets
             }
         };
-        if !follows {
+        if !ranks_meet {
             return Ok(stopped);
         }
-        // Whoever interrupts wants the checkpoint and nothing else. Others may have done all of this before a rank was lost.
-        let meets = stopped.is_none() && self.met < step;
-        let eval = &self.config.eval;
-        let mut evaluated = Vec::new();
-        if meets && eval.enabled && self.plan.is_due(eval.every, step, last) {
-            let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "evaluate");
-            evaluated = span.in_scope(|| evaluate_run(self))?;
+        let mut measures = Vec::new();
+        if is_due {
+            measures = self.evaluate(step)?;
+            // If it is not written, the ranks that continue write it.
+            self.reporter.evaluated = Some(Evaluation { step, measures: measures.clone() });
         }
-        if meets && self.plan.is_due(self.config.quality.every, step, last) {
-            let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "judge samples");
-            evaluated.extend(span.in_scope(|| judge_run(self))?);
-        }
-        if meets {
-            // Should it not come to be written, it is written by whoever goes on.
-            self.evaluated = Some((step, evaluated.clone()));
-        }
-        if let Some((report, due)) = self.untold.take() {
-            self.tell(report, due || stopped.is_some(), evaluated, metrics, observer)?;
-        }
-        if meets {
-            self.after_step(step, last, observer)?;
+        let (reporter, mut view) = self.reporting();
+        reporter.write_complete(stopped.is_some(), measures, &mut view)?;
+        if is_due {
+            self.write_samples(step)?;
+            if self.env.is_due(self.env.config.checkpoint.every, step) {
+                self.save()?;
+            }
         }
         Ok(stopped)
     }
 
-    /// Tells, on rank 0, where codecs were found to pay, once that is decided.
-    fn tell_of_codecs(&self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        for network in self.state.networks().filter(|network| network.is_learnt() && self.is_first()) {
-            for verdict in network.parallel()?.codec_verdicts() {
-                let whose =
-                    if network.name().is_empty() { String::new() } else { format!("{}: ", network.name()) };
-                tracing::info!("{whose}{verdict}");
-                observer.event(&Event::Note(format!("{whose}{verdict}")));
-            }
+    /// Measures the model after a step, if that is due.
+    fn evaluate(&mut self, step: u64) -> Result<Vec<(String, f64)>, TrainError> {
+        let Self { env, data, distributed, state, quality, .. } = self;
+        let eval = &env.config.eval;
+        let mut measures = Vec::new();
+        if eval.enabled && env.is_due(eval.every, step) {
+            let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "evaluate");
+            measures = span.in_scope(|| evaluate_run(env, data, distributed, state))?;
         }
-        Ok(())
+        if let Some(quality) = quality.as_mut().filter(|_| env.is_due(env.config.quality.every, step)) {
+            let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "judge samples");
+            measures.extend(span.in_scope(|| measure_samples(env, quality, data, distributed, state))?);
+        }
+        Ok(measures)
     }
 
-    /// Tells of steps of which all ranks have told their losses, the oldest first. If all ranks meet now, waits for all losses
-    /// and leaves the newest step, completed, to whoever tells of it.
-    fn tell_of_those_behind(
-        &mut self,
-        meets: bool,
-        mut metrics: Option<&mut MetricsWriter>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        if !self.is_first() {
-            // Others tell of them; what is not known to be told may yet be this rank's to tell.
-            let written = match self.distributed.may_outlive_a_death() {
-                true => self.losses.hear_written(&self.distributed)?,
-                false => u64::MAX,
-            };
-            self.behind.retain(|(report, ..)| report.step > written);
+    /// Writes samples after a step, if they are due.
+    fn write_samples(&mut self, step: u64) -> Result<(), TrainError> {
+        let Self { env, data, distributed, state, .. } = self;
+        if !env.is_due(env.config.sample.every, step) {
             return Ok(());
         }
-        while let Some((report, phases, _)) = self.behind.front() {
-            let (step, phases) = (report.step, phases.clone());
-            let Some(told) = self.hear_losses(step, meets)? else { return Ok(()) };
-            let Some((mut report, _, due)) = self.behind.pop_front() else { return Ok(()) };
-            if let Some(by_rank) = &mut self.by_rank {
-                let of_step: Vec<_> =
-                    phases.iter().map(|phase| self.state.training.phases()[*phase]).collect();
-                by_rank.write(step, &of_step, &told)?;
-            }
-            self.take_losses(&mut report, &phases, Some(&told))?;
-            if meets && self.behind.is_empty() {
-                self.untold = Some((report, due));
-                return Ok(());
-            }
-            self.tell(report, due, Vec::new(), metrics.as_deref_mut(), observer)?;
+        let path = env.samples_path(step);
+        let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "draw samples");
+        if span.in_scope(|| write_samples(env, data, distributed, state, &path))? {
+            self.reporter.tell_samples(step, &self.env)?;
         }
         Ok(())
     }
 
-    /// What all ranks have told of a step, the oldest of which not all was known, waiting for it if so wanted.
-    pub(super) fn hear_losses(&mut self, step: u64, wait: bool) -> Result<Option<Vec<Told>>, TrainError> {
-        let _waiting = tracing::trace_span!(target: "phalanx_trace::waiting", "wait for losses").entered();
-        self.losses.bring_together(&self.distributed, step, wait)
-    }
-
-    /// Whether all ranks come together after this step, whoever is behind.
-    fn do_ranks_meet(&self, step: u64, last: bool) -> bool {
-        let Config { eval, quality, sample, checkpoint, .. } = self.config;
-        let every = [quality.every, sample.every, checkpoint.every];
-        eval.enabled && self.plan.is_due(eval.every, step, last)
-            || every.into_iter().any(|every| self.plan.is_due(every, step, last))
-    }
-
-    /// Tells of all steps that were taken. All ranks have come to the same point, so all tell of the same steps.
-    pub(super) fn tell_of_all_taken(
-        &mut self,
-        mut metrics: Option<&mut MetricsWriter>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        self.tell_of_last(false, metrics.as_deref_mut(), observer)?;
-        if !self.state.is_lockstep() {
-            self.tell_of_those_behind(true, metrics.as_deref_mut(), observer)?;
-        }
-        match self.untold.take() {
-            Some((newest, due)) => self.tell(newest, due, Vec::new(), metrics, observer),
-            None => Ok(()),
-        }
-    }
-
-    /// Reads the step before the one that was just queued, if nobody has, and tells of it.
-    fn tell_of_last(
-        &mut self,
-        due: bool,
-        metrics: Option<&mut MetricsWriter>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        let Some(taken) = self.taken.take() else { return Ok(()) };
-        let (report, phases) = self.read(taken)?;
-        if self.state.is_lockstep() {
-            return self.tell(report, due, Vec::new(), metrics, observer);
-        }
-        self.behind.push_back((report, phases, due));
-        Ok(())
-    }
-
-    /// Whether a step has a line of metrics.
-    pub(super) fn is_line_due(&self, step: u64, last: bool) -> bool {
-        step == 1 || self.plan.is_due(self.config.log.every, step, last)
-    }
-
-    /// Whether anything is done between this step and the next for which its losses must be known: nothing is told or saved of a
-    /// step whose loss is not finite.
-    fn is_something_due(&self, step: u64, last: bool) -> bool {
-        self.is_line_due(step, last) || self.do_ranks_meet(step, last)
-    }
-
-    /// Tells of a step, on rank 0, and writes its line if it is due, something was evaluated, or networks have collapsed. A loss
-    /// that is not finite is told as the error that ends the run.
-    fn tell(
-        &mut self,
-        report: StepReport,
-        due: bool,
-        mut evaluated: Vec<(String, f64)>,
-        metrics: Option<&mut MetricsWriter>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        if self.broken.is_some() {
+    /// Compares what ranks hold alike, if that is due.
+    fn check_replicas(&self) -> Result<(), TrainError> {
+        let (every, step) = (self.env.config.train.check_replicas, self.state.step);
+        if every == 0 || step % every != 0 || self.distributed.size() < 2 {
             return Ok(());
         }
-        let before = self.evaluated.take_if(|(after, _)| *after == report.step);
-        if evaluated.is_empty() {
-            evaluated = before.map(|(_, measures)| measures).unwrap_or_default();
+        let _checking = tracing::trace_span!(target: "phalanx_trace::evaluation", "check replicas").entered();
+        // A rank without samples of a step does not move statistics of synchronised batch norm, until it takes rank 0's.
+        let has_equal_buffers = self.env.config.data.tail == Tail::Drop;
+        let (shard, prints) = self.state.fingerprints(has_equal_buffers)?;
+        check_replicas(&self.distributed, step, shard, &prints)
+    }
+
+    /// Writes the reports of all steps. All ranks are at the same step.
+    fn write_reports(&mut self) -> Result<(), TrainError> {
+        let (reporter, mut view) = self.reporting();
+        reporter.write_all(&mut view)
+    }
+
+    /// Ends the steps: writes all reports, and a checkpoint if the run was interrupted.
+    fn end_steps(&mut self, stopped: Option<StopReason>) -> Result<LoopEnd, TrainError> {
+        let (reporter, mut view) = self.reporting();
+        reporter.write_unread(true, &mut view)?;
+        reporter.write_all(&mut view)?;
+        let interrupted = stopped == Some(StopReason::Asked);
+        if interrupted || self.saving.unsaved == Some(self.state.step) {
+            self.save()?;
         }
-        let collapsed = self.watch.see(&report.phases);
-        for problem in &collapsed {
-            let step = report.step;
-            tracing::warn!("step {step}: {problem}");
-            observer.event(&Event::Collapsed { step, problem: problem.clone() });
-        }
-        match metrics {
-            Some(metrics) if due || !evaluated.is_empty() || !collapsed.is_empty() => {
-                self.log(report, evaluated, collapsed, metrics, observer)
+        self.settle()?;
+        self.saving.unsaved = None;
+        self.reporter.take_broken(stopped.as_ref())?;
+        Ok(LoopEnd::Through { interrupted })
+    }
+
+    /// Runs no step until users resume the run or stop it. Returns the reason of a stop.
+    fn pause(&mut self) -> Result<Option<StopReason>, TrainError> {
+        let (step, since) = (self.state.step, Instant::now());
+        self.requests.paused = true;
+        self.write_reports()?;
+        // A checkpoint that was begun is complete before ranks pause.
+        self.settle()?;
+        self.announce(Doing::Paused, &format!("paused after step {step}"))?;
+        let stopped = loop {
+            let observer = &mut *self.reporter.observer;
+            match self.requests.while_paused(step, &self.distributed, observer)? {
+                None
+                | Some(Agreed::Action(AgreedAction::Asked(
+                    Request::Pause | Request::Stop | Request::Leave(_),
+                ))) => {}
+                Some(Agreed::Action(AgreedAction::Asked(Request::Resume))) => {
+                    self.requests.finish(Request::Resume);
+                    break None;
+                }
+                Some(Agreed::Action(AgreedAction::Asked(Request::Save))) => {
+                    self.save_now()?;
+                    self.settle()?;
+                    self.requests.finish(Request::Save);
+                }
+                // The ranks of the next world pause again, also if another rank receives requests there.
+                Some(Agreed::Action(other)) => {
+                    self.requests.put_back(other);
+                    return Ok(None);
+                }
+                Some(Agreed::Stop(reason)) => break Some(reason),
             }
-            _ => {
-                observer.step(&report, false);
-                Ok(())
-            }
-        }
+        };
+        self.requests.paused = false;
+        let seconds = since.elapsed().as_secs_f64();
+        self.announce(Doing::Training, &format!("goes on after a pause of {seconds:.1} s"))?;
+        Ok(stopped)
+    }
+
+    fn announce(&mut self, doing: Doing, text: &str) -> Result<(), TrainError> {
+        self.requests.announce(doing, self.state.step, text, &mut *self.reporter.observer)
+    }
+
+    /// Starts to save the state after the last step. The losses of all steps are known before: nothing is saved after one that is not
+    /// finite.
+    fn save_now(&mut self) -> Result<(), TrainError> {
+        self.write_reports()?;
+        self.save()
     }
 }

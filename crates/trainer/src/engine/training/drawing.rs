@@ -1,58 +1,56 @@
-//! What pictures a training is asked to draw, and pictures as it gives them.
+//! Requests for generated images, and their format.
 
 use candle_core::DType;
 use phalanx_tensor::Value;
 
 use crate::engine::error::TrainError;
 
-/// What to draw for some prompts.
+/// A request for images of some prompts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drawing {
-    /// What the pictures are to show.
+    /// The prompts.
     pub prompts: Vec<String>,
-    /// Pictures of a row.
+    /// Images in a row.
     pub columns: usize,
-    /// What a row is.
+    /// The meaning of a row.
     pub kind: DrawingKind,
 }
 
-/// What a row of a drawing is.
+/// The meaning of a row of images.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DrawingKind {
-    /// Pictures of one prompt, each from its own noise; a column has the same in every row.
+    /// Images of one prompt, each from its own noise. A column has the same noise in each row.
     Samples,
-    /// One picture of each prompt, each from a noise of its own: they are numbered from `first` on, and a number's
-    /// noise is the same whatever else is drawn.
+    /// One image of each prompt, each from its own noise. Noises are numbered from `first` on, and do not depend on the other images.
     Each {
-        /// The number of the first prompt's noise.
+        /// The number of the first noise.
         first: u64,
     },
-    /// One picture of a prompt on its way from noise: what is predicted of it at so many steps, the last of them the
-    /// picture.
+    /// One image of a prompt, as predicted at several steps of sampling. The last is the image.
     Strip,
-    /// Pictures from one noise, from a prompt to the next one: a row less than there are prompts.
+    /// Images of one noise, interpolated from a prompt to the next. There is one row less than prompts.
     BetweenTexts,
-    /// Pictures of one prompt, from one noise to another.
+    /// Images of one prompt, interpolated from one noise to another.
     BetweenNoises,
-    /// Pictures of one prompt that begin from a given picture.
+    /// Images of one prompt that start from a given image.
     From {
         /// `[3, size, size]`, planar in [-1, 1].
         image: Vec<f32>,
-        /// How much of the way from noise is gone: 1 all of it, which leaves nothing of the image, 0 nothing.
+        /// The fraction of sampling that runs: 1 ignores the image, 0 returns it.
         strength: f64,
-        /// 1 for what is drawn and 0 for what stays as it is, for every pixel `[size, size]`; nothing for all.
+        /// 1 for pixels that change and 0 for those that stay, `[size, size]`; none if all change.
         mask: Option<Vec<f32>>,
     },
 }
 
 impl Drawing {
-    /// So many pictures of each prompt.
+    /// Requests `columns` images of each prompt.
     pub fn samples(prompts: &[String], columns: usize) -> Self {
         Self { prompts: prompts.to_vec(), columns, kind: DrawingKind::Samples }
     }
 }
 
-/// The pictures of [N, 3, size, size], each planar.
+/// Returns the images of [N, 3, size, size], each planar.
 pub(in crate::engine) fn planar(images: &Value) -> Result<Vec<Vec<f32>>, TrainError> {
     Ok(images.array()?.to_host()?.to_dtype(DType::F32)?.flatten_from(1)?.to_vec2()?)
 }

@@ -1,12 +1,12 @@
-//! Numbers of a step, which a device may still be computing.
+//! Numbers of a step, which a device may still compute.
 
 use candle_core::Tensor;
 use phalanx_tensor::Value;
 
 use crate::engine::error::TrainError;
 
-/// A number that a phase measures. On the processor it is known at once; of a value on a GPU it is read later, when the GPU has
-/// computed it and the host has queued the next step, so that neither waits for the other.
+/// A number that a phase measures. On the CPU it is known at once. A number on a GPU is read after the host has queued the next step, so
+/// that neither waits for the other.
 #[derive(Debug)]
 pub struct Measure(Number);
 
@@ -27,10 +27,10 @@ impl std::fmt::Debug for Number {
 }
 
 impl Measure {
-    /// The number of a scalar on the tape, such as a part of a loss.
+    /// Creates a measure of a scalar on the tape, such as a term of a loss.
     ///
     /// # Errors
-    /// If it is no floating-point number.
+    /// If it is not floating-point.
     pub fn of(value: &Value) -> Result<Self, TrainError> {
         Self::read(value, |number| match number.elem_count() {
             1 => Ok(f64::from(number.flatten_all()?.to_vec1::<f32>()?[0])),
@@ -38,10 +38,10 @@ impl Measure {
         })
     }
 
-    /// The number that `read` finds on the host in the elements of a value, f32 and of its shape.
+    /// Creates a measure that `read` computes on the host from the elements of a value, f32 and of its shape.
     ///
     /// # Errors
-    /// If the elements are no floating-point numbers; and those of `read`, if it reads them at once.
+    /// If the elements are not floating-point; and those of `read`, if they are available at once.
     pub fn read(
         value: &Value,
         read: impl FnOnce(&Tensor) -> Result<f64, TrainError> + Send + 'static,
@@ -53,7 +53,7 @@ impl Measure {
         }))
     }
 
-    /// The sum of several, in order; the only one is as it is.
+    /// Adds up several measures, in order.
     pub(in crate::engine) fn sum(mut measures: Vec<Self>) -> Self {
         match measures.pop() {
             Some(only) if measures.is_empty() => only,
@@ -64,14 +64,14 @@ impl Measure {
         }
     }
 
-    /// The mean of several; of none it is NaN.
+    /// Returns the mean of several measures; NaN of none.
     pub fn mean(measures: Vec<Self>) -> Self {
         let count = measures.len() as f64;
         let sum = move || Ok(measures.into_iter().map(Self::take).sum::<Result<f64, TrainError>>()? / count);
         Self(Number::Coming(Box::new(sum)))
     }
 
-    /// The number, for which this waits.
+    /// Waits for the number.
     pub(in crate::engine) fn take(self) -> Result<f64, TrainError> {
         match self.0 {
             Number::Known(number) => Ok(number),

@@ -1,15 +1,16 @@
-//! A training: networks that are learnt, and a step of phases that say how.
+//! A training: networks, and the phases of a step.
 //!
-//! A [`Training`] is made by a function that registers its networks in a [`Setup`] and then says what a step is: one or more
-//! *phases*, each of which makes a loss on the batch and names the networks that it updates. The others take part in it as
-//! constants. A classifier has one phase; a generative adversarial network has two; diffusion on a frozen autoencoder has
-//! one, beside a network that is not learnt at all ([`Setup::frozen_network`]).
+//! A function registers networks in a [`Setup`] and returns a [`Training`]: one or more *phases*, each of which computes a loss on the
+//! batch and names the networks that it updates. The other networks are constants in it. A classifier has one phase; a generative
+//! adversarial network has two; diffusion on a frozen autoencoder has one, and a network that is not trained
+//! ([`Setup::frozen_network`]).
 //!
-//! Every learnt network has an optimizer, a schedule, averages, clipping and a loss scale of its own, as `[optim]`,
-//! `[schedule]` and `[train]` say.
+//! Each trained network has its own optimizer, schedule, averages, clipping and loss scale, by `[optim]`, `[schedule]` and `[train]`.
 
+mod any_training;
+mod checks;
 mod drawing;
-mod judging;
+mod evaluator;
 mod measure;
 mod of_run;
 mod phase;
@@ -19,14 +20,15 @@ mod step;
 
 pub(super) use drawing::planar;
 pub use drawing::{Drawing, DrawingKind};
-pub use judging::Judgement;
+pub use evaluator::EvaluatorOutput;
 pub use measure::Measure;
 pub use phase::Training;
 pub use setup::Setup;
-pub use spec::{FirstRun, Judge, Task, TaskSpec};
-pub use step::{Loss, Step};
+pub use spec::{Evaluator, FirstRun, Task, TaskSpec};
+pub use step::{Loss, StepInput};
 
 pub use phase::number;
 
-pub(super) use phase::{AnyTraining, Phase};
+pub(super) use any_training::AnyTraining;
+pub(super) use phase::Phase;
 pub(super) use setup::{Built, Weights};

@@ -1,4 +1,4 @@
-//! Values of a network out of another run's checkpoint.
+//! Loads a network from the checkpoint of another run.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::engine::error::TrainError;
 use phalanx_checkpoint::{EMA, MODEL};
 use phalanx_run::RunFolder;
 
-/// Reads the newest checkpoint of a run into the whole parameters and the buffers of the network called `name`, whose names there
-/// begin with one of `prefixes` in place of the network's own: averages where there are some.
+/// Loads the newest checkpoint of a run into the parameters and buffers of the network `name`; averages if there are any. In the
+/// checkpoint, names begin with one of `prefixes` in place of the network's name.
 pub(super) fn load_of_run(
     name: &str,
     run: &Path,

@@ -1,4 +1,4 @@
-//! Where a training registers its networks.
+//! The registration of networks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,35 +9,37 @@ use phalanx_tensor::{
     BuildOptions, ComputeDevice, Key, Listener, ParamStore, Scope, StoreBuilder, TensorError,
 };
 
+use super::any_training::AnyTraining;
+use super::checks::{check, list};
 use super::of_run::load_of_run;
-use super::phase::{AnyTraining, Phase, Training};
+use super::phase::Training;
 use crate::config::{Config, Offload, mib};
 use crate::engine::data::{attributes, num_classes};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::error::TrainError;
 use phalanx_checkpoint::{Checkpoint, EMA};
 
-/// What becomes of the weights of networks that are registered.
+/// The source of initial weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) enum Weights {
-    /// They are drawn, or read from files.
+    /// Random, or read from files.
     Here,
-    /// Each rank will draw those that it is to hold; only what files hold is read here.
+    /// Random on the ranks that hold them, later; only files are read here.
     ByRanks,
-    /// They are drawn and no file is read, since a checkpoint will give what files hold, or nobody asks.
+    /// Random; no file is read, because a checkpoint follows or values do not matter.
     Drawn,
-    /// There are none: names, shapes and places are enough.
+    /// None: only names, shapes and places.
     Absent,
 }
 
-/// The networks of a training, while they are registered.
+/// Registers the networks of a training.
 #[derive(Debug)]
 pub struct Setup<'a> {
     config: &'a Config,
     classes: Option<usize>,
     key: Key,
     weights: Weights,
-    /// Where parameters are made.
+    /// The place of parameters.
     device: ComputeDevice,
     networks: Vec<Network>,
 }
@@ -49,8 +51,8 @@ pub(in crate::engine) struct Built {
 }
 
 impl Built {
-    /// Makes networks that have their values ready for passes outside of training, whose session is to have this listener: with it
-    /// parameters that are kept on the host come with the blocks that use them.
+    /// Prepares networks for inference. Sessions need the returned listener: it uploads offloaded parameters with the blocks that use
+    /// them.
     pub(in crate::engine) fn ready(
         &mut self,
         config: &Config,
@@ -61,7 +63,7 @@ impl Built {
         Ok(listener(self.networks.iter()))
     }
 
-    /// Loads what a checkpoint says is best for use: the averaged weights where there are some.
+    /// Loads the weights of a checkpoint for inference: averages if there are any.
     pub(in crate::engine) fn load_for_use(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
         let reader = checkpoint.reader();
         reader.check_model(self.networks.iter().map(Network::store))?;
@@ -91,17 +93,16 @@ impl<'a> Setup<'a> {
         self.config
     }
 
-    /// How many classes the images of `[data]` have; 0 for data of one's own.
+    /// Returns the number of classes of `[data]`; 0 for a user's own data.
     ///
     /// # Errors
-    /// If that must be looked up in a folder of images and cannot be.
+    /// If it must be read from a folder of images and cannot be.
     pub fn classes(&self) -> Result<usize, TrainError> {
         self.classes.map_or_else(|| num_classes(self.config), Ok)
     }
 
-    /// What is known of every image of `[data]` beside its class, such as its colour: the names of the batch's arrays
-    /// that say it ([`Step::classes`](super::Step::classes) reads them) with what their numbers mean. Nothing for data
-    /// of one's own.
+    /// Returns the attributes of the images of `[data]`, such as colour: the names of their arrays in a batch
+    /// ([`StepInput::classes`](super::Step::classes) reads them), and the meaning of their numbers. None for a user's own data.
     ///
     /// # Errors
     /// If the configuration describes no images.
@@ -109,7 +110,7 @@ impl<'a> Setup<'a> {
         if self.classes == Some(0) { Ok(Vec::new()) } else { attributes(self.config) }
     }
 
-    /// Registers the only network of a training. Its parameters are saved under their own names.
+    /// Registers the only network. Its parameters are saved under their own names.
     ///
     /// # Errors
     /// Those of `build`, and [`TrainError::Setup`] if there are other networks.
@@ -120,8 +121,7 @@ impl<'a> Setup<'a> {
         self.add("", None, build)
     }
 
-    /// Registers the only network of a training, as [`Setup::model`] does, and has `load` read initial values from
-    /// files into the whole parameters of its store.
+    /// Registers the only network, as [`Setup::model`], with initial values that `load` reads into the whole parameters of its store.
     ///
     /// # Errors
     /// Those of `load` and `build`, and [`TrainError::Setup`] if there are other networks.
@@ -133,10 +133,10 @@ impl<'a> Setup<'a> {
         self.add("", Some(Box::new(load)), build)
     }
 
-    /// Registers one of several networks. The names of its parameters, as they are saved, begin with its name.
+    /// Registers one of several networks. In checkpoints, the names of its parameters begin with its name.
     ///
     /// # Errors
-    /// Those of `build`, and [`TrainError::Setup`] if the name is taken or is none.
+    /// Those of `build`, and [`TrainError::Setup`] if the name is taken or invalid.
     pub fn network<N>(
         &mut self,
         name: &str,
@@ -146,11 +146,11 @@ impl<'a> Setup<'a> {
         self.add(name, None, build)
     }
 
-    /// Registers one of several networks, as [`Setup::network`] does, and has `load` read initial values from files into the
-    /// whole parameters of its store.
+    /// Registers one of several networks, as [`Setup::network`], with initial values that `load` reads into the whole parameters of its
+    /// store.
     ///
     /// # Errors
-    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or is none.
+    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or invalid.
     pub fn network_from<N>(
         &mut self,
         name: &str,
@@ -161,11 +161,11 @@ impl<'a> Setup<'a> {
         self.add(name, Some(Box::new(load)), build)
     }
 
-    /// Registers a network that is not learnt, as [`Setup::frozen_network`] does, and has `load` read its values into
-    /// the whole parameters of its store.
+    /// Registers a network that is not trained, as [`Setup::frozen_network`], with values that `load` reads into the whole parameters of
+    /// its store.
     ///
     /// # Errors
-    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or is none.
+    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or invalid.
     pub fn frozen_network_from<N>(
         &mut self,
         name: &str,
@@ -176,11 +176,11 @@ impl<'a> Setup<'a> {
         self.add(name, Some(Box::new(load)), |scope| build(&scope.frozen()))
     }
 
-    /// Registers a network that is not learnt: gradients flow through it and not to it. Its values are those of a file of
-    /// weights (safetensors or PyTorch's), whose names are without the network's own; without a file they stay as drawn.
+    /// Registers a network that is not trained: gradients flow through it but not into its parameters. Its values come from a file of
+    /// weights (safetensors or PyTorch), whose names are without the network's name. Without a file they are random.
     ///
     /// # Errors
-    /// Those of `build`, and [`TrainError::Setup`] if the name is taken or is none, or the file does not fit.
+    /// Those of `build`, and [`TrainError::Setup`] if the name is taken or invalid, or the file does not match.
     pub fn frozen_network<N>(
         &mut self,
         name: &str,
@@ -192,13 +192,12 @@ impl<'a> Setup<'a> {
         self.add(name, load, |scope| build(&scope.frozen()))
     }
 
-    /// Registers a network that is not learnt, with the values that a network has in the newest checkpoint of a run: averages
-    /// where it has some. What the network's own parameter `weight` is called there begins with one of `prefixes`, such as
-    /// `generator.`; the first that the checkpoint has counts.
+    /// Registers a network that is not trained, with values from the newest checkpoint of a run; averages if there are any. In the
+    /// checkpoint, the names of its parameters begin with one of `prefixes`, such as `generator.`; the first that exists is used.
     ///
     /// # Errors
-    /// Those of `build`, [`TrainError::Setup`] if the name is taken or is none, or a parameter is not in the checkpoint or of
-    /// another shape, and those of reading the run.
+    /// Those of `build`, [`TrainError::Setup`] if the name is taken or invalid, or a parameter is missing or has another shape, and
+    /// those of reading the run.
     pub fn frozen_network_of_run<N>(
         &mut self,
         name: &str,
@@ -209,7 +208,7 @@ impl<'a> Setup<'a> {
         self.frozen_network_from(name, |store| load_of_run(name, run, prefixes, store), build)
     }
 
-    /// Checks that a network may have a name.
+    /// Checks the name of a network.
     fn named(&self, name: &str) -> Result<(), TrainError> {
         let sound = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
         if name.is_empty() || !name.chars().all(sound) {
@@ -238,17 +237,19 @@ impl<'a> Setup<'a> {
         if let Some(other) = self.networks.iter().find(|other| other.name().is_empty() || name.is_empty()) {
             let named = if name.is_empty() { other.name() } else { name };
             let problem = "of several networks each needs a name: use Setup::network for all";
-            return Err(TrainError::Setup(format!("one network has no name beside `{named}`; {problem}")));
+            return Err(TrainError::Setup(format!(
+                "one network has no name, another is `{named}`; {problem}"
+            )));
         }
         let config = self.config.for_network(name);
-        // Weights of a file go into whole parameters.
+        // Files are read into whole parameters.
         let load = load.filter(|_| self.weights != Weights::Drawn);
         let fill = match self.weights {
             Weights::Here | Weights::Drawn => true,
             Weights::ByRanks => load.is_some(),
             Weights::Absent => false,
         };
-        // What is only counted, and never filled, needs no GPU.
+        // Without values, no GPU is needed.
         let device =
             if self.weights == Weights::Absent { ComputeDevice::host() } else { self.device.clone() };
         let builder = StoreBuilder::new(BuildOptions {
@@ -275,10 +276,10 @@ impl<'a> Setup<'a> {
         Ok(built)
     }
 
-    /// Joins the networks with what is done with them.
+    /// Joins the networks with their training.
     ///
     /// # Errors
-    /// [`TrainError::Setup`] if phases and networks do not fit each other.
+    /// [`TrainError::Setup`] if phases and networks do not match.
     pub(in crate::engine) fn finish<M: Sync + 'static>(
         self,
         training: Training<M>,
@@ -299,78 +300,6 @@ impl<'a> Setup<'a> {
 
 /// Reads initial values into a store.
 type Load<'a> = Box<dyn FnOnce(&ParamStore) -> Result<(), TrainError> + 'a>;
-
-/// What is wrong between phases and networks.
-fn check(phases: &[&Phase], networks: &[Network]) -> Result<(), String> {
-    if networks.is_empty() {
-        return Err("the training has no network; Setup::model registers one".to_owned());
-    }
-    if phases.is_empty() {
-        return Err("the training has no phase; Training::loss adds one".to_owned());
-    }
-    for (at, phase) in phases.iter().enumerate() {
-        if phases[..at].iter().any(|other| other.name == phase.name) {
-            return Err(format!("two phases have the name `{}`", phase.name));
-        }
-        if phase.name.is_empty() && phases.len() > 1 {
-            return Err("of several phases each needs a name: use Training::phase for all".to_owned());
-        }
-        for name in &phase.updates {
-            match networks.iter().find(|network| network.name() == name) {
-                None => {
-                    let there = list(networks.iter().map(Network::name));
-                    let phase = &phase.name;
-                    return Err(format!(
-                        "phase `{phase}` updates `{name}`, which is no network; there is: {there}"
-                    ));
-                }
-                Some(network) if !network.is_learnt() => {
-                    return Err(format!("phase `{}` updates `{name}`, which is not learnt", phase.name));
-                }
-                Some(_) => {}
-            }
-        }
-    }
-    if !networks.iter().any(Network::is_learnt) {
-        return Err("no network of the training is learnt".to_owned());
-    }
-    check_spans(phases)?;
-    let updated = |network: &&Network| phases.iter().any(|phase| phase.updates(network.name()));
-    match networks.iter().filter(|network| network.is_learnt()).find(|network| !updated(network)) {
-        Some(network) => Err(format!(
-            "no phase updates network `{}`; one that is not to be learnt is registered by Setup::frozen_network",
-            network.name()
-        )),
-        None => Ok(()),
-    }
-}
-
-/// Checks that every moment of the run has a phase, and that no phase watches what it does not measure.
-fn check_spans(phases: &[&Phase]) -> Result<(), String> {
-    for Phase { name, span: [from, to], measures, watched, .. } in phases {
-        if !(*from >= 0.0 && from < to && *to <= 1.0) {
-            return Err(format!("phase `{name}` is during {from} to {to}, which is no part of 0 to 1"));
-        }
-        let strange = watched.iter().flatten().find(|watched| !measures.contains(watched));
-        if let Some(strange) = strange {
-            return Err(format!("phase `{name}` watches `{strange}`, which it does not measure"));
-        }
-    }
-    let mut spans: Vec<[f64; 2]> = phases.iter().map(|phase| phase.span).collect();
-    spans.sort_by(|a, b| a[0].total_cmp(&b[0]));
-    let mut covered = 0.0;
-    for [from, to] in spans {
-        if from > covered {
-            return Err(format!("no phase is during {covered} to {from} of the run"));
-        }
-        covered = to.max(covered);
-    }
-    if covered < 1.0 { Err(format!("no phase is during {covered} to 1 of the run")) } else { Ok(()) }
-}
-
-fn list<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
-}
 
 /// Reads a file of weights into the store of the network called `name`.
 fn load_named(name: &str, path: &Path, store: &ParamStore) -> Result<(), TrainError> {
@@ -402,11 +331,11 @@ mod tests {
         nn::Linear::new(scope, 2, 1)
     }
 
-    fn loss(_: &(), step: &Step<'_>) -> Result<Value, TrainError> {
+    fn loss(_: &(), step: &StepInput<'_>) -> Result<Value, TrainError> {
         step.normal(&[])
     }
 
-    /// What is said about a training that `describe` registers and describes.
+    /// The error of a training that `describe` registers, or `sound`.
     fn said(describe: impl FnOnce(&mut Setup<'_>) -> Result<Training<()>, TrainError>) -> String {
         let config = Config::default();
         let mut setup = Setup::new(&config, Some(0), Weights::Here, &ComputeDevice::host());
@@ -448,7 +377,7 @@ mod tests {
                 setup.model(line)?;
                 two(setup, "a", "b")
             })
-            .starts_with("one network has no name beside `a`")
+            .starts_with("one network has no name, another is `a`")
         );
         let frozen = |setup: &mut Setup<'_>| {
             setup.frozen_network("still", None, line)?;
@@ -478,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_network_is_read_from_a_file_of_its_own_names() {
+    fn a_frozen_network_is_read_from_a_file_with_its_names() {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("weights.safetensors");
         let config = Config::default();
@@ -492,7 +421,7 @@ mod tests {
         let still = setup.networks[0].store().param("still.weight").expect("named").tensor().expect("here");
         let saved = other.networks[0].store().param("weight").expect("named").tensor().expect("here");
         assert_eq!(still.to_vec2::<f32>().expect("f32"), saved.to_vec2::<f32>().expect("f32"));
-        assert!(setup.networks[1].store().buckets()[0].values().is_none(), "ranks draw what they hold");
+        assert!(setup.networks[1].store().buckets()[0].values().is_none(), "ranks initialise what they hold");
         let wide = |scope: &Scope| nn::Linear::new(scope, 3, 1);
         let error = Setup::new(&config, Some(0), Weights::Here, &ComputeDevice::host())
             .frozen_network("still", Some(&path), wide)

@@ -1,4 +1,4 @@
-//! A task: what a name in the configuration stands for.
+//! Tasks: trainings that a configuration can name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,10 +15,9 @@ type BuildFn = Arc<dyn Fn(Setup<'_>) -> Result<Built, TrainError> + Send + Sync>
 type FirstFn = Arc<dyn Fn(&Config) -> Option<FirstRun> + Send + Sync>;
 type DataFn = Arc<dyn Fn(&Config, Split) -> Result<Arc<dyn BatchSource>, TrainError> + Send + Sync>;
 
-/// A row of a program's table of tasks: a name for `model.kind`, settings of type `S` in `[model]`, and how its training is
-/// built of them.
+/// A task of a program: a name for `model.kind`, settings of type `S` in `[model]`, and a function that builds its training.
 ///
-/// It is trained on the images that `[data]` describes, unless it has [data of its own](TaskSpec::data).
+/// It trains on the images of `[data]`, unless it has [its own data](TaskSpec::data).
 pub struct TaskSpec<S> {
     task: Task,
     settings: std::marker::PhantomData<S>,
@@ -31,7 +30,7 @@ impl<S> std::fmt::Debug for TaskSpec<S> {
 }
 
 impl<S: Settings> TaskSpec<S> {
-    /// The task that `model.kind = name` chooses, described in a line.
+    /// Creates the task that `model.kind = name` chooses, with a description of one line.
     pub fn new<M: Sync + 'static>(
         name: impl Into<String>,
         about: impl Into<String>,
@@ -47,12 +46,12 @@ impl<S: Settings> TaskSpec<S> {
             build: Arc::new(build),
             data: None,
             first: None,
-            judges: Arc::default(),
+            evaluators: Arc::default(),
         };
         Self { task, settings: std::marker::PhantomData }
     }
 
-    /// Says which relations the settings must fulfil, before anything is built.
+    /// Sets the check of the settings, before anything is built.
     #[must_use]
     pub fn validate(
         mut self,
@@ -62,7 +61,7 @@ impl<S: Settings> TaskSpec<S> {
         self
     }
 
-    /// Says which run must be trained before, unless `key` names the folder of one that is there already.
+    /// Sets the run that must be trained first, unless `key` names the folder of one.
     #[must_use]
     pub fn first(
         mut self,
@@ -74,7 +73,7 @@ impl<S: Settings> TaskSpec<S> {
         self
     }
 
-    /// Says where the batches of each split come from, in place of the images of `[data]`.
+    /// Sets the source of the batches of each split, in place of the images of `[data]`.
     #[must_use]
     pub fn data(
         mut self,
@@ -86,16 +85,16 @@ impl<S: Settings> TaskSpec<S> {
     }
 }
 
-/// A run that another one builds on, and that is trained before it unless there is one already.
+/// A run that another one builds on, and that is trained before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstRun {
-    /// What is trained: a preset.
+    /// The preset.
     pub preset: String,
     /// Overrides of its keys, `section.key=value`.
     pub sets: Vec<String>,
 }
 
-/// The settings of a task in a configuration.
+/// Returns the settings of a task in a configuration.
 fn settings<S: Settings>(config: &Config) -> Result<&S, TrainError> {
     config.settings.as_type().ok_or_else(|| {
         TrainError::Setup(format!(
@@ -105,14 +104,14 @@ fn settings<S: Settings>(config: &Config) -> Result<&S, TrainError> {
     })
 }
 
-/// A task whose settings are of any type. Clones are handles.
+/// A task with settings of any type. Clones are handles.
 #[derive(Clone)]
 pub struct Task {
     schema: TaskSchema,
     build: BuildFn,
     data: Option<DataFn>,
     first: Option<(&'static str, FirstFn)>,
-    judges: Arc<[Judge]>,
+    evaluators: Arc<[Evaluator]>,
 }
 
 impl std::fmt::Debug for Task {
@@ -121,17 +120,16 @@ impl std::fmt::Debug for Task {
     }
 }
 
-/// A run whose network judges the pictures of others: its folder, its configuration, and the task that this names. Clones are
-/// handles.
+/// A run whose network measures the images of other runs: its folder, task and configuration. Clones are handles.
 #[derive(Debug, Clone)]
-pub struct Judge {
+pub struct Evaluator {
     pub(in crate::engine) run: PathBuf,
     pub(in crate::engine) task: Task,
     pub(in crate::engine) config: Arc<Config>,
 }
 
-impl Judge {
-    /// The judge in the folder `run`.
+impl Evaluator {
+    /// Creates the evaluator of the run in the folder `run`.
     pub fn new(run: &Path, task: Task, config: Config) -> Self {
         Self { run: run.to_owned(), task, config: Arc::new(config) }
     }
@@ -144,33 +142,33 @@ impl<S> From<TaskSpec<S>> for Task {
 }
 
 impl Task {
-    /// What the configuration knows of it.
+    /// The schema of its settings.
     pub fn schema(&self) -> &TaskSchema {
         &self.schema
     }
 
-    /// The run that must be trained before one of `config`, if there is one.
+    /// The run that must be trained before a run of `config`, if there is one.
     pub fn first_run(&self, config: &Config) -> Option<FirstRun> {
         (self.first.as_ref()?.1)(config)
     }
 
-    /// The key that names the folder of the run that one of this task builds on, if there is such a key.
+    /// The key that names the folder of the first run, if there is one.
     pub fn first_key(&self) -> Option<&'static str> {
         self.first.as_ref().map(|(key, _)| *key)
     }
 
-    /// The task with judges of the pictures that it draws, which `[quality]` of the configuration says when to ask.
+    /// Sets the evaluators of generated images, which `[quality]` schedules.
     #[must_use]
-    pub fn judged_by(self, judges: Vec<Judge>) -> Self {
-        Self { judges: judges.into(), ..self }
+    pub fn with_evaluators(self, evaluators: Vec<Evaluator>) -> Self {
+        Self { evaluators: evaluators.into(), ..self }
     }
 
-    /// Who judges the pictures that it draws.
-    pub(in crate::engine) fn judges(&self) -> &[Judge] {
-        &self.judges
+    /// The evaluators of generated images.
+    pub(in crate::engine) fn evaluators(&self) -> &[Evaluator] {
+        &self.evaluators
     }
 
-    /// Builds the training on data of so many classes; without a number the configured images are asked for it.
+    /// Builds the training on data of this number of classes; if it is not given, it is read from the configured images when needed.
     pub(in crate::engine) fn build(
         &self,
         config: &Config,
@@ -178,12 +176,12 @@ impl Task {
         weights: Weights,
         device: &ComputeDevice,
     ) -> Result<Built, TrainError> {
-        // Configured images without classes have no number of them, so that whoever asks for it hears why.
+        // Images without classes give no number, so that a training that needs it fails with the reason.
         let classes = if self.data.is_some() { Some(0) } else { classes.filter(|number| *number > 0) };
         (self.build)(Setup::new(config, classes, weights, device))
     }
 
-    /// Data of its own, if it has some.
+    /// Opens both splits of its own data, if it has any.
     pub(in crate::engine) fn open_data(
         &self,
         config: &Config,

@@ -1,4 +1,4 @@
-//! What a phase is given, and what it gives back.
+//! The input and the result of a phase.
 
 use std::ops::Range;
 
@@ -10,39 +10,39 @@ use super::measure::Measure;
 use crate::engine::data::Batch;
 use crate::engine::error::TrainError;
 
-/// One rank's share of one micro-batch, in one phase of one step or in an evaluation.
+/// One rank's part of a micro-batch, in a phase of a step or in an evaluation.
 ///
-/// Losses are divided by [`Step::sum`], the sum of the samples' weights over the *whole* batch of the step, on all ranks and in
-/// all micro-batches: so the ranks' losses and gradients add up to those of its mean. [`Step::mean`] and [`Step::over`] do that.
+/// Losses are divided by [`StepInput::sum`], the sum of the samples' weights over the *whole* batch of the step, on all ranks and in all
+/// micro-batches. The losses and gradients of ranks then add up to those of the mean. [`StepInput::mean`] and [`StepInput::over`] do that.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub struct Step<'a> {
-    /// What ops record on.
+pub struct StepInput<'a> {
+    /// The tape that operations record on.
     pub tape: &'a Tape,
     /// The samples.
     pub batch: &'a Batch,
-    /// What losses are divided by; 1 in an evaluation, which wants sums over the samples.
+    /// The divisor of losses; 1 in an evaluation, which returns sums over the samples.
     pub sum: f64,
-    /// The steps that were done before.
+    /// The number of steps before this one.
     pub number: u64,
-    /// What all phases of the step draw alike.
+    /// The random stream that the phases of a step share.
     key: Key,
 }
 
-impl<'a> Step<'a> {
+impl<'a> StepInput<'a> {
     pub(in crate::engine) fn new(tape: &'a Tape, batch: &'a Batch, sum: f64, number: u64, key: Key) -> Self {
         Self { tape, batch, sum, number, key }
     }
 
-    /// The array of this name, as a constant where this rank computes.
+    /// Returns the array of this name as a constant at the place where this rank computes.
     ///
     /// # Errors
-    /// If the batch has none of this name; the error lists the names that it has.
+    /// If the batch has no array of this name; the error lists all names.
     pub fn value(&self, name: &str) -> Result<Value, TrainError> {
         Ok(Value::constant(self.batch.array(name, self.tape)?))
     }
 
-    /// The numbers of an array of u32, such as classes or tokens, one sample after the other.
+    /// Returns the elements of an array of u32, such as classes or tokens, one sample after the other.
     ///
     /// # Errors
     /// If the batch has no array of this name, or its elements are of another type.
@@ -50,27 +50,27 @@ impl<'a> Step<'a> {
         self.batch.classes(name)
     }
 
-    /// The texts of this name, one for each sample.
+    /// Returns the texts of this name, one for each sample.
     ///
     /// # Errors
-    /// If the batch has none of this name; the error lists the names that it has.
+    /// If the batch has no texts of this name; the error lists all names.
     pub fn texts(&self, name: &str) -> Result<&'a [String], TrainError> {
         self.batch.texts(name)
     }
 
-    /// What a loss of all samples together is divided by, where all count alike.
+    /// Returns the divisor of a loss over all samples, if they have equal weights.
     ///
     /// # Errors
-    /// If samples have different weights: then [`Step::mean`] is what takes them into account.
+    /// If samples have different weights; use [`StepInput::mean`] then.
     pub fn over(&self) -> Result<Over, TrainError> {
         self.batch.even(self.sum)
     }
 
-    /// The weighted mean of the samples' losses over the whole batch: `loss` gets rows of `output` that have one weight, the
-    /// range that they come from, and what to divide by.
+    /// Computes the weighted mean of the samples' losses over the whole batch. `loss` gets rows of `output` of equal weight, their range,
+    /// and the divisor.
     ///
     /// # Errors
-    /// Those of `loss`, and if `output` has not a row for each sample.
+    /// Those of `loss`, and if `output` does not have one row for each sample.
     pub fn mean(
         &self,
         output: &Value,
@@ -81,13 +81,12 @@ impl<'a> Step<'a> {
         })?)
     }
 
-    /// The weighted mean over the whole batch of losses of places, such as those of tokens: `output` is [N, T, …], and of its
-    /// N·T rows those count that the array `mask`, f32 [N, T], marks with 1. `loss` gets rows, the range that they come from
-    /// among all, and what to divide by. Each sample's weight is spread evenly over its places: a sample that weighs as much as
-    /// it has places gives each a weight of 1.
+    /// Computes the weighted mean of the losses of positions, such as tokens, over the whole batch. `output` is [N, T, …]; of its N·T rows
+    /// those count that the array `mask`, f32 [N, T], marks with 1. `loss` gets rows, their range, and the divisor. Each sample's weight
+    /// is spread evenly over its positions: if it equals their number, each has weight 1.
     ///
     /// # Errors
-    /// Those of `loss`, and if there is no such mask or its shape is another.
+    /// Those of `loss`, and if there is no such mask or it has another shape.
     pub fn mean_of_places(
         &self,
         output: &Value,
@@ -101,8 +100,8 @@ impl<'a> Step<'a> {
         Ok(weighted(self.tape, &rows, &weights, self.sum, |rows, range, over| loss(rows, range, over))?)
     }
 
-    /// Standard normal noise `[samples, dims…]`, f32. It is drawn by the sample's position in the step's whole batch, so that
-    /// any number of ranks draw what one would; in an evaluation by its position in the batch of this rank.
+    /// Returns standard normal noise `[samples, dims…]`, f32. It depends on a sample's position in the whole batch, not on the number of
+    /// ranks; in an evaluation, on its position in the batch of this rank.
     ///
     /// # Errors
     /// If it cannot be allocated.
@@ -111,8 +110,8 @@ impl<'a> Step<'a> {
         Ok(ops::gaussian_noise(self.tape, shape, DType::F32)?)
     }
 
-    /// Standard normal noise `[samples, dims…]` by position as [`Step::normal`] draws it, in the type that activations are kept
-    /// in, which all phases of a step that ask for this name get alike: so a generator makes the samples once more by which a discriminator has just been taught.
+    /// Returns standard normal noise `[samples, dims…]` by position, as [`StepInput::normal`], in the dtype of activations. All phases of a step
+    /// get the same noise for a name: a generator can repeat the samples that a discriminator was trained on.
     ///
     /// # Errors
     /// If it cannot be allocated.
@@ -123,13 +122,12 @@ impl<'a> Step<'a> {
         Ok(Value::constant(self.tape.backend().gaussian_noise(key, start, &Shape::from(shape), dtype)?))
     }
 
-    /// How different the samples of `made` are beside those of `real`, both [N, …]: 1 if they differ as much, near 0 if a
-    /// generator makes one picture of everything. It is a measure of a phase as it stands: over the whole micro-batch on all
-    /// ranks, and this rank's share of it. What differs is the standard deviation between samples, as the root of its mean square
-    /// over the elements.
+    /// Measures the diversity of the samples `made` relative to `real`, both [N, …]: 1 if they differ equally, near 0 after mode collapse.
+    /// It is the ratio of the standard deviations between samples, as root mean squares over the elements, over the whole micro-batch on
+    /// all ranks. Returns this rank's part, as measures of a phase need it.
     ///
     /// # Errors
-    /// If elements are no floating-point numbers; and the transport's.
+    /// If elements are not floating-point; and those of the transport.
     pub fn diversity(&self, made: &Value, real: &Value) -> Result<Measure, TrainError> {
         let tape = self.tape;
         let samples = made.dims().first().copied().unwrap_or(0);
@@ -141,7 +139,7 @@ impl<'a> Step<'a> {
             let failed = |source| TensorError::Hook { op: "diversity", source };
             group.all_reduce(&sums.array()?).map_err(failed)?;
         }
-        // All ranks find the same number, and what they measure is added up.
+        // All ranks find the same number, and their measures are added up.
         let share = self.batch.weight() / self.sum;
         Measure::read(&sums, move |sums| {
             let sums = sums.to_vec1::<f32>()?;
@@ -151,7 +149,7 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// The sums over the samples of each element of a value [N, …], and those of their squares: f32.
+    /// Returns the sums over the samples of each element of a value [N, …], and of its square, f32.
     fn sums(&self, value: &Value) -> Result<[Value; 2], TrainError> {
         let tape = self.tape;
         let array = value.array()?;
@@ -164,8 +162,8 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The standard deviation of so many samples, given the sums of their elements and those of the squares, as the root of its mean
-/// square over the elements.
+/// Returns the standard deviation of this number of samples, from the sums of their elements and of the squares, as a root mean square
+/// over the elements.
 fn deviation(number: f64, sums: &[f32], squares: &[f32]) -> f64 {
     let number = number.max(1.0);
     let variance =
@@ -174,7 +172,7 @@ fn deviation(number: f64, sums: &[f32], squares: &[f32]) -> f64 {
     (sum.max(0.0) / sums.len().max(1) as f64).sqrt()
 }
 
-/// A phase's loss, and what else was measured on the way.
+/// The loss and the measures of a phase.
 #[derive(Debug)]
 pub struct Loss {
     pub(in crate::engine) value: Value,
@@ -182,8 +180,8 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// A scalar on the tape, divided by [`Step::sum`], with one number for each of [`super::Training::measures`], divided
-    /// likewise, so that ranks add up: known ones, or [`Measure`]s that a device may still be computing.
+    /// Creates a loss from a scalar on the tape, divided by [`StepInput::sum`], and one number for each of [`super::Training::measures`],
+    /// divided likewise, so that those of all ranks add up.
     pub fn new<I: IntoIterator<Item: Into<Measure>>>(value: Value, measures: I) -> Self {
         Self { value, measures: measures.into_iter().map(Into::into).collect() }
     }

@@ -1,8 +1,8 @@
-//! Cores where the system does not tell of them.
+//! Cores on systems without affinity.
 
 use std::io;
 
-/// Nobody is bound here, as far as one knows.
+/// All cores: threads are not bound here.
 pub(super) fn allowed() -> Vec<usize> {
     (0..cores()).collect()
 }

@@ -1,8 +1,7 @@
-//! Which cores a rank may run on, as its launcher has bound it, and with `train.bind` those that it keeps to.
+//! CPU affinity: the cores that a launcher has bound a rank to, or, with `train.bind`, the cores that it binds itself to.
 //!
-//! Launchers bind ranks to cores (`srun --cpus-per-task`, `mpirun --map-by slot:PE=4`), or leave all of a host to all of its ranks.
-//! How many threads a rank computes with follows from that, and what does not fit is told: more threads than cores, or cores that are
-//! far from a rank's GPU.
+//! Launchers bind ranks to cores (`srun --cpus-per-task`, `mpirun --map-by slot:PE=4`), or let all ranks of a host use all cores. The
+//! number of compute threads follows from that. Mismatches are reported: more threads than cores, or cores far from a rank's GPU.
 
 #[cfg(target_os = "linux")]
 mod system;
@@ -20,31 +19,31 @@ use super::super::device::Device;
 use super::super::error::TrainError;
 use crate::config::{Bind, Config};
 
-/// The cores of this rank, and what is to be said of those of all.
+/// The cores of this rank, and a description of those of all ranks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::engine) struct Cores {
-    /// For how many threads this rank has cores of its own: those that ranks of its host share count in parts.
+    /// The number of threads that this rank has cores for. A core that n ranks share counts as 1/n.
     share: usize,
-    /// Which cores which rank has, if they are not all of its host's.
+    /// The cores of each rank, if ranks do not have all cores of their hosts.
     words: String,
-    /// What does not fit.
+    /// The mismatches.
     problems: Vec<String>,
 }
 
-/// What a rank tells of itself.
+/// The cores of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rank {
     host: usize,
-    /// Its cores, in the order in which neighbours share most.
+    /// Its cores, ordered by topology.
     cores: Vec<usize>,
-    /// Cores that its host has.
+    /// The number of cores of its host.
     of_host: usize,
-    /// Those that its GPU is attached to; none if it has no GPU, or the system does not tell.
+    /// The cores near its GPU; none without a GPU or if they are not known.
     near: Vec<usize>,
 }
 
 impl Rank {
-    /// The cores that it may run on and that are nearest to what it computes on: all, where that makes no difference.
+    /// The cores that it may run on near its GPU; all if there are none.
     fn nearest(&self) -> Vec<usize> {
         let near: Vec<usize> = self.cores.iter().copied().filter(|core| self.near.contains(core)).collect();
         if near.is_empty() { self.cores.clone() } else { near }
@@ -52,11 +51,11 @@ impl Rank {
 }
 
 impl Cores {
-    /// Binds this rank, which computes on `device`, if that is wanted, and finds out about all. Every rank of `world` calls this at the
-    /// same place.
+    /// Binds this rank, which computes on `device`, if `train.bind` says so, and gathers the cores of all ranks. All ranks of `world` call
+    /// this together.
     ///
     /// # Errors
-    /// [`TrainError::Setup`] if ranks shall have cores of their own and a host has fewer cores than ranks, or does not let them be bound.
+    /// [`TrainError::Setup`] if ranks are to be bound and a host has fewer cores than ranks, or does not allow it.
     pub(in crate::engine) fn of(
         config: &Config,
         device: &Device,
@@ -73,10 +72,10 @@ impl Cores {
         Self::look(config, device, world)
     }
 
-    /// Finds out about all ranks. Every rank of `world` calls this at the same place.
+    /// Gathers the cores of all ranks. All ranks of `world` call this together.
     ///
     /// # Errors
-    /// The transport's.
+    /// Those of the transport.
     pub(super) fn look(
         config: &Config,
         device: &Device,
@@ -93,23 +92,23 @@ impl Cores {
         })
     }
 
-    /// Compute threads for this rank: `wanted`, or as many as it has cores for if that is 0.
+    /// The number of compute threads: `wanted`, or one for each core if that is 0.
     pub(in crate::engine) fn threads(&self, wanted: usize) -> usize {
         if wanted > 0 { wanted } else { self.share.max(1) }
     }
 
-    /// Which cores which ranks have; nothing where all ranks have all of their hosts'.
+    /// The cores of each rank; empty if all ranks have all cores of their hosts.
     pub(in crate::engine) fn words(&self) -> &str {
         &self.words
     }
 
-    /// What is wrong with them.
+    /// Mismatches between threads, cores and GPUs.
     pub(in crate::engine) fn problems(&self) -> &[String] {
         &self.problems
     }
 }
 
-/// This rank, and what all ranks tell of themselves.
+/// Gathers the cores of all ranks; returns them with this rank.
 fn meet(
     config: &Config,
     device: &Device,
@@ -133,12 +132,12 @@ fn meet(
     Ok((world.rank(), told.iter().zip(world.hosts()).map(rank).collect()))
 }
 
-/// The ranks of a rank's host.
+/// The ranks on the host of a rank.
 fn neighbours(all: &[Rank], rank: usize) -> impl Iterator<Item = (usize, &Rank)> {
     all.iter().enumerate().filter(move |(_, other)| other.host == all[rank].host)
 }
 
-/// How many ranks of its host may run on each core of a rank's host.
+/// The number of ranks that may run on each core of a rank's host.
 fn users(all: &[Rank], rank: usize) -> BTreeMap<usize, usize> {
     let mut users = BTreeMap::new();
     for core in neighbours(all, rank).flat_map(|(_, other)| &other.cores) {
@@ -147,16 +146,16 @@ fn users(all: &[Rank], rank: usize) -> BTreeMap<usize, usize> {
     users
 }
 
-/// For how many threads a rank has cores: one that n ranks may run on counts as 1/n.
+/// The number of threads that a rank has cores for. A core that n ranks may run on counts as 1/n.
 fn share(all: &[Rank], rank: usize) -> usize {
     let users = users(all, rank);
     let parts: f64 = all[rank].cores.iter().map(|core| 1.0 / users[core] as f64).sum();
-    // A sum of thirds is to be a whole number.
+    // Rounding errors of thirds must not lose a core.
     ((parts + 1e-9) as usize).max(1)
 }
 
-/// The cores that a rank of several of a host has for itself: those that only it may run on, or an equal part of all that they share;
-/// ranks with GPUs on different NUMA nodes share what is near these.
+/// Chooses the cores that a rank binds itself to: those that only it may run on, or an equal part of those that the ranks of its host
+/// share. Ranks with GPUs on different NUMA nodes share the cores near these.
 fn part(all: &[Rank], rank: usize) -> Result<Vec<usize>, String> {
     let users = users(all, rank);
     if all[rank].cores.iter().all(|core| users[core] == 1) {
@@ -189,25 +188,24 @@ fn part(all: &[Rank], rank: usize) -> Result<Vec<usize>, String> {
     Ok(cores[begin..end].to_vec())
 }
 
-/// Which cores which ranks have, in a line.
+/// Describes the cores of all ranks in a line.
 fn words(all: &[Rank]) -> String {
     if all.iter().all(|rank| rank.cores.len() == rank.of_host) {
         return String::new();
     }
     let mut words = String::new();
-    // A line of a screen; the logs of ranks have their own.
-    const TOLD: usize = 8;
-    for (number, rank) in all.iter().enumerate().take(TOLD) {
+    // The line must fit a terminal; the log of each rank has its own.
+    const MOST: usize = 8;
+    for (number, rank) in all.iter().enumerate().take(MOST) {
         let _ = write!(words, "{}rank {number}: {}", if number > 0 { ", " } else { "" }, ranges(&rank.cores));
     }
-    if all.len() > TOLD {
-        let _ = write!(words, " and {} more", all.len() - TOLD);
+    if all.len() > MOST {
+        let _ = write!(words, " and {} more", all.len() - MOST);
     }
     words
 }
 
-/// Ranks with more threads than cores on hosts whose launcher, or whoever bound them, has left cores out, and ranks all of whose cores
-/// are far from their GPU.
+/// Finds ranks with more threads than cores on hosts where some cores are left out, and ranks whose cores are all far from their GPU.
 fn problems(all: &[Rank], threads: impl Fn(usize) -> usize) -> Vec<String> {
     let mut problems = Vec::new();
     for (rank, own) in all.iter().enumerate().filter(|(_, own)| !own.cores.is_empty()) {
@@ -223,8 +221,8 @@ fn problems(all: &[Rank], threads: impl Fn(usize) -> usize) -> Vec<String> {
             ));
         } else if !own.near.is_empty() && !own.cores.iter().any(|core| own.near.contains(core)) {
             problems.push(format!(
-                "rank {rank} may run on core(s) {} only, and its GPU is near core(s) {}, so that all that goes to and from it takes a \
-                 longer way: have the launcher bind it there (srun --gpu-bind=closest), or bind nobody and set train.bind = cores",
+                "rank {rank} may run on core(s) {} only, and its GPU is near core(s) {}, so transfers cross \
+                 NUMA nodes: have the launcher bind it there (srun --gpu-bind=closest), or bind no rank and set train.bind = cores",
                 ranges(&own.cores),
                 ranges(&own.near)
             ));
@@ -239,7 +237,7 @@ fn problems(all: &[Rank], threads: impl Fn(usize) -> usize) -> Vec<String> {
     problems
 }
 
-/// `0-3,8` for 0, 1, 2, 3, 8.
+/// Formats core numbers as ranges: `0-3,8` for 0, 1, 2, 3, 8.
 fn ranges(cores: &[usize]) -> String {
     let mut sorted = cores.to_vec();
     sorted.sort_unstable();
@@ -300,18 +298,18 @@ mod tests {
     }
 
     #[test]
-    fn too_many_threads_for_the_cores_are_told_where_a_launcher_left_some_out() {
+    fn too_many_threads_are_reported_where_a_launcher_left_cores_out() {
         let bound = [rank(0, 0..1), rank(0, 1..5)];
-        let told = problems(&bound, |_| 4);
+        let found = problems(&bound, |_| 4);
         assert!(
-            told.len() == 1
-                && told[0].contains("rank 0 computes with 4 threads and may run on core(s) 0 only"),
-            "{told:?}"
+            found.len() == 1
+                && found[0].contains("rank 0 computes with 4 threads and may run on core(s) 0 only"),
+            "{found:?}"
         );
         // All ranks on one core, which no rank sees by itself.
-        let told = problems(&vec![rank(0, 3..4); 4], |_| 1);
+        let found = problems(&vec![rank(0, 3..4); 4], |_| 1);
         assert_eq!(
-            told,
+            found,
             [
                 "the ranks of the host of rank 0 compute with 4 threads together and may run on 1 of its 16 cores"
             ]
@@ -338,15 +336,15 @@ mod tests {
     }
 
     #[test]
-    fn cores_far_from_a_gpu_are_told() {
+    fn cores_far_from_a_gpu_are_reported() {
         let bound = [with_gpu(0..8, 0..8), with_gpu(4..8, 8..16)];
-        let told = problems(&bound, |_| 2);
+        let found = problems(&bound, |_| 2);
         assert!(
-            told.len() == 1
-                && told[0].contains("rank 1 may run on core(s) 4-7 only, and its GPU is near core(s) 8-15"),
-            "{told:?}"
+            found.len() == 1
+                && found[0].contains("rank 1 may run on core(s) 4-7 only, and its GPU is near core(s) 8-15"),
+            "{found:?}"
         );
-        // Who may also run near it is left to the system.
+        // A rank that may also run near its GPU is left to the system.
         assert_eq!(problems(&[with_gpu(0..16, 8..16)], |_| 2), Vec::<String>::new());
     }
 

@@ -1,11 +1,11 @@
-//! What Linux says of cores: which there are, which a thread may run on, and which are near a device.
+//! Cores on Linux: of the host, of a thread, and near a device.
 
 use std::path::Path;
 use std::{fs, io};
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-/// The cores that this thread may run on; those of one package next to each other, and threads of one core.
+/// Returns the cores that this thread may run on, grouped by package and by physical core.
 pub(super) fn allowed() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
     let mut cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
@@ -18,7 +18,7 @@ fn topology(core: usize, name: &str) -> usize {
     fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// How many cores the host has, whoever may run on them.
+/// Returns the number of cores of the host.
 pub(super) fn cores() -> usize {
     match listed(Path::new("/sys/devices/system/cpu/online")).len() {
         0 => allowed().len(),
@@ -26,23 +26,23 @@ pub(super) fn cores() -> usize {
     }
 }
 
-/// The cores of the NUMA node that a device of the PCI bus is attached to, by its address (`0000:c1:00.0`); none if nobody knows.
+/// Returns the cores of the NUMA node of a PCI device, by its address (`0000:c1:00.0`); none if they are not known.
 pub(super) fn near(address: &str) -> Vec<usize> {
     listed(&Path::new("/sys/bus/pci/devices").join(address).join("local_cpulist"))
 }
 
-/// The numbers of a file of ranges, such as `0-3,8`; none if it cannot be read.
+/// Reads the numbers of a file of ranges, such as `0-3,8`; none if it cannot be read.
 pub(crate) fn listed(file: &Path) -> Vec<usize> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        // More cores than the system can name there are not.
+        // The system has no core with a higher number.
         Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?.min(CpuSet::MAX_CPU - 1))
     };
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-/// Keeps all threads of this process, or of those that are ranks this one, to some cores; threads that they start stay there too.
+/// Binds all threads of this process to cores, or only this thread if ranks are threads. New threads inherit it.
 pub(super) fn bind(cores: &[usize], are_threads: bool) -> io::Result<()> {
     let mut set = CpuSet::new();
     cores.iter().for_each(|core| set.set(*core));
@@ -53,7 +53,7 @@ pub(super) fn bind(cores: &[usize], are_threads: bool) -> io::Result<()> {
         let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
         if let Some(thread) = number.and_then(Pid::from_raw) {
             match sched_setaffinity(Some(thread), &set) {
-                // It has ended meanwhile.
+                // The thread has ended.
                 Err(rustix::io::Errno::SRCH) | Ok(()) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -1,0 +1,152 @@
+//! `[parallel]`: how many ranks lie along each axis of the mesh.
+
+use phalanx_sharding::{Degree, Degrees, MeshLayout, ShardingError, Strategy};
+use toml::Value;
+
+use super::keys::{Config, ParallelConfig};
+use super::section::{KeyType, Mismatch};
+use super::validate::Relations;
+
+/// The number of ranks along an axis of the mesh: 0 if the strategy chooses it, -1 for the rest of the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ParallelDegree(Option<Degree>);
+
+impl KeyType for ParallelDegree {
+    fn kind() -> String {
+        "integer, -1 for the rest".to_owned()
+    }
+
+    fn from_toml(value: &Value) -> Result<Self, Mismatch> {
+        match value.as_integer() {
+            Some(0) => Ok(Self(None)),
+            Some(-1) => Ok(Self(Some(Degree::Rest))),
+            Some(ranks @ 1..) => Ok(Self(Some(Degree::Of(ranks as usize)))),
+            _ => Err(Mismatch::new(Self::kind(), value)),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::Integer(match self.0 {
+            None => 0,
+            Some(Degree::Rest) => -1,
+            Some(Degree::Of(ranks)) => i64::try_from(ranks).unwrap_or(i64::MAX),
+        })
+    }
+}
+
+impl ParallelConfig {
+    /// The degrees that are given.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if a kind of parallelism has no name there.
+    fn degrees(&self) -> Result<Degrees, ShardingError> {
+        let Self { replicate, shard, tensor, pipeline, context, expert } = self;
+        let given = [
+            ("replicate", replicate),
+            ("shard", shard),
+            ("tensor", tensor),
+            ("pipeline", pipeline),
+            ("context", context),
+            ("expert", expert),
+        ];
+        let given = given.into_iter().filter_map(|(name, degree)| Some((name, degree.0?)));
+        given.into_iter().try_fold(Degrees::default(), |degrees, (name, degree)| degrees.with(name, degree))
+    }
+
+    /// True if a degree of a data axis is given.
+    fn has_data_axes(&self) -> bool {
+        self.replicate.0.is_some() || self.shard.0.is_some()
+    }
+
+    /// True if the mesh fits only one number of ranks.
+    fn is_fixed(&self) -> bool {
+        self.has_data_axes() && ![self.replicate, self.shard].contains(&ParallelDegree(Some(Degree::Rest)))
+    }
+
+    /// The number of ranks of a group that shares one replica of the state; `None` if the strategy chooses it.
+    pub fn group(&self) -> Option<usize> {
+        match self.shard.0 {
+            Some(Degree::Of(ranks)) => Some(ranks),
+            _ => None,
+        }
+    }
+
+    /// Returns the mesh of the ranks whose hosts are given. The strategy chooses the data axes if none is given.
+    ///
+    /// # Errors
+    /// [`ShardingError::Mesh`] if the degrees do not fit the number of ranks, or a kind of parallelism is not built.
+    pub fn layout(&self, strategy: &Strategy, hosts: &[usize]) -> Result<MeshLayout, ShardingError> {
+        let mut degrees = self.degrees()?;
+        if !self.has_data_axes() {
+            let suiting = Degrees::suiting(strategy, hosts, 0);
+            for name in ["replicate", "shard"] {
+                if let Some(degree) = suiting.get(name) {
+                    degrees = degrees.with(name, degree)?;
+                }
+            }
+        }
+        degrees.layout(hosts.len())
+    }
+}
+
+impl Config {
+    /// Checks the degrees of the mesh.
+    pub(super) fn check_parallel(&self, relations: &mut Relations<'_>) {
+        const KEY: &str = "parallel.replicate";
+        let Self { parallel, train, elastic, .. } = self;
+        let ranks = self.world_size().max(1);
+        let number = self.comm.ranks_by_host(ranks).len();
+        let hosts: Vec<usize> = (0..ranks).map(|rank| rank * number / ranks).collect();
+        if let Err(error) = parallel.layout(&train.strategy, &hosts) {
+            let problem = error.to_string();
+            let problem = problem.strip_prefix("mesh: ").unwrap_or(&problem);
+            relations.require(false, KEY, format!("parallel: {problem}"));
+        }
+        let has_groups = parallel.replicate.0.is_some() && parallel.shard.0.is_some();
+        relations.require(
+            has_groups || !parallel.has_data_axes() || !train.strategy.data.has_groups(),
+            KEY,
+            format!(
+                "train.strategy = {} has groups of ranks: give parallel.replicate and parallel.shard, or neither",
+                train.strategy
+            ),
+        );
+        relations.require(
+            elastic.min == 0 || !parallel.is_fixed(),
+            KEY,
+            "elastic.min is set, so the number of ranks may change: give parallel.replicate or parallel.shard as -1".to_owned(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(sets: &[(&str, i64)], strategy: &str, ranks: usize) -> String {
+        let mut config = Config::default();
+        (config.train.ranks, config.train.strategy) = (ranks, Strategy::named(strategy).expect("a row"));
+        for (key, value) in sets {
+            config.set(key, &Value::Integer(*value)).expect("a key").expect("a degree");
+        }
+        let origin = |_: &str| super::super::origin::Origin::Default;
+        let mut relations = Relations::new(&origin);
+        config.check_parallel(&mut relations);
+        relations.finish().map_or_else(|error| error.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn degrees_fit_the_ranks_or_are_refused() {
+        assert_eq!(problems(&[], "hsdp", 4), "");
+        assert_eq!(problems(&[("parallel.replicate", 2), ("parallel.shard", -1)], "hsdp", 4), "");
+        assert_eq!(problems(&[("parallel.tensor", 1)], "fsdp", 3), "");
+        let told = problems(&[("parallel.replicate", 3)], "ddp", 4);
+        assert!(told.contains("replicate 3 = 3, but the world has 4 ranks"), "{told}");
+        for name in ["tensor", "pipeline", "context", "expert"] {
+            let told = problems(&[(&format!("parallel.{name}"), 2)], "ddp", 4);
+            assert!(told.contains(&format!("`{name}` is not built yet")), "{told}");
+        }
+        let told = problems(&[("parallel.shard", 4)], "hsdp", 4);
+        assert!(told.contains("parallel.replicate and parallel.shard"), "{told}");
+    }
+}

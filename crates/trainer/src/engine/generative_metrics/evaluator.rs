@@ -1,0 +1,101 @@
+//! An evaluator: the trained network of another run.
+
+use std::sync::Arc;
+
+use candle_core::DType;
+use image::RgbImage;
+use phalanx_data::transform::Transform;
+use phalanx_tensor::{ComputeDevice, Context, Session, Tape, Value};
+
+use super::pictures::{ImageFeatures, Pictures};
+use crate::engine::checkpoint::newest_checkpoint;
+use crate::engine::data::{Batch, picture_transform};
+use crate::engine::error::TrainError;
+use crate::engine::training::{Built, Evaluator, StepInput, Weights};
+use phalanx_run::RunFolder;
+
+/// An evaluator with its network in memory.
+pub(super) struct LoadedEvaluator {
+    /// The prefix of its metrics.
+    pub(super) name: String,
+    built: Built,
+    prepare: Transform,
+    session: Session,
+}
+
+impl LoadedEvaluator {
+    /// Loads the network of an evaluator to the device of the run.
+    pub(super) fn open(
+        evaluator: &Evaluator,
+        context: &Arc<Context>,
+        device: &ComputeDevice,
+    ) -> Result<Self, TrainError> {
+        let Evaluator { run, task, config } = evaluator;
+        let name = config.model.kind.clone();
+        let open = || -> Result<Self, TrainError> {
+            let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
+            let mut built = task.build(config, None, Weights::Here, device)?;
+            built.load_for_use(&checkpoint)?;
+            let listener = built.ready(config)?;
+            let (prepare, session) = (
+                picture_transform(config)?,
+                Session { device: device.clone(), listener, ..Session::evaluation(context.clone()) },
+            );
+            Ok(Self { name: name.clone(), built, prepare, session })
+        };
+        open().map_err(|error| TrainError::Setup(format!("judge {} (`{name}`): {error}", run.display())))
+    }
+
+    /// Computes the features of images, 8-bit as they would be saved, prepared as the evaluator's own test images. `truth` has the captions
+    /// and the true classes.
+    pub(super) fn features(
+        &self,
+        images: &[RgbImage],
+        truth: &Pictures,
+    ) -> Result<ImageFeatures, TrainError> {
+        let mut values = Vec::new();
+        let mut each = [3, 0, 0];
+        for (index, image) in images.iter().enumerate() {
+            each = self.prepare.append(image.clone(), 0, index, &mut values)?;
+        }
+        let [channels, height, width] = each;
+        let batch = phalanx_data::Batch::new(images.len())
+            .with("images", [images.len(), channels, height, width], values)?
+            .with_texts("captions", truth.captions().to_vec())?;
+        let batch = Batch::try_from(batch)?;
+        let tape = Tape::forward_only(self.session.clone());
+        let output = self.built.training.evaluator_output(&StepInput::new(
+            &tape,
+            &batch,
+            1.0,
+            0,
+            tape.session().key,
+        ))?;
+        let Some(output) = output else {
+            return Err(TrainError::Setup(format!("a `{}` judges no pictures", self.name)));
+        };
+        let rows = |value: &Value| -> Result<Vec<f32>, TrainError> {
+            Ok(value.to_host()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+        };
+        let features = rows(&output.features)?;
+        let mut seen =
+            ImageFeatures { dim: features.len() / images.len().max(1), ..ImageFeatures::default() };
+        for (name, logits) in &output.answers {
+            let truth = truth.answers(name)?;
+            let found = logits.to_host()?.argmax(1)?.to_vec1::<u32>()?;
+            let right = found.iter().zip(truth).filter(|(found, truth)| **found == *truth).count();
+            seen.right.push((name.clone(), right as f64));
+        }
+        if let Some(captions) = &output.captions {
+            let captions = rows(captions)?;
+            let pairs = features.chunks_exact(seen.dim).zip(captions.chunks_exact(seen.dim));
+            let cosine = |(image, text): (&[f32], &[f32])| -> f64 {
+                image.iter().zip(text).map(|(image, text)| f64::from(image * text)).sum()
+            };
+            // CLIPScore (Hessel et al. 2021) clamps it at 0.
+            seen.fits = Some(pairs.map(|pair| 100.0 * cosine(pair).max(0.0)).sum());
+        }
+        seen.features = features;
+        Ok(seen)
+    }
+}

@@ -1,0 +1,101 @@
+//! The parts of a run that stay the same from its first step to its last.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use phalanx_collectives::Clock;
+use phalanx_sharding::VirtualRanks;
+use phalanx_tensor::{ComputeDevice, Context, Key, Listener, Session};
+
+use super::state::TrainState;
+use crate::config::Config;
+use crate::engine::distributed::Distributed;
+use crate::engine::training::{Task, Weights};
+use crate::engine::{Plan, TrainError};
+use phalanx_run::RunFolder;
+
+/// The parts of a run that stay the same from its first step to its last.
+pub(super) struct Environment<'a> {
+    pub(super) folder: &'a RunFolder,
+    pub(super) config: &'a Config,
+    pub(super) plan: Plan,
+    pub(super) context: Arc<Context>,
+    /// The device that holds arrays.
+    pub(super) device: ComputeDevice,
+    /// The root of all random streams.
+    pub(super) key: Key,
+}
+
+impl Environment<'_> {
+    /// The clock that times steps.
+    pub(super) fn clock(&self) -> Clock {
+        self.config.comm.clock
+    }
+
+    /// True if ranks may join or leave.
+    pub(super) fn is_elastic(&self) -> bool {
+        self.config.elastic().is_some()
+    }
+
+    /// True for the last step of the plan. Steps are counted from 1.
+    pub(super) fn is_last(&self, step: u64) -> bool {
+        step == self.plan.stop
+    }
+
+    /// True if an action with this period is due after a step.
+    pub(super) fn is_due(&self, every: u64, step: u64) -> bool {
+        self.plan.is_due(every, step, self.is_last(step))
+    }
+
+    /// True if a step has a line of metrics.
+    pub(super) fn is_logged(&self, step: u64) -> bool {
+        step == 1 || self.is_due(self.config.log.every, step)
+    }
+
+    /// True if all ranks meet after a step: to evaluate, to sample or to save.
+    pub(super) fn do_ranks_meet(&self, step: u64) -> bool {
+        let Config { eval, quality, sample, checkpoint, .. } = self.config;
+        let every = [quality.every, sample.every, checkpoint.every];
+        eval.enabled && self.is_due(eval.every, step)
+            || every.into_iter().any(|every| self.is_due(every, step))
+    }
+
+    /// True if the losses of a step are needed before the next step. Nothing is reported or saved after a step whose loss is not
+    /// finite.
+    pub(super) fn needs_losses(&self, step: u64) -> bool {
+        self.is_logged(step) || self.do_ranks_meet(step)
+    }
+
+    /// The image of samples after a step.
+    pub(super) fn samples_path(&self, step: u64) -> PathBuf {
+        self.folder.samples().join(format!("step-{step:08}.png"))
+    }
+
+    /// A session for passes that do not train.
+    pub(super) fn evaluation_session(&self, listener: Option<Arc<dyn Listener>>) -> Session {
+        let (precision, device) = (self.config.train.precision, self.device.clone());
+        Session { precision, device, listener, ..Session::evaluation(self.context.clone()) }
+    }
+
+    /// Builds the networks of a task and shares them among the ranks.
+    pub(super) fn build_state(
+        &self,
+        task: &Task,
+        classes: usize,
+        distributed: &Distributed,
+    ) -> Result<TrainState, TrainError> {
+        let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
+        let built = task.build(self.config, Some(classes), weights, &self.device)?;
+        let (context, folder) = (self.context.clone(), self.folder.path());
+        TrainState::new(self.config, built, &self.plan, distributed, context, folder)
+    }
+
+    /// The placement of virtual ranks (`train.logical_ranks`) on ranks, if there are any.
+    pub(super) fn virtual_ranks(
+        &self,
+        distributed: &Distributed,
+    ) -> Result<Option<VirtualRanks>, TrainError> {
+        let placed = |number| Ok(VirtualRanks::new(number, distributed.data_size())?);
+        self.config.logical_ranks().map(placed).transpose()
+    }
+}

@@ -1,0 +1,170 @@
+//! Writes reports: lines of metrics, events for TensorBoard, and the observer.
+
+use std::collections::BTreeSet;
+
+use phalanx_run::{EventFile, Line, RunError, host_name, read_metrics};
+use serde_json::Value;
+
+use super::pending::CompleteReport;
+use super::{Reporter, RunView, line};
+use crate::engine::distributed::Distributed;
+use crate::engine::observer::{Event, named};
+use crate::engine::train_loop::environment::Environment;
+use crate::engine::train_loop::state::TrainState;
+use crate::engine::{StepReport, TrainError};
+
+impl Reporter {
+    /// Tells the observer of a step. Writes its line if it is due, something was evaluated, or a network has collapsed. After a loss
+    /// that is not finite, nothing is written: the run ends with that error.
+    pub(super) fn write(
+        &mut self,
+        complete: CompleteReport,
+        mut evaluated: Vec<(String, f64)>,
+        view: &mut RunView<'_, '_>,
+    ) -> Result<(), TrainError> {
+        if self.broken.is_some() {
+            return Ok(());
+        }
+        let CompleteReport { report, is_logged } = complete;
+        let before = self.evaluated.take_if(|evaluation| evaluation.step == report.step);
+        if evaluated.is_empty() {
+            evaluated = before.map(|evaluation| evaluation.measures).unwrap_or_default();
+        }
+        let collapsed = self.collapse.check(&report.phases);
+        for problem in &collapsed {
+            let step = report.step;
+            tracing::warn!("step {step}: {problem}");
+            self.event(&Event::Collapsed { step, problem: problem.clone() });
+        }
+        if self.lines.is_some() && (is_logged || !evaluated.is_empty() || !collapsed.is_empty()) {
+            return self.log(report, evaluated, collapsed, view);
+        }
+        self.observer.step(&report, false);
+        Ok(())
+    }
+
+    /// Writes the line of a step, with the rates since the last one.
+    fn log(
+        &mut self,
+        report: StepReport,
+        evaluated: Vec<(String, f64)>,
+        collapsed: Vec<String>,
+        view: &mut RunView<'_, '_>,
+    ) -> Result<(), TrainError> {
+        let window = self.meter.take_window();
+        let report = StepReport {
+            images_per_second: window.rate(),
+            data_share: window.share(window.data),
+            communication_share: view.env.device.is_host().then(|| window.share(window.communication)),
+            ..report
+        };
+        let gpu = self.resources.gpu_values();
+        let line = line::line(&report, &evaluated, &gpu);
+        let line = line::with_world(line, view.state.sync_stats(), view.distributed, view.changes);
+        let line = if collapsed.is_empty() { line } else { line.with("warnings", collapsed) };
+        self.remember(&report, &evaluated, gpu);
+        if let Some(lines) = &mut self.lines {
+            lines.write(&line)?;
+        }
+        self.losses.announce_written(view.distributed, report.step);
+        self.write_events(&line, view.env)?;
+        self.observer.step(&report, true);
+        if !evaluated.is_empty() {
+            self.event(&Event::Evaluated { step: report.step, measures: evaluated });
+        }
+        Ok(())
+    }
+
+    /// Keeps the values of a line for the summary.
+    fn remember(&mut self, report: &StepReport, evaluated: &[(String, f64)], gpu: Vec<(&'static str, f64)>) {
+        let losses = report.phases.iter().map(|phase| (named(&phase.name, "loss"), phase.loss));
+        let tests = evaluated.iter().map(|(name, value)| (format!("test_{name}"), *value));
+        let gpu = gpu.into_iter().map(|(name, value)| (name.to_owned(), value));
+        self.last.extend(losses.chain(tests).chain(gpu).map(|(name, value)| (name, Value::from(value))));
+    }
+
+    /// Writes a line for TensorBoard, if that is wanted: the first line of this process into a file of its own.
+    fn write_events(&mut self, line: &Line, env: &Environment<'_>) -> Result<(), TrainError> {
+        if !env.config.log.tensorboard {
+            return Ok(());
+        }
+        if self.tensorboard.is_none() {
+            let path = env.folder.config();
+            let config = std::fs::read_to_string(&path).map_err(RunError::io("read", &path))?;
+            self.tensorboard =
+                Some(EventFile::create(env.folder.path(), &host_name(), line.step(), &config)?);
+        }
+        if let Some(events) = &mut self.tensorboard {
+            events.scalars(line)?;
+        }
+        Ok(())
+    }
+
+    /// Tells of samples that were written after a step.
+    pub(in crate::engine::train_loop) fn tell_samples(
+        &mut self,
+        step: u64,
+        env: &Environment<'_>,
+    ) -> Result<(), TrainError> {
+        let path = env.samples_path(step);
+        if let Some(events) = &mut self.tensorboard {
+            events.image(step, "samples", &path)?;
+        }
+        self.event(&Event::Sampled { step, path });
+        Ok(())
+    }
+
+    /// Tells, on rank 0, where codecs were found to pay, once that is decided.
+    pub(in crate::engine::train_loop) fn tell_codecs(
+        &mut self,
+        distributed: &Distributed,
+        state: &TrainState,
+    ) -> Result<(), TrainError> {
+        if distributed.rank() > 0 {
+            return Ok(());
+        }
+        for network in state.networks().filter(|network| network.is_learnt()) {
+            for verdict in network.parallel()?.codec_verdicts() {
+                let name = network.name();
+                let text = if name.is_empty() { verdict.to_string() } else { format!("{name}: {verdict}") };
+                tracing::info!("{text}");
+                self.note(text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the last losses and measures that are written up to a step, for the summary.
+    pub(in crate::engine::train_loop) fn read_last(
+        &mut self,
+        env: &Environment<'_>,
+        state: &TrainState,
+    ) -> Result<(), TrainError> {
+        let losses = state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
+        let losses: BTreeSet<String> = losses.collect();
+        for line in lines_until(env, state.step)? {
+            for (name, value) in line.numbers() {
+                if losses.contains(name) || name.starts_with("test_") {
+                    self.last.insert(name.to_owned(), value.into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the last step up to `step` that has a line of metrics; 0 if there is none.
+pub(in crate::engine::train_loop) fn last_written(
+    env: &Environment<'_>,
+    step: u64,
+) -> Result<u64, TrainError> {
+    Ok(lines_until(env, step)?.last().map_or(0, Line::step))
+}
+
+/// Reads the lines of metrics of steps up to `step`.
+fn lines_until(env: &Environment<'_>, step: u64) -> Result<Vec<Line>, TrainError> {
+    let path = env.folder.metrics();
+    let mut lines = if path.exists() { read_metrics(&path)? } else { Vec::new() };
+    lines.retain(|line| line.step() <= step);
+    Ok(lines)
+}

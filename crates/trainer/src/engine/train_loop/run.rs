@@ -1,0 +1,315 @@
+//! One rank of a run, from its first step to its last.
+
+use std::time::{Duration, Instant};
+
+use phalanx_tensor::Key;
+
+use super::environment::Environment;
+use super::reporter::{Reporter, RunView};
+use super::requests::Requests;
+use super::saving::Saving;
+use super::state::TrainState;
+use super::step::StepRunner;
+use super::world::WorldChanges;
+use crate::config::{Config, Resolved};
+use crate::engine::checkpoint::find_checkpoint;
+use crate::engine::data::Data;
+use crate::engine::distributed::{AgreedAction, Distributed, Network};
+use crate::engine::generative_metrics::GenerativeMetrics;
+use crate::engine::observer::{Event, Observer, Started};
+use crate::engine::training::Task;
+use crate::engine::{Plan, TrainError, precision};
+use phalanx_run::{RunFolder, Summary};
+
+/// The end of a run that has not failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnd {
+    /// The last step is done.
+    Finished,
+    /// A rank was told to stop; all ranks have saved the same step.
+    Interrupted,
+    /// This rank was told to leave, and the others continue.
+    Left,
+}
+
+/// The end of the steps in one world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LoopEnd {
+    /// The last step is done, or the run was interrupted.
+    Through { interrupted: bool },
+    /// The run continues in another world after this action.
+    World(AgreedAction),
+}
+
+/// One rank of a run.
+pub(super) struct Run<'a> {
+    pub(super) env: Environment<'a>,
+    pub(super) data: Data,
+    pub(super) distributed: Distributed,
+    pub(super) state: TrainState,
+    pub(super) steps: StepRunner,
+    pub(super) reporter: Reporter,
+    pub(super) requests: Requests,
+    pub(super) saving: Saving,
+    pub(super) changes: WorldChanges<'a>,
+    /// Measures generated images, if there are networks for it.
+    pub(super) quality: Option<GenerativeMetrics>,
+    /// The last step whose evaluation, samples and checkpoint are done.
+    pub(super) followed: u64,
+}
+
+/// The parts of a run whose creation may fail on one rank alone.
+struct Parts<'a> {
+    env: Environment<'a>,
+    data: Data,
+    state: TrainState,
+    steps: StepRunner,
+    quality: Option<GenerativeMetrics>,
+}
+
+impl<'a> Parts<'a> {
+    fn new(
+        task: &Task,
+        folder: &'a RunFolder,
+        config: &'a Config,
+        distributed: &Distributed,
+    ) -> Result<Self, TrainError> {
+        let context = precision::context(config, distributed.cores().threads(config.train.threads))?;
+        let device = distributed.device().compute().clone();
+        let room = config.data.device_cache_mib.saturating_mul(1 << 20);
+        let data = Data::open(config, task.open_data(config), distributed, &device, room)?;
+        let (images, batch) = (data.train_len(), config.train.global_batch);
+        let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
+        let env = Environment { folder, config, plan, context, device, key: Key::new(config.train.seed) };
+        let state = env.build_state(task, data.num_classes(), distributed)?;
+        let quality = GenerativeMetrics::open(task, &env.context, &env.device)?;
+        if quality.is_some() && !state.training.draws() {
+            let kind = &config.model.kind;
+            return Err(TrainError::Setup(format!(
+                "quality.judges are given, but a `{kind}` draws no pictures"
+            )));
+        }
+        let steps = StepRunner::new(&env, distributed, state.training.phases().len())?;
+        Ok(Self { env, data, state, steps, quality })
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Creates everything that a rank trains with. If that fails, tells the other ranks.
+    pub(super) fn new(
+        task: &'a Task,
+        folder: &'a RunFolder,
+        config: &'a Config,
+        distributed: Distributed,
+        observer: Box<dyn Observer>,
+    ) -> Result<Self, TrainError> {
+        let Parts { env, data, state, steps, quality } = match Parts::new(task, folder, config, &distributed)
+        {
+            Ok(parts) => parts,
+            // The ranks that it was to join continue without it.
+            Err(error) if distributed.roster().has_joined() => {
+                distributed.leave_silently();
+                return Err(error);
+            }
+            Err(error) => return distributed.part(Err(error)),
+        };
+        Ok(Self {
+            reporter: Reporter::new(&env, &distributed, state.training.phases(), observer),
+            saving: Saving::new(&env),
+            changes: WorldChanges::new(&env, task, &distributed),
+            requests: Requests::default(),
+            followed: 0,
+            env,
+            data,
+            distributed,
+            state,
+            steps,
+            quality,
+        })
+    }
+
+    /// Trains from the newest checkpoint to the end of the plan, then leaves the world.
+    pub(super) fn train(mut self, resolved: &Resolved, start: Instant) -> Result<RunEnd, TrainError> {
+        let trained = self.train_among(resolved, start);
+        // The shared state of networks is freed before the world that it is shared in.
+        let Self { distributed, state, changes, .. } = self;
+        drop(state);
+        // If a joining rank fails, the others continue.
+        let never_joined = trained.is_err() && changes.is_new();
+        if never_joined || matches!(trained, Ok(RunEnd::Left)) {
+            distributed.leave_silently();
+            return trained;
+        }
+        distributed.part(trained)
+    }
+
+    fn train_among(&mut self, resolved: &Resolved, start: Instant) -> Result<RunEnd, TrainError> {
+        match self.distributed.roster().has_joined() {
+            true => self.join()?,
+            false => self.resume()?,
+        }
+        let is_done = self.state.step >= self.env.plan.stop && !self.distributed.roster().has_joined();
+        if is_done && self.is_concluded()? {
+            let (step, stop) = (self.state.step, self.env.plan.stop);
+            self.reporter.note(format!("nothing to do: {step} of {stop} steps are done; see --steps"));
+            self.distributed.meet_at_the_end()?;
+            return Ok(RunEnd::Finished);
+        }
+        if is_done && self.is_first() {
+            // The run failed between its last checkpoint and its summary.
+            self.reporter.read_last(&self.env, &self.state)?;
+        }
+        self.begin()?;
+        let (interrupted, summary) = loop {
+            let ended = match self.steps() {
+                Ok(LoopEnd::Through { interrupted }) => self.conclude(interrupted, start.elapsed()),
+                Ok(LoopEnd::World(action @ AgreedAction::Leave(number)))
+                    if number == self.distributed.roster().number() =>
+                {
+                    return self.leave(&action);
+                }
+                Ok(LoopEnd::World(action)) => match self.change_worlds(&action) {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            };
+            match ended {
+                Ok(summary) => break summary,
+                Err(error) => self.recover(error)?,
+            }
+        };
+        if let Some(summary) = summary {
+            self.finish(&summary, interrupted, resolved);
+        }
+        Ok(if interrupted { RunEnd::Interrupted } else { RunEnd::Finished })
+    }
+
+    /// Tells that training begins, and starts to receive requests, to sample resources and to trace.
+    fn begin(&mut self) -> Result<(), TrainError> {
+        let started = self.started();
+        self.reporter.observer.started(&started);
+        let is_first = self.is_first();
+        for problem in self.distributed.cores().problems().iter().filter(|_| is_first) {
+            tracing::warn!("{problem}");
+            self.reporter.note(format!("warning: {problem}"));
+        }
+        if is_first {
+            self.requests.open(self.env.folder, &started)?;
+        }
+        self.reporter.start_sampling(&self.env, &self.distributed, self.state.step)?;
+        self.reporter.trace.begin(self.env.config, &self.distributed)
+    }
+
+    /// True if the result of a run whose last step is done is written, or if it has more steps than are wanted now. All ranks call this
+    /// together.
+    fn is_concluded(&self) -> Result<bool, TrainError> {
+        let summary = Summary::read(&self.env.folder.summary());
+        let is_written =
+            summary.is_ok_and(|summary| summary.status == "finished") || self.state.step > self.env.plan.stop;
+        // The folders of several hosts need not be in sync.
+        let mut answer = [u8::from(is_written)];
+        self.distributed.exchange().broadcast_bytes(&mut answer, 0)?;
+        Ok(answer == [1])
+    }
+
+    /// Writes the result of the run on rank 0. A rank that is lost before all ranks are here counts as missing.
+    fn conclude(&mut self, interrupted: bool, wall: Duration) -> Result<(bool, Option<Summary>), TrainError> {
+        let (reporter, view) = self.reporting();
+        let summary = reporter.summary(&view, interrupted, wall)?;
+        self.reporter.trace.write(self.env.folder, &self.distributed, !interrupted)?;
+        if let Some(summary) = &summary {
+            summary.write(&self.env.folder.summary())?;
+        }
+        self.distributed.meet_at_the_end()?;
+        Ok((interrupted, summary))
+    }
+
+    /// Tells the end of the run, on rank 0.
+    fn finish(&mut self, summary: &Summary, interrupted: bool, resolved: &Resolved) {
+        if let Some(handler) = self.requests.take_handler() {
+            handler.close(summary.step);
+        }
+        let program = &resolved.catalogue().program;
+        if self.reporter.trace.is_written() {
+            let path = self.env.folder.trace();
+            self.reporter.note(format!(
+                "trace of all ranks: {0}; open it in ui.perfetto.dev, or: {program} trace summary {0}",
+                path.display()
+            ));
+        }
+        if interrupted {
+            self.reporter.note(summary.how_to_continue(program, self.env.folder.path()));
+        }
+        self.reporter.observer.finished(summary);
+    }
+
+    /// True on rank 0.
+    pub(super) fn is_first(&self) -> bool {
+        self.distributed.rank() == 0
+    }
+
+    /// Resumes from the newest checkpoint, if there is one. All ranks agree on which.
+    fn resume(&mut self) -> Result<(), TrainError> {
+        let (newest, damaged) = find_checkpoint(&self.distributed, self.env.folder)?;
+        for problem in damaged {
+            self.reporter.note(format!("{problem}; an older checkpoint is used"));
+        }
+        if let Some(checkpoint) = newest {
+            let bytes = self.state.load(&self.distributed, &checkpoint)?;
+            self.followed = self.state.step;
+            self.reporter.losses.begin_after(checkpoint.step());
+            let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
+            tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
+            self.reporter.event(&Event::Resumed { step, path });
+        }
+        self.state.networks().try_for_each(Network::broadcast_state)
+    }
+
+    /// Describes the run before its first step.
+    pub(super) fn started(&self) -> Started {
+        let Self { env, distributed, state, .. } = self;
+        let name = env.folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Started {
+            name,
+            folder: env.folder.path().to_owned(),
+            model: state.training.describe().to_owned(),
+            parameters: state.num_parameters(),
+            data: self.data.describe(),
+            images: env.plan.images,
+            world_size: distributed.data_size(),
+            servers: env.config.sync.servers,
+            threads: env.context.threads(),
+            cores: distributed.cores().words().to_owned(),
+            device: distributed.device().describe().to_owned(),
+            strategy: env.config.train.strategy.to_string(),
+            done: state.step,
+            total: env.plan.stop,
+            steps_per_epoch: env.plan.steps_per_epoch,
+        }
+    }
+
+    /// Splits the run into the reporter and the parts that reports are made of.
+    pub(super) fn reporting(&mut self) -> (&mut Reporter, RunView<'_, 'a>) {
+        let Self { env, distributed, state, steps, reporter, changes, .. } = self;
+        (reporter, RunView { env, distributed, state, changes, schedule: steps.schedule() })
+    }
+
+    /// Starts to save the state after the last step. All ranks call this together.
+    pub(super) fn save(&mut self) -> Result<(), TrainError> {
+        let wants = self.reporter.broken.is_none();
+        for saved in self.saving.begin(&self.env, &self.distributed, &self.state, wants)? {
+            self.reporter.tell_saved(saved);
+        }
+        Ok(())
+    }
+
+    /// Waits until the current checkpoint is complete. All ranks call this together.
+    pub(super) fn settle(&mut self) -> Result<(), TrainError> {
+        if let Some(saved) = self.saving.settle(&self.distributed)? {
+            self.reporter.tell_saved(saved);
+        }
+        self.reporter.set_last("save_seconds", self.saving.paused_seconds());
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! A training of any model, as the loop sees it.
+
+use phalanx_tensor::{Tape, Value};
+
+use super::drawing::Drawing;
+use super::evaluator::EvaluatorOutput;
+use super::phase::{Phase, Training};
+use super::step::{Loss, StepInput};
+use crate::engine::error::TrainError;
+
+/// A training of any model, as the loop sees it.
+pub(in crate::engine) trait AnyTraining: Sync {
+    /// The description of the model.
+    fn describe(&self) -> &str;
+
+    /// The phases of a step, in order.
+    fn phases(&self) -> Vec<&Phase>;
+
+    /// The loss of the phase with this index.
+    fn loss(&self, phase: usize, step: &StepInput<'_>) -> Result<Loss, TrainError>;
+
+    /// The names of the measures of [`AnyTraining::evaluate`].
+    fn evaluated(&self) -> &[String];
+
+    /// Returns the measures of a test batch, as sums over its samples.
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<Vec<f64>, TrainError>;
+
+    /// True if [`AnyTraining::draw`] or [`AnyTraining::restore`] returns images.
+    fn draws(&self) -> bool;
+
+    /// Generates the requested images; `None` if this training generates none.
+    fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+
+    /// Generates the images that a grid shows in place of each sample of [`AnyTraining::draw`]; `None` if it shows the sample.
+    fn panels(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+
+    /// True if [`AnyTraining::restore`] returns images.
+    fn restores(&self) -> bool;
+
+    /// Reconstructs images; `None` if this training does not.
+    fn restore(&self, tape: &Tape, images: &Value) -> Result<Option<Value>, TrainError>;
+
+    /// Returns the features and classes of the images of a batch; `None` if this training is no evaluator.
+    fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError>;
+}
+
+impl<M: Sync> AnyTraining for Training<M> {
+    fn describe(&self) -> &str {
+        &self.description
+    }
+
+    fn phases(&self) -> Vec<&Phase> {
+        self.phases.iter().map(|(phase, _)| phase).collect()
+    }
+
+    fn loss(&self, phase: usize, step: &StepInput<'_>) -> Result<Loss, TrainError> {
+        let (phase, run) = &self.phases[phase];
+        let loss = run(&self.model, step)?;
+        counted(loss.measures.len(), &phase.measures, || match phase.name.as_str() {
+            "" => "the loss".to_owned(),
+            name => format!("phase `{name}`"),
+        })?;
+        Ok(loss)
+    }
+
+    fn evaluated(&self) -> &[String] {
+        &self.evaluated
+    }
+
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<Vec<f64>, TrainError> {
+        let Some(evaluate) = &self.evaluate else { return Ok(Vec::new()) };
+        let sums = evaluate(&self.model, step)?;
+        counted(sums.len(), &self.evaluated, || "the evaluation".to_owned())?;
+        Ok(sums)
+    }
+
+    fn draws(&self) -> bool {
+        self.draw.is_some() || self.restore.is_some()
+    }
+
+    fn restores(&self) -> bool {
+        self.restore.is_some()
+    }
+
+    fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        self.draw.as_ref().map(|draw| draw(&self.model, tape, drawing)).transpose()
+    }
+
+    fn panels(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+        columns: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        self.panels.as_ref().map(|panels| panels(&self.model, tape, prompts, columns)).transpose()
+    }
+
+    fn restore(&self, tape: &Tape, images: &Value) -> Result<Option<Value>, TrainError> {
+        self.restore.as_ref().map(|restore| restore(&self.model, tape, images)).transpose()
+    }
+
+    fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError> {
+        self.evaluator.as_ref().map(|evaluator| evaluator(&self.model, step)).transpose()
+    }
+}
+
+/// Checks that there is a number for each name.
+fn counted(count: usize, names: &[String], who: impl Fn() -> String) -> Result<(), TrainError> {
+    if count == names.len() {
+        return Ok(());
+    }
+    let (who, wanted) = (who(), names.len());
+    Err(TrainError::Setup(format!("{who} gives {count} numbers for {wanted} names: {names:?}")))
+}
