@@ -86,8 +86,8 @@ impl Batch {
     fn no_such(&self, kind: &'static str, name: &str) -> TrainError {
         let tensors = self.tensors.iter().map(|(name, _)| name.clone());
         let images = self.images.iter().map(|(name, _)| name.clone());
-        let there = tensors.chain(images).chain(self.texts.iter().map(|(name, _)| name.clone())).collect();
-        DataError::NoSuchArray { kind, name: name.to_owned(), there }.into()
+        let known = tensors.chain(images).chain(self.texts.iter().map(|(name, _)| name.clone())).collect();
+        DataError::NoSuchArray { kind, name: name.to_owned(), known }.into()
     }
 
     /// The weights of the samples, for [`phalanx_tensor::loss::weighted`].
