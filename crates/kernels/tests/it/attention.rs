@@ -146,7 +146,7 @@ fn gates_let_through_what_they_should() {
     let gelu = |x: f64| x * phi(x);
     let slope = |x: f64| phi(x) + x * (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
     for (rows, width) in [(1, 1), (3, 7), (900, 24)] {
-        let (x, dy) = (random(8, rows * 2 * width), random(9, rows * width));
+        let (x, dy) = (random::<f32>(8, rows * 2 * width), random(9, rows * width));
         let x: Vec<f32> = x.into_iter().map(|v| 3.0 * v).collect();
         let (mut y, mut dx) = (vec![0.0; rows * width], vec![0.0; x.len()]);
         let (mut expected_y, mut expected_dx) = (vec![0.0; y.len()], vec![0.0; x.len()]);

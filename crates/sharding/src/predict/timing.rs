@@ -387,11 +387,11 @@ mod tests {
             Some(forward + backward + update)
         };
         let two = [(32.0, 0.034), (16.0, 0.018)];
-        for (parallelize, expected) in
+        for (share, expected) in
             [(32.0, 0.034), (16.0, 0.018), (8.0, 0.010), (4.0, 0.006), (24.0, 0.026), (64.0, 0.066)]
         {
             let found = seconds(&two, share).expect("measured");
-            assert!((found - expected).abs() < 1e-12, "{parallelize}: {found}");
+            assert!((found - expected).abs() < 1e-12, "{share}: {found}");
         }
         assert_eq!(seconds(&[(16.0, 0.016)], 8.0), Some(0.008), "of one all grows");
         // Noise: more images in less time.

@@ -158,7 +158,7 @@ fn check_bytes(strategy: &str, parallel: &DataParallel, store: &ParamStore) {
     let whole: u64 = store.buckets().iter().map(|param| param.bytes() as u64).sum();
     let outside = store.buckets().iter().filter(|param| param.is_outside());
     let outside: u64 = outside.map(|param| param.bytes() as u64).sum();
-    let (parallelize, slack) = (whole / role.shards as u64, 8 * store.buckets().len() as u64);
+    let (share, slack) = (whole / role.shards as u64, 8 * store.buckets().len() as u64);
     let held = parallel.bytes();
     let near = |bytes: u64, expected: u64| bytes.abs_diff(expected) <= slack;
     let [parameters, gradients] = match strategy {

@@ -37,6 +37,7 @@ mod training;
 
 mod checkpoint;
 mod generative_metrics;
+mod estimate;
 mod inference;
 mod watch;
 

@@ -184,7 +184,7 @@ impl Data {
         share: RankBatch,
         step: u64,
     ) -> Result<Feed, TrainError> {
-        let (epoch, within) = plan.device(step);
+        let (epoch, within) = plan.place(step);
         let within = usize::try_from(within).unwrap_or(usize::MAX);
         let start = (epoch as u64, within);
         let placed = VirtualRanks::new(config.logical_ranks().unwrap_or(share.ranks), share.ranks)?;

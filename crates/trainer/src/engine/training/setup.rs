@@ -325,7 +325,7 @@ mod tests {
     use phalanx_tensor::{Value, nn};
 
     use super::*;
-    use crate::engine::training::Step;
+    use crate::engine::training::StepInput;
 
     fn line(scope: &Scope) -> Result<nn::Linear, TensorError> {
         nn::Linear::new(scope, 2, 1)

@@ -302,7 +302,7 @@ mod tests {
         let (first, second) = (first.as_ref().expect("a rank"), second.as_ref().expect("a rank"));
         let mut losses = LossGatherer::default();
         let mut other = LossGatherer::default();
-        let told =
+        let report =
             |step, seconds, sum: f64| RankReport { rank: 0, step, seconds, shards: 0..0, sums: vec![sum] };
         for step in 0..3 {
             losses.send(first, report(step + 1, step as f64, step as f64)).expect("sent");
