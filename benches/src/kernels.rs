@@ -5,8 +5,9 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use phalanx_kernels::{
-    Activation, ActivationMask, Affine, BatchNormGrads, Context, Conv2dShape, Finish, batch_norm_train,
-    batch_norm_train_backward, conv2d_backward_input, conv2d_backward_weight, conv2d_forward,
+    Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Context,
+    Conv2dShape, Finish, NormInput, batch_norm_train, batch_norm_train_backward, conv2d_backward_input,
+    conv2d_backward_weight, conv2d_forward,
 };
 use serde_json::{Value as Json, json};
 
@@ -163,17 +164,19 @@ impl Work {
                 Box::new(move || {
                     let (mut mean, mut m2) = (vec![0.0; channels], vec![0.0; channels]);
                     let finish = Finish::with(activation);
-                    let affine = [gamma.as_slice(), &beta];
-                    batch_norm_train(context, dims, &x, affine, 1e-5, finish, &mut y, &mut mean, &mut m2)?;
+                    let input = NormInput { x: &x, gamma: &gamma, beta: &beta, eps: 1e-5 };
+                    let to = BatchNormOutput { y: &mut y, mean: &mut mean, moment: &mut m2 };
+                    batch_norm_train(context, dims, input, finish, to)?;
                     let inv_std: Vec<f32> =
                         m2.iter().map(|m2| (1.0 / (m2 / count + 1e-5).sqrt()) as f32).collect();
                     let mean: Vec<f32> = mean.iter().map(|&mean| mean as f32).collect();
                     let affine = Affine { mean: &mean, inv_std: &inv_std, gamma: &gamma, beta: &beta };
                     let (mut sum_dy, mut sum_dy_xhat) = (vec![0.0; channels], vec![0.0; channels]);
                     let sums = [sum_dy.as_mut_slice(), &mut sum_dy_xhat];
-                    let cut = ActivationMask { activation, output: None };
+                    let mask = ActivationMask { activation, output: None };
+                    let from = BatchNormBackward { x: &x, dy: &dy, affine, mask };
                     let to = BatchNormGrads { dx: &mut dx, residual: None };
-                    batch_norm_train_backward(context, dims, &x, &dy, affine, cut, sums, to)?;
+                    batch_norm_train_backward(context, dims, from, sums, to)?;
                     Ok(())
                 })
             }

@@ -171,10 +171,7 @@ fn check_bytes(strategy: &str, parallel: &DataParallel, store: &ParamStore) {
         }
         other => panic!("unknown strategy {other}"),
     };
-    assert!(
-        parameters && gradients && held.wire == 0,
-        "{strategy}: {held:?} of {whole}, shares of {parallelize}"
-    );
+    assert!(parameters && gradients && held.wire == 0, "{strategy}: {held:?} of {whole}, shares of {share}");
 }
 
 /// Sizes of messages, buckets ahead, bytes ahead, and whether communication overlaps with computing.

@@ -36,8 +36,8 @@ mod graphs;
 mod training;
 
 mod checkpoint;
-mod generative_metrics;
 mod estimate;
+mod generative_metrics;
 mod inference;
 mod watch;
 
