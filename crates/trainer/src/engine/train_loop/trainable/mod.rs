@@ -213,7 +213,7 @@ impl Trainable {
         match result {
             DeferredResult::Norm(norm) => report.gradient_norm = Some(norm.take()?),
             DeferredResult::Scale(decision) => {
-                drop(self.take_note(&decision.wait()?, report, step, distributed)?)
+                self.take_note(&decision.wait()?, report, step, distributed)?;
             }
         }
         Ok(())
