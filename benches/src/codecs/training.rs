@@ -59,8 +59,8 @@ pub(crate) fn as_rank() -> Result<bool> {
     };
     let when = order["when"].as_str().unwrap_or_default().parse()?;
     let order = Order { settings, steps: number("steps")? as u64, batch: number("batch")? as usize, when };
-    let config = WorldConfig::from_env()?.context("ranks are given in the environment")?;
-    let config = WorldConfig { connect_timeout: Duration::from_secs(60), ..config };
+    let mut config = WorldConfig::from_env()?.context("ranks are given in the environment")?;
+    config.timeouts.connect = Duration::from_secs(60);
     let seen = rank(&config, &order)?;
     if config.rank == 0 {
         println!(

@@ -2,7 +2,7 @@
 //!
 //! Time, algorithm bandwidth and bus bandwidth are those of nccl-tests: bytes are those of the larger of input and
 //! output, the algorithm bandwidth is bytes by time, and the bus bandwidth is that times the part of the bytes that must
-//! cross a link, so that it can be compared with the hardware for any operation and number of ranks.
+//! cross a link, so that it can be held against the hardware whatever the operation and the number of ranks.
 
 mod model;
 mod work;
@@ -22,16 +22,16 @@ use crate::rounds::median;
 /// In the environment of a process that is a rank of the benchmark: its rank, the port, and the work as JSON.
 const RANK_VARIABLE: &str = "PHALANX_BENCH_RANK";
 
-/// The arguments of a measurement.
+/// What to measure.
 #[derive(Debug, Args)]
 pub(crate) struct CollectivesArgs {
     /// The operation
     #[arg(long, value_enum, default_value_t = Op::AllReduce)]
     op: Op,
-    /// Number of ranks
+    /// How many ranks
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
-    /// Transport between ranks
+    /// How ranks reach each other
     #[arg(long, value_enum, default_value_t = Transport::Shm)]
     transport: Transport,
     /// Which way the bytes go: auto, direct, ring, tree, halving-doubling, hierarchical, single, push-pull, 2d; several, or
@@ -44,7 +44,7 @@ pub(crate) struct CollectivesArgs {
     /// In buffers that lie in shared memory and are reduced in place
     #[arg(long)]
     alloc: bool,
-    /// Number of simulated hosts with neighbouring ranks each: memory inside, TCP between
+    /// Takes the ranks to be on so many hosts, one after the other: memory inside, TCP between
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     hosts: u64,
     /// TCP connections between each two ranks
@@ -106,7 +106,7 @@ fn size(text: &str) -> Result<u64, String> {
     read.filter(|bytes| *bytes > 0 && bytes % 4 == 0).ok_or_else(problem)
 }
 
-/// Formats a size.
+/// How a size is written.
 fn written(bytes: u64) -> String {
     for (unit, factor) in [("GiB", 1_u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if bytes >= factor && bytes.is_multiple_of(factor) {
@@ -124,15 +124,13 @@ pub(crate) fn as_rank() -> Result<bool> {
     let (own, ranks) = (usize::try_from(number("rank")?)?, usize::try_from(number("ranks")?)?);
     let hosts = usize::try_from(number("hosts")?)?;
     let encrypted = order["encrypted"] == true;
-    let config = WorldConfig {
-        shared_memory: order["shared"] == true,
-        host: (hosts > 1).then(|| format!("host {}", own * hosts / ranks)),
-        streams: usize::try_from(number("streams")?)?,
-        // A public secret: only its cost is measured.
-        secret: encrypted.then(|| Secret::new(b"of the benchmark")).transpose()?,
-        encryption: if encrypted { Encryption::All } else { Encryption::None },
-        ..WorldConfig::local(own, ranks, u16::try_from(number("port")?)?)
-    };
+    let mut config = WorldConfig::local(own, ranks, u16::try_from(number("port")?)?);
+    config.host = (hosts > 1).then(|| format!("host {}", own * hosts / ranks));
+    config.transport.shared_memory = order["shared"] == true;
+    config.transport.streams = usize::try_from(number("streams")?)?;
+    // A public secret: the benchmark measures its cost alone.
+    config.credentials.secret = encrypted.then(|| Secret::new(b"of the benchmark")).transpose()?;
+    config.credentials.encryption = if encrypted { Encryption::All } else { Encryption::None };
     let comm = connect(&config)?;
     let seen = work::rank(&comm, &Work::from_json(&order["work"])?)?;
     if own == 0 {

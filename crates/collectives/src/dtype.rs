@@ -24,11 +24,11 @@ pub enum DType {
 }
 
 impl DType {
-    /// All of them; the position is the code on the wire.
+    /// All types. The position is the code on the wire.
     pub(crate) const ALL: [Self; 7] =
         [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I32, Self::I64, Self::U8];
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     pub fn size(self) -> usize {
         match self {
             Self::F64 | Self::I64 => 8,
@@ -38,13 +38,13 @@ impl DType {
         }
     }
 
-    /// The name in Rust.
+    /// Returns the name in Rust.
     pub fn name(self) -> &'static str {
         ["f32", "f64", "f16", "bf16", "i32", "i64", "u8"][self as usize]
     }
 }
 
-/// Runs the same code with the type that a [`DType`] stands for.
+/// Runs the same code with the type of a [`DType`].
 macro_rules! on_dtype {
     ($dtype:expr, $t:ident => $run:expr) => {
         match $dtype {
@@ -85,7 +85,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that buffers can have as elements.
+/// An element type of buffers.
 pub trait Element: sealed::Sealed + bytemuck::Pod + PartialOrd + Send + Sync + 'static {
     /// Its name on the wire.
     const DTYPE: DType;
@@ -132,7 +132,7 @@ macro_rules! element {
 
 element!(f32, F32, a b, a + b, a * b, |v: f32, n: usize| v / n as f32);
 element!(f64, F64, a b, a + b, a * b, |v: f64, n: usize| v / n as f64);
-// Sums of 16-bit floats are rounded once an addition, through f32.
+// Sums of 16-bit floats are rounded at each addition, through f32.
 element!(f16, F16, a b, f16::from_f32(a.to_f32() + b.to_f32()), f16::from_f32(a.to_f32() * b.to_f32()),
     |v: f16, n: usize| f16::from_f32(v.to_f32() / n as f32));
 element!(bf16, BF16, a b, bf16::from_f32(a.to_f32() + b.to_f32()), bf16::from_f32(a.to_f32() * b.to_f32()),
@@ -141,31 +141,31 @@ element!(i32, I32, a b, a.wrapping_add(b), a.wrapping_mul(b), |v: i32, _| v);
 element!(i64, I64, a b, a.wrapping_add(b), a.wrapping_mul(b), |v: i64, _| v);
 element!(u8, U8, a b, a.wrapping_add(b), a.wrapping_mul(b), |v: u8, _| v);
 
-/// How elements of different ranks become one.
+/// The reduction of elements of different ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReduceOp {
-    /// Added; integers wrap.
+    /// The sum; integers wrap.
     Sum,
-    /// Added and divided by the world size; floats only.
+    /// The sum divided by the world size; floats only.
     Mean,
-    /// The smallest.
+    /// The minimum.
     Min,
-    /// The largest.
+    /// The maximum.
     Max,
-    /// Multiplied; integers wrap.
+    /// The product; integers wrap.
     Product,
 }
 
 impl ReduceOp {
-    /// All of them; the position is the code on the wire.
+    /// All reductions. The position is the code on the wire.
     pub(crate) const ALL: [Self; 5] = [Self::Sum, Self::Mean, Self::Min, Self::Max, Self::Product];
 
-    /// The name in words.
+    /// Returns the name in messages.
     pub fn name(self) -> &'static str {
         ["sum", "mean", "min", "max", "product"][self as usize]
     }
 
-    /// An error if the reduction makes no sense for the type.
+    /// Returns an error if the reduction is not defined for the type.
     pub(crate) fn check(self, dtype: DType) -> Result<()> {
         let integer = matches!(dtype, DType::I32 | DType::I64 | DType::U8);
         if self == Self::Mean && integer {

@@ -1,31 +1,31 @@
-//! What can go wrong between ranks.
+//! Errors of communication.
 
-/// What this crate's functions return.
+/// The result type of this crate.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
 
-/// Any error, from a buffer that a caller supplied.
+/// Any error of a buffer that a caller supplied.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error of communication.
 ///
 /// After [`CommError::PeerLost`], [`CommError::Aborted`], [`CommError::Mismatch`] of messages, [`CommError::Altered`],
-/// [`CommError::Timeout`], [`CommError::Nccl`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every
-/// later operation returns [`CommError::PeerLost`] or [`CommError::Aborted`]. So it is after [`CommError::Mpi`], but MPI
-/// cannot tell others. The other errors harm nothing. Ranks are named by their
-/// numbers in the world, also by communicators of some of them.
+/// [`CommError::Timeout`], [`CommError::Nccl`] or [`CommError::Buffer`] the world is broken: all ranks are told, and every later
+/// operation returns [`CommError::PeerLost`] or [`CommError::Aborted`]. The same holds after [`CommError::Mpi`], but MPI cannot
+/// tell other ranks. The other errors leave the world intact. Ranks have their numbers in the world, even for communicators of some
+/// of them.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CommError {
     /// A rank died or cannot be reached any more.
     #[error("rank {rank} was lost during {operation} (operation {sequence})")]
     PeerLost {
-        /// The rank that is gone.
+        /// The lost rank.
         rank: usize,
-        /// What this rank was doing.
+        /// The operation of this rank.
         operation: String,
         /// The number of the operation on this communicator.
         sequence: u64,
     },
-    /// A rank gave up and said why.
+    /// A rank gave up and gave a reason.
     #[error("rank {rank} gave up: {reason}")]
     Aborted {
         /// The rank that gave up.
@@ -33,7 +33,7 @@ pub enum CommError {
         /// Its reason.
         reason: String,
     },
-    /// Two ranks called different operations in the same place.
+    /// Two ranks called different operations at the same place.
     #[error("ranks disagree: this rank called {ours}, rank {rank} called {theirs}")]
     Mismatch {
         /// The other rank.
@@ -49,86 +49,82 @@ pub enum CommError {
     Timeout {
         /// The operation, with its number, type and size.
         operation: String,
-        /// How long it was waited for.
+        /// The wait in seconds.
         seconds: f64,
         /// The rank that this one waited for.
         waiting_for: usize,
         /// The ranks that have begun the operation.
         arrived: Vec<usize>,
-        /// Those that have not, or do not answer.
+        /// The ranks that have not, or do not answer.
         missing: Vec<usize>,
-        /// What each rank did last.
+        /// The last operation of each rank.
         last: Box<[(usize, String)]>,
     },
-    /// What came from a rank over an encrypted connection is not what it has sent.
-    #[error("what came from rank {rank} was altered on its way, during {operation} (operation {sequence})")]
+    /// Bytes of an encrypted connection were altered on their way.
+    #[error("data from rank {rank} was altered on its way, during {operation} (operation {sequence})")]
     Altered {
         /// The rank at the other end.
         rank: usize,
-        /// What this rank was doing.
+        /// The operation of this rank.
         operation: String,
         /// The number of the operation on this communicator.
         sequence: u64,
     },
-    /// Ranks never arrived.
+    /// Ranks did not register in time.
     #[error("rendezvous at {address}: after {seconds} s ranks {missing:?} of {world_size} are missing")]
     Missing {
-        /// Where ranks meet.
+        /// The address of the rendezvous.
         address: String,
-        /// How long was waited.
+        /// The wait in seconds.
         seconds: u64,
-        /// Who did not come.
+        /// The missing ranks.
         missing: Vec<usize>,
-        /// How many there should be.
+        /// The number of ranks in the world.
         world_size: usize,
     },
-    /// The meeting place cannot be opened or reached, or refused this rank.
+    /// Rank 0 cannot listen, cannot be reached, or refused this rank.
     #[error("rendezvous at {address}: {problem}")]
     Rendezvous {
-        /// Where ranks meet.
+        /// The address of the rendezvous.
         address: String,
-        /// What happened.
+        /// The problem.
         problem: String,
     },
-    /// Those who are left of a world that has lost ranks have not all come to meet again ([`crate::regroup`]): one of them gives signs of
-    /// life and does nothing else.
-    #[error(
-        "those who are left have not met within {seconds:.0} s: one of them lives and does not come; its log says what it did last"
-    )]
+    /// A surviving rank did not ask for the rejoin in time ([`crate::rejoin`]). It sends heartbeats but nothing else.
+    #[error("a surviving rank did not rejoin within {seconds:.0} s; its log shows its last operation")]
     Unmet {
-        /// How long they were waited for.
+        /// The wait in seconds.
         seconds: f64,
     },
-    /// Those who are left of a world that has lost ranks do not meet again ([`crate::regroup`]): they cannot tell that the others
-    /// have not gone on without them.
+    /// Too few ranks survive for a rejoin ([`crate::rejoin`]): the other ranks may go on without them.
     #[error(
-        "ranks {left:?} of {world_size} are left and cannot reach ranks {lost:?}, who may go on without them: only one side \
-             can, the one with more ranks, or of two alike the one with the lowest"
+        "ranks {left:?} of {world_size} cannot reach ranks {lost:?}, which may go on without them: only the larger side goes on, or of \
+             two equal sides the one with the lowest rank"
     )]
     Minority {
-        /// Those who can reach each other.
+        /// The ranks that can reach each other.
         left: Vec<usize>,
-        /// Those who cannot be reached, and whose processes are not known to have ended.
+        /// The ranks that cannot be reached, and whose processes are not known to have ended.
         lost: Vec<usize>,
-        /// How many ranks the world had.
+        /// The number of ranks in the world.
         world_size: usize,
     },
-    /// The others take this rank for lost and meet without it ([`crate::regroup`]).
+    /// The other ranks count this one as lost and go on without it ([`crate::rejoin`]).
     #[error("rank {rank} is left out by rank {by}: {reason}")]
     LeftOut {
         /// This rank.
         rank: usize,
-        /// The rank that it came to.
+        /// The rank that refused it.
         by: usize,
-        /// Why that rank did not let it in.
+        /// The reason.
         reason: String,
     },
-    /// The caller of [`crate::connect_unless`] no longer wanted to.
+    /// The caller of [`crate::connect_unless`] cancelled.
     #[error("rendezvous at {address}: told to end {during}")]
     Cancelled {
-        /// Where ranks meet.
+        /// The address of the rendezvous.
         address: String,
-        /// What this rank was waiting for.
+        /// The phase of the rendezvous.
         during: String,
     },
     /// An operation is not defined for an element type.
@@ -144,18 +140,18 @@ pub enum CommError {
     NoMessage {
         /// The channel.
         channel: u32,
-        /// How long it was waited for.
+        /// The wait in seconds.
         seconds: f64,
     },
-    /// A rank did not take messages as fast as they were sent, for longer than allowed.
+    /// A rank did not receive messages as fast as they were sent, for longer than allowed.
     #[error("rank {rank} has not taken the messages that wait for it within {seconds} s")]
     NoRoom {
         /// The receiver.
         rank: usize,
-        /// How long it was waited for.
+        /// The wait in seconds.
         seconds: f64,
     },
-    /// The library behind a communicator has no such operation.
+    /// The library behind a communicator does not have an operation.
     #[error("{operation} is not offered by {by}; a communicator of `threads` or `connect` has it")]
     NotOffered {
         /// The operation.
@@ -168,7 +164,7 @@ pub enum CommError {
     Argument {
         /// The operation.
         operation: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The launcher's environment is incomplete or malformed.
@@ -176,7 +172,7 @@ pub enum CommError {
     Environment {
         /// The variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// MPI reported an error; only with the feature `mpi`.
@@ -184,15 +180,15 @@ pub enum CommError {
     Mpi {
         /// The function of MPI.
         operation: &'static str,
-        /// What is wrong, in MPI's words where it has any.
+        /// The problem, in MPI's words if it has any.
         problem: String,
     },
-    /// NCCL or the GPU's driver failed, or what they were asked for did not end in time.
+    /// NCCL or the GPU driver failed, or work on the GPU did not end in time.
     #[error("{operation} by NCCL: {problem}")]
     Nccl {
         /// The operation.
         operation: &'static str,
-        /// What they say, as far as they say anything.
+        /// The problem, as far as it is known.
         problem: String,
     },
     /// A caller's buffer could not be read or written.

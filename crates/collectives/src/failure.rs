@@ -1,4 +1,4 @@
-//! The first failure of a world, as this rank knows it: set once, seen by everyone.
+//! The first failure of a world, as this rank knows it: set once and shared by all threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::CommError;
 
-/// Why a world broke.
+/// The reason why a world broke.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// A rank is gone.
+    /// A rank is lost.
     Lost(usize),
     /// A rank gave up.
     Aborted(usize, String),
@@ -25,7 +25,7 @@ impl std::fmt::Display for Cause {
 }
 
 impl Cause {
-    /// The error of an operation that it ended, the so-many-th of its kind.
+    /// Returns the error of the operation with number `sequence` that it ended.
     pub(crate) fn error(self, operation: String, sequence: u64) -> CommError {
         match self {
             Self::Lost(rank) => CommError::PeerLost { rank, operation, sequence },
@@ -34,10 +34,10 @@ impl Cause {
     }
 }
 
-/// The first cause, and whoever wants to be woken by it.
+/// The first cause, and callbacks for it.
 #[derive(Default)]
 pub(crate) struct Failure {
-    /// Whether there is a cause, for those who look often.
+    /// True if there is a cause; for frequent checks.
     is_set: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -56,17 +56,17 @@ impl std::fmt::Debug for Failure {
 }
 
 impl Failure {
-    /// Whether the world is broken.
+    /// True if the world is broken.
     pub(crate) fn is_set(&self) -> bool {
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// The cause, if the world is broken.
+    /// Returns the cause, if the world is broken.
     pub(crate) fn get(&self) -> Option<Cause> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).cause.clone()
     }
 
-    /// Records a cause; only the first counts. Wakes everybody.
+    /// Records a cause and wakes all waiting threads. Only the first counts; returns whether this was it.
     pub(crate) fn set(&self, cause: Cause) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.cause.is_some() {
@@ -79,7 +79,7 @@ impl Failure {
         true
     }
 
-    /// Runs `wake` when the world breaks, at once if it has.
+    /// Calls `wake` when the world breaks; at once if it is broken.
     pub(crate) fn on_break(&self, wake: impl Fn() + Send + 'static) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.cause.is_some() {
@@ -88,7 +88,7 @@ impl Failure {
         state.wake.push(Box::new(wake));
     }
 
-    /// Waits for a cause, at most so long: whoever sees a closed socket first may not be the one who knows why.
+    /// Waits up to `at_most` for a cause. The thread that sees a closed socket may not know the cause yet.
     pub(crate) fn wait(&self, at_most: Duration) -> Option<Cause> {
         let until = Instant::now() + at_most;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Waiting for an operation that runs on the communication thread, or on a GPU.
+//! Handles of operations on the communication thread or on a GPU.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +11,9 @@ use crate::error::{CommError, Result};
 use crate::simulated::Clock;
 use crate::stats::Counters;
 
-/// An operation under way; [`Handle::wait`] gives its result. Dropping it does not stop the operation.
+/// An operation under way. [`Handle::wait`] returns its result. Dropping the handle does not stop the operation.
 ///
-/// If its buffers lie in the memory of a GPU, nothing here waits for the GPU: see [`Handle::wait`].
+/// If its buffers are in GPU memory, nothing here waits for the GPU: see [`Handle::wait`].
 pub struct Handle<R> {
     state: State<R>,
     counters: Arc<Counters>,
@@ -22,22 +22,21 @@ pub struct Handle<R> {
 enum State<R> {
     /// The communication thread sends the result.
     Coming(Receiver<Result<R>>, Course),
-    /// The buffers are the GPU's until it is done.
+    /// The GPU uses the buffers until it is done.
     OnDevice(OnDevice<R>),
 }
 
 struct OnDevice<R> {
-    /// Behind a lock, as what comes from the communication thread is, so that handles may be shared. `None` once they were given
-    /// back.
+    /// Behind a lock like results of the communication thread, so that handles may be shared. `None` once they were returned.
     buffers: Mutex<Option<R>>,
     operation: Box<dyn DeviceOperation>,
 }
 
 impl<R> Drop for OnDevice<R> {
-    /// Memory is freed in the order of the stream that computes, so this must be behind the operation first.
+    /// Memory is freed in the order of the computing stream, so the operation must precede that first.
     fn drop(&mut self) {
         if self.buffers.get_mut().unwrap_or_else(PoisonError::into_inner).is_some() {
-            // Whoever does not wait does not want to know.
+            // A dropped handle ignores errors.
             let _ = self.operation.hand_over();
         }
     }
@@ -63,21 +62,21 @@ impl<R> Handle<R> {
         Self { state: State::OnDevice(OnDevice { buffers: Mutex::new(Some(buffers)), operation }), counters }
     }
 
-    /// A handle of something that could not begin.
+    /// A handle of an operation that could not begin.
     pub(crate) fn failed(error: CommError, counters: Arc<Counters>) -> Self {
         Self::of(Err(error), counters)
     }
 
-    /// A handle of what is over, well or not.
+    /// A handle of an operation that is over.
     pub(crate) fn of(result: Result<R>, counters: Arc<Counters>) -> Self {
         let (sender, receiver) = bounded(1);
-        // There is room, and the receiver is here.
+        // The channel has room, and the receiver exists.
         let _ = sender.send(result);
         Self::new((receiver, Course::default()), counters)
     }
 
-    /// Whether the operation has finished, well or not. If its buffers lie in the memory of a GPU: whether the GPU is done with
-    /// it, so that the memory can be given to something else without waiting.
+    /// True if the operation has finished or failed. For buffers in GPU memory: true if the GPU is done with it, so that the memory
+    /// can be reused without waiting.
     pub fn is_done(&self) -> bool {
         match &self.state {
             State::Coming(result, course) => !result.is_empty() && course.is_over(),
@@ -85,14 +84,14 @@ impl<R> Handle<R> {
         }
     }
 
-    /// Waits until the operation has finished. The time spent here counts as exposed.
+    /// Waits until the operation has finished. This time counts as exposed.
     ///
-    /// If the buffers lie in the memory of a GPU, the stream that computes on them waits instead, and this returns at once: what
-    /// the stream is given from now on begins when the operation is over. A failure that comes after this is told by the next
-    /// operation, and by [`Communicator::check`](crate::Communicator::check); until then results may be garbage.
+    /// If the buffers are in GPU memory, their computing stream waits instead, and this returns at once. Work given to the stream
+    /// from now on begins when the operation is over. A later failure shows in the next operation and in
+    /// [`Communicator::check`](crate::Communicator::check); until then results may be invalid.
     ///
     /// # Errors
-    /// The operation's.
+    /// The error of the operation.
     pub fn wait(self) -> Result<R> {
         let result = match self.state {
             State::OnDevice(mut under_way) => {
@@ -125,8 +124,7 @@ impl<R> Handle<R> {
     }
 }
 
-/// When an operation is over by simulated clocks, and what it has computed; nothing by the machine's clock, which needs nobody
-/// to tell it.
+/// The times of an operation by simulated clocks: its issue, its end, and its computation. Wall clocks need none of it.
 #[derive(Clone, Default)]
 pub(crate) struct Course(Option<Arc<Times>>);
 
@@ -138,7 +136,7 @@ struct Times {
 }
 
 impl Course {
-    /// That of an operation which is issued now.
+    /// The times of an operation that is issued now.
     pub(crate) fn begin(clock: Clock) -> Self {
         let times = || {
             let (over, worked) = (AtomicU64::new(u64::MAX), AtomicU64::default());
@@ -147,7 +145,7 @@ impl Course {
         Self((clock == Clock::Cpu).then(times))
     }
 
-    /// Runs the operation on the communication thread, no earlier than it was issued.
+    /// Runs the operation on the communication thread, not before its time of issue.
     pub(crate) fn run<R>(&self, run: impl FnOnce() -> R) -> R {
         let Some(times) = &self.0 else { return run() };
         times.clock.catch_up(times.issued);
@@ -158,18 +156,18 @@ impl Course {
         result
     }
 
-    /// Whether that is so by the clock of the thread that asks.
+    /// True if the operation is over by the calling thread's clock.
     fn is_over(&self) -> bool {
         self.0.as_ref().is_none_or(|times| times.over.load(Ordering::Acquire) <= times.clock.nanos())
     }
 }
 
 impl Times {
-    /// Sets the clock of the thread that has waited. A rank has one core: what the operation has computed, this thread has not.
+    /// Sets the clock of the thread that has waited. A rank has one core, so this thread has not computed while the operation did.
     fn catch_up(&self) {
         let shared = self.clock.nanos() + self.worked.load(Ordering::Relaxed);
         let over = self.over.load(Ordering::Acquire);
-        // It never ran if the communicator was closed.
+        // The operation never ran if the communicator was closed.
         self.clock.catch_up(if over == u64::MAX { shared } else { shared.max(over) });
     }
 }

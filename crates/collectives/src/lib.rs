@@ -1,72 +1,68 @@
-//! Ranks that talk: collective operations over flat typed buffers, between threads and between processes.
+//! Collective operations over flat typed buffers, between threads and between processes.
 //!
-//! A *rank* is one of `world_size` threads or processes that run the same program. Each holds a
-//! [`Communicator`] and calls the same operations in the same order: all-reduce, reduce-scatter, all-gather,
-//! broadcast and their kin. The crate knows nothing of tensors or training; a buffer is a `Vec` or anything that
-//! implements [`FlatBuffer`].
+//! A *rank* is one of `world_size` threads or processes that run the same program. Each holds a [`Communicator`] and calls the same
+//! operations in the same order: all-reduce, reduce-scatter, all-gather, broadcast and related ones. The crate does not depend on
+//! tensors or training. A buffer is a `Vec` or any type that implements [`FlatBuffer`].
 //!
-//! - **Worlds**: [`threads`] makes one inside a process; [`connect`] joins one of processes over TCP, placed by
-//!   a [`WorldConfig`] that [`WorldConfig::from_env`] reads from what torchrun, SLURM, OpenMPI or MPICH say. Ranks of one
-//!   host share memory (Linux), others send messages, and one world may mix both. [`Communicator::split`] makes
-//!   communicators of some of the ranks.
-//! - **Order**: the operations of a communicator run in the order of their issue. [`Communicator::all_reduce_async`] and its
-//!   kin return a [`Handle`] at once, and computing goes on; a blocking call with nothing queued before it runs on its
-//!   caller's thread, in place.
-//! - **Algorithms**: each operation has several ([`Algorithm`]); by default the one is taken that the [`CostModel`], measured
-//!   on the running job, says is fastest.
-//! - **The same bits everywhere**: a value is reduced in one fixed order and then copied, so every rank gets the
-//!   same result in every run.
-//! - **Faults**: each message and each slot says which operation it belongs to, so ranks that disagree get
-//!   [`CommError::Mismatch`] naming both, not a hang. A rank that dies, or falls silent, is noticed through its
-//!   control connection within seconds, and every pending and later operation of every rank returns
-//!   [`CommError::PeerLost`] naming it. [`Communicator::abort`] spreads a rank's own error instead, and so do a
-//!   mismatch, a time-out, and a buffer that cannot be opened: the other ranks get [`CommError::Aborted`] with the
-//!   text. The first failure of a world is the one that counts; there is no repair, only a new world, in which those who are
-//!   left of one that has lost ranks, rank 0 among them or not, meet by [`regroup`]: one group of them at most.
-//! - **Out of step**: [`Communicator::send_to`], [`Communicator::recv_any`] and [`Communicator::try_recv`] carry messages
-//!   that belong to no operation; [`Communicator::control`] carries notices, and the agreement to stop after the same step.
-//! - **Strangers**: a [`Secret`] that all ranks know is proved on every connection, by the Noise framework; [`Encryption`] says
-//!   which of them are encrypted.
-//! - **Cost**: [`Communicator::stats`] tells bytes, busy seconds, and the seconds that callers were blocked;
+//! - **Worlds**: [`threads`] makes a world inside a process. [`connect`] joins a world of processes over TCP with a [`WorldConfig`],
+//!   which [`WorldConfig::from_env`] reads from the variables of torchrun, SLURM, OpenMPI or MPICH. Ranks of one host share memory
+//!   (Linux), others send messages, and one world may mix both. [`Communicator::split`] makes communicators of some ranks.
+//! - **Order**: operations of a communicator run in the order of their issue. [`Communicator::all_reduce_async`] and related
+//!   functions return a [`Handle`] at once, while the program goes on. A blocking call with an empty queue runs on its caller's
+//!   thread, in place.
+//! - **Algorithms**: each operation has several ([`Algorithm`]). By default the [`CostModel`], measured on the running job, chooses
+//!   the fastest.
+//! - **Reproducible bits**: a value is reduced in one fixed order and then copied, so every rank gets the same result in every run.
+//! - **Faults**: each message and slot names its operation, so ranks that disagree get [`CommError::Mismatch`] with both operations,
+//!   not a hang. If a rank dies or falls silent, the control plane notices within seconds, and every pending and later operation of
+//!   every rank returns [`CommError::PeerLost`] with its number. [`Communicator::abort`] spreads a rank's own error, and so do a
+//!   mismatch, a timeout, and a buffer that cannot be opened: the other ranks get [`CommError::Aborted`] with the text. The first
+//!   failure of a world counts, and a broken world stays broken. Its surviving ranks can form a new one by [`rejoin`]; of several
+//!   groups that cannot reach each other at most one does.
+//! - **Messages out of step**: [`Communicator::send_to`], [`Communicator::recv_any`] and [`Communicator::try_recv`] carry messages
+//!   that belong to no operation. [`Communicator::control`] carries notices, and the agreement to stop after the same step.
+//! - **Security**: every connection proves by the Noise framework that both ends know the world's [`Secret`]. [`Encryption`] chooses
+//!   the encrypted connections.
+//! - **Costs**: [`Communicator::stats`] returns bytes, busy seconds, and the seconds that callers were blocked;
 //!   [`Communicator::recent`] the last operations.
-//! - **MPI** (feature `mpi`): `connect_mpi` joins the world that `mpirun` has started, and its communicator's operations
-//!   are MPI's own. It needs an MPI library with its headers, and libclang, where it is built. MPI chooses algorithms and
-//!   decides about faults: a rank that dies ends the others.
+//! - **MPI** (feature `mpi`): `connect_mpi` joins the world that `mpirun` started; operations are MPI's own. Building needs an MPI
+//!   library with its headers, and libclang. MPI chooses algorithms and handles faults: if a rank dies, the others end.
+//! - **GPUs** (feature `nccl`): `nccl::communicator` makes a [`Communicator`] over NVIDIA's NCCL. Operations on buffers in GPU memory
+//!   ([`FlatBuffer::device`]) run there, ordered with the computing stream, and the host does not wait. Ranks find each other and
+//!   notice failures through a [`Communicator`] of this crate. The libraries are loaded at first use, so building needs no toolkit.
 //!
-//! - **GPUs** (feature `nccl`): `nccl::communicator` makes a [`Communicator`] that goes by NVIDIA's NCCL. Operations on buffers
-//!   that lie on a GPU ([`FlatBuffer::device`]) run there, behind what computes and before what computes next, without the host
-//!   waiting. Ranks meet and fail through a [`Communicator`] of this crate. The libraries are loaded when they are first used, so
-//!   that building needs no toolkit.
-//!
-//! The page `docs/collectives.md` has every algorithm with a diagram and its cost, and what was measured.
+//! The page `docs/collectives.md` has every algorithm with a diagram and its cost, and measurements.
 //!
 //! # Names of operations
 //!
-//! An operation has the name that MPI and NCCL know it by, and what follows the name says how it differs, always in this order:
+//! An operation has its name in MPI and NCCL. Suffixes tell how it differs, always in this order:
 //!
-//! | part of the name | meaning | examples |
+//! | suffix | meaning | examples |
 //! |---|---|---|
 //! | none | blocks until this rank's part is done | `all_reduce`, `broadcast`, `all_gather`, `send` |
-//! | `v` | parts of ranks have lengths of their own, as in MPI | `all_gatherv`, `gatherv`, `scatterv`, `all_to_allv` |
+//! | `v` | parts of ranks may have different lengths, as in MPI | `all_gatherv`, `gatherv`, `scatterv`, `all_to_allv` |
 //! | `_in_place` | works on this rank's chunk of the caller's buffer, where the plain name returns new memory | `all_gather_in_place`, `reduce_scatter_in_place` |
-//! | `_into` | the chunk has a buffer of its own beside the whole, as in PyTorch's `all_gather_into_tensor` | `all_gather_into`, `reduce_scatter_into` |
+//! | `_into` | the chunk has a separate buffer, as in PyTorch's `all_gather_into_tensor` | `all_gather_into`, `reduce_scatter_into` |
 //! | `_async` | returns a [`Handle`] at once | `all_reduce_async`, `all_gather_into_async` |
 //!
-//! Operations that only ever work on the caller's buffer (`all_reduce`, `reduce`, `broadcast`) do so without saying it.
-//! Several buffers go as one in a [`Coalesced`].
+//! Operations that always work on the caller's buffer (`all_reduce`, `reduce`, `broadcast`) have no such suffix. A [`Coalesced`]
+//! combines several buffers.
 //!
-//! # How the modules meet
+//! # Modules
 //!
-//! To be read in the order of this file; each module uses only those before it. `dtype`, `operation`, `partition` and
-//! `reduce` say what is moved, in which operation, cut how and with which arithmetic; `failure`, `patience` and `recorder`
-//! what ranks know of trouble. `shared` has the operations through memory that ranks of a host share, which need no messages;
-//! `buffer` is what callers hand over, `sealed` has records of encrypted connections, and a `transport` moves bytes: channels
-//! between threads, pipes in shared memory, or TCP. `algorithms` are sequences of sends and receives that know neither; `control`
-//! keeps watch over the ranks, `flight` writes down what this one did when the world breaks, with the stacks of its threads, and
-//! `mailbox` has messages from any rank. An `engine`
-//! puts these together: it numbers an operation, chooses its algorithm and frames its messages with headers that the receiver
-//! checks. A `communicator` runs its operations on the caller's thread or on the communication thread, and returns `handle`s.
-//! `world` finds out who is there (`config`, `environment`, `rendezvous`), and connects each with each (`connect`).
+//! Read them in the order of this file; each module uses only those before it.
+//!
+//! - `environment`: variables of launchers.
+//! - `dtype`, `operation`, `partition`, `reduce`: element types, tags, chunks and arithmetic.
+//! - `failure`, `recorder`, `waiting`: state of failures and waits.
+//! - `shared`: operations through memory of a host, without messages. `simulated`: slower networks.
+//! - `buffer`: the callers' buffers. `encrypted`: records of encrypted connections. `transport`: channels between threads, pipes in
+//!   shared memory, and TCP.
+//! - `algorithms`: sequences of sends and receives, independent of both. `rehearsal`: their predicted duration.
+//! - `control`: the control plane. `flight`: the record of a rank whose world broke. `mailbox`: messages from any rank.
+//! - `engine`: numbers an operation, chooses its algorithm, and frames its messages with headers that the receiver checks.
+//! - `communicator`: runs operations on the caller's thread or the communication thread, and returns a `handle`.
+//! - `security`: the handshake. `config`: options of a rank. `rendezvous`: registration and connections. `world`: all of it together.
 //!
 //! # Example
 //!
@@ -78,7 +74,7 @@
 //!     .into_iter()
 //!     .map(|comm| {
 //!         std::thread::spawn(move || {
-//!             // Starts at once; the buffer comes back when the handle is waited for.
+//!             // Starts at once; waiting for the handle returns the buffer.
 //!             let handle = comm.all_reduce_async(vec![comm.rank() as f32; 4], ReduceOp::Sum);
 //!             let sum = handle.wait()?;
 //!             let mut root = [comm.rank() as i64];
@@ -99,20 +95,22 @@
 
 mod error;
 
+pub mod environment;
+
 mod dtype;
 mod operation;
 mod partition;
 mod reduce;
 
 mod failure;
-mod patience;
 mod recorder;
+mod waiting;
 
 mod shared;
 mod simulated;
 
 mod buffer;
-mod sealed;
+mod encrypted;
 mod transport;
 
 mod algorithms;
@@ -128,6 +126,11 @@ mod handle;
 mod stats;
 
 mod communicator;
+
+mod security;
+
+mod config;
+mod rendezvous;
 mod world;
 
 #[cfg(feature = "mpi")]
@@ -138,8 +141,10 @@ pub mod nccl;
 pub use algorithms::cost::{CostModel, LinkCost, LinkCosts};
 pub use buffer::{Coalesced, DeviceMut, FlatBuffer, SliceMut};
 pub use communicator::{Communicator, SharedBuffer};
+pub use config::{Timeouts, TransportOptions, WorldConfig};
 pub use control::{Control, Notice, Stop};
 pub use dtype::{DType, Element, ReduceOp};
+pub use environment::{Launcher, MeetingPoint, RankInfo};
 pub use error::{BoxError, CommError, Result};
 pub use flight::{FlightRecord, MappedFile, PeerRecord, Stacks, ThreadRecord, ThreadStack};
 pub use handle::Handle;
@@ -148,14 +153,15 @@ pub use mpi::connect_mpi;
 pub use operation::Algorithm;
 pub use recorder::{OperationRecord, OperationState};
 pub use rehearsal::Rehearsal;
+pub use security::{Credentials, Encryption, Secret};
 pub use simulated::{Clock, SimulatedLink};
 pub use stats::CommStats;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub use world::fuzzing;
 pub use world::{
-    Encryption, Launcher, Newcomers, Regrouped, Secret, WorldConfig, connect, connect_unless,
-    connect_with_listener, regroup, regroup_with, threads, threads_over,
+    Newcomers, RebuiltWorld, connect, connect_unless, connect_with_listener, rejoin, rejoin_with, threads,
+    threads_over,
 };
 
 /// The examples of this crate's README, as tests.

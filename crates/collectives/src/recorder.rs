@@ -1,4 +1,4 @@
-//! The flight recorder: the last operations of this rank, told when something goes wrong.
+//! The flight recorder: the last operations of this rank, reported when the world breaks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,56 +8,56 @@ use serde::{Deserialize, Serialize};
 
 use crate::operation::{Scope, Tag};
 
-/// Operations that are kept.
+/// The number of operations that are kept.
 const KEPT: usize = 64;
 
-/// How far an operation has come.
+/// The state of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OperationState {
-    /// It has begun and not ended.
+    /// It is running.
     Running,
-    /// It ended well.
+    /// It ended without an error.
     Done,
     /// It ended with an error.
     Failed,
 }
 
-/// An operation as the flight recorder keeps it.
+/// An operation in the flight recorder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OperationRecord {
-    /// Which communicator: 0 is the world, others have numbers that their ranks alone share.
+    /// The communicator: 0 is the world. Other numbers are known to the ranks of that communicator only.
     pub communicator: u32,
-    /// The operation's number there; messages between two ranks are numbered for each pair and direction.
+    /// The operation's number there. Messages between two ranks are numbered by pair and direction.
     pub sequence: u64,
-    /// Its name, with the reduction.
+    /// Its name and reduction.
     pub operation: String,
-    /// Bytes of the buffer; 0 where ranks may differ.
+    /// Bytes of the buffer; 0 if ranks may differ.
     pub bytes: u64,
-    /// The type of its elements.
+    /// The element type.
     pub dtype: String,
-    /// The way of its bytes.
+    /// The algorithm.
     pub algorithm: String,
-    /// What its caller says it is about, such as the bucket of gradients; empty where it says nothing.
+    /// The caller's label, such as the bucket of gradients; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
-    /// Of messages between two ranks the other one, by its number in the communicator; none where all ranks take part.
+    /// The other rank of a message, by its number in the communicator. `None` for operations of all ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<usize>,
-    /// How far it has come.
+    /// Its state.
     pub state: OperationState,
-    /// Seconds since the world began when it started.
+    /// Its start, in seconds since the world began.
     pub started: f64,
-    /// Seconds that it took; so far, if it is running.
+    /// Its duration in seconds; up to now if it is running.
     pub seconds: f64,
 }
 
-/// What a rank is doing, for another that waits for it.
+/// The activity of a rank, for another that waits for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Doing {
-    /// The last collective operation that it has begun on the communicator in question.
+pub(crate) struct RankActivity {
+    /// The last collective operation that it has begun on the communicator.
     pub(crate) sequence: Option<u64>,
-    /// The last thing that it began at all, in words.
+    /// A description of the last operation that it has begun anywhere.
     pub(crate) last: String,
 }
 
@@ -111,7 +111,7 @@ impl Recorder {
         });
     }
 
-    /// Says what the operation that was begun last on a communicator is about.
+    /// Labels the newest operation of a communicator.
     pub(crate) fn label(&self, communicator: u32, label: &Arc<str>) {
         let mut entries = self.entries();
         if let Some(entry) = entries.iter_mut().rev().find(|entry| entry.communicator == communicator) {
@@ -119,29 +119,29 @@ impl Recorder {
         }
     }
 
-    /// Says who is in a communicator.
-    pub(crate) fn meet(&self, communicator: u32, members: &[usize]) {
+    /// Records the ranks of a communicator.
+    pub(crate) fn set_members(&self, communicator: u32, members: &[usize]) {
         let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(communicator, members.to_vec());
     }
 
-    /// Who is in each communicator.
+    /// Returns the ranks of each communicator.
     pub(crate) fn members(&self) -> BTreeMap<u32, Vec<usize>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn end(&self, communicator: u32, well: bool) {
+    pub(crate) fn end(&self, communicator: u32, succeeded: bool) {
         let mut entries = self.entries();
         let running =
             |entry: &&mut Entry| entry.communicator == communicator && entry.state == OperationState::Running;
         if let Some(entry) = entries.iter_mut().rev().find(running) {
-            entry.state = if well { OperationState::Done } else { OperationState::Failed };
+            entry.state = if succeeded { OperationState::Done } else { OperationState::Failed };
             entry.ended = Instant::now();
         }
     }
 
-    /// What this rank is doing, as one that waits on a communicator wants to know.
-    pub(crate) fn doing(&self, communicator: u32) -> Doing {
+    /// Returns the activity of this rank, for one that waits on a communicator.
+    pub(crate) fn activity(&self, communicator: u32) -> RankActivity {
         let entries = self.entries();
         let of_it = |entry: &&Entry| entry.communicator == communicator && entry.scope == Scope::World;
         let sequence = entries.iter().rev().find(of_it).map(|entry| entry.sequence);
@@ -160,15 +160,15 @@ impl Recorder {
                 }
             },
         );
-        Doing { sequence, last }
+        RankActivity { sequence, last }
     }
 
-    /// Seconds since the world began.
+    /// Returns the seconds since the world began.
     pub(crate) fn seconds(&self) -> f64 {
         self.begun.elapsed().as_secs_f64()
     }
 
-    /// All that is kept, the oldest first.
+    /// Returns the recorded operations, the oldest first.
     pub(crate) fn recent(&self) -> Vec<OperationRecord> {
         let record = |entry: &Entry| {
             let running = entry.state == OperationState::Running;

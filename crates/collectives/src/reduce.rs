@@ -1,10 +1,10 @@
-//! The arithmetic of reductions: one buffer into another.
+//! Arithmetic of reductions.
 
 use crate::dtype::{Element, ReduceOp};
 
 /// acc ← acc ∘ other, elementwise.
 pub(crate) fn reduce_into<T: Element>(op: ReduceOp, acc: &mut [T], other: &[T]) {
-    // One loop an operation, so that each vectorises.
+    // One loop for each operation, so that each vectorises.
     macro_rules! each {
         ($op:expr) => {
             acc.iter_mut().zip(other).for_each(|(a, b)| *a = T::combine($op, *a, *b))
@@ -18,7 +18,7 @@ pub(crate) fn reduce_into<T: Element>(op: ReduceOp, acc: &mut [T], other: &[T]) 
     }
 }
 
-/// A reduction over so many ranks: the mean is a sum that is divided once, at its end, by whoever completes a value.
+/// A reduction over a number of ranks. A mean is a sum that is divided once, when a value is complete.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reduction {
     pub(crate) op: ReduceOp,
@@ -30,7 +30,7 @@ impl Reduction {
         Self { op, ranks }
     }
 
-    /// This reduction for a phase whose results are reduced further: a mean is not divided yet.
+    /// Returns this reduction for a phase whose results are reduced further: a mean is not divided yet.
     pub(crate) fn partial(self) -> Self {
         let op = if self.op == ReduceOp::Mean { ReduceOp::Sum } else { self.op };
         Self { op, ..self }
@@ -41,7 +41,7 @@ impl Reduction {
         reduce_into(self.op, acc, other);
     }
 
-    /// What is left to do with values to which every rank has contributed.
+    /// Completes values that contain the contributions of all ranks: divides a mean.
     pub(crate) fn complete<T: Element>(self, values: &mut [T]) {
         if self.op == ReduceOp::Mean {
             values.iter_mut().for_each(|value| *value = value.divide(self.ranks));

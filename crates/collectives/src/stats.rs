@@ -1,4 +1,4 @@
-//! What communication has cost.
+//! Costs of communication.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use crate::simulated::Clock;
 
-/// The cost of a communicator's operations so far, on this rank. Of operations on buffers in the memory of a GPU the seconds are
-/// the host's, which hands them over and finds out whether all ranks have; what the GPU takes is not among them.
+/// The cost of a communicator's operations on this rank so far. For buffers in GPU memory the seconds are those of the host, which
+/// issues operations and compares them among ranks; they do not include the GPU's time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CommStats {
     /// Finished operations.
     pub operations: u64,
-    /// Bytes handed to other ranks, headers included.
+    /// Bytes sent to other ranks, with headers.
     pub bytes_sent: u64,
-    /// Bytes received from other ranks, headers included.
+    /// Bytes received from other ranks, with headers.
     pub bytes_received: u64,
     /// Seconds that the communication thread worked or waited for peers.
     pub seconds_busy: f64,
-    /// Seconds that callers were blocked: the part of the cost that computing did not hide.
+    /// Seconds that callers were blocked: the cost that computation did not hide.
     pub seconds_exposed: f64,
 }
 
@@ -41,22 +41,22 @@ impl std::ops::Add for CommStats {
 pub(crate) struct Counters {
     stats: Mutex<CommStats>,
     clock: Clock,
-    /// When the last operation was over, by a simulated clock.
+    /// The end of the last operation by a simulated clock.
     over: AtomicU64,
 }
 
 impl Counters {
-    /// Those of a communicator by this clock.
+    /// The counters of a communicator with this clock.
     pub(crate) fn by(clock: Clock) -> Self {
         Self { clock, ..Self::default() }
     }
 
-    /// What time it is for the rank.
+    /// Returns the rank's time.
     pub(crate) fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Begins an operation, after the one before: when.
+    /// Records the start of an operation, not before the end of the last one, and returns it.
     pub(crate) fn begin(&self) -> Duration {
         self.clock.catch_up(self.over.load(Ordering::Acquire));
         self.clock.now()
@@ -66,7 +66,7 @@ impl Counters {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends an operation that has begun then.
+    /// Records the end of an operation that started at `start`.
     pub(crate) fn operation(&self, begun: Duration, sent: u64, received: u64) {
         self.over.store(self.clock.nanos(), Ordering::Release);
         let busy = self.clock.now().saturating_sub(begun);
@@ -77,7 +77,7 @@ impl Counters {
         stats.seconds_busy += busy.as_secs_f64();
     }
 
-    /// Bytes of an operation that is counted elsewhere.
+    /// Adds the bytes of an operation that is counted elsewhere.
     pub(crate) fn moved(&self, sent: u64, received: u64) {
         let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
         stats.bytes_sent += sent;

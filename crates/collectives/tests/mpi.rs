@@ -1,6 +1,7 @@
-//! The engine of MPI, under its launcher. Started by itself, this program starts itself under `mpirun` with several numbers
-//! of ranks; where there is no `mpirun` it says so and passes.
+//! The engine over MPI, under its launcher. Started directly, this program starts itself under `mpirun` with several numbers of
+//! ranks; without `mpirun` it reports that and passes.
 
+#[path = "it/common/mod.rs"]
 mod common;
 #[path = "mpi/failures.rs"]
 mod failures;
@@ -12,9 +13,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The first argument of a rank; the second is what it does, and the third how many ranks there should be.
+/// The first argument of a rank. The second is the scenario, the third the expected number of ranks.
 const RANK: &str = "--as-rank-of";
-/// How long a run may take: many times what it takes.
+/// The longest duration of a run, many times the usual one.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One start of the launcher.
@@ -24,7 +25,7 @@ struct Run {
     variables: &'static [(&'static str, &'static str)],
     /// A variable of the last rank alone.
     of_last: Option<&'static str>,
-    /// `None` if all must end well; otherwise the run must fail, and have said this.
+    /// `None` if all ranks must end well; otherwise the run must fail with this text.
     fails: Option<&'static str>,
 }
 
@@ -79,7 +80,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     let open_mpi = String::from_utf8_lossy(&version.stdout).contains("Open MPI");
-    // Other launchers have other words for a variable of one rank.
+    // Other launchers have other options for a variable of one rank.
     let runs: Vec<_> = RUNS.iter().filter(|run| open_mpi || run.of_last.is_none()).collect();
     let failed = runs.iter().filter(|run| !succeeds(run, open_mpi)).count();
     println!("{} of {} runs under mpirun went as they should", runs.len() - failed, runs.len());
@@ -105,12 +106,12 @@ fn succeeds(run: &Run, open_mpi: bool) -> bool {
     problem.is_none()
 }
 
-/// Whether the launcher ended well, if it ended, and all that was said.
+/// Returns whether the launcher ended well, if it ended, and its output.
 fn launch(run: &Run, open_mpi: bool) -> (Option<bool>, String) {
     let program = std::env::current_exe().expect("this program has a path");
     let mut command = Command::new("mpirun");
     if open_mpi {
-        // It refuses root, and more ranks than cores, unless told otherwise.
+        // It refuses root, and more ranks than cores, without these variables.
         command.args(["--allow-run-as-root", "--oversubscribe"]);
     }
     let mut some = |ranks: usize, options: &[&str]| {
@@ -148,7 +149,7 @@ fn launch(run: &Run, open_mpi: bool) -> (Option<bool>, String) {
 fn read(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is told all the same.
+        // Output read before an error is shown all the same.
         let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     })

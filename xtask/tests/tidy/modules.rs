@@ -17,12 +17,6 @@ const ACCEPTED: &[(&str, &[&str], &str)] = &[(
 
 /// Circles that are to be mended. An entry goes when its circle does; none is added.
 const NOT_MENDED: &[(&str, &[&str])] = &[
-    ("crates/collectives/src/engine", &["backend", "host_memory", "hosts", "split"]),
-    ("crates/collectives/src/mpi", &["engine", "mail", "movement", "reductions"]),
-    ("crates/collectives/src/operation", &["algorithm", "tag"]),
-    ("crates/collectives/src/shared", &["cross_memory", "slot_exchange"]),
-    ("crates/collectives/src/world", &["config", "environment"]),
-    ("crates/collectives/src/world", &["rendezvous", "search"]),
     ("crates/trainer/src/config", &["keys", "section", "settings"]),
 ];
 

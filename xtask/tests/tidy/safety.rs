@@ -29,7 +29,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "crates/collectives/src/nccl/raw.rs",
     "crates/collectives/src/shared/cross_memory/access.rs",
     "crates/collectives/src/shared/memory.rs",
-    "crates/collectives/src/world/pmi.rs",
+    "crates/collectives/src/environment/pmi.rs",
     "crates/cuda/src/blas/raw.rs",
     "crates/cuda/src/compile/nvrtc.rs",
     "crates/cuda/src/dnn/raw/algorithms.rs",

@@ -1,8 +1,8 @@
-//! What an operation takes, by formula: the latency and inverse bandwidth of the links, measured, in the published costs.
+//! Predicted durations of operations, from published formulas and the measured latency and bandwidth of links.
 //!
-//! `n` ranks, `S` bytes, `α` seconds a message, `β` seconds a byte on its way, `γ` seconds a byte reduced; messages are at
-//! most [`PIECE`] bytes, so that `S` bytes are `m(S)` messages. The formulas are those of Thakur, Rabenseifner & Gropp
-//! (2005) and Patarasuk & Yuan (2009), with `m` for one.
+//! `n` ranks, `S` bytes, `α` seconds a message, `β` seconds a transferred byte, `γ` seconds a reduced byte. Messages have at most
+//! [`PIECE`] bytes, so `S` bytes are `m(S)` messages. The formulas are those of Thakur, Rabenseifner & Gropp (2005) and Patarasuk &
+//! Yuan (2009), with `m` in place of one message.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,34 +11,34 @@ use crate::operation::{Algorithm, Kind};
 use crate::partition::PIECE;
 use crate::simulated::SimulatedLink;
 
-/// What a message costs.
+/// The cost of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LinkCost {
-    /// Seconds that every message takes, however short (α).
+    /// Seconds of every message, however short (α).
     pub alpha: f64,
-    /// Seconds that a byte takes on its way (β).
+    /// Seconds of a transferred byte (β).
     pub beta: f64,
 }
 
-/// What a message costs on one kind of link: ranks that send at the same time share cores and wires.
+/// The cost of a message on one kind of link. Ranks that send at the same time share cores and wires.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LinkCosts {
     /// While all ranks send, as in a ring.
     pub busy: LinkCost,
-    /// While one sends to one other, as to a single reducer.
+    /// While one rank sends to one other, as to a single reducer.
     pub alone: LinkCost,
 }
 
-/// The measured costs of a world, the same on every rank.
+/// The measured costs of a world, equal on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CostModel {
-    /// A meeting in memory that all ranks map, and a byte through it; `None` without such memory.
+    /// A synchronisation in memory that all ranks map, and a byte through it; `None` without such memory.
     pub direct: Option<LinkCost>,
-    /// Messages between ranks of one host; `None` if no host has two.
+    /// Messages between ranks of one host; `None` if no host has two ranks.
     pub local: Option<LinkCosts>,
-    /// Messages between hosts; `None` if there is one.
+    /// Messages between hosts; `None` if there is one host.
     pub remote: Option<LinkCosts>,
-    /// Seconds for reducing a byte (γ).
+    /// Seconds of a reduced byte (γ).
     pub gamma: f64,
 }
 
@@ -47,26 +47,26 @@ fn messages(bytes: f64) -> f64 {
 }
 
 impl LinkCost {
-    /// One step in which a rank sends so many bytes.
+    /// Returns the seconds of a step in which a rank sends `bytes` bytes.
     fn step(&self, bytes: f64) -> f64 {
         messages(bytes) * self.alpha + bytes * self.beta
     }
 }
 
 impl LinkCosts {
-    /// What messages cost on a simulated link: the same whether one rank sends or all.
+    /// The costs of messages on a simulated link, which do not depend on the number of ranks that send.
     pub(crate) fn over(link: &SimulatedLink) -> Self {
         let cost = LinkCost { alpha: link.latency.as_secs_f64(), beta: 1.0 / link.bandwidth };
         Self { busy: cost, alone: cost }
     }
 
-    /// A step in which `part` of all ranks send, between one (0) and all (1).
+    /// Returns the cost of a step in which `part` of all ranks send, from one (0) to all (1).
     fn step(&self, bytes: f64, part: f64) -> f64 {
         self.alone.step(bytes) + part * (self.busy.step(bytes) - self.alone.step(bytes))
     }
 }
 
-/// The parts that the formulas are made of.
+/// The terms of the formulas.
 struct Flat {
     link: LinkCosts,
     gamma: f64,
@@ -83,14 +83,14 @@ impl Flat {
         Self { n: n as f64, bytes, ..*self }
     }
 
-    /// Once up or down a binomial tree: with each step half as many pairs, or twice as many, are at it.
+    /// Once up or down a binomial tree. The number of pairs halves or doubles with each step.
     fn tree(&self) -> f64 {
         let pairs = |step: i32| (self.n / 2_f64.powi(step)).floor().max(1.0);
         let part = |step: i32| (pairs(step) - 1.0) / (self.n - 1.0).max(1.0);
         (1..=self.log() as i32).map(|step| self.link.step(self.bytes, part(step))).sum()
     }
 
-    /// All others' buffers to one rank, or one rank's to all others, one after the other.
+    /// All other buffers to one rank, or one rank's to all others, one after the other.
     fn single(&self) -> f64 {
         (self.n - 1.0) * self.link.alone.step(self.bytes)
     }
@@ -125,8 +125,8 @@ impl Flat {
 }
 
 impl CostModel {
-    /// The predicted seconds of an operation over `bytes` bytes (those of the whole buffer) among `hosts.iter().sum()`
-    /// ranks, so many on each host; `None` if the algorithm is none for the operation, or its links were not measured.
+    /// Returns the predicted seconds of an operation over a buffer of `bytes` bytes. `hosts` is the number of ranks of each host.
+    /// `None` if the algorithm does not have the operation, or its links were not measured.
     pub fn predict(
         &self,
         operation: &str,
@@ -138,8 +138,8 @@ impl CostModel {
         self.of(kind, algorithm, bytes, hosts)
     }
 
-    /// The predicted seconds in which every rank sends all of `bytes` bytes to each of so many `neighbours`, one after the other,
-    /// and adds what it receives: a step of gossip. `None` if the links were not measured.
+    /// Returns the predicted seconds of a gossip step: every rank sends `bytes` bytes to each of its `neighbours`, one after the
+    /// other, and adds the bytes that it receives. `None` if the links were not measured.
     pub fn predict_gossip(&self, neighbours: usize, bytes: usize, hosts: &[usize]) -> Option<f64> {
         let link = if hosts.len() > 1 { self.remote } else { self.local };
         let bytes = bytes as f64;
@@ -158,7 +158,7 @@ impl CostModel {
         let (n, bytes) = (ranks as f64, bytes as f64);
         if algorithm == Algorithm::Direct {
             let link = self.direct.filter(|_| hosts.len() == 1)?;
-            // An all-reduce moves the others' parts in and the results out; the rest moves half of that.
+            // An all-reduce moves the others' parts in and the results out; other operations move half of that.
             let ways = if kind == Kind::AllReduce { 2.0 } else { 1.0 };
             return Some(link.alpha + ways * (n - 1.0) / n * bytes * link.beta);
         }
@@ -199,7 +199,7 @@ impl CostModel {
         let most = hosts.iter().copied().max().unwrap_or(1);
         let even = hosts.iter().all(|ranks| *ranks == most);
         let (n, bytes) = (most as f64, flat.bytes);
-        // Inside a host: through memory a meeting and the others' share of the bytes, whichever operation it is.
+        // Inside a host, any operation takes a synchronisation and the others' share of the bytes through memory.
         let meeting = |link: LinkCost| link.alpha + (n - 1.0) / n * bytes * link.beta;
         let messages = self.local.map(|link| Flat { link, ..*flat }.among(most, bytes));
         let inside = |by_messages: fn(&Flat) -> f64| match (most, self.direct, &messages) {
@@ -208,7 +208,7 @@ impl CostModel {
             (_, None, Some(flat)) => Some(by_messages(flat)),
             _ => None,
         };
-        // All ranks of a host share its way out, so their parts together take what the whole takes.
+        // All ranks of a host share its link, so their parts together take as long as the whole.
         let across = flat.among(hosts.len(), bytes);
         let several = hosts.len() > 1;
         Some(match kind {
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(best(64, &[16]), Algorithm::HalvingDoubling);
         assert!([Algorithm::Tree, Algorithm::HalvingDoubling].contains(&best(4, &[11])));
         assert!([Algorithm::Ring, Algorithm::PushPull, Algorithm::Grid].contains(&best(64 << 20, &[9])));
-        // Between hosts a byte is a hundred times as dear.
+        // Between hosts a byte costs a hundred times as much.
         assert_eq!(best(1 << 20, &[8, 8]), Algorithm::Hierarchical);
     }
 }

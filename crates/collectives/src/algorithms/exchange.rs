@@ -1,5 +1,5 @@
-//! What algorithms are made of: messages between two ranks, and the step in which a part of the buffer goes out while
-//! another comes in.
+//! Building blocks of algorithms: messages between two ranks, and a step that sends one part of the buffer while it receives
+//! another.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::partition::pieces;
 use crate::reduce::Reduction;
 
-/// Messages between this rank and others, in order between each two.
+/// Messages between this rank and others, in order for each pair.
 pub(crate) trait Messages {
     /// Sends a message without waiting for its receiver.
     fn send(&mut self, to: usize, bytes: &[u8]) -> Result<()>;
@@ -17,22 +17,21 @@ pub(crate) trait Messages {
     fn receive(&mut self, from: usize, into: &mut [u8]) -> Result<()>;
 }
 
-/// What happens to values that come in.
+/// The treatment of received values.
 #[derive(Clone, Copy)]
 pub(crate) enum Take {
-    /// They replace what is there.
+    /// They replace the present values.
     Copy,
-    /// They are reduced into what is there.
+    /// They are reduced into the present values.
     Reduce(Reduction),
 }
 
-/// Messages, and buffers that are exchanged piece by piece.
+/// Messages, and the exchange of buffers piece by piece.
 pub(crate) trait Exchange: Messages {
-    /// Receives a message whose length only the sender knows, at most `limit` bytes.
+    /// Receives a message of at most `limit` bytes whose length only the sender knows.
     fn receive_any(&mut self, from: usize, limit: usize) -> Result<Vec<u8>>;
 
-    /// Memory that is kept between operations, in which pieces land before they are reduced; 64-bit words, so that any
-    /// element type is aligned.
+    /// Returns memory in which pieces arrive before they are reduced, kept between operations. 64-bit words align any element type.
     fn scratch(&mut self) -> &mut Vec<u64>;
 
     /// Receives the elements of one message into a part of the buffer.
@@ -54,8 +53,8 @@ pub(crate) trait Exchange: Messages {
         }
     }
 
-    /// Sends one range to a rank and takes another from a rank, piece by piece, so that a piece is reduced while the next
-    /// is on its way. `None` on a side does nothing there. The ranges must not overlap.
+    /// Sends one range to a rank and receives another from a rank, piece by piece, so that a piece is reduced while the next one
+    /// arrives. `None` skips a side. The ranges must not overlap.
     fn exchange<T: Element>(
         &mut self,
         values: &mut [T],

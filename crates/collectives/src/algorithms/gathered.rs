@@ -1,10 +1,10 @@
-//! Operations whose parts have lengths of their own: by messages that say how long they are.
+//! Operations whose parts have different lengths, which the messages state.
 
 use super::exchange::Exchange;
 use super::{Group, MAX_MESSAGE};
 use crate::error::Result;
 
-/// The buffers of all ranks, whatever their lengths, around a ring.
+/// Returns the buffers of all ranks, which may have different lengths, around a ring.
 pub(crate) fn all_gather(peers: &mut impl Exchange, group: &Group, own: &[u8]) -> Result<Vec<Vec<u8>>> {
     let mut all = vec![Vec::new(); group.len()];
     all[group.own()] = own.to_vec();
@@ -16,8 +16,8 @@ pub(crate) fn all_gather(peers: &mut impl Exchange, group: &Group, own: &[u8]) -
     Ok(all)
 }
 
-/// Each rank gets what every other has for it: in step `s` from the one `s` places behind, while it sends to the one as far
-/// ahead, so that no rank is everybody's target at once.
+/// Returns each other rank's part for this one. In step `s` a rank sends to the one `s` places ahead and receives from the one `s`
+/// places behind, so no rank is the target of several at once.
 pub(crate) fn all_to_all(peers: &mut impl Exchange, group: &Group, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
     let (size, own) = (group.len(), group.own());
     let mut all = vec![Vec::new(); size];

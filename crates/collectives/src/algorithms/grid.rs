@@ -1,5 +1,5 @@
-//! Ranks in a grid: a reduce-scatter along each row, an all-reduce along each column of what is left, an all-gather along
-//! the rows. `2(r − 1) + 2(c − 1)` steps instead of a ring's `2(rc − 1)`, with the same bytes (Mikami et al. 2018).
+//! The grid: a reduce-scatter along each row, an all-reduce of the result along each column, and an all-gather along the rows. `2(r
+//! − 1) + 2(c − 1)` steps instead of a ring's `2(rc − 1)`, with the same bytes (Mikami et al. 2018).
 
 use super::exchange::Exchange;
 use super::{Group, ring};
@@ -8,12 +8,12 @@ use crate::error::Result;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
 
-/// Rows of the grid: the largest divisor of the size that is not above its root; 1 for primes, which is one long row.
+/// Returns the rows of the grid: the largest divisor of the size up to its square root. This is 1 for primes: one long row.
 pub(crate) fn rows(size: usize) -> usize {
     (1..=size).take_while(|r| r * r <= size).filter(|r| size.is_multiple_of(*r)).last().unwrap_or(1)
 }
 
-/// Every rank's buffer becomes the reduction of all.
+/// Replaces every rank's buffer by the reduction of all.
 pub(crate) fn all_reduce<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,

@@ -1,8 +1,8 @@
 //! Recursive halving and doubling (Thakur, Rabenseifner & Gropp 2005): log₂ n steps, and no more bytes than a ring.
 //!
-//! In each step of the first half a rank exchanges half of what it still has with a partner, first near, and reduces; in the
-//! second half it goes the same way back, copying. If the number of ranks is no power of two, the ranks beyond it first give
-//! their buffers to a partner and get the result at the end.
+//! In each step of the first half a rank exchanges half of its remaining range with a partner and reduces. In the second half the
+//! same partners copy in reverse order. If the number of ranks is not a power of two, the ranks beyond it first give their buffers
+//! to a partner and get the result at the end.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use crate::error::Result;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
 
-/// The elements of chunks `chunks` of `parts`.
+/// Returns the elements of chunks `chunks` of `parts`.
 fn span(len: usize, parts: usize, chunks: &Range<usize>) -> Range<usize> {
     chunk(len, parts, chunks.start).start..chunks.end * len / parts
 }
 
-/// The way down: at each step the partner, the chunks that this rank keeps and those that it gives away.
+/// The steps of the first half: the partner, the chunks that this rank keeps, and those that it gives away.
 fn steps(own: usize, size: usize) -> Vec<(usize, Range<usize>, Range<usize>)> {
     let (mut have, mut steps) = (0..size, Vec::new());
     let mut distance = size / 2;
@@ -32,7 +32,7 @@ fn steps(own: usize, size: usize) -> Vec<(usize, Range<usize>, Range<usize>)> {
     steps
 }
 
-/// The chunk of this rank's place becomes complete; the group's size must be a power of two.
+/// Completes the chunk of this rank's place. The group's size must be a power of two.
 pub(crate) fn reduce_scatter<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -49,7 +49,7 @@ pub(crate) fn reduce_scatter<T: Element>(
     Ok(())
 }
 
-/// Every place's chunk reaches all; the group's size must be a power of two.
+/// Copies every place's chunk to all. The group's size must be a power of two.
 pub(crate) fn all_gather<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -64,7 +64,7 @@ pub(crate) fn all_gather<T: Element>(
     Ok(())
 }
 
-/// Every rank's buffer becomes the reduction of all, for groups of any size.
+/// Replaces every rank's buffer by the reduction of all, for groups of any size.
 pub(crate) fn all_reduce<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -72,7 +72,7 @@ pub(crate) fn all_reduce<T: Element>(
     reduction: Reduction,
 ) -> Result<()> {
     let (len, size, own) = (values.len(), group.len(), group.own());
-    // Of the first 2·extra places the odd ones sit out.
+    // Of the first 2·extra places the odd ones take no part.
     let power = if size.is_power_of_two() { size } else { size.next_power_of_two() / 2 };
     let extra = size - power;
     let folded = own < 2 * extra;

@@ -1,8 +1,8 @@
-//! Inside each host first, then between hosts: the slow links between hosts carry each byte once a host instead of once a
-//! rank.
+//! Hierarchical algorithms: inside each host first, then between hosts. The slow links between hosts carry each byte once per host
+//! instead of once per rank.
 //!
-//! With as many ranks on every host, all of them take part between hosts: a reduce-scatter inside, an all-reduce among the
-//! ranks of the same place on each host, an all-gather inside. Otherwise the first rank of each host does it for the others.
+//! If all hosts have equally many ranks, all ranks take part between hosts: a reduce-scatter inside each host, an all-reduce among
+//! the ranks of one place on each host, an all-gather inside. Otherwise the first rank of each host represents the others.
 
 use super::exchange::{Exchange, Take};
 use super::{Group, ring, single};
@@ -11,37 +11,37 @@ use crate::error::Result;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
 
-/// What a rank knows of hosts, and what ranks of one host can do without messages.
+/// The hosts of ranks, and operations among ranks of one host without messages.
 ///
-/// Operations on the host are among its ranks alone. They answer false, with nothing done, if these ranks share no memory.
+/// Operations on the host return false without doing anything if its ranks share no memory.
 pub(crate) trait Hosts: Exchange {
-    /// This rank.
+    /// Returns this rank.
     fn rank(&self) -> usize;
 
-    /// The host of each rank, numbered in the order of appearance.
+    /// Returns the host of each rank, numbered in the order of appearance.
     fn hosts(&self) -> &[usize];
 
-    /// This rank's chunk of the buffers becomes their reduction.
+    /// Replaces this rank's chunk of the buffer by the reduction on the host.
     fn reduce_scatter_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool>;
 
-    /// The chunk of each rank reaches all buffers.
+    /// Copies the chunk of each rank to all buffers of the host.
     fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool>;
 
-    /// The first rank's buffer becomes the reduction of all.
+    /// Replaces the first rank's buffer by the reduction on the host.
     fn reduce_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool>;
 
-    /// The first rank's buffer reaches the others.
+    /// Copies the first rank's buffer to the others of the host.
     fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool>;
 }
 
-/// The ranks of each host, in order.
+/// Returns the ranks of each host, in order.
 pub(crate) fn by_host(hosts: &[usize]) -> Vec<Vec<usize>> {
     let mut groups = vec![Vec::new(); hosts.iter().max().map_or(0, |most| most + 1)];
     hosts.iter().enumerate().for_each(|(rank, host)| groups[*host].push(rank));
     groups
 }
 
-/// This rank's host, and the ranks of its place on every host if all hosts have as many.
+/// Returns this rank's host, and the ranks of its place on every host if all hosts have equally many.
 fn levels(peers: &impl Hosts) -> Option<(Group, Option<Group>)> {
     let hosts = by_host(peers.hosts());
     let own = hosts.iter().find(|ranks| ranks.contains(&peers.rank()))?;
@@ -55,12 +55,12 @@ fn levels(peers: &impl Hosts) -> Option<(Group, Option<Group>)> {
     Some((inside, across))
 }
 
-/// The first rank of each host; `None` on the others.
+/// Returns the first rank of each host; `None` on the other ranks.
 fn leaders(peers: &impl Hosts) -> Option<Group> {
     Group::of(by_host(peers.hosts()).iter().map(|ranks| ranks[0]).collect(), peers.rank())
 }
 
-/// Every rank's buffer becomes the reduction of all.
+/// Replaces every rank's buffer by the reduction of all.
 pub(crate) fn all_reduce<T: Element>(
     peers: &mut impl Hosts,
     values: &mut [T],
@@ -90,10 +90,10 @@ pub(crate) fn all_reduce<T: Element>(
     Ok(())
 }
 
-/// The root's buffer reaches all others: once to each host, and on from there.
+/// Copies the root's buffer to all others: once to each host, and on from there.
 pub(crate) fn broadcast<T: Element>(peers: &mut impl Hosts, values: &mut [T], root: usize) -> Result<()> {
     let Some((inside, _)) = levels(peers) else { return Ok(()) };
-    // The root gives its buffer to its host's first rank, and that one to the other hosts'.
+    // The root sends to its host's first rank, and that one to the other hosts' first ranks.
     let first = by_host(peers.hosts())[peers.hosts()[root]][0];
     let all = 0..values.len();
     if root != first && peers.rank() == root {

@@ -1,9 +1,8 @@
-//! The collective operations, each as the messages that one rank sends and receives.
+//! Collective algorithms, as the messages that one rank sends and receives.
 //!
-//! One file an algorithm, each among the ranks of a [`Group`], so that hierarchies and grids are made of the others.
-//! They need nothing but [`Messages`], [`Exchange`] and, across hosts, [`Hosts`], and know nothing of what is between the
-//! ranks; the operations that need no messages are in `shared`. [`Algorithm`](crate::Algorithm) names them, and [`cost`]
-//! predicts what each takes.
+//! Each file has one algorithm among the ranks of a [`Group`], so hierarchies and grids are composed of the others. They need only
+//! [`Messages`], [`Exchange`] and, across hosts, [`Hosts`]; they do not depend on the transport. Operations without messages are in
+//! `shared`. [`Algorithm`](crate::Algorithm) names the algorithms, and [`cost`] predicts their duration.
 
 pub(crate) mod cost;
 mod exchange;
@@ -21,5 +20,5 @@ pub(crate) use exchange::{Exchange, Messages, Take};
 pub(crate) use group::Group;
 pub(crate) use hierarchical::Hosts;
 
-/// The largest message that a rank accepts without having agreed on its size.
+/// The largest message that a rank accepts without an agreed size.
 const MAX_MESSAGE: usize = 1 << 32;

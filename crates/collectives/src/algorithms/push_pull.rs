@@ -1,6 +1,6 @@
-//! Every rank serves a part of the buffer: all push their values for it, it reduces, and all pull the result, as with a
-//! parameter server whose shards live on the workers (Li et al. 2014). The bytes of a ring in two rounds of messages,
-//! between all pairs at once.
+//! Push-pull: every rank serves a part of the buffer. All ranks push their values for it, it reduces them, and all pull the result,
+//! as with a sharded parameter server on the workers (Li et al. 2014). It sends the bytes of a ring in two rounds of messages
+//! between all pairs.
 
 use super::Group;
 use super::exchange::{Exchange, Take};
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
 
-/// The chunk of this rank's place becomes complete, reduced in the order of places after it.
+/// Completes the chunk of this rank's place, reduced in the order of places after it.
 pub(crate) fn reduce_scatter<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -28,7 +28,7 @@ pub(crate) fn reduce_scatter<T: Element>(
     Ok(())
 }
 
-/// Every place's chunk reaches all, straight from its owner.
+/// Copies every place's chunk from its owner to all.
 pub(crate) fn all_gather<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -44,7 +44,7 @@ pub(crate) fn all_gather<T: Element>(
     Ok(())
 }
 
-/// Every rank's buffer becomes the reduction of all.
+/// Replaces every rank's buffer by the reduction of all.
 pub(crate) fn all_reduce<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,

@@ -1,9 +1,8 @@
-//! The ring: every rank talks to its two neighbours only, and every link carries the same load.
+//! The ring: every rank communicates with its two neighbours only, and every link carries the same load.
 //!
-//! An all-reduce is a reduce-scatter (after n − 1 steps rank r holds the reduced chunk r) and an all-gather
-//! (the chunks go around once more), so each rank sends 2·(n − 1)/n of the buffer, the least possible
-//! (Patarasuk & Yuan 2009). A chunk is reduced along the ring in one fixed order and then copied, so the result
-//! is the same bits on every rank.
+//! An all-reduce is a reduce-scatter (after n − 1 steps rank r holds the reduced chunk r) and an all-gather (the chunks travel once
+//! more). Each rank sends 2·(n − 1)/n of the buffer, the minimum (Patarasuk & Yuan 2009). A chunk is reduced along the ring in one
+//! fixed order and then copied, so the result has the same bits on every rank.
 
 use super::Group;
 use super::exchange::{Exchange, Take};
@@ -12,7 +11,7 @@ use crate::error::Result;
 use crate::partition::{chunk, pieces};
 use crate::reduce::Reduction;
 
-/// The chunk of this rank's place becomes complete; the rest of the buffer holds partial results.
+/// Completes the chunk of this rank's place; the rest of the buffer holds partial results.
 pub(crate) fn reduce_scatter<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -30,7 +29,7 @@ pub(crate) fn reduce_scatter<T: Element>(
     Ok(())
 }
 
-/// Complete chunks go around, each rank beginning with the one of its place.
+/// Sends complete chunks around the ring, each rank beginning with that of its place.
 pub(crate) fn all_gather<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -46,7 +45,7 @@ pub(crate) fn all_gather<T: Element>(
     Ok(())
 }
 
-/// Every rank's buffer becomes the reduction of all.
+/// Replaces every rank's buffer by the reduction of all.
 pub(crate) fn all_reduce<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -57,7 +56,7 @@ pub(crate) fn all_reduce<T: Element>(
     all_gather(peers, group, values)
 }
 
-/// The buffer at place `root` reaches all others, piece by piece along the ring.
+/// Copies the buffer at place `root` to all others, piece by piece along the ring.
 pub(crate) fn broadcast<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -79,8 +78,8 @@ pub(crate) fn broadcast<T: Element>(
     Ok(())
 }
 
-/// The buffer at place `root` becomes the reduction of all: a reduce-scatter whose chunks then go to the root. The others'
-/// contents are lost.
+/// Replaces the buffer at place `root` by the reduction of all: a reduce-scatter whose chunks then go to the root. The other
+/// buffers are overwritten.
 pub(crate) fn reduce<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,

@@ -1,4 +1,4 @@
-//! One rank reduces for all: everything to it and back. The simplest, and the slowest for more than a few ranks.
+//! Single reducer: one rank reduces for all. The simplest algorithm, and the slowest for more than a few ranks.
 
 use super::exchange::{Exchange, Take};
 use super::{Group, MAX_MESSAGE};
@@ -6,7 +6,7 @@ use crate::dtype::Element;
 use crate::error::Result;
 use crate::reduce::Reduction;
 
-/// The buffer at place `root` becomes the reduction of all, in the order of places after it.
+/// Replaces the buffer at place `root` by the reduction of all, in the order of places after it.
 pub(crate) fn reduce<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -26,7 +26,7 @@ pub(crate) fn reduce<T: Element>(
     Ok(())
 }
 
-/// The buffer at place `root` goes to each other.
+/// Copies the buffer at place `root` to all others.
 pub(crate) fn broadcast<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -43,7 +43,7 @@ pub(crate) fn broadcast<T: Element>(
     Ok(())
 }
 
-/// Every rank's buffer becomes the reduction of all, by way of the first place.
+/// Replaces every rank's buffer by the reduction of all, through the first place.
 pub(crate) fn all_reduce<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -54,7 +54,7 @@ pub(crate) fn all_reduce<T: Element>(
     broadcast(peers, group, values, 0)
 }
 
-/// All buffers arrive at the root, in the order of places; nobody else gets any.
+/// Returns all buffers at the root, in the order of places; nothing elsewhere.
 pub(crate) fn gather(
     peers: &mut impl Exchange,
     group: &Group,
@@ -76,7 +76,7 @@ pub(crate) fn gather(
     Ok(all)
 }
 
-/// Each rank receives its part from the root.
+/// Returns this rank's part from the root.
 pub(crate) fn scatter(
     peers: &mut impl Exchange,
     group: &Group,

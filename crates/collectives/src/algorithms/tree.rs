@@ -1,7 +1,7 @@
-//! The binomial tree: ⌈log₂ n⌉ steps, for buffers so small that steps are what costs.
+//! The binomial tree: ⌈log₂ n⌉ steps, for buffers so small that the number of steps decides the cost.
 //!
-//! Places are counted from the root. The parent of a place is the place without its lowest bit; the children are the place
-//! with one more bit below its lowest. Large buffers go in pieces, so that a piece moves up while the next comes in.
+//! Places are counted from the root. The parent of a place is the place without its lowest bit; the children are the place with one
+//! more bit below its lowest. Large buffers go in pieces, so that a piece moves up while the next arrives.
 
 use super::Group;
 use super::exchange::{Exchange, Take};
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::partition::pieces;
 use crate::reduce::Reduction;
 
-/// Parent and children of this rank, the nearest child first.
+/// Returns the parent and the children of this rank, the nearest child first.
 fn relatives(group: &Group, root: usize) -> (Option<usize>, Vec<usize>) {
     let size = group.len();
     let place = (group.own() + size - root) % size;
@@ -21,7 +21,7 @@ fn relatives(group: &Group, root: usize) -> (Option<usize>, Vec<usize>) {
     (parent, bits.map(|bit| place + bit).filter(|child| *child < size).map(rank).collect())
 }
 
-/// The buffer at place `root` becomes the reduction of all. The others' contents are lost.
+/// Replaces the buffer at place `root` by the reduction of all. The other buffers are overwritten.
 pub(crate) fn reduce<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -42,7 +42,7 @@ pub(crate) fn reduce<T: Element>(
     Ok(())
 }
 
-/// The buffer at place `root` reaches all others.
+/// Copies the buffer at place `root` to all others.
 pub(crate) fn broadcast<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,
@@ -54,7 +54,7 @@ pub(crate) fn broadcast<T: Element>(
         if let Some(parent) = parent {
             peers.take(&mut values[piece.clone()], parent, Take::Copy)?;
         }
-        // The farthest child has the most to pass on.
+        // The farthest child has the largest subtree.
         for child in children.iter().rev() {
             peers.send(*child, bytemuck::cast_slice(&values[piece.clone()]))?;
         }
@@ -62,7 +62,7 @@ pub(crate) fn broadcast<T: Element>(
     Ok(())
 }
 
-/// Every rank's buffer becomes the reduction of all: up the tree and down again.
+/// Replaces every rank's buffer by the reduction of all: up the tree and down again.
 pub(crate) fn all_reduce<T: Element>(
     peers: &mut impl Exchange,
     group: &Group,

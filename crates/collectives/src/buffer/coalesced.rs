@@ -1,11 +1,11 @@
-//! Several buffers that go as one.
+//! Several buffers in one operation.
 
 use super::{FlatBuffer, SliceMut, slice_mut};
 use crate::dtype::{DType, Element, on_dtype};
 use crate::error::{BoxError, CommError, Result};
 
-/// Buffers of one type, one after the other, as one buffer: an operation on them costs what one costs, instead of what each
-/// costs. The elements are copied into memory of their own for the operation, and back after it, so it serves small buffers.
+/// Buffers of one type that act as one buffer, so one operation replaces several. The elements are copied to extra memory for the
+/// operation and back after it, so this serves small buffers.
 ///
 /// ```
 /// use phalanx_collectives::{Coalesced, ReduceOp, threads};
@@ -26,10 +26,10 @@ pub struct Coalesced<B> {
 }
 
 impl<B: FlatBuffer> Coalesced<B> {
-    /// Puts buffers together; none at all are an empty buffer of f32.
+    /// Combines buffers. Without any, the result is an empty buffer of f32.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if their types differ, or if one lies in the memory of a GPU.
+    /// [`CommError::Argument`] if their types differ, or if one is in GPU memory.
     pub fn new(mut buffers: Vec<B>) -> Result<Self> {
         let dtype = buffers.first().map_or(DType::F32, FlatBuffer::dtype);
         if let Some(other) = buffers.iter().find(|buffer| buffer.dtype() != dtype) {
@@ -47,12 +47,12 @@ impl<B: FlatBuffer> Coalesced<B> {
         Ok(Self { buffers, dtype, len })
     }
 
-    /// The buffers, in the order in which they were given.
+    /// Returns the buffers in their original order.
     pub fn into_inner(self) -> Vec<B> {
         self.buffers
     }
 
-    /// Runs `f` on each buffer's elements with its place among all.
+    /// Runs `f` on each buffer's elements with their range in the whole.
     fn each<T: Element>(&mut self, f: &mut dyn FnMut(usize, &mut [T])) -> Result<(), BoxError> {
         let mut start = 0;
         for buffer in &mut self.buffers {

@@ -1,4 +1,4 @@
-//! Buffers in the memory of a GPU.
+//! Buffers in GPU memory.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::{FlatBuffer, SliceMut};
 use crate::dtype::{DType, Element};
 use crate::error::BoxError;
 
-/// Memory that an operation reads and writes.
-// Private, because whoever implements it could give any address.
+/// GPU memory that an operation reads and writes.
+// Private, because other implementations could return any address.
 trait Memory {
     fn bytes(&self) -> usize;
 
@@ -34,11 +34,11 @@ impl<T> Memory for CudaViewMut<'_, T> {
     }
 }
 
-/// A buffer's elements in the memory of a GPU, and the stream that computes on them.
+/// A buffer's elements in GPU memory, and the stream that computes on them.
 ///
-/// An operation begins after what that stream was given before the operation was issued. What the stream is given after
-/// [`Handle::wait`](crate::Handle::wait), or after an operation that has no handle, begins when the operation is over. The host
-/// waits for neither.
+/// An operation begins after the work that was given to the stream before. Work given to it after
+/// [`Handle::wait`](crate::Handle::wait), or after an operation without a handle, begins when the operation is over. The host waits
+/// for neither.
 pub struct DeviceMut<'a> {
     memory: Box<dyn Memory + 'a>,
     dtype: DType,
@@ -53,18 +53,18 @@ impl std::fmt::Debug for DeviceMut<'_> {
 }
 
 impl<'a> DeviceMut<'a> {
-    /// Elements of a type that cudarc knows too.
+    /// Wraps elements of a type that cudarc knows.
     pub fn new<T: Element>(memory: CudaViewMut<'a, T>, compute: &Arc<CudaStream>) -> Self {
         Self { memory: Box::new(memory), dtype: T::DTYPE, compute: compute.clone(), issue: None }
     }
 
-    /// Bytes that are elements of `dtype`; those that do not fill one count for none.
+    /// Wraps bytes as elements of `dtype`; an incomplete last element does not count.
     pub fn of_bytes(memory: CudaViewMut<'a, u8>, dtype: DType, compute: &Arc<CudaStream>) -> Self {
         Self { memory: Box::new(memory), dtype, compute: compute.clone(), issue: None }
     }
 
-    /// Says what gives the computing stream what its user has for it and keeps back: it is called by the thread that waits for an
-    /// operation, before the computing stream waits for it too.
+    /// Sets a function that submits work which the stream's user holds back. The thread that waits for an operation calls it before
+    /// the stream waits too.
     #[must_use]
     pub fn issuing(self, issue: impl Fn() + Send + Sync + 'static) -> Self {
         Self { issue: Some(Arc::new(issue)), ..self }
@@ -75,44 +75,44 @@ impl<'a> DeviceMut<'a> {
         self.issue.clone()
     }
 
-    /// The type of the elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.memory.bytes() / self.dtype.size()
     }
 
-    /// Whether there are none.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The GPU's number, as the driver counts.
+    /// Returns the GPU's number, as the driver counts.
     pub fn gpu(&self) -> usize {
         self.memory.context().ordinal()
     }
 
-    /// The contexts of the memory and of the stream.
+    /// Returns the contexts of the memory and of the stream.
     pub(crate) fn contexts(&self) -> [&Arc<CudaContext>; 2] {
         [self.memory.context(), self.compute.context()]
     }
 
-    /// The stream that computes.
+    /// Returns the stream that computes.
     pub(crate) fn compute(&self) -> &Arc<CudaStream> {
         &self.compute
     }
 
-    /// The address, for work on `stream`. What comes along notes the end of that work, where cudarc tracks it, when it is
-    /// dropped after the work was issued.
+    /// Returns the address, for work on `stream`. Dropping the guard after the work was issued records its end, if cudarc tracks
+    /// it.
     pub(crate) fn lend<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
         self.memory.lend(stream)
     }
 }
 
-/// Memory of cudarc's, computed on by the stream that it belongs to.
+/// Memory of cudarc, with the stream that it belongs to.
 impl<T: Element> FlatBuffer for CudaSlice<T> {
     fn dtype(&self) -> DType {
         T::DTYPE

@@ -1,4 +1,4 @@
-//! Buffers that can be handed to the communication thread.
+//! Buffers for the communication thread.
 
 mod coalesced;
 #[cfg(feature = "nccl")]
@@ -35,7 +35,7 @@ pub enum SliceMut<'a> {
     U8(&'a mut [u8]),
 }
 
-/// Runs the same code on a [`SliceMut`] of whatever type.
+/// Runs the same code on a [`SliceMut`] of any type.
 macro_rules! on_slice {
     ($slice:expr, |$values:ident| $run:expr) => {
         match $slice {
@@ -52,7 +52,7 @@ macro_rules! on_slice {
 pub(crate) use on_slice;
 
 impl SliceMut<'_> {
-    /// The type of the elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
@@ -65,37 +65,37 @@ impl SliceMut<'_> {
         }
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         on_slice!(self, |values| values.len())
     }
 
-    /// Whether there are none.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// This slice, borrowed for a shorter time.
+    /// Reborrows this slice for a shorter time.
     pub fn reborrow(&mut self) -> SliceMut<'_> {
         on_slice!(self, |values| slice_mut(values))
     }
 
-    /// The elements as a slice of their type.
+    /// Returns the elements as a slice of their type.
     pub(crate) fn typed<T: Element>(&mut self) -> &mut [T] {
         on_slice!(self, |values| bytemuck::cast_slice_mut(values))
     }
 }
 
-/// Flat typed memory that may be reduced on another thread. It need not be a `Vec`: it can be a tensor's storage
-/// behind a lock, memory shared between processes, or memory of a GPU.
+/// Flat typed memory that may be reduced on another thread. It need not be a `Vec`: it can be a tensor's storage behind a lock,
+/// memory shared between processes, or GPU memory.
 pub trait FlatBuffer: Send + 'static {
-    /// The type of the elements.
+    /// Returns the element type.
     fn dtype(&self) -> DType;
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// True if there are no elements.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -106,13 +106,13 @@ pub trait FlatBuffer: Send + 'static {
     /// If the memory cannot be reached from the host.
     fn with_slice_mut(&mut self, f: &mut dyn FnMut(SliceMut<'_>)) -> Result<(), BoxError>;
 
-    /// The elements in the memory of a GPU, if they lie there: then operations work on them where they are, and they are never
-    /// opened on the host. Only a communicator by NCCL can.
+    /// Returns the elements in GPU memory, if the buffer is there. Operations then work on them in place, and never open them on
+    /// the host. Only a communicator over NCCL can.
     fn device(&mut self) -> Option<DeviceMut<'_>> {
         None
     }
 
-    /// Where the buffer lies in memory that all ranks map: only for buffers that a communicator allocates.
+    /// Returns the buffer's place in memory that all ranks map; only for buffers that a communicator allocates.
     #[doc(hidden)]
     fn region(&self) -> Option<&Region> {
         None
@@ -137,7 +137,7 @@ pub(crate) fn slice_mut<T: Element>(values: &mut [T]) -> SliceMut<'_> {
     }
 }
 
-/// What holds elements in a row is a buffer.
+/// Containers of contiguous elements are buffers.
 macro_rules! flat {
     ([$($generics:tt)*] $type:ty) => {
         impl<$($generics)*> FlatBuffer for $type {

@@ -1,11 +1,11 @@
-//! Buffers in the memory of a GPU, where this crate was built without the feature `nccl`: there are none.
+//! Buffers in GPU memory, without the feature `nccl`: none exist.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
 
 use crate::dtype::DType;
 
-/// A buffer's elements in the memory of a GPU. Without the feature `nccl` there is no way to make one.
+/// A buffer's elements in GPU memory. Without the feature `nccl` it cannot be created.
 #[derive(Debug)]
 pub struct DeviceMut<'a> {
     never: Infallible,
@@ -13,22 +13,22 @@ pub struct DeviceMut<'a> {
 }
 
 impl DeviceMut<'_> {
-    /// The type of the elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         match self.never {}
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         match self.never {}
     }
 
-    /// Whether there are none.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         match self.never {}
     }
 
-    /// The GPU's number, as the driver counts.
+    /// Returns the GPU's number, as the driver counts.
     pub fn gpu(&self) -> usize {
         match self.never {}
     }

@@ -1,4 +1,4 @@
-//! Buffers that the communicator allocates: on one host they lie in memory that all ranks map.
+//! Buffers that the communicator allocates. On one host they are in memory that all ranks map.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -11,9 +11,9 @@ use crate::shared::Region;
 
 /// A buffer of the same length on every rank, made by [`Communicator::alloc`].
 ///
-/// On one host (Linux) it lies in memory that all ranks map, and all-reduce, reduce-scatter and all-gather of its chunks
-/// happen there in place: each rank reduces its part straight from and into the others' buffers. Elsewhere it is plain
-/// memory; [`SharedBuffer::is_shared`] tells. Between operations only its owner can reach it.
+/// On one host (Linux) it is in memory that all ranks map. All-reduce, reduce-scatter and all-gather of its chunks then run in
+/// place: each rank reduces its part directly from and into the other buffers. Elsewhere it is plain memory
+/// ([`SharedBuffer::is_shared`] tells). Between operations only its owner can access it.
 #[derive(Debug)]
 pub struct SharedBuffer<T> {
     storage: Storage<T>,
@@ -27,7 +27,7 @@ enum Storage<T> {
 }
 
 impl<T: Element> SharedBuffer<T> {
-    /// Whether other ranks reduce into it without a copy.
+    /// True if other ranks reduce into it without a copy.
     pub fn is_shared(&self) -> bool {
         matches!(self.storage, Storage::Region(..))
     }
@@ -74,7 +74,7 @@ impl<T: Element> FlatBuffer for SharedBuffer<T> {
         }
     }
 
-    /// After a failure others may still write into the shared memory, so nobody may look at it any more.
+    /// After a failure other ranks may still write into the shared memory, so it must not be read any more.
     fn withdraw(&mut self) {
         if self.is_shared() {
             self.storage = Storage::Plain(vec![T::zeroed(); self.len]);
@@ -83,10 +83,10 @@ impl<T: Element> FlatBuffer for SharedBuffer<T> {
 }
 
 impl Communicator {
-    /// A buffer of `len` elements, all zero, on every rank; every rank calls this with the same length.
+    /// Returns a buffer of `len` zeros on every rank. Every rank calls this with the same length.
     ///
     /// # Errors
-    /// [`crate::CommError::Mismatch`] if lengths differ; otherwise that of the world.
+    /// [`crate::CommError::Mismatch`] if lengths differ; otherwise the error of the world.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<SharedBuffer<T>> {
         let region = self.inline(|engine, _| engine.alloc(len * size_of::<T>()))?;
         let storage = match region {

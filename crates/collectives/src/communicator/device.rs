@@ -1,4 +1,4 @@
-//! Operations on buffers that may lie in the memory of a GPU: there they are issued at once, on the caller's thread.
+//! Operations on buffers that may be in GPU memory. Those are issued at once, on the caller's thread.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -12,11 +12,11 @@ use crate::error::{CommError, Result};
 use crate::handle::Handle;
 use crate::operation::{Scope, Tag};
 
-/// An operation on a GPU; nothing if the buffers are the host's.
+/// An operation on a GPU; `None` for buffers on the host.
 type OnDevice = Result<Option<Box<dyn DeviceOperation>>>;
 
 impl Communicator {
-    /// Runs an operation of all ranks on one buffer: by `run` on this thread, or on the GPU that has it.
+    /// Runs an operation of all ranks on one buffer: by `run` on this thread, or on its GPU.
     pub(super) fn run_on<B: FlatBuffer + ?Sized>(
         &self,
         tag: Tag,
@@ -29,7 +29,7 @@ impl Communicator {
         }
     }
 
-    /// Issues an operation of all ranks on one buffer: `run` to the communication thread, or to the GPU that has the buffer.
+    /// Issues an operation of all ranks on one buffer: by `run` to the communication thread, or to its GPU.
     pub(super) fn issue_on<B: FlatBuffer>(
         &self,
         tag: Tag,
@@ -51,7 +51,7 @@ impl Communicator {
         opened(tag, buffer, len)?.map(|whole| self.issue_on_device(tag, whole, Part::Chunk)).transpose()
     }
 
-    /// An operation on a buffer that has these parts.
+    /// Describes an operation on a buffer with these parts.
     pub(super) fn parts_on_device<B: FlatBuffer + ?Sized>(
         &self,
         tag: Tag,
@@ -64,7 +64,7 @@ impl Communicator {
             .transpose()
     }
 
-    /// An operation on a whole and a part beside it, which must lie on one side.
+    /// Describes an operation on a whole and a separate part. Both must be on the host or both on the GPU.
     pub(super) fn both_on_device<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
         tag: Tag,
@@ -79,7 +79,7 @@ impl Communicator {
         }
     }
 
-    /// An exchange between two buffers, which must lie on one side.
+    /// Describes an exchange between two buffers. Both must be on the host or both on the GPU.
     pub(super) fn exchange_on_device<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
         tag: Tag,
@@ -130,10 +130,10 @@ impl Communicator {
             Part::Chunk | Part::Apart(_) => Facts::Same(String::new()),
         };
         let (counters, wish, label) = (self.inner.counters.clone(), self.wish, self.label.clone());
-        // Before the operation is issued, which may have to wait for ranks that have come to another one.
+        // Before the operation is issued, which may wait for ranks that have called another one.
         let agree: Job = Box::new(move |engine| {
             engine.in_background(true);
-            // If it fails, the engine breaks the world, and that is how others hear of it.
+            // If it fails, the engine breaks the world, which tells the other ranks.
             let span = span::agreement(tag);
             let _ = perform(engine, &counters, (Scope::World, tag, wish), label.as_ref(), &span, |engine| {
                 engine.agree(&facts)
@@ -151,13 +151,13 @@ impl Communicator {
     }
 }
 
-/// The error for buffers of which one lies on a GPU.
+/// The error of buffers of which only one is in GPU memory.
 fn apart(tag: Tag, on: &DeviceMut<'_>) -> CommError {
     let problem = format!("one buffer lies in the memory of GPU {}, the other on the host", on.gpu());
     CommError::Argument { operation: tag.kind.name(), problem }
 }
 
-/// A buffer in the memory of a GPU, which must be what its description says.
+/// Opens a buffer in GPU memory, and checks its description.
 fn opened<B: FlatBuffer + ?Sized>(tag: Tag, buffer: &mut B, len: usize) -> Result<Option<DeviceMut<'_>>> {
     let Some(memory) = buffer.device() else { return Ok(None) };
     if (memory.dtype(), memory.len()) == (tag.dtype, len) {

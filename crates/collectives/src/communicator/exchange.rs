@@ -1,4 +1,4 @@
-//! What every rank has for every other one, from one buffer into another.
+//! All-to-all exchange from one buffer into another.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use crate::operation::{Kind, Scope, Tag};
 const NAME: &str = "all-to-allv";
 
 impl Communicator {
-    /// What every rank has for this one, of whatever lengths: elements `out[r]` of `from` go to rank `r`, and what rank `r` has for
-    /// this one comes to elements `inn[r]` of `to`. What else is in `to` stays as it was. Both buffers lie on the host, or both in the
-    /// memory of a GPU.
+    /// Exchanges parts of any lengths with every rank: elements `out[r]` of `from` go to rank `r`, and rank `r`'s part for this
+    /// rank goes to elements `inn[r]` of `to`. The rest of `to` keeps its values. Both buffers are on the host, or both in GPU
+    /// memory.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is not one part a rank, a part does not lie in its buffer, or types differ;
-    /// [`CommError::Mismatch`] if a rank has a part of another length for this one; otherwise that of the world.
+    /// [`CommError::Argument`] if there is not one part for each rank, a part is outside its buffer, or types differ;
+    /// [`CommError::Mismatch`] if a rank has a part of another length for this one; otherwise the error of the world.
     pub fn all_to_allv_into<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
         (from, out): (&mut B, &[Range<usize>]),
@@ -32,7 +32,7 @@ impl Communicator {
         self.run(Scope::World, tag, |engine| exchange(engine, (from, out), (to, inn)))
     }
 
-    /// [`Communicator::all_to_allv_into`] without waiting: both buffers come back from [`Handle::wait`].
+    /// [`Communicator::all_to_allv_into`] without waiting: [`Handle::wait`] returns both buffers.
     pub fn all_to_allv_into_async<B: FlatBuffer, P: FlatBuffer>(
         &self,
         (mut from, out): (B, Vec<Range<usize>>),
@@ -75,7 +75,7 @@ impl Communicator {
     }
 }
 
-/// The exchange between buffers of the host.
+/// Runs the exchange between buffers on the host.
 fn exchange<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
     engine: &mut dyn Engine,
     (from, out): (&mut B, &[Range<usize>]),

@@ -1,4 +1,4 @@
-//! Operations from or into a buffer of a rank's own part.
+//! Operations with a separate buffer for a rank's own part.
 
 use super::{Communicator, open};
 use crate::buffer::{FlatBuffer, on_slice};
@@ -9,12 +9,12 @@ use crate::handle::Handle;
 use crate::operation::{Kind, Scope, Tag};
 use crate::partition::chunk;
 
-/// An operation with a part of its own.
+/// The kind of an operation with a separate part.
 #[derive(Clone, Copy)]
 enum PartOperation {
-    /// The part of the reduction goes to it.
+    /// The part receives its chunk of the reduction.
     ReduceScatter,
-    /// All ranks' parts make up the whole.
+    /// The parts of all ranks make up the whole.
     AllGather,
 }
 
@@ -59,7 +59,7 @@ impl PartOperation {
 }
 
 impl Communicator {
-    /// What the operation is, if the part is as long as it must be.
+    /// Describes the operation, if the part has the right length.
     fn tag_of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
         way: PartOperation,
@@ -129,12 +129,12 @@ impl Communicator {
         Ok((op.map_or(tag, |op| tag.with_op(op)), with))
     }
 
-    /// The reduction of elements `rank·len/world .. (rank + 1)·len/world` of all ranks' `whole` goes to this rank's
-    /// `part`. What is in `whole` afterwards is unspecified.
+    /// Writes the reduction of elements `rank·len/world .. (rank + 1)·len/world` of all ranks' `whole` to this rank's `part`.
+    /// Afterwards the content of `whole` is unspecified.
     ///
     /// # Errors
     /// [`CommError::Argument`] if the part has another length or type, [`CommError::Unsupported`] for the mean of integers;
-    /// otherwise that of the world.
+    /// otherwise the error of the world.
     pub fn reduce_scatter_into<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
         whole: &mut B,
@@ -144,7 +144,7 @@ impl Communicator {
         self.of_part(PartOperation::ReduceScatter, (whole, part), Some(op))
     }
 
-    /// [`Communicator::reduce_scatter_into`] without waiting: both buffers come back from [`Handle::wait`].
+    /// [`Communicator::reduce_scatter_into`] without waiting: [`Handle::wait`] returns both buffers.
     pub fn reduce_scatter_into_async<B: FlatBuffer, P: FlatBuffer>(
         &self,
         whole: B,
@@ -154,11 +154,11 @@ impl Communicator {
         self.of_part_async(PartOperation::ReduceScatter, (whole, part), Some(op))
     }
 
-    /// Elements `rank·len/world .. (rank + 1)·len/world` of every rank's `whole` come from rank `rank`'s `part`; what was in
-    /// `whole` before does not matter.
+    /// Copies rank `rank`'s `part` to elements `rank·len/world .. (rank + 1)·len/world` of every rank's `whole`. The previous
+    /// content of `whole` does not matter.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if the part has another length or type; otherwise that of the world.
+    /// [`CommError::Argument`] if the part has another length or type; otherwise the error of the world.
     pub fn all_gather_into<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
         whole: &mut B,
@@ -167,7 +167,7 @@ impl Communicator {
         self.of_part(PartOperation::AllGather, (whole, part), None)
     }
 
-    /// [`Communicator::all_gather_into`] without waiting: both buffers come back from [`Handle::wait`].
+    /// [`Communicator::all_gather_into`] without waiting: [`Handle::wait`] returns both buffers.
     pub fn all_gather_into_async<B: FlatBuffer, P: FlatBuffer>(&self, whole: B, part: P) -> Handle<(B, P)> {
         self.of_part_async(PartOperation::AllGather, (whole, part), None)
     }

@@ -1,4 +1,4 @@
-//! Messages from any rank, which belong to no operation: for parameter servers, gossip, and ranks that do not go in step.
+//! Messages that belong to no operation: for parameter servers, gossip, and ranks that are out of step.
 
 use std::sync::PoisonError;
 
@@ -12,20 +12,18 @@ impl Communicator {
         mailbox.ok_or(CommError::Closed)?.map_err(|by| CommError::NotOffered { operation, by })
     }
 
-    /// Sends bytes to a rank, which may be this one, on a channel of the program's choice, and returns before they have
-    /// arrived. The receiver takes them by [`Communicator::recv_any`] or [`Communicator::try_recv`] on a communicator of
-    /// the same ranks.
+    /// Sends bytes to a rank, which may be this one, on a channel of the program's choice. Returns before they have arrived. The
+    /// receiver takes them by [`Communicator::recv_any`] or [`Communicator::try_recv`] on a communicator of the same ranks.
     ///
-    /// These messages stand apart from the communicator's operations: ranks need not call anything in the same order,
-    /// operations do not wait for them nor they for operations, and any thread may send and receive. Messages of one rank on
-    /// one channel arrive in the order in which they were sent. What the receiver does not take stays in its memory; of
-    /// what is on its way to a rank in another process there may be 64 MiB, and then the sender waits.
+    /// These messages are independent of the communicator's operations: ranks need no common order, neither waits for the other,
+    /// and any thread may send and receive. Messages of one rank on one channel arrive in order. Messages that the receiver does
+    /// not take stay in its memory. Up to 64 MiB may be on their way to another process; then the sender waits.
     ///
     /// # Errors
     /// [`CommError::Argument`] if there is no such rank or the message is longer than 4 GiB; [`CommError::NoRoom`] if the
-    /// receiver's process has not taken earlier messages within the time of an operation; [`CommError::PeerLost`] if the
-    /// rank has left, or any is lost; [`CommError::Aborted`] if a rank gave up; [`CommError::NotOffered`] by
-    /// communicators of NCCL, and of MPI that takes calls of one thread at a time.
+    /// receiver's process has not taken earlier messages within the timeout of operations; [`CommError::PeerLost`] if the rank has
+    /// left, or any rank is lost; [`CommError::Aborted`] if a rank gave up; [`CommError::NotOffered`] by communicators of NCCL, and
+    /// of MPI without `MPI_THREAD_MULTIPLE`.
     pub fn send_to(&self, to: usize, channel: u32, bytes: &[u8]) -> Result<()> {
         const NAME: &str = "send to a channel";
         self.check_root(NAME, to)?;
@@ -37,8 +35,7 @@ impl Communicator {
         sending.in_scope(|| mailbox.send(to, channel, bytes))
     }
 
-    /// Receives the next message on a channel, from whichever rank: that rank and the bytes. Waits at most for the time
-    /// of an operation.
+    /// Receives the next message on a channel from any rank; returns the rank and the bytes. Waits up to the timeout of operations.
     ///
     /// ```
     /// use phalanx_collectives::threads;
@@ -55,20 +52,20 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::NoMessage`] if none came, which harms nothing; [`CommError::PeerLost`] or [`CommError::Aborted`] if the
-    /// world is broken or breaks meanwhile; [`CommError::NotOffered`] by communicators of NCCL, and of MPI that
-    /// takes calls of one thread at a time.
+    /// [`CommError::NoMessage`] if none came, which leaves the world intact; [`CommError::PeerLost`] or [`CommError::Aborted`] if
+    /// the world is broken or breaks during the wait; [`CommError::NotOffered`] by communicators of NCCL, and of MPI without
+    /// `MPI_THREAD_MULTIPLE`.
     pub fn recv_any(&self, channel: u32) -> Result<(usize, Vec<u8>)> {
         let waiting = tracing::trace_span!(target: "phalanx_trace::waiting", "wait for a message", channel);
         let mailbox = self.mailbox("receive from any rank")?;
         waiting.in_scope(|| mailbox.receive(channel))
     }
 
-    /// Takes the next message on a channel, from whichever rank, if one has arrived; does not wait.
+    /// Takes the next message on a channel from any rank, if one has arrived. Does not wait.
     ///
     /// # Errors
-    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::NotOffered`] by
-    /// communicators of NCCL, and of MPI that takes calls of one thread at a time.
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::NotOffered`] by communicators of
+    /// NCCL, and of MPI without `MPI_THREAD_MULTIPLE`.
     pub fn try_recv(&self, channel: u32) -> Result<Option<(usize, Vec<u8>)>> {
         self.mailbox("receive from any rank")?.try_receive(channel)
     }

@@ -1,4 +1,4 @@
-//! The communicator: what a rank calls.
+//! The communicator, which programs call.
 
 mod buffers;
 mod device;
@@ -33,26 +33,26 @@ use crate::recorder::OperationRecord;
 use crate::simulated::Clock;
 use crate::stats::{CommStats, Counters};
 
-/// One operation, on the communication thread.
+/// An operation for the communication thread.
 type Job = Box<dyn FnOnce(&mut dyn Engine) + Send>;
 
-/// What waits for the communication thread. Whoever holds it may issue the next operation.
+/// The queue of the communication thread. Only its holder may issue the next operation.
 struct Queue {
     /// `None` once the communicator is shut down.
     jobs: Option<Sender<Job>>,
 }
 
-/// Which way the bytes of this communicator's operations shall go.
+/// The choice of algorithms of a communicator.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
-    /// That way where there is one, else whatever is best.
+    /// This algorithm where it exists, otherwise the best one.
     Prefer(Algorithm),
-    /// That way or none.
+    /// This algorithm only.
     Only(Algorithm),
 }
 
 impl Wish {
-    /// The tag of an operation of all ranks with the way that is wanted.
+    /// Returns the tag of an operation of all ranks with the chosen algorithm.
     fn granted(self, engine: &dyn Engine, scope: Scope, tag: Tag) -> Tag {
         match (scope, self) {
             (Scope::World, Self::Only(algorithm)) => tag.with_algorithm(algorithm),
@@ -64,20 +64,20 @@ impl Wish {
     }
 }
 
-/// A rank's connection to all others of its world. Clones share it; it may be used from several threads, but the
-/// ranks must issue the same operations in the same order.
+/// A rank's connection to all others of its world. Clones share it. It may be used from several threads, but all ranks must issue
+/// the same operations in the same order.
 ///
-/// Operations run in the order of their issue. The asynchronous ones run on a communication thread; a blocking one waits
-/// for those before it and then runs on its caller's thread. On buffers in the memory of a GPU ([`FlatBuffer::device`]) both
-/// kinds return when the operation is on the GPU's queue; the communication thread then finds out whether all ranks have issued
-/// the same, and breaks the world if not.
+/// Operations run in the order of their issue. Asynchronous ones run on a communication thread; a blocking one waits for those
+/// before it and runs on its caller's thread. For buffers in GPU memory ([`FlatBuffer::device`]) both kinds return when the
+/// operation is on the GPU's queue. The communication thread then checks that all ranks have issued the same operation, and breaks
+/// the world if not.
 #[derive(Clone)]
 pub struct Communicator {
     inner: Arc<Inner>,
     wish: Wish,
-    /// Whether nothing is left to the communication thread.
+    /// True if asynchronous operations run on the caller's thread.
     blocking: bool,
-    /// What its operations are about, for the flight recorder.
+    /// The label of its operations in the flight recorder.
     label: Option<Arc<str>>,
 }
 
@@ -88,26 +88,26 @@ struct Inner {
     hosts: Vec<usize>,
     counters: Arc<Counters>,
     queue: Mutex<Queue>,
-    /// Jobs that are queued or running; with none, a caller may run its operation itself.
+    /// Jobs that are queued or running. Without any, a caller may run its operation itself.
     pending: Arc<AtomicUsize>,
-    /// Those of them that move bytes of the host: what is issued to a GPU comes after them.
+    /// The jobs among them that move bytes of the host. Operations on a GPU come after them.
     moving: Arc<AtomicUsize>,
-    /// What operations on buffers in the memory of a GPU are issued to; `None` if there is nothing, or it is shut down.
+    /// The queue of operations on GPU buffers; `None` without one, or once the communicator is shut down.
     device: Mutex<Option<Arc<dyn DeviceQueue>>>,
-    /// What moves the bytes.
+    /// The engine that moves the bytes.
     by: &'static str,
     failure: Option<Arc<Failure>>,
     /// `None` once the communicator is shut down.
     engine: Arc<Mutex<Option<Box<dyn Engine>>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// How to leave the world, and how to give up. Nothing to leave for a part of a world.
+    /// The actions that leave the world and abort it. A part of a world has nothing to leave.
     ending: Ending,
-    /// Messages that belong to no operation, or the name of the library behind this communicator, if that has none.
+    /// The mailbox, or the name of the library that has none. `None` once the communicator is shut down.
     /// `None` once the communicator is shut down.
     mailbox: Mutex<Option<std::result::Result<Mailbox, &'static str>>>,
-    /// The control plane of the world; the name of the library behind this communicator, if that has none.
+    /// The control plane of the world, or the name of the library that has none.
     control: std::result::Result<Control, &'static str>,
-    /// Communicators made of this one.
+    /// The number of communicators made of this one.
     splits: AtomicU32,
 }
 
@@ -117,7 +117,7 @@ impl std::fmt::Debug for Communicator {
     }
 }
 
-/// Runs what may call a caller's code, whose panic must not take the engine along.
+/// Runs a function that may call a caller's code, whose panic must not destroy the engine.
 fn guarded<R>(run: impl FnOnce() -> Result<R>) -> Result<R> {
     catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|_| Err(CommError::Buffer("panicked while it was open".into())))
@@ -135,7 +135,7 @@ fn perform<R>(
     let _inside = span.enter();
     let (start, (sent, received)) = (counters.begin(), engine.traffic());
     let begun = engine.begin(scope, wish.granted(engine, scope, tag));
-    // An operation that is not to be had here was never begun.
+    // An operation that is not available was never begun.
     if let Err(error @ CommError::Argument { .. }) = begun {
         return Err(error);
     }
@@ -152,7 +152,7 @@ fn perform<R>(
     result
 }
 
-/// Opens a buffer that must be what its description says.
+/// Opens a buffer, and checks its description.
 fn open<B: FlatBuffer + ?Sized>(
     buffer: &mut B,
     (dtype, len): (DType, usize),
@@ -217,79 +217,79 @@ impl Communicator {
         Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), blocking: false, label: None })
     }
 
-    /// This rank, from 0.
+    /// Returns this rank, from 0.
     pub fn rank(&self) -> usize {
         self.inner.rank
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.inner.world_size
     }
 
-    /// This rank among those of its host, from 0.
+    /// Returns this rank among those of its host, from 0.
     pub fn local_rank(&self) -> usize {
         self.inner.local_rank
     }
 
-    /// The host of each rank, numbered from 0 in the order of ranks.
+    /// Returns the host of each rank, numbered from 0 in the order of ranks.
     pub fn hosts(&self) -> &[usize] {
         &self.inner.hosts
     }
 
-    /// What time it is for this rank, by which its operations are timed: the machine's, unless links are simulated.
+    /// Returns the clock that times this rank's operations: wall time, unless links are simulated.
     pub fn clock(&self) -> Clock {
         self.inner.counters.clock()
     }
 
-    /// What communication has cost so far.
+    /// Returns the costs of communication so far.
     pub fn stats(&self) -> CommStats {
         self.inner.counters.read()
     }
 
-    /// The last operations of this rank on all its communicators, the oldest first: the flight recorder.
+    /// Returns the last operations of this rank on all its communicators, the oldest first: the flight recorder.
     pub fn recent(&self) -> Vec<OperationRecord> {
         let engine = self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.as_ref().map_or_else(Vec::new, |engine| engine.recent())
     }
 
-    /// This communicator with operations that go this way where there is one, and otherwise by whatever is best; so do
-    /// those of communicators that are split off it. [`Algorithm::Auto`] has no preference. All ranks must prefer the same.
+    /// Returns this communicator with a preferred algorithm. Operations without it use the best one. Communicators split off it
+    /// have the same preference. [`Algorithm::Auto`] is none. All ranks must prefer the same.
     #[must_use]
     pub fn preferring(&self, algorithm: Algorithm) -> Self {
         Self { wish: Wish::Prefer(algorithm), ..self.clone() }
     }
 
-    /// This communicator with operations that go this way and no other.
+    /// Returns this communicator with a required algorithm.
     ///
-    /// An operation that has no such way, or not in this world, returns [`CommError::Argument`] saying which there are.
+    /// Operations without this algorithm, or whose world does not allow it, return [`CommError::Argument`] with the available ones.
     #[must_use]
     pub fn using(&self, algorithm: Algorithm) -> Self {
         Self { wish: Wish::Only(algorithm), ..self.clone() }
     }
 
-    /// This communicator with asynchronous operations that run at once on the thread that issues them, and are done when
-    /// their handle is there.
+    /// Returns this communicator with asynchronous operations that run at once on the calling thread. They are over when their
+    /// handle is returned.
     ///
-    /// Where ranks share memory, an operation is work of the processor. If every core computes already, a communication
-    /// thread takes one from another's computing, whenever the system likes; then this is faster.
+    /// With shared memory, an operation is work of the CPU. If all cores compute already, a communication thread takes a core from
+    /// a computation at times that the system chooses; then this is faster.
     #[must_use]
     pub fn blocking(&self) -> Self {
         Self { blocking: true, ..self.clone() }
     }
 
-    /// This communicator with operations that the flight recorder says this of, such as the bucket of gradients that they are about.
+    /// Returns this communicator with a label for its operations in the flight recorder, such as the bucket of gradients.
     #[must_use]
     pub fn about(&self, label: &Arc<str>) -> Self {
         Self { label: Some(label.clone()), ..self.clone() }
     }
 
-    /// Whether asynchronous operations run on the thread that issues them: see [`Communicator::blocking`].
+    /// True if asynchronous operations run on the calling thread: see [`Communicator::blocking`].
     pub fn is_blocking(&self) -> bool {
         self.blocking
     }
 
-    /// The world's control plane: notices between ranks, and the agreement to stop after the same step.
+    /// Returns the world's control plane: notices between ranks, and the agreement to stop after the same step.
     ///
     /// # Errors
     /// [`CommError::NotOffered`] by a communicator of MPI.
@@ -298,11 +298,11 @@ impl Communicator {
         self.inner.control.clone().map_err(|by| CommError::NotOffered { operation, by })
     }
 
-    /// The measured costs of this world's links, the same on every rank: measured on the first call, by all ranks at the
-    /// same place.
+    /// Returns the measured costs of this world's links, equal on every rank. The first call measures them; all ranks make it at
+    /// the same place.
     ///
     /// # Errors
-    /// That of the world.
+    /// The error of the world.
     pub fn costs(&self) -> Result<CostModel> {
         self.inline(|engine, _| engine.costs())
     }
@@ -330,10 +330,10 @@ impl Communicator {
                 engine.in_background(false);
                 result
             });
-            // Closed before anybody hears of the end.
+            // Closed before the end can be observed.
             drop(span);
             moving.fetch_sub(1, Ordering::Release);
-            // Nobody may be waiting; then nobody needs the result.
+            // A dropped handle needs no result.
             let _ = answer.send(result);
         });
         let queue = self.queue();
@@ -345,7 +345,7 @@ impl Communicator {
         Handle::new((receiver, course), self.inner.counters.clone())
     }
 
-    /// Gives the communication thread a job.
+    /// Queues a job for the communication thread.
     fn queue_job(&self, jobs: &Sender<Job>, job: Job) -> Result<()> {
         self.inner.pending.fetch_add(1, Ordering::Relaxed);
         jobs.send(job).map_err(|_| {
@@ -354,7 +354,7 @@ impl Communicator {
         })
     }
 
-    /// Waits until the communication thread has done what it was given.
+    /// Waits until the communication thread has finished its jobs.
     fn fence(&self, jobs: &Sender<Job>) -> Result<()> {
         let (reached, fence) = bounded::<()>(1);
         let job: Job = Box::new(move |_| {
@@ -364,8 +364,8 @@ impl Communicator {
         self.inner.counters.clock().paused(|| fence.recv()).map_err(|_| CommError::Closed)
     }
 
-    /// Runs something with the engine on this thread, after what was issued before: that saves copies and, with nothing
-    /// queued, two changes of threads.
+    /// Runs a function with the engine on this thread, after the operations issued before. This saves copies and, with an empty
+    /// queue, two switches of threads.
     fn inline<R>(&self, run: impl FnOnce(&mut dyn Engine, &Counters) -> Result<R>) -> Result<R> {
         let clock = self.inner.counters.clock();
         let start = clock.now();
@@ -402,8 +402,8 @@ impl Communicator {
         Err(CommError::Argument { operation, problem })
     }
 
-    /// Whether the world is sound, as far as this rank knows; nothing is waited for. Whoever reads on the host what a GPU has
-    /// computed from results of operations asks before believing it: where the world breaks, operations on a GPU end early.
+    /// Checks that the world is intact, as far as this rank knows. Does not wait. Call this before the host uses GPU results that
+    /// depend on operations: if the world breaks, operations on a GPU end early.
     ///
     /// # Errors
     /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken.
@@ -417,14 +417,14 @@ impl Communicator {
         }
     }
 
-    /// Tells all ranks that this one gives up; their pending and later operations return
-    /// [`CommError::Aborted`] with the reason. The first abort or loss of a world is the one that counts.
+    /// Tells all ranks that this one gives up. Their pending and later operations return [`CommError::Aborted`] with the reason.
+    /// The first abort or loss of a world counts.
     pub fn abort(&self, reason: &str) {
         (self.inner.ending.abort)(reason);
     }
 
-    /// Finishes queued operations and leaves in good order. Later operations return [`CommError::Closed`]. Dropping the
-    /// last clone does the same.
+    /// Finishes queued operations and leaves in good order. Later operations return [`CommError::Closed`]. Dropping the last clone
+    /// does the same.
     pub fn shutdown(&self) {
         self.inner.shutdown();
     }
@@ -439,7 +439,7 @@ impl Inner {
         }
         drop(self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(self.device.lock().unwrap_or_else(PoisonError::into_inner).take());
-        // Closes the links, after what is queued was written.
+        // Closes the links after queued messages were written.
         drop(self.engine.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(leave) = &self.ending.leave {
             leave();

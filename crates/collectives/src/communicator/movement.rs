@@ -1,4 +1,4 @@
-//! Operations that move bytes and leave them as they are.
+//! Operations that move values without changing them.
 
 use super::reductions::ALL_GATHER;
 use super::{Communicator, open};
@@ -11,10 +11,10 @@ use crate::operation::{Kind, Scope, Tag};
 use crate::partition::{chunk, in_a_row};
 
 impl Communicator {
-    /// The buffers of all ranks, one after the other; they must be of equal length.
+    /// Returns the buffers of all ranks, one after the other. They must have equal lengths.
     ///
     /// # Errors
-    /// [`CommError::Mismatch`] if the lengths differ; otherwise that of the world.
+    /// [`CommError::Mismatch`] if the lengths differ; otherwise the error of the world.
     pub fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
         let (len, rank, world) = (values.len(), self.inner.rank, self.inner.world_size);
         let mut all = vec![T::zeroed(); len * world];
@@ -23,25 +23,25 @@ impl Communicator {
         Ok(all)
     }
 
-    /// Elements `rank·len/world .. (rank + 1)·len/world` of each rank's buffer reach all others', in place.
+    /// Copies elements `rank·len/world .. (rank + 1)·len/world` of each rank's buffer to all others, in place.
     ///
     /// # Errors
-    /// [`CommError::Mismatch`] if the lengths differ; otherwise that of the world.
+    /// [`CommError::Mismatch`] if the lengths differ; otherwise the error of the world.
     pub fn all_gather_in_place<B: FlatBuffer + ?Sized>(&self, buffer: &mut B) -> Result<()> {
         self.in_place(ALL_GATHER, buffer, None)
     }
 
-    /// [`Communicator::all_gather_in_place`] without waiting: the buffer comes back from [`Handle::wait`].
+    /// [`Communicator::all_gather_in_place`] without waiting: [`Handle::wait`] returns the buffer.
     pub fn all_gather_in_place_async<B: FlatBuffer>(&self, buffer: B) -> Handle<B> {
         self.in_place_async(ALL_GATHER, buffer, None)
     }
 
-    /// Part `rank` of each rank's buffer reaches all others', in place. There is a part for each rank, of these lengths, one
-    /// after the other; lengths are the same on every rank.
+    /// Copies part `rank` of each rank's buffer to all others, in place. The buffer has one part for each rank, of these lengths,
+    /// one after the other. Lengths are equal on every rank.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if the parts are not one a rank or do not fill the buffer, or a rank gives a part of another
-    /// length; [`CommError::Mismatch`] if lengths differ in the memory of a GPU; otherwise that of the world.
+    /// [`CommError::Argument`] if there is not one part for each rank, the parts do not fill the buffer, or a rank gives another
+    /// length; [`CommError::Mismatch`] if lengths differ in GPU memory; otherwise the error of the world.
     pub fn all_gatherv_in_place<B: FlatBuffer + ?Sized>(
         &self,
         buffer: &mut B,
@@ -76,10 +76,10 @@ impl Communicator {
         })
     }
 
-    /// The buffers of all ranks, of whatever lengths, by rank. With bytes, for small facts that ranks tell each other.
+    /// Returns the buffers of all ranks, which may have different lengths, by rank.
     ///
     /// # Errors
-    /// That of the world.
+    /// The error of the world.
     pub fn all_gatherv<T: Element>(&self, values: &[T]) -> Result<Vec<Vec<T>>> {
         let tag = Tag::new(Kind::AllGatherV, T::DTYPE, 0);
         let own = bytemuck::cast_slice(values);
@@ -96,10 +96,10 @@ impl Communicator {
         })
     }
 
-    /// Every rank's buffer becomes the root's.
+    /// Replaces every rank's buffer by the root's.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is no such root; otherwise that of the world.
+    /// [`CommError::Argument`] if there is no such root; otherwise the error of the world.
     pub fn broadcast<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
         self.check_root("broadcast", root)?;
         let tag = self.broadcast_tag(buffer, root);
@@ -109,7 +109,7 @@ impl Communicator {
         })
     }
 
-    /// [`Communicator::broadcast`] without waiting: the buffer comes back from [`Handle::wait`].
+    /// [`Communicator::broadcast`] without waiting: [`Handle::wait`] returns the buffer.
     pub fn broadcast_async<B: FlatBuffer>(&self, buffer: B, root: usize) -> Handle<B> {
         if let Err(error) = self.check_root("broadcast", root) {
             return Handle::failed(error, self.inner.counters.clone());
@@ -125,10 +125,10 @@ impl Communicator {
         Tag::new(Kind::Broadcast, buffer.dtype(), buffer.len()).with_root(root)
     }
 
-    /// At the root the buffers of all ranks, of whatever lengths, by rank; elsewhere nothing.
+    /// Returns at the root the buffers of all ranks, which may have different lengths, by rank; elsewhere nothing.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is no such root; otherwise that of the world.
+    /// [`CommError::Argument`] if there is no such root; otherwise the error of the world.
     pub fn gatherv<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<Vec<T>>> {
         self.check_root("gather", root)?;
         let tag = Tag::new(Kind::Gather, T::DTYPE, 0).with_root(root);
@@ -149,10 +149,10 @@ impl Communicator {
         })
     }
 
-    /// Each rank's part of what the root gives, of whatever length; `parts` counts only there.
+    /// Returns this rank's part of the root's `parts`, which may have different lengths. On other ranks `parts` is ignored.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if the root has not one part a rank; otherwise that of the world.
+    /// [`CommError::Argument`] if the root does not give one part for each rank; otherwise the error of the world.
     pub fn scatterv<T: Element>(&self, parts: &[Vec<T>], root: usize) -> Result<Vec<T>> {
         self.check_scatter(parts, root)?;
         let tag = Tag::new(Kind::Scatter, T::DTYPE, 0).with_root(root);
@@ -186,11 +186,11 @@ impl Communicator {
         Err(CommError::Argument { operation, problem })
     }
 
-    /// What every rank has for this one: rank `r` gets elements `r·len/world .. (r + 1)·len/world` of each buffer, one
-    /// after the other in the order of ranks. The buffers are of equal length.
+    /// Returns every rank's part for this one: elements `r·len/world .. (r + 1)·len/world` of each buffer go to rank `r`, which
+    /// gets them in the order of ranks. Buffers have equal lengths.
     ///
     /// # Errors
-    /// [`CommError::Mismatch`] if the lengths differ; otherwise that of the world.
+    /// [`CommError::Mismatch`] if the lengths differ; otherwise the error of the world.
     pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
         let (len, world) = (values.len(), self.inner.world_size);
         let parts: Vec<&[u8]> =
@@ -211,11 +211,11 @@ impl Communicator {
         })
     }
 
-    /// What every rank has for this one, of whatever lengths: part `r` goes to rank `r`, and what comes from rank `r` is
-    /// at `r` in the result.
+    /// Returns every rank's part for this one, of any lengths: part `r` goes to rank `r`, and the part from rank `r` is at `r` in
+    /// the result.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is not one part a rank; otherwise that of the world.
+    /// [`CommError::Argument`] if there is not one part for each rank; otherwise the error of the world.
     pub fn all_to_allv<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
         self.check_parts("all-to-allv", parts.len())?;
         let tag = Tag::new(Kind::AllToAllV, T::DTYPE, 0);
@@ -245,19 +245,18 @@ impl Communicator {
         Err(CommError::Argument { operation, problem })
     }
 
-    /// Sends a buffer to one other rank, which must call [`Communicator::recv`]. Ranks that take no part call
-    /// neither. Two ranks may send to each other before they receive; the system's buffers and a queue hold the
-    /// message meanwhile.
+    /// Sends a buffer to one other rank, which must call [`Communicator::recv`]. Other ranks call neither. Two ranks may send to
+    /// each other before they receive; the system's buffers and a queue hold the messages.
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is no such rank or it is this one; otherwise that of the world.
+    /// [`CommError::Argument`] if there is no such rank or it is this one; otherwise the error of the world.
     pub fn send<T: Element>(&self, values: &[T], to: usize) -> Result<()> {
         self.check_other("send", to)?;
         let tag = Tag::new(Kind::SendRecv, T::DTYPE, values.len());
         self.run(Scope::To(to), tag, |engine| engine.send_to(to, bytemuck::cast_slice(values)))
     }
 
-    /// [`Communicator::send`] without waiting: the buffer comes back from [`Handle::wait`].
+    /// [`Communicator::send`] without waiting: [`Handle::wait`] returns the buffer.
     pub fn send_async<T: Element>(&self, values: Vec<T>, to: usize) -> Handle<Vec<T>> {
         if let Err(error) = self.check_other("send", to) {
             return Handle::failed(error, self.inner.counters.clone());
@@ -279,7 +278,7 @@ impl Communicator {
         self.run(Scope::From(from), tag, |engine| engine.receive_from(from, bytemuck::cast_slice_mut(values)))
     }
 
-    /// [`Communicator::recv`] without waiting: the buffer comes back filled from [`Handle::wait`].
+    /// [`Communicator::recv`] without waiting: [`Handle::wait`] returns the filled buffer.
     pub fn recv_async<T: Element>(&self, mut values: Vec<T>, from: usize) -> Handle<Vec<T>> {
         if let Err(error) = self.check_other("receive", from) {
             return Handle::failed(error, self.inner.counters.clone());
@@ -291,13 +290,12 @@ impl Communicator {
         })
     }
 
-    /// Sends a buffer to one rank while one comes from another, or from the same: what a send and a receive do, without
-    /// either waiting for the other. The others may answer with this, or with [`Communicator::send`] and
-    /// [`Communicator::recv`].
+    /// Sends a buffer to one rank while another arrives from a rank, which may be the same. Neither waits for the other. The other
+    /// ranks may call this, or [`Communicator::send`] and [`Communicator::recv`].
     ///
     /// # Errors
-    /// [`CommError::Argument`] if there is no such rank or it is this one, [`CommError::Mismatch`] if type or length
-    /// differ from what the other rank calls; otherwise that of the world.
+    /// [`CommError::Argument`] if there is no such rank or it is this one, [`CommError::Mismatch`] if type or length differ from
+    /// the other rank's call; otherwise the error of the world.
     pub fn send_recv<T: Element>(&self, values: &[T], to: usize, into: &mut [T], from: usize) -> Result<()> {
         self.check_other("send", to)?;
         self.check_other("receive", from)?;
@@ -308,10 +306,10 @@ impl Communicator {
         })
     }
 
-    /// Waits until every rank has come here. Ranks at barriers of different names get an error naming both.
+    /// Waits until every rank has called this. Ranks at barriers of different names get an error with both.
     ///
     /// # Errors
-    /// [`CommError::Mismatch`] if names differ; otherwise that of the world.
+    /// [`CommError::Mismatch`] if names differ; otherwise the error of the world.
     pub fn barrier(&self, name: &str) -> Result<()> {
         let tag = Tag::new(Kind::Barrier, DType::U8, 0);
         let names = self.run(Scope::World, tag, |engine| engine.all_gatherv(name.as_bytes()))?;
@@ -334,7 +332,7 @@ fn same_names(names: &[Vec<u8>], own: &str) -> Result<()> {
     })
 }
 
-/// Received bytes as elements; an error if they do not divide evenly.
+/// Converts received bytes to elements; an error if they do not divide evenly.
 fn typed<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
     if !bytes.len().is_multiple_of(size_of::<T>()) {
         let problem = format!("{} bytes are not whole elements of {}", bytes.len(), T::DTYPE.name());

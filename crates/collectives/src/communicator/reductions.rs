@@ -1,4 +1,4 @@
-//! Operations that reduce.
+//! Operations that reduce values.
 
 use super::{Communicator, open};
 use crate::buffer::FlatBuffer;
@@ -9,10 +9,10 @@ use crate::handle::Handle;
 use crate::operation::{Kind, Tag};
 use crate::partition::chunk;
 
-/// What an operation in place does with an opened buffer.
+/// The action of an in-place operation on an opened buffer.
 type Act = fn(&mut dyn Engine, crate::SliceMut<'_>, ReduceOp) -> Result<()>;
 
-/// An operation on one buffer of the same length on every rank: its kinds, and what it does.
+/// An operation on one buffer that has the same length on every rank.
 #[derive(Clone, Copy)]
 pub(super) struct InPlace {
     kind: Kind,
@@ -92,35 +92,35 @@ impl Communicator {
         self.issue_on(tag, buffer, move |engine, buffer| what.run(engine, buffer, tag, with))
     }
 
-    /// Every rank's buffer becomes the reduction of all. After an error its content is unspecified.
+    /// Replaces every rank's buffer by the reduction of all. After an error its content is unspecified.
     ///
     /// # Errors
-    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise that of the world.
+    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise the error of the world.
     pub fn all_reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp) -> Result<()> {
         self.in_place(ALL_REDUCE, buffer, Some(op))
     }
 
-    /// [`Communicator::all_reduce`] without waiting: the buffer is reduced in place on the communication thread and
-    /// comes back from [`Handle::wait`].
+    /// [`Communicator::all_reduce`] without waiting: the buffer is reduced in place on the communication thread, and
+    /// [`Handle::wait`] returns it.
     pub fn all_reduce_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp) -> Handle<B> {
         self.in_place_async(ALL_REDUCE, buffer, Some(op))
     }
 
-    /// This rank's part of the reduction of all buffers: elements `rank·len/world .. (rank + 1)·len/world`.
+    /// Returns this rank's part of the reduction of all buffers: elements `rank·len/world .. (rank + 1)·len/world`.
     ///
     /// # Errors
-    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise that of the world.
+    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise the error of the world.
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
         let mut copy = values.to_vec();
         self.reduce_scatter_in_place(&mut copy, op)?;
         Ok(copy[chunk(values.len(), self.inner.world_size, self.inner.rank)].to_vec())
     }
 
-    /// Elements `rank·len/world .. (rank + 1)·len/world` of the buffer become the reduction of all ranks'; the rest is
+    /// Replaces elements `rank·len/world .. (rank + 1)·len/world` of the buffer by the reduction of all ranks'. The rest is
     /// unspecified afterwards.
     ///
     /// # Errors
-    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise that of the world.
+    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise the error of the world.
     pub fn reduce_scatter_in_place<B: FlatBuffer + ?Sized>(
         &self,
         buffer: &mut B,
@@ -129,16 +129,16 @@ impl Communicator {
         self.in_place(REDUCE_SCATTER, buffer, Some(op))
     }
 
-    /// [`Communicator::reduce_scatter_in_place`] without waiting: the buffer comes back from [`Handle::wait`].
+    /// [`Communicator::reduce_scatter_in_place`] without waiting: [`Handle::wait`] returns the buffer.
     pub fn reduce_scatter_in_place_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp) -> Handle<B> {
         self.in_place_async(REDUCE_SCATTER, buffer, Some(op))
     }
 
-    /// The root's buffer becomes the reduction of all; the others keep theirs.
+    /// Replaces the root's buffer by the reduction of all; the others keep theirs.
     ///
     /// # Errors
     /// [`CommError::Argument`](crate::CommError::Argument) if there is no such root,
-    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise that of the world.
+    /// [`CommError::Unsupported`](crate::CommError::Unsupported) for the mean of integers; otherwise the error of the world.
     pub fn reduce<B: FlatBuffer + ?Sized>(&self, buffer: &mut B, op: ReduceOp, root: usize) -> Result<()> {
         let tag = self.reduce_tag(buffer, op, root)?;
         let of = (tag.dtype, tag.count as usize);
@@ -147,7 +147,7 @@ impl Communicator {
         })
     }
 
-    /// [`Communicator::reduce`] without waiting: the buffer comes back from [`Handle::wait`].
+    /// [`Communicator::reduce`] without waiting: [`Handle::wait`] returns the buffer.
     pub fn reduce_async<B: FlatBuffer>(&self, buffer: B, op: ReduceOp, root: usize) -> Handle<B> {
         let tag = match self.reduce_tag(&buffer, op, root) {
             Ok(tag) => tag,

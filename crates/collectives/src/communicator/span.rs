@@ -1,8 +1,7 @@
-//! Spans of operations, for whoever traces them by `tracing`: what is moved, which way, how many bytes went.
+//! Spans of operations for `tracing`: kind, algorithm and bytes.
 //!
-//! A span is made when its operation is issued and entered where it runs, so that a subscriber can tell how long it has waited
-//! for its turn. All are of level TRACE and of a target that begins with `phalanx_trace`; without a subscriber that wants these
-//! each costs the look at one static.
+//! A span is created when its operation is issued and entered when it runs, so that subscribers can measure its wait. All spans
+//! have level TRACE and a target that begins with `phalanx_trace`. Without a subscriber each costs one load of a static.
 
 use tracing::Span;
 use tracing::field::Empty;
@@ -29,7 +28,7 @@ pub(super) fn operation(tag: Tag) -> Span {
     )
 }
 
-/// The span of issuing an operation to a GPU, which runs it later, by a clock that the host does not see.
+/// The span of issuing an operation to a GPU, whose own clock times it.
 pub(super) fn issue(tag: Tag) -> Span {
     tracing::trace_span!(
         target: "phalanx_trace::issuing",
@@ -43,7 +42,7 @@ pub(super) fn issue(tag: Tag) -> Span {
     )
 }
 
-/// The span of finding out whether all ranks have issued the same to their GPUs.
+/// The span of checking that all ranks have issued the same operation to their GPUs.
 pub(super) fn agreement(tag: Tag) -> Span {
     tracing::trace_span!(
         target: "phalanx_trace::agreement",
@@ -63,8 +62,8 @@ pub(super) fn waiting() -> Span {
     tracing::trace_span!(target: "phalanx_trace::waiting", "wait for communication")
 }
 
-/// Adds what is known once an operation has begun. Operations of two ranks have numbers that only those share, and are told
-/// without.
+/// Adds the properties that are known once an operation has begun. Messages between two ranks have numbers that only those share,
+/// so their numbers are left out.
 pub(super) fn begun(span: &Span, engine: &dyn Engine, scope: Scope) {
     if span.is_disabled() {
         return;
@@ -78,7 +77,7 @@ pub(super) fn begun(span: &Span, engine: &dyn Engine, scope: Scope) {
     }
 }
 
-/// Adds the bytes that have left this rank, and those that have come.
+/// Adds the bytes that this rank has sent and received.
 pub(super) fn moved(span: &Span, sent: u64, received: u64) {
     span.record("sent", sent);
     span.record("received", received);

@@ -9,19 +9,19 @@ use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
 
 impl Communicator {
-    /// A communicator for the ranks that give the same colour, numbered by key and, among equal keys, by rank. Every rank
-    /// calls this at the same place; one that gives no colour gets none.
+    /// Returns a communicator of the ranks with the same colour, ordered by key and then by rank. Every rank calls this at the same
+    /// place. A rank without a colour gets none.
     ///
-    /// Parts have links and a communication thread of their own, so that operations on different parts need not wait for
-    /// each other. A failure in one is a failure of the world, whose numbers errors name ranks by.
+    /// Parts have their own links and communication thread, so operations on different parts do not wait for each other. A failure
+    /// in one breaks the world. Errors name ranks by their numbers in the world.
     ///
     /// # Errors
-    /// That of the world.
+    /// The error of the world.
     pub fn split(&self, colour: Option<u32>, key: i64) -> Result<Option<Self>> {
         let own = [colour.map_or(-1, i64::from), key];
         let all = self.all_gather(&own)?;
         let of_rank = |rank: usize| (all[2 * rank], all[2 * rank + 1]);
-        // Ranks without a colour are left over, each by itself, so that every rank has a group.
+        // Each rank without a colour forms a group of its own.
         let mut ranks: Vec<usize> = (0..self.world_size()).collect();
         ranks.sort_by_key(|rank| (of_rank(*rank), *rank));
         let groups: Vec<Vec<usize>> = ranks
@@ -50,7 +50,7 @@ impl Communicator {
 
 #[cfg(feature = "nccl")]
 impl Communicator {
-    /// Runs something with this crate's own engine, after what was issued before.
+    /// Runs a function with this crate's own engine, after the operations issued before.
     pub(crate) fn with_backend<R>(
         &self,
         operation: &'static str,
@@ -65,7 +65,7 @@ impl Communicator {
         })
     }
 
-    /// This crate's own engine among the same ranks, with links of its own. Every rank calls this right after a collective
+    /// Returns this crate's own engine among the same ranks, with its own links. Every rank calls this right after a collective
     /// operation, so that all are at the same one.
     pub(crate) fn backend_twin(&self, operation: &'static str) -> Result<Backend> {
         let number = self.inner.splits.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Messages of the control plane: a length of four bytes and JSON, at most [`MAX_FRAME`] bytes.
+//! Messages of the control plane: a length of four bytes and JSON of at most [`MAX_FRAME`] bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,23 +6,24 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::Unmet;
+use super::command::RejoinRefusal;
 use super::process::Process;
-use crate::recorder::Doing;
+use crate::failure::Cause;
+use crate::recorder::RankActivity;
 
-/// How many bytes of a table a rank may take: two addresses and the name of a host, in JSON.
+/// The most bytes of a rank in a table: two addresses and the name of a host, in JSON.
 const MAX_OF_RANK: usize = 1 << 10;
 
-/// The longest message but for the table of a large world; whoever announces a longer one is not of this protocol.
+/// The longest message except the table of a large world. Longer ones are not of this protocol.
 const MAX_FRAME: usize = 1 << 20;
 
-/// Changes whenever messages or headers do.
+/// The version of the protocol. It changes whenever messages or headers do.
 pub(crate) const PROTOCOL: u32 = 8;
 
-/// What ranks and the meeting place tell each other.
+/// A message of the control plane. The names of variants and fields are part of the protocol.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// A rank introduces itself.
+    /// A rank registers.
     Register {
         protocol: u32,
         job: String,
@@ -31,50 +32,73 @@ pub(crate) enum Message {
         data: SocketAddr,
         process: Process,
     },
-    /// The hub has let the rank in; when ranks meet, the table follows once all are here.
+    /// The coordinator accepts the rank. At the rendezvous the table follows once all ranks have registered.
     Admitted,
-    /// A registration is refused, or a rank that has lost the hub is not let in.
+    /// The coordinator refuses the rank.
     Refused { reason: String },
-    /// The meeting is that of another job.
+    /// The rendezvous belongs to another job.
     Elsewhere { job: String },
-    /// Everybody is here: where each rank listens, its process, and the token that connections between ranks must show.
+    /// All ranks have registered: the address and process of each, and the token of connections between them.
     Table { data: Vec<SocketAddr>, processes: Vec<Process>, token: u64 },
-    /// A sign of life.
+    /// A heartbeat.
     Heartbeat,
-    /// A rank is gone.
+    /// A rank is lost.
     Lost { rank: usize },
     /// A rank gave up.
     Aborted { rank: usize, reason: String },
-    /// A rank wants to know what all are doing on a communicator.
+    /// A rank asks for the activity of all on a communicator.
     Ask { communicator: u32 },
-    /// The hub passes the question on.
+    /// The coordinator asks a rank for its activity.
     Tell { question: u64, communicator: u32 },
-    /// A rank's answer.
-    Doing { question: u64, doing: Doing },
-    /// All answers, by rank, for the rank that asked; nothing from those that do not answer.
-    All { doing: Vec<Option<Doing>> },
-    /// A notice: to the hub from the sender, or from the hub to all others.
+    /// A rank's activity.
+    Doing { question: u64, doing: RankActivity },
+    /// The activities for the rank that asked, by rank. `None` for ranks that do not answer.
+    All { doing: Vec<Option<RankActivity>> },
+    /// A notice from the sender to the coordinator, or from the coordinator to all others.
     Notice { name: String, payload: Vec<u8> },
-    /// The sender wants all ranks to stop after the same step, for good or for an interlude.
+    /// The sender asks all ranks to stop after the same step, for good or for an interlude.
     RequestStop { reason: String, goes_on: bool },
-    /// The hub asks which step a rank is in, and holds it at its next.
+    /// The coordinator asks a rank for its step and holds it at the next one.
     Hold,
-    /// The answer; none before the first step.
+    /// The step of a rank; `None` before the first.
     InStep { step: Option<u64> },
-    /// All stop after this step, as a rank wanted for a reason; for good, or steps go on after an interlude.
+    /// All ranks stop after this step, for good or for an interlude, as rank `rank` asked.
     StopAfter { after: Option<u64>, rank: usize, reason: String, goes_on: bool },
-    /// The sender wants to meet those again that are left of a broken world.
-    Regroup,
-    /// Who is left, by their numbers in the world that broke, and the port at which the hub waits for them.
-    Regrouped { members: Vec<usize>, port: u16 },
-    /// Those who are left do not meet.
-    Apart(Unmet),
-    /// A rank leaves those who go on without it, and goes on nowhere else: to the hub from the sender, or from the hub to all others.
+    /// The sender asks for a new world with the surviving ranks of a broken one.
+    #[serde(rename = "Regroup")]
+    Rejoin,
+    /// The members of the new world by their numbers in the broken one, and the port where the coordinator waits for them.
+    #[serde(rename = "Regrouped")]
+    Rejoined { members: Vec<usize>, port: u16 },
+    /// The surviving ranks form no new world.
+    Apart(RejoinRefusal),
+    /// A rank leaves for good while the others go on. Sent to the coordinator, and by it to all others.
     Departed { rank: usize },
     /// The sender leaves in good order.
     Bye,
 }
 
+impl From<Cause> for Message {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Lost(rank) => Self::Lost { rank },
+            Cause::Aborted(rank, reason) => Self::Aborted { rank, reason: shortened(reason) },
+        }
+    }
+}
+
+/// Shortens a reason so that it fits a frame.
+pub(super) fn shortened(mut reason: String) -> String {
+    const LONGEST: usize = 64 << 10;
+    if reason.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|end| reason.is_char_boundary(*end)).unwrap_or(0);
+        reason.truncate(end);
+        reason.push('…');
+    }
+    reason
+}
+
+/// Writes a message and flushes it.
 pub(crate) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &Message) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     let mut frame = (body.len() as u32).to_be_bytes().to_vec();
@@ -83,11 +107,12 @@ pub(crate) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &Message)
     to.flush().await
 }
 
+/// Reads a message of at most [`MAX_FRAME`] bytes.
 pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
     read_within(from, MAX_FRAME).await
 }
 
-/// Reads a message where the table of a world of so many ranks is awaited, which grows with these.
+/// Reads a message that may be the table of a world of `world_size` ranks.
 pub(crate) async fn read_table(
     from: &mut (impl AsyncRead + Unpin),
     world_size: usize,
@@ -102,7 +127,7 @@ async fn read_within(from: &mut (impl AsyncRead + Unpin), longest: usize) -> io:
     if length > longest {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {length} bytes")));
     }
-    // Memory grows with what comes: whoever announces much has to send it.
+    // Memory grows with the bytes that arrive, not with the announced length.
     let mut body = Vec::new();
     if from.take(length as u64).read_to_end(&mut body).await? < length {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -135,7 +160,7 @@ mod tests {
             frame.extend(body);
             let at = at % frame.len();
             frame[at] = to;
-            // It ends, with something or an error, and asks for no more memory than a frame may have.
+            // Reading ends with a message or an error, and needs no more memory than a frame may have.
             let _ = read_all(&frame);
         }
     }

@@ -1,4 +1,4 @@
-//! What a rank's watch makes of what other ranks say, for the fuzzer of this workspace.
+//! A rank's control thread under messages of other ranks, for the fuzzer of this workspace.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,39 +11,37 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::yield_now;
 
+use super::command::{Command, RejoinPlan, RejoinRefusal, RejoinRequest, StopRequest};
 use super::frame::{self, Message};
-use super::{
-    Caller, Calling, Command, Connection, Doors, Heartbeat, Met, Regrouping, Request, Succession, Unmet,
-    Wanted, Watched,
-};
+use super::{Connection, Dialing, Heartbeat, Peer, PeerDirectory, RankState, Role, Succession};
 use crate::failure::Cause;
 
-/// How many ranks there are.
+/// The number of ranks.
 const WORLD: usize = 4;
 
-/// The rank that is the hub at first.
-const HUB: usize = 0;
+/// The rank that is the coordinator at first.
+const COORDINATOR: usize = 0;
 
-/// Bytes that a connection holds: more than any input comes to, so that whoever does not read holds nobody up.
+/// Bytes that a connection holds: more than any input, so that a rank that does not read delays no other.
 const ROOM: usize = 4 << 20;
 
-/// So long that nobody's silence counts.
+/// A heartbeat so long that silence never counts.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// How often every task has its turn until all have done what they can.
+/// The number of turns after which every task has done what it can.
 const TURNS: usize = 8;
 
-/// What somebody does.
+/// An action of a rank.
 enum Word {
     /// It says this. The rank whose watch is tried wants what it would say this for.
     Says(Message),
     /// Its connection breaks.
     Breaks,
-    /// It has lost the hub and knocks at this rank's door.
+    /// It has lost the coordinator and knocks at this rank's door.
     Knocks,
 }
 
-/// What happens around a rank.
+/// The actions of all ranks around one.
 struct Script {
     /// The rank whose watch is tried.
     own: usize,
@@ -58,7 +56,7 @@ fn rank(value: &Value) -> Option<usize> {
 }
 
 impl Script {
-    /// What is in JSON; what is not is left out. A message that is none breaks the connection, as bytes do that are none.
+    /// Parses a script; malformed parts are left out. A malformed message breaks the connection, like malformed bytes.
     fn of(value: &Value) -> Self {
         let list =
             |name: &str| value.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -68,19 +66,19 @@ impl Script {
         };
         let said = |item: &Value| Some((rank(item.get(0)?)?, word(item.get(1)?)));
         Self {
-            own: value.get("own").and_then(rank).unwrap_or(HUB),
+            own: value.get("own").and_then(rank).unwrap_or(COORDINATOR),
             ended: list("ended").iter().filter_map(rank).collect(),
             said: list("said").iter().filter_map(said).collect(),
         }
     }
 
-    /// What the ranks say, whom a rank below which they are finds behind their doors: each opens once.
+    /// Takes the messages of lower ranks, which the tried rank gets when it calls them. Each answers once.
     fn behind_doors(&mut self) -> BTreeMap<usize, Vec<Message>> {
         let mut behind: BTreeMap<usize, Vec<Message>> = BTreeMap::new();
         let mut rest = Vec::new();
         for (rank, word) in std::mem::take(&mut self.said) {
             match word {
-                Word::Says(message) if HUB < rank && rank < self.own => {
+                Word::Says(message) if COORDINATOR < rank && rank < self.own => {
                     behind.entry(rank).or_default().push(message);
                 }
                 word => rest.push((rank, word)),
@@ -97,12 +95,12 @@ struct Behind {
     said: Mutex<BTreeMap<usize, Vec<Message>>>,
 }
 
-impl Doors for Behind {
-    fn call(&self, rank: usize) -> Calling {
+impl PeerDirectory for Behind {
+    fn call(&self, rank: usize) -> Dialing {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
         Box::pin(async move {
             let (here, mut there) = duplex(ROOM);
-            for message in said.ok_or("nobody is there")? {
+            for message in said.ok_or("no rank answers")? {
                 frame::write(&mut there, &message).await.map_err(|error| error.to_string())?;
             }
             Ok(Box::new(here) as Connection)
@@ -118,20 +116,20 @@ impl Doors for Behind {
     }
 }
 
-/// What has become of a rank's wish to meet those who are left.
-type Answered = Receiver<Result<Regrouping, Unmet>>;
+/// The answer to a rank's rejoin request.
+type Answered = Receiver<Result<RejoinPlan, RejoinRefusal>>;
 
-/// What the rank's own program wants that has its watch say this.
+/// Returns the command that makes the rank send this message.
 fn command(message: Message, wishes: &mut Vec<Answered>) -> Option<Command> {
     Some(match message {
-        Message::Regroup => {
+        Message::Rejoin => {
             let (answer, answered) = bounded(1);
             wishes.push(answered);
-            Command::Regroup(Wanted { port: 7, answer })
+            Command::Rejoin(RejoinRequest { port: 7, answer })
         }
         Message::Ask { communicator } => Command::Ask(communicator, bounded(1).0),
         Message::Notice { name, payload } => Command::Announce(name, payload),
-        Message::RequestStop { reason, goes_on } => Command::Stop(Request { reason, goes_on }),
+        Message::RequestStop { reason, goes_on } => Command::Stop(StopRequest { reason, goes_on }),
         Message::Departed { .. } => Command::Depart(bounded(0).0),
         Message::Lost { rank } => Command::Broken(Cause::Lost(rank), bounded(0).0),
         Message::Aborted { rank, reason } => Command::Broken(Cause::Aborted(rank, reason), bounded(0).0),
@@ -145,17 +143,17 @@ async fn settle() {
     }
 }
 
-/// Those who meet are ranks of the world, each once, in their order, by which they are numbered anew.
+/// Checks that members are ranks of the world, each once and in order.
 fn check(members: &[usize]) {
     assert!(members.iter().all(|member| *member < WORLD), "{members:?} are to meet, of {WORLD} ranks");
     assert!(members.is_sorted_by(|a, b| a < b), "{members:?} are to meet, which is no order");
 }
 
-/// Everybody around the rank: says what the script has, hangs up, and reads what the rank has said.
+/// Plays the other ranks: sends the script's messages, hangs up, and reads the rank's messages.
 async fn others(
     Script { own, said, .. }: Script,
     mut ends: BTreeMap<usize, DuplexStream>,
-    (commands, callers): (UnboundedSender<Command>, UnboundedSender<Caller>),
+    (commands, callers): (UnboundedSender<Command>, UnboundedSender<Peer>),
 ) {
     let (mut wishes, mut over) = (Vec::new(), Vec::new());
     settle().await;
@@ -182,7 +180,7 @@ async fn others(
                     let _ = end.shutdown().await;
                     over.push(end);
                 }
-                let _ = callers.send((rank, Box::new(here)));
+                let _ = callers.send(Peer { rank, connection: Box::new(here) });
             }
             Word::Knocks => {}
         }
@@ -200,40 +198,42 @@ async fn others(
         let mut rest = heard.as_slice();
         while !rest.is_empty() {
             match frame::read(&mut rest).await {
-                Ok(Message::Regrouped { members, .. }) => check(&members),
+                Ok(Message::Rejoined { members, .. }) => check(&members),
                 Ok(_) => {}
                 Err(error) => panic!("a rank has said what is no message: {error}"),
             }
         }
     }
     for answered in wishes {
-        if let Ok(Ok(Regrouping { members, .. })) = answered.try_recv() {
+        if let Ok(Ok(RejoinPlan { members, .. })) = answered.try_recv() {
             check(&members);
         }
     }
 }
 
-/// A rank's watch in a world of four ranks, around which happens what is in JSON: as the hub, as another rank, and as one that
-/// follows a hub that is lost or looks for who does.
+/// A rank's watch in a world of four ranks, around which happens what is in JSON: as the coordinator, as another rank, and as one that
+/// follows a coordinator that is lost or looks for who does.
 pub(crate) async fn watched(bytes: &[u8]) -> Result<(), serde_json::Error> {
     let mut script = Script::of(&serde_json::from_slice(bytes)?);
     let own = script.own;
-    let doors = Behind { ended: script.ended.clone(), said: Mutex::new(script.behind_doors()) };
+    let peers = Behind { ended: script.ended.clone(), said: Mutex::new(script.behind_doors()) };
     let (commands, receiver) = unbounded_channel();
     let (calling, callers) = unbounded_channel();
-    let succession = Succession::new((own, WORLD), Arc::new(doors), callers);
+    let succession = Succession::new(own, WORLD, Arc::new(peers), callers);
     let mut ends = BTreeMap::new();
     let mut connection = |rank| -> Connection {
         let (here, there) = duplex(ROOM);
         ends.insert(rank, there);
         Box::new(here)
     };
-    let met = match own {
-        HUB => Met::Hub((1..WORLD).map(|rank| (rank, connection(rank))).collect()),
-        _ => Met::Leaf(connection(HUB)),
+    let role = match own {
+        COORDINATOR => {
+            Role::Coordinator((1..WORLD).map(|rank| Peer { rank, connection: connection(rank) }).collect())
+        }
+        _ => Role::Member(connection(COORDINATOR)),
     };
     let heartbeat = Heartbeat { interval: HOUR, timeout: HOUR };
-    let watch = super::watch(heartbeat, met, receiver, Watched::default(), succession);
+    let watch = super::run(heartbeat, role, receiver, RankState::default(), succession);
     tokio::join!(watch, others(script, ends, (commands, calling)));
     Ok(())
 }

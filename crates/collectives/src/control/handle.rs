@@ -1,28 +1,29 @@
-//! A rank's hold of the control plane: what a program that trains calls.
+//! The program's access to the control plane.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::{Ended, Job, Notice, Stop};
-use super::{ControlPlane, Regrouping, Watched};
+use super::command::RejoinPlan;
+use super::job_state::{JobState, Notice, Stop, WaitError};
+use super::plane::ControlPlane;
+use super::state::RankState;
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
 
 /// The longest name and payload of a notice, in bytes.
 const LONGEST_NOTICE: usize = 64 << 10;
 
-/// Small messages between ranks, and the agreement to stop, apart from the communicator's operations.
+/// Small messages between ranks and the agreement to stop, independent of the communicator's operations.
 ///
-/// What goes through here needs no rank to be at any operation: ranks hear each other while they compute or wait in a
-/// collective. Ranks are named by their numbers in the world, also if the control plane is that of a part.
+/// Ranks hear each other while they compute or wait in a collective. Their numbers are those in the world, even if the
+/// communicator has only some of its ranks.
 ///
 /// # Stopping after the same step
 ///
-/// A rank says by [`Control::begin_step`] which step it is about to take. Any rank may ask for a stop, at any time, by
-/// [`Control::request_stop`]. Rank 0 then asks all ranks which step they are in; they answer at once, whatever they do,
-/// and hold at the beginning of their next step until the verdict has come: the latest step that any of them is in. All
-/// take the steps up to that one, and no other. After an interlude, by [`Control::request_interlude`], all go on with the
-/// next.
+/// A rank calls [`Control::begin_step`] before each step. Any rank may ask for a stop at any time by [`Control::request_stop`].
+/// Rank 0 then asks all ranks for their current step. Their control threads answer at once, and each rank waits at its next step
+/// for the verdict: the latest step of any rank. All take the steps up to that one and no other. After an interlude
+/// ([`Control::request_interlude`]) all go on with the next step.
 ///
 /// ```
 /// use phalanx_collectives::threads;
@@ -46,7 +47,7 @@ const LONGEST_NOTICE: usize = 64 << 10;
 pub struct Control {
     plane: Arc<ControlPlane>,
     rank: usize,
-    watched: Watched,
+    state: RankState,
 }
 
 impl std::fmt::Debug for Control {
@@ -56,40 +57,40 @@ impl std::fmt::Debug for Control {
 }
 
 impl Control {
-    /// That of the world's rank `rank`.
+    /// The access of the world's rank `rank`.
     pub(crate) fn of(plane: &Arc<ControlPlane>, rank: usize) -> Self {
-        Self { plane: plane.clone(), rank, watched: plane.watched(rank).clone() }
+        Self { plane: plane.clone(), rank, state: plane.state(rank).clone() }
     }
 
-    fn job(&self) -> &Job {
-        &self.watched.job
+    fn job(&self) -> &JobState {
+        &self.state.job
     }
 
-    fn error(&self, ended: Ended, doing: &str) -> CommError {
+    fn error(&self, ended: WaitError, doing: &str) -> CommError {
         match ended {
-            Ended::Left => CommError::Closed,
-            Ended::Broken => {
-                let cause = self.watched.failure.get().unwrap_or(Cause::Lost(self.rank));
+            WaitError::Left => CommError::Closed,
+            WaitError::Broken => {
+                let cause = self.state.failure.get().unwrap_or(Cause::Lost(self.rank));
                 cause.error(doing.to_owned(), 0)
             }
         }
     }
 
-    /// Says that this rank is about to take a step. `None`: it may. Otherwise all ranks have agreed to stop after an
-    /// earlier step, and this one must not be taken. Steps are numbered alike on all ranks, and grow.
+    /// Begins a step. Returns `None` if the rank may take it. Otherwise all ranks have agreed to stop after an earlier step, and
+    /// this one must not be taken. All ranks number their steps alike, in increasing order.
     ///
-    /// Unless a stop was requested this costs an atomic store and a load. Once one was, it waits for the verdict, which
-    /// needs nothing but the control threads of the ranks.
+    /// Without a request to stop this costs an atomic store and a load. With one it waits for the verdict, which needs only the
+    /// control threads of the ranks.
     ///
     /// # Errors
     /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world broke during the vote; [`CommError::Closed`] if
     /// rank 0 left during it.
     pub fn begin_step(&self, step: u64) -> Result<Option<Stop>> {
-        let begun = self.job().begin_step(step, &self.watched.failure);
+        let begun = self.job().begin_step(step, &self.state.failure);
         begun.map_err(|ended| self.error(ended, "the agreement to stop"))
     }
 
-    /// Asks all ranks to stop after the same step, as soon as can be; returns at once. The first request counts.
+    /// Asks all ranks to stop after the same step as soon as possible. Returns at once. The first request counts.
     ///
     /// # Errors
     /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::Closed`] if rank 0 has left.
@@ -98,9 +99,10 @@ impl Control {
         self.plane.request_stop(self.rank, reason, false)
     }
 
-    /// Asks all ranks to stop between the same two steps, as soon as can be, and to go on after what the reason says; returns at
-    /// once. Requests are met in the order in which they reach rank 0: [`Control::begin_step`] returns each once on every rank,
-    /// and is called again for the same step.
+    /// Asks all ranks to stop between the same two steps as soon as possible, do what the reason names, and go on. Returns at once.
+    ///
+    /// Requests are met in the order in which they reach rank 0. [`Control::begin_step`] returns each once on every rank; the rank
+    /// then calls it again for the same step.
     ///
     /// # Errors
     /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::Closed`] if rank 0 has left.
@@ -109,23 +111,23 @@ impl Control {
         self.plane.request_stop(self.rank, reason, true)
     }
 
-    /// The next agreement that this rank has not seen, waiting at most so long for one; `None` if there is none. For ranks that
-    /// wait between two steps, as all do after the same agreement: they take no step before the next.
+    /// Returns the next agreement that this rank has not seen; `None` if none comes within `at_most`. For ranks that wait between two
+    /// steps.
     ///
     /// # Errors
-    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken or breaks meanwhile;
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken or breaks during the wait;
     /// [`CommError::Closed`] if rank 0 left.
     pub fn next_stop(&self, at_most: Duration) -> Result<Option<Stop>> {
-        let found = self.job().next_stop(at_most, &self.watched.failure);
+        let found = self.job().next_stop(at_most, &self.state.failure);
         found.map_err(|ended| self.error(ended, "an interlude"))
     }
 
-    /// The agreement to stop for good, if there is one; does not wait.
+    /// Returns the agreement to stop for good, if there is one. Does not wait.
     pub fn stop(&self) -> Option<Stop> {
         self.job().stop()
     }
 
-    /// Sends a notice to rank 0, which finds it under its name by [`Control::poll`] or [`Control::wait`]; returns at once.
+    /// Sends a notice to rank 0, which reads it by [`Control::poll`] or [`Control::wait`]. Returns at once.
     ///
     /// # Errors
     /// [`CommError::Argument`] if name and payload are longer than 64 KiB; [`CommError::PeerLost`] or
@@ -135,21 +137,22 @@ impl Control {
         self.plane.post(self.rank, checked(name)?, checked_payload(name, payload)?)
     }
 
-    /// Sends a notice from rank 0 to all other ranks; returns at once.
+    /// Sends a notice from rank 0 to all other ranks. Returns at once.
     ///
     /// # Errors
     /// [`CommError::Argument`] on another rank than 0, or if name and payload are longer than 64 KiB;
     /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken.
     pub fn announce(&self, name: &str, payload: &[u8]) -> Result<()> {
         if self.rank != 0 {
-            let problem = format!("rank {} is not rank 0, which alone announces; it can post", self.rank);
+            let problem =
+                format!("rank {} cannot announce; only rank 0 can, other ranks can post", self.rank);
             return Err(CommError::Argument { operation: "announcing", problem });
         }
         self.check("a notice")?;
         self.plane.announce(checked(name)?, checked_payload(name, payload)?)
     }
 
-    /// The oldest notice of this name that has come and was not taken; does not wait. Notices of one rank come in order.
+    /// Takes the oldest notice of this name. Does not wait. Notices of one rank arrive in order.
     ///
     /// # Errors
     /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken.
@@ -157,39 +160,39 @@ impl Control {
         self.wait(name, Duration::ZERO)
     }
 
-    /// The oldest notice of this name, waiting at most so long for one; `None` if none came.
+    /// Takes the oldest notice of this name; `None` if none comes within `at_most`.
     ///
     /// # Errors
-    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken or breaks meanwhile;
+    /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken or breaks during the wait;
     /// [`CommError::Closed`] if rank 0 left.
     pub fn wait(&self, name: &str, at_most: Duration) -> Result<Option<Notice>> {
-        let found = self.job().notice(name, at_most, &self.watched.failure);
+        let found = self.job().notice(name, at_most, &self.state.failure);
         found.map_err(|ended| self.error(ended, "waiting for a notice"))
     }
 
-    /// Waits until all that are left of this broken world want to meet again, at this rank's port if it is their hub: who they
-    /// are.
-    pub(crate) fn regroup(&self, port: u16, at_most: Duration) -> Result<Regrouping> {
-        // Nobody but the hub knows for whom all wait.
+    /// Waits until all surviving ranks of this broken world ask for a new one, and returns its members. `port` is where this rank
+    /// waits for them if it is the coordinator.
+    pub(crate) fn rejoin(&self, port: u16, at_most: Duration) -> Result<RejoinPlan> {
+        // Only the coordinator knows which rank does not come.
         let late = || CommError::Unmet { seconds: at_most.as_secs_f64() };
-        self.plane.regroup(port, at_most)?.ok_or_else(late)
+        self.plane.rejoin(port, at_most)?.ok_or_else(late)
     }
 
-    /// Tells the others, who have agreed to go on without this rank, that it goes and goes on nowhere else, so that it counts on no
-    /// side of a network that is cut. Waits until they were told, for a second at most.
+    /// Tells the other ranks, which go on without this one, that it leaves for good. It then counts for no side of a divided network.
+    /// Waits at most a second until they were told.
     pub fn depart(&self) {
         self.plane.depart();
     }
 
-    /// The oldest notice of this name that came from a rank that is left, of a world that is broken; does not wait. What a rank
-    /// has posted before it wanted to meet the others again is there once they have.
+    /// Takes the oldest notice of this name even if the world is broken. Does not wait. After [`crate::rejoin`] it returns all
+    /// notices that surviving ranks posted before.
     pub fn left_behind(&self, name: &str) -> Option<Notice> {
         self.job().left_behind(name)
     }
 
     fn check(&self, doing: &str) -> Result<()> {
-        if self.watched.failure.is_set() {
-            return Err(self.error(Ended::Broken, doing));
+        if self.state.failure.is_set() {
+            return Err(self.error(WaitError::Broken, doing));
         }
         if self.job().has_left() { Err(CommError::Closed) } else { Ok(()) }
     }

@@ -1,42 +1,40 @@
-//! Processes, and whether one of the same machine is known to have ended.
+//! Processes of ranks. On one machine, ranks can tell whether a process has ended.
 
 use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
-/// What the system says of a process that was there when a file of its was opened and has gone since.
+/// The system's error code of a process that ended after one of its files was opened (`ESRCH`).
 const NO_SUCH_PROCESS: i32 = 3;
 
-/// A process of some machine.
+/// A process of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     /// The machine; of processes of another one nothing is known.
     host: String,
     id: u32,
-    /// When it began, in ticks since the machine did, so that a number that was given again is told apart; none where the
-    /// system does not say.
+    /// Its start time in ticks since the start of the machine, which tells reused process numbers apart. `None` if unknown.
     began: Option<u64>,
 }
 
-/// What the system says of a process: the letters of its state and of its threads', with their numbers and names
-/// (proc_pid_stat(5)).
+/// The state letters of a process and of its threads, with their numbers and names (proc_pid_stat(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct ProcessSnapshot {
     pub(crate) id: u32,
     pub(crate) state: char,
     pub(crate) threads: Vec<(u32, String, char)>,
 }
 
 impl Process {
-    /// This process, on the machine that is called `host`.
+    /// Returns this process, on the machine named `host`.
     pub(crate) fn this(host: String) -> Self {
         let id = std::process::id();
         let began = stat_of(id).ok().and_then(|stat| parse(&stat)).map(|(_, began)| began);
         Self { host, id, began }
     }
 
-    /// Whether this process is known to have ended, seen from a process of the machine `host`. What a killed process had open
-    /// is closed a moment before it counts as ended.
+    /// True if a process of the machine `host` can tell that this process has ended. The system closes the files of a killed
+    /// process a moment before.
     pub(crate) fn has_ended(&self, host: &str) -> bool {
         let Some(began) = self.began.filter(|_| self.host == host) else { return false };
         match stat_of(self.id) {
@@ -48,9 +46,9 @@ impl Process {
         }
     }
 
-    /// What the system says of it and its threads, seen from a process of the machine `host`: nothing once it has ended, or if it is
-    /// of another machine.
-    pub(crate) fn look(&self, host: &str) -> Option<Look> {
+    /// Returns the states of this process and its threads, as seen from the machine `host`. `None` if it has ended or is on another
+    /// machine.
+    pub(crate) fn snapshot(&self, host: &str) -> Option<ProcessSnapshot> {
         let began = self.began.filter(|_| self.host == host)?;
         let (state, of_number) = parse(&stat_of(self.id).ok()?)?;
         if of_number != began {
@@ -64,7 +62,7 @@ impl Process {
             let id = entry.file_name().to_str()?.parse().ok()?;
             Some((id, read("comm")?.trim().to_owned(), state))
         });
-        Some(Look { id: self.id, state, threads: threads.collect() })
+        Some(ProcessSnapshot { id: self.id, state, threads: threads.collect() })
     }
 
     /// The machine.
@@ -73,7 +71,7 @@ impl Process {
     }
 }
 
-/// What Linux says of a process; elsewhere there is no such file, and nothing is ever known.
+/// Reads Linux's state of a process. Other systems do not have the file, so the state is unknown.
 fn stat_of(id: u32) -> std::io::Result<String> {
     std::fs::read_to_string(format!("/proc/{id}/stat"))
 }
@@ -90,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_and_the_beginning_are_found_behind_whatever_name() {
+    fn the_state_and_the_start_are_found_after_any_name() {
         let stat = "42 (a) R 1 (b) Z 1 42 42 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0";
         assert_eq!(parse(stat), Some(('Z', 987_654)));
         assert_eq!([parse(""), parse("42 (a) R 1 2")], [None, None]);
@@ -108,7 +106,7 @@ mod tests {
         let reused = Process { began: other.began.map(|began| began + 1), ..other.clone() };
         assert!(reused.has_ended("here"), "its number is that of another one now");
         child.kill().expect("it lives");
-        // Before anybody has waited for it, it is there as one that has ended.
+        // Until its parent has waited for it, it exists as an ended process.
         while !other.has_ended("here") {
             std::thread::yield_now();
         }

@@ -1,12 +1,13 @@
-//! Which of two halves of a world may go on, when each takes the other for dead.
+//! The rule that decides which part of a divided world may go on.
 
-/// Whether `left`, who can reach each other, may go on without `lost`, who cannot be reached and are not known to have ended:
-/// if they are more, or as many and the lowest of all of them is theirs. Of two groups that cannot reach each other each is
-/// among the other's lost, so no two may go on, whatever either knows of those who have ended.
+/// True if the ranks `left`, which can reach each other, may go on without the ranks `lost`, which cannot be reached and are not
+/// known to have ended. They may if they are more, or equally many with the lowest rank of all.
+///
+/// Of two groups that cannot reach each other, each is part of the other's `lost`. So at most one may go on.
 pub(super) fn may_go_on(left: &[usize], lost: &[usize]) -> bool {
     match left.len().cmp(&lost.len()) {
         std::cmp::Ordering::Greater => true,
-        // Without anybody there is nobody to go on.
+        // Without any rank, none goes on.
         std::cmp::Ordering::Equal => left.iter().min() < lost.iter().min(),
         std::cmp::Ordering::Less => false,
     }
@@ -16,7 +17,7 @@ pub(super) fn may_go_on(left: &[usize], lost: &[usize]) -> bool {
 mod tests {
     use super::*;
 
-    /// The ranks whose bits are set.
+    /// Returns the ranks whose bits are set.
     fn ranks(bits: usize, world: usize) -> Vec<usize> {
         (0..world).filter(|rank| bits >> rank & 1 == 1).collect()
     }
@@ -27,7 +28,7 @@ mod tests {
             let all = (1 << world) - 1;
             for dead in 0..=all {
                 let alive = all & !dead;
-                // Every group of living ranks, and whatever it knows of the dead.
+                // Every group of living ranks, with all that it may know of the dead.
                 let groups = || (1..=alive).filter(|group| group & !alive == 0);
                 let goes_on = |group: usize| {
                     (0..=dead)
@@ -38,7 +39,7 @@ mod tests {
                     let other = groups().find(|other| other & one == 0 && goes_on(*other));
                     assert_eq!(other, None, "of {world}, {dead:b} dead: {one:b}");
                 }
-                // Who knows that all others have ended goes on, however few they are.
+                // A group that knows that all others have ended goes on, however small it is.
                 assert!(alive == 0 || may_go_on(&ranks(alive, world), &[]));
             }
         }

@@ -1,8 +1,8 @@
-//! Who takes over when the rank is lost that the control plane goes through: the lowest that lives.
+//! Succession of a lost coordinator: the lowest surviving rank takes over.
 //!
-//! Each rank has a door that all have known since they met. Whoever has lost the hub knocks at the doors of the ranks below its
-//! own, the lowest first, and joins the first that lets it in; whom nobody lets in is the lowest itself and takes over. A rank that
-//! still hears its hub, or has come to an end with those who are left, sends callers away: they are taken for lost.
+//! All ranks know the address where each rank listens. A rank that loses the coordinator calls the ranks below its own, the lowest
+//! first, and joins the first that accepts it. A rank that none accepts is the lowest itself and takes over. A rank that still hears
+//! its coordinator, or that has already formed a new world, refuses callers: they count as lost.
 
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
@@ -14,110 +14,122 @@ use tokio::task::JoinHandle;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout};
 
+use super::command::{Command, RejoinRefusal, RejoinRequest};
 use super::frame::{self, Message};
-use super::{Command, Connection, Heartbeat, PARTING, Unmet, Wanted};
+use super::state::{Connection, Heartbeat, Peer};
+use super::timeouts::PARTING;
 
-/// Opening a connection to another rank.
-pub(crate) type Calling = Pin<Box<dyn Future<Output = Result<Connection, String>> + Send>>;
+/// A connection to another rank that is being opened.
+pub(crate) type Dialing = Pin<Box<dyn Future<Output = Result<Connection, String>> + Send>>;
 
-/// How ranks reach each other when the hub is lost.
-pub(crate) trait Doors: Send + Sync {
-    /// Calls a rank, which hears of it among its [`Succession::callers`].
-    fn call(&self, rank: usize) -> Calling;
+/// Access to the other ranks of the world when the coordinator is lost.
+pub(crate) trait PeerDirectory: Send + Sync {
+    /// Calls a rank, which finds the connection among its [`Succession::callers`].
+    fn call(&self, rank: usize) -> Dialing;
 
-    /// Whether the process of a rank is known to have ended.
+    /// True if the process of a rank is known to have ended.
     fn has_ended(&self, rank: usize) -> bool;
 
-    /// Where a rank is reached.
+    /// Returns the address of a rank.
     fn address(&self, rank: usize) -> IpAddr;
 }
 
-/// A rank that has lost the hub and calls this one, by its number in the world.
-pub(crate) type Caller = (usize, Connection);
-
-/// What a rank needs to follow a hub that is lost.
+/// State of a rank that may have to follow a lost coordinator.
 pub(crate) struct Succession {
     pub(crate) own: usize,
     pub(crate) world_size: usize,
-    pub(crate) doors: Arc<dyn Doors>,
-    pub(crate) callers: UnboundedReceiver<Caller>,
-    /// Those who have said that they go on nowhere: they count as ended.
+    pub(crate) peers: Arc<dyn PeerDirectory>,
+    /// Connections of ranks that have lost the coordinator.
+    pub(crate) callers: UnboundedReceiver<Peer>,
+    /// Ranks that left for good while the others went on. They count as ended.
     pub(super) departed: Vec<usize>,
-    /// Those who have called while this rank had not noticed that the hub is lost, and when they did.
-    held: Vec<(Caller, Instant)>,
+    /// Callers that came before this rank noticed the loss.
+    held: Vec<HeldCaller>,
 }
 
-/// What has become of the search for a hub.
-pub(super) enum Found {
-    /// A rank has taken over and let this one in.
-    Hub(Caller, Option<Wanted>),
-    /// It is this rank, to which others may have come already.
-    Own(Vec<Caller>, Option<Wanted>),
-    /// This rank has left meanwhile.
+/// A caller that waits for a decision.
+struct HeldCaller {
+    peer: Peer,
+    since: Instant,
+}
+
+/// The result of the search for a coordinator. A rejoin request that is still open goes with it.
+pub(super) enum SearchResult {
+    /// Another rank took over and accepted this one.
+    Coordinator(Peer, Option<RejoinRequest>),
+    /// This rank takes over. The connections are those of ranks that have called it.
+    Own(Vec<Peer>, Option<RejoinRequest>),
+    /// This rank left during the search.
     Left,
 }
 
-/// The end of a walk from door to door.
-enum Walk {
-    LetIn(Caller),
-    SentAway { by: usize, reason: String },
-    Nobody,
+/// The result of calling the ranks below this one.
+enum CallResult {
+    Accepted(Peer),
+    Refused { by: usize, reason: String },
+    NoAnswer,
 }
+
+/// The number of ranks that are called at a time.
+const AT_ONCE: usize = 16;
 
 impl Succession {
     pub(crate) fn new(
-        (own, world_size): (usize, usize),
-        doors: Arc<dyn Doors>,
-        callers: UnboundedReceiver<Caller>,
+        own: usize,
+        world_size: usize,
+        peers: Arc<dyn PeerDirectory>,
+        callers: UnboundedReceiver<Peer>,
     ) -> Self {
-        Self { own, world_size, doors, callers, departed: Vec::new(), held: Vec::new() }
+        Self { own, world_size, peers, callers, departed: Vec::new(), held: Vec::new() }
     }
 
-    /// Has somebody wait who calls before this rank has noticed anything.
-    pub(super) fn hold(&mut self, caller: Caller) {
-        self.held.push((caller, Instant::now()));
+    /// Keeps a caller until this rank notices the loss of the coordinator too.
+    pub(super) fn hold(&mut self, peer: Peer) {
+        self.held.push(HeldCaller { peer, since: Instant::now() });
     }
 
-    /// Sends those away who have waited for so long that this rank would have noticed too.
-    pub(super) fn send_away_after(&mut self, patience: Duration, hub: usize) {
+    /// Refuses callers that have waited for `limit`, after which this rank would have noticed the loss too.
+    pub(super) fn send_away_after(&mut self, limit: Duration, coordinator: usize) {
         let now = Instant::now();
-        let late = |(_, since): &mut (Caller, Instant)| now.duration_since(*since) > patience;
-        for (caller, _) in self.held.extract_if(.., late) {
-            send_away(caller, format!("rank {} hears rank {hub}, which has lost it", self.own));
+        let is_late = |held: &mut HeldCaller| now.duration_since(held.since) > limit;
+        for HeldCaller { peer, .. } in self.held.extract_if(.., is_late) {
+            send_away(peer, format!("rank {} hears rank {coordinator}, which has lost it", self.own));
         }
     }
 
-    /// Looks for the hub's successor, until there is one or this rank leaves. `wanted` is a meeting that this rank has asked the lost
-    /// hub for.
+    /// Refuses all callers that wait.
+    fn send_all_away(&mut self, reason: &str) {
+        for HeldCaller { peer, .. } in self.held.drain(..) {
+            send_away(peer, reason.to_owned());
+        }
+    }
+
+    /// Searches for the successor of the coordinator until there is one or this rank leaves. `rejoin` is a request that the lost
+    /// coordinator has not answered.
     pub(super) async fn find(
         &mut self,
         heartbeat: Heartbeat,
         commands: &mut UnboundedReceiver<Command>,
-        mut wanted: Option<Wanted>,
-    ) -> Found {
-        let mut walking = pin!(walk(self.own, self.doors.clone(), heartbeat.timeout));
-        let mut left_out: Option<(usize, String)> = None;
+        mut rejoin: Option<RejoinRequest>,
+    ) -> SearchResult {
+        let mut calling = pin!(call_lower_ranks(self.own, self.peers.clone(), heartbeat.timeout));
+        let mut refusal: Option<(usize, String)> = None;
         loop {
             tokio::select! {
-                walked = &mut walking, if left_out.is_none() => match walked {
-                    Walk::LetIn(hub) => {
-                        tracing::warn!("rank {} has taken over the control plane", hub.0);
-                        for (caller, _) in self.held.drain(..) {
-                            send_away(caller, format!("rank {} has taken over, and it did not come there", hub.0));
-                        }
-                        return Found::Hub(hub, wanted);
+                called = &mut calling, if refusal.is_none() => match called {
+                    CallResult::Accepted(peer) => return self.follow(peer, rejoin),
+                    CallResult::NoAnswer => {
+                        tracing::warn!("this rank takes over the control plane");
+                        let peers = self.held.drain(..).map(|held| held.peer).collect();
+                        return SearchResult::Own(peers, rejoin);
                     }
-                    Walk::Nobody => {
-                        tracing::warn!("this rank has taken over the control plane");
-                        return Found::Own(self.held.drain(..).map(|(caller, _)| caller).collect(), wanted);
-                    }
-                    Walk::SentAway { by, reason } => left_out = Some((by, reason)),
+                    CallResult::Refused { by, reason } => refusal = Some((by, reason)),
                 },
                 command = commands.recv() => match command {
-                    Some(Command::Regroup(own)) => wanted = Some(own),
+                    Some(Command::Rejoin(request)) => rejoin = Some(request),
                     Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
-                    Some(Command::Leave) | None => return Found::Left,
-                    // Nobody is there to hear of it, and who asks gets no answer.
+                    Some(Command::Leave) | None => return SearchResult::Left,
+                    // Without a coordinator no rank hears of the others, and questions have no answer.
                     Some(
                         Command::Broken(..)
                         | Command::Ask(..)
@@ -127,68 +139,76 @@ impl Succession {
                         | Command::Stop(..),
                     ) => {}
                 },
-                Some(caller) = self.callers.recv() => self.hold(caller),
+                Some(peer) = self.callers.recv() => self.hold(peer),
             }
-            if let Some((by, reason)) = &left_out {
-                for (caller, _) in self.held.drain(..) {
-                    send_away(caller, format!("rank {} is left out itself", self.own));
-                }
-                if let Some(wanted) = wanted.take() {
+            if let Some((by, reason)) = &refusal {
+                self.send_all_away(&format!("rank {} is left out itself", self.own));
+                if let Some(request) = rejoin.take() {
                     let (rank, by, reason) = (self.own, *by, reason.clone());
-                    let _ = wanted.answer.send(Err(Unmet::LeftOut { rank, by, reason }));
+                    let _ = request.answer.send(Err(RejoinRefusal::LeftOut { rank, by, reason }));
                 }
             }
         }
     }
+
+    /// Follows the rank that took over.
+    fn follow(&mut self, peer: Peer, rejoin: Option<RejoinRequest>) -> SearchResult {
+        let rank = peer.rank;
+        tracing::warn!("rank {rank} has taken over the control plane");
+        self.send_all_away(&format!("rank {rank} has taken over, and it did not come there"));
+        SearchResult::Coordinator(peer, rejoin)
+    }
 }
 
-/// Knocks at the doors of the ranks below `own`, a few of them at once, as those behind which nobody lives would each be waited for
-/// else. The lowest that answers counts. `patience` is how long a rank may be silent before it counts as lost.
-async fn walk(own: usize, doors: Arc<dyn Doors>, patience: Duration) -> Walk {
+/// Calls the ranks below `own` in groups, so that dead ranks are not awaited one by one. The lowest that answers counts. `limit` is the
+/// silence after which a rank counts as lost.
+async fn call_lower_ranks(own: usize, peers: Arc<dyn PeerDirectory>, limit: Duration) -> CallResult {
     for first in (0..own).step_by(AT_ONCE) {
-        let ranks = (first..own.min(first + AT_ONCE)).filter(|rank| !doors.has_ended(*rank));
-        // The thread behind a door has nothing else to do: one that is silent for half of that time is stopped, or cut off.
-        let calls = ranks.map(|rank| (rank, tokio::spawn(timeout(patience / 2, doors.call(rank)))));
-        let calls: Vec<_> = calls.collect();
-        match first_of(calls, patience).await {
-            Walk::Nobody => {}
-            end => return end,
+        let ranks = (first..own.min(first + AT_ONCE)).filter(|rank| !peers.has_ended(*rank));
+        // The control thread of a rank answers at once. One that is silent for half of the limit is stopped or cut off.
+        let calls = ranks
+            .map(|rank| Call { rank, answer: tokio::spawn(timeout(limit / 2, peers.call(rank))) })
+            .collect();
+        match first_answer(calls, limit).await {
+            CallResult::NoAnswer => {}
+            answer => return answer,
         }
     }
-    Walk::Nobody
+    CallResult::NoAnswer
 }
-
-/// How many doors are knocked at together.
-const AT_ONCE: usize = 16;
 
 /// A call that is under way.
-type Called = JoinHandle<Result<Result<Connection, String>, Elapsed>>;
+struct Call {
+    rank: usize,
+    answer: JoinHandle<Result<Result<Connection, String>, Elapsed>>,
+}
 
-/// What the first of some ranks says that opens.
-async fn first_of(calls: Vec<(usize, Called)>, patience: Duration) -> Walk {
-    for (rank, call) in calls {
-        let mut stream = match call.await {
-            Ok(Ok(Ok(stream))) => stream,
+/// Returns the answer of the first of some ranks that answers.
+async fn first_answer(calls: Vec<Call>, limit: Duration) -> CallResult {
+    for Call { rank, answer } in calls {
+        let mut connection = match answer.await {
+            Ok(Ok(Ok(connection))) => connection,
             Ok(Ok(Err(problem))) => {
                 tracing::debug!(rank, %problem, "cannot reach a rank that might have taken over");
                 continue;
             }
             Ok(Err(_)) | Err(_) => continue,
         };
-        // It may notice as much later as silence may last before it counts.
-        match timeout(2 * patience, frame::read(&mut stream)).await {
-            Ok(Ok(Message::Admitted)) => return Walk::LetIn((rank, stream)),
-            Ok(Ok(Message::Refused { reason })) => return Walk::SentAway { by: rank, reason },
+        // The rank may notice the loss later than this one by as long as silence may last.
+        match timeout(2 * limit, frame::read(&mut connection)).await {
+            Ok(Ok(Message::Admitted)) => return CallResult::Accepted(Peer { rank, connection }),
+            Ok(Ok(Message::Refused { reason })) => return CallResult::Refused { by: rank, reason },
             _ => {}
         }
     }
-    Walk::Nobody
+    CallResult::NoAnswer
 }
 
-/// Tells a caller why it is not let in.
-pub(super) fn send_away((rank, mut stream): Caller, reason: String) {
-    tracing::warn!(rank, %reason, "a rank that has lost the hub is not let in");
+/// Refuses a caller and tells it why.
+pub(super) fn send_away(peer: Peer, reason: String) {
+    let Peer { rank, mut connection } = peer;
+    tracing::warn!(rank, %reason, "refused a rank that has lost its coordinator");
     tokio::spawn(async move {
-        let _ = timeout(PARTING, frame::write(&mut stream, &Message::Refused { reason })).await;
+        let _ = timeout(PARTING, frame::write(&mut connection, &Message::Refused { reason })).await;
     });
 }

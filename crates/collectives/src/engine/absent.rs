@@ -1,30 +1,14 @@
-//! Operations through memory that ranks share, where systems have none: never there, and so never called.
+//! Operations through shared memory on systems without it. They are never called.
 
 use super::backend::Backend;
 use super::hosts::number_hosts;
-use crate::algorithms::{Group, Hosts};
+use super::memory::HostMemory;
+use crate::algorithms::Hosts;
 use crate::dtype::Element;
 use crate::error::Result;
-use crate::operation::Tag;
-use crate::patience::LinkError;
 use crate::reduce::Reduction;
 use crate::shared::Region;
-
-/// Memory of a host.
-pub(crate) struct HostMemory {
-    pub(crate) group: Group,
-    never: std::convert::Infallible,
-}
-
-impl HostMemory {
-    pub(crate) fn in_background(&mut self, _: bool) {
-        match self.never {}
-    }
-
-    pub(crate) fn begin(&self, _: u64, _: Tag) {
-        match self.never {}
-    }
-}
+use crate::waiting::LinkError;
 
 pub(crate) fn of_threads(world: usize) -> Vec<Option<HostMemory>> {
     (0..world).map(|_| None).collect()
@@ -34,7 +18,7 @@ pub(crate) fn agree(backend: &mut Backend, host: &str, _: bool) -> Result<()> {
     number_hosts(backend, host).map(|_| ())
 }
 
-/// An operation that cannot come here: no algorithm resolves to it without shared memory.
+/// An operation that is never called: no algorithm resolves to it without shared memory.
 macro_rules! never {
     ($($name:ident $(<$t:ident>)? ($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         impl Backend {

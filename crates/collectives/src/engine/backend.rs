@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Connector, HostMemory};
+use super::memory::HostMemory;
 use crate::algorithms::cost::CostModel;
 use crate::algorithms::{Exchange, Group, Messages, hierarchical};
 use crate::control::ControlPlane;
@@ -13,67 +13,92 @@ use crate::failure::{Cause, Failure};
 use crate::flight::FlightWriter;
 use crate::mailbox::Mail;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
-use crate::patience::{LinkError, Patience};
 use crate::recorder::Recorder;
 use crate::simulated::Port;
 use crate::transport::{Links, Section};
+use crate::waiting::{LinkError, WaitLimits};
 
-/// Each message starts with this: a mark, what it belongs to, and the payload's bytes.
+/// Bytes of a message's header: a mark, the operation, and the length of the payload.
 pub(crate) const HEADER: usize = 40;
 const MARK: [u8; 4] = *b"PHLX";
 
-/// How long the control plane gets to say why a connection broke, before the neighbour is blamed.
+/// The time for the control plane to tell why a connection broke, before its rank counts as lost.
 pub(super) const VERDICT: Duration = Duration::from_millis(1500);
 
-/// What all communicators of a rank share: the world's fate, the watch, and the flight recorder.
+/// State that all communicators of a rank share: the failure flag, the control plane and the flight recorder.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) failure: Arc<Failure>,
     pub(crate) control: Arc<ControlPlane>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) timeout: Duration,
-    /// What messages go through, if links are simulated.
+    /// The port of messages over simulated links.
     pub(crate) port: Option<Arc<Port>>,
-    /// What messages to ranks of the same host go through, if that is another link.
+    /// The port of messages to ranks of the same host, if their simulated link differs.
     pub(crate) inside: Option<Arc<Port>>,
     /// Messages of the world's ranks that belong to no operation.
     pub(crate) mail: Arc<dyn Mail>,
-    /// How this rank reaches others, for communicators of some of them.
+    /// Connects this rank to others for communicators of some of them.
     pub(crate) connector: Arc<dyn Connector>,
-    /// Who writes down what this rank did when the world breaks, if that is wanted.
+    /// The writer of the flight record, if one is wanted.
     pub(crate) flight: Option<Arc<FlightWriter>>,
 }
 
-/// One communicator's view of its ranks.
+/// Bytes sent and received, with headers.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Traffic {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+/// Some of a backend's ranks, which get a backend of their own.
+pub(crate) struct Members {
+    /// Their ranks in the backend that is split, in the new order.
+    pub(crate) places: Vec<usize>,
+    /// Their numbers in the world.
+    pub(crate) of_world: Vec<usize>,
+    /// This rank's number among them.
+    pub(crate) own: usize,
+    /// The new communicator's number.
+    pub(crate) id: u32,
+}
+
+/// Connects this rank to others for communicators of some of them.
+pub(crate) trait Connector: Send + Sync {
+    /// Makes a backend with its own links for `members`. Every rank of `backend` calls this at the same place, with the members that
+    /// it is one of.
+    fn connect(&self, backend: &mut Backend, members: Members) -> Result<Backend>;
+}
+
+/// One communicator of this rank.
 pub(crate) struct Backend {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
-    /// Which communicator this is; 0 is the world.
+    /// The number of this communicator; 0 is the world.
     pub(crate) id: u32,
-    /// The ranks in the world, by which errors name them.
+    /// The numbers of its ranks in the world, which errors name.
     pub(crate) members: Vec<usize>,
     pub(crate) links: Links,
     /// The host of each rank, numbered in the order of appearance.
     pub(crate) hosts: Vec<usize>,
-    /// Memory shared with the other ranks of this one's host.
+    /// Memory shared with the other ranks of this host.
     pub(crate) host_memory: Option<HostMemory>,
     pub(crate) shared: Shared,
-    pub(crate) patience: Patience,
+    pub(crate) limits: WaitLimits,
     sequences: Sequences,
     pub(crate) sequence: u64,
     pub(crate) tag: Tag,
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
+    pub(crate) traffic: Traffic,
     pub(crate) costs: Option<CostModel>,
-    /// Received pieces land here before they are reduced; 64-bit words, so that any element type is aligned.
+    /// Received pieces before they are reduced. 64-bit words align any element type.
     pub(crate) scratch: Vec<u64>,
 }
 
 impl Backend {
-    /// An engine for the world's ranks `members`, of which this is number `rank`; all on hosts of their own, as yet.
+    /// The engine of the world's ranks `members`, as number `rank` of them. At first each counts to a host of its own.
     pub(crate) fn new(rank: usize, id: u32, members: Vec<usize>, links: Links, shared: Shared) -> Self {
         let world_size = members.len();
-        shared.recorder.meet(id, &members);
+        shared.recorder.set_members(id, &members);
         Self {
             rank,
             world_size,
@@ -82,51 +107,50 @@ impl Backend {
             links,
             hosts: (0..world_size).collect(),
             host_memory: None,
-            patience: Patience { failure: shared.failure.clone(), timeout: shared.timeout },
+            limits: WaitLimits { failure: shared.failure.clone(), timeout: shared.timeout },
             shared,
             sequences: Sequences::new(world_size),
             sequence: 0,
             tag: Tag::new(Kind::Barrier, DType::U8, 0),
-            sent: 0,
-            received: 0,
+            traffic: Traffic::default(),
             costs: None,
             scratch: Vec::new(),
         }
     }
 
-    /// Has everything go by messages through this rank's simulated link, if there is one. Every rank does so at the same place.
+    /// Sends everything by messages through this rank's simulated link, if there is one. Every rank calls this at the same place.
     pub(crate) fn over_simulated_link(mut self) -> Self {
         if let Some(port) = &self.shared.port {
             let inside = self.shared.inside.as_ref().unwrap_or(port);
             let own = self.hosts[self.rank];
-            self.links.delay(|rank| if self.hosts[rank] == own { inside } else { port }, &self.patience);
+            self.links.delay(|rank| if self.hosts[rank] == own { inside } else { port }, &self.limits);
             self.host_memory = None;
         }
         self
     }
 
-    /// All ranks.
-    pub(crate) fn everybody(&self) -> Group {
+    /// Returns all ranks.
+    pub(crate) fn all_ranks(&self) -> Group {
         Group::world(self.world_size, self.rank)
     }
 
-    /// How many ranks each host has.
+    /// Returns the number of ranks of each host.
     pub(crate) fn host_sizes(&self) -> Vec<usize> {
         hierarchical::by_host(&self.hosts).iter().map(Vec::len).collect()
     }
 
-    /// Whether all ranks share memory.
+    /// True if all ranks share memory.
     pub(crate) fn is_direct(&self) -> bool {
         self.host_memory.as_ref().is_some_and(|memory| memory.group.len() == self.world_size)
     }
 
-    /// Makes an operation of this tag the current one.
+    /// Makes an operation with this tag the current one.
     pub(crate) fn enter(&mut self, scope: Scope, tag: Tag) -> Result<()> {
         let resolved = if scope == Scope::World { self.resolve(tag)? } else { tag };
         self.enter_as(scope, resolved)
     }
 
-    /// Makes an operation whose algorithm is settled the current one.
+    /// Makes an operation with a chosen algorithm the current one.
     pub(crate) fn enter_as(&mut self, scope: Scope, resolved: Tag) -> Result<()> {
         (self.sequence, self.tag) = (self.sequences.next(scope), resolved);
         self.shared.recorder.begin(self.id, scope, self.sequence, resolved);
@@ -142,12 +166,12 @@ impl Backend {
         }
     }
 
-    /// The number of the next message from a rank.
+    /// Returns the number of the next message from a rank.
     pub(super) fn next_from(&mut self, rank: usize) -> u64 {
         self.sequences.next(Scope::From(rank))
     }
 
-    /// The tag with the algorithm that it will be done by.
+    /// Returns the tag with the chosen algorithm.
     fn resolve(&mut self, tag: Tag) -> Result<Tag> {
         let wanted = tag.algorithm;
         if self.world_size == 1 || matches!(tag.kind, Kind::Measure) {
@@ -165,7 +189,7 @@ impl Backend {
         let messages = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Auto);
         let possible: Vec<_> =
             messages.filter(|algorithm| self.lacks(tag.kind, *algorithm).is_none()).collect();
-        // Between two ranks all of them are the same.
+        // Between two ranks all algorithms are the same.
         if let ([only], _) | ([only, ..], true) = (possible.as_slice(), self.world_size == 2) {
             return Ok(tag.with_algorithm(*only));
         }
@@ -178,7 +202,7 @@ impl Backend {
         Ok(tag.with_algorithm(best.unwrap_or(Algorithm::Ring)))
     }
 
-    /// Why an algorithm cannot do an operation here, if it cannot.
+    /// Returns the reason why an algorithm cannot run an operation here, if it cannot.
     pub(super) fn lacks(&self, kind: Kind, algorithm: Algorithm) -> Option<String> {
         if !algorithm.offers(kind) {
             let others = Algorithm::ALL.into_iter().filter(|other| other.offers(kind));
@@ -202,12 +226,12 @@ impl Backend {
         cause.error(self.tag.name(), self.sequence)
     }
 
-    /// The error of a broken link: the control plane's verdict if it comes in time, else the neighbour's loss.
+    /// Returns the error of a broken link: the control plane's verdict if it comes in time, or else the loss of the rank.
     pub(crate) fn broken(&self, link: LinkError) -> CommError {
         match link {
             LinkError::Closed(rank) => {
-                let patience = self.shared.control.verdict_after(VERDICT);
-                let cause = self.shared.failure.wait(patience).unwrap_or(Cause::Lost(self.members[rank]));
+                let limit = self.shared.control.verdict_after(VERDICT);
+                let cause = self.shared.failure.wait(limit).unwrap_or(Cause::Lost(self.members[rank]));
                 self.error(cause)
             }
             LinkError::Timeout(rank) => {
@@ -224,7 +248,8 @@ impl Backend {
         }
     }
 
-    /// The error of an operation that took too long: who has come to it, who has not, and what each does.
+    /// Returns the error of an operation that took too long: the ranks that have begun it, those that have not, and the activity of
+    /// each.
     fn timed_out(&self, waiting_for: usize) -> CommError {
         let doing = self.shared.control.ask(self.id);
         let (mut arrived, mut missing, mut last) = (Vec::new(), Vec::new(), Vec::new());
@@ -243,7 +268,7 @@ impl Backend {
         }
         CommError::Timeout {
             operation: self.tag.describe(self.sequence),
-            seconds: self.patience.timeout.as_secs_f64(),
+            seconds: self.limits.timeout.as_secs_f64(),
             waiting_for: self.members[waiting_for],
             arrived,
             missing,
@@ -259,7 +284,7 @@ impl Backend {
     fn receive_header(&mut self, from: usize) -> Result<usize> {
         let mut header = [0_u8; HEADER];
         self.links.receive(from, Section::Header, &mut header).map_err(|link| self.broken(link))?;
-        self.received += HEADER as u64;
+        self.traffic.received += HEADER as u64;
         let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| header[at + i]));
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
         if header[..4] != MARK {
@@ -286,7 +311,7 @@ impl Messages for Backend {
         header[16..24].copy_from_slice(&count.to_le_bytes());
         header[24..32].copy_from_slice(&(payload.len() as u64).to_le_bytes());
         header[32..36].copy_from_slice(&root.to_le_bytes());
-        self.sent += (HEADER + payload.len()) as u64;
+        self.traffic.sent += (HEADER + payload.len()) as u64;
         self.links.send(to, [&header, payload]).map_err(|link| self.broken(link))
     }
 
@@ -296,7 +321,7 @@ impl Messages for Backend {
             let theirs = format!("a piece of {length} bytes in place of one of {}", into.len());
             return Err(self.mismatch(from, theirs));
         }
-        self.received += length as u64;
+        self.traffic.received += length as u64;
         self.links.receive(from, Section::Payload, into).map_err(|link| self.broken(link))
     }
 }
@@ -309,7 +334,7 @@ impl Exchange for Backend {
             return Err(self.mismatch(from, theirs));
         }
         let mut bytes = vec![0; length];
-        self.received += length as u64;
+        self.traffic.received += length as u64;
         self.links.receive(from, Section::Payload, &mut bytes).map_err(|link| self.broken(link))?;
         Ok(bytes)
     }

@@ -1,39 +1,38 @@
-//! Operations on buffers in the memory of a GPU, as a communicator sees them.
+//! Operations on buffers in GPU memory.
 //!
-//! They are issued on their caller's thread, in the order of the caller's program, and run when the GPU comes to them. Whether
-//! all ranks have issued the same is found out beside, by [`Engine::agree`](super::Engine::agree) on the communication thread.
+//! They are issued on the caller's thread in program order, and run when the GPU reaches them. The communication thread checks in
+//! the background that all ranks have issued the same operation ([`Lifetime::agree`](super::Lifetime::agree)).
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::same_facts;
 use crate::buffer::DeviceMut;
 use crate::error::Result;
 use crate::operation::Tag;
 
-/// Where a rank's part of the whole is.
+/// The place of a rank's part of the whole.
 pub(crate) enum Part<'a> {
-    /// In the whole, as this crate cuts it.
+    /// In the whole, in this crate's partition.
     Chunk,
-    /// In the whole, which has these parts, one a rank.
+    /// In the whole, which consists of these parts, one for each rank.
     Lengths(&'a [Range<usize>]),
-    /// In a buffer of its own.
+    /// In a separate buffer.
     Apart(DeviceMut<'a>),
-    /// There is a part for each rank at `out`, and what each rank has for this one goes to a part of another buffer.
+    /// A part for each rank at `out`, and the part from each rank for this one at a part of another buffer.
     Exchange { out: &'a [Range<usize>], to: DeviceMut<'a>, inn: &'a [Range<usize>] },
 }
 
-/// What ranks say of an operation beside its tag, to find out whether they mean the same.
+/// Facts of an operation in addition to its tag, which ranks compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Facts {
-    /// All say this.
+    /// A text that must be equal on all ranks.
     Same(String),
-    /// How many elements this rank has for each rank, and how many it takes of each.
+    /// The numbers of elements for each rank and from each rank.
     Exchange { out: Vec<usize>, inn: Vec<usize> },
 }
 
 impl Facts {
-    /// What the other ranks are told.
+    /// Returns the message to the other ranks.
     pub(crate) fn message(&self) -> Vec<u8> {
         match self {
             Self::Same(text) => text.as_bytes().to_vec(),
@@ -43,8 +42,8 @@ impl Facts {
         }
     }
 
-    /// Whether what all ranks have told goes together with what rank `own` says; otherwise the first rank with which it does not,
-    /// and what both say.
+    /// Checks that the messages of all ranks are consistent with the facts of rank `own`. Otherwise returns the first rank that
+    /// differs, and both facts.
     pub(crate) fn check(
         &self,
         all: &[Vec<u8>],
@@ -74,16 +73,16 @@ impl Facts {
     }
 }
 
-/// What operations on a GPU are issued to.
+/// The queue of operations on a GPU.
 pub(crate) trait DeviceQueue: Send + Sync {
-    /// Whether the operation can be issued.
+    /// Checks that the operation can be issued.
     ///
     /// # Errors
-    /// [`CommError::Argument`](crate::CommError::Argument) if not; nothing is harmed.
+    /// [`CommError::Argument`](crate::CommError::Argument) if not; the world stays intact.
     fn check(&self, tag: Tag, whole: &DeviceMut<'_>, part: &Part<'_>) -> Result<()>;
 
-    /// Issues an operation that [`DeviceQueue::check`] has let pass, after what the computing streams were given. Operations that
-    /// were issued before are done before.
+    /// Issues an operation that [`DeviceQueue::check`] has accepted, after the work of the computing streams and the operations
+    /// issued before.
     fn issue(
         self: Arc<Self>,
         tag: Tag,
@@ -92,19 +91,27 @@ pub(crate) trait DeviceQueue: Send + Sync {
     ) -> Result<Box<dyn DeviceOperation>>;
 }
 
-/// An operation that was issued. Its buffers may not be freed before [`DeviceOperation::hand_over`].
+/// An operation that was issued. Its buffers must not be freed before [`DeviceOperation::hand_over`].
 pub(crate) trait DeviceOperation: Send + Sync {
-    /// Bytes that leave this rank and that come to it.
+    /// Returns the bytes sent and received by this rank.
     fn moved(&self) -> (u64, u64);
 
-    /// Whether the GPU is done with it, well or not.
+    /// True if the GPU has finished or failed.
     fn is_done(&self) -> bool;
 
-    /// Makes the computing streams wait for it. The host does not.
+    /// Makes the computing streams wait for it. The host does not wait.
     ///
     /// # Errors
-    /// That of the world, as far as it is known now.
+    /// The error of the world, as far as it is known now.
     fn hand_over(&self) -> Result<()>;
+}
+
+/// Returns the first rank whose text differs from `own`, with its text.
+pub(crate) fn same_facts(all: &[Vec<u8>], own: &str) -> Result<(), (usize, String)> {
+    match all.iter().position(|other| other != own.as_bytes()) {
+        None => Ok(()),
+        Some(rank) => Err((rank, String::from_utf8_lossy(&all[rank]).into_owned())),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Operations through memory that ranks of one host share, with errors that name ranks as the world does.
+//! Operations through shared memory of a host, with errors that name ranks by their numbers in the world.
 
 use super::HostMemory;
 use super::backend::Backend;
@@ -6,9 +6,9 @@ use crate::algorithms::Hosts;
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Kind, Tag};
-use crate::patience::LinkError;
 use crate::reduce::Reduction;
 use crate::shared::{Note, Region, SlotError, SlotExchange, Visit};
+use crate::waiting::LinkError;
 
 impl Backend {
     /// Runs an operation on the slot exchange of this host.
@@ -20,7 +20,7 @@ impl Backend {
             return Err(self.broken(LinkError::Closed(self.rank)));
         };
         let note = Note::new(self.sequence, self.tag);
-        let result = run(&mut slots, Visit { note, patience: &self.patience });
+        let result = run(&mut slots, Visit { note, limits: &self.limits });
         let result = result.map_err(|error| match error {
             SlotError::Link(LinkError::Closed(rank)) => self.broken(LinkError::Closed(group.at(rank))),
             SlotError::Link(LinkError::Timeout(rank)) => self.broken(LinkError::Timeout(group.at(rank))),
@@ -37,11 +37,11 @@ impl Backend {
         result
     }
 
-    /// Counts bytes that this rank reads of the others' and they of its own.
+    /// Counts bytes that this rank reads of others, and that others read of it.
     fn count(&mut self, ways: usize, bytes: usize) {
         let moved = (ways * bytes * (self.world_size - 1) / self.world_size) as u64;
-        self.sent += moved;
-        self.received += moved;
+        self.traffic.sent += moved;
+        self.traffic.received += moved;
     }
 
     pub(crate) fn direct_all_reduce<T: Element>(
@@ -67,13 +67,13 @@ impl Backend {
         self.on_slots(|slots, visit| slots.all_gather(values, visit))
     }
 
-    /// Whether the operation of the current tag, on this buffer, reads others' buffers where they lie.
+    /// True if the current operation on this buffer reads other ranks' buffers in place.
     fn exposes<T>(&self, values: &[T]) -> bool {
         self.tag.algorithm == Algorithm::Direct
             && self.host_memory.as_ref().is_some_and(|memory| memory.slots.exposes(size_of_val(values)))
     }
 
-    /// The reduction of this rank's chunk of all buffers goes to `part`. False, with nothing done, if buffers are not
+    /// Writes the reduction of this rank's chunk of all buffers to `part`. Returns false without doing anything if buffers are not
     /// exposed.
     pub(crate) fn cross_memory_reduce_scatter<T: Element>(
         &mut self,
@@ -91,8 +91,8 @@ impl Backend {
         Ok(exposes)
     }
 
-    /// Every rank's `part` reaches the chunk of its number in all buffers. False, with nothing done, if buffers are not
-    /// exposed.
+    /// Copies every rank's `part` to the chunk of its number in all buffers. Returns false without doing anything if buffers are
+    /// not exposed.
     pub(crate) fn cross_memory_all_gather<T: Element>(
         &mut self,
         values: &mut [T],
@@ -123,22 +123,22 @@ impl Backend {
 
     pub(crate) fn direct_gather(&mut self, own: &[u8], root: Option<usize>) -> Result<Vec<Vec<u8>>> {
         let all = self.on_slots(|slots, visit| slots.gather(own, root, visit))?;
-        // Everybody else reads it, or the root alone.
+        // All other ranks read it, or the root alone.
         let readers = if root.is_none() { self.world_size - 1 } else { usize::from(root != Some(self.rank)) };
-        self.sent += (readers * own.len()) as u64;
+        self.traffic.sent += (readers * own.len()) as u64;
         let others = all.iter().enumerate().filter(|(from, _)| *from != self.rank);
-        self.received += others.map(|(_, bytes)| bytes.len()).sum::<usize>() as u64;
+        self.traffic.received += others.map(|(_, bytes)| bytes.len()).sum::<usize>() as u64;
         Ok(all)
     }
 
     pub(crate) fn direct_scatter(&mut self, parts: &[&[u8]], root: Option<usize>) -> Result<Vec<Vec<u8>>> {
         let all = self.on_slots(|slots, visit| slots.scatter(parts, root, visit))?;
-        self.sent += parts.iter().map(|part| part.len()).sum::<usize>() as u64;
-        self.received += all.iter().map(Vec::len).sum::<usize>() as u64;
+        self.traffic.sent += parts.iter().map(|part| part.len()).sum::<usize>() as u64;
+        self.traffic.received += all.iter().map(Vec::len).sum::<usize>() as u64;
         Ok(all)
     }
 
-    /// The operation of the current tag on buffers that lie in memory that all ranks map, without a copy.
+    /// Runs the current operation on buffers in memory that all ranks map, without a copy.
     pub(crate) fn direct_in_place<T: Element>(
         &mut self,
         region: &Region,

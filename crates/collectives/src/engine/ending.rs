@@ -1,4 +1,4 @@
-//! How a communicator gives up and how it leaves.
+//! The end of a communicator: abort or leave.
 
 use std::sync::Arc;
 
@@ -6,27 +6,27 @@ use super::backend::Shared;
 use crate::control::ControlPlane;
 use crate::failure::Cause;
 
-/// What a communicator does when it gives up, and what when it leaves its world in good order.
+/// The actions of a communicator that aborts, or leaves its world in good order.
 pub(crate) struct Ending {
-    /// Gives up for the reason that is given.
+    /// Aborts for a reason.
     pub(crate) abort: Box<dyn Fn(&str) + Send + Sync>,
-    /// Leaves; nothing for a communicator of some of a world's ranks.
+    /// Leaves; `None` for a communicator of some of a world's ranks.
     pub(crate) leave: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Ending {
-    /// That of rank `rank` of the world.
+    /// The actions of rank `rank` in the communicator of the world.
     pub(crate) fn of_world(shared: &Shared, rank: usize) -> Self {
         let (control, mail) = (shared.control.clone(), shared.mail.clone());
         let leave = move || {
-            // The control thread delivers what was sent.
+            // The control thread delivers pending messages.
             mail.close();
             control.leave(rank);
         };
         Self { leave: Some(Box::new(leave)), ..Self::of_part(&shared.control, rank) }
     }
 
-    /// That of the world's rank `rank` in a communicator of some of its ranks.
+    /// The actions of the world's rank `rank` in a communicator of some of its ranks.
     pub(crate) fn of_part(control: &Arc<ControlPlane>, rank: usize) -> Self {
         let control = control.clone();
         let abort = move |reason: &str| control.report(rank, Cause::Aborted(rank, reason.to_owned()));

@@ -1,37 +1,19 @@
-//! How ranks come to share memory.
+//! Set-up of shared memory between ranks of a host.
 
 use std::os::fd::OwnedFd;
 
-use super::Engine;
 use super::backend::Backend;
 use super::hosts::number_hosts;
+use super::memory::HostMemory;
+use super::traits::Lifetime;
 use crate::algorithms::{Group, gathered};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::operation::{Kind, Scope, Tag};
-use crate::shared::{CrossMemory, Note, Region, Ring, SharedMemory, SlotExchange, expose, looks};
+use crate::shared::{CrossMemory, Region, Ring, SharedMemory, SlotExchange, expose, looks};
 use crate::transport::pipe::Pipe;
 
-/// Memory shared with the other ranks of this one's host.
-pub(crate) struct HostMemory {
-    /// The ranks of this host; the slot exchange's numbers are places in it.
-    pub(crate) group: Group,
-    pub(crate) slots: SlotExchange,
-}
-
-impl HostMemory {
-    /// Whether operations run beside computing, so that waiting should not take time from it.
-    pub(crate) fn in_background(&mut self, yes: bool) {
-        self.slots.in_background(yes);
-    }
-
-    /// Notes which operation this rank begins.
-    pub(crate) fn begin(&self, sequence: u64, tag: Tag) {
-        self.slots.begin(Note::new(sequence, tag));
-    }
-}
-
-/// The memories of a world of threads; none where memory cannot be had, and then messages go as before.
+/// Returns the shared memory of each rank in a world of threads; `None` if it is not available, and then ranks send messages.
 pub(crate) fn of_threads(world: usize) -> Vec<Option<HostMemory>> {
     let memory = if world > 1 { SharedMemory::create(SlotExchange::size(world)).ok() } else { None };
     let of = |rank| {
@@ -43,10 +25,10 @@ pub(crate) fn of_threads(world: usize) -> Vec<Option<HostMemory>> {
     (0..world).map(of).collect()
 }
 
-/// Memory of so many bytes that the ranks of `group` map: its first rank makes it and the others open it. Every rank of the
-/// world takes part, each with its own group; either all of a group get it, or none.
+/// Makes memory of `bytes` bytes that the ranks of `group` map: its first rank creates it and the others open it. Every rank of the
+/// world takes part, each with its own group. Either all ranks of a group get it, or none.
 fn share(backend: &mut Backend, group: &Group, bytes: usize) -> Result<Option<SharedMemory>> {
-    let all = backend.everybody();
+    let all = backend.all_ranks();
     let made = if group.own() == 0 && bytes > 0 {
         SharedMemory::create(bytes)
     } else {
@@ -56,7 +38,7 @@ fn share(backend: &mut Backend, group: &Group, bytes: usize) -> Result<Option<Sh
     let path = made.as_ref().map_or_else(String::new, |(_, file)| SharedMemory::path_of(file));
     let paths = gathered::all_gather(backend, &all, path.as_bytes())?;
     let path = String::from_utf8_lossy(&paths[group.at(0)]).into_owned();
-    // The maker keeps the descriptor until every rank has said whether it could open it.
+    // The creator keeps the descriptor until every rank has tried to open it.
     let (memory, _file) = match made {
         Some((memory, file)) => (Some(memory), Some(file)),
         None if path.is_empty() => (None, None),
@@ -69,15 +51,15 @@ fn share(backend: &mut Backend, group: &Group, bytes: usize) -> Result<Option<Sh
         },
     };
     let have = gathered::all_gather(backend, &all, &[u8::from(memory.is_some())])?;
-    let everybody = group.ranks().iter().all(|rank| have[*rank] == [1]);
-    Ok(memory.filter(|_| everybody))
+    let all_have = group.ranks().iter().all(|rank| have[*rank] == [1]);
+    Ok(memory.filter(|_| all_have))
 }
 
-/// Finds out whether the ranks of `group` can read each other's memory: each tries to read a number that the others have
-/// drawn. Every rank of the world takes part, each with its own group; either all of a group can, or none does.
+/// Tests whether the ranks of `group` can read each other's memory: each tries to read a random number of the others. Every rank of
+/// the world takes part, each with its own group. Either all ranks of a group can, or none does.
 fn try_cross_memory(backend: &mut Backend, group: &Group) -> Result<Option<CrossMemory>> {
     const LEN: usize = 16;
-    let all = backend.everybody();
+    let all = backend.all_ranks();
     let mut probe = [0_u8; LEN];
     let drawn = getrandom::fill(&mut probe).is_ok();
     let address = expose(&mut probe) as u64;
@@ -99,25 +81,25 @@ fn try_cross_memory(backend: &mut Backend, group: &Group) -> Result<Option<Cross
     let reads = |place: usize| {
         let (_, address, probe) = of_group[place];
         let mut found = [0; LEN];
-        // One of this process is a thread, and needs no trial; of another's memory the system gives what there is.
+        // A rank of this process is a thread, and needs no test. For another process the system decides.
         cross_memory.is_here(place)
             || (cross_memory.read(place, address as usize, &mut found) && found == probe)
     };
     let can =
         drawn && of_group.len() == group.len() && (0..group.len()).all(|place| place == own || reads(place));
-    // After this everybody has read.
+    // After this all ranks have read.
     let have = gathered::all_gather(backend, &all, &[u8::from(can)])?;
-    let everybody = group.ranks().iter().all(|rank| have[*rank] == [1]);
-    if !everybody && group.len() > 1 {
+    let all_have = group.ranks().iter().all(|rank| have[*rank] == [1]);
+    if !all_have && group.len() > 1 {
         tracing::debug!(
             "ranks of this host may not read each other's memory; large buffers go through slots"
         );
     }
-    Ok(everybody.then_some(cross_memory))
+    Ok(all_have.then_some(cross_memory))
 }
 
-/// Finds out which ranks are on one host, and makes memory for those that are, if they may share it. Every rank takes part;
-/// all ranks of a host come to the same decision.
+/// Determines the ranks of each host, and sets up shared memory between them if they may share it. Every rank takes part; all ranks
+/// of a host come to the same decision.
 pub(crate) fn agree(backend: &mut Backend, host: &str, may_share: bool) -> Result<()> {
     let group = number_hosts(backend, host)?;
     let size = group.len();
@@ -133,7 +115,7 @@ pub(crate) fn agree(backend: &mut Backend, host: &str, may_share: bool) -> Resul
             let at = SlotExchange::size(size) + (from * size + to) * Ring::SIZE;
             Ring::new(memory.clone(), at, looks)
         };
-        let pipe = Pipe::new(ring(own, place), ring(place, own), backend.patience.clone());
+        let pipe = Pipe::new(ring(own, place), ring(place, own), backend.limits.clone());
         backend.links.0[*rank] = Some(Box::new(pipe));
     }
     let slots = SlotExchange::new(memory, own, size).with_cross_memory(cross_memory);
@@ -142,14 +124,14 @@ pub(crate) fn agree(backend: &mut Backend, host: &str, may_share: bool) -> Resul
 }
 
 impl Backend {
-    /// Memory for `bytes` bytes of each rank that all ranks map, if they share memory.
+    /// Returns memory for `bytes` bytes of each rank that all ranks map, if they share memory.
     pub(super) fn alloc_region(&mut self, bytes: usize) -> Result<Option<Region>> {
         if !self.is_direct() {
             return Ok(None);
         }
         let tag = Tag::new(Kind::Setup, DType::U8, bytes);
         self.enter(Scope::World, tag)?;
-        let (group, rank) = (self.everybody(), self.rank);
+        let (group, rank) = (self.all_ranks(), self.rank);
         let result = share(self, &group, Region::size(bytes, group.len()));
         self.end(result.as_ref().err());
         Ok(result?.map(|memory| Region::new(memory, rank, bytes)))

@@ -1,13 +1,13 @@
-//! Which ranks are on one host.
+//! Numbering of hosts.
 
 use super::backend::Backend;
 use crate::algorithms::{Group, gathered};
 use crate::error::Result;
 
-/// Numbers the hosts of all ranks, in the order of appearance, by names that each gives its own; the ranks of this one's
-/// host. Every rank calls this at the same place.
+/// Numbers the hosts of all ranks by their names, in the order of appearance. Returns the ranks of this rank's host. Every rank
+/// calls this at the same place.
 pub(crate) fn number_hosts(backend: &mut Backend, host: &str) -> Result<Group> {
-    let all = backend.everybody();
+    let all = backend.all_ranks();
     let names = gathered::all_gather(backend, &all, host.as_bytes())?;
     let mut known: Vec<&Vec<u8>> = Vec::new();
     backend.hosts.clear();

@@ -1,7 +1,7 @@
-//! Measuring what links cost, on the job that will use them.
+//! Measurement of link costs, on the job that will use them.
 //!
-//! All ranks send at the same time, each to its neighbour, as algorithms make them; so the figures hold the share that each
-//! gets of cores and links while all are busy.
+//! All ranks send at the same time, each to its neighbour, as in algorithms. So the results include the share of cores and links
+//! that each rank gets while all are busy.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::partition::PIECE;
 use crate::reduce::Reduction;
 use crate::simulated::SimulatedLink;
 
-/// Steps that are measured together, and how often; the median counts.
+/// Steps that are measured together, and repetitions; the median counts.
 const STEPS: usize = 30;
 const ROUNDS: usize = 7;
 /// Messages of a whole piece that are measured together.
@@ -27,13 +27,12 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 impl CostModel {
-    /// The costs of a world whose ranks reach each other over a simulated link, between hosts or not: those of the link, and
-    /// reducing as this machine does it, which is measured now.
+    /// Returns the costs of a world over a simulated link. The cost of reducing is measured on this machine now.
     pub fn over(link: &SimulatedLink) -> Self {
         Self::over_hosts(link, link)
     }
 
-    /// The costs of a world whose ranks reach each other over one simulated link inside hosts and over another between them.
+    /// Returns the costs of a world with one simulated link inside hosts and another between them.
     pub fn over_hosts(inside: &SimulatedLink, between: &SimulatedLink) -> Self {
         let (local, remote) = (Some(LinkCosts::over(inside)), Some(LinkCosts::over(between)));
         Self { direct: None, local, remote, gamma: reducing() }
@@ -41,7 +40,7 @@ impl CostModel {
 }
 
 impl Backend {
-    /// The costs of this world's links, measured when they are first asked for. Every rank comes here at the same place.
+    /// Returns the costs of this world's links, measured at the first call. Every rank calls this at the same place.
     pub(crate) fn measured(&mut self) -> Result<CostModel> {
         if let Some(costs) = self.costs {
             return Ok(costs);
@@ -62,12 +61,12 @@ impl Backend {
         let (local, remote) = links(self, &hosts, self.rank)?;
         let direct = if self.is_direct() { Some(self.meetings()?) } else { None };
         let own = found(local, remote, direct);
-        let all = self.everybody();
+        let all = self.all_ranks();
         let all = gathered::all_gather(self, &all, bytemuck::cast_slice(&own))?;
         Ok(agreed(&all))
     }
 
-    /// The cost of meeting in shared memory, and of a byte through it.
+    /// Returns the cost of a synchronisation in shared memory, and of a byte through it.
     fn meetings(&mut self) -> Result<LinkCost> {
         let reduction = Reduction::new(ReduceOp::Sum, self.world_size);
         let mut values = vec![0.0_f32; PIECE];
@@ -92,7 +91,7 @@ impl Backend {
     }
 }
 
-/// The costs of links inside this rank's host and between hosts, where there are any.
+/// Returns the costs of links inside this rank's host and between hosts, if there are any.
 pub(crate) fn links(
     messages: &mut impl Messages,
     hosts: &[usize],
@@ -109,7 +108,7 @@ pub(crate) fn links(
     Ok((local, among(leaders)?))
 }
 
-/// The cost of a step in which everybody sends to its neighbour, and of one in which only one rank does.
+/// Returns the cost of a step in which all ranks send to their neighbours, and of one in which a single rank sends.
 fn shift(messages: &mut impl Messages, group: &Group) -> Result<LinkCosts> {
     let mut piece = vec![0_u8; PIECE];
     let busy = cost(|len, count| {
@@ -119,7 +118,7 @@ fn shift(messages: &mut impl Messages, group: &Group) -> Result<LinkCosts> {
         }
         Ok(count)
     })?;
-    // A message goes around, so that one rank sends at a time; with two ranks that is there and back.
+    // A message travels around the ring, so one rank sends at a time; with two ranks it goes there and back.
     let alone = cost(|len, count| {
         for _ in 0..count.div_ceil(group.len()) {
             if group.own() > 0 {
@@ -135,7 +134,7 @@ fn shift(messages: &mut impl Messages, group: &Group) -> Result<LinkCosts> {
     Ok(LinkCosts { busy, alone })
 }
 
-/// What messages cost in some steps, of which `run` does so many with messages of so many bytes, and says how many it was.
+/// Returns the cost of messages. `run` takes a number of steps and a size, and returns the number of messages.
 fn cost(mut run: impl FnMut(usize, usize) -> Result<usize>) -> Result<LinkCost> {
     let mut time = |len: usize, count: usize| -> Result<f64> {
         let mut times = Vec::with_capacity(ROUNDS);
@@ -154,7 +153,7 @@ fn cost(mut run: impl FnMut(usize, usize) -> Result<usize>) -> Result<LinkCost> 
     Ok(LinkCost { alpha, beta: ((whole - alpha) / PIECE as f64).max(0.0) })
 }
 
-/// What this rank has found, as it tells the others.
+/// Returns the results of this rank as numbers for the others.
 pub(crate) fn found(
     local: Option<LinkCosts>,
     remote: Option<LinkCosts>,
@@ -167,7 +166,7 @@ pub(crate) fn found(
     own.iter().flat_map(|cost| cost.map_or([f64::NAN; 2], |cost| [cost.alpha, cost.beta])).collect()
 }
 
-/// The medians of what the ranks that could measure have found, so that all hold the same.
+/// Returns the medians of the results of all ranks that could measure, which are equal on all ranks.
 pub(crate) fn agreed(all: &[Vec<u8>]) -> CostModel {
     let middle = |index: usize| {
         let of_rank = |bytes: &Vec<u8>| {
@@ -183,7 +182,7 @@ pub(crate) fn agreed(all: &[Vec<u8>]) -> CostModel {
     CostModel { local: link(0), remote: link(4), direct: cost(8), gamma }
 }
 
-/// Seconds for reducing a byte of f32.
+/// Measures the seconds of reducing a byte of f32.
 fn reducing() -> f64 {
     let (mut acc, other) = (vec![0.0_f32; PIECE / 4], vec![1.0_f32; PIECE / 4]);
     let times = (0..ROUNDS).map(|_| {

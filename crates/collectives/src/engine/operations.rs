@@ -1,9 +1,10 @@
-//! Each operation by the algorithm that the current tag names.
+//! Operations of this crate's engine, by the algorithm of the current tag.
 
 use std::sync::Arc;
 
 use super::backend::{Backend, Shared};
-use super::{Ending, Engine};
+use super::ending::Ending;
+use super::traits::{Description, Engine, Lifetime, Movement, Reductions, Services};
 use crate::algorithms::cost::CostModel;
 use crate::algorithms::{Messages, gathered, grid, halving, hierarchical, push_pull, ring, single, tree};
 use crate::buffer::{SliceMut, on_slice};
@@ -21,7 +22,7 @@ use crate::simulated::Clock;
 
 impl Backend {
     fn all_reduce_by<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<()> {
-        let all = self.everybody();
+        let all = self.all_ranks();
         match self.tag.algorithm {
             Algorithm::Direct => self.direct_all_reduce(values, reduction),
             Algorithm::Ring | Algorithm::Auto => ring::all_reduce(self, &all, values, reduction),
@@ -35,7 +36,7 @@ impl Backend {
     }
 
     fn reduce_scatter_by<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<()> {
-        let all = self.everybody();
+        let all = self.all_ranks();
         match self.tag.algorithm {
             Algorithm::Direct => self.direct_reduce_scatter(values, reduction),
             Algorithm::HalvingDoubling => halving::reduce_scatter(self, &all, values, reduction),
@@ -45,7 +46,7 @@ impl Backend {
     }
 
     fn all_gather_by<T: Element>(&mut self, values: &mut [T]) -> Result<()> {
-        let all = self.everybody();
+        let all = self.all_ranks();
         match self.tag.algorithm {
             Algorithm::Direct => self.direct_all_gather(values),
             Algorithm::HalvingDoubling => halving::all_gather(self, &all, values),
@@ -55,7 +56,7 @@ impl Backend {
     }
 
     fn broadcast_by<T: Element>(&mut self, values: &mut [T], root: usize) -> Result<()> {
-        let all = self.everybody();
+        let all = self.all_ranks();
         match self.tag.algorithm {
             Algorithm::Direct => self.direct_broadcast(values, root),
             Algorithm::Tree => tree::broadcast(self, &all, values, root),
@@ -66,7 +67,7 @@ impl Backend {
     }
 
     fn reduce_by<T: Element>(&mut self, values: &mut [T], reduction: Reduction, root: usize) -> Result<()> {
-        let all = self.everybody();
+        let all = self.all_ranks();
         match self.tag.algorithm {
             Algorithm::Direct => self.direct_reduce(values, reduction, root),
             Algorithm::Tree => tree::reduce(self, &all, values, reduction, root),
@@ -76,7 +77,7 @@ impl Backend {
     }
 }
 
-impl Engine for Backend {
+impl Description for Backend {
     fn name(&self) -> &'static str {
         if self.is_direct() { "memory that ranks of a host share" } else { "messages between ranks" }
     }
@@ -90,17 +91,11 @@ impl Engine for Backend {
     }
 
     fn traffic(&self) -> (u64, u64) {
-        (self.sent, self.received)
+        (self.traffic.sent, self.traffic.received)
     }
 
     fn clock(&self) -> Clock {
         self.shared.port.as_ref().map_or(Clock::Wall, |port| port.clock())
-    }
-
-    fn in_background(&mut self, yes: bool) {
-        if let Some(memory) = &mut self.host_memory {
-            memory.in_background(yes);
-        }
     }
 
     fn offers(&self, kind: Kind, algorithm: Algorithm) -> bool {
@@ -109,6 +104,22 @@ impl Engine for Backend {
 
     fn under_way(&self) -> (u32, u64, Tag) {
         (self.id, self.sequence, self.tag)
+    }
+
+    fn hosts(&self) -> Vec<usize> {
+        self.hosts.clone()
+    }
+
+    fn recent(&self) -> Vec<OperationRecord> {
+        self.shared.recorder.recent()
+    }
+}
+
+impl Lifetime for Backend {
+    fn in_background(&mut self, yes: bool) {
+        if let Some(memory) = &mut self.host_memory {
+            memory.in_background(yes);
+        }
     }
 
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
@@ -138,6 +149,53 @@ impl Engine for Backend {
         }
     }
 
+    fn costs(&mut self) -> Result<CostModel> {
+        self.measured()
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<Option<Region>> {
+        self.alloc_region(bytes)
+    }
+
+    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
+        Ok(Box::new(self.part(groups, number)?))
+    }
+
+    fn ending(&self) -> Ending {
+        Ending::of_part(&self.shared.control, self.members[self.rank])
+    }
+
+    fn label(&self, label: &Arc<str>) {
+        self.shared.recorder.label(self.id, label);
+    }
+}
+
+impl Services for Backend {
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        let Shared { mail, timeout, .. } = &self.shared;
+        Ok(Mailbox {
+            mail: mail.clone(),
+            communicator: self.id,
+            members: self.members.as_slice().into(),
+            timeout: *timeout,
+        })
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        Ok(Control::of(&self.shared.control, self.members[self.rank]))
+    }
+
+    fn failure(&self) -> Option<Arc<Failure>> {
+        Some(self.shared.failure.clone())
+    }
+
+    #[cfg(feature = "nccl")]
+    fn backend(&mut self) -> Option<&mut Backend> {
+        Some(self)
+    }
+}
+
+impl Reductions for Backend {
     fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
         let reduction = Reduction::new(op, self.world_size);
         if self.world_size == 1 {
@@ -159,13 +217,6 @@ impl Engine for Backend {
         on_slice!(values, |values| self.reduce_scatter_by(values, reduction))
     }
 
-    fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
-        if self.world_size == 1 {
-            return Ok(());
-        }
-        on_slice!(values, |values| self.all_gather_by(values))
-    }
-
     fn reduce_scatter_into(
         &mut self,
         values: SliceMut<'_>,
@@ -176,6 +227,32 @@ impl Engine for Backend {
         on_slice!(values, |values| self.cross_memory_reduce_scatter(values, part.typed(), reduction))
     }
 
+    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
+        let reduction = Reduction::new(op, self.world_size);
+        if self.world_size == 1 {
+            return Ok(());
+        }
+        on_slice!(values, |values| {
+            // Algorithms by messages leave partial results in the buffers of ranks other than the root.
+            let spoils = self.rank != root && self.tag.algorithm != Algorithm::Direct;
+            let before = spoils.then(|| values.to_vec());
+            self.reduce_by(values, reduction, root)?;
+            if let Some(before) = before {
+                values.copy_from_slice(&before);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Movement for Backend {
+    fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
+        if self.world_size == 1 {
+            return Ok(());
+        }
+        on_slice!(values, |values| self.all_gather_by(values))
+    }
+
     fn all_gather_from(&mut self, values: SliceMut<'_>, mut part: SliceMut<'_>) -> Result<bool> {
         on_slice!(values, |values| self.cross_memory_all_gather(values, part.typed()))
     }
@@ -184,7 +261,7 @@ impl Engine for Backend {
         if self.tag.algorithm == Algorithm::Direct {
             return self.direct_gather(own, None);
         }
-        let all = self.everybody();
+        let all = self.all_ranks();
         gathered::all_gather(self, &all, own)
     }
 
@@ -195,28 +272,11 @@ impl Engine for Backend {
         on_slice!(values, |values| self.broadcast_by(values, root))
     }
 
-    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
-        let reduction = Reduction::new(op, self.world_size);
-        if self.world_size == 1 {
-            return Ok(());
-        }
-        on_slice!(values, |values| {
-            // Algorithms by messages leave partial results in the buffers of other ranks than the root.
-            let spoils = self.rank != root && self.tag.algorithm != Algorithm::Direct;
-            let before = spoils.then(|| values.to_vec());
-            self.reduce_by(values, reduction, root)?;
-            if let Some(before) = before {
-                values.copy_from_slice(&before);
-            }
-            Ok(())
-        })
-    }
-
     fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
         if self.tag.algorithm == Algorithm::Direct {
             return self.direct_gather(own, Some(root));
         }
-        let all = self.everybody();
+        let all = self.all_ranks();
         single::gather(self, &all, own, root)
     }
 
@@ -224,7 +284,7 @@ impl Engine for Backend {
         if self.tag.algorithm == Algorithm::Direct {
             return Ok(self.direct_scatter(parts, Some(root))?.swap_remove(root));
         }
-        let all = self.everybody();
+        let all = self.all_ranks();
         single::scatter(self, &all, parts, root)
     }
 
@@ -232,7 +292,7 @@ impl Engine for Backend {
         if self.tag.algorithm == Algorithm::Direct {
             return self.direct_scatter(parts, None);
         }
-        let all = self.everybody();
+        let all = self.all_ranks();
         gathered::all_to_all(self, &all, parts)
     }
 
@@ -252,7 +312,7 @@ impl Engine for Backend {
         into: &mut [u8],
         incoming: usize,
     ) -> Result<()> {
-        // The two directions are numbered apart, as those of a send and of a receive are.
+        // The two directions have separate numbers, like a send and a receive.
         let sending = (self.sequence, self.tag);
         let receiving = (self.next_from(from), Tag { count: incoming as u64, ..self.tag });
         let (mut out, mut inn) = (pieces::<u8>(0..bytes.len()), pieces::<u8>(0..into.len()));
@@ -271,55 +331,6 @@ impl Engine for Backend {
             }
         }
     }
-
-    fn costs(&mut self) -> Result<CostModel> {
-        self.measured()
-    }
-
-    fn hosts(&self) -> Vec<usize> {
-        self.hosts.clone()
-    }
-
-    fn alloc(&mut self, bytes: usize) -> Result<Option<Region>> {
-        self.alloc_region(bytes)
-    }
-
-    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
-        Ok(Box::new(self.part(groups, number)?))
-    }
-
-    fn ending(&self) -> Ending {
-        Ending::of_part(&self.shared.control, self.members[self.rank])
-    }
-
-    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
-        let Shared { mail, timeout, .. } = &self.shared;
-        Ok(Mailbox {
-            mail: mail.clone(),
-            communicator: self.id,
-            members: self.members.as_slice().into(),
-            timeout: *timeout,
-        })
-    }
-
-    fn control(&self) -> std::result::Result<Control, &'static str> {
-        Ok(Control::of(&self.shared.control, self.members[self.rank]))
-    }
-
-    fn failure(&self) -> Option<Arc<Failure>> {
-        Some(self.shared.failure.clone())
-    }
-
-    fn label(&self, label: &Arc<str>) {
-        self.shared.recorder.label(self.id, label);
-    }
-
-    fn recent(&self) -> Vec<OperationRecord> {
-        self.shared.recorder.recent()
-    }
-
-    #[cfg(feature = "nccl")]
-    fn backend(&mut self) -> Option<&mut Backend> {
-        Some(self)
-    }
 }
+
+impl Engine for Backend {}

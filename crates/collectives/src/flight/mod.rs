@@ -1,8 +1,8 @@
-//! What a rank leaves behind when its world breaks: its last operations, what the system says of the other ranks of its host, and,
-//! where something hangs or disagrees, the stack of each of its threads.
+//! The flight record of a rank, written when its world breaks: its last operations, the states of the other ranks' processes on its
+//! host, and, if ranks hang or disagree, the stacks of its threads.
 //!
-//! It is written by a thread of its own as soon as this rank hears that the world is broken, whatever its other threads do, so that a
-//! rank that computes, reads data or sleeps leaves its record too. One that is stopped cannot; the others of its host say so.
+//! A separate thread writes it as soon as this rank hears that the world is broken, so a rank that computes, reads data or sleeps
+//! leaves its record too. A stopped process cannot; the other ranks of its host record that.
 
 mod stacks;
 
@@ -14,65 +14,65 @@ use serde::{Deserialize, Serialize};
 
 pub use stacks::{MappedFile, Stacks, ThreadStack};
 
-use crate::control::{Look, MOST_RANKS, Process, Watched};
+use crate::control::{MOST_RANKS, Process, ProcessSnapshot, RankState};
 use crate::failure::{Cause, Failure};
 use crate::recorder::{OperationRecord, Recorder};
 
-/// What a rank did before its world broke, and what it saw then.
+/// The record of a rank whose world broke.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlightRecord {
     /// The rank.
     pub rank: usize,
-    /// How many ranks there were.
+    /// The number of ranks.
     pub world_size: usize,
     /// Its machine.
     pub host: String,
     /// Its process.
     pub process: u32,
-    /// When it was written, in milliseconds since 1970.
+    /// The time of writing, in milliseconds since 1970.
     pub time_ms: u64,
-    /// That moment, in seconds since this rank's world began, as operations have theirs.
+    /// The time of writing, in seconds since this rank's world began, like the times of operations.
     pub seconds: f64,
-    /// Why the world is broken, as far as this rank knows.
+    /// The reason why the world is broken, as far as this rank knows.
     pub cause: String,
-    /// The rank that is lost or has given up, if this is known.
+    /// The rank that is lost or gave up, if it is known.
     pub named: Option<usize>,
-    /// The ranks of each communicator that it is in, by the communicator's number.
+    /// The ranks of each of its communicators, by the communicator's number.
     pub communicators: Vec<(u32, Vec<usize>)>,
     /// Its last operations, the oldest first.
     pub operations: Vec<OperationRecord>,
-    /// The other ranks of its host whose processes are there.
+    /// The other ranks of its host with running processes.
     pub peers: Vec<PeerRecord>,
-    /// The stacks of its threads, if something hangs or disagrees.
+    /// The stacks of its threads, if ranks hang or disagree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stacks: Option<Stacks>,
 }
 
-/// What the system says of another rank's process.
+/// The state of another rank's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRecord {
     /// The rank.
     pub rank: usize,
     /// Its process.
     pub process: u32,
-    /// What it does, in a word: `runs`, `sleeps`, `stopped` (by a signal), `waits for a disk`, `traced`, `ended`.
+    /// Its state: `runs`, `sleeps`, `stopped` (by a signal), `waits for a disk`, `traced`, `ended`.
     pub state: String,
-    /// What its threads do.
+    /// The states of its threads.
     pub threads: Vec<ThreadRecord>,
 }
 
-/// What a thread does.
+/// The state of a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadRecord {
     /// Its number.
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// What it does, as in [`PeerRecord::state`].
+    /// Its state, as in [`PeerRecord::state`].
     pub state: String,
 }
 
-/// The letters of proc_pid_stat(5) in words.
+/// Names the state letters of proc_pid_stat(5).
 fn in_words(state: char) -> String {
     match state {
         'R' => "runs",
@@ -87,7 +87,7 @@ fn in_words(state: char) -> String {
 }
 
 impl PeerRecord {
-    fn new(rank: usize, look: Look) -> Self {
+    fn new(rank: usize, look: ProcessSnapshot) -> Self {
         let thread = |(id, name, state)| ThreadRecord { id, name, state: in_words(state) };
         let threads = look.threads.into_iter().map(thread).collect();
         Self { rank, process: look.id, state: in_words(look.state), threads }
@@ -95,7 +95,7 @@ impl PeerRecord {
 }
 
 impl FlightRecord {
-    /// Where rank `rank` leaves its record.
+    /// Returns the path of a rank's record.
     pub fn path(folder: &Path, rank: usize) -> PathBuf {
         folder.join(format!("rank-{rank}.flight.json"))
     }
@@ -103,7 +103,7 @@ impl FlightRecord {
     /// Reads the record of a rank.
     ///
     /// # Errors
-    /// If there is none, or it is not one.
+    /// If the record is missing or malformed.
     pub fn read(path: &Path) -> std::io::Result<Self> {
         let record: Self = serde_json::from_slice(&std::fs::read(path)?)?;
         let Self { rank, world_size, .. } = record;
@@ -115,7 +115,7 @@ impl FlightRecord {
         Ok(record)
     }
 
-    /// Writes it; whoever reads it meanwhile finds all of it or what was there before.
+    /// Writes the record atomically.
     fn write(&self, folder: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
         let aside = folder.join(format!(".rank-{}.flight.json", self.rank));
@@ -124,7 +124,7 @@ impl FlightRecord {
     }
 }
 
-/// What people call this machine.
+/// Returns the host name of this machine.
 fn host_name() -> String {
     let known =
         std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
@@ -135,29 +135,29 @@ fn host_name() -> String {
 pub(crate) struct FlightWriter {
     folder: PathBuf,
     rank: usize,
-    /// What tells this machine from others.
+    /// The unique name of this machine.
     machine: String,
     /// The processes of all ranks.
-    everybody: Vec<Process>,
+    processes: Vec<Process>,
     failure: Arc<Failure>,
     recorder: Arc<Recorder>,
     written: Mutex<bool>,
 }
 
 impl FlightWriter {
-    /// Writes to `folder` when the world of this rank breaks.
+    /// Registers the writer for the end of this rank's world, with records in `folder`.
     pub(crate) fn of(
         folder: PathBuf,
         (rank, machine): (usize, String),
-        everybody: Vec<Process>,
-        watched: &Watched,
+        processes: Vec<Process>,
+        watched: &RankState,
     ) -> Arc<Self> {
-        let Watched { failure, recorder, .. } = watched.clone();
-        let writer = Self { folder, rank, machine, everybody, failure, recorder, written: Mutex::default() };
+        let RankState { failure, recorder, .. } = watched.clone();
+        let writer = Self { folder, rank, machine, processes, failure, recorder, written: Mutex::default() };
         let writer = Arc::new(writer);
         let waiting: Weak<Self> = Arc::downgrade(&writer);
         watched.failure.on_break(move || {
-            // Whoever has found out has more urgent things to do, and holds the lock of what is read here.
+            // The thread that found the failure is busy, and holds the lock of the state that is read here.
             if let Some(writer) = waiting.upgrade() {
                 let name = format!("phalanx-flight-{}", writer.rank);
                 let started = std::thread::Builder::new().name(name).spawn(move || writer.write());
@@ -167,7 +167,7 @@ impl FlightWriter {
         writer
     }
 
-    /// Writes it, unless that was done, or waits until it is.
+    /// Writes the record, or waits until another thread has written it.
     pub(crate) fn write(&self) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if *written {
@@ -177,7 +177,7 @@ impl FlightWriter {
         let cause = self.failure.get();
         let mut record = self.record(cause.as_ref());
         let mut outcome = record.write(&self.folder);
-        // A rank that is lost says enough by that; and who goes on without it is not to be disturbed.
+        // A lost rank needs no explanation, and ranks that go on without it are not disturbed.
         if matches!(cause, Some(Cause::Aborted(..))) {
             record.stacks = stacks::collect();
             outcome = outcome.and_then(|()| record.write(&self.folder));
@@ -195,13 +195,13 @@ impl FlightWriter {
         let named = cause.map(|cause| match cause {
             Cause::Lost(rank) | Cause::Aborted(rank, _) => *rank,
         });
-        let peers = self.everybody.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        let peers = self.processes.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
         let peers =
-            peers.filter_map(|(rank, process)| Some(PeerRecord::new(rank, process.look(&self.machine)?)));
+            peers.filter_map(|(rank, process)| Some(PeerRecord::new(rank, process.snapshot(&self.machine)?)));
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         FlightRecord {
             rank: self.rank,
-            world_size: self.everybody.len(),
+            world_size: self.processes.len(),
             host: host_name(),
             process: std::process::id(),
             time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),

@@ -1,4 +1,4 @@
-//! What has arrived at a rank and was not taken.
+//! Messages that have arrived at a rank and were not taken.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
 use crate::simulated::{Clock, Port};
 
-/// Messages by channel, each with the rank that it is from, in the order of their arrival.
+/// Messages by channel, each with its sender, in the order of arrival.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// This rank in the world.
     own: usize,
     failure: Arc<Failure>,
-    /// What messages come through, if their link is simulated and waited for.
+    /// The port of messages, if their link is simulated with real waiting.
     port: Option<Arc<Port>>,
     state: Mutex<State>,
     arrived: Condvar,
@@ -31,20 +31,20 @@ struct State {
 struct Message {
     from: usize,
     bytes: Vec<u8>,
-    /// When it is there, in nanoseconds of the machine's clock.
+    /// Its time of arrival, in nanoseconds of the machine's clock.
     due: u64,
 }
 
 impl Inbox {
-    /// That of the world's rank `own`, whose messages come through `port`, if links are simulated.
+    /// The inbox of the world's rank `own`. Messages come through `port` if links are simulated.
     pub(crate) fn new(own: usize, failure: Arc<Failure>, port: Option<Arc<Port>>) -> Arc<Self> {
-        // Clocks that only computing moves on know nothing of messages that belong to no operation.
+        // CPU-time clocks do not time messages that belong to no operation.
         let port = port.filter(|port| port.clock() == Clock::Wall);
         let inbox = Arc::new(Self { own, failure, port, state: Mutex::default(), arrived: Condvar::new() });
         let waiting = Arc::downgrade(&inbox);
         inbox.failure.on_break(move || {
             if let Some(inbox) = waiting.upgrade() {
-                // Whoever waits holds the lock until it sleeps, so that it does not miss this.
+                // A waiting thread holds the lock until it sleeps, so it cannot miss the notification.
                 drop(inbox.state());
                 inbox.arrived.notify_all();
             }
@@ -65,17 +65,17 @@ impl Inbox {
         self.own
     }
 
-    /// The error of whoever sends or receives in a broken world.
+    /// Returns the error of a send or receive in a broken world.
     pub(crate) fn broken(&self, operation: String) -> CommError {
         self.failure.get().unwrap_or(Cause::Lost(self.own)).error(operation, 0)
     }
 
-    /// When the last of so many bytes for another rank has left this one: 0 without a simulated link.
+    /// Returns the time when the last of `bytes` bytes leaves this rank; 0 without a simulated link.
     pub(crate) fn leave(&self, bytes: usize) -> u64 {
         self.port.as_ref().map_or(0, |port| port.leave(bytes))
     }
 
-    /// Puts a message in that has left its sender at `left`; false if the rank takes none any more.
+    /// Stores a message that left its sender at `left`; false if the inbox is closed.
     pub(crate) fn put(&self, from: usize, channel: Channel, bytes: Vec<u8>, left: u64) -> bool {
         let delayed = self.port.as_ref().filter(|_| from != self.own);
         let due = delayed.map_or(0, |port| port.arrive(left, bytes.len()));
@@ -84,14 +84,14 @@ impl Inbox {
             return false;
         }
         let queue = state.channels.entry(channel).or_default();
-        // Messages of one rank are due in their order; of two, the one that is due first comes first.
+        // Messages of one rank are due in their order; among ranks the earliest due comes first.
         let place = queue.partition_point(|message| message.due <= due);
         queue.insert(place, Message { from, bytes, due });
         self.arrived.notify_all();
         true
     }
 
-    /// Takes the oldest message of a channel that is due, waiting at most so long for one.
+    /// Takes the oldest message of a channel that is due. Waits up to `at_most` for one.
     pub(crate) fn take(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
         let until = Instant::now() + at_most;
         let mut state = self.state();
@@ -128,7 +128,7 @@ impl Inbox {
         }
     }
 
-    /// Takes no message any more, and forgets those that are there. Whoever waits for one waits no longer.
+    /// Closes the inbox, drops its messages and ends all waits.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;

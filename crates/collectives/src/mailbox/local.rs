@@ -1,4 +1,4 @@
-//! Mail between threads of one process: straight into the receiver's inbox.
+//! Mail between threads of one process, directly into the receiver's inbox.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) struct LocalMail {
 }
 
 impl LocalMail {
-    /// The mail of all ranks of a world, through their ports, if links are simulated.
+    /// Returns the mail of all ranks of a world, through their ports if links are simulated.
     pub(crate) fn world(failures: &[Arc<Failure>], ports: &[Option<Arc<Port>>]) -> Vec<Arc<dyn Mail>> {
         let of = |(rank, (failure, port)): (usize, (&Arc<Failure>, &Option<Arc<Port>>))| {
             Inbox::new(rank, failure.clone(), port.clone())

@@ -1,7 +1,7 @@
-//! Messages that belong to no operation: from any rank, by channel, of whatever length, whenever the sender likes.
+//! Messages that belong to no operation: from any rank, by channel, of any length, at any time.
 //!
-//! They go apart from the links of the operations, so that neither holds up the other: between threads straight into the
-//! receiver's [`Inbox`], between processes over connections of their own, whose reading end never waits for the program.
+//! They are separate from the links of operations, so neither delays the other: threads write directly into the receiver's
+//! [`Inbox`], processes use separate connections whose reading end never waits for the program.
 
 mod inbox;
 mod local;
@@ -18,24 +18,24 @@ use crate::failure::Cause;
 /// The longest message that belongs to no operation, in bytes.
 pub(crate) const LONGEST: usize = 1 << 32;
 
-/// What a message is matched by, besides its receiver.
+/// The properties that match a message, apart from its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Channel {
     /// The communicator's number.
     pub(crate) communicator: u32,
-    /// The number that the program gave.
+    /// The number that the program chose.
     pub(crate) number: u32,
 }
 
-/// How messages reach the ranks of a world, which are named by their numbers in it.
+/// Delivery of messages to the ranks of a world, by their numbers in it.
 pub(crate) trait Mail: Send + Sync {
-    /// Takes a message for a rank, which may be this one, and returns before it has arrived.
+    /// Sends a message to a rank, which may be this one, and returns before it has arrived.
     fn send(&self, to: usize, channel: Channel, bytes: &[u8]) -> Result<()>;
 
-    /// The next message of a channel and the rank that it is from, waiting at most so long for one.
+    /// Returns the next message of a channel and its sender. Waits up to `at_most` for one.
     fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>>;
 
-    /// Leaves the world in good order: what was sent arrives, and nothing is taken any more.
+    /// Leaves the world in good order: sent messages arrive, and no more are taken.
     fn close(&self);
 }
 

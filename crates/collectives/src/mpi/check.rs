@@ -1,11 +1,11 @@
-//! Finding ranks that call different operations, where that is wanted: a small exchange before each operation.
+//! An optional small exchange before each operation, which finds ranks that call different operations.
 
 use super::engine::Mpi;
 use super::raw::HEADER;
 use crate::error::{CommError, Result};
 use crate::operation::{Scope, Tag};
 
-/// Numbers in which a rank tells which operation it calls.
+/// The numbers by which a rank describes its operation.
 const WORDS: usize = 4;
 
 type OperationWords = [i64; WORDS];
@@ -15,7 +15,7 @@ fn told(tag: &Tag, sequence: u64) -> OperationWords {
     [code.into(), root.into(), count as i64, sequence as i64]
 }
 
-/// In words what another rank has told.
+/// Describes the operation of another rank.
 fn in_words(told: &[i64]) -> String {
     let unknown = || "an operation that this version does not know".to_owned();
     let [code, root, count, sequence] = *told else { return unknown() };
@@ -46,7 +46,7 @@ impl Mpi {
                 if theirs == own {
                     return Ok(());
                 }
-                // The sender's bytes are taken all the same, or it would wait for ever.
+                // The sender's bytes are received all the same, or it would wait for ever.
                 let dtype = Tag::unpacked((theirs[0] as u32, 0, 0)).map_or(self.tag.dtype, |tag| tag.dtype);
                 self.receive_pieces(rank, &mut vec![0; theirs[2] as usize * dtype.size()])?;
                 Err(self.mismatch(rank, in_words(&theirs)))

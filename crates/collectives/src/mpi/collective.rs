@@ -1,7 +1,7 @@
 //! MPI's collective functions on slices whose lengths are checked first. `unsafe` for the calls.
 //!
-//! Every rank must give the same counts. If they do not, MPI says what happens, but it writes no more than it was told to
-//! on each rank.
+//! Every rank must give the same counts. If they differ, the outcome is MPI's, but it writes no more than the given counts on each
+//! rank.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use super::raw::{Comm, checked, int, read_from, write_to};
 use crate::dtype::{DType, Element, ReduceOp};
 use crate::error::Result;
 
-/// A type that MPI can calculate with; it has none of 16-bit floats.
+/// A type that MPI can reduce; it has none of 16-bit floats.
 pub(super) trait Number: Element {}
 
 impl Number for f32 {}
@@ -22,9 +22,9 @@ impl Number for i32 {}
 impl Number for i64 {}
 impl Number for u8 {}
 
-/// What MPI calls a type; for 16-bit floats one of the same size, which is all that moving them needs.
+/// Returns MPI's name of a type; for 16-bit floats one of the same size, which suffices to move them.
 fn dtype<T: Element>() -> ffi::MPI_Datatype {
-    // SAFETY: constants of MPI, which nobody changes.
+    // SAFETY: constants of MPI, which never change.
     unsafe {
         match T::DTYPE {
             DType::F32 => ffi::RSMPI_FLOAT,
@@ -37,9 +37,9 @@ fn dtype<T: Element>() -> ffi::MPI_Datatype {
     }
 }
 
-/// What MPI calls a reduction; a mean is a sum that its caller divides.
+/// Returns MPI's name of a reduction. A mean is a sum that its caller divides.
 fn operation(op: ReduceOp) -> ffi::MPI_Op {
-    // SAFETY: constants of MPI, which nobody changes.
+    // SAFETY: constants of MPI, which never change.
     unsafe {
         match op {
             ReduceOp::Sum | ReduceOp::Mean => ffi::RSMPI_SUM,
@@ -50,7 +50,7 @@ fn operation(op: ReduceOp) -> ffi::MPI_Op {
     }
 }
 
-/// Parts of a buffer, one a rank, one after the other.
+/// Parts of a buffer, one for each rank, one after the other.
 pub(super) struct Parts {
     counts: Vec<c_int>,
     starts: Vec<c_int>,
@@ -58,7 +58,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Parts of these lengths; an error if an int does not count them.
+    /// Parts of these lengths; an error if an int cannot count them.
     pub(super) fn of(lengths: impl Iterator<Item = usize>) -> Result<Self> {
         let mut parts = Self { counts: Vec::new(), starts: Vec::new(), total: 0 };
         for length in lengths {
@@ -70,7 +70,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Of all together.
+    /// Returns the total length.
     pub(super) fn total(&self) -> usize {
         self.total
     }
@@ -82,7 +82,7 @@ impl Parts {
 }
 
 impl Comm {
-    /// `all` becomes the reduction of all ranks' `own`.
+    /// Writes the reduction of all ranks' `own` to `all`.
     pub(super) fn all_reduce<T: Number>(&self, own: &[T], all: &mut [T], op: ReduceOp) -> Result<()> {
         assert_eq!(own.len(), all.len(), "buffers of an all-reduce");
         let (count, from, to) = (int(own.len())?, read_from(own), write_to(all));
@@ -91,7 +91,7 @@ impl Comm {
         checked("MPI_Allreduce", code)
     }
 
-    /// `part` becomes this rank's part of the reduction of all ranks' `own`.
+    /// Writes this rank's part of the reduction of all ranks' `own` to `part`.
     pub(super) fn reduce_scatter<T: Number>(
         &self,
         own: &[T],
@@ -108,7 +108,7 @@ impl Comm {
         checked("MPI_Reduce_scatter", code)
     }
 
-    /// `all` becomes the reduction of all ranks' `own` at the root; elsewhere it is empty.
+    /// Writes the reduction of all ranks' `own` to `all` at the root; elsewhere it is empty.
     pub(super) fn reduce<T: Number>(
         &self,
         own: &[T],
@@ -124,7 +124,7 @@ impl Comm {
         checked("MPI_Reduce", code)
     }
 
-    /// Every rank's values become the root's.
+    /// Replaces every rank's values by the root's.
     pub(super) fn broadcast<T: Element>(&self, values: &mut [T], root: usize) -> Result<()> {
         let (count, root, values) = (int(values.len())?, int(root)?, write_to(values));
         // SAFETY: the buffer has `count` elements of the type.
@@ -132,7 +132,7 @@ impl Comm {
         checked("MPI_Bcast", code)
     }
 
-    /// `all` becomes the values of all ranks, which are equally many.
+    /// Writes the values of all ranks, which are equally many, to `all`.
     pub(super) fn all_gather<T: Element>(&self, own: &[T], all: &mut [T]) -> Result<()> {
         assert_eq!(all.len(), own.len() * self.size, "the buffer of the result");
         let (count, from, to, of) = (int(own.len())?, read_from(own), write_to(all), dtype::<T>());
@@ -141,7 +141,7 @@ impl Comm {
         checked("MPI_Allgather", code)
     }
 
-    /// `all` becomes the values of all ranks, which are as many as `parts` says.
+    /// Writes the values of all ranks, whose numbers are in `parts`, to `all`.
     pub(super) fn all_gather_parts<T: Element>(&self, own: &[T], all: &mut [T], parts: &Parts) -> Result<()> {
         parts.check(all, self.size);
         assert_eq!(own.len(), parts.counts[self.rank] as usize, "this rank's part");
@@ -152,7 +152,7 @@ impl Comm {
         checked("MPI_Allgatherv", code)
     }
 
-    /// `all` becomes the bytes of all ranks at the root; elsewhere it is empty, and `parts` does not count.
+    /// Writes the bytes of all ranks to `all` at the root; elsewhere it is empty, and `parts` is ignored.
     pub(super) fn gather(&self, own: &[u8], all: &mut [u8], parts: &Parts, root: usize) -> Result<()> {
         if self.rank == root {
             parts.check(all, self.size);
@@ -164,7 +164,7 @@ impl Comm {
         checked("MPI_Gatherv", code)
     }
 
-    /// `own` becomes this rank's part of the root's `all`; elsewhere that is empty, and `parts` does not count.
+    /// Writes this rank's part of the root's `all` to `own`; elsewhere `all` is empty, and `parts` is ignored.
     pub(super) fn scatter(&self, all: &[u8], parts: &Parts, own: &mut [u8], root: usize) -> Result<()> {
         if self.rank == root {
             parts.check(all, self.size);
@@ -176,7 +176,7 @@ impl Comm {
         checked("MPI_Scatterv", code)
     }
 
-    /// Number `r` of `theirs` becomes this rank's number of rank `r`'s `own`.
+    /// Writes this rank's element of rank `r`'s `own` to element `r` of `theirs`.
     pub(super) fn all_to_all(&self, own: &[i64], theirs: &mut [i64]) -> Result<()> {
         assert_eq!((own.len(), theirs.len()), (self.size, self.size), "one number a rank");
         let (from, to, of) = (read_from(own), write_to(theirs), dtype::<i64>());
@@ -185,7 +185,7 @@ impl Comm {
         checked("MPI_Alltoall", code)
     }
 
-    /// Part `r` of `theirs` becomes this rank's part of rank `r`'s `own`.
+    /// Writes this rank's part of rank `r`'s `own` to part `r` of `theirs`.
     pub(super) fn all_to_all_parts(&self, own: (&[u8], &Parts), theirs: (&mut [u8], &Parts)) -> Result<()> {
         let ((own, parts), (theirs, of_theirs)) = (own, theirs);
         parts.check(own, self.size);

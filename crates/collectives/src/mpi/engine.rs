@@ -1,63 +1,40 @@
-//! The engine: what a communicator asks, handed to MPI.
+//! The engine of a communicator over MPI.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
-use super::mail::{MpiMail, PATIENCE};
+use super::mail::{MAIL_TIMEOUT, MpiMail};
 use super::numbered;
 use super::raw::{Comm, SendRequest, abort};
-use super::settings::Settings;
-use super::universe::{Seat, Universe};
+use super::universe::Seat;
+use super::world::World;
 use crate::algorithms::cost::CostModel;
 use crate::buffer::{SliceMut, on_slice};
 use crate::control::Control;
 use crate::dtype::{DType, ReduceOp};
-use crate::engine::{Ending, Engine, measure, part_id};
+use crate::engine::{
+    Description, Ending, Engine, Lifetime, Movement, Reductions, Services, measure, part_id,
+};
 use crate::error::{CommError, Result};
 use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
-use crate::recorder::{OperationRecord, Recorder};
+use crate::recorder::OperationRecord;
 use crate::reduce::Reduction;
 use crate::shared::Region;
 
-/// What all communicators of a rank share.
-pub(super) struct World {
-    pub(super) settings: Settings,
-    recorder: Recorder,
-    /// The rank whose operation failed first, as far as this rank knows, and how.
-    failure: OnceLock<(usize, String)>,
-    /// For giving up, which must not keep MPI from its end.
-    universe: Weak<Universe>,
-}
-
-impl World {
-    pub(super) fn new(settings: Settings, universe: &Arc<Universe>) -> Self {
-        let (recorder, failure) = (Recorder::default(), OnceLock::new());
-        Self { settings, recorder, failure, universe: Arc::downgrade(universe) }
-    }
-
-    /// An error if an operation has failed.
-    pub(super) fn check_failure(&self) -> Result<()> {
-        match self.failure.get() {
-            Some((rank, reason)) => Err(CommError::Aborted { rank: *rank, reason: reason.clone() }),
-            None => Ok(()),
-        }
-    }
-}
-
-/// One communicator's view of its ranks. What is under way goes first when it is dropped, then the communicator, then
-/// perhaps MPI itself.
+/// One communicator over MPI. The order of fields is that of dropping: pending messages, the communicator, then perhaps MPI
+/// itself.
 pub(super) struct Mpi {
     /// Messages that MPI has not finished sending, in pieces, the oldest first.
     pub(super) sends: VecDeque<Vec<SendRequest>>,
     pub(super) comm: Comm,
-    /// Messages that belong to no operation, where MPI takes calls of several threads.
+    /// Messages that belong to no operation, if MPI allows calls from several threads.
     mail: Option<Arc<MpiMail>>,
     seat: Seat,
     pub(super) world: Arc<World>,
-    /// Which communicator this is; 0 is the world.
+    /// The number of this communicator; 0 is the world.
     id: u32,
-    /// The ranks in the world, by which errors name them.
+    /// The numbers of its ranks in the world, which errors name.
     pub(super) members: Vec<usize>,
     /// The host of each rank, numbered in the order of appearance.
     hosts: Vec<usize>,
@@ -67,12 +44,12 @@ pub(super) struct Mpi {
     pub(super) sent: u64,
     pub(super) received: u64,
     costs: Option<CostModel>,
-    /// What MPI reads or writes in place of a caller's buffer; 64-bit words, so that any element type is aligned.
+    /// Memory that MPI reads or writes in place of a caller's buffer. 64-bit words align any element type.
     pub(super) scratch: Vec<u64>,
 }
 
 impl Mpi {
-    /// An engine for the world's ranks `members` on these hosts.
+    /// The engine of the world's ranks `members` on these hosts.
     pub(super) fn new(
         world: Arc<World>,
         mail: Option<Arc<MpiMail>>,
@@ -101,7 +78,7 @@ impl Mpi {
         }
     }
 
-    /// Counts bytes of buffers that other ranks want from this one, and that it wants from them.
+    /// Counts bytes that other ranks need from this one, and that it needs from them.
     pub(super) fn count(&mut self, sent: usize, received: usize) {
         if self.comm.size > 1 {
             self.sent += sent as u64;
@@ -109,14 +86,14 @@ impl Mpi {
         }
     }
 
-    /// The bytes of all ranks.
+    /// Returns the bytes of all ranks.
     fn tell_all(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut all = vec![0; own.len() * self.comm.size];
         self.comm.all_gather(own, &mut all)?;
         Ok(all.chunks_exact(own.len().max(1)).map(<[u8]>::to_vec).collect())
     }
 
-    /// The number of the next operation of this scope.
+    /// Returns the number of the next operation of this scope.
     pub(super) fn next(&mut self, scope: Scope) -> u64 {
         self.sequences.next(scope)
     }
@@ -129,14 +106,13 @@ impl Mpi {
     }
 }
 
-/// An argument error about memory that MPI knows nothing of.
+/// The error of a buffer in memory that MPI cannot use.
 fn not_in_place(kind: Kind) -> CommError {
-    let problem =
-        "the buffer lies in memory that the ranks of another communicator share; MPI takes plain memory";
+    let problem = "the buffer is in shared memory of another communicator; MPI needs plain memory";
     CommError::Argument { operation: kind.name(), problem: problem.into() }
 }
 
-impl Engine for Mpi {
+impl Description for Mpi {
     fn name(&self) -> &'static str {
         "MPI"
     }
@@ -161,9 +137,19 @@ impl Engine for Mpi {
         (self.id, self.sequence, self.tag)
     }
 
+    fn hosts(&self) -> Vec<usize> {
+        self.hosts.clone()
+    }
+
+    fn recent(&self) -> Vec<OperationRecord> {
+        self.world.recorder.recent()
+    }
+}
+
+impl Lifetime for Mpi {
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
         if tag.algorithm != Algorithm::Auto {
-            let problem = format!("there is none by {} here: MPI chooses for itself", tag.algorithm);
+            let problem = format!("algorithm {} is not available: MPI chooses its own", tag.algorithm);
             return Err(CommError::Argument { operation: tag.kind.name(), problem });
         }
         if matches!(tag.kind, Kind::AllReduceInPlace | Kind::ReduceScatterInPlace | Kind::AllGatherInPlace) {
@@ -179,8 +165,8 @@ impl Engine for Mpi {
     fn end(&mut self, error: Option<&CommError>) {
         self.world.recorder.end(self.id, error.is_none());
         let Some(error) = error else { return };
-        // All ranks of a communicator find that they disagree, so nobody waits; of an error of MPI, a buffer or a message
-        // only this rank knows.
+        // All ranks of a communicator notice a mismatch. An error of MPI, a buffer or a message shows on this rank alone, so others
+        // may wait.
         let alone = match error {
             CommError::Mismatch { .. } => self.tag.kind == Kind::SendRecv,
             CommError::Mpi { .. } | CommError::Buffer(_) => true,
@@ -189,10 +175,76 @@ impl Engine for Mpi {
         if alone {
             self.seat.universe().strand();
         }
-        // The first failure is the one that counts.
+        // The first failure counts.
         let _ = self.world.failure.set((self.members[self.comm.rank], error.to_string()));
     }
 
+    fn costs(&mut self) -> Result<CostModel> {
+        if let Some(costs) = self.costs {
+            return Ok(costs);
+        }
+        self.begin(Scope::World, Tag::new(Kind::Measure, DType::F32, 0))?;
+        let result = self.measure();
+        self.end(result.as_ref().err());
+        let costs = result?;
+        self.costs = Some(costs);
+        Ok(costs)
+    }
+
+    fn alloc(&mut self, _: usize) -> Result<Option<Region>> {
+        Ok(None)
+    }
+
+    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
+        let rank = self.comm.rank;
+        let position = groups.iter().position(|group| group.contains(&rank));
+        let (colour, group) = position.map_or((0, &[][..]), |at| (at, groups[at].as_slice()));
+        let key = group.iter().position(|other| *other == rank).unwrap_or(0);
+        let seat = self.seat.universe().enter()?;
+        let comm = self.comm.split(colour, key)?;
+        let members: Vec<usize> = group.iter().map(|rank| self.members[*rank]).collect();
+        let hosts: Vec<usize> = group.iter().map(|rank| self.hosts[*rank]).collect();
+        let id = part_id(self.id, number, &members);
+        Ok(Box::new(Self::new(
+            self.world.clone(),
+            self.mail.clone(),
+            seat,
+            comm,
+            id,
+            members,
+            numbered(&hosts),
+        )))
+    }
+
+    fn ending(&self) -> Ending {
+        let (world, rank) = (self.world.clone(), self.members[self.comm.rank]);
+        let give_up = move |reason: &str| {
+            tracing::error!(rank, reason, "this rank gives up; MPI ends all ranks");
+            if let Some(universe) = world.universe.upgrade() {
+                abort(&universe);
+            }
+        };
+        Ending { abort: Box::new(give_up), leave: None }
+    }
+}
+
+impl Services for Mpi {
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        let mail = self.mail.clone().ok_or("MPI without MPI_THREAD_MULTIPLE")?;
+        Ok(Mailbox {
+            mail,
+            communicator: self.id,
+            members: self.members.as_slice().into(),
+            timeout: MAIL_TIMEOUT,
+        })
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        Err("MPI")
+    }
+}
+
+impl Reductions for Mpi {
     fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
         self.all_reduce_any(values, Reduction::new(op, self.comm.size))
     }
@@ -205,6 +257,12 @@ impl Engine for Mpi {
         self.reduce_scatter_any(values, Reduction::new(op, self.comm.size))
     }
 
+    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
+        self.reduce_any(values, Reduction::new(op, self.comm.size), root)
+    }
+}
+
+impl Movement for Mpi {
     fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
         on_slice!(values, |values| self.all_gather_chunks(values))
     }
@@ -215,10 +273,6 @@ impl Engine for Mpi {
 
     fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()> {
         on_slice!(values, |values| self.broadcast_from(values, root))
-    }
-
-    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
-        self.reduce_any(values, Reduction::new(op, self.comm.size), root)
     }
 
     fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
@@ -251,74 +305,6 @@ impl Engine for Mpi {
     ) -> Result<()> {
         self.send_and_receive(to, bytes, from, into, incoming)
     }
-
-    fn costs(&mut self) -> Result<CostModel> {
-        if let Some(costs) = self.costs {
-            return Ok(costs);
-        }
-        self.begin(Scope::World, Tag::new(Kind::Measure, DType::F32, 0))?;
-        let result = self.measure();
-        self.end(result.as_ref().err());
-        let costs = result?;
-        self.costs = Some(costs);
-        Ok(costs)
-    }
-
-    fn hosts(&self) -> Vec<usize> {
-        self.hosts.clone()
-    }
-
-    fn alloc(&mut self, _: usize) -> Result<Option<Region>> {
-        Ok(None)
-    }
-
-    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
-        let rank = self.comm.rank;
-        let position = groups.iter().position(|group| group.contains(&rank));
-        let (colour, group) = position.map_or((0, &[][..]), |at| (at, groups[at].as_slice()));
-        let key = group.iter().position(|other| *other == rank).unwrap_or(0);
-        let seat = self.seat.universe().enter()?;
-        let comm = self.comm.split(colour, key)?;
-        let members: Vec<usize> = group.iter().map(|rank| self.members[*rank]).collect();
-        let hosts: Vec<usize> = group.iter().map(|rank| self.hosts[*rank]).collect();
-        let id = part_id(self.id, number, &members);
-        Ok(Box::new(Self::new(
-            self.world.clone(),
-            self.mail.clone(),
-            seat,
-            comm,
-            id,
-            members,
-            numbered(&hosts),
-        )))
-    }
-
-    fn ending(&self) -> Ending {
-        let (world, rank) = (self.world.clone(), self.members[self.comm.rank]);
-        let give_up = move |reason: &str| {
-            tracing::error!(rank, reason, "this rank gives up, and MPI ends all of them");
-            if let Some(universe) = world.universe.upgrade() {
-                abort(&universe);
-            }
-        };
-        Ending { abort: Box::new(give_up), leave: None }
-    }
-
-    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
-        let mail = self.mail.clone().ok_or("MPI that takes calls of one thread at a time")?;
-        Ok(Mailbox {
-            mail,
-            communicator: self.id,
-            members: self.members.as_slice().into(),
-            timeout: PATIENCE,
-        })
-    }
-
-    fn control(&self) -> std::result::Result<Control, &'static str> {
-        Err("MPI")
-    }
-
-    fn recent(&self) -> Vec<OperationRecord> {
-        self.world.recorder.recent()
-    }
 }
+
+impl Engine for Mpi {}

@@ -1,29 +1,29 @@
 //! Messages from any rank by MPI: found by probing, on a communicator of MPI that nothing else uses.
 //!
-//! MPI is asked by whoever sends or receives; no thread waits in it. So a message may only go on its way while its
-//! sender is in some call of MPI.
+//! Senders and receivers call MPI; no thread waits in it. So a message may make progress only while its sender is in some call of
+//! MPI.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::engine::World;
+use super::partition::part_of;
 use super::raw::{Comm, DATA, HEADER, SendRequest};
-use super::reductions::part_of;
+use super::world::World;
 use crate::error::{CommError, Result};
 use crate::mailbox::{Channel, Inbox, LONGEST, Mail};
 
-/// Before the pieces of a message: the communicator, the channel and the length.
+/// Bytes before the pieces of a message: the communicator, the channel and the length.
 const ENVELOPE: usize = 16;
 
-/// Messages that may be under way; a sender that is further ahead waits. So many, since a receiver that is in an operation of
-/// all ranks takes none in, and that operation may wait for the sender.
+/// Messages that may be under way; further sends wait. The limit is high because a receiver in an operation of all ranks takes no
+/// messages, and that operation may wait for the sender.
 const SENDS: usize = 1 << 14;
 
-/// How long a sender waits for room, and a receiver for a message.
-pub(super) const PATIENCE: Duration = Duration::from_secs(600);
+/// The longest wait of a sender for room, and of a receiver for a message.
+pub(super) const MAIL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long to rest between looks, at first and at most.
+/// The first and the longest pause between two looks.
 const REST: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// One rank's mail.
@@ -54,7 +54,7 @@ impl Rest {
 }
 
 impl State {
-    /// Takes leave of messages that MPI is done with.
+    /// Forgets messages that MPI has finished.
     fn forget_sent(&mut self) -> Result<()> {
         while let Some(oldest) = self.sends.front_mut() {
             for request in oldest {
@@ -67,7 +67,7 @@ impl State {
         Ok(())
     }
 
-    /// Puts what has come into the inbox.
+    /// Puts received messages into the inbox.
     fn take_in(&mut self, inbox: &Inbox, piece: usize) -> Result<()> {
         while let Some(from) = self.comm.probe(HEADER)? {
             let mut envelope = [0; ENVELOPE];
@@ -76,8 +76,9 @@ impl State {
             let channel = Channel { communicator: short(0), number: short(4) };
             let length = u64::from_le_bytes(std::array::from_fn(|i| envelope[8 + i])) as usize;
             if length > LONGEST {
-                let problem =
-                    format!("rank {from} announces {length} bytes; a message has at most {LONGEST}");
+                let problem = format!(
+                    "rank {from} announced a message of {length} bytes; at most {LONGEST} are possible"
+                );
                 return Err(CommError::Argument { operation: "mail over MPI", problem });
             }
             let mut bytes = vec![0; length];
@@ -91,13 +92,13 @@ impl State {
 }
 
 impl MpiMail {
-    /// The mail of the rank that `comm` says, on that communicator alone.
+    /// The mail of this rank of `comm`, on that communicator alone.
     pub(super) fn new(world: Arc<World>, comm: Comm) -> Self {
         let inbox = Inbox::new(comm.rank, Arc::default(), None);
         Self { world, inbox, state: Mutex::new(State { sends: VecDeque::new(), comm }) }
     }
 
-    /// MPI, one thread at a time: what is found by probing must be received by who has found it.
+    /// Locks MPI for one thread: the thread that finds a message by probing must receive it.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +123,7 @@ impl Mail for MpiMail {
         let (begun, mut rest, step) = (Instant::now(), Rest::new(), self.world.settings.piece);
         loop {
             let mut state = self.state();
-            // Two ranks that are far ahead of each other both make room by taking what comes.
+            // Two ranks that have sent each other many messages both make room by receiving.
             state.take_in(&self.inbox, step)?;
             if state.sends.len() < SENDS {
                 let mut requests = vec![state.comm.send(envelope, to, HEADER)?];
@@ -134,8 +135,8 @@ impl Mail for MpiMail {
                 return Ok(());
             }
             drop(state);
-            if begun.elapsed() > PATIENCE {
-                return Err(CommError::NoRoom { rank: to, seconds: PATIENCE.as_secs_f64() });
+            if begun.elapsed() > MAIL_TIMEOUT {
+                return Err(CommError::NoRoom { rank: to, seconds: MAIL_TIMEOUT.as_secs_f64() });
             }
             rest.rest();
         }
@@ -153,12 +154,12 @@ impl Mail for MpiMail {
         }
     }
 
-    /// Nothing: the mail ends with the last communicator that has it.
+    /// Does nothing: the mail ends with the last communicator that has it.
     fn close(&self) {}
 }
 
 impl Drop for MpiMail {
-    /// What was sent arrives: all ranks take in what comes until all of all have gone.
+    /// Delivers all messages: ranks receive until all messages of all ranks were sent.
     fn drop(&mut self) {
         let (piece, mut rest) = (self.world.settings.piece, Rest::new());
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,17 +1,17 @@
-//! Messages between two ranks, in pieces where MPI's ints do not count their bytes.
+//! Messages between two ranks, in pieces if an int of MPI cannot count their bytes.
 
 use super::engine::Mpi;
+use super::partition::part_of;
 use super::raw::{DATA, HEADER, SendRequest};
-use super::reductions::part_of;
 use crate::algorithms::Messages;
 use crate::error::Result;
 use crate::operation::{Scope, Tag};
 
-/// Messages to others, and headers of such, that may be under way.
+/// Messages to others, and their headers, that may be under way.
 const SENDS: usize = 64;
 
 impl Mpi {
-    /// Takes leave of messages that MPI is done with.
+    /// Forgets messages that MPI has finished.
     pub(super) fn forget_sent(&mut self) -> Result<()> {
         while let Some(oldest) = self.sends.front_mut() {
             for piece in oldest {
@@ -24,13 +24,13 @@ impl Mpi {
         Ok(())
     }
 
-    /// How many pieces so many bytes are; nothing is one empty piece.
+    /// Returns the number of pieces of a message; an empty one has one empty piece.
     fn pieces(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.world.settings.piece).max(1)
     }
 
-    /// Begins to send bytes, of which MPI gets a copy: two ranks may send to each other before they receive. So all
-    /// pieces of a message begin, and a rank that is far ahead waits before the next message.
+    /// Starts to send bytes, of which MPI gets a copy: two ranks may send to each other before they receive. So all pieces of a
+    /// message start, and a rank that is far ahead waits before the next message.
     fn begin_send(&mut self, bytes: &[u8], to: usize) -> Result<()> {
         self.make_room()?;
         let range = |round| part_of(0..bytes.len(), round, self.world.settings.piece);
@@ -41,7 +41,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Begins to tell a rank which operation the next message belongs to.
+    /// Starts to tell a rank which operation the next message belongs to.
     pub(super) fn begin_header(&mut self, header: &[u8], to: usize) -> Result<()> {
         self.make_room()?;
         self.sends.push_back(vec![self.comm.send(header.to_vec(), to, HEADER)?]);
@@ -80,7 +80,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Sends to one rank while it receives from one: a send and a receive, each numbered as such.
+    /// Sends to one rank while it receives from one: a send and a receive, each with its own number.
     pub(super) fn send_and_receive(
         &mut self,
         to: usize,
@@ -89,7 +89,7 @@ impl Mpi {
         into: &mut [u8],
         incoming: usize,
     ) -> Result<()> {
-        // Where one call will not do, all that goes must be on its way before anything is waited for.
+        // If one call does not suffice, all sends must be under way before any wait.
         let at_once =
             !self.world.settings.check && self.pieces(bytes.len()) == 1 && self.pieces(into.len()) == 1;
         if !at_once {

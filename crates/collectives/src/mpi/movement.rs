@@ -1,26 +1,18 @@
-//! Movement of bytes among all ranks, in rounds where MPI's ints do not count them.
+//! Movement of bytes among all ranks, in rounds if there are more than an int of MPI counts.
 
 use super::collective::Parts;
 use super::engine::Mpi;
-use super::reductions::{COPIED, part_of};
+use super::partition::part_of;
+use super::scratch::{COPIED, typed};
 use crate::dtype::{Element, ReduceOp};
 use crate::error::Result;
 use crate::operation::Kind;
 use crate::partition::chunk;
 
-/// So many elements of scratch, which grows for them.
-pub(super) fn typed<T: Element>(scratch: &mut Vec<u64>, len: usize) -> &mut [T] {
-    let words = (len * size_of::<T>()).div_ceil(size_of::<u64>());
-    if scratch.len() < words {
-        scratch.resize(words, 0);
-    }
-    &mut bytemuck::cast_slice_mut(scratch)[..len]
-}
-
-/// Parts whose lengths differ, as rounds of at most `step` bytes of each.
+/// Parts of different lengths in rounds of at most `step` bytes of each.
 struct Rounds {
     step: usize,
-    /// The longest part of all that any rank has.
+    /// The longest part of any rank.
     longest: usize,
 }
 
@@ -29,23 +21,23 @@ impl Rounds {
         0..self.longest.div_ceil(self.step)
     }
 
-    /// How many bytes of a part of this length go in a round.
+    /// Returns the bytes of a part of this length in a round.
     fn of(&self, length: usize, round: usize) -> usize {
         part_of(0..length, round, self.step).len()
     }
 
-    /// Those of all ranks.
+    /// Returns the parts of all ranks in a round.
     fn parts(&self, lengths: &[usize], round: usize) -> Result<Parts> {
         Parts::of(lengths.iter().map(|length| self.of(*length, round)))
     }
 }
 
-/// Room for parts of these lengths.
+/// Returns empty buffers for parts of these lengths.
 fn room(lengths: &[usize]) -> Vec<Vec<u8>> {
     lengths.iter().map(|length| Vec::with_capacity(*length)).collect()
 }
 
-/// Puts what came in a round behind what came before.
+/// Appends the bytes of a round to the parts.
 fn append(parts: &mut [Vec<u8>], mut all: &[u8], count: impl Fn(usize) -> usize) {
     for (rank, part) in parts.iter_mut().enumerate() {
         let (own, rest) = all.split_at(count(rank));
@@ -59,7 +51,7 @@ impl Mpi {
         Rounds { step: (COPIED.min(self.world.settings.piece) / self.comm.size).max(1), longest }
     }
 
-    /// A number of every rank.
+    /// Returns the lengths of all ranks.
     fn lengths(&self, own: usize) -> Result<Vec<usize>> {
         let mut all = vec![0_i64; self.comm.size];
         self.comm.all_gather(&[own as i64], &mut all)?;
@@ -106,7 +98,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// The bytes of all ranks, on every rank. Nobody has them before all have come, so that this is a barrier too.
+    /// Returns the bytes of all ranks on every rank. This is a barrier too, as no rank returns before all have called.
     pub(super) fn gather_everywhere(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = self.lengths(own.len())?;
         let rounds = self.rounds(lengths.iter().copied().max().unwrap_or(0));
@@ -121,9 +113,9 @@ impl Mpi {
         Ok(parts)
     }
 
-    /// The bytes of all ranks at the root, nothing elsewhere.
+    /// Returns the bytes of all ranks at the root; nothing elsewhere.
     pub(super) fn gather_at(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
-        // All must know how many rounds there are.
+        // All ranks must know the number of rounds.
         let lengths = self.lengths(own.len())?;
         let rounds = self.rounds(lengths.iter().copied().max().unwrap_or(0));
         let at_root = self.comm.rank == root;
@@ -142,7 +134,7 @@ impl Mpi {
         Ok(parts)
     }
 
-    /// This rank's part of the root's.
+    /// Returns this rank's part of the root's.
     pub(super) fn scatter_from(&mut self, parts: &[&[u8]], root: usize) -> Result<Vec<u8>> {
         let (rank, ranks) = (self.comm.rank, self.comm.size);
         let at_root = rank == root;
@@ -171,12 +163,12 @@ impl Mpi {
         Ok(own)
     }
 
-    /// This rank's part of every rank's.
+    /// Returns this rank's part of every rank's.
     pub(super) fn exchange_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
         let (rank, ranks) = (self.comm.rank, self.comm.size);
         let out: Vec<usize> = parts.iter().map(|part| part.len()).collect();
         let (back, longest) = if self.tag.kind == Kind::AllToAll {
-            // Every rank has as many elements, so that their parts are known.
+            // Every rank has equally many elements, so the parts are known.
             let (len, size) = (self.tag.count as usize, self.tag.dtype.size());
             (vec![chunk(len, ranks, rank).len() * size; ranks], len.div_ceil(ranks) * size)
         } else {
@@ -202,7 +194,7 @@ impl Mpi {
     }
 }
 
-/// Puts what goes in a round of each part one after the other.
+/// Packs the bytes of a round of all parts.
 fn pack(parts: &[&[u8]], mut all: &mut [u8], rounds: &Rounds, round: usize) {
     for part in parts {
         let piece = &part[part_of(0..part.len(), round, rounds.step)];

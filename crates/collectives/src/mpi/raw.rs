@@ -1,6 +1,6 @@
 //! MPI's communicators and messages behind safe functions: slices in, errors out. `unsafe` for that.
 //!
-//! The crate `mpi` has safe functions too, but they take no notice of MPI's return codes.
+//! The crate `mpi` has safe functions too, but they ignore MPI's return codes.
 
 #![allow(unsafe_code)]
 
@@ -14,11 +14,11 @@ use crate::error::{CommError, Result};
 
 /// MPI's tag of messages' bytes.
 pub(super) const DATA: c_int = 0;
-/// MPI's tag of what says which operation the bytes belong to.
+/// MPI's tag of the message that names an operation.
 pub(super) const HEADER: c_int = 1;
 
-/// What empty slices are for MPI. A slice's own address will not do: that of an empty one is made up, and for bytes it is 1,
-/// which OpenMPI takes for `MPI_IN_PLACE`.
+/// The address of empty slices for MPI. The address of an empty slice is arbitrary; for bytes it is 1, which OpenMPI takes for
+/// `MPI_IN_PLACE`.
 static NOTHING_SENT: u64 = 0;
 static NOTHING_RECEIVED: u64 = 0;
 
@@ -26,7 +26,7 @@ pub(super) fn read_from<T>(values: &[T]) -> *const c_void {
     if values.is_empty() { (&raw const NOTHING_SENT).cast() } else { values.as_ptr().cast() }
 }
 
-/// Of an empty slice the address of a constant, to which MPI writes no elements.
+/// The address of a constant for an empty slice, to which MPI writes no elements.
 pub(super) fn write_to<T>(values: &mut [T]) -> *mut c_void {
     if values.is_empty() {
         (&raw const NOTHING_RECEIVED).cast_mut().cast()
@@ -35,7 +35,7 @@ pub(super) fn write_to<T>(values: &mut [T]) -> *mut c_void {
     }
 }
 
-/// A number as MPI takes it.
+/// Converts a number to MPI's int.
 pub(super) fn int(number: usize) -> Result<c_int> {
     c_int::try_from(number).map_err(|_| CommError::Mpi {
         operation: "counting",
@@ -43,7 +43,7 @@ pub(super) fn int(number: usize) -> Result<c_int> {
     })
 }
 
-/// The error that a function of MPI has returned, if it has.
+/// Returns the error of a function of MPI, if it has failed.
 pub(super) fn checked(operation: &'static str, code: c_int) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
@@ -58,7 +58,7 @@ pub(super) fn checked(operation: &'static str, code: c_int) -> Result<()> {
     Err(CommError::Mpi { operation, problem: format!("{text} (code {code})") })
 }
 
-/// Ends all processes of the world. To be called only while MPI runs, which a [`Universe`] proves.
+/// Ends all processes of the world. May be called only while MPI runs, which a [`Universe`] proves.
 pub(super) fn abort(_: &Universe) {
     // SAFETY: MPI runs. Where it takes calls of one thread at a time, another thread may be in it all the same; there is no
     // other way to reach a process that hangs, and nothing of it is used after this.
@@ -70,7 +70,7 @@ pub(super) struct Comm {
     pub(super) raw: ffi::MPI_Comm,
     /// This process's number in it.
     pub(super) rank: usize,
-    /// How many processes there are.
+    /// The number of processes.
     pub(super) size: usize,
     universe: Arc<Universe>,
 }
@@ -80,15 +80,15 @@ pub(super) struct Comm {
 unsafe impl Send for Comm {}
 
 impl Comm {
-    /// A communicator of all processes of the world, with this library's messages alone.
+    /// A communicator of all processes of the world, for this library's messages alone.
     pub(super) fn world(universe: Arc<Universe>) -> Result<Self> {
-        // SAFETY: a constant of MPI, which nobody changes.
+        // SAFETY: a constant of MPI, which never changes.
         Self::made_by("MPI_Comm_dup", universe, |raw| unsafe {
             ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, raw)
         })
     }
 
-    /// A communicator of those that give the same colour, in the order of their keys.
+    /// A communicator of the processes with the same colour, in the order of their keys.
     pub(super) fn split(&self, colour: usize, key: usize) -> Result<Self> {
         let (colour, key) = (int(colour)?, int(key)?);
         // SAFETY: the communicator is alive.
@@ -111,7 +111,7 @@ impl Comm {
         universe: Arc<Universe>,
         make: impl FnOnce(*mut ffi::MPI_Comm) -> c_int,
     ) -> Result<Self> {
-        // SAFETY: a constant of MPI, which nobody changes.
+        // SAFETY: a constant of MPI, which never changes.
         let mut raw = unsafe { ffi::RSMPI_COMM_NULL };
         checked(operation, make(&raw mut raw))?;
         let mut comm = Self { raw, rank: 0, size: 0, universe };
@@ -128,10 +128,10 @@ impl Comm {
         Ok(comm)
     }
 
-    /// Begins to send bytes, at most as many as an int counts. They go on their way while this process is in MPI.
+    /// Starts to send bytes, at most as many as an int counts. They make progress while this process is in MPI.
     pub(super) fn send(&self, bytes: Vec<u8>, to: usize, tag: c_int) -> Result<SendRequest> {
         let (count, to) = (int(bytes.len())?, int(to)?);
-        // SAFETY: constants of MPI, which nobody changes.
+        // SAFETY: constants of MPI, which never change.
         let (mut request, dtype) = unsafe { (ffi::RSMPI_REQUEST_NULL, ffi::RSMPI_UINT8_T) };
         // SAFETY: the bytes stay where they are until MPI is done with them: `SendRequest` sees to that.
         let code =
@@ -140,7 +140,7 @@ impl Comm {
         Ok(SendRequest { request, bytes, universe: self.universe.clone() })
     }
 
-    /// A rank that a message of this tag has come from, if there is one.
+    /// Returns a rank from which a message with this tag has arrived, if there is one.
     pub(super) fn probe(&self, tag: c_int) -> Result<Option<usize>> {
         let (mut there, mut status): (c_int, _) = (0, Status::zeroed());
         // SAFETY: the communicator is alive, and both results go to variables.
@@ -154,21 +154,21 @@ impl Comm {
         Ok((there != 0).then_some(status.MPI_SOURCE as usize))
     }
 
-    /// Begins to wait for all processes to come here.
+    /// Starts a barrier of all processes.
     pub(super) fn begin_barrier(&self) -> Result<SendRequest> {
-        // SAFETY: a constant of MPI, which nobody changes.
+        // SAFETY: a constant of MPI, which never changes.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
         // SAFETY: the communicator is alive, and the request goes to a variable.
         checked("MPI_Ibarrier", unsafe { ffi::MPI_Ibarrier(self.raw, &raw mut request) })?;
         Ok(SendRequest { request, bytes: Vec::new(), universe: self.universe.clone() })
     }
 
-    /// Whether MPI can be left in good order.
+    /// True if MPI can be left in good order.
     pub(super) fn ends_well(&self) -> bool {
         self.universe.ends_well()
     }
 
-    /// Receives a message of at most so many bytes, and says how many there were.
+    /// Receives a message that fits the buffer; returns its bytes.
     pub(super) fn receive(&self, into: &mut [u8], from: usize, tag: c_int) -> Result<usize> {
         let (count, from) = (int(into.len())?, int(from)?);
         let mut status = Status::zeroed();
@@ -181,7 +181,7 @@ impl Comm {
         received(&status)
     }
 
-    /// Sends bytes to one rank while a message of at most so many comes from one, and says how many there were.
+    /// Sends bytes to one rank while it receives a message that fits the buffer from one; returns its bytes.
     pub(super) fn exchange(&self, send: &[u8], to: usize, receive: &mut [u8], from: usize) -> Result<usize> {
         let (to, from, out, back) = (int(to)?, int(from)?, int(send.len())?, int(receive.len())?);
         let mut status = Status::zeroed();
@@ -198,7 +198,7 @@ impl Comm {
 
 type Status = std::mem::MaybeUninit<ffi::MPI_Status>;
 
-/// How many bytes came, by a status that MPI has filled in.
+/// Returns the number of received bytes, by a status that MPI has filled in.
 fn received(status: &Status) -> Result<usize> {
     let mut got: c_int = 0;
     // SAFETY: the status was all zero, which is a valid one of numbers, and then filled in.
@@ -210,8 +210,8 @@ fn received(status: &Status) -> Result<usize> {
 impl Drop for Comm {
     fn drop(&mut self) {
         if self.universe.ends_well() {
-            // SAFETY: the communicator is this engine's, and nothing uses it after this. MPI keeps what messages still
-            // under way need. An error would leave nothing to do.
+            // SAFETY: the communicator is this engine's, and is not used after this. MPI keeps the memory of messages under way. An
+            // error would leave nothing to do.
             let _ = unsafe { ffi::MPI_Comm_free(&raw mut self.raw) };
         }
     }
@@ -228,7 +228,7 @@ pub(super) struct SendRequest {
 unsafe impl Send for SendRequest {}
 
 impl SendRequest {
-    /// Whether MPI is done with the bytes.
+    /// True if MPI is done with the bytes.
     pub(super) fn is_done(&mut self) -> Result<bool> {
         let mut done: c_int = 0;
         // SAFETY: the request is alive or null, which MPI sets it to once it is done.
@@ -251,7 +251,7 @@ impl SendRequest {
 
 impl Drop for SendRequest {
     fn drop(&mut self) {
-        // Where the receiver may never come, MPI keeps the bytes for the rest of the process's life.
+        // If the receiver may never come, MPI keeps the bytes for the rest of the process's life.
         if !self.universe.ends_well() || self.finish().is_err() {
             std::mem::forget(std::mem::take(&mut self.bytes));
         }

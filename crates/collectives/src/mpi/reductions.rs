@@ -4,18 +4,15 @@ use half::slice::HalfFloatSliceExt;
 
 use super::collective::{Number, Parts};
 use super::engine::Mpi;
-use super::movement::typed;
+use super::partition::part_of;
+use super::scratch::{COPIED, typed};
 use crate::buffer::SliceMut;
 use crate::error::Result;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
 
-/// The most elements that are copied to scratch at a time: so many that a call of MPI costs nothing beside them, and not so
-/// many that scratch would be as large as the largest buffer.
-pub(super) const COPIED: usize = 16 << 20;
-
-/// Runs the same code on values of a type that MPI calculates with. Of 16-bit floats it gets f32, which are rounded once
-/// after it, if they are wanted back.
+/// Runs the same code on values of a type that MPI reduces. 16-bit floats are converted to f32, and rounded once afterwards if
+/// `$back` is true.
 macro_rules! on_numbers {
     ($slice:expr, $back:expr, |$values:ident| $run:expr) => {
         match $slice {
@@ -82,7 +79,7 @@ impl Mpi {
             self.comm.reduce_scatter(values, part, &parts, reduction.op)?;
             values[own.clone()].copy_from_slice(part);
         } else {
-            // MPI wants the parts one after the other: so many elements of each chunk are put together at a time.
+            // MPI needs the parts next to each other: `step` elements of each chunk are packed at a time.
             let step = (COPIED.min(self.world.settings.piece) / ranks).max(1);
             for round in 0..len.div_ceil(ranks).div_ceil(step) {
                 let range = |rank: usize| part_of(chunk(len, ranks, rank), round, step);
@@ -125,22 +122,5 @@ impl Mpi {
             self.count(size_of_val(values), 0);
         }
         Ok(())
-    }
-}
-
-/// Piece `round` of a range in pieces of `step`; empty after its end.
-pub(super) fn part_of(whole: std::ops::Range<usize>, round: usize, step: usize) -> std::ops::Range<usize> {
-    let start = (whole.start + round * step).min(whole.end);
-    start..(start + step).min(whole.end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_of_a_range_are_the_range() {
-        let pieces: Vec<_> = (0..4).map(|round| part_of(10..17, round, 3)).collect();
-        assert_eq!(pieces, [10..13, 13..16, 16..17, 17..17]);
     }
 }

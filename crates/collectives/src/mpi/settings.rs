@@ -1,4 +1,4 @@
-//! What the environment says, the same on every rank.
+//! Settings from the environment, equal on every rank.
 
 use super::raw::Comm;
 use crate::error::{CommError, Result};
@@ -6,16 +6,16 @@ use crate::error::{CommError, Result};
 const CHECK: &str = "PHALANX_MPI_CHECK";
 const PIECE: &str = "PHALANX_MPI_PIECE";
 
-/// How operations are done.
+/// Settings of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// Whether ranks tell each other which operation they call.
+    /// True if ranks tell each other which operation they call.
     pub(super) check: bool,
     /// The most elements of one call of MPI, all ranks' together; at least 1, and an int counts them.
     pub(super) piece: usize,
 }
 
-/// What ranks tell each other: whether the variables can be read, and what they say.
+/// The message of a rank to the others: whether its variables are valid, and their values.
 type SettingWords = [i64; 3];
 
 fn wrong(variable: &'static str, problem: String) -> CommError {
@@ -23,7 +23,7 @@ fn wrong(variable: &'static str, problem: String) -> CommError {
 }
 
 impl Settings {
-    /// What this rank's environment says.
+    /// Returns the settings of this rank's environment.
     pub(super) fn from_env() -> Result<Self> {
         Self::read(&|variable| std::env::var(variable).ok())
     }
@@ -47,7 +47,8 @@ impl Settings {
         Ok(Self { check, piece })
     }
 
-    /// Equal settings on every rank, or an error on every rank: launchers may give variables to the ranks of one host alone.
+    /// Returns equal settings on every rank, or an error on every rank: launchers may set variables for the ranks of one host
+    /// alone.
     pub(super) fn agree(own: Result<Self>, comm: &Comm) -> Result<Self> {
         let told: SettingWords = match &own {
             Ok(own) => [1, i64::from(own.check), own.piece as i64],

@@ -1,4 +1,4 @@
-//! MPI's life in this process: begun once, ended once, and by the same thread.
+//! The lifetime of MPI in this process: initialised once and finalised once, on the same thread.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -9,19 +9,19 @@ use ::mpi::Threading;
 
 use crate::error::{CommError, Result};
 
-/// MPI while it runs. The last reference ends it, if it was begun here.
+/// MPI while it runs. The last reference finalises it, if it was initialised here.
 pub(super) struct Universe {
-    /// Whether several threads may call MPI at a time.
+    /// True if several threads may call MPI at a time.
     multiple: bool,
-    /// Engines of this process.
+    /// The number of engines of this process.
     engines: AtomicUsize,
-    /// Whether an operation failed on this rank while others may still wait for it.
+    /// True if an operation failed on this rank while others may still wait for it.
     stranded: AtomicBool,
-    /// The thread that has begun MPI and waits for its end; `None` if somebody else has begun it.
+    /// The thread that initialised MPI and waits for its end; `None` if the program initialised it.
     keeper: Option<Keeper>,
 }
 
-/// An engine's place in MPI.
+/// An engine's use of MPI.
 pub(super) struct Seat(Arc<Universe>);
 
 impl Seat {
@@ -36,19 +36,19 @@ impl Drop for Seat {
     }
 }
 
-/// MPI wants to be ended by the thread that has begun it, while a communicator may be dropped on any; so a thread is kept
-/// for that.
+/// MPI must be finalised by the thread that initialised it, while a communicator may be dropped on any; so a thread is kept for
+/// that.
 struct Keeper {
     end: Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// MPI as this process knows it.
+/// The state of MPI in this process.
 #[derive(Default)]
 struct Known {
-    /// Where it runs, if it does.
+    /// MPI, if it runs.
     universe: Weak<Universe>,
-    /// Whether it was ever begun here.
+    /// True if it was ever initialised here.
     begun: bool,
 }
 
@@ -59,7 +59,7 @@ fn problem(problem: impl Into<String>) -> CommError {
 }
 
 impl Universe {
-    /// MPI, begun now if nobody has begun it yet.
+    /// Returns MPI, initialised now if it was not before.
     pub(super) fn get() -> Result<Arc<Self>> {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_default();
@@ -80,7 +80,7 @@ impl Universe {
         let multiple = level == Threading::Multiple;
         let universe = Arc::new(Self { multiple, engines, stranded, keeper });
         if level < Threading::Serialized {
-            // Dropping it ends what was begun.
+            // Dropping it finalises MPI.
             return Err(problem(format!(
                 "operations run on threads of their own, and MPI offers {level:?} in place of Multiple or Serialized"
             )));
@@ -89,7 +89,7 @@ impl Universe {
         Ok(universe)
     }
 
-    /// A place for a new engine; an error if there may not be another.
+    /// Registers a new engine; an error if another one is not possible.
     pub(super) fn enter(self: &Arc<Self>) -> Result<Seat> {
         let seat = Seat(self.clone());
         if self.engines.fetch_add(1, Ordering::Relaxed) == 0 || self.multiple {
@@ -101,18 +101,18 @@ impl Universe {
         ))
     }
 
-    /// Whether several threads may call MPI at a time.
+    /// True if several threads may call MPI at a time.
     pub(super) fn is_multiple(&self) -> bool {
         self.multiple
     }
 
-    /// Notes that others may wait for this rank in an operation that it will not finish.
+    /// Records that others may wait for this rank in an operation that it will not finish.
     pub(super) fn strand(&self) {
         self.stranded.store(true, Ordering::Relaxed);
     }
 
-    /// Whether MPI can be left in good order: it runs, and nobody waits for this rank in vain. Otherwise MPI is not ended,
-    /// as that would wait for the others, who wait for this rank; the launcher ends them when this process has gone without.
+    /// True if MPI can be left in good order: it runs, and no rank waits for this one in vain. Otherwise MPI is not finalised, as
+    /// that would wait for the others, which wait for this rank. The launcher ends them when this process exits.
     pub(super) fn ends_well(&self) -> bool {
         let well = !self.stranded.load(Ordering::Relaxed) && !std::thread::panicking();
         well && !::mpi::is_finalized()
@@ -131,7 +131,7 @@ impl Drop for Universe {
     }
 }
 
-/// Begins MPI on a thread that will end it.
+/// Initialises MPI on a thread that will finalise it.
 fn begin() -> Result<(Threading, Keeper)> {
     let (tell, told) = channel();
     let (end, ends) = channel::<()>();

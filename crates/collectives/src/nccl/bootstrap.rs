@@ -1,4 +1,4 @@
-//! How ranks open NCCL's communicator: the name under which they meet goes through a communicator that they have.
+//! Set-up of NCCL's communicator: its unique id travels through an existing communicator.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use cudarc::driver::CudaContext;
 use super::raw::{self, ID};
 use crate::error::{CommError, Result};
 
-/// What ranks are doing here, in errors.
+/// The operation of these exchanges, in errors.
 pub(super) const OPENING: &str = "opening";
 
-/// The first byte of a message: what follows is what was wanted, or says why it is not to be had.
+/// The first byte of a message: a result follows, or the reason why there is none.
 const HERE: u8 = 1;
 const PROBLEM: u8 = 0;
 
-/// What every rank has for all others. If one has a problem, all get the error that names it, so that nobody waits.
+/// Exchanges a result of every rank. If one has a problem, all get the error that names it, so no rank waits.
 fn share(
     own: std::result::Result<Vec<u8>, String>,
     exchange: impl FnOnce(&[u8]) -> Result<Vec<Vec<u8>>>,
@@ -35,12 +35,12 @@ fn share(
     all.into_iter().enumerate().map(part).collect()
 }
 
-/// Finds out whether every rank has NCCL.
+/// Checks that every rank has NCCL.
 pub(super) fn check(exchange: impl FnOnce(&[u8]) -> Result<Vec<Vec<u8>>>) -> Result<()> {
     share(raw::version().map(|_| Vec::new()), exchange).map(|_| ())
 }
 
-/// The name under which ranks meet, made by rank 0.
+/// Returns the unique id of the communicator, made by rank 0.
 pub(super) fn id(
     rank: usize,
     context: &Arc<CudaContext>,
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_of_one_rank_is_everybodys() {
+    fn a_problem_of_one_rank_reaches_all() {
         let parts = share(Ok(vec![1, 2]), |own| Ok(vec![own.to_vec(), vec![HERE]]));
         assert_eq!(parts, Ok(vec![vec![1, 2], Vec::new()]));
         let error = share(Err("no library".to_owned()), |own| Ok(vec![vec![HERE], own.to_vec()]));

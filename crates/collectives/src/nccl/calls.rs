@@ -1,7 +1,7 @@
-//! What NCCL is asked for: each operation as the calls that make it up on one rank.
+//! Calls of NCCL that make up each operation on one rank.
 //!
-//! NCCL's own operations cut buffers into equal parts. This crate's chunks are within one element of each other, and where
-//! they are not equal an operation is a group of calls, one a chunk, which NCCL runs as one.
+//! NCCL's own operations cut buffers into equal parts. This crate's chunks differ by at most one element. If they are not equal, an
+//! operation is a group of calls, one for each chunk, which NCCL runs as one.
 
 use super::memory::{Span, SpanMut};
 use crate::dtype::ReduceOp;
@@ -12,15 +12,15 @@ use crate::partition::chunk;
 /// One call of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Call<'a> {
-    /// Every rank's `to` becomes the reduction of all `from`.
+    /// All-reduce: every rank's `to` becomes the reduction of all `from`.
     AllReduce { from: Span<'a>, to: SpanMut<'a>, op: ReduceOp },
-    /// `to` becomes this rank's part of the reduction; the parts are equal.
+    /// Reduce-scatter: `to` becomes this rank's part of the reduction; parts are equal.
     ReduceScatter { from: Span<'a>, to: SpanMut<'a>, op: ReduceOp },
-    /// Every rank's `to` becomes all `from`, one after the other.
+    /// All-gather: every rank's `to` becomes all `from`, one after the other.
     AllGather { from: Span<'a>, to: SpanMut<'a> },
-    /// Every rank's `to` becomes the root's `from`; the others have none.
+    /// Broadcast: every rank's `to` becomes the root's `from`; the others have none.
     Broadcast { from: Option<Span<'a>>, to: SpanMut<'a>, root: usize },
-    /// The root's `to` becomes the reduction of all `from`; the others have none.
+    /// Reduce: the root's `to` becomes the reduction of all `from`; the others have none.
     Reduce { from: Span<'a>, to: Option<SpanMut<'a>>, op: ReduceOp, root: usize },
     /// A message to a rank, which may be this one.
     Send { from: Span<'a>, to: usize },
@@ -29,7 +29,7 @@ pub(super) enum Call<'a> {
 }
 
 impl Call<'_> {
-    /// Whether it moves nothing. All ranks that take part know as much, so all leave it out.
+    /// True if it moves nothing. All ranks of the call know that, so all leave it out.
     pub(super) fn is_empty(&self) -> bool {
         let len = match self {
             Self::AllReduce { from, .. }
@@ -42,7 +42,7 @@ impl Call<'_> {
         len == 0
     }
 
-    /// Bytes that leave this rank and that come to it, counted as a ring moves them: NCCL does not tell how it did.
+    /// Returns the bytes sent and received by this rank, counted as in a ring: NCCL does not tell its algorithm.
     pub(super) fn moved(&self, member: Member) -> (u64, u64) {
         let bytes = |span: Span<'_>| (span.len() * span.dtype().size()) as u64;
         let (n, others) = (member.world_size as u64, member.world_size as u64 - 1);
@@ -58,7 +58,7 @@ impl Call<'_> {
     }
 }
 
-/// A rank as one of so many.
+/// A rank and the number of ranks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member {
     pub(super) rank: usize,
@@ -66,7 +66,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// This rank's chunk of so many elements.
+    /// Returns this rank's chunk of `len` elements.
     pub(super) fn own(self, len: usize) -> std::ops::Range<usize> {
         chunk(len, self.world_size, self.rank)
     }
@@ -76,7 +76,7 @@ impl Member {
     }
 }
 
-/// The operation of all ranks that a tag names, on a buffer, or on it and this rank's part beside it.
+/// Returns the calls of an operation of all ranks on a buffer, or on a buffer and this rank's separate part.
 pub(super) fn of<'a>(
     tag: Tag,
     member: Member,
@@ -100,7 +100,7 @@ pub(super) fn of<'a>(
     })
 }
 
-/// `to` becomes this rank's chunk of the reduction of all `from`.
+/// Reduce-scatter: writes this rank's chunk of the reduction of all `from` to `to`.
 pub(super) fn reduce_scatter<'a>(
     member: Member,
     from: Span<'a>,
@@ -120,7 +120,7 @@ pub(super) fn reduce_scatter<'a>(
     (0..world_size).map(of).collect()
 }
 
-/// `to` becomes all ranks' `from`, each of which is its chunk.
+/// All-gather: writes all ranks' `from`, each of which is its chunk, to `to`.
 pub(super) fn all_gather<'a>(member: Member, from: Span<'a>, to: SpanMut<'a>) -> Vec<Call<'a>> {
     if member.even(to.len()) {
         return vec![Call::AllGather { from, to }];
@@ -129,7 +129,7 @@ pub(super) fn all_gather<'a>(member: Member, from: Span<'a>, to: SpanMut<'a>) ->
     all_gather_parts(member, from, to, &parts)
 }
 
-/// `to` becomes all ranks' `from`, which have the lengths of `parts`.
+/// All-gather: writes all ranks' `from`, with the lengths of `parts`, to `to`.
 pub(super) fn all_gather_parts<'a>(
     member: Member,
     from: Span<'a>,
@@ -144,13 +144,13 @@ pub(super) fn all_gather_parts<'a>(
     parts.iter().enumerate().map(of).collect()
 }
 
-/// Part `r` of `from` goes to rank `r`, for each part there is.
+/// Sends part `r` of `from` to rank `r`.
 pub(super) fn send_parts<'a>(from: Span<'a>, parts: &[std::ops::Range<usize>]) -> Vec<Call<'a>> {
     let of = |(to, part): (usize, &std::ops::Range<usize>)| Call::Send { from: from.part(part.clone()), to };
     parts.iter().enumerate().map(of).collect()
 }
 
-/// Part `r` of `to` comes from rank `r`, for each part there is.
+/// Receives part `r` of `to` from rank `r`.
 pub(super) fn receive_parts<'a>(to: SpanMut<'a>, parts: &[std::ops::Range<usize>]) -> Vec<Call<'a>> {
     let of =
         |(from, part): (usize, &std::ops::Range<usize>)| Call::Receive { to: to.part(part.clone()), from };
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_says_what_is_done_in_place_or_beside() {
+    fn a_tag_describes_operations_in_place_and_with_a_separate_part() {
         let (all, own) = (memory(9), memory(3));
         let tag = |kind| Tag::new(kind, DType::F32, 9).with_op(ReduceOp::Max).with_root(1);
         let calls = |kind, apart| of(tag(kind), PLACE, all, apart).expect("an operation on a buffer");

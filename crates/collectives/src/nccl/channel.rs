@@ -1,4 +1,4 @@
-//! A link with its stream: hands over operations, in the order in which they come.
+//! A link with its stream, which submits operations in order.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -12,11 +12,11 @@ use super::watch::Watch;
 use super::watchdog::Watchdog;
 use crate::error::Result;
 
-/// What operations are given to.
+/// The queue of operations.
 pub(super) struct Channel {
     pub(super) member: Member,
     pub(super) link: Arc<Link>,
-    /// Held by whoever hands an operation over, until NCCL is ready for the next.
+    /// Held while an operation is submitted, until NCCL is ready for the next.
     turn: Mutex<()>,
     watchdog: Option<Watchdog>,
     stream: Arc<CudaStream>,
@@ -29,15 +29,15 @@ impl std::fmt::Debug for Channel {
     }
 }
 
-/// The stream of all channels of a GPU, before others: a reduction that is ready is not kept waiting by the rest of the
-/// computing. NCCL wants the operations of several communicators in one order on all GPUs, or they may wait for each other for
-/// ever; on one stream they are in the order of their issue.
+/// The stream of all channels of a GPU, with a high priority: a reduction that is ready does not wait for the rest of the
+/// computation. NCCL needs the operations of several communicators in one order on all GPUs, or they may wait for each other for
+/// ever; on one stream they have the order of their issue.
 fn urgent_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, DriverError> {
     static STREAMS: Mutex<Vec<(usize, Weak<CudaStream>)>> = Mutex::new(Vec::new());
 
     let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     streams.retain(|(_, stream)| stream.strong_count() > 0);
-    // A stream holds its context, so an address is that of one as long as there is a stream.
+    // A stream holds its context, so the address is unique as long as the stream exists.
     let own = Arc::as_ptr(context) as usize;
     let known = streams.iter().find(|(context, _)| *context == own).and_then(|(_, stream)| stream.upgrade());
     if let Some(stream) = known {
@@ -51,7 +51,7 @@ fn urgent_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, DriverEr
 }
 
 impl Channel {
-    /// Opens a channel between all ranks that know `id`. Returns when all have come.
+    /// Opens a channel between all ranks with this `id`. Returns when all have come.
     pub(super) fn open(
         context: Arc<CudaContext>,
         id: &[u8; ID],
@@ -71,7 +71,7 @@ impl Channel {
         Ok(Arc::new(channel))
     }
 
-    /// The stream that operations run on.
+    /// Returns the stream of operations.
     pub(super) fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
@@ -80,7 +80,7 @@ impl Channel {
         self.link.context()
     }
 
-    /// Hands over calls as one operation. Returns when they are on the stream; those that move nothing are left out.
+    /// Submits calls as one operation. Returns when they are on the stream; calls that move nothing are left out.
     pub(super) fn enqueue(&self, operation: &'static str, calls: &[Call<'_>]) -> Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let link = &self.link;
@@ -99,12 +99,12 @@ impl Channel {
         }
     }
 
-    /// An event after all that was issued.
+    /// Records an event after all that was issued.
     pub(super) fn record(&self, operation: &'static str) -> Result<CudaEvent> {
         self.stream.record_event(None).map_err(|error| self.link.driver(operation, error))
     }
 
-    /// An event after all that was issued, which somebody sees to.
+    /// Records an event after all that was issued, which the caller watches.
     pub(super) fn watched(&self, operation: &'static str) -> Result<Arc<CudaEvent>> {
         let done = Arc::new(self.record(operation)?);
         if let Some(watchdog) = &self.watchdog {
@@ -113,14 +113,14 @@ impl Channel {
         Ok(done)
     }
 
-    /// Waits on the host until the GPU has come to an event.
+    /// Waits on the host until the GPU has reached an event.
     pub(super) fn finish(&self, event: &CudaEvent, operation: &'static str) -> Result<()> {
         self.link.finish(event, operation, self.link.watch.wait(operation))
     }
 }
 
 impl Drop for Channel {
-    /// Lets the GPU finish what was issued, since other ranks count on it; in a panic nobody knows whether they came.
+    /// Lets the GPU finish issued work, as other ranks rely on it. After a panic they may never come.
     fn drop(&mut self) {
         const CLOSING: &str = "closing";
         let link = &self.link;

@@ -1,4 +1,4 @@
-//! Operations on buffers that lie on the GPU: issued after what computes, and handed over to what computes next.
+//! Operations on GPU buffers, ordered after the work of the computing streams, and before their later work.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ struct OnGpu {
     channel: Arc<Channel>,
     operation: &'static str,
     done: Arc<CudaEvent>,
-    /// What computes on its buffers.
+    /// The streams that compute on its buffers.
     compute: Vec<Arc<CudaStream>>,
-    /// What gives those what is kept back.
+    /// Functions that submit work which the streams' users hold back.
     issue: Vec<Arc<dyn Fn() + Send + Sync>>,
     moved: (u64, u64),
 }
@@ -30,7 +30,7 @@ impl DeviceOperation for OnGpu {
     }
 
     fn is_done(&self) -> bool {
-        // What has failed is over.
+        // A failed operation is over.
         self.channel.link.has_reached(&self.done, self.operation).unwrap_or(true)
     }
 
@@ -123,7 +123,7 @@ impl DeviceQueue for Channel {
     }
 }
 
-/// An error if a way of the bytes is wanted.
+/// Returns an error if an algorithm is required.
 pub(super) fn check_algorithm(tag: Tag) -> Result<()> {
     if tag.algorithm == Algorithm::Auto {
         return Ok(());

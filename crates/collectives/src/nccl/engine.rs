@@ -1,4 +1,4 @@
-//! NCCL behind a communicator: host buffers go through device memory, and ranks agree on each operation through the host.
+//! The engine over NCCL: host buffers go through device memory, and ranks agree on each operation through the host.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use super::watch::Watch;
 use crate::algorithms::gathered;
 use crate::buffer::{SliceMut, on_slice};
 use crate::dtype::DType;
-use crate::engine::{Backend, Engine as _};
+use crate::engine::{Backend, Lifetime as _};
 use crate::error::Result;
 use crate::operation::{Kind, Scope, Tag};
 
-/// One communicator's view of its ranks.
+/// One communicator over NCCL.
 pub(super) struct NcclEngine {
     pub(super) channel: Arc<Channel>,
     staging: Staging,
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// Among the same ranks: what they agree through, and what keeps count, records and breaks.
+    /// This crate's engine among the same ranks, for agreement, counting, records and failures.
     pub(super) host: Backend,
 }
 
-/// What every rank has for all others, through the host. Each message says which operation it belongs to, so that ranks that
-/// disagree get an error here, before the GPU is asked for anything.
+/// Exchanges a message of every rank through the host. Each message names its operation, so ranks that disagree get an error here,
+/// before the GPU is used.
 pub(super) fn exchange(host: &mut Backend, own: &[u8]) -> Result<Vec<Vec<u8>>> {
     if host.is_direct() {
         return host.direct_gather(own, None);
     }
-    let all = host.everybody();
+    let all = host.all_ranks();
     gathered::all_gather(host, &all, own)
 }
 
-/// Lengths as a message, and back.
+/// Encodes and decodes lengths.
 pub(super) fn written(lengths: impl IntoIterator<Item = usize>) -> Vec<u8> {
     lengths.into_iter().flat_map(|length| (length as u64).to_le_bytes()).collect()
 }
@@ -48,7 +48,7 @@ pub(super) fn read(message: &[u8]) -> Vec<usize> {
     words.iter().map(|word| u64::from_le_bytes(*word) as usize).collect()
 }
 
-/// Received bytes, cut into what came from each rank.
+/// Splits received bytes by rank.
 pub(super) fn cut(bytes: &[u8], parts: &[Range<usize>]) -> Vec<Vec<u8>> {
     parts.iter().map(|part| bytes[part.clone()].to_vec()).collect()
 }
@@ -65,7 +65,7 @@ impl NcclEngine {
         Ok(Self { channel: opened?, staging: Staging::default(), sent: 0, received: 0, host })
     }
 
-    /// The operation that was begun.
+    /// Returns the operation that was begun.
     pub(super) fn operation(&self) -> &'static str {
         self.host.tag.kind.name()
     }
@@ -74,12 +74,12 @@ impl NcclEngine {
         self.channel.member
     }
 
-    /// Whether this rank is the special one.
+    /// True if this rank is the root.
     pub(super) fn is(&self, root: usize) -> bool {
         self.host.rank == root
     }
 
-    /// Runs what `plan` makes of the first `bytes` bytes of device memory, as elements of a type, until the GPU is done.
+    /// Runs the calls of `plan` on the first `bytes` bytes of device memory, as elements of a type, until the GPU is done.
     fn act(
         &mut self,
         memory: &mut CudaSlice<u8>,
@@ -101,7 +101,7 @@ impl NcclEngine {
         self.channel.finish(&event, name)
     }
 
-    /// The operation of the current tag in place: on a copy of the buffer, of which the elements `back` return.
+    /// Runs the current operation in place, on a copy of the buffer whose elements `back` return.
     pub(super) fn in_memory(&mut self, values: SliceMut<'_>, back: Range<usize>) -> Result<()> {
         exchange(&mut self.host, &[])?;
         let (tag, member) = (self.host.tag, self.member());
@@ -115,7 +115,7 @@ impl NcclEngine {
         unloaded.map_err(|error| self.channel.link.driver(name, error))
     }
 
-    /// An operation that moves bytes: those of `own` go out, and so many come in.
+    /// Runs an operation that sends `own` and receives a number of bytes.
     pub(super) fn through_memory(
         &mut self,
         own: &[&[u8]],
@@ -136,7 +136,7 @@ impl NcclEngine {
         Ok(got)
     }
 
-    /// The length that a rank has told for this one.
+    /// Returns the length that a rank has sent for this one.
     pub(super) fn length(&self, lengths: &[usize], from: usize, at: usize) -> Result<usize> {
         let told = lengths.get(at).copied();
         told.ok_or_else(|| self.host.mismatch(from, format!("{} parts", lengths.len())))

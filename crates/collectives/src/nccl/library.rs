@@ -1,7 +1,7 @@
-//! NCCL's library: under which names it is looked for, and the functions of it that are called here.
+//! NCCL's library: its file names, and the functions that are called.
 //!
-//! cudarc looks for `libnccl.so` alone, which only packages for developers bring; so the functions are found here, and the types
-//! are cudarc's.
+//! cudarc looks for `libnccl.so` alone, which only development packages contain. So the functions are loaded here, with the types
+//! of cudarc.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -11,10 +11,10 @@ use cudarc::nccl::sys::{
     cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
 };
 
-/// The names, in order: that which programs are linked to, and that for developers.
+/// The names in order: that of the runtime, and that for development.
 pub(super) const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// The functions, by their names, with the types that NCCL's header gives them.
+/// The functions by name, with their types in NCCL's header.
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) -> $result:ty;)*) => {
         #[allow(non_snake_case, reason = "the names are NCCL's")]
@@ -66,7 +66,7 @@ functions! {
     ncclRecv: fn(*mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t) -> ncclResult_t;
 }
 
-/// Loads the library once; what is wrong if it is not to be had.
+/// Loads the library once; returns the problem if it is not available.
 pub(super) fn nccl() -> Result<&'static Nccl, String> {
     static LOADED: OnceLock<Result<Nccl, String>> = OnceLock::new();
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
@@ -75,7 +75,7 @@ pub(super) fn nccl() -> Result<&'static Nccl, String> {
 fn load() -> Result<Nccl, String> {
     let mut tried = Vec::new();
     for name in NAMES {
-        // SAFETY: opening runs what the library does when it is loaded, as using it does.
+        // SAFETY: opening runs the library's initialisers, as any use does.
         match unsafe { libloading::Library::new(name) } {
             Ok(library) => {
                 let nccl = Nccl::of(&library)

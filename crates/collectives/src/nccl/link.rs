@@ -1,4 +1,4 @@
-//! NCCL's communicator as all see it who may have to give it up: its users, the watch over the world, and that over the GPU.
+//! NCCL's communicator with abort: shared by its users, the watch over the world, and that over the GPU.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -8,12 +8,12 @@ use super::raw::{RawComm, State};
 use super::watch::{Wait, Watch};
 use crate::error::{CommError, Result};
 
-/// This rank's way to the other GPUs.
+/// This rank's access to the other GPUs.
 pub(super) struct Link {
     context: Arc<CudaContext>,
-    /// `None` once it was given up. The lock is never held for long, so that giving up need not wait.
+    /// `None` once it was aborted. The lock is never held for long, so an abort need not wait.
     comm: Mutex<Option<RawComm>>,
-    /// Held while it is being given up.
+    /// Held during an abort.
     ending: Mutex<()>,
     pub(super) watch: Watch,
 }
@@ -24,7 +24,7 @@ impl Link {
         let weak = Arc::downgrade(&link);
         link.watch.on_break(move || {
             let weak = weak.clone();
-            // Giving up waits for the GPU to let go, and whoever brings the news has others to tell.
+            // An abort waits for the GPU, and the thread that brings the news must tell others.
             let _ = std::thread::Builder::new().name("phalanx-nccl-abort".into()).spawn(move || {
                 if let Some(link) = Weak::upgrade(&weak) {
                     link.abort();
@@ -38,13 +38,13 @@ impl Link {
         &self.context
     }
 
-    /// The communicator, if it was not given up.
+    /// Returns the communicator, if it was not aborted.
     pub(super) fn comm(&self) -> MutexGuard<'_, Option<RawComm>> {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives up: what is on the GPU ends, with whatever is in the buffers, and nothing can be issued any more. When this returns,
-    /// that is so, whoever did it: NCCL hands nothing to the stream any more.
+    /// Aborts: work on the GPU ends with unspecified buffers, and nothing can be issued any more. When this returns, that holds
+    /// even if another thread aborted: NCCL gives nothing to the stream any more.
     pub(super) fn abort(&self) {
         let _ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
         let comm = self.comm().take();
@@ -55,9 +55,9 @@ impl Link {
         }
     }
 
-    /// The error of something that failed here; the communicator is given up.
+    /// Returns the error of a local failure; the communicator is aborted.
     pub(super) fn broken(&self, operation: &'static str, problem: String) -> CommError {
-        // The world is broken before the GPU goes on, so that nobody believes what it computes then.
+        // The world breaks before the GPU goes on, so that its results are not used.
         let error = self.watch.fail(operation, problem);
         self.abort();
         error
@@ -67,12 +67,12 @@ impl Link {
         self.broken(operation, error.to_string())
     }
 
-    /// The error of a communicator that was given up.
+    /// Returns the error of an aborted communicator.
     pub(super) fn gone(&self, operation: &'static str) -> CommError {
         self.broken(operation, "it was given up after an earlier failure".to_owned())
     }
 
-    /// NCCL's state; an error if it failed or was given up.
+    /// Returns NCCL's state; an error if it failed or was aborted.
     pub(super) fn state(&self, operation: &'static str) -> Result<State> {
         let state = self.comm().as_ref().map(RawComm::state);
         match state {
@@ -82,7 +82,7 @@ impl Link {
         }
     }
 
-    /// Waits on the host until NCCL has handed over what it was asked for.
+    /// Waits on the host until NCCL has submitted its work.
     pub(super) fn settle(&self, operation: &'static str) -> Result<()> {
         let mut wait = self.watch.wait(operation);
         while self.state(operation)? == State::Busy {
@@ -91,19 +91,19 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the GPU has come to an event; an error if it will not, or what came before it was given up.
+    /// True if the GPU has reached an event; an error if it will not, or if preceding work was aborted.
     pub(super) fn has_reached(&self, event: &CudaEvent, operation: &'static str) -> Result<bool> {
         let look = || {
             self.context.bind_to_thread()?;
             event.try_is_complete()
         };
         let reached = look().map_err(|error| self.driver(operation, error))?;
-        // Work that was given up ends, too: so this comes after the look.
+        // Aborted work ends, too: so this comes after the look.
         self.state(operation)?;
         Ok(reached)
     }
 
-    /// Waits on the host until the GPU has come to an event, resting between looks as `wait` does.
+    /// Waits on the host until the GPU has reached an event, resting between looks as `wait` does.
     pub(super) fn finish(
         &self,
         event: &CudaEvent,

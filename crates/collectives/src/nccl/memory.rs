@@ -1,4 +1,4 @@
-//! Device memory on its way to NCCL: which part of a buffer is meant.
+//! Spans of device memory for NCCL.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, SyncOnDrop};
 use crate::buffer::DeviceMut;
 use crate::dtype::DType;
 
-/// Elements in device memory, to be read.
+/// Elements in device memory, for reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Span<'a> {
     address: u64,
@@ -17,7 +17,7 @@ pub(super) struct Span<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-/// Elements in device memory, to be written.
+/// Elements in device memory, for writing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SpanMut<'a>(Span<'a>);
 
@@ -34,7 +34,7 @@ impl Span<'_> {
         self.dtype
     }
 
-    /// Some of the elements; panics where a slice would.
+    /// Returns some of the elements; panics like a slice.
     pub(super) fn part(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
         let address = self.address + (range.start * self.dtype.size()) as u64;
@@ -43,7 +43,7 @@ impl Span<'_> {
 }
 
 impl<'a> SpanMut<'a> {
-    /// This memory, to be read: operations in place do both.
+    /// Returns this memory for reading: operations in place do both.
     pub(super) fn read(self) -> Span<'a> {
         self.0
     }
@@ -56,15 +56,15 @@ impl<'a> SpanMut<'a> {
         Self(self.0.part(range))
     }
 
-    /// Bytes as elements of another type; what does not fill one is left out.
+    /// Converts bytes to elements of another type; an incomplete last element is left out.
     pub(super) fn of_type(self, dtype: DType) -> Self {
         let bytes = self.0.len * self.0.dtype.size();
         Self(Span { len: bytes / dtype.size(), dtype, ..self.0 })
     }
 }
 
-/// A buffer's elements for operations on `stream`. What comes along notes their end, where cudarc tracks it, when it is dropped
-/// after they were issued.
+/// Returns a buffer's elements for operations on `stream`. Dropping the guard after they were issued records their end, if cudarc
+/// tracks it.
 pub(super) fn lend<'a>(
     buffer: &'a mut DeviceMut<'_>,
     stream: &'a CudaStream,
@@ -74,7 +74,7 @@ pub(super) fn lend<'a>(
     (SpanMut(Span { address, len, dtype, memory: PhantomData }), noted)
 }
 
-/// Bytes for operations on `stream`.
+/// Returns bytes for operations on `stream`.
 pub(super) fn lend_bytes<'a>(
     buffer: &'a mut CudaSlice<u8>,
     stream: &'a CudaStream,
@@ -86,7 +86,7 @@ pub(super) fn lend_bytes<'a>(
 
 #[cfg(test)]
 impl SpanMut<'static> {
-    /// Memory that is not there, for tests of what is called with it.
+    /// Memory that does not exist, for tests of callers.
     pub(super) fn imagined(address: u64, len: usize, dtype: DType) -> Self {
         Self(Span { address, len, dtype, memory: PhantomData })
     }

@@ -1,33 +1,33 @@
-//! What NCCL has to reach other hosts with: adapters of InfiniBand and RoCE, interfaces for sockets, and settings that choose.
+//! NCCL's network on this host: InfiniBand and RoCE adapters, interfaces for sockets, and the settings that choose.
 //!
-//! NCCL says itself what it took when `NCCL_DEBUG=INFO` is set; this is what it finds there, by the rules of its documentation
-//! ("Environment Variables") and of its sources (`ncclFindInterfaces`).
+//! NCCL reports its own choice with `NCCL_DEBUG=INFO`. This is what it finds by the rules of its documentation ("Environment
+//! Variables") and sources (`ncclFindInterfaces`).
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// A port of an adapter of InfiniBand, or of Ethernet that speaks its verbs (RoCE).
+/// A port of an InfiniBand adapter, or of Ethernet with RDMA verbs (RoCE).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
     /// The adapter's name, with the port's number: "mlx5_0:1".
     pub name: String,
     /// "InfiniBand" or "Ethernet".
     pub layer: String,
-    /// As the system writes it: "400 Gb/sec (4X NDR)".
+    /// The rate in the system's format: "400 Gb/sec (4X NDR)".
     pub rate: String,
-    /// Whether it is up.
+    /// True if it is up.
     pub active: bool,
 }
 
-/// What NCCL has to reach other hosts with.
+/// NCCL's network on this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Network {
-    /// Ports of adapters, by name; none counts if `NCCL_IB_DISABLE` is 1.
+    /// Ports of adapters, by name; unused if `NCCL_IB_DISABLE` is 1.
     pub ports: Vec<Port>,
-    /// Interfaces that carry sockets where no port is taken, by name.
+    /// Interfaces for sockets if no port is used, by name.
     pub interfaces: Vec<String>,
-    /// Variables of NCCL's that are set here, by name, with their values.
+    /// NCCL's variables that are set, by name, with their values.
     pub settings: Vec<(String, String)>,
 }
 
@@ -62,7 +62,7 @@ impl Network {
     }
 }
 
-/// What NCCL finds on this host.
+/// Returns NCCL's network on this host.
 pub fn network() -> Network {
     let mut settings: Vec<_> = std::env::vars().filter(|(name, _)| name.starts_with("NCCL_")).collect();
     settings.sort();
@@ -80,7 +80,7 @@ pub fn network() -> Network {
     network
 }
 
-/// The interfaces that NCCL takes: those that a setting names, else those of the first kind of which there is one.
+/// Returns the interfaces that NCCL uses: those that a setting names, or else those of the first kind that exists.
 fn chosen(names: Vec<String>, setting: Option<&str>) -> Vec<String> {
     if let Some(setting) = setting.filter(|setting| !setting.is_empty()) {
         let (excludes, rest) = setting.strip_prefix('^').map_or((false, setting), |rest| (true, rest));
@@ -100,7 +100,7 @@ fn chosen(names: Vec<String>, setting: Option<&str>) -> Vec<String> {
     kinds.into_iter().find(|kind| !kind.is_empty()).unwrap_or_default()
 }
 
-/// The ports that a folder of the system tells of: `mlx5_0/ports/1/rate`.
+/// Returns the ports in a folder of the system: `mlx5_0/ports/1/rate`.
 fn ports(folder: &Path) -> Vec<Port> {
     let names = |folder: &Path| -> Vec<String> {
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);

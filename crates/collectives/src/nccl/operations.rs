@@ -1,4 +1,4 @@
-//! A communicator's operations by NCCL.
+//! Operations of the engine over NCCL.
 
 use std::sync::Arc;
 
@@ -9,7 +9,9 @@ use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
 use crate::control::Control;
 use crate::dtype::ReduceOp;
-use crate::engine::{Backend, DeviceQueue, Ending, Engine, Facts};
+use crate::engine::{
+    Backend, Description, DeviceQueue, Ending, Engine, Facts, Lifetime, Movement, Reductions, Services,
+};
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
 use crate::mailbox::Mailbox;
@@ -18,7 +20,7 @@ use crate::partition::in_a_row;
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
 
-impl Engine for NcclEngine {
+impl Description for NcclEngine {
     fn name(&self) -> &'static str {
         "NCCL"
     }
@@ -32,7 +34,7 @@ impl Engine for NcclEngine {
     }
 
     fn traffic(&self) -> (u64, u64) {
-        (self.host.sent + self.sent, self.host.received + self.received)
+        (self.host.traffic.sent + self.sent, self.host.traffic.received + self.received)
     }
 
     fn offers(&self, _: Kind, algorithm: Algorithm) -> bool {
@@ -43,6 +45,16 @@ impl Engine for NcclEngine {
         self.host.under_way()
     }
 
+    fn hosts(&self) -> Vec<usize> {
+        self.host.hosts.clone()
+    }
+
+    fn recent(&self) -> Vec<OperationRecord> {
+        self.host.recent()
+    }
+}
+
+impl Lifetime for NcclEngine {
     fn begin(&mut self, scope: Scope, tag: Tag) -> Result<()> {
         check_algorithm(tag)?;
         self.host.enter_as(scope, tag)
@@ -52,15 +64,53 @@ impl Engine for NcclEngine {
         self.host.end(error);
     }
 
-    fn device(&self) -> Option<Arc<dyn DeviceQueue>> {
-        Some(self.channel.clone())
-    }
-
     fn agree(&mut self, facts: &Facts) -> Result<()> {
         let all = exchange(&mut self.host, &facts.message())?;
         facts.check(&all, self.host.rank).map_err(|(rank, _, theirs)| self.host.mismatch(rank, theirs))
     }
 
+    fn costs(&mut self) -> Result<CostModel> {
+        let problem = "NCCL chooses its ways by costs of its own, which it does not tell".to_owned();
+        Err(CommError::Argument { operation: "costs", problem })
+    }
+
+    fn alloc(&mut self, _: usize) -> Result<Option<Region>> {
+        Ok(None)
+    }
+
+    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
+        let host = self.host.part(groups, number)?;
+        Ok(Box::new(Self::open(host, self.channel.context().clone())?))
+    }
+
+    fn ending(&self) -> Ending {
+        self.host.ending()
+    }
+}
+
+impl Services for NcclEngine {
+    fn device(&self) -> Option<Arc<dyn DeviceQueue>> {
+        Some(self.channel.clone())
+    }
+
+    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
+        Err("NCCL")
+    }
+
+    fn control(&self) -> std::result::Result<Control, &'static str> {
+        self.host.control()
+    }
+
+    fn failure(&self) -> Option<Arc<Failure>> {
+        self.host.failure()
+    }
+
+    fn backend(&mut self) -> Option<&mut Backend> {
+        Some(&mut self.host)
+    }
+}
+
+impl Reductions for NcclEngine {
     fn all_reduce(&mut self, values: SliceMut<'_>, _: ReduceOp) -> Result<()> {
         let len = values.len();
         self.in_memory(values, 0..len)
@@ -79,6 +129,13 @@ impl Engine for NcclEngine {
         self.in_memory(values, own)
     }
 
+    fn reduce(&mut self, values: SliceMut<'_>, _: ReduceOp, root: usize) -> Result<()> {
+        let back = if self.is(root) { 0..values.len() } else { 0..0 };
+        self.in_memory(values, back)
+    }
+}
+
+impl Movement for NcclEngine {
     fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
         let len = values.len();
         self.in_memory(values, 0..len)
@@ -99,11 +156,6 @@ impl Engine for NcclEngine {
 
     fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()> {
         let back = if self.is(root) { 0..0 } else { 0..values.len() };
-        self.in_memory(values, back)
-    }
-
-    fn reduce(&mut self, values: SliceMut<'_>, _: ReduceOp, root: usize) -> Result<()> {
-        let back = if self.is(root) { 0..values.len() } else { 0..0 };
         self.in_memory(values, back)
     }
 
@@ -170,46 +222,6 @@ impl Engine for NcclEngine {
     ) -> Result<()> {
         self.host.send_recv(to, bytes, from, into, incoming)
     }
-
-    fn costs(&mut self) -> Result<CostModel> {
-        let problem = "NCCL chooses its ways by costs of its own, which it does not tell".to_owned();
-        Err(CommError::Argument { operation: "costs", problem })
-    }
-
-    fn hosts(&self) -> Vec<usize> {
-        self.host.hosts.clone()
-    }
-
-    fn alloc(&mut self, _: usize) -> Result<Option<Region>> {
-        Ok(None)
-    }
-
-    fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
-        let host = self.host.part(groups, number)?;
-        Ok(Box::new(Self::open(host, self.channel.context().clone())?))
-    }
-
-    fn ending(&self) -> Ending {
-        self.host.ending()
-    }
-
-    fn mailbox(&self) -> std::result::Result<Mailbox, &'static str> {
-        Err("NCCL")
-    }
-
-    fn control(&self) -> std::result::Result<Control, &'static str> {
-        self.host.control()
-    }
-
-    fn failure(&self) -> Option<Arc<Failure>> {
-        self.host.failure()
-    }
-
-    fn recent(&self) -> Vec<OperationRecord> {
-        self.host.recent()
-    }
-
-    fn backend(&mut self) -> Option<&mut Backend> {
-        Some(&mut self.host)
-    }
 }
+
+impl Engine for NcclEngine {}

@@ -1,4 +1,4 @@
-//! The calls of NCCL itself. What is unsafe in this folder is here.
+//! Calls of NCCL. All unsafe code of this folder is here.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -11,23 +11,23 @@ use super::library::{Nccl, nccl};
 use super::memory::{Span, SpanMut};
 use crate::dtype::{DType, ReduceOp};
 
-/// Bytes of the name under which ranks meet.
+/// Bytes of the unique id of a communicator.
 pub(super) const ID: usize = 128;
 
-/// What marks a configuration as one, and the version whose fields it has.
+/// The magic number of a configuration, and the version that has its fields.
 const MAGIC: u32 = 0xcafe_beef;
 const VERSION: u32 = 2 * 10_000 + 30 * 100;
 
-/// How far a communicator is with what it was asked for.
+/// The state of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It can be asked for more.
+    /// Ready for calls.
     Ready,
-    /// It is still making ready, or handing work to the GPU.
+    /// Still initialising, or submitting work to the GPU.
     Busy,
 }
 
-/// NCCL's communicator. It does not block: after each call its state is to be asked for until it is ready.
+/// NCCL's communicator. It is non-blocking: after each call its state must be polled until it is ready.
 pub(super) struct RawComm {
     comm: sys::ncclComm_t,
     nccl: &'static Nccl,
@@ -37,10 +37,10 @@ pub(super) struct RawComm {
 // and `&self` behind a lock ensure: the type is not `Sync`.
 unsafe impl Send for RawComm {}
 
-/// How many GPUs there are; what is wrong if that cannot be found out.
+/// Returns the number of GPUs; the problem if it cannot be determined.
 pub(super) fn device_count() -> Result<usize, String> {
     const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "nvcuda.dll"];
-    // SAFETY: opening runs what the library does when it is loaded, as using it does.
+    // SAFETY: opening runs the library's initialisers, as any use does.
     let loads = |name: &&str| unsafe { libloading::Library::new(*name) }.is_ok();
     if !NAMES.iter().any(loads) {
         return Err(format!("there is no driver for GPUs; tried {}", NAMES.join(", ")));
@@ -49,7 +49,7 @@ pub(super) fn device_count() -> Result<usize, String> {
     usize::try_from(count).map_err(|error| error.to_string())
 }
 
-/// The version of NCCL; what is wrong if it is not there.
+/// Returns the version of NCCL; the problem if it is not available.
 pub(super) fn version() -> Result<i32, String> {
     let mut version = 0;
     // SAFETY: the pointer is to a value of the type that is written.
@@ -57,7 +57,7 @@ pub(super) fn version() -> Result<i32, String> {
     Ok(version)
 }
 
-/// A new name under which ranks meet. This process answers to it.
+/// Returns a new unique id. This process serves it.
 pub(super) fn new_id() -> Result<[u8; ID], String> {
     let mut id = sys::ncclUniqueId { internal: [0; ID] };
     // SAFETY: the pointer is to a value of the type that is written.
@@ -65,12 +65,12 @@ pub(super) fn new_id() -> Result<[u8; ID], String> {
     Ok(id.internal.map(|byte| byte.to_ne_bytes()[0]))
 }
 
-/// An error's text and, if there is one, the last explanation.
+/// Returns an error's text and the last explanation, if there is one.
 fn problem(result: sys::ncclResult_t) -> String {
     let Ok(nccl) = nccl() else { return format!("error {}", result as u32) };
     let text = |pointer: *const c_char| match pointer.is_null() {
         true => String::new(),
-        // SAFETY: NCCL returns strings that end, in memory that it keeps.
+        // SAFETY: NCCL returns terminated strings in memory that it keeps.
         false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy().trim().to_owned(),
     };
     // SAFETY: the first takes any result; the second accepts that there is no communicator.
@@ -80,7 +80,7 @@ fn problem(result: sys::ncclResult_t) -> String {
     if long.is_empty() { short } else { format!("{short}: {long}") }
 }
 
-/// Whether a call has ended well, or is under way.
+/// Checks that a call has ended well, or is in progress.
 fn check(result: sys::ncclResult_t) -> Result<State, String> {
     match result {
         sys::ncclResult_t::ncclSuccess => Ok(State::Ready),
@@ -119,17 +119,17 @@ fn writing(span: SpanMut<'_>) -> *mut c_void {
     span.read().address() as *mut c_void
 }
 
-/// Ranks were counted in this type when the communicator was opened.
+/// The number of ranks had this type when the communicator was opened.
 fn number(rank: usize) -> c_int {
     rank as c_int
 }
 
 impl RawComm {
-    /// Begins to open a communicator of all ranks that know `id`, on the GPU of this thread's context.
+    /// Starts to open a communicator of all ranks with this `id`, on the GPU of this thread's context.
     pub(super) fn open(member: Member, id: &[u8; ID]) -> Result<Self, String> {
         let ranks = c_int::try_from(member.world_size).map_err(|error| error.to_string())?;
         let id = sys::ncclUniqueId { internal: id.map(|byte| c_char::from_ne_bytes([byte])) };
-        // What is not set is NCCL's to choose. A library that knows fewer fields looks at those that it knows.
+        // NCCL chooses fields that are not set. A library that knows fewer fields reads those that it knows.
         let unset = c_int::MIN;
         let mut config = sys::ncclConfig_t {
             size: size_of::<sys::ncclConfig_t>(),
@@ -167,7 +167,7 @@ impl RawComm {
         }
     }
 
-    /// Whether it can be asked for more; what went wrong if it cannot any more.
+    /// Returns the state; the problem if the communicator has failed.
     pub(super) fn state(&self) -> Result<State, String> {
         let mut state = sys::ncclResult_t::ncclSuccess;
         // SAFETY: the communicator is open, since closing it takes it away, and the pointer is to a value of its type.
@@ -175,9 +175,9 @@ impl RawComm {
         check(state)
     }
 
-    /// Hands calls to NCCL as one group. They run on `stream`, at some time after the communicator is ready again.
+    /// Submits calls to NCCL as one group. They run on `stream`, at some time after the communicator is ready again.
     pub(super) fn enqueue(&self, calls: &[&Call<'_>], stream: &CudaStream) -> Result<(), String> {
-        // SAFETY: groups are this thread's own, and this one ends below, whatever happens in it.
+        // SAFETY: groups belong to this thread, and this one ends below in every case.
         check(unsafe { (self.nccl.ncclGroupStart)() })?;
         let begun = calls.iter().try_for_each(|call| self.call(call, stream));
         // SAFETY: as above.
@@ -256,13 +256,13 @@ impl RawComm {
 
     /// Closes a communicator that is ready and whose work is done.
     pub(super) fn close(self) -> Result<(), String> {
-        // SAFETY: the communicator is open, and nobody can use it after this.
+        // SAFETY: the communicator is open, and cannot be used after this.
         check(unsafe { (self.nccl.ncclCommDestroy)(self.comm) }).map(|_| ())
     }
 
-    /// Gives up what is under way, also on the GPU, and closes.
+    /// Aborts work under way, also on the GPU, and closes.
     pub(super) fn abort(self) {
-        // SAFETY: as for closing; NCCL takes one that was never opened, too. It fails only for one that is beyond help.
+        // SAFETY: as for closing; NCCL also takes one that was never opened. It fails only for a communicator in an invalid state.
         let _ = check(unsafe { (self.nccl.ncclCommAbort)(self.comm) });
     }
 }

@@ -1,11 +1,11 @@
-//! Device memory that host buffers go through.
+//! Device memory for host buffers.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 
-/// Memory grows in steps of so many bytes, so that buffers of similar sizes share it.
+/// Memory grows in steps of this many bytes, so that buffers of similar sizes share it.
 const STEP: usize = 2 << 20;
 
 /// Memory that is kept between operations.
@@ -13,7 +13,7 @@ const STEP: usize = 2 << 20;
 pub(super) struct Staging(Option<CudaSlice<u8>>);
 
 impl Staging {
-    /// Memory of at least so many bytes that begins with `pieces`, one after the other.
+    /// Returns memory of at least `len` bytes that begins with `pieces`, one after the other.
     pub(super) fn load(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -33,7 +33,7 @@ impl Staging {
         Ok(memory)
     }
 
-    /// Copies bytes back to the host, after what was done to them on `stream`, and keeps the memory.
+    /// Copies bytes back to the host after the work on `stream`, and keeps the memory.
     pub(super) fn unload(
         &mut self,
         stream: &Arc<CudaStream>,

@@ -1,4 +1,4 @@
-//! The watch over a world, as those see it who wait for a GPU: waiting ends when a rank dies or time is up.
+//! The watch over a world for threads that wait for a GPU: waits end when a rank dies or time is up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,22 +9,23 @@ use crate::engine::Backend;
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
 
-/// How long the watch gets to say why NCCL failed, before NCCL's own text counts: it often notices the loss of a rank first.
+/// The time for the control plane to tell why NCCL failed, before NCCL's own text counts: it often notices the loss of a rank
+/// first.
 const VERDICT: Duration = Duration::from_millis(1500);
 
-/// How often a waiting thread looks, giving its core to others in between, before it sleeps between looks.
+/// The number of polls, yielding the core in between, before a waiting thread sleeps between polls.
 const LOOKS: u32 = 2000;
 const SLEEP: Duration = Duration::from_micros(50);
 const LONG_SLEEP: Duration = Duration::from_millis(2);
 
-/// What this rank knows of its world, and how it tells.
+/// This rank's state of its world, and its means to report.
 pub(super) struct Watch {
     failure: Arc<Failure>,
     control: Arc<ControlPlane>,
     timeout: Duration,
     /// This rank in the world.
     own: usize,
-    /// Operations so far.
+    /// The number of operations so far.
     count: AtomicU64,
 }
 
@@ -48,7 +49,7 @@ impl Watch {
         cause.error(operation.to_owned(), self.count.load(Ordering::Relaxed).saturating_sub(1))
     }
 
-    /// An error if the world is broken.
+    /// Returns an error if the world is broken.
     pub(super) fn look(&self, operation: &'static str) -> Result<()> {
         match self.failure.is_set() {
             true => Err(self.told(operation, self.failure.get().unwrap_or(Cause::Lost(self.own)))),
@@ -56,11 +57,11 @@ impl Watch {
         }
     }
 
-    /// The error of something that failed here: the reason that the watch knows if it knows one, else this rank's own, which
-    /// the others are told, since they may be waiting for it.
+    /// Returns the error of a local failure: the reason that the control plane knows, or else this rank's own, which is reported to
+    /// the others, as they may wait for it.
     pub(super) fn fail(&self, operation: &'static str, problem: String) -> CommError {
-        let patience = self.control.verdict_after(VERDICT);
-        if let Some(cause) = self.failure.wait(patience) {
+        let limit = self.control.verdict_after(VERDICT);
+        if let Some(cause) = self.failure.wait(limit) {
             return self.told(operation, cause);
         }
         let error = CommError::Nccl { operation, problem };
@@ -68,18 +69,18 @@ impl Watch {
         error
     }
 
-    /// Runs `wake` when the world breaks.
+    /// Calls `wake` when the world breaks.
     pub(super) fn on_break(&self, wake: impl Fn() + Send + 'static) {
         self.failure.on_break(wake);
     }
 
-    /// Begins to wait.
+    /// Begins a wait.
     pub(super) fn wait(&self, operation: &'static str) -> Wait<'_> {
         Wait { watch: self, operation, since: Instant::now(), looks: 0, sleep: SLEEP }
     }
 }
 
-/// A wait between looks at something.
+/// A wait between polls.
 pub(super) struct Wait<'a> {
     watch: &'a Watch,
     operation: &'static str,
@@ -89,12 +90,12 @@ pub(super) struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    /// This wait for somebody whom nobody waits for.
+    /// Returns this wait for the watchdog, which no caller waits for.
     pub(super) fn at_leisure(self) -> Self {
         Self { looks: LOOKS, sleep: LONG_SLEEP, ..self }
     }
 
-    /// Rests until the next look; an error if there is no sense in one.
+    /// Rests until the next poll; an error if the wait has become pointless.
     pub(super) fn rest(&mut self) -> Result<()> {
         self.watch.look(self.operation)?;
         if self.looks < LOOKS {
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(error, CommError::Nccl { operation: "barrier", problem: "no cable".to_owned() });
         let told = other.wait("barrier").rest().expect_err("the other rank has failed");
         assert_eq!(told, CommError::Aborted { rank: 0, reason: "barrier by NCCL: no cable".to_owned() });
-        // The first failure of a world is the one that counts.
+        // The first failure of a world counts.
         assert_eq!(other.fail("barrier", "later".to_owned()), told);
     }
 

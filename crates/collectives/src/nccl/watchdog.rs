@@ -1,4 +1,4 @@
-//! The watch over a GPU: what was issued to it ends in time, or the world hears that it does not. Nobody else may be waiting.
+//! The watch over a GPU: issued work ends in time, or the world breaks even if no caller waits.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,7 +8,7 @@ use cudarc::driver::CudaEvent;
 
 use super::link::Link;
 
-/// An operation, and the event behind it.
+/// An operation, and the event after it.
 type Issued = (&'static str, Arc<CudaEvent>);
 
 /// A thread that waits for one operation after the other.
@@ -23,7 +23,7 @@ impl Watchdog {
         let (queue, issued) = unbounded::<Issued>();
         let thread = std::thread::Builder::new().name("phalanx-nccl-watch".into()).spawn(move || {
             for (operation, done) in issued {
-                // A failure is told to the world, which ends everything else on this link.
+                // A failure breaks the world, which ends everything else on this link.
                 if link.finish(&done, operation, link.watch.wait(operation).at_leisure()).is_err() {
                     return;
                 }
@@ -34,7 +34,7 @@ impl Watchdog {
 
     /// Waits for this operation, too.
     pub(super) fn mind(&self, operation: &'static str, done: Arc<CudaEvent>) {
-        // Once it has seen a failure, it sees nothing any more.
+        // After a failure it has nothing more to watch.
         let _ = self.queue.as_ref().map(|queue| queue.send((operation, done)));
     }
 }

@@ -1,21 +1,21 @@
-//! Which way the bytes go, by name.
+//! Names of algorithms.
 
 use std::str::FromStr;
 
-use super::tag::Kind;
+use super::kind::Kind;
 use crate::error::{CommError, Result};
 
-/// The way that an operation's bytes take between the ranks.
+/// The algorithm of an operation.
 ///
-/// `docs/collectives.md` has a diagram and the cost of each. All ranks must use the same; a disagreement is an error.
+/// `docs/collectives.md` has a diagram and the cost of each. All ranks must use the same one; a disagreement is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Algorithm {
-    /// Whatever is fastest by the cost model for the size, the ranks and what is between them.
+    /// The fastest by the cost model for the size, the ranks and their links.
     #[default]
     Auto,
     /// Through memory that all ranks map (Linux, ranks of one host).
     Direct,
-    /// Around in a ring, each rank sending a part to its neighbour a step: the least bytes (Patarasuk & Yuan 2009).
+    /// A ring in which each rank sends a part to its neighbour in each step: the fewest bytes (Patarasuk & Yuan 2009).
     Ring,
     /// Up a binomial tree and down again: the fewest steps.
     Tree,
@@ -23,16 +23,16 @@ pub enum Algorithm {
     HalvingDoubling,
     /// Inside each host, then between hosts, then inside again.
     Hierarchical,
-    /// Everything to rank 0 and back.
+    /// All values to rank 0 and back.
     SingleReducer,
-    /// Every rank serves a part: pushed to it by all, pulled from it by all, as from a sharded parameter server.
+    /// Every rank serves a part that all push to it and pull from it, as from a sharded parameter server.
     PushPull,
     /// Ranks in a grid: rows first, then columns, then rows.
     Grid,
 }
 
 impl Algorithm {
-    /// All of them; the position is the code on the wire.
+    /// All algorithms. The position is the code on the wire.
     pub const ALL: [Self; 9] = [
         Self::Auto,
         Self::Direct,
@@ -45,7 +45,7 @@ impl Algorithm {
         Self::Grid,
     ];
 
-    /// The name in command lines and tables.
+    /// Returns the name in command lines and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -60,7 +60,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether there is such a way for an operation, in a world where it is possible at all.
+    /// True if this algorithm exists for an operation, in a world that allows it.
     pub(crate) fn offers(self, kind: Kind) -> bool {
         match self {
             Self::Auto | Self::Direct => true,
@@ -103,7 +103,7 @@ impl FromStr for Algorithm {
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == text).ok_or_else(|| {
             let known: Vec<_> = Self::ALL.iter().map(|algorithm| algorithm.name()).collect();
-            let problem = format!("no algorithm is called `{text}`; there are {}", known.join(", "));
+            let problem = format!("unknown algorithm `{text}`; use one of {}", known.join(", "));
             CommError::Argument { operation: "algorithm", problem }
         })
     }

@@ -1,7 +1,10 @@
-//! What operations there are, which ways their bytes may take, and how one is told apart from another.
+//! Kinds and algorithms of operations, and the tags by which ranks tell them apart.
+
+mod kind;
 
 mod algorithm;
 mod tag;
 
 pub use algorithm::Algorithm;
-pub(crate) use tag::{Kind, Scope, Sequences, Tag};
+pub(crate) use kind::Kind;
+pub(crate) use tag::{Scope, Sequences, Tag};

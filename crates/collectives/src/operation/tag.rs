@@ -1,90 +1,25 @@
-//! What ranks must agree on: the operation's tag, its number, and how both are told to others.
+//! The properties of an operation that ranks must agree on, its number, and their encoding.
 
 use super::algorithm::Algorithm;
+use super::kind::Kind;
 use crate::dtype::{DType, ReduceOp};
 
-/// What an operation is; the position is its code on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    AllGatherV,
-    Broadcast,
-    Reduce,
-    Gather,
-    Scatter,
-    AllToAll,
-    AllToAllV,
-    SendRecv,
-    Barrier,
-    Measure,
-    AllReduceInPlace,
-    ReduceScatterInPlace,
-    AllGatherInPlace,
-    Setup,
-}
-
-impl Kind {
-    pub(crate) const ALL: [Self; 17] = [
-        Self::AllReduce,
-        Self::ReduceScatter,
-        Self::AllGather,
-        Self::AllGatherV,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::Gather,
-        Self::Scatter,
-        Self::AllToAll,
-        Self::AllToAllV,
-        Self::SendRecv,
-        Self::Barrier,
-        Self::Measure,
-        Self::AllReduceInPlace,
-        Self::ReduceScatterInPlace,
-        Self::AllGatherInPlace,
-        Self::Setup,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all-reduce",
-            Self::ReduceScatter => "reduce-scatter",
-            Self::AllGather => "all-gather",
-            Self::AllGatherV => "all-gatherv",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::AllToAll => "all-to-all",
-            Self::AllToAllV => "all-to-allv",
-            Self::SendRecv => "send/receive",
-            Self::Barrier => "barrier",
-            Self::Measure => "measuring of links",
-            Self::AllReduceInPlace => "all-reduce in place",
-            Self::ReduceScatterInPlace => "reduce-scatter in place",
-            Self::AllGatherInPlace => "all-gather in place",
-            Self::Setup => "setting up",
-        }
-    }
-}
-
-/// What all ranks must agree on in one operation.
+/// The properties of an operation that all ranks must agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag {
     pub(crate) kind: Kind,
     pub(crate) dtype: DType,
-    /// How values are reduced, where they are.
+    /// The reduction, if the operation has one.
     pub(crate) op: Option<ReduceOp>,
-    /// The way of the bytes.
+    /// The algorithm.
     pub(crate) algorithm: Algorithm,
-    /// The special rank, where there is one.
+    /// The root rank, if the operation has one.
     pub(crate) root: Option<u32>,
-    /// Elements of the whole buffer; 0 where ranks may differ.
+    /// Elements of the whole buffer; 0 if ranks may differ.
     pub(crate) count: u64,
 }
 
-/// "None" in the place of an operation's code.
+/// The code of no reduction.
 const NO_OP: u8 = 0xff;
 
 impl Tag {
@@ -104,19 +39,19 @@ impl Tag {
         Self { algorithm, ..self }
     }
 
-    /// Bytes of the buffer.
+    /// Returns the bytes of the buffer.
     pub(crate) fn bytes(&self) -> usize {
         self.count as usize * self.dtype.size()
     }
 
-    /// Kind, type, operation and algorithm in four bytes, the root plus one, and the count.
+    /// Encodes the tag: kind, type, reduction and algorithm in four bytes, the root plus one, and the count.
     pub(crate) fn packed(&self) -> (u32, u32, u64) {
         let op = self.op.map_or(NO_OP, |op| op as u8);
         let code = u32::from_le_bytes([self.kind as u8, self.dtype as u8, op, self.algorithm as u8]);
         (code, self.root.map_or(0, |root| root + 1), self.count)
     }
 
-    /// The reverse; `None` for codes that this version does not know.
+    /// Decodes a tag; `None` for codes that this version does not know.
     pub(crate) fn unpacked((code, root, count): (u32, u32, u64)) -> Option<Self> {
         let [kind, dtype, op, algorithm] = code.to_le_bytes();
         Some(Self {
@@ -129,7 +64,7 @@ impl Tag {
         })
     }
 
-    /// The operation's name, its reduction included.
+    /// Returns the operation's name with its reduction.
     pub(crate) fn name(&self) -> String {
         match self.op {
             Some(op) => format!("{} ({})", self.kind.name(), op.name()),
@@ -137,7 +72,7 @@ impl Tag {
         }
     }
 
-    /// The operation in words.
+    /// Describes the operation.
     pub(crate) fn describe(&self, sequence: u64) -> String {
         let mut text = self.name();
         if self.count > 0 {
@@ -154,7 +89,7 @@ impl Tag {
     }
 }
 
-/// Who takes part in an operation, and thereby which count numbers it.
+/// The ranks of an operation, which decide the count that numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// All ranks.
@@ -165,8 +100,8 @@ pub(crate) enum Scope {
     From(usize),
 }
 
-/// How many operations of each scope there have been. Messages between two ranks have numbers of their own, so
-/// that ranks which take no part in them still agree on the numbers of the collective ones.
+/// The number of operations of each scope so far. Messages between two ranks are numbered separately, so that the other ranks
+/// still agree on the numbers of collective operations.
 pub(crate) struct Sequences {
     world: u64,
     to: Vec<u64>,
@@ -178,6 +113,7 @@ impl Sequences {
         Self { world: 0, to: vec![0; world_size], from: vec![0; world_size] }
     }
 
+    /// Returns the number of the next operation of a scope.
     pub(crate) fn next(&mut self, scope: Scope) -> u64 {
         let count = match scope {
             Scope::World => &mut self.world,
@@ -197,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn codes_that_are_known_come_back_and_others_are_none(code: u32, root: u32, count: u64) {
+        fn known_codes_round_trip_and_others_are_none(code: u32, root: u32, count: u64) {
             if let Some(tag) = Tag::unpacked((code, root, count)) {
                 prop_assert_eq!(tag.packed(), (code, root, count));
             }

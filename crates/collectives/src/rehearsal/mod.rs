@@ -1,11 +1,11 @@
-//! Operations played through without a byte being sent: when each rank is done with them, if messages cost what a model says.
+//! Rehearsals: operations played through without sending a byte, which tell when each rank is done under a cost model.
 //!
-//! Formulas ([`CostModel::predict`]) tell what one operation takes that all ranks begin together. Where ranks do different things
-//! that does not say what a training step takes: a reducer's two wires carry the results of one operation while the gradients of
-//! the next come in, and ranks that are served first begin first. So here the algorithms are asked what every rank sends and
-//! receives, in order, and messages occupy the wires of their sender and receiver as on simulated links
-//! ([`SimulatedLink`](crate::SimulatedLink)): a rank's bytes leave one after the other, arrive a latency later, and come in one
-//! after the other. What a rank receives to reduce it reduces, for γ a byte; nothing else takes time.
+//! Formulas ([`CostModel::predict`]) give the duration of one operation that all ranks begin together. If ranks do different
+//! things, that does not give the duration of a training step: a reducer's wires carry the results of one operation while the
+//! gradients of the next arrive, and ranks that are served first begin first. So the algorithms themselves list the messages of
+//! every rank in order, and messages occupy the wires of sender and receiver as on simulated links
+//! ([`SimulatedLink`](crate::SimulatedLink)). A rank's bytes leave one after the other, arrive a latency later, and are received
+//! one after the other. Reducing received bytes takes γ per byte; nothing else takes time.
 
 mod script;
 
@@ -17,11 +17,11 @@ use crate::operation::{Algorithm, Kind};
 use crate::simulated::Wire;
 use script::{Move, record};
 
-/// An operation as all of its ranks carry it out: what it is, the algorithm, its bytes, and the host of each rank.
+/// An operation of all of its ranks: its kind, algorithm, bytes, and the host of each rank.
 type Scene = (&'static str, &'static str, usize, Vec<usize>);
 
-/// A world in which operations are played through. It remembers how long wires are taken, so that operations may follow each other
-/// and overlap.
+/// A world in which operations are played through. It remembers when wires are occupied, so operations may follow each other and
+/// overlap.
 ///
 /// ```
 /// use phalanx_collectives::{Algorithm, CostModel, Rehearsal, SimulatedLink};
@@ -29,7 +29,7 @@ type Scene = (&'static str, &'static str, usize, Vec<usize>);
 /// let link: SimulatedLink = "8Mbit,0us".parse().expect("a link");
 /// let costs = CostModel { gamma: 0.0, ..CostModel::over(&link) };
 /// let mut world = Rehearsal::new(&costs, &[3]).expect("its links are known");
-/// // A kilobyte is a millisecond on a wire: two come to the reducer, and go out again, one after the other.
+/// A kilobyte takes a millisecond on a wire: two arrive at the reducer and leave again, one after the other.
 /// let ends = world.play("all-reduce", Algorithm::SingleReducer, 1000, &[0, 1, 2], &[0.0; 3]).expect("by messages");
 /// let ms: Vec<f64> = ends.iter().map(|end| (end * 1e3).round()).collect();
 /// assert_eq!(ms, [2.0, 3.0, 4.0]);
@@ -41,18 +41,19 @@ pub struct Rehearsal {
     /// Links inside hosts and between them.
     links: [Option<LinkCost>; 2],
     gamma: f64,
-    /// By rank, inside its host and to others: what leaves, and what comes in.
+    /// The outgoing and incoming wires of each rank, inside its host and to others.
     wires: Vec<[[Wire; 2]; 2]>,
     scripts: BTreeMap<Scene, Option<Arc<Vec<Vec<Move>>>>>,
 }
 
-/// Nanoseconds of seconds.
+/// Converts seconds to nanoseconds.
 fn nanos(seconds: f64) -> u64 {
     (seconds * 1e9).round().max(0.0) as u64
 }
 
 impl Rehearsal {
-    /// A world of so many ranks on each host, whose links cost what is measured while all ranks send; `None` if one of them was not.
+    /// A world with these numbers of ranks on its hosts. Links have the costs measured while all ranks send. `None` if one of them
+    /// was not measured.
     pub fn new(costs: &CostModel, hosts: &[usize]) -> Option<Self> {
         let hosts: Vec<usize> =
             hosts.iter().enumerate().flat_map(|(host, ranks)| std::iter::repeat_n(host, *ranks)).collect();
@@ -68,9 +69,9 @@ impl Rehearsal {
         Some(Self { hosts, links, gamma: costs.gamma, wires, scripts: BTreeMap::new() })
     }
 
-    /// Plays an operation over so many bytes among some ranks, of which the first is the root, and each begins it at a time in
-    /// seconds: when each is done. `None` if the algorithm has no such operation or does not go by messages. Of a `scatter` the bytes
-    /// are those of all parts. A rank's operations are to be played in the order in which it begins them.
+    /// Plays an operation over `bytes` bytes among some ranks, the first of which is the root. Each begins it at its time in
+    /// seconds; returns when each is done. `None` if the algorithm does not have the operation or sends no messages. The bytes of a
+    /// `scatter` are those of all parts. A rank's operations must be played in the order in which it begins them.
     pub fn play(
         &mut self,
         operation: &str,
@@ -83,7 +84,7 @@ impl Rehearsal {
         let scripts = self.scripts(kind, algorithm, bytes as usize, members)?;
         let mut at: Vec<u64> = from.iter().map(|seconds| nanos(*seconds)).collect();
         let mut next = vec![0; members.len()];
-        // By sender and receiver, when messages under way have left.
+        // The departure times of messages under way, by sender and receiver.
         let mut under_way: BTreeMap<(usize, usize), VecDeque<u64>> = BTreeMap::new();
         loop {
             let mut moved = false;
@@ -114,7 +115,7 @@ impl Rehearsal {
         all_done.then(|| at.iter().map(|nanos| *nanos as f64 * 1e-9).collect())
     }
 
-    /// What each of some ranks does in an operation.
+    /// Returns the script of each rank in an operation.
     fn scripts(
         &mut self,
         kind: Kind,
@@ -142,19 +143,19 @@ impl Rehearsal {
         self.scripts.entry(scene).or_insert_with(recorded).clone()
     }
 
-    /// Which link joins two ranks: 0 inside a host, 1 between hosts; and what it costs.
+    /// Returns the link of two ranks (0 inside a host, 1 between hosts) and its cost.
     fn link(&self, a: usize, b: usize) -> Option<(usize, LinkCost)> {
         let between = usize::from(self.hosts[a] != self.hosts[b]);
         Some((between, self.links[between]?))
     }
 
-    /// When the last byte of a message has left its sender.
+    /// Returns the time when the last byte of a message leaves its sender.
     fn leave(&mut self, own: usize, to: usize, bytes: usize, now: u64) -> Option<u64> {
         let (between, link) = self.link(own, to)?;
         Some(self.wires[own][between][0].occupy(now, nanos(bytes as f64 * link.beta)))
     }
 
-    /// When the last byte of a message is at its receiver.
+    /// Returns the time when the last byte of a message is at its receiver.
     fn arrive(&mut self, from: usize, own: usize, bytes: usize, left: u64) -> Option<u64> {
         let (between, link) = self.link(from, own)?;
         let length = nanos(bytes as f64 * link.beta);
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
     use crate::algorithms::cost::LinkCosts;
 
-    /// A megabyte a second, and a latency of a millisecond; between hosts a tenth of that.
+    /// A megabyte per second and a latency of a millisecond; between hosts a tenth of that bandwidth.
     fn costs() -> CostModel {
         let link = |beta| {
             let cost = LinkCost { alpha: 1e-3, beta };
@@ -208,7 +209,7 @@ mod tests {
             at = play(&mut world, Algorithm::SingleReducer, &from);
             ends.push(at[0]);
         }
-        // The first takes its formula up to the root; then each takes n wires, computing, and two latencies.
+        // The first rank takes its formula up to the root; each further one takes n wires, reducing, and two latencies.
         let first = computing + 3.0 * wire + 1e-3;
         assert!((ends[0] - first).abs() < 1e-4, "{ends:?}");
         let steady = ranks as f64 * wire + computing + 2e-3;
@@ -228,7 +229,7 @@ mod tests {
         for end in ends {
             assert!((end - 2.0 * inside - between).abs() < 1e-4, "{end}");
         }
-        // Only some of the ranks, of which the third is the root.
+        // Some of the ranks, with the third as the root.
         let from = [0.0, 0.0];
         let ends =
             world.play("broadcast", Algorithm::SingleReducer, 1000, &[2, 3], &from).expect("by messages");

@@ -1,4 +1,4 @@
-//! What a rank sends and receives in an operation: the algorithm itself says it, to a listener that moves nothing.
+//! The messages of a rank in an operation, recorded from the algorithm itself without moving a byte.
 
 use std::ops::Range;
 
@@ -11,28 +11,28 @@ use crate::operation::{Algorithm, Kind};
 use crate::partition::pieces;
 use crate::reduce::Reduction;
 
-/// What a rank does next.
+/// A step of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Move {
-    /// It sends a message, and does not wait for the receiver.
+    /// Send a message without waiting for the receiver.
     Send {
-        /// Whom to.
+        /// The receiver.
         to: usize,
         /// Its length.
         bytes: usize,
     },
-    /// It waits for a message.
+    /// Wait for a message.
     Receive {
-        /// Whom from.
+        /// The sender.
         from: usize,
         /// Its length.
         bytes: usize,
-        /// Whether it is reduced into what is there.
+        /// True if the message is reduced into the buffer.
         reduces: bool,
     },
 }
 
-/// Writes down what an algorithm asks of a rank.
+/// Records the steps that an algorithm asks of a rank.
 struct Recorder<'a> {
     rank: usize,
     hosts: &'a [usize],
@@ -96,8 +96,8 @@ impl Hosts for Recorder<'_> {
     }
 }
 
-/// What `rank` does in an operation over so many bytes of f32 among ranks on these hosts, of which the first is the root; `None` if
-/// the algorithm is none for the operation, or does not go by messages. Of a scatter the bytes are those of all parts.
+/// Returns the steps of `rank` in an operation over `bytes` bytes of f32 among ranks on these hosts, the first of which is the
+/// root. `None` if the algorithm does not have the operation, or sends no messages. The bytes of a scatter are those of all parts.
 pub(super) fn record(
     kind: Kind,
     algorithm: Algorithm,
@@ -115,7 +115,7 @@ pub(super) fn record(
         scattered(peers, bytes / hosts.len().max(1));
         return Some(recorder.moves);
     }
-    // Nobody writes to it, so the system need not give it.
+    // No step writes to it, so the system need not provide pages.
     let mut values = vec![0.0_f32; bytes / size_of::<f32>()];
     let (values, reduction) = (&mut values[..], Reduction::new(ReduceOp::Sum, hosts.len()));
     let done = match (kind, algorithm) {
@@ -149,7 +149,7 @@ pub(super) fn record(
     Some(recorder.moves)
 }
 
-/// The first rank sends each other its part, one after the other.
+/// Records a scatter: the first rank sends each other its part, one after the other.
 fn scattered(peers: &mut Recorder<'_>, part: usize) {
     let messages = |moves: &mut Vec<Move>, of: &dyn Fn(usize) -> Move| {
         moves.extend(pieces::<u8>(0..part).map(|piece: Range<usize>| of(piece.len())));
@@ -167,7 +167,7 @@ fn scattered(peers: &mut Recorder<'_>, part: usize) {
 mod tests {
     use super::*;
 
-    /// Bytes that a script sends and receives.
+    /// Returns the bytes that a script sends and receives.
     fn moved(moves: &[Move]) -> (usize, usize) {
         moves.iter().fold((0, 0), |(sent, received), next| match next {
             Move::Send { bytes, .. } => (sent + bytes, received),
@@ -183,13 +183,13 @@ mod tests {
         assert_eq!(moved(&root), (12_000, 12_000));
         assert_eq!(root[0], Move::Receive { from: 1, bytes: 4000, reduces: true });
         assert_eq!(root[3], Move::Send { to: 1, bytes: 4000 });
-        // On two hosts of two: half of it between hosts, by a ring of two.
+        // On two hosts with two ranks: half of it between hosts, by a ring of two.
         let inside =
             record(Kind::AllReduce, Algorithm::Hierarchical, 4000, 0, &[0, 0, 1, 1]).expect("levels");
         let across: usize =
             inside.iter().map(|next| if let Move::Send { to: 2, bytes } = next { *bytes } else { 0 }).sum();
         assert_eq!(across, 2000);
-        // Messages are of pieces.
+        // Messages have the size of pieces.
         let long = record(Kind::Broadcast, Algorithm::SingleReducer, 1 << 20, 1, &[0; 2]).expect("one");
         assert_eq!(long.len(), 4);
         let scatter =

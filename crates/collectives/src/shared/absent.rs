@@ -1,4 +1,4 @@
-//! Memory that ranks share, where the system has none: a type without values.
+//! Shared memory on systems without it: a type without values.
 
 /// A buffer in memory that all ranks map.
 #[derive(Debug, Clone)]

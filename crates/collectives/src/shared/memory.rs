@@ -55,13 +55,13 @@ impl SharedMemory {
         Ok((Self::map(&file, len)?, file))
     }
 
-    /// How another process of this host can open what `file` stands for, as long as this one holds it.
+    /// Returns the path by which another process of this host can open `file`, as long as this one holds it.
     pub(crate) fn path_of(file: &OwnedFd) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
     }
 
-    /// Memory that another process has made, at a path as [`SharedMemory::path_of`] gives it: no other file is opened, whatever the
-    /// other process says.
+    /// Opens memory of another process at a path from [`SharedMemory::path_of`]. Other paths are refused, even if that process asks
+    /// for them.
     pub(crate) fn open(path: &str, len: usize) -> std::io::Result<Self> {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|letter| letter.is_ascii_digit());
         let place = path.strip_prefix("/proc/").and_then(|rest| rest.split_once("/fd/"));
@@ -84,7 +84,7 @@ impl SharedMemory {
         unsafe { self.0.start.add(offset) }
     }
 
-    /// A word that ranks change atomically. No other function may be used on its bytes.
+    /// Returns a word that ranks change atomically. No other function may be used on its bytes.
     pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4), "word at {offset}");
         let word = self.range(offset, 4).cast::<AtomicU32>();
@@ -93,42 +93,42 @@ impl SharedMemory {
         unsafe { word.as_ref() }
     }
 
-    /// Copies bytes in. The protocol must have given the range to this rank alone.
+    /// Copies bytes into the memory. The protocol must have given the range to this rank alone.
     pub(super) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.range(offset, bytes.len());
         // SAFETY: `to` has as many bytes, in a mapping that no Rust reference points into.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
     }
 
-    /// Copies bytes out. The protocol must keep writers away from the range meanwhile.
+    /// Copies bytes out of the memory. The protocol must keep writers away from the range during the call.
     pub(super) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.range(offset, bytes.len());
         // SAFETY: as above, the other way.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// acc ← acc ∘ the elements at `offset`. The protocol must keep writers away from the range meanwhile.
+    /// acc ← acc ∘ the elements at `offset`. The protocol must keep writers away from the range during the call.
     pub(super) fn reduce_from<T: Element>(&self, offset: usize, op: ReduceOp, acc: &mut [T]) {
         assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
         let from = self.range(offset, size_of_val(acc)).cast::<T>();
-        // SAFETY: aligned elements inside the mapping; every bit pattern is one. Nobody writes to them while the slice
-        // lives: the writer has said by its counter that they are complete, and takes the range again only after this
-        // rank's counter says that it has read them. Ranks of a world run this same code.
+        // SAFETY: aligned elements inside the mapping; every bit pattern is one. No rank writes to them while the slice lives: the
+        // writer has published by its counter that they are complete, and takes the range again only after this rank's counter
+        // shows that it has read them. Ranks of a world run this same code.
         let other = unsafe { std::slice::from_raw_parts(from.as_ptr(), acc.len()) };
         reduce_into(op, acc, other);
     }
 
-    /// Copies bytes from one place to another that does not overlap it. The protocol must keep writers away from the first
-    /// and everybody else from the second meanwhile.
+    /// Copies bytes from one place to another that does not overlap it. During the call the protocol must keep writers away from
+    /// the first, and all other ranks from the second.
     pub(super) fn copy_within(&self, from: usize, to: usize, len: usize) {
         assert!(from.abs_diff(to) >= len, "{len} bytes from {from} to {to} overlap");
         let (from, to) = (self.range(from, len), self.range(to, len));
-        // SAFETY: both are inside the mapping and do not overlap; no Rust reference points there: the buffers that a region
-        // exposes are borrowed by the operation meanwhile.
+        // SAFETY: both are inside the mapping and do not overlap. No Rust reference points there: buffers that a region exposes are
+        // borrowed by the operation during the call.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), len) }
     }
 
-    /// Elements that belong to this rank outside of operations. The caller must be the one owner of that part.
+    /// Returns elements that belong to this rank outside of operations. The caller must be the only owner of that part.
     pub(super) fn own<T: Element>(&self, offset: usize, len: usize) -> &[T] {
         assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
         let from = self.range(offset, len * size_of::<T>()).cast::<T>();
@@ -138,7 +138,8 @@ impl SharedMemory {
         unsafe { std::slice::from_raw_parts(from.as_ptr(), len) }
     }
 
-    /// Elements that belong to this rank outside of operations, for writing. The caller must be the one owner of that part.
+    /// Returns elements that belong to this rank outside of operations, for writing. The caller must be the only owner of that
+    /// part.
     pub(super) fn own_mut<T: Element>(&mut self, offset: usize, len: usize) -> &mut [T] {
         assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
         let from = self.range(offset, len * size_of::<T>()).cast::<T>();

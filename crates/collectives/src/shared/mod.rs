@@ -1,22 +1,23 @@
-//! Memory that ranks of one host share, and operations that go through it without messages.
+//! Memory that ranks of one host share, and operations through it without messages.
 //!
-//! A message between two processes is copied into the system and out again, and a ring passes every byte on several
-//! times. Here every rank has a slot in memory that all map: it puts in what the others reduce, reduces its own part
-//! straight from the others' slots, and they copy the result from its slot. Ranks tell each other how far they are by
-//! counters in the same memory.
+//! A message between two processes is copied into the system and out again, and a ring passes every byte on several times. Here
+//! every rank has a slot in memory that all map. It writes values that the others reduce, reduces its own part directly from the
+//! other slots, and they copy the result from its slot. Counters in the same memory show each rank's progress.
 //!
-//! The memory has no name in any file system: processes open it through the descriptor of the rank that made it, so
-//! nothing is left behind however a rank dies.
+//! The memory has no name in any file system: processes open it through the descriptor of the rank that created it, so nothing is
+//! left behind if ranks die.
 //!
-//! To be read in this order: `memory` is the memory itself, `wait` is waiting for a word in it; `slot_exchange` has the
-//! slots and the rule that keeps readers and writers apart, `operations` the operations through them, `region` buffers
-//! that lie in the memory themselves, `cross_memory` operations that read others' buffers where they lie, `ring` bytes
-//! from one rank to one other. How ranks come to share is in `engine/host_memory.rs`.
+//! Reading order: `memory` is the memory itself, `wait` waits for a word in it, `cross_memory` reads buffers of other ranks.
+//! `slot_exchange` has the slots and the rule that separates readers from writers, `operations` the operations through them,
+//! `exposed` those that read other buffers in place, `region` buffers in the memory itself, and `ring` bytes from one rank to
+//! another. `engine/host_memory.rs` sets it up.
 
 #[cfg(not(target_os = "linux"))]
 mod absent;
 #[cfg(target_os = "linux")]
 mod cross_memory;
+#[cfg(target_os = "linux")]
+mod exposed;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]

@@ -1,7 +1,7 @@
-//! The operations through the slot exchange.
+//! Operations through the slot exchange.
 //!
-//! Values are always reduced in the order of ranks, whoever does it, so that a reduce-scatter, a reduce and an all-reduce
-//! of the same buffers give the same bits.
+//! Values are always reduced in the order of ranks, so a reduce-scatter, a reduce and an all-reduce of the same buffers give the
+//! same bits.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -13,20 +13,20 @@ use crate::reduce::Reduction;
 
 type Result<T> = std::result::Result<T, SlotError>;
 
-/// Buffers up to this many bytes are reduced by every rank for itself: more additions, and one meeting instead of two.
+/// Buffers up to this many bytes are reduced by every rank for itself: more additions, but one synchronisation instead of two.
 const SMALL: usize = 8 << 10;
 
-/// What is reduced before it is copied to where others read it: half of a first-level cache.
+/// Bytes that are reduced before they are copied for others: half of a first-level cache.
 pub(super) const BLOCK: usize = 16 << 10;
 
-/// The `index`-th part of `range` when it is taken in steps; empty beyond its end.
+/// Returns part `index` of `range` in steps; empty beyond its end.
 fn step_of(range: &Range<usize>, step: usize, index: usize) -> Range<usize> {
     let start = (range.start + index * step).min(range.end);
     start..(start + step).min(range.end)
 }
 
 impl SlotExchange {
-    /// own ← the reduction of all ranks' values, those of the others being at the byte offsets that `at` gives.
+    /// own ← the reduction of all ranks' values. `at` returns the byte offsets of the others' values.
     pub(super) fn fold<T: Element>(
         &self,
         own: &mut [T],
@@ -39,7 +39,7 @@ impl SlotExchange {
         let mut start = 0;
         for block in own.chunks_mut(BLOCK / size_of::<T>()) {
             let from = |rank: usize| at(rank) + start * size_of::<T>();
-            // The first two may change places; from the third on, what was before this rank comes first.
+            // The first two may be swapped. From the third on, the ranks before this one come first.
             if self.rank < 2 {
                 (0..self.world)
                     .filter(|rank| *rank != self.rank)
@@ -58,7 +58,7 @@ impl SlotExchange {
         }
     }
 
-    /// Every rank's buffer becomes the reduction of all.
+    /// Replaces every rank's buffer by the reduction of all.
     pub(crate) fn all_reduce<T: Element>(
         &mut self,
         values: &mut [T],
@@ -84,7 +84,7 @@ impl SlotExchange {
             }
             self.reduce_own(&mut values[range.clone()], reduction, piece);
             self.publish(REDUCED, piece.wrapping_add(1));
-            // Others may still be reducing; meanwhile the next piece goes in.
+            // Other ranks may still be reducing, so the next piece is written now.
             if index + 1 < pieces {
                 self.put_foreign(&values[step_of(&whole, step, index + 1)], piece.wrapping_add(1), visit)?;
             }
@@ -99,7 +99,7 @@ impl SlotExchange {
         Ok(())
     }
 
-    /// Copies what others reduce of a piece into this rank's slot.
+    /// Copies a piece of the buffer, for others to reduce, into this rank's slot.
     fn put_foreign<T: Element>(&self, values: &[T], piece: u32, visit: Visit<'_>) -> Result<()> {
         self.claim(piece, visit)?;
         let own = chunk(values.len(), self.world, self.rank);
@@ -121,7 +121,7 @@ impl SlotExchange {
         });
     }
 
-    /// Every rank reduces everything for itself.
+    /// Reduces everything on every rank.
     fn all_reduce_small<T: Element>(
         &mut self,
         values: &mut [T],
@@ -137,7 +137,7 @@ impl SlotExchange {
         for other in self.others() {
             self.meet(other, piece, visit)?;
         }
-        // From the slots in the order of ranks, this one's own too, so that all do the very same.
+        // From the slots in the order of ranks, with this rank's own, so that all ranks compute the same.
         self.memory.copy_out(self.slot(0, piece), bytemuck::cast_slice_mut(values));
         (1..self.world)
             .for_each(|rank| self.memory.reduce_from(self.slot(rank, piece), reduction.op, values));
@@ -145,7 +145,7 @@ impl SlotExchange {
         Ok(())
     }
 
-    /// The root's buffer becomes the reduction of all.
+    /// Replaces the root's buffer by the reduction of all.
     pub(crate) fn reduce<T: Element>(
         &mut self,
         values: &mut [T],
@@ -171,12 +171,12 @@ impl SlotExchange {
         )
     }
 
-    /// Bytes of the part of a slot that is for one rank, when a slot holds something for each.
+    /// Returns the bytes of a slot's part for one rank, if a slot holds a part for each.
     fn share(&self, header: usize) -> usize {
         ((SLOT - header) / self.world) & !63
     }
 
-    /// This rank's chunk of its buffer becomes the reduction of all; the rest stays as it is.
+    /// Replaces this rank's chunk of its buffer by the reduction of all; the rest stays.
     pub(crate) fn reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
@@ -207,7 +207,7 @@ impl SlotExchange {
         )
     }
 
-    /// Every rank's chunk reaches all buffers.
+    /// Copies every rank's chunk to all buffers.
     pub(crate) fn all_gather<T: Element>(&mut self, values: &mut [T], visit: Visit<'_>) -> Result<()> {
         if self.exposes(size_of_val(values)) {
             return self.all_gather_cross_memory(values, None, visit);
@@ -232,7 +232,7 @@ impl SlotExchange {
         )
     }
 
-    /// The root's bytes cross_memory all.
+    /// Copies the root's bytes to all ranks.
     pub(crate) fn broadcast(&mut self, bytes: &mut [u8], root: usize, visit: Visit<'_>) -> Result<()> {
         let whole = 0..bytes.len();
         let pieces = bytes.len().div_ceil(SLOT).max(1);
@@ -253,8 +253,7 @@ impl SlotExchange {
         )
     }
 
-    /// All ranks' bytes, of whatever lengths, cross_memory the root, or everybody if there is none; elsewhere the list
-    /// is empty.
+    /// Returns the bytes of all ranks, of any lengths, at the root, or on every rank without one. Elsewhere the list is empty.
     pub(crate) fn gather(
         &mut self,
         own: &[u8],
@@ -286,7 +285,7 @@ impl SlotExchange {
                 }
             }
         };
-        // Everybody reads the lengths in the first piece, to know how many more there are.
+        // All ranks read the lengths in the first piece, and so know the number of pieces.
         self.pass(visit, 1, (Who::All, Who::All), &put, &mut take)?;
         let more = longest.get().div_ceil(SLOT - HEADER).saturating_sub(1);
         let readers = root.map_or(Who::All, Who::Only);
@@ -302,7 +301,7 @@ impl SlotExchange {
         u64::from_le_bytes(bytes) as usize
     }
 
-    /// Each rank gets its part of what the root gives, or everybody if there is no root; what came from whom.
+    /// Returns each rank's part from the root, or from every rank without one, by sender.
     pub(crate) fn scatter(
         &mut self,
         parts: &[&[u8]],
@@ -333,7 +332,7 @@ impl SlotExchange {
             }
         };
         let writers = root.map_or(Who::All, Who::Only);
-        // The first piece tells all lengths, and thereby how many more there are.
+        // The first piece has all lengths, and so the number of pieces.
         self.pass(visit, 1, (writers, Who::All), put, &mut take)?;
         let more = longest.get().div_ceil(share).saturating_sub(1);
         let put_next = |slots: &Self, slot, index| put(slots, slot, index + 1);

@@ -1,4 +1,4 @@
-//! Buffers that lie in memory which all ranks map, so that they are reduced in place, without a copy into slots.
+//! Buffers in memory that all ranks map, which are reduced in place without a copy into slots.
 
 use super::memory::SharedMemory;
 use super::operations::BLOCK;
@@ -7,7 +7,7 @@ use crate::dtype::Element;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
 
-/// One buffer of each rank, side by side.
+/// One buffer for each rank, next to each other.
 #[derive(Clone)]
 pub struct Region {
     memory: SharedMemory,
@@ -27,7 +27,7 @@ impl Region {
         bytes.next_multiple_of(4096)
     }
 
-    /// Bytes of the memory for a world.
+    /// Returns the bytes of the memory for a world.
     pub(crate) fn size(bytes: usize, world: usize) -> usize {
         Self::stride(bytes).max(4096) * world
     }
@@ -36,7 +36,7 @@ impl Region {
         Self { memory, rank, bytes }
     }
 
-    /// Bytes of one rank's buffer.
+    /// Returns the bytes of one rank's buffer.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -45,12 +45,12 @@ impl Region {
         rank * Self::stride(self.bytes)
     }
 
-    /// This rank's buffer.
+    /// Returns this rank's buffer.
     pub(crate) fn slice<T: Element>(&self, len: usize) -> &[T] {
         self.memory.own(self.at(self.rank), len)
     }
 
-    /// This rank's buffer, for writing.
+    /// Returns this rank's buffer for writing.
     pub(crate) fn slice_mut<T: Element>(&mut self, len: usize) -> &mut [T] {
         let at = self.at(self.rank);
         self.memory.own_mut(at, len)
@@ -58,7 +58,7 @@ impl Region {
 }
 
 impl SlotExchange {
-    /// Waits until all ranks have come to the end of a piece, after which none touches another's buffer.
+    /// Waits until all ranks have ended a piece, after which none touches another's buffer.
     pub(super) fn part(&self, piece: u32, visit: Visit<'_>) -> Result<(), SlotError> {
         self.publish(REDUCED, piece.wrapping_add(1));
         self.others().try_for_each(|other| self.wait(other, REDUCED, piece.wrapping_add(1), visit))
@@ -72,7 +72,7 @@ impl SlotExchange {
         Ok(piece)
     }
 
-    /// This rank's chunk of all buffers becomes their reduction: in its own buffer, or in everybody's.
+    /// Replaces this rank's chunk by the reduction of all buffers, in its own buffer or in all of them.
     pub(crate) fn reduce_in<T: Element>(
         &mut self,
         region: &Region,
@@ -110,7 +110,7 @@ impl SlotExchange {
         reduction.complete(block);
     }
 
-    /// Every rank's chunk reaches all buffers.
+    /// Copies every rank's chunk to all buffers.
     pub(crate) fn all_gather_in<T: Element>(
         &mut self,
         region: &Region,

@@ -22,7 +22,7 @@ const READER_AT: usize = 136;
 const ABANDONED: usize = 140;
 const DATA: usize = 256;
 
-/// One end of a ring. The writer calls [`Ring::write`] and what goes with it, the reader [`Ring::read`]; never both.
+/// One end of a ring. The writer calls [`Ring::write`] and related functions, the reader [`Ring::read`]; never both.
 #[derive(Clone)]
 pub(crate) struct Ring {
     memory: SharedMemory,
@@ -31,7 +31,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Bytes that a ring takes in the memory.
+    /// Bytes of a ring in the memory.
     pub(crate) const SIZE: usize = DATA + CAPACITY;
 
     pub(crate) fn new(memory: SharedMemory, at: usize, looks: u32) -> Self {
@@ -42,20 +42,20 @@ impl Ring {
         self.memory.word(self.at + at)
     }
 
-    /// Bytes written and not yet read.
+    /// Returns the bytes written and not yet read.
     fn filled(&self) -> usize {
         let (written, read) =
             (self.word(WRITTEN).load(Ordering::Acquire), self.word(READ).load(Ordering::Acquire));
         written.wrapping_sub(read) as usize
     }
 
-    /// The part of the ring from a counter's place on, as long as it does not wrap.
+    /// Returns the part of the ring from a counter's position up to its end.
     fn straight(counter: u32, len: usize) -> (usize, usize) {
         let at = counter as usize % CAPACITY;
         (DATA + at, len.min(CAPACITY - at))
     }
 
-    /// Writes what fits; how much.
+    /// Writes the bytes that fit; returns their number.
     pub(crate) fn write(&self, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() {
@@ -67,13 +67,13 @@ impl Ring {
             let (at, len) = Self::straight(counter, room.min(bytes.len() - done).min(STRIDE));
             self.memory.copy_in(self.at + at, &bytes[done..done + len]);
             done += len;
-            self.word(WRITER_AT).store(wait::processor(), Ordering::Relaxed);
+            self.word(WRITER_AT).store(wait::current_cpu(), Ordering::Relaxed);
             wait::publish(self.word(WRITTEN), counter.wrapping_add(len as u32), self.word(READER_SLEEPS));
         }
         done
     }
 
-    /// Reads what is there; how much.
+    /// Reads available bytes; returns their number.
     pub(crate) fn read(&self, into: &mut [u8]) -> usize {
         let mut done = 0;
         while done < into.len() {
@@ -85,27 +85,27 @@ impl Ring {
             let (at, len) = Self::straight(counter, filled.min(into.len() - done).min(STRIDE));
             self.memory.copy_out(self.at + at, &mut into[done..done + len]);
             done += len;
-            self.word(READER_AT).store(wait::processor(), Ordering::Relaxed);
+            self.word(READER_AT).store(wait::current_cpu(), Ordering::Relaxed);
             wait::publish(self.word(READ), counter.wrapping_add(len as u32), self.word(WRITER_SLEEPS));
         }
         done
     }
 
-    /// Looks for room without sleeping.
+    /// Polls for room without sleeping.
     pub(crate) fn look_for_room(&self) -> bool {
         let written = self.word(WRITTEN).load(Ordering::Relaxed);
         let room = |read: u32| (written.wrapping_sub(read) as usize) < CAPACITY;
         wait::look(self.word(READ), room, self.looks, self.word(READER_AT))
     }
 
-    /// Waits for room, a while at most.
+    /// Waits for room, for a limited time.
     pub(crate) fn wait_for_room(&self) -> bool {
         let written = self.word(WRITTEN).load(Ordering::Relaxed);
         let room = |read: u32| (written.wrapping_sub(read) as usize) < CAPACITY;
         wait::nap(self.word(READ), room, self.word(WRITER_SLEEPS))
     }
 
-    /// Waits for bytes, a while at most.
+    /// Waits for bytes, for a limited time.
     pub(crate) fn wait_for_bytes(&self) -> bool {
         let read = self.word(READ).load(Ordering::Relaxed);
         let bytes = |written: u32| written != read;
@@ -113,24 +113,24 @@ impl Ring {
             || wait::nap(self.word(WRITTEN), bytes, self.word(READER_SLEEPS))
     }
 
-    /// The writer leaves.
+    /// Marks that the writer leaves.
     pub(crate) fn finish(&self) {
         self.word(FINISHED).store(1, Ordering::SeqCst);
         wait::wake(self.word(WRITTEN));
     }
 
-    /// Whether the writer has left and everything is read.
+    /// True if the writer has left and everything is read.
     pub(crate) fn is_finished(&self) -> bool {
         self.word(FINISHED).load(Ordering::SeqCst) != 0 && self.filled() == 0
     }
 
-    /// The reader leaves.
+    /// Marks that the reader leaves.
     pub(crate) fn abandon(&self) {
         self.word(ABANDONED).store(1, Ordering::SeqCst);
         wait::wake(self.word(READ));
     }
 
-    /// Whether the reader has left.
+    /// True if the reader has left.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.word(ABANDONED).load(Ordering::SeqCst) != 0
     }

@@ -1,11 +1,11 @@
-//! Slots and counters: how ranks meet in memory that all map.
+//! Slots and counters: synchronisation of ranks in memory that all map.
 //!
-//! Every operation goes through the slot exchange in *pieces*, numbered on and on alike on every rank, also on those
-//! that have nothing to do in one. A rank's slots are used in turn by even and odd pieces.
+//! Every operation goes through the slot exchange in *pieces*. All ranks number them consecutively, even ranks that have nothing to
+//! do in one. Even and odd pieces alternate between a rank's two slots.
 //!
-//! The rule that keeps readers and writers apart: a rank that has *arrived* at piece `p` has read all it needs of the
-//! pieces before `p - 1` and, if it writes in `p`, has written its slot. So a slot may be written for piece `p` once all
-//! have arrived at piece `p - 1`.
+//! The rule that separates readers from writers: a rank that has *arrived* at piece `p` has read everything it needs of the pieces
+//! before `p - 1` and, if it writes in `p`, has written its slot. So a slot may be written for piece `p` once all ranks have
+//! arrived at piece `p - 1`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -14,34 +14,34 @@ use super::cross_memory::CrossMemory;
 use super::memory::SharedMemory;
 use super::wait;
 use crate::operation::Tag;
-use crate::patience::{LinkError, Patience};
+use crate::waiting::{LinkError, WaitLimits};
 
-/// Bytes of a slot: what a rank puts in at a time. Two of them a rank stay in the second-level cache.
+/// Bytes of a slot. Two for each rank stay in the second-level cache.
 pub(super) const SLOT: usize = 256 << 10;
 
-/// Bytes of a rank's counters and notes: lines of their own, so that ranks do not disturb each other's.
+/// Bytes of a rank's counters and notes, in separate cache lines so that ranks do not disturb each other.
 const LINE: usize = 384;
 
-/// Words of a rank's line.
+/// Offsets of words in a rank's line.
 pub(super) const ARRIVED: usize = 0;
 pub(super) const REDUCED: usize = 64;
 const SLEEPERS: usize = 128;
 const GONE: usize = 132;
-/// The processor that a rank was on when it last published something, plus one.
-const PROCESSOR: usize = 136;
-/// The operations of a rank's last four pieces. It can be two ahead of one that still reads the first of them, and
+/// The CPU number of a rank when it last published a value, plus one.
+const CPU: usize = 136;
+/// The operations of a rank's last four pieces. A rank can be two pieces ahead of one that still reads the first of them, and
 /// writes the note of a piece before it waits for others there.
 const NOTES: usize = 192;
 const NOTE: usize = 32;
 const NOTES_KEPT: u32 = 4;
-/// The operation that a rank began last, whether it goes through the slot exchange or by messages.
+/// The last operation that a rank began, through the slot exchange or by messages.
 const CURRENT: usize = 320;
 
-/// In place of a sequence number, which is stored one higher, while the rest is being written, and before a rank has come to the
-/// memory, which begins as zeros.
+/// The value of a sequence number, which is stored plus one, while the rest is written, and before a rank has joined the zeroed
+/// memory.
 const UNSURE: u32 = 0;
 
-/// Why an operation through the slot exchange failed; ranks are the slot exchange's.
+/// The reason why an operation through the slot exchange failed, with the slot exchange's rank numbers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SlotError {
     /// A rank is gone or late.
@@ -50,7 +50,7 @@ pub(crate) enum SlotError {
     Mismatch { rank: usize, note: Note },
 }
 
-/// What all ranks must agree on, as written down.
+/// The properties of an operation that all ranks must agree on, as words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) sequence: u64,
@@ -79,10 +79,10 @@ impl Note {
 #[derive(Clone, Copy)]
 pub(crate) struct Visit<'a> {
     pub(crate) note: Note,
-    pub(crate) patience: &'a Patience,
+    pub(crate) limits: &'a WaitLimits,
 }
 
-/// Who does something in a piece.
+/// The ranks that act in a piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     All,
@@ -95,24 +95,24 @@ impl Who {
     }
 }
 
-/// One rank's view of the memory that all share.
+/// One rank's view of the shared memory.
 pub(crate) struct SlotExchange {
     pub(super) memory: SharedMemory,
     pub(super) rank: usize,
     pub(super) world: usize,
-    /// Pieces that have gone through so far, the same on every rank; slots are used in turn.
+    /// Pieces so far, equal on every rank.
     pub(super) piece: u32,
-    /// How often to look before sleeping.
+    /// The number of polls before sleeping.
     looks: u32,
     background: bool,
-    /// How others' buffers are read where they lie, if they can be.
+    /// Access to buffers of other ranks, if it is possible.
     pub(super) cross_memory: Option<CrossMemory>,
-    /// For what is read of them.
+    /// Memory for values read from them.
     pub(super) scratch: Vec<u64>,
 }
 
 impl Drop for SlotExchange {
-    /// Who still waits for this rank learns that it will not come.
+    /// Tells waiting ranks that this one will not arrive.
     fn drop(&mut self) {
         self.word(self.rank, GONE).store(1, Ordering::SeqCst);
         for at in [ARRIVED, REDUCED] {
@@ -122,7 +122,7 @@ impl Drop for SlotExchange {
 }
 
 impl SlotExchange {
-    /// Bytes of the memory for so many ranks.
+    /// Returns the bytes of the memory for a number of ranks.
     pub(crate) fn size(world: usize) -> usize {
         (world * (LINE + 4 * SLOT)).next_multiple_of(64)
     }
@@ -133,13 +133,13 @@ impl SlotExchange {
         Self { memory, rank, world, piece, looks, background, cross_memory, scratch }
     }
 
-    /// This exchange with a way to read others' buffers where they lie.
+    /// Returns this exchange with access to buffers of other ranks.
     pub(crate) fn with_cross_memory(mut self, cross_memory: Option<CrossMemory>) -> Self {
         self.cross_memory = cross_memory;
         self
     }
 
-    /// Whether operations run beside computing.
+    /// Sets whether operations run in the background of a computation.
     pub(crate) fn in_background(&mut self, yes: bool) {
         self.background = yes;
     }
@@ -148,29 +148,29 @@ impl SlotExchange {
         self.memory.word(rank * LINE + at)
     }
 
-    /// Where a rank's slot for what others read begins, for a piece.
+    /// Returns the offset of a rank's slot for a piece.
     pub(super) fn slot(&self, rank: usize, piece: u32) -> usize {
         self.world * LINE + (rank * 4 + (piece as usize % 2)) * SLOT
     }
 
-    /// Where a rank's results begin, for a piece.
+    /// Returns the offset of a rank's results for a piece.
     pub(super) fn result(&self, rank: usize, piece: u32) -> usize {
         self.slot(rank, piece) + 2 * SLOT
     }
 
-    /// All ranks but this one, from the next on.
+    /// Returns all ranks but this one, from the next on.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, world) = (self.rank, self.world);
         (1..world).map(move |step| (rank + step) % world)
     }
 
-    /// Says that this rank has come to `value`, and wakes who sleeps on that.
+    /// Publishes that this rank has reached `value`, and wakes ranks that sleep on it.
     pub(super) fn publish(&self, at: usize, value: u32) {
-        self.word(self.rank, PROCESSOR).store(wait::processor(), Ordering::Relaxed);
+        self.word(self.rank, CPU).store(wait::current_cpu(), Ordering::Relaxed);
         wait::publish(self.word(self.rank, at), value, self.word(self.rank, SLEEPERS));
     }
 
-    /// Says that this rank has arrived at a piece of an operation.
+    /// Publishes that this rank has arrived at a piece of an operation.
     pub(super) fn arrive(&self, piece: u32, note: Note) {
         let at = NOTES + (piece % NOTES_KEPT) as usize * NOTE;
         for (i, value) in note.words().into_iter().enumerate() {
@@ -179,7 +179,7 @@ impl SlotExchange {
         self.publish(ARRIVED, piece.wrapping_add(1));
     }
 
-    /// Notes which operation this rank begins, for ranks that wait for it at another.
+    /// Publishes the operation that this rank begins, for ranks that wait for it at another.
     pub(crate) fn begin(&self, note: Note) {
         let word = |i: usize| self.word(self.rank, CURRENT + 4 * i);
         let [sequence, _, rest @ ..] = note.words();
@@ -190,7 +190,7 @@ impl SlotExchange {
         word(0).store(sequence.wrapping_add(1), Ordering::Release);
     }
 
-    /// What `rank` is at, if that shows that it will not come to the operation of `note`.
+    /// Returns the operation of `rank` if it shows that the rank will not come to that of `note`.
     fn elsewhere(&self, rank: usize, note: Note) -> Option<SlotError> {
         let word = |i: usize| self.word(rank, CURRENT + 4 * i).load(Ordering::Acquire);
         let before = word(0);
@@ -203,12 +203,12 @@ impl SlotExchange {
         (steady && other).then_some(SlotError::Mismatch { rank, note: Note { sequence, tag } })
     }
 
-    /// Waits until `rank` has come to `value`.
+    /// Waits until `rank` has reached `value`.
     pub(super) fn wait(&self, rank: usize, at: usize, value: u32, visit: Visit<'_>) -> Result<(), SlotError> {
         let word = self.word(rank, at);
         let there = |found: u32| found.wrapping_sub(value) as i32 >= 0;
         let looks = if self.background { self.looks.min(wait::FEW) } else { self.looks };
-        if wait::look(word, there, looks, self.word(rank, PROCESSOR)) {
+        if wait::look(word, there, looks, self.word(rank, CPU)) {
             return Ok(());
         }
         let start = Instant::now();
@@ -218,13 +218,13 @@ impl SlotExchange {
             }
             let left = self.word(rank, GONE).load(Ordering::SeqCst) != 0;
             let late = || there(word.load(Ordering::SeqCst));
-            if (left && !late()) || visit.patience.failure.is_set() {
+            if (left && !late()) || visit.limits.failure.is_set() {
                 return Err(SlotError::Link(LinkError::Closed(rank)));
             }
             if let Some(error) = self.elsewhere(rank, visit.note).filter(|_| !late()) {
                 return Err(error);
             }
-            if start.elapsed() > visit.patience.timeout {
+            if start.elapsed() > visit.limits.timeout {
                 return Err(SlotError::Link(LinkError::Timeout(rank)));
             }
         }
@@ -244,16 +244,16 @@ impl SlotExchange {
         self.others().try_for_each(|other| self.wait(other, ARRIVED, piece, visit))
     }
 
-    /// Nobody waits for the second counter in an operation that does not use it; it goes along, never behind.
+    /// Advances the second counter in an operation without it, so that it never falls behind.
     pub(super) fn skip_reduced(&self) {
         self.word(self.rank, REDUCED).store(self.piece, Ordering::Relaxed);
     }
 
-    /// One way through the slot exchange: in each of `pieces`, the `writers` put something into their slots, and the
-    /// `readers` take it from there once all of it is in.
+    /// Runs an operation of `pieces` pieces: the `writers` fill their slots, and the `readers` read once all slots of a piece are
+    /// filled.
     ///
     /// `put(slots, slot, index)` copies to the byte offset `slot`; `take(slots, piece, index)` copies from the slots that
-    /// [`SlotExchange::slot`] gives for `piece`. Both get the piece's index in this operation too.
+    /// [`SlotExchange::slot`] returns for `piece`. `index` is the piece's number in this operation.
     pub(super) fn pass(
         &mut self,
         visit: Visit<'_>,

@@ -1,31 +1,31 @@
-//! What time it is for a rank.
+//! Clocks of ranks: wall time or simulated time.
 
 use std::time::Duration;
 
 use crate::error::CommError;
 
-/// What time it is for a rank.
+/// The clock that a rank measures by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Clock {
-    /// The machine's.
+    /// The machine's clock.
     #[default]
     Wall,
-    /// A simulated one of each thread, which goes on while the thread computes (by its CPU time), and is set to the time at which
-    /// a message would be there when it receives one, and to the end of an operation when it has waited for that. Waiting for
-    /// others on cores that are shared takes no time by it, so that ranks may be more than cores. Linux only.
+    /// A simulated clock of each thread. It advances by the thread's CPU time, is set to a message's arrival when it is received,
+    /// and to the end of an operation when the thread has waited for it. Waiting on shared cores takes no simulated time, so ranks
+    /// may outnumber cores. Linux only.
     Cpu,
 }
 
 impl Clock {
-    /// What there is to choose from.
+    /// All choices.
     pub const ALL: &'static [Self] = &[Self::Wall, Self::Cpu];
 
-    /// The time since a beginning, which is the same for all ranks.
+    /// Returns the time since a common start of all ranks.
     pub fn now(self) -> Duration {
         Duration::from_nanos(self.nanos())
     }
 
-    /// Nanoseconds since a beginning.
+    /// Returns the nanoseconds since a common start of all ranks.
     pub(crate) fn nanos(self) -> u64 {
         match self {
             Self::Wall => system::wall(),
@@ -33,7 +33,7 @@ impl Clock {
         }
     }
 
-    /// Lets so much time pass without computing.
+    /// Sleeps for `time`, or advances the simulated clock by it.
     pub fn sleep(self, time: Duration) {
         match self {
             Self::Wall => std::thread::sleep(time),
@@ -41,20 +41,20 @@ impl Clock {
         }
     }
 
-    /// Makes it no earlier than `due` for this thread. By the machine's clock, where what is due has happened, nothing is done.
+    /// Advances this thread's simulated clock to `due`, if that is later. Wall time needs no change.
     pub(crate) fn catch_up(self, due: u64) {
         let late = due.saturating_sub(if self == Self::Cpu { self.nanos() } else { due });
         if late > 0 {
-            // What a damaged message says may be any time.
+            // A damaged message may contain any time.
             system::set_ahead(system::ahead().saturating_add_unsigned(late));
         }
     }
 
-    /// Waits until `due`, or until `ended` says why not.
+    /// Waits until `due`, or until `ended` returns the reason to stop.
     pub(crate) fn wait_until<E>(self, due: u64, ended: impl Fn() -> Option<E>) -> Result<(), E> {
-        /// How long the system may sleep at a time.
+        /// The longest sleep at a time.
         const LONGEST: u64 = 50_000_000;
-        /// The system wakes a thread so much later than asked, at worst, in nanoseconds; the rest of a wait is spent awake.
+        /// The largest delay of the system's wake-ups, in nanoseconds. The rest of a wait is spent awake.
         const LATE: u64 = 15_000;
         if self == Self::Cpu {
             self.catch_up(due);
@@ -77,7 +77,7 @@ impl Clock {
         }
     }
 
-    /// Runs something that waits, whose looking around is no computing.
+    /// Runs a function that waits, whose polling does not count as computing.
     pub(crate) fn paused<R>(self, run: impl FnOnce() -> R) -> R {
         if self == Self::Wall {
             return run();
@@ -90,7 +90,7 @@ impl Clock {
         result
     }
 
-    /// Nanoseconds that this thread has computed; 0 by the machine's clock, which does not know.
+    /// Returns the nanoseconds that this thread has computed; 0 for the wall clock, which does not know.
     pub(crate) fn worked(self) -> u64 {
         match self {
             Self::Wall => 0,
@@ -118,7 +118,7 @@ impl std::str::FromStr for Clock {
     }
 }
 
-/// The system's clocks, in nanoseconds, and what each thread knows.
+/// The system's clocks in nanoseconds, and the state of each thread.
 #[cfg(target_os = "linux")]
 mod system {
     use std::cell::Cell;
@@ -127,11 +127,11 @@ mod system {
     use rustix::time::{ClockId, clock_gettime};
 
     thread_local! {
-        /// How far the thread's clock is ahead of its CPU time.
+        /// The lead of the thread's clock over its CPU time.
         static AHEAD: Cell<i64> = const { Cell::new(0) };
-        /// CPU time that the thread has waited with.
+        /// CPU time that the thread spent waiting.
         static WAITED: Cell<i64> = const { Cell::new(0) };
-        /// Whether the system knows that this thread wants to be woken in time.
+        /// True if the system knows that this thread needs timely wake-ups.
         static AWAKE: Cell<bool> = const { Cell::new(false) };
     }
 
@@ -140,7 +140,7 @@ mod system {
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
-    /// Since the machine started, which all of its processes count alike.
+    /// The time since the machine started, equal for all of its processes.
     pub(super) fn wall() -> u64 {
         of(ClockId::Monotonic)
     }
@@ -165,16 +165,16 @@ mod system {
         WAITED.set(waited);
     }
 
-    /// Asks the system not to put off this thread's waking to save energy, which it does for 50 µs.
+    /// Asks the system not to delay this thread's wake-ups by 50 µs to save energy.
     pub(super) fn wake_in_time() {
         if !AWAKE.replace(true) {
-            // Without it, messages come a little later.
+            // Without it, messages come slightly later.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         }
     }
 }
 
-/// Elsewhere worlds over simulated links are refused; only the time since the program first asked is known.
+/// On other systems worlds over simulated links are refused; only the time since the first call is known.
 #[cfg(not(target_os = "linux"))]
 mod system {
     use std::sync::OnceLock;
@@ -219,7 +219,7 @@ mod tests {
         clock.wait_until(due, || None::<()>).expect("nothing ends it");
         assert!(clock.nanos() >= due && clock.nanos() < due + 1_000_000_000, "an hour has passed at once");
         let (now, worked) = (clock.nanos(), clock.worked());
-        // Whatever a thread does while it waits does not count.
+        // CPU time of a thread that waits does not count.
         clock.paused(|| {
             let since = system::cpu();
             while system::cpu() - since < 30_000_000 {}

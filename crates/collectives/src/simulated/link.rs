@@ -1,28 +1,28 @@
-//! The link that is simulated.
+//! The description of a simulated link.
 
 use std::time::Duration;
 
 use super::clock::Clock;
 use crate::error::CommError;
 
-/// A link between each rank and a switch, of which every rank has one: written `10Gbit,20us`.
+/// A link from each rank to a switch, written `10Gbit,20us`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SimulatedLink {
-    /// Bytes in a second, in each direction.
+    /// Bytes per second in each direction.
     pub bandwidth: f64,
-    /// The time from when the last byte of a message has left until it is there.
+    /// The time between the departure of a message's last byte and its arrival.
     pub latency: Duration,
-    /// Whether messages are waited for, or clocks simulated.
+    /// The clock: messages are awaited, or clocks simulated.
     pub clock: Clock,
 }
 
 impl SimulatedLink {
-    /// A link that takes no time.
+    /// The link that takes no time.
     pub const fn timeless() -> Self {
         Self { bandwidth: f64::INFINITY, latency: Duration::ZERO, clock: Clock::Wall }
     }
 
-    /// Nanoseconds that so many bytes occupy a wire.
+    /// Returns the nanoseconds that `bytes` bytes occupy a wire.
     pub(super) fn nanos(&self, bytes: usize) -> u64 {
         (bytes as f64 / self.bandwidth * 1e9) as u64
     }
@@ -42,7 +42,7 @@ fn quantity(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 impl std::str::FromStr for SimulatedLink {
     type Err = CommError;
 
-    /// Reads a bandwidth (kbit, Mbit or Gbit a second) and, after a comma, a latency (ns, us, ms or s; none without).
+    /// Parses a bandwidth (kbit, Mbit or Gbit per second) and, after a comma, a latency (ns, us, ms or s; none without).
     fn from_str(text: &str) -> Result<Self, CommError> {
         let wrong = |what: &str| CommError::Argument {
             operation: "simulate a link",

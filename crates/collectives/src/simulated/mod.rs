@@ -1,12 +1,12 @@
-//! A slower network than the machine has: messages between ranks of one machine take as long as over a link that is described.
+//! Simulated networks: messages between ranks of one machine take as long as over a described link.
 //!
-//! Every rank has a [`Port`]: a wire on which its bytes leave and one on which they come in, both of the link's bandwidth. A
-//! message of `n` bytes occupies `n / bandwidth` seconds of the sender's wire, as soon as that is free, and as much of the
-//! receiver's, a latency later. So ranks that send to one at the same time share its wire, as on a switch without limits of
-//! its own. Who receives waits until the last byte would be there; who sends does not wait.
+//! Every rank has a [`Port`]: one wire for bytes that it sends and one for bytes that it receives, both with the link's bandwidth.
+//! A message of `n` bytes occupies the sender's wire for `n / bandwidth` seconds as soon as that is free, and the receiver's for as
+//! long, a latency later. So ranks that send to one at the same time share its wire, as on a switch without limits of its own. The
+//! receiver waits until the last byte would be there; the sender does not wait.
 //!
-//! Waiting is real by the machine's clock ([`Clock::Wall`]). With clocks that only computing moves on ([`Clock::Cpu`]) nobody
-//! waits: a clock is set to the time at which the message would be there.
+//! Waiting is real by the machine's clock ([`Clock::Wall`]). With CPU-time clocks ([`Clock::Cpu`]) no rank waits: a clock is set to
+//! the time at which the message would arrive.
 
 mod clock;
 mod link;

@@ -1,4 +1,4 @@
-//! A rank's way to the simulated network.
+//! A rank's connection to the simulated network.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,18 +19,18 @@ impl Port {
         Self { link, outgoing: Mutex::default(), incoming: Mutex::default() }
     }
 
-    /// What time it is for this rank.
+    /// Returns the clock of this rank.
     pub(crate) fn clock(&self) -> Clock {
         self.link.clock
     }
 
-    /// Sends so many bytes: when the last has left.
+    /// Sends `bytes` bytes; returns the departure time of the last.
     pub(crate) fn leave(&self, bytes: usize) -> u64 {
         let mut wire = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         wire.occupy(self.clock().nanos(), self.link.nanos(bytes))
     }
 
-    /// Receives so many bytes, of which the last has left the sender at `left`: when it is here.
+    /// Receives `bytes` bytes whose last one left the sender at `left`; returns its arrival.
     pub(crate) fn arrive(&self, left: u64, bytes: usize) -> u64 {
         let length = self.link.nanos(bytes);
         let first = left.saturating_add(self.link.latency.as_nanos() as u64).saturating_sub(length);

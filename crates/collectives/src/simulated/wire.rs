@@ -1,18 +1,18 @@
-//! One direction of a rank's wire, and when it is occupied.
+//! One direction of a rank's wire, and the times when it is occupied.
 
-/// Times at which a wire is occupied: messages get what is free of it from when they are there, also before others that came to
-/// ask earlier but have their bytes later.
+/// Times at which a wire is occupied. A message gets the free times from its arrival on, even before messages that asked earlier
+/// but arrive later.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wire {
-    /// From and until, in nanoseconds, in order and apart.
+    /// Start and end in nanoseconds, sorted and disjoint.
     occupied: Vec<(u64, u64)>,
 }
 
-/// Pieces of the past that are remembered.
+/// The most intervals that are remembered.
 const PIECES: usize = 64;
 
 impl Wire {
-    /// Occupies the wire for so long in all, from `from` on wherever it is free; when that ends.
+    /// Occupies the wire for `length` in all, from `from` on wherever it is free; returns the end.
     pub(crate) fn occupy(&mut self, from: u64, length: u64) -> u64 {
         let (mut at, mut left) = (from, length);
         let mut end = from;
@@ -30,7 +30,7 @@ impl Wire {
             at = at.max(piece.1);
         }
         if left > 0 {
-            // Far beyond all times is where a damaged message says that it was sent.
+            // A damaged message may claim a time far beyond all others.
             end = at.saturating_add(left);
             taken.push((at, end));
         }
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(wire.occupy(100, 10), 110);
         assert_eq!(wire.occupy(100, 10), 120, "after the first");
         assert_eq!(wire.occupy(200, 50), 250);
-        // 80 of it before the third, the rest behind.
+        // 80 of it before the third, the rest after it.
         assert_eq!(wire.occupy(100, 100), 270);
         assert_eq!(wire.occupy(0, 5), 5, "long before");
         assert_eq!(wire.occupy(90, 20), 280, "10 before the first, and 10 at the end");

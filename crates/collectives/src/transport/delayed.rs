@@ -1,32 +1,32 @@
 //! A link whose messages take as long as over a simulated one.
 //!
-//! With its header a message carries when its last byte has left the sender's wire, so nothing but the time of its arrival
-//! changes: no thread holds it back, and no byte is copied once more. Clocks of one machine agree.
+//! A message's header carries the time when its last byte left the sender's wire. Only the time of its arrival changes: no thread
+//! delays it, and no byte is copied once more. Clocks of one machine agree.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Link, Section};
-use crate::patience::{Broken, Patience};
 use crate::simulated::Port;
+use crate::waiting::{Broken, WaitLimits};
 
-/// Bytes of the time that goes before a header.
+/// Bytes of the time before a header.
 const STAMP: usize = 8;
 
 /// One rank's end of a link.
 pub(crate) struct Delayed {
     link: Box<dyn Link>,
     port: Arc<Port>,
-    patience: Patience,
-    /// When the message whose header was received has left, and the header's bytes.
+    limits: WaitLimits,
+    /// The departure time of the message whose header was received, and the header's bytes.
     left: (u64, usize),
     /// A header with its time.
     stamped: Vec<u8>,
 }
 
 impl Delayed {
-    pub(crate) fn new(link: Box<dyn Link>, port: Arc<Port>, patience: Patience) -> Self {
-        Self { link, port, patience, left: (0, 0), stamped: Vec::new() }
+    pub(crate) fn new(link: Box<dyn Link>, port: Arc<Port>, limits: WaitLimits) -> Self {
+        Self { link, port, limits, left: (0, 0), stamped: Vec::new() }
     }
 }
 
@@ -42,11 +42,11 @@ impl Link for Delayed {
     fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), Broken> {
         let clock = self.port.clock();
         if section == Section::Payload {
-            // The bytes are on their way already, so taking them is work.
+            // The bytes are under way already, so taking them is work.
             self.link.receive(section, into)?;
             let due = self.port.arrive(self.left.0, self.left.1 + into.len());
             let start = Instant::now();
-            return clock.wait_until(due, || self.patience.ended(start));
+            return clock.wait_until(due, || self.limits.ended(start));
         }
         self.stamped.resize(STAMP + into.len(), 0);
         clock.paused(|| self.link.receive(section, &mut self.stamped))?;

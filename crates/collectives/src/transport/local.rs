@@ -1,5 +1,5 @@
-//! Ranks as threads of one process: a channel from each to each, and one back for buffers to be used again,
-//! because fresh ones of this size cost the system more than the copy.
+//! Links between threads of one process: a channel for each pair and direction, and one that returns buffers for reuse, as fresh
+//! ones of this size cost the system more than the copy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,25 +8,25 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bo
 
 use super::{Link, Links, Section};
 use crate::failure::Failure;
-use crate::patience::{Broken, Patience};
+use crate::waiting::{Broken, WaitLimits};
 
-/// How often a waiting rank looks whether the world is broken.
+/// The time between two checks of a waiting rank for a broken world.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Messages that may wait for a rank; a sender that is further ahead waits.
+/// Messages that may be queued for a rank; further sends wait.
 const QUEUE: usize = 64;
 
-/// The end where bytes go in.
+/// The sending end.
 struct Outgoing {
     messages: Sender<Vec<u8>>,
     returned: Receiver<Vec<u8>>,
 }
 
-/// The end where they come out.
+/// The receiving end.
 struct Incoming {
     messages: Receiver<Vec<u8>>,
     give_back: Sender<Vec<u8>>,
-    /// The message that has arrived but is not read to its end, and how far it is read.
+    /// The message that is being read, and the bytes read of it.
     current: Vec<u8>,
     used: usize,
 }
@@ -35,7 +35,7 @@ struct Incoming {
 struct Local {
     to: Outgoing,
     from: Incoming,
-    patience: Patience,
+    limits: WaitLimits,
 }
 
 fn channel() -> (Outgoing, Incoming) {
@@ -45,7 +45,7 @@ fn channel() -> (Outgoing, Incoming) {
     (outgoing, Incoming { messages: receiver, give_back, current: Vec::new(), used: 0 })
 }
 
-/// The links of a world of threads.
+/// Returns the links of a world of threads.
 pub(crate) fn world(failures: &[Arc<Failure>], timeout: Duration) -> Vec<Links> {
     let size = failures.len();
     let mut ranks: Vec<Links> = (0..size).map(|_| Links((0..size).map(|_| None).collect())).collect();
@@ -53,8 +53,8 @@ pub(crate) fn world(failures: &[Arc<Failure>], timeout: Duration) -> Vec<Links> 
         for b in 0..a {
             let ((a_to, b_from), (b_to, a_from)) = (channel(), channel());
             for (own, other, to, from) in [(a, b, a_to, a_from), (b, a, b_to, b_from)] {
-                let patience = Patience { failure: failures[own].clone(), timeout };
-                ranks[own].0[other] = Some(Box::new(Local { to, from, patience }));
+                let limits = WaitLimits { failure: failures[own].clone(), timeout };
+                ranks[own].0[other] = Some(Box::new(Local { to, from, limits }));
             }
         }
     }
@@ -62,7 +62,7 @@ pub(crate) fn world(failures: &[Arc<Failure>], timeout: Duration) -> Vec<Links> 
 }
 
 impl Incoming {
-    /// Copies what is there of the current message; how much.
+    /// Copies available bytes of the current message; returns their number.
     fn read(&mut self, into: &mut [u8]) -> usize {
         let count = into.len().min(self.current.len() - self.used);
         into[..count].copy_from_slice(&self.current[self.used..self.used + count]);
@@ -70,11 +70,11 @@ impl Incoming {
         count
     }
 
-    /// Makes `message` the current one; the read one goes back.
+    /// Makes `message` the current one and returns the buffer of the last.
     fn turn_to(&mut self, message: Vec<u8>) {
         self.used = 0;
         let read = std::mem::replace(&mut self.current, message);
-        // With enough of them on their way back, one more is not worth waiting for.
+        // If enough buffers are on their way back, one more is dropped.
         let _ = self.give_back.try_send(read);
     }
 }
@@ -91,7 +91,7 @@ impl Link for Local {
             bytes = match self.to.messages.send_timeout(bytes, LOOK) {
                 Ok(()) => return Ok(()),
                 Err(SendTimeoutError::Disconnected(_)) => return Err(Broken::Closed),
-                Err(SendTimeoutError::Timeout(bytes)) => match self.patience.ended(start) {
+                Err(SendTimeoutError::Timeout(bytes)) => match self.limits.ended(start) {
                     Some(broken) => return Err(broken),
                     None => bytes,
                 },
@@ -111,7 +111,7 @@ impl Link for Local {
                 Ok(message) => self.from.turn_to(message),
                 Err(RecvTimeoutError::Disconnected) => return Err(Broken::Closed),
                 Err(RecvTimeoutError::Timeout) => {
-                    if let Some(broken) = self.patience.ended(start) {
+                    if let Some(broken) = self.limits.ended(start) {
                         return Err(broken);
                     }
                 }

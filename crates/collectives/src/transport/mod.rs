@@ -1,4 +1,4 @@
-//! Moving bytes between two ranks. What the bytes mean is the algorithms' business.
+//! Transport of bytes between two ranks.
 //!
 //! A [`Link`] joins two ranks. A world may mix them: ranks of one host through pipes in shared memory, others through
 //! TCP, and threads of one process through channels.
@@ -16,10 +16,10 @@ pub(crate) use wire::Wire;
 
 use std::sync::Arc;
 
-use crate::patience::{Broken, LinkError, Patience};
 use crate::simulated::Port;
+use crate::waiting::{Broken, LinkError, WaitLimits};
 
-/// The two parts of a message. The header's length is always the same; the payload's is in the header.
+/// The two parts of a message. Headers have one length; the header states that of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Section {
     Header,
@@ -35,15 +35,15 @@ pub(crate) trait Link: Send {
     fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), Broken>;
 }
 
-/// This rank's links, by rank; its own place is empty.
+/// This rank's links, by rank. Its own place is empty.
 pub(crate) struct Links(pub(crate) Vec<Option<Box<dyn Link>>>);
 
 impl Links {
-    /// Makes their messages take as long as the simulated link of this rank has them take that leads to the other.
-    pub(crate) fn delay<'a>(&mut self, port: impl Fn(usize) -> &'a Arc<Port>, patience: &Patience) {
+    /// Delays messages as over the simulated link to each rank.
+    pub(crate) fn delay<'a>(&mut self, port: impl Fn(usize) -> &'a Arc<Port>, limits: &WaitLimits) {
         for (rank, place) in self.0.iter_mut().enumerate() {
             let delayed =
-                |link| Box::new(Delayed::new(link, port(rank).clone(), patience.clone())) as Box<dyn Link>;
+                |link| Box::new(Delayed::new(link, port(rank).clone(), limits.clone())) as Box<dyn Link>;
             *place = place.take().map(delayed);
         }
     }

@@ -1,8 +1,8 @@
-//! What was sent faster than the other side takes it: a queue and a thread that empties it.
+//! A queue for bytes that the other side does not take yet, and a thread that writes them.
 //!
-//! Sending must not wait for the peer to receive, or two ranks that send to each other would block. So a link writes as
-//! much as goes at once, straight from the caller's memory, and leaves the rest to this thread, in a buffer that comes
-//! back to be used again. The queue is bounded, so that a rank which is far ahead waits instead of filling its memory.
+//! Sending must not wait for the peer to receive, or two ranks that send to each other would block. So a link writes as much as the
+//! system takes, directly from the caller's memory, and leaves the rest to this thread in a reusable buffer. The queue is bounded,
+//! so that a rank that is far ahead waits instead of filling its memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
-use crate::patience::{Broken, Patience};
+use crate::waiting::{Broken, WaitLimits};
 
-/// How often a waiting rank looks whether its time is up.
+/// The time between two checks of a waiting rank for a timeout.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Messages that may wait for the thread that writes.
+/// Messages that may be queued for the thread.
 const QUEUE: usize = 64;
 
-/// Writes all bytes, however long that takes; false if they cannot be written any more.
+/// Writes all bytes, without a time limit; false if they cannot be written any more.
 type Write = Box<dyn FnMut(&[u8]) -> bool + Send>;
 
-/// A queue of bytes for one peer. The thread starts with the first bytes that it is given.
+/// A queue of bytes for one peer. The thread starts with the first bytes.
 pub(super) struct Outbox {
-    /// What the thread will write with, until it starts.
+    /// The writer, until the thread starts.
     write: Option<Write>,
     running: Option<Running>,
-    /// Messages queued and not yet written; only with none of them may the link write itself.
+    /// Messages queued and not yet written. Only if there are none, the link may write itself.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -43,11 +43,11 @@ impl Running {
         let thread = std::thread::Builder::new().name("phalanx-send".into()).spawn(move || {
             for bytes in inbox {
                 if !write(&bytes) {
-                    // Who receives sees the broken link too and reports it.
+                    // The receiving side sees the broken link too and reports it.
                     return;
                 }
                 waiting.fetch_sub(1, Ordering::Release);
-                // With enough of them on their way back, one more is not worth waiting for.
+                // If enough buffers are on their way back, one more is dropped.
                 let _ = give_back.try_send(bytes);
             }
         })?;
@@ -60,13 +60,13 @@ impl Outbox {
         Self { write: Some(Box::new(write)), running: None, waiting: Arc::default() }
     }
 
-    /// Whether nothing waits, so that the link may write itself.
+    /// True if nothing is queued, so that the link may write itself.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Acquire) == 0
     }
 
     /// Queues the bytes of `parts` from `skip` on.
-    pub(super) fn push(&mut self, parts: [&[u8]; 2], skip: usize, patience: &Patience) -> Result<(), Broken> {
+    pub(super) fn push(&mut self, parts: [&[u8]; 2], skip: usize, limits: &WaitLimits) -> Result<(), Broken> {
         let start = Instant::now();
         let running = match (&mut self.running, self.write.take()) {
             (Some(running), _) => running,
@@ -89,7 +89,7 @@ impl Outbox {
             bytes = match running.messages.send_timeout(bytes, LOOK) {
                 Ok(()) => return Ok(()),
                 Err(SendTimeoutError::Disconnected(_)) => return Err(Broken::Closed),
-                Err(SendTimeoutError::Timeout(bytes)) => match patience.ended(start) {
+                Err(SendTimeoutError::Timeout(bytes)) => match limits.ended(start) {
                     Some(broken) => return Err(broken),
                     None => bytes,
                 },
@@ -99,7 +99,7 @@ impl Outbox {
 }
 
 impl Drop for Outbox {
-    /// What is queued is written before the link closes: a peer may still need it.
+    /// Writes queued bytes before the link closes, as a peer may need them.
     fn drop(&mut self) {
         if let Some(Running { messages, thread, .. }) = self.running.take() {
             drop(messages);

@@ -1,32 +1,32 @@
-//! Ranks of one host: a ring of bytes in shared memory from each to each.
+//! Links between ranks of one host: a ring of bytes in shared memory for each pair and direction.
 //!
-//! One rank writes and one reads, so two counters suffice: the writer moves the first on when bytes are there, the reader
-//! the second when they are taken. What does not fit waits in an [`Outbox`].
+//! One rank writes and one reads, so two counters suffice: the writer advances the first when bytes are written, the reader the
+//! second when they are taken. Bytes that do not fit wait in an [`Outbox`].
 
 use std::time::Instant;
 
 use super::outbox::Outbox;
 use super::{Link, Section};
-use crate::patience::{Broken, Patience};
 use crate::shared::Ring;
+use crate::waiting::{Broken, WaitLimits};
 
 /// The two rings between this rank and another.
 pub(crate) struct Pipe {
     out: Ring,
     inn: Ring,
     outbox: Outbox,
-    patience: Patience,
+    limits: WaitLimits,
 }
 
 impl Pipe {
-    pub(crate) fn new(out: Ring, inn: Ring, patience: Patience) -> Self {
-        let (ring, theirs) = (out.clone(), patience.clone());
+    pub(crate) fn new(out: Ring, inn: Ring, limits: WaitLimits) -> Self {
+        let (ring, theirs) = (out.clone(), limits.clone());
         let outbox = Outbox::new(move |mut bytes| {
             let start = Instant::now();
             while !bytes.is_empty() {
                 bytes = &bytes[ring.write(bytes)..];
                 if !bytes.is_empty() && !ring.wait_for_room() {
-                    // Nobody waits for this thread, so it waits as long as there is hope.
+                    // No caller waits for this thread, so it waits as long as the world is intact.
                     let closed = ring.is_abandoned() || theirs.ended(start) == Some(Broken::Closed);
                     if closed {
                         return false;
@@ -35,7 +35,7 @@ impl Pipe {
             }
             true
         });
-        Self { out, inn, outbox, patience }
+        Self { out, inn, outbox, limits }
     }
 }
 
@@ -51,7 +51,7 @@ impl Link for Pipe {
                 while !rest.is_empty() {
                     let count = self.out.write(rest);
                     rest = &rest[count..];
-                    // A reader that is at it makes room within moments; else the outbox takes over.
+                    // An active reader makes room within moments; otherwise the outbox takes over.
                     if !rest.is_empty() && count == 0 && !self.out.look_for_room() {
                         break;
                     }
@@ -65,7 +65,7 @@ impl Link for Pipe {
         if written == parts[0].len() + parts[1].len() {
             return Ok(());
         }
-        self.outbox.push(parts, written, &self.patience)
+        self.outbox.push(parts, written, &self.limits)
     }
 
     fn receive(&mut self, _: Section, mut into: &mut [u8]) -> Result<(), Broken> {
@@ -74,11 +74,11 @@ impl Link for Pipe {
             let count = self.inn.read(into);
             into = &mut into[count..];
             if count == 0 && !self.inn.wait_for_bytes() {
-                // What was written before the writer left is still read.
+                // Bytes that the writer wrote before it left are still read.
                 if self.inn.is_finished() {
                     return Err(Broken::Closed);
                 }
-                if let Some(broken) = self.patience.ended(start) {
+                if let Some(broken) = self.limits.ended(start) {
                     return Err(broken);
                 }
             }
@@ -90,7 +90,7 @@ impl Link for Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         self.inn.abandon();
-        // What is queued is written first.
+        // Queued bytes are written first.
         self.outbox = Outbox::new(|_| false);
         self.out.finish();
     }

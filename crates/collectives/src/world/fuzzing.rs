@@ -6,24 +6,21 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 
-use super::config::WorldConfig;
-use super::encryption::{Credentials, Encryption};
-use super::environment::{self, Ask};
-use super::hello::{HELLO, Hello, Plane};
-use super::noise::{Answerer, Caller};
-use super::rendezvous::admit;
-use super::secret::Secret;
-use super::{host, mail, pmi, scontrol};
+use super::mail;
+use crate::config::WorldConfig;
 use crate::control::frame::{self, Message};
 use crate::control::fuzzing::watched;
+use crate::encrypted;
 use crate::engine::{Facts, measure};
+use crate::environment::{Queries, RankInfo, parse_answers, parse_node_address};
 use crate::failure::Failure;
 use crate::mailbox::{Channel, Inbox};
 use crate::operation::{Algorithm, Kind, Tag};
-use crate::patience::{Broken, Patience};
-use crate::sealed;
+use crate::rendezvous::{RankEntry, admit, this_process};
+use crate::security::{Credentials, Encryption, HELLO, Hello, Initiator, Purpose, Responder, Secret};
 use crate::simulated::{Clock, Port, SimulatedLink};
 use crate::transport::{Delayed, Link, Section};
+use crate::waiting::{Broken, WaitLimits};
 
 fn on_a_runtime<R>(work: impl Future<Output = R>) -> R {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -38,7 +35,7 @@ async fn all_frames(mut bytes: &[u8]) -> Vec<Message> {
     messages
 }
 
-/// Frames of the control plane, one after the other. What is read can be written, and read again.
+/// Frames of the control purpose, one after the other. What is read can be written, and read again.
 pub fn frames(bytes: &[u8]) {
     on_a_runtime(async {
         let messages = all_frames(bytes).await;
@@ -55,12 +52,12 @@ pub fn frame_of(json: &str) -> Vec<u8> {
     [&(json.len() as u32).to_be_bytes(), json.as_bytes()].concat()
 }
 
-/// Registrations with a rank 0 of four ranks, by callers whose hello is the first bytes. Nobody takes a place that is taken.
+/// Registrations with a rank 0 of four ranks, by callers whose hello is the first bytes. No rank registers twice.
 pub fn registrations(bytes: &[u8]) {
     let config = WorldConfig { job: "job".into(), ..WorldConfig::local(0, 4, 1) };
     let own = ([127, 0, 0, 1], 1).into();
     let mut table = vec![None; config.world_size];
-    table[0] = Some((own, host::process(&config)));
+    table[0] = Some(RankEntry { data: own, process: this_process(&config) });
     let Some((said, rest)) = bytes.split_first_chunk::<HELLO>() else { return };
     let Ok(hello) = Hello::read(said) else { return };
     for message in on_a_runtime(all_frames(rest)) {
@@ -71,40 +68,40 @@ pub fn registrations(bytes: &[u8]) {
     }
 }
 
-/// A hello as rank `caller` says it at the rendezvous.
+/// A hello as rank `initiator` says it at the rendezvous.
 pub fn hello_of(caller: u64) -> [u8; HELLO] {
-    hello(Plane::Rendezvous, caller, 0).to_bytes()
+    hello(Purpose::Rendezvous, caller, 0).to_bytes()
 }
 
-fn hello(plane: Plane, caller: u64, callee: u64) -> Hello {
-    Hello { plane, has_secret: false, sealed: false, lane: 0, token: 0, caller, callee, world_size: 4 }
+fn hello(purpose: Purpose, caller: u64, callee: u64) -> Hello {
+    Hello::between(purpose, caller as usize, callee as usize, 4)
 }
 
 fn credentials() -> Option<Credentials> {
     Some(Credentials { secret: Some(Secret::new(&[7; 16]).ok()?), encryption: Encryption::All })
 }
 
-/// What a caller with the secret says first; the keys are fresh.
+/// The first message of an initiator with the secret; the keys are fresh.
 pub fn first_words() -> Vec<u8> {
-    let caller = credentials().and_then(|ours| Caller::new(&ours, hello(Plane::Data, 1, 0)).ok());
-    caller.map_or_else(Vec::new, |(_, first)| first)
+    let initiator = credentials().and_then(|ours| Initiator::new(&ours, hello(Purpose::Data, 1, 0)).ok());
+    initiator.map_or_else(Vec::new, |(_, first)| first)
 }
 
-/// A handshake with somebody who does not know the secret: the first byte says who calls. It never comes to an end.
+/// A handshake with a side that does not know the secret. The first byte tells which side calls. It never succeeds.
 pub fn handshakes(bytes: &[u8]) {
     let (Some(ours), Some((role, said))) = (credentials(), bytes.split_first()) else { return };
     if *role % 2 == 0 {
         let Some((first, rest)) = said.split_first_chunk::<HELLO>() else { return };
-        let Ok((mut answerer, follows)) = Answerer::new(&ours, first, |_| Ok(())) else { return };
+        let Ok((mut responder, follows)) = Responder::new(&ours, first, |_| Ok(())) else { return };
         let Some((message, rest)) = rest.split_at_checked(follows) else { return };
-        let Ok((_, follows)) = answerer.answer(message) else { return };
+        let Ok((_, follows)) = responder.answer(message) else { return };
         let proof = rest.get(..follows).unwrap_or(rest);
-        assert!(answerer.finish(proof).is_err(), "somebody was let in");
+        assert!(responder.finish(proof).is_err(), "a stranger was accepted");
     } else {
-        let Ok((caller, _)) = Caller::new(&ours, hello(Plane::Data, 1, 0)) else { return };
+        let Ok((initiator, _)) = Initiator::new(&ours, hello(Purpose::Data, 1, 0)) else { return };
         let Some((verdict, rest)) = said.split_first() else { return };
-        let Ok(follows) = caller.hear(*verdict) else { return };
-        assert!(caller.finish(rest.get(..follows).unwrap_or(rest)).is_err(), "somebody was believed");
+        let Ok(follows) = initiator.read_verdict(*verdict) else { return };
+        assert!(initiator.finish(rest.get(..follows).unwrap_or(rest)).is_err(), "a stranger was trusted");
     }
 }
 
@@ -112,18 +109,18 @@ pub fn handshakes(bytes: &[u8]) {
 /// far as it goes.
 pub fn records(bytes: &[u8]) {
     let Some(ours) = credentials() else { return };
-    let begun = Caller::new(&ours, hello(Plane::Data, 1, 0));
-    let Ok((caller, first)) = begun else { return };
+    let begun = Initiator::new(&ours, hello(Purpose::Data, 1, 0));
+    let Ok((initiator, first)) = begun else { return };
     let Some((said, message)) = first.split_first_chunk::<HELLO>() else { return };
-    let Ok((mut answerer, _)) = Answerer::new(&ours, said, |_| Ok(())) else { return };
-    let Ok((answer, _)) = answerer.answer(message) else { return };
-    let Ok((proof, Some((mut sealer, _)))) = caller.finish(&answer[1..]) else { return };
-    let Ok((_, Some((_, mut opener)))) = answerer.finish(&proof) else { return };
+    let Ok((mut responder, _)) = Responder::new(&ours, said, |_| Ok(())) else { return };
+    let Ok((answer, _)) = responder.answer(message) else { return };
+    let Ok((proof, Some((mut encryptor, _)))) = initiator.finish(&answer[1..]) else { return };
+    let Ok((_, Some((_, mut decryptor)))) = responder.finish(&proof) else { return };
     let sent: Vec<u8> = (0..3000_u32).map(|at| (at * 7) as u8).collect();
     let mut way = Vec::new();
     for part in sent.chunks(500) {
-        let sealed = sealer.records(part, &mut way, usize::MAX);
-        assert_eq!(sealed.ok(), Some(part.len()));
+        let encrypted = encryptor.records(part, &mut way, usize::MAX);
+        assert_eq!(encrypted.ok(), Some(part.len()));
     }
     for change in bytes.chunks_exact(3) {
         let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % way.len().max(1);
@@ -135,14 +132,14 @@ pub fn records(bytes: &[u8]) {
             _ => {}
         }
     }
-    opener.room(way.len())[..way.len()].copy_from_slice(&way);
-    opener.put(way.len());
+    decryptor.room(way.len())[..way.len()].copy_from_slice(&way);
+    decryptor.put(way.len());
     let (mut read, mut some) = (Vec::new(), [0; 700]);
-    while let Ok(Some(count @ 1..)) = opener.take(&mut some) {
+    while let Ok(Some(count @ 1..)) = decryptor.take(&mut some) {
         read.extend_from_slice(&some[..count]);
     }
     assert!(sent.starts_with(&read), "what was read is not what was sent");
-    assert!(sealed::is_altered(&sealed::Altered.into()));
+    assert!(encrypted::is_altered(&encrypted::Altered.into()));
 }
 
 /// Messages that belong to no operation, of rank 1, which come at once or over a simulated link.
@@ -151,7 +148,7 @@ pub fn mail(bytes: &[u8]) {
     for port in [None, Some(Arc::new(Port::new(link)))] {
         let inbox = Inbox::new(0, Failure::default().into(), port);
         on_a_runtime(async {
-            // Whether the stream ends well is for whoever asked for messages.
+            // The end of the stream does not matter here.
             let _ = mail::read(&inbox, 1, bytes.take(1 << 20)).await;
         });
         let channel = Channel { communicator: 1, number: 2 };
@@ -178,9 +175,9 @@ impl Link for Way {
 /// messages move on. It is never set back.
 pub fn stamps(bytes: &[u8]) {
     let link = SimulatedLink { bandwidth: 1e9, latency: Duration::from_micros(20), clock: Clock::Cpu };
-    let patience = Patience { failure: Arc::default(), timeout: Duration::from_secs(1) };
+    let limits = WaitLimits { failure: Arc::default(), timeout: Duration::from_secs(1) };
     let way = Box::new(Way(std::io::Cursor::new(bytes.to_vec())));
-    let mut delayed = Delayed::new(way, Arc::new(Port::new(link)), patience);
+    let mut delayed = Delayed::new(way, Arc::new(Port::new(link)), limits);
     // Every thread has a clock of its own.
     let receiving = std::thread::spawn(move || {
         let (mut header, mut payload) = ([0], [0; 255]);
@@ -199,14 +196,13 @@ pub fn stamps(bytes: &[u8]) {
     }
 }
 
-/// What happens around a rank of four on the control plane, in JSON: which it is, whose processes have ended, and who says what.
+/// A script for one of four ranks on the control plane, in JSON: its rank, the ended processes, and the messages.
 pub fn control(bytes: &[u8]) {
     // What is no JSON is nothing that happens.
     let _ = on_a_runtime(watched(bytes));
 }
 
-/// What ranks tell each other while they connect and before they exchange: this rank, how many there are, how long each one's words
-/// are, and these.
+/// Facts that ranks exchange before operations: this rank, the number of ranks, the length of each one's message, and the messages.
 pub fn gathered(bytes: &[u8]) {
     let Some((&[own, world], rest)) = bytes.split_first_chunk::<2>() else { return };
     let world = usize::from(world % 8) + 1;
@@ -227,9 +223,9 @@ pub fn gathered(bytes: &[u8]) {
         assert!(rank < world);
     }
     let model = measure::agreed(&all);
-    let mut turned = all;
-    turned.rotate_left(own);
-    assert_eq!(model, measure::agreed(&turned), "costs depend on the order of ranks");
+    let mut rejection = all;
+    rejection.rotate_left(own);
+    assert_eq!(model, measure::agreed(&rejection), "costs depend on the order of ranks");
     for kind in Kind::ALL {
         for algorithm in Algorithm::ALL {
             let _ = (model.of(kind, algorithm, 1 << 20, &[2, 3]), model.of(kind, algorithm, 1, &[4]));
@@ -237,12 +233,12 @@ pub fn gathered(bytes: &[u8]) {
     }
 }
 
-/// What a rank says of an exchange: how many elements it has for each rank, and how many it takes of each.
+/// A rank's message about an exchange: its numbers of elements for each rank and from each rank.
 pub fn exchange_of(out: &[usize], inn: &[usize]) -> Vec<u8> {
     Facts::Exchange { out: out.to_vec(), inn: inn.to_vec() }.message()
 }
 
-/// What headers say of operations. What is known is written as it was read.
+/// Tags in headers. Valid ones encode to themselves.
 pub fn tags(bytes: &[u8]) {
     for word in bytes.chunks_exact(16) {
         let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| word[at + i]));
@@ -262,15 +258,15 @@ pub fn launchers(bytes: &[u8]) {
             .find_map(|line| line.split_once('=').filter(|found| found.0 == name))
             .map(|found| found.1.to_owned())
     };
-    let told = |rank, _| pmi::told_by(get("PMI").unwrap_or_default().replace('|', "\n").as_bytes(), rank);
-    let node = |node: &str| scontrol::address_of(&text).unwrap_or_else(|| node.to_owned());
-    environment::is_placed(&get, &Ask { pmi: &told, node: &node });
+    let pmi = |rank, _| parse_answers(get("PMI").unwrap_or_default().replace('|', "\n").as_bytes(), rank);
+    let node = |node: &str| parse_node_address(&text).unwrap_or_else(|| node.to_owned());
+    let _ = RankInfo::read(&get, &Queries { pmi: &pmi, node_address: &node });
 }
 
 /// Answers of a launcher's server.
 pub fn pmi(bytes: &[u8]) {
     for rank in [0, 3] {
-        if let Ok(told) = pmi::told_by(bytes, rank) {
+        if let Ok(told) = parse_answers(bytes, rank) {
             assert!(told.job.starts_with("mpiexec "));
         }
     }

@@ -1,4 +1,4 @@
-//! Somebody on the way between two ranks who changes what passes: for tests.
+//! Tests with a proxy between two ranks that changes bytes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,21 +6,20 @@ use std::time::{Duration, Instant};
 
 use std::sync::Arc;
 
-use super::connect::{Connections, Table};
-use super::encryption::{Credentials, Encryption};
-use super::secret::Secret;
 use super::threads;
-use crate::control::Watched;
+use crate::control::RankState;
 use crate::dtype::ReduceOp;
 use crate::error::CommError;
-use crate::patience::Patience;
+use crate::rendezvous::{DataConnections, RankTable};
+use crate::security::{Credentials, Encryption, Secret};
 use crate::transport::tcp::Tcp;
 use crate::transport::{Link, Links};
+use crate::waiting::WaitLimits;
 
-/// What a handshake with a secret takes of the caller.
+/// Bytes that the caller sends in a handshake with a secret.
 pub(super) const HANDSHAKE: usize = 48 + 48 + 16;
 
-/// The way to `to`, for one connection, on which one bit of a byte changes: that with this number of those that the caller sends.
+/// Returns the address of a proxy to `to` for one connection. It flips a bit of byte number `at` of those that the caller sends.
 pub(super) fn proxy(to: SocketAddr, at: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -47,27 +46,27 @@ pub(super) fn proxy(to: SocketAddr, at: usize) -> SocketAddr {
     address
 }
 
-/// A world of two over one connection on which a byte of rank 1 changes, if `at` says so.
+/// Returns a world of two ranks over one connection. With `at`, that byte of rank 1 changes on its way.
 fn two(encryption: Encryption, at: Option<usize>) -> Vec<crate::Communicator> {
     let credentials = Credentials { secret: Some(Secret::new(&[5; 16]).expect("long")), encryption };
     let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let mut data: Vec<_> = listeners.iter().map(|listener| listener.local_addr().expect("bound")).collect();
-    let direct = Table { data: data.clone(), processes: Vec::new(), token: 3 };
+    let direct = RankTable { data: data.clone(), processes: Vec::new(), token: 3 };
     if let Some(at) = at {
         data[0] = proxy(data[0], at);
     }
-    let tables = [direct.clone(), Table { data, ..direct }];
-    let watched = [0, 1].map(|_| Watched::default());
+    let tables = [direct.clone(), RankTable { data, ..direct }];
+    let watched = [0, 1].map(|_| RankState::default());
     let ends = std::thread::scope(|scope| {
         let connecting = [0, 1].map(|rank| {
             let (credentials, listener, failure) = (&credentials, &listeners[rank], &watched[rank].failure);
             let table = Arc::new(tables[rank].clone());
             scope.spawn(move || {
                 let timeout = Duration::from_secs(20);
-                let connections = Connections { rank, table, lanes: 1, credentials, timeout };
+                let connections = DataConnections { rank, table, lanes: 1, credentials, timeout };
                 let wires = connections.connect(listener, failure).expect("the other comes");
-                let patience = Patience { failure: failure.clone(), timeout };
-                let link = |lanes: Vec<_>| (!lanes.is_empty()).then(|| Tcp::new(lanes, patience.clone()));
+                let limits = WaitLimits { failure: failure.clone(), timeout };
+                let link = |lanes: Vec<_>| (!lanes.is_empty()).then(|| Tcp::new(lanes, limits.clone()));
                 let link = |lanes| link(lanes).map(|tcp| Box::new(tcp.expect("a link")) as Box<dyn Link>);
                 (Links(wires.into_iter().map(link).collect()), None)
             })
@@ -77,7 +76,7 @@ fn two(encryption: Encryption, at: Option<usize>) -> Vec<crate::Communicator> {
     threads::over(ends.into(), watched.into(), None).expect("threads")
 }
 
-/// What both ranks have of a sum.
+/// Returns the sum on both ranks.
 fn sums(world: Vec<crate::Communicator>) -> Vec<Result<Vec<f32>, CommError>> {
     let sum = |comm: crate::Communicator| {
         move || {
@@ -100,12 +99,12 @@ fn an_altered_byte_is_a_named_error_where_connections_are_encrypted_and_a_wrong_
         panic!("{results:?}");
     };
     assert!(operation.starts_with("all-reduce"), "{operation}");
-    // The other hears why, unless it first sees that the connection has ended.
+    // The other rank learns the reason, unless it first sees that the connection has ended.
     let knows_why = matches!(other, CommError::Aborted { rank: 0, reason } if reason.contains("altered"));
     assert!(knows_why || matches!(other, CommError::PeerLost { rank: 0, .. }), "{other}");
-    // What encryption is for.
+    // Without encryption the change goes unnoticed.
     let results = sums(two(Encryption::Control, Some(at)));
-    assert!(results.iter().all(Result::is_ok) && results[0] != right, "nobody can have noticed");
+    assert!(results.iter().all(Result::is_ok) && results[0] != right, "the change cannot be noticed");
 }
 
 #[test]
@@ -116,9 +115,9 @@ fn an_altered_handshake_is_refused_by_both() {
         let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let mut data: Vec<_> =
             listeners.iter().map(|listener| listener.local_addr().expect("bound")).collect();
-        let direct = Table { data: data.clone(), processes: Vec::new(), token: 3 };
+        let direct = RankTable { data: data.clone(), processes: Vec::new(), token: 3 };
         data[0] = proxy(data[0], at);
-        let tables = [direct.clone(), Table { data, ..direct }];
+        let tables = [direct.clone(), RankTable { data, ..direct }];
         let start = Instant::now();
         std::thread::scope(|scope| {
             let connecting = [0, 1].map(|rank| {
@@ -126,13 +125,13 @@ fn an_altered_handshake_is_refused_by_both() {
                 let table = Arc::new(tables[rank].clone());
                 scope.spawn(move || {
                     let timeout = Duration::from_millis(700);
-                    let connections = Connections { rank, table, lanes: 1, credentials, timeout };
+                    let connections = DataConnections { rank, table, lanes: 1, credentials, timeout };
                     connections.connect(listener, &crate::failure::Failure::default()).map(drop)
                 })
             });
             let [zero, one] = connecting.map(|rank| rank.join().expect("no panic"));
-            assert!(zero.is_err(), "byte {at} let somebody in");
-            // The last message is the caller's own, so it does not hear what is thought of it.
+            assert!(zero.is_err(), "byte {at}: the caller was accepted");
+            // The last message is the caller's own, and has no answer.
             assert!(one.is_err() || at == HANDSHAKE - 1, "byte {at} was not noticed");
         });
         assert!(start.elapsed() < Duration::from_secs(5));

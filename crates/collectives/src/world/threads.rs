@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::config::DEFAULT_OP_TIMEOUT;
 use crate::algorithms::gathered;
 use crate::communicator::Communicator;
-use crate::control::{ControlPlane, Watched};
+use crate::config::DEFAULT_OP_TIMEOUT;
+use crate::control::{ControlPlane, RankState};
 use crate::engine::{self, Backend, Connector, Ending, HostMemory, Members, Shared};
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
@@ -16,23 +16,24 @@ use crate::operation::Algorithm;
 use crate::simulated::{Port, SimulatedLink};
 use crate::transport::{Links, local};
 
-/// One rank's end of a new communicator between threads.
+/// One rank's links of a new communicator between threads, and its memory shared with the others.
 type End = (Links, Option<HostMemory>);
 
-/// Where threads of one process leave each other the ends of new links: by communicator and place in it.
-struct Nursery {
+/// Connects threads of one process for new communicators.
+struct ThreadConnector {
     failures: Vec<Arc<Failure>>,
     timeout: Duration,
+    /// Links that rank 0 has made and the others fetch, by communicator and rank in it.
     new: Mutex<BTreeMap<(u32, usize), End>>,
 }
 
-impl Nursery {
+impl ThreadConnector {
     fn new_ends(&self) -> MutexGuard<'_, BTreeMap<(u32, usize), End>> {
         self.new.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Connector for Nursery {
+impl Connector for ThreadConnector {
     fn connect(&self, backend: &mut Backend, members: Members) -> Result<Backend> {
         let Members { of_world, own, id, .. } = members;
         if own == 0 {
@@ -43,8 +44,8 @@ impl Connector for Nursery {
                 self.new_ends().insert((id, place), both);
             }
         }
-        // After this everybody's ends are there.
-        let all = backend.everybody();
+        // After this the links of all ranks exist.
+        let all = backend.all_ranks();
         gathered::all_gather(backend, &all, &[])?;
         let Some((links, memory)) = self.new_ends().remove(&(id, own)) else {
             return Err(CommError::Closed);
@@ -56,8 +57,7 @@ impl Connector for Nursery {
     }
 }
 
-/// The communicators of a world of threads in this process, rank 0 first. Each may be moved to a thread of its
-/// own.
+/// Returns the communicators of a world of threads in this process, by rank. Each may be moved to its own thread.
 ///
 /// # Errors
 /// If the system refuses threads.
@@ -65,8 +65,8 @@ pub fn threads(world_size: usize) -> Result<Vec<Communicator>> {
     world(world_size, None)
 }
 
-/// The communicators of a world of threads in this process, as [`threads`] makes them, whose messages take as long as over
-/// a simulated link that each has.
+/// Returns the communicators of a world of threads as [`threads`] does. Messages take as long as over the simulated link, of which
+/// each rank has one.
 ///
 /// # Errors
 /// If the system refuses threads; [`CommError::Argument`] on other systems than Linux.
@@ -79,16 +79,16 @@ pub fn threads_over(world_size: usize, link: SimulatedLink) -> Result<Vec<Commun
 }
 
 fn world(world_size: usize, link: Option<SimulatedLink>) -> Result<Vec<Communicator>> {
-    let watched: Vec<Watched> = (0..world_size).map(|_| Watched::default()).collect();
+    let watched: Vec<RankState> = (0..world_size).map(|_| RankState::default()).collect();
     let failures: Vec<_> = watched.iter().map(|rank| rank.failure.clone()).collect();
     let links = local::world(&failures, DEFAULT_OP_TIMEOUT);
     over(links.into_iter().zip(engine::of_threads(world_size)).collect(), watched, link)
 }
 
-/// The communicators of a world of threads that have these links to each other, and memory where there is any.
+/// Returns the communicators of a world of threads with these links and shared memory.
 pub(super) fn over(
     ends: Vec<End>,
-    watched: Vec<Watched>,
+    watched: Vec<RankState>,
     link: Option<SimulatedLink>,
 ) -> Result<Vec<Communicator>> {
     let world_size = ends.len();
@@ -97,13 +97,13 @@ pub(super) fn over(
     let timeout = DEFAULT_OP_TIMEOUT;
     let control = Arc::new(ControlPlane::local(watched.clone()));
     let mail = LocalMail::world(&failures, &ports);
-    let nursery = Arc::new(Nursery { failures, timeout, new: Mutex::default() });
+    let connector = Arc::new(ThreadConnector { failures, timeout, new: Mutex::default() });
     ends.into_iter()
         .zip(watched)
         .zip(mail.into_iter().zip(ports))
         .enumerate()
-        .map(|(rank, (((links, memory), Watched { failure, recorder, .. }), (mail, port)))| {
-            let (control, connector) = (control.clone(), nursery.clone());
+        .map(|(rank, (((links, memory), RankState { failure, recorder, .. }), (mail, port)))| {
+            let (control, connector) = (control.clone(), connector.clone());
             let shared = Shared {
                 failure,
                 control,

@@ -1,4 +1,4 @@
-//! What the ranks do where something is wrong.
+//! Scenarios with failures.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use phalanx_collectives::{CommError, ReduceOp, connect_mpi};
 use super::scenarios::join;
 use crate::common::checks::check_all;
 
-/// With `PHALANX_MPI_CHECK` all ranks hear of it, and can leave in good order.
+/// With `PHALANX_MPI_CHECK` all ranks get the error, and can leave in good order.
 pub(crate) fn disagreement() {
     let comm = join();
     let error = match comm.rank() {
@@ -21,7 +21,7 @@ pub(crate) fn disagreement() {
     assert!(matches!(&later, CommError::Aborted { rank, .. } if *rank == comm.rank()), "{later}");
 }
 
-/// With `PHALANX_MPI_CHECK` the receiver hears of it.
+/// With `PHALANX_MPI_CHECK` the receiver gets the error.
 pub(crate) fn message() {
     let comm = join();
     if comm.rank() == 0 {
@@ -33,7 +33,7 @@ pub(crate) fn message() {
     }
 }
 
-/// Each expects another message than comes, with `PHALANX_MPI_CHECK` or without.
+/// Each rank expects another message than it gets, with or without `PHALANX_MPI_CHECK`.
 pub(crate) fn messages() {
     let comm = join();
     let (own, other) = (vec![1_i64; 50_000], 1 - comm.rank());
@@ -77,13 +77,13 @@ pub(crate) fn malformed() {
     assert!(matches!(error, CommError::Environment { variable: "PHALANX_MPI_CHECK", .. }), "{error}");
 }
 
-/// All ranks hear of a variable that differs.
+/// All ranks get the error of a variable that differs.
 pub(crate) fn unequal() {
     let error = connect_mpi().expect_err("the last rank has another");
     assert!(matches!(error, CommError::Environment { variable: "PHALANX_MPI_PIECE", .. }), "{error}");
 }
 
-/// MPI that another has begun with less than it could offer: one communicator and no parts.
+/// MPI that the program initialised with less than it could offer: one communicator and no parts.
 pub(crate) fn serialized() {
     let begun = mpi::initialize_with_threading(mpi::Threading::Serialized).expect("MPI begins");
     assert_eq!(begun.1, mpi::Threading::Serialized);
@@ -92,7 +92,7 @@ pub(crate) fn serialized() {
     assert!(matches!(comm.split(Some(0), 0), Err(CommError::Mpi { .. })));
     assert!(matches!(connect_mpi(), Err(CommError::Mpi { .. })));
     drop(comm);
-    assert!(!mpi::is_finalized(), "whoever has begun MPI ends it");
+    assert!(!mpi::is_finalized(), "the side that initialised MPI finalises it");
     join().barrier("again").expect("sound");
 }
 

@@ -1,4 +1,4 @@
-//! What the ranks do.
+//! Scenarios of ranks.
 
 use half::bf16;
 use phalanx_collectives::{Algorithm, CommError, Communicator, OperationState, ReduceOp, connect_mpi};
@@ -6,7 +6,7 @@ use phalanx_collectives::{Algorithm, CommError, Communicator, OperationState, Re
 use super::failures;
 use crate::common::checks::check_all;
 
-/// Runs one of them on this rank, of so many if that is known.
+/// Runs a scenario on this rank, with the expected number of ranks if it is known.
 pub(crate) fn run(scenario: &str, ranks: Option<usize>) {
     match scenario {
         "conformance" => conformance(ranks),
@@ -70,7 +70,7 @@ fn messages(comm: &Communicator) {
             comm.recv(&mut values, other).expect("sound");
             assert!(values.iter().all(|value| *value == 1));
         }
-        // Both ways at once, of different lengths, and answered by the two halves.
+        // Both directions at once, of different lengths, answered by a send and a receive.
         let own = vec![rank as i32; 200_000 + rank];
         let mut theirs = vec![9; 200_000 + other];
         comm.send_recv(&own, other, &mut theirs, other).expect("sound");
@@ -87,7 +87,7 @@ fn messages(comm: &Communicator) {
     assert!(matches!(comm.send(&[1_u8], rank), Err(CommError::Argument { .. })));
 }
 
-/// Messages on two channels to everybody, this rank included, more than may be under way, beside operations.
+/// Messages on two channels to all ranks, this one included, more than may be under way, during operations.
 fn from_any_rank(comm: &Communicator) {
     let (rank, world) = (comm.rank(), comm.world_size());
     let length = |number: usize| [0, 1, 70_001, 17][number % 4];
@@ -116,7 +116,7 @@ fn from_any_rank(comm: &Communicator) {
     assert_eq!(comm.try_recv(0), Ok(None));
     assert_eq!(part.recv_any(0).expect("sound").1, b"of the part");
     assert!(matches!(comm.control(), Err(CommError::NotOffered { by: "MPI", .. })));
-    // What nobody takes is in nobody's way.
+    // Messages that are not taken affect nothing.
     comm.send_to((rank + 1) % world, 9, &[7; 300_000]).expect("sound");
 }
 
@@ -132,7 +132,7 @@ fn sums(comm: &Communicator) {
     assert_eq!(values, [bf16::from_f32(255.0 + comm.world_size() as f32)]);
 }
 
-/// Rows, backwards, that work at the same time as the whole; and a part of a part.
+/// Rows in reverse order, which work at the same time as the whole; and a part of a part.
 fn parts(comm: &Communicator) {
     let (rank, world, colour) = (comm.rank(), comm.world_size(), comm.rank() % 2);
     let part = comm.split(Some(colour as u32), -(rank as i64)).expect("sound").expect("a colour");
@@ -153,7 +153,7 @@ fn parts(comm: &Communicator) {
     }
 }
 
-/// What a communicator says of itself, and what MPI does not offer.
+/// Properties of a communicator, and operations that MPI does not offer.
 fn facts(comm: &Communicator) {
     let (rank, world) = (comm.rank(), comm.world_size());
     assert_eq!(comm.hosts().len(), world);
@@ -169,7 +169,7 @@ fn facts(comm: &Communicator) {
     plain.fill(2.0);
     comm.all_reduce(&mut plain, ReduceOp::Mean).expect("sound");
     assert!(plain.iter().all(|value| *value == 2.0));
-    // One host's threads share memory of which MPI knows nothing.
+    // Threads of one host share memory that MPI cannot use.
     let mut threads = phalanx_collectives::threads(2)
         .expect("threads")
         .into_iter()
@@ -208,7 +208,7 @@ fn barriers(comm: &Communicator) {
     comm.barrier("end").expect("that breaks nothing");
 }
 
-/// Where a call of MPI gets so little, everything goes in many pieces.
+/// Everything goes in many pieces if a call of MPI gets few elements.
 fn pieces() {
     let comm = join();
     let (rank, world) = (comm.rank() as i64, comm.world_size() as i64);

@@ -1,4 +1,4 @@
-//! Every operation against a serial reference, on every type, in place and beside, with equal and unequal parts.
+//! Every operation against a serial reference, on every type, in place and with separate parts, of equal and unequal lengths.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::common::checks::check_all;
 use crate::gpus::{OnGpu, on_gpus, real};
 use crate::software;
 
-/// How the ranks reach each other on the host: through shared memory, and as if on two hosts.
+/// The connections of ranks on the host: through shared memory, and as if on two hosts.
 const WAYS: [Way; 2] = [Way::Threads, Way::TwoHosts];
 const OPERATIONS: [ReduceOp; 5] =
     [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product, ReduceOp::Mean];
@@ -54,7 +54,7 @@ pub(crate) fn check_device<T: Element + DeviceRepr>(
             let what = format!("{op:?} of {len} {:?} on rank {rank} of {world}", T::DTYPE);
             let exact = op != ReduceOp::Mean || world.is_power_of_two();
             let equal = |got: Vec<T>, expected: &[T], name: &str| {
-                // The mean of NCCL multiplies by 1/n, which is exact for powers of two alone.
+                // NCCL's mean multiplies by 1/n, which is exact for powers of two only.
                 assert!(!exact || got == expected, "{name} {what}");
             };
             let mut buffer = here(own);
@@ -80,7 +80,7 @@ pub(crate) fn check_device<T: Element + DeviceRepr>(
         let parts = (nothing(len), here(&own[mine.clone()]));
         let (whole, part) = comm.all_gather_into_async(parts.0, parts.1).wait().expect("sound");
         assert!(whole.values() == gathered && part.values() == own[mine.clone()], "all-gather of {len}");
-        // Rank r has r elements more than the one before, and the last has the rest.
+        // Rank r has r elements more than the one before; the last has the rest.
         let lengths: Vec<usize> = (0..world).map(|rank| rank.min(len / world)).collect();
         let rest = len - lengths.iter().sum::<usize>();
         let lengths: Vec<usize> =
@@ -93,7 +93,7 @@ pub(crate) fn check_device<T: Element + DeviceRepr>(
         comm.all_gatherv_in_place(&mut buffer, &lengths).expect("sound");
         comm.all_gatherv_in_place(&mut on_host, &lengths).expect("sound");
         assert!(buffer.values() == expected && on_host == expected, "all-gather of parts of {lengths:?}");
-        // Of unequal lengths, some of them 0, and of equal ones; what comes has something between.
+        // Of unequal lengths, some of them 0, and of equal ones; received parts have a gap between them.
         let (most, gap) = (len / world, 3);
         let unequal: fn(usize, usize, usize) -> usize = |from, to, most| (from * 2 + to * 3) % 5 * most / 4;
         for length in [unequal, |_, _, most| most] {
@@ -155,7 +155,7 @@ fn sums_have_the_same_bits_on_every_rank() {
     on_gpus(&[Way::Threads], &[3, 4], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
-        // Numbers of which no two sums in different orders are alike.
+        // Numbers whose sums differ in every order.
         let drawn = |rank: usize| -> Vec<f32> {
             (0..5003).map(|i| ((i * 7919 + rank * 104_729) % 10_007) as f32 * 1.1e-3 - 3.3).collect()
         };
@@ -203,7 +203,7 @@ fn buffers_of_the_host_conform() {
         let mut buffer = comm.alloc::<f32>(5).expect("sound");
         assert!(!buffer.is_shared());
         comm.all_reduce(&mut buffer, ReduceOp::Sum).expect("sound");
-        // What makes no sense here is an error that says so, and harms nothing.
+        // Invalid calls are errors that leave the world intact.
         let error = comm.using(Algorithm::Ring).all_reduce(&mut [1.0_f32], ReduceOp::Sum);
         assert!(matches!(error, Err(CommError::Argument { .. })), "{error:?}");
         assert!(matches!(comm.costs(), Err(CommError::Argument { .. })));
@@ -280,13 +280,13 @@ fn arguments_are_checked() {
             let elsewhere = other.new_stream().expect("a sound GPU");
             refused(comm.all_reduce(&mut OnGpu::new(&elsewhere, &[1.0_f32]), ReduceOp::Sum), "of GPU");
         }
-        // Engines of other libraries know nothing of GPUs, and say who does.
+        // Engines of other libraries have no GPU buffers, and name the one that has.
         refused(world.all_reduce(&mut here(7), ReduceOp::Sum), "nccl::communicator");
         refused(
             world.all_reduce_async(here(7), ReduceOp::Sum).wait().map(drop),
             "this communicator works by me",
         );
-        // None of this harmed anything.
+        // The world is intact.
         comm.all_reduce(&mut here(7), ReduceOp::Sum).expect("sound");
     });
 }

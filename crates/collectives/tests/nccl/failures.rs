@@ -11,7 +11,7 @@ use crate::software;
 
 const WAYS: [Way; 2] = [Way::Threads, Way::TwoHosts];
 
-/// The error of a world that breaks soon.
+/// Returns the error of a world that breaks soon.
 fn broken(comm: &Communicator) -> CommError {
     for _ in 0..2000 {
         if let Err(error) = comm.check() {
@@ -38,13 +38,13 @@ fn ranks_that_disagree_about_memory_of_gpus_get_an_error_naming_both() {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
         let buffer = OnGpu::new(&compute, &vec![1.0_f32; 8 + comm.rank()]);
-        // The host goes on, and hears of it later.
+        // The host goes on, and gets the error later.
         drop(comm.all_reduce_async(buffer, ReduceOp::Sum));
         let text = broken(&comm).to_string();
         assert!(text.contains("of 8 elements") && text.contains("of 9 elements"), "{text}");
         let next = comm.all_reduce(&mut OnGpu::new(&compute, &[1.0_f32]), ReduceOp::Sum);
         assert_eq!(next.map_err(|error| error.to_string()), Err(text));
-        // What waited on the GPU was given up.
+        // Work that waited on the GPU was aborted.
         compute.synchronize().expect("a sound GPU");
     });
 }
@@ -87,7 +87,7 @@ fn what_waits_for_a_rank_that_gives_up_is_given_up() {
             std::thread::sleep(Duration::from_millis(200));
             world.abort("the loss is NaN");
         } else {
-            // On these ranks it is on the GPU when the news comes, and the stream that computes waits for it.
+            // On these ranks it is on the GPU when the failure comes, and the computing stream waits for it.
             let under_way = comm.all_reduce_async(buffer, ReduceOp::Sum).wait();
             compute.synchronize().expect("the stream does not wait for ever");
             drop(under_way);
@@ -102,9 +102,9 @@ fn what_waits_for_a_rank_that_gives_up_is_given_up() {
 #[test]
 fn a_rank_that_does_not_come_is_named_when_time_is_up() {
     let body = || {
-        let worlds = Way::Tcp.world_with(2, |config| phalanx_collectives::WorldConfig {
-            op_timeout: Duration::from_secs(2),
-            ..config
+        let worlds = Way::Tcp.world_with(2, |mut config| {
+            config.timeouts.operation = Duration::from_secs(2);
+            config
         });
         on_ranks(worlds, |world| {
             if world.rank() >= nccl::device_count() {
@@ -134,15 +134,15 @@ fn a_rank_that_does_not_come_is_named_when_time_is_up() {
 }
 
 #[test]
-fn a_gpu_that_does_not_come_to_an_end_is_noticed_though_nobody_waits() {
+fn a_gpu_that_hangs_is_noticed_without_a_wait() {
     if real() {
         return println!("skipped: GPUs cannot be made to hang");
     }
     // Pieces of work that take up to three seconds.
     software::run_with(&[("SOFTWARE_GPU_DELAY", "3000000")], || {
-        let worlds = Way::Tcp.world_with(1, |config| phalanx_collectives::WorldConfig {
-            op_timeout: Duration::from_millis(500),
-            ..config
+        let worlds = Way::Tcp.world_with(1, |mut config| {
+            config.timeouts.operation = Duration::from_millis(500);
+            config
         });
         on_ranks(worlds, |world| {
             let context = open(0);

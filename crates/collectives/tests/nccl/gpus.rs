@@ -9,15 +9,15 @@ use phalanx_collectives::{BoxError, Communicator, DType, DeviceMut, Element, Fla
 use crate::common::{Way, on_ranks};
 use crate::software;
 
-/// Set where tests are to run on the machine's own GPUs.
+/// Set if tests run on the machine's own GPUs.
 const REAL: &str = "PHALANX_TEST_GPU";
 
-/// Whether tests are to run on the machine's own GPUs.
+/// True if tests run on the machine's own GPUs.
 pub(crate) fn real() -> bool {
     std::env::var_os(REAL).is_some()
 }
 
-/// Runs `f` on every rank of worlds of these sizes, each rank a thread with a GPU of its own.
+/// Runs `f` on every rank of worlds of these sizes, each rank a thread with its own GPU.
 pub(crate) fn on_gpus(
     ways: &[Way],
     sizes: &[usize],
@@ -26,7 +26,7 @@ pub(crate) fn on_gpus(
     on_gpus_with(&[], ways, sizes, f);
 }
 
-/// The software GPU has these settings.
+/// Settings of the software GPU.
 pub(crate) fn on_gpus_with(
     settings: &[(&str, &str)],
     ways: &[Way],
@@ -56,15 +56,15 @@ pub(crate) fn on_gpus_with(
     software::run_with(&settings, body);
 }
 
-/// A GPU, without cudarc's tracking of events, as `phalanx-cuda` opens it: nothing but the operations makes streams wait.
+/// A GPU without cudarc's tracking of events, as `phalanx-cuda` opens it: only operations make streams wait.
 pub(crate) fn open(index: usize) -> Arc<CudaContext> {
     let context = CudaContext::new(index).expect("a GPU for each rank");
-    // SAFETY: tests make streams wait for each other themselves, or do not, to see that this is found.
+    // SAFETY: tests make streams wait for each other themselves, or omit it to test that this is found.
     unsafe { context.disable_event_tracking() };
     context
 }
 
-/// The first elements of memory on a GPU, which has one more, since there is none without any.
+/// The first elements of memory on a GPU, which has one more, as it cannot be empty.
 #[derive(Debug)]
 pub(crate) struct OnGpu<T> {
     pub(crate) memory: CudaSlice<T>,
@@ -73,7 +73,7 @@ pub(crate) struct OnGpu<T> {
 }
 
 impl<T: Element + DeviceRepr> OnGpu<T> {
-    /// A copy of values of the host.
+    /// A copy of host values.
     pub(crate) fn new(compute: &Arc<CudaStream>, values: &[T]) -> Self {
         let mut padded = values.to_vec();
         padded.push(T::zeroed());
@@ -81,7 +81,7 @@ impl<T: Element + DeviceRepr> OnGpu<T> {
         Self { memory, len: values.len(), compute: compute.clone() }
     }
 
-    /// What is in it once the computing stream has come here.
+    /// Returns the content once the computing stream has reached this point.
     pub(crate) fn values(&self) -> Vec<T> {
         let mut all = self.compute.clone_dtoh(&self.memory).expect("a sound GPU");
         self.compute.synchronize().expect("a sound GPU");

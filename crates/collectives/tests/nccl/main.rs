@@ -1,10 +1,10 @@
-//! Operations by NCCL on buffers of GPUs and of the host.
+//! Operations over NCCL on GPU and host buffers.
 //!
-//! The GPUs are the software GPU's, and NCCL is its stand-in: streams are queues with drawn delays, and what has not waited for
-//! whom it must ends the process. With `PHALANX_TEST_GPU=1` all run on the machine's own GPUs and NCCL, as far as there are some.
+//! The GPUs are the software GPU's, and NCCL is its stand-in: streams are queues with random delays, and a missing wait ends the
+//! process. With `PHALANX_TEST_GPU=1` all tests run on the machine's own GPUs and NCCL, as far as there are enough.
 #![cfg(feature = "nccl")]
 
-#[path = "../common/mod.rs"]
+#[path = "../it/common/mod.rs"]
 mod common;
 #[path = "../../../cuda/tests/software/mod.rs"]
 mod software;

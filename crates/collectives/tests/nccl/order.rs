@@ -1,5 +1,5 @@
-//! Operations on a GPU begin after what computes before and end before what computes next, without the host waiting; programs
-//! that break this are found by the software GPU.
+//! Operations on a GPU begin after earlier work of the computing stream and end before its later work, without the host waiting.
+//! The software GPU finds programs that break this.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn computing_goes_on_before_and_after() {
             }
             comm.reduce(&mut sum, ReduceOp::Max, 0).expect("sound");
             assert_eq!(sum.values(), [ranks; 64]);
-            // A handle that nobody waits for leaves memory that is freed in order.
+            // A handle that is dropped leaves memory that is freed in order.
             drop(comm.all_reduce_async(sum, ReduceOp::Sum));
         }
     });
@@ -84,7 +84,7 @@ fn a_handle_is_done_when_the_gpu_is() {
     });
 }
 
-/// Runs a wrong program of two ranks, of which the second is late, so that nothing is done by chance.
+/// Runs a wrong program of two ranks, the second of which is late, so that nothing succeeds by chance.
 fn wrong(expected: &str, f: impl Fn(&Communicator, &Arc<CudaContext>) + Clone + Send + 'static) {
     if real() {
         return println!("skipped: a GPU finds nothing");
@@ -108,7 +108,7 @@ fn an_operation_that_does_not_wait_for_what_computes_is_found() {
         let mut buffer = OnGpu::new(&one, &[1.0_f32; 64]);
         one.synchronize().expect("sound");
         one.memset_zeros(&mut buffer.memory).expect("zeros");
-        // Says that another stream has computed it.
+        // Claims that another stream has computed it.
         buffer.compute = other;
         let _ = comm.all_reduce(&mut buffer, ReduceOp::Sum);
     });

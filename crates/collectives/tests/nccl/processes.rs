@@ -23,15 +23,13 @@ fn start(rank: usize, port: u16) -> Child {
     command.stdout(Stdio::piped()).spawn().expect("the test starts again")
 }
 
-/// This process as a rank, if it is one.
+/// Returns this process as a rank, if it is one.
 fn rank() -> Option<Communicator> {
     let place = std::env::var(RANK).ok()?;
     let (rank, port) = place.split_once(' ').expect("a rank and a port");
-    let config = WorldConfig {
-        heartbeat_interval: Duration::from_millis(100),
-        heartbeat_timeout: Duration::from_secs(2),
-        ..WorldConfig::local(rank.parse().expect("a rank"), 2, port.parse().expect("a port"))
-    };
+    let mut config = WorldConfig::local(rank.parse().expect("a rank"), 2, port.parse().expect("a port"));
+    config.timeouts.heartbeat_interval = Duration::from_millis(100);
+    config.timeouts.heartbeat_timeout = Duration::from_secs(2);
     Some(connect(&config).expect("both ranks come"))
 }
 
@@ -97,7 +95,7 @@ fn a_rank_that_is_killed_is_named_and_nothing_hangs() {
                 std::thread::sleep(Duration::from_secs(60));
                 return;
             }
-            // On the GPU, waiting for the other, when that dies; what computes waits for it.
+            // On the GPU, waiting for the other rank, when that dies; the computing stream waits for it.
             let under_way = comm.all_reduce_async(OnGpu::new(&compute, &[1.0_f32; 100]), ReduceOp::Sum);
             let buffer = under_way.wait();
             println!("issued");

@@ -1,4 +1,4 @@
-//! The stand-in of NCCL finds calls that NCCL would take and do harm with. It is called as C does, past this crate's own checks.
+//! The stand-in of NCCL finds harmful calls that NCCL would accept. It is called like a C library, without this crate's checks.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -48,7 +48,7 @@ impl Alone {
         }
     }
 
-    /// An all-reduce in place of memory at a distance from the beginning of an allocation of 16 elements.
+    /// An all-reduce in place, at an offset into an allocation of 16 elements.
     fn all_reduce(&self, offset: usize, count: usize, dtype: c_int, op: c_int) -> c_int {
         let (address, _) = self.memory.device_ptr(&self.stream);
         let at = (address as usize + offset) as *mut c_void;
@@ -63,7 +63,7 @@ impl Alone {
         op: c_int,
         on: &CudaStream,
     ) -> c_int {
-        // SAFETY: the function has this type; that the arguments are wrong is what this is about, and found before they are used.
+        // SAFETY: the function has this type. The test passes wrong arguments, which are found before they are used.
         unsafe {
             let call: libloading::Symbol<'_, AllReduce> =
                 self.library.get(b"ncclAllReduce").expect("a function");
@@ -101,7 +101,7 @@ fn memory_that_was_freed_is_found() {
         let mut alone = Alone::new();
         let (address, _) = alone.memory.device_ptr(&alone.stream);
         let at = address as *mut c_void;
-        // Something slow before, so that it is not even gone when the call comes.
+        // Slow work before it, so that the memory still exists when the call comes.
         alone.memory = alone.stream.alloc_zeros::<f32>(1 << 22).expect("memory");
         alone.all_reduce_at(at, 16, F32, SUM, &alone.stream);
     });

@@ -3,30 +3,23 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use phalanx_collectives::environment::SlurmJob;
+
 use super::ClusterError;
 
 /// The time that the job of this process has left; `None` outside of a job, and where it has no end.
 ///
 /// Newer versions of SLURM tell the end (`SLURM_JOB_END_TIME`); of others `squeue` is asked.
 pub fn time_left() -> Option<Duration> {
-    let get = |name: &str| std::env::var(name).ok();
-    // Of an array this task alone: the last one's number is the array's, too.
-    let task = get("SLURM_ARRAY_JOB_ID").zip(get("SLURM_ARRAY_TASK_ID"));
-    let job = task.map_or_else(|| get("SLURM_JOB_ID"), |(array, task)| Some(format!("{array}_{task}")))?;
-    if let Some(end) = end(&get) {
+    let job = SlurmJob::from_variables(&|name| std::env::var(name).ok())?;
+    if let Some(end) = job.end {
         return Some(end.duration_since(SystemTime::now()).unwrap_or_default());
     }
     let asked = Command::new("squeue")
-        .args(["--noheader", "--format=%L", "--jobs", &job])
+        .args(["--noheader", "--format=%L", "--jobs", &job.id])
         .stdin(Stdio::null())
         .output();
     asked.ok().and_then(|output| left(String::from_utf8_lossy(&output.stdout).trim()))
-}
-
-/// The job's end, where the variables that `get` looks up tell it.
-pub fn end(get: &dyn Fn(&str) -> Option<String>) -> Option<SystemTime> {
-    let seconds = get("SLURM_JOB_END_TIME")?.trim().parse().ok()?;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 /// A time that is left, as SLURM writes it: `3:04`, `2:03:04`, `1-02:03:04`; other words mean that there is no end, or none yet.
@@ -76,15 +69,6 @@ pub fn seconds_of(text: &str) -> Result<u64, ClusterError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ends_of_jobs() {
-        let of = |text: &str| end(&|name| (name == "SLURM_JOB_END_TIME").then(|| text.to_owned()));
-        assert_eq!(of("1792500000"), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_792_500_000)));
-        for text in ["", "never", "-1", "18446744073709551615"] {
-            assert_eq!(of(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn times_of_slurm() {

@@ -27,7 +27,7 @@ mod torchrun;
 pub use error::ClusterError;
 pub use job::{Job, TASK, Work, tasks_of_array};
 pub use kubernetes::{INTERRUPTED, Pods, pod_name};
-pub use limit::{end, left, seconds_of, time_left};
+pub use limit::{left, seconds_of, time_left};
 pub use queue::{Queued, Slurm, parse as queued};
 pub use record::JobRecord;
 pub use survival::{Survival, survival};

@@ -2,7 +2,7 @@
 //!
 //! SLURM, OpenMPI and MPICH leave it to options of their commands, of which ranks see little; torchrun's agents leave no choice.
 
-use phalanx_collectives::Launcher;
+use phalanx_collectives::environment::{Launcher, SlurmJob, Variables, recovers};
 
 /// The fate of the other ranks when a rank of a job dies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,8 +30,7 @@ pub enum Survival {
 ///   parameter that ranks see.
 /// - MPICH: Hydra's `mpiexec` cleans up, unless `-disable-auto-cleanup` is given, which ranks do not see; of version 4.0 also then if
 ///   a signal has killed the process that it started.
-pub fn survival(get: &dyn Fn(&str) -> Option<String>) -> Survival {
-    let is_on = |name: &str| get(name).is_some_and(|value| !matches!(value.trim(), "" | "0" | "false"));
+pub fn survival(get: Variables<'_>) -> Survival {
     let advised = |text: &str| Survival::Doubtful(text.to_owned());
     match Launcher::of(get) {
         Some(Launcher::Torchrun) => Survival::Never {
@@ -39,14 +38,14 @@ pub fn survival(get: &dyn Fn(&str) -> Option<String>) -> Survival {
             why: "its agent ends all ranks of a host when one dies and starts them anew; start them by srun, mpirun or --ranks, or leave \
                   --elastic to torchrun: --max-restarts, and ranks go on from the newest checkpoint",
         },
-        Some(Launcher::OpenMpi) if !is_on("OMPI_MCA_orte_enable_recovery") => advised(
+        Some(Launcher::OpenMpi) if !recovers(get) => advised(
             "mpirun ends all ranks when one dies, unless it was started with --enable-recovery; a world that changes goes on only then",
         ),
         Some(Launcher::Mpich) => advised(
             "mpiexec ends all ranks when one dies, unless it was started with -disable-auto-cleanup, and if a signal kills one perhaps also \
              then, unless a shell is between (sh -c '\"$@\"; exit $?' - phalanx train …); a world that changes goes on only then",
         ),
-        Some(Launcher::Slurm) if is_on("SLURM_KILL_BAD_EXIT") => advised(
+        Some(Launcher::Slurm) if SlurmJob::kills_on_bad_exit(get) => advised(
             "SLURM_KILL_BAD_EXIT has srun end all ranks when one dies; a world that changes goes on only with srun --no-kill \
              --kill-on-bad-exit=0",
         ),

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use phalanx_collectives::environment::{TorchrunAgent, Variables};
 use phalanx_run::host_name;
 
 /// The name that a launch has which was given none.
@@ -23,14 +24,13 @@ pub struct Torchrun {
 
 impl Torchrun {
     /// Reads the variables that `get` looks up, for a rank whose parent is the agent; `None` if no agent has set them.
-    pub fn of(get: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
-        let name = get("TORCHELASTIC_RUN_ID")?;
-        let launch = match name.as_str() {
+    pub fn of(get: Variables<'_>) -> Option<Self> {
+        let TorchrunAgent { run_id, max_restarts } = TorchrunAgent::from_variables(get)?;
+        let launch = match run_id.as_str() {
             "" | UNNAMED => agent(),
             name => format!("launch {name}"),
         };
-        let most = get("TORCHELASTIC_MAX_RESTARTS").and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-        Some(Self { launch, most })
+        Some(Self { launch, most: max_restarts })
     }
 
     /// Returns true if the agent may restart its ranks.

@@ -221,9 +221,9 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
             let (phalanx, resolved, folder, stop) = (&phalanx, &resolved, &folder, &stop);
             move || {
                 // Both are shorter than the pause.
-                let patience = Duration::from_secs(3);
-                let local = WorldConfig::local(rank, 3, port);
-                let world = World::new(WorldConfig { heartbeat_timeout: patience, ..local });
+                let mut config = WorldConfig::local(rank, 3, port);
+                config.timeouts.heartbeat_timeout = Duration::from_secs(3);
+                let world = World::new(config);
                 let task = phalanx.task_of(&resolved.config).expect("one of its own");
                 train(task, folder, resolved, &world, stop, Box::new(Silent))
             }

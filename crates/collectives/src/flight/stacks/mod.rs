@@ -1,4 +1,4 @@
-//! The stacks of all threads of this process, as addresses: whoever reads them finds the names in the files that they lie in.
+//! Stacks of all threads of this process as addresses. Readers find the names in the files of code.
 
 #[cfg(target_os = "linux")]
 mod signal;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Stacks {
     /// The program and its libraries.
     pub files: Vec<MappedFile>,
-    /// Its threads; the first is the one that it began with.
+    /// Its threads; the first is the main thread.
     pub threads: Vec<ThreadStack>,
 }
 
@@ -19,7 +19,7 @@ pub struct Stacks {
 pub struct MappedFile {
     /// The file.
     pub path: String,
-    /// How long it was, so that another one of its name is not taken for it.
+    /// Its length, which tells it from another file of the same name.
     pub bytes: u64,
 }
 
@@ -30,18 +30,18 @@ pub struct ThreadStack {
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// Where its functions are, the innermost first: the file's place among [`Stacks::files`] and the distance from where the file
-    /// begins in memory. Nothing if the thread has not answered.
+    /// The addresses of its functions, the innermost first: the index in [`Stacks::files`] and the distance from the start of the
+    /// file in memory. Empty if the thread did not answer.
     pub frames: Vec<(usize, u64)>,
 }
 
-/// The stacks of all threads but the calling one; nothing where this cannot be found out.
+/// Returns the stacks of all threads except the calling one; `None` if they are not available.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn collect() -> Option<Stacks> {
     None
 }
 
-/// The stacks of all threads but the calling one; nothing where this cannot be found out.
+/// Returns the stacks of all threads except the calling one; `None` if they are not available.
 #[cfg(target_os = "linux")]
 pub(super) fn collect() -> Option<Stacks> {
     use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ pub(super) fn collect() -> Option<Stacks> {
     Some(stacks)
 }
 
-/// Ranges of memory, by their beginning: where each ends, where its file begins in memory, and the file (proc_pid_maps(5)).
+/// Ranges of memory by their start: the end, the start of the file in memory, and the file (proc_pid_maps(5)).
 #[cfg(target_os = "linux")]
 fn mapped(maps: &str) -> std::collections::BTreeMap<u64, ((u64, u64), String)> {
     let mut begins: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
@@ -93,7 +93,7 @@ fn mapped(maps: &str) -> std::collections::BTreeMap<u64, ((u64, u64), String)> {
         let Some((start, end)) = range.split_once('-') else { continue };
         let [Ok(start), Ok(end)] = [start, end].map(|text| u64::from_str_radix(text, 16)) else { continue };
         if path.starts_with('/') {
-            // The lines are in the order of addresses, so that the first of a file is where it begins.
+            // Lines are in the order of addresses, so the first line of a file is its start.
             let begin = *begins.entry(path.to_owned()).or_insert(start);
             found.insert(start, ((end, begin), path.to_owned()));
         }
@@ -134,7 +134,7 @@ mod tests {
                 std::path::Path::new(&found.files[*file].path) == program
             }));
         }
-        // Taking them has harmed nobody.
+        // The threads are unharmed.
         ENOUGH.store(true, Ordering::Relaxed);
         drop(stop);
         computes.expect("starts").join().expect("no panic");

@@ -1,7 +1,7 @@
-//! Interrupts a thread of this process and has it walk its own stack.
+//! Interrupts a thread of this process and makes it walk its own stack.
 //!
-//! A thread gets a signal (`SIGURG`, which does nothing where nobody listens), and its handler writes the addresses of the functions
-//! that it is inside of to static memory. Names are looked up elsewhere and later: a handler may not allocate or take locks.
+//! A thread gets a signal (`SIGURG`, which is ignored by default), and its handler writes the addresses of its functions to static
+//! memory. Names are looked up elsewhere and later: a handler must not allocate or take locks.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -9,37 +9,37 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// The most functions of a stack that are told.
+/// The most functions of a stack.
 const DEEPEST: usize = 192;
 
-/// How long a thread may take to answer; one that is stopped or waits for a disk does not.
+/// The longest wait for a thread to answer. A thread that is stopped or waits for a disk does not.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long a thread that has begun to answer may take.
+/// The longest wait for a thread that has begun to answer.
 const WALKING: Duration = Duration::from_secs(1);
 
-/// The thread that is asked; 0 if there is none, and its negative once it answers.
+/// The thread that is asked; 0 if there is none, and negative once it answers.
 static ASKED: AtomicI32 = AtomicI32::new(0);
-/// How many addresses it has told, plus 1; 0 while it has not.
+/// The number of addresses written, plus 1; 0 until they are.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
 static FRAMES: [AtomicUsize; DEEPEST] = [const { AtomicUsize::new(0) }; DEEPEST];
-/// Whoever asks.
+/// Held by the thread that asks.
 static ASKING: Mutex<()> = Mutex::new(());
 
-/// The calling thread's number.
+/// Returns the calling thread's number.
 pub(super) fn own() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
 }
 
 /// Takes the stacks of threads, one after the other.
 pub(super) struct Taker {
-    /// Whether a thread has begun to answer and not ended, so that what it writes may come at any time.
+    /// True if a thread has begun to answer and not finished, so that it may write at any time.
     is_spoilt: bool,
     _asking: MutexGuard<'static, ()>,
 }
 
 impl Taker {
-    /// Nothing if somebody else in this process takes stacks now, or the system refuses.
+    /// Returns `None` if another thread of this process takes stacks now, or the system refuses.
     pub(super) fn new() -> Option<Self> {
         let asking = match ASKING.try_lock() {
             Ok(asking) => asking,
@@ -49,8 +49,7 @@ impl Taker {
         install().then_some(Self { is_spoilt: false, _asking: asking })
     }
 
-    /// The addresses of the functions that a thread is inside of, the innermost first, those of the handler included; nothing if it
-    /// does not answer.
+    /// Returns the addresses of a thread's functions, the innermost first, with those of the handler; `None` if it does not answer.
     pub(super) fn take(&mut self, thread: u32) -> Vec<u64> {
         let id = thread.cast_signed();
         if self.is_spoilt {
@@ -85,7 +84,7 @@ impl Taker {
     }
 }
 
-/// Has the handler called from now on. The signal does nothing by default, so that it is never given back.
+/// Installs the handler for good; the signal does nothing by default.
 fn install() -> bool {
     // SAFETY: the structure is plain data for which zeros are valid, and is filled before the call. The handler is a function of
     // the signature that SA_SIGINFO asks for, lives as long as the program, and does only what a handler may: it reads and writes
@@ -107,7 +106,7 @@ fn interrupt(thread: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGURG) == 0 }
 }
 
-/// The handler: if this is the thread that is asked, tells where it is.
+/// The handler: writes the stack if this thread is asked.
 extern "C" fn answer(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     let error = errno();
     let own = own().cast_signed();
@@ -117,7 +116,7 @@ extern "C" fn answer(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     set_errno(error);
 }
 
-/// Writes the addresses of the functions that this thread is inside of; how many they are.
+/// Writes the addresses of this thread's functions; returns their number.
 fn walk() -> usize {
     let mut count = 0;
     // SAFETY: the function must not run twice at a time on platforms whose unwinder shares state. On Linux it is the unwinder of
@@ -137,13 +136,13 @@ fn walk() -> usize {
     count
 }
 
-/// The error number of the interrupted thread, which must not see that of the handler.
+/// Returns the error number of the interrupted thread, which the handler must restore.
 fn errno() -> c_int {
     // SAFETY: the C library gives each thread a valid address of its own.
     unsafe { *libc::__errno_location() }
 }
 
 fn set_errno(error: c_int) {
-    // SAFETY: as in `errno`; nobody else writes to this thread's number.
+    // SAFETY: as in `errno`; no other thread writes to this thread's number.
     unsafe { *libc::__errno_location() = error }
 }

@@ -1,21 +1,20 @@
-//! Reading buffers of other ranks of this host where they lie. `unsafe` for that.
+//! Reading buffers of other ranks of this host in place. `unsafe` for that.
 //!
-//! Between threads of one process that is a copy; between processes the system copies (`process_vm_readv`, cross memory
-//! attach), if it lets one process read another: not under every security policy, so ranks try it out when they meet.
+//! Between threads of one process this is a copy. Between processes the system copies (`process_vm_readv`, cross memory attach) if
+//! it allows one process to read another. Some security policies forbid it, so ranks test it at set-up.
 
 #![allow(unsafe_code)]
 
 use crate::dtype::{Element, ReduceOp};
 use crate::reduce::reduce_into;
 
-/// The address of a buffer's first byte, as other ranks need it.
+/// Returns the address of a buffer's first byte, as other ranks need it.
 pub(crate) fn expose<T: Element>(values: &mut [T]) -> usize {
-    // Exposed, so that what others read and what this rank writes later through the slice is the same memory to the
-    // compiler.
+    // Exposed, so that the compiler knows that others read the memory that this rank later writes through the slice.
     values.as_mut_ptr().expose_provenance()
 }
 
-/// How the buffers of each rank of the host are read, by place.
+/// Access to the buffers of each rank of the host, by place.
 #[derive(Debug, Clone)]
 pub(crate) struct CrossMemory(Vec<Owner>);
 
@@ -28,12 +27,12 @@ enum Owner {
 }
 
 impl CrossMemory {
-    /// Ranks that are threads of this process.
+    /// Access to ranks that are threads of this process.
     pub(crate) fn threads(world: usize) -> Self {
         Self(vec![Owner::Thread; world])
     }
 
-    /// Ranks that are these processes.
+    /// Access to ranks that are these processes.
     pub(crate) fn processes(processes: &[u32]) -> Self {
         let owner = |process: &u32| {
             if *process == std::process::id() {
@@ -45,12 +44,12 @@ impl CrossMemory {
         Self(processes.iter().map(owner).collect())
     }
 
-    /// Whether a rank is a thread of this process, so that memory that it frees is really gone.
+    /// True if a rank is a thread of this process, so that memory that it frees is gone.
     pub(crate) fn is_here(&self, rank: usize) -> bool {
         matches!(self.0[rank], Owner::Thread)
     }
 
-    /// Copies bytes at an address of a rank; false if the system does not give them.
+    /// Copies bytes at an address of a rank; false if the system refuses.
     ///
     /// The rank must have exposed that memory and keep it until this returns.
     pub(crate) fn read(&self, rank: usize, address: usize, to: &mut [u8]) -> bool {
@@ -58,11 +57,10 @@ impl CrossMemory {
             Owner::Thread => {
                 let from = std::ptr::with_exposed_provenance::<u8>(address);
                 // SAFETY: the rank is a thread of this process. It published the address of a buffer that it has borrowed
-                // exclusively and that has what is read here, since all ranks have compared the operation and its count
-                // before; of a gather nothing but the rank's own chunk is read, which is all that may lie there. It returns
-                // the buffer only after this rank has said that it has read, or, when it fails, after this rank's mark that
-                // it is reading is gone. The protocol of `operations` keeps writers away from
-                // the range meanwhile. The own buffer is another one.
+                // exclusively and that contains the bytes read here, since all ranks have compared the operation and its count
+                // before. Of a gather only the rank's own chunk is read, which may be all that exists. It returns the buffer only
+                // after this rank has reported that it has read, or, if it fails, after this rank's mark that it is reading is
+                // gone. The protocol of `exposed` keeps writers away from the range during the call. The own buffer is another one.
                 unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
                 true
             }
@@ -88,8 +86,8 @@ impl CrossMemory {
         }
     }
 
-    /// acc ← acc ∘ the elements at an address of a rank; false if the system does not give them. `scratch` holds as many
-    /// bytes as `acc`. What [`CrossMemory::read`] demands holds here too.
+    /// acc ← acc ∘ the elements at an address of a rank; false if the system refuses. `scratch` has as many bytes as `acc`. The
+    /// requirements of [`CrossMemory::read`] apply.
     pub(in crate::shared) fn reduce<T: Element>(
         &self,
         rank: usize,

@@ -57,13 +57,10 @@ impl Meeting {
 fn configured(place: &WorldConfig, config: &Config, logs: &Path) -> Result<WorldConfig, TrainError> {
     let (link, host_link) = (config.comm.simulated()?, config.comm.simulated_inside()?);
     let hosts = if link.is_some() { config.comm.hosts } else { 1 };
-    let mut configured = WorldConfig {
-        flight_recorder: place.flight_recorder.clone().or_else(|| Some(logs.to_owned())),
-        encryption: config.comm.encryption,
-        link,
-        host_link,
-        ..place.clone().with_timeout(Duration::from_secs_f64(config.comm.timeout))
-    };
+    let mut configured = place.clone().with_timeout(Duration::from_secs_f64(config.comm.timeout));
+    configured.flight_recorder.get_or_insert_with(|| logs.to_owned());
+    configured.credentials.encryption = config.comm.encryption;
+    (configured.transport.simulated, configured.transport.simulated_on_host) = (link, host_link);
     if hosts > 1 {
         configured.host = Some(format!("simulated host {}", place.rank * hosts / place.world_size));
     }

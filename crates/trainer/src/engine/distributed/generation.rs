@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, Newcomers, Regrouped, WorldConfig, regroup_with};
+use phalanx_collectives::{Communicator, Newcomers, RebuiltWorld, WorldConfig, rejoin_with};
 
 use super::exchange::Exchange;
 use super::roster::PreviousWorld;
@@ -89,11 +89,11 @@ impl Distributed {
         let control = world.control()?;
         let ranks = self.roster.members.len();
         // Longer by the same factor as all other times (`WorldConfig::with_timeout`).
-        let patience = NEWCOMER_TIMEOUT.mul_f64((config.comm.timeout / 600.0).max(1.0));
-        let coming = Newcomers { count: next.newcomers.len(), patience, announce };
+        let timeout = NEWCOMER_TIMEOUT.mul_f64((config.comm.timeout / 600.0).max(1.0));
+        let coming = Newcomers { count: next.newcomers.len(), timeout, announce };
         let coming = (!next.newcomers.is_empty()).then_some(&coming);
-        let Regrouped { communicator, config: place, members: places } =
-            regroup_with(&world, &place, coming)?;
+        let RebuiltWorld { communicator, config: place, members: places } =
+            rejoin_with(&world, &place, coming)?;
         let lost = self.roster.lost(&places);
         if lost.is_empty() && !next.planned {
             self.roster.break_without_loss(&world, step)?;

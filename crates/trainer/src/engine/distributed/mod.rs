@@ -7,7 +7,7 @@
 //! | `exchange` | collectives of all ranks on the host |
 //! | `devices` | the device of a rank, its cores, and the mesh that networks are shared on |
 //! | `control`, `job` | agreements between ranks: stops, actions between two steps |
-//! | `roster` | the ranks by their numbers in the run, and how survivors regroup |
+//! | `roster` | the ranks by their numbers in the run, and how survivors rejoin |
 //! | `generation` | worlds that follow each other in elastic runs |
 //! | `network`, `listeners` | a network, and how it is shared |
 //! | `batch_split` | the part of each batch that a rank takes |

@@ -1,9 +1,9 @@
-//! The ranks by their numbers in the run, and how the survivors of a loss regroup under new ranks.
+//! The ranks by their numbers in the run, and how the survivors of a loss rejoin under new ranks.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use phalanx_collectives::{Communicator, Control, Regrouped, WorldConfig};
+use phalanx_collectives::{Communicator, Control, RebuiltWorld, WorldConfig};
 
 use super::exchange::Exchange;
 use super::world::World;
@@ -224,14 +224,14 @@ impl Distributed {
     /// # Errors
     /// [`TrainError::Died`] and [`TrainError::ServerDied`] if they cannot continue without the lost ranks; [`TrainError::Comm`] if they
     /// do not meet; and if no rank was lost, twice after one step.
-    pub(in crate::engine) fn regroup(&mut self, step: u64) -> Result<PreviousWorld, TrainError> {
+    pub(in crate::engine) fn rejoin(&mut self, step: u64) -> Result<PreviousWorld, TrainError> {
         let (Some(world), Some(place)) = (self.exchange.world(), self.roster.place.clone()) else {
             return Err(TrainError::Setup("this rank has no others to meet".to_owned()));
         };
         let control = world.control()?;
         let ranks = self.roster.members.len();
-        let Regrouped { communicator, config: place, members: places } =
-            phalanx_collectives::regroup(world, &place)?;
+        let RebuiltWorld { communicator, config: place, members: places } =
+            phalanx_collectives::rejoin(world, &place)?;
         let lost = self.roster.lost(&places);
         if lost.is_empty() {
             self.roster.break_without_loss(world, step)?;

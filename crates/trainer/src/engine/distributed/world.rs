@@ -61,7 +61,7 @@ impl World {
     #[must_use]
     pub fn with_secret(mut self, secret: Option<Secret>) -> Self {
         if let (Link::Process(config), Some(secret)) = (&mut self.link, secret) {
-            config.secret = Some(secret);
+            config.credentials.secret = Some(secret);
         }
         self
     }
@@ -191,7 +191,7 @@ pub fn launcher_world() -> Result<Option<World>, TrainError> {
     let is_here = config.local_world_size == config.world_size;
     if std::env::var_os(SUPERVISED).is_some() {
         // Ranks of one host start together, so a missing one never comes. Hosts are started one after the other.
-        config.connect_timeout = Duration::from_secs(if is_here { 9 } else { 300 });
+        config.timeouts.connect = Duration::from_secs(if is_here { 9 } else { 300 });
     }
     Ok(Some(World::new(config)))
 }
@@ -218,6 +218,8 @@ pub fn invited_world(invitation: &Invitation, secret_file: &Path) -> Result<Worl
         _ => None,
     };
     let missing = || TrainError::Setup("an invitation without a place".to_owned());
-    let config = WorldConfig::from_variables(&get)?.ok_or_else(missing)?;
-    Ok(World::new(WorldConfig { job: job.clone(), connect_timeout: MEETING, ..config }))
+    let mut config = WorldConfig::from_variables(&get)?.ok_or_else(missing)?;
+    config.job.clone_from(job);
+    config.timeouts.connect = MEETING;
+    Ok(World::new(config))
 }

@@ -333,8 +333,8 @@ fn invite(place: &WorldConfig, joins: &Path, newcomers: &[usize]) {
             rank: place.rank + more,
             world_size: place.world_size,
             local_world_size: place.local_world_size,
-            address: place.master_addr.clone(),
-            port: place.master_port,
+            address: place.meeting.address.clone(),
+            port: place.meeting.port,
             job: place.job.clone(),
         };
         // A rank without an invitation does not come, and is not waited for long.

@@ -31,8 +31,8 @@ impl Run<'_> {
         tracing::warn!("{error}; the surviving ranks meet again");
         loop {
             let ranks = self.distributed.data_size();
-            let regrouped = self.distributed.regroup(self.state.step);
-            match regrouped.and_then(|before| self.continue_among_survivors(&before, ranks)) {
+            let rejoined = self.distributed.rejoin(self.state.step);
+            match rejoined.and_then(|before| self.continue_among_survivors(&before, ranks)) {
                 Ok(()) => return Ok(()),
                 // Another rank was lost in that time.
                 Err(again) if again.is_loss() && self.distributed.outlives_a_death() => {
