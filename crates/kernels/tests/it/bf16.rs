@@ -1,7 +1,7 @@
 //! Products of bf16 against f64 over drawn shapes, on every instruction set that the machine has.
 
 use phalanx_kernels::{
-    Context, Conv2dShape, Level, Matrix, MatrixMut, Products, bf16, conv2d_backward_input,
+    Context, Conv2dShape, Matrix, MatrixMut, Products, bf16, conv2d_backward_input,
     conv2d_backward_input_bf16, conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward,
     conv2d_forward_bf16, matmul_batched, matmul_bf16, narrow, widen,
 };

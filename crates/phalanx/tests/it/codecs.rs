@@ -175,7 +175,6 @@ fn a_codec_that_does_not_pay_says_so_once() {
 fn what_cannot_be_is_refused_by_name() {
     let place = Place::new();
     for (more, said) in [
-        ("--set comm.codec=bf16", "comm.codec is called codec.kind now"),
         ("--set codec.kind=zip", "`topk`"),
         ("--set codec.kind=topk --set codec.density=0", "give a density above 0"),
         ("--set codec.kind=int8 --set codec.chunk=100", "give a multiple of 8"),

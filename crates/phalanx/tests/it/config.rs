@@ -284,7 +284,7 @@ fn each_task_has_keys_of_its_own() {
         (
             "cifar10-resnet18",
             &["train.label_smoothing=0.2"],
-            "--set train.label_smoothing=0.2: train.label_smoothing is called model.label_smoothing now",
+            "--set train.label_smoothing=0.2: unknown key train.label_smoothing; did you mean model.label_smoothing?",
         ),
         (
             "tiny",

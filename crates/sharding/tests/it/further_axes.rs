@@ -1,7 +1,7 @@
 //! Every strategy on meshes with a further axis: of size 1, or with ranks that do the same work.
 
 use phalanx_sharding::{
-    MeshLayout, Options, PlainUpdate, ProcessMesh, RankCollectives as _, STRATEGIES, ServerPace, Strategy,
+    MeshLayout, Options, PlainUpdate, ProcessMesh, STRATEGIES, ServerPace, Strategy,
     SyncOptions, Synchrony, parallelize,
 };
 use phalanx_tensor::optim::Sgd;

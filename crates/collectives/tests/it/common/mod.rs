@@ -5,7 +5,9 @@ pub(crate) mod checks;
 mod process;
 mod random;
 
+#[allow(unused_imports, reason = "each test program uses some of them")]
 pub(crate) use process::{rank_process, side_by_side};
+#[allow(unused_imports, reason = "each test program uses some of them")]
 pub(crate) use random::Random;
 
 use std::net::TcpListener;
