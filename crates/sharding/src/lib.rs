@@ -73,6 +73,7 @@ mod reduction_math;
 #[cfg(any(test, fuzzing))]
 mod rehearsed;
 mod strategy;
+mod strategy_mesh;
 mod virtual_ranks;
 
 pub use asynchronous::gossip::Gossip;

@@ -1,7 +1,6 @@
 //! Degrees of parallelism: how many ranks lie along each axis of a mesh.
 
 use super::layout::MeshLayout;
-use crate::strategy::Strategy;
 use crate::{Result, ShardingError};
 
 /// The number of ranks along an axis.
@@ -66,6 +65,11 @@ const KINDS: &[(&str, bool)] = &[
 pub struct Degrees(Vec<(&'static str, Degree)>);
 
 impl Degrees {
+    /// The given degrees, each of a kind that is built.
+    pub(crate) fn of<const N: usize>(degrees: [(&'static str, Degree); N]) -> Self {
+        Self(degrees.into())
+    }
+
     /// The names of all kinds of parallelism, those that are not built included.
     pub fn names() -> impl Iterator<Item = &'static str> {
         KINDS.iter().map(|(name, _)| *name)
@@ -98,18 +102,6 @@ impl Degrees {
     /// True if no axis has a degree.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// Returns the degrees that suit a strategy where none are given: one data axis for all ranks, or, for a strategy with groups of
-    /// ranks, `replicate` × `shard` with `group` ranks in a group. With `group` 0 a group is the ranks of a host, if all hosts have as
-    /// many, and otherwise as many ranks as the largest proper divisor of the world size. `hosts` has the host of each rank.
-    pub fn suiting(strategy: &Strategy, hosts: &[usize], group: usize) -> Self {
-        let ranks = hosts.len();
-        if !strategy.data.has_groups() {
-            return Self(vec![(strategy.data.first_axis(), Degree::Of(ranks))]);
-        }
-        let group = if group == 0 { natural_group(hosts) } else { group };
-        Self(vec![("replicate", Degree::Of(ranks / group)), ("shard", Degree::Of(group))])
     }
 
     /// Returns the mesh of `world` ranks with these degrees.
@@ -240,17 +232,5 @@ mod tests {
         }
         assert!(refused("shard=-1,replicate=-1", 4).contains("only one degree"));
         assert!(refused("replicate=2,shard=3", 8).contains("replicate 2 × shard 3 = 6"));
-    }
-
-    #[test]
-    fn strategies_have_degrees_of_their_own() {
-        let suiting = |name: &str, hosts: &[usize], group| {
-            let row = Strategy::named(name).expect("a row");
-            Degrees::suiting(&row, hosts, group).layout(hosts.len()).expect("fits").to_string()
-        };
-        assert_eq!(suiting("ddp", &[0, 0], 0), "replicate 2");
-        assert_eq!(suiting("fsdp", &[0, 0], 0), "shard 2");
-        assert_eq!(suiting("hsdp", &[0, 0, 1, 1], 0), "replicate 2 × shard 2");
-        assert_eq!(suiting("hsdp", &[0; 4], 4), "replicate 1 × shard 4");
     }
 }

@@ -16,7 +16,6 @@ use phalanx_collectives::{CommStats, Communicator, threads};
 use phalanx_tensor::ProcessGroup;
 
 use crate::mesh::process_group::RankGroup;
-use crate::strategy::{DataAxes, Strategy};
 use crate::{Result, ShardingError};
 
 /// The ranks of a world along named axes ([`AXES`]), as one of them sees them: where it lies, and whom it talks to along each
@@ -113,15 +112,6 @@ impl ProcessMesh {
         Ok(mesh)
     }
 
-    /// Arranges the ranks of `world` as suits a strategy ([`Degrees::suiting`]): along one data axis, or as groups of `group` ranks.
-    ///
-    /// # Errors
-    /// [`ShardingError::Mesh`] if the world is not whole groups, and those of communication.
-    pub fn suiting(world: Communicator, strategy: &Strategy, group: usize) -> Result<Self> {
-        let layout = Degrees::suiting(strategy, world.hosts(), group).layout(world.world_size())?;
-        Self::of(world, layout)
-    }
-
     /// All ranks along the axis `replicate`, without communication.
     ///
     /// # Errors
@@ -189,18 +179,6 @@ impl ProcessMesh {
     /// The group `model`: the ranks that hold the other parts of the model for the same samples. `None` if this rank has all parts.
     pub fn model(&self) -> Option<&Communicator> {
         self.model.as_ref()
-    }
-
-    /// The groups `sharding` of a strategy's data axes: the ranks that share what is sharded, and the ranks that hold the same shards, if
-    /// there are groups.
-    ///
-    /// # Errors
-    /// [`ShardingError::Mesh`] if the mesh lacks an axis.
-    pub fn sharding(&self, axes: DataAxes) -> Result<(&Communicator, Option<&Communicator>)> {
-        match axes.has_groups() {
-            true => Ok((self.axis("shard")?, Some(self.axis("replicate")?))),
-            false => Ok((self.batch(), None)),
-        }
     }
 
     /// This rank's position among ranks that do the same work; 0 for the rank whose results count.

@@ -1,8 +1,8 @@
 //! Every strategy on meshes with a further axis: of size 1, or with ranks that do the same work.
 
 use phalanx_sharding::{
-    MeshLayout, Options, PlainUpdate, ProcessMesh, STRATEGIES, ServerPace, Strategy,
-    SyncOptions, Synchrony, parallelize,
+    MeshLayout, Options, PlainUpdate, ProcessMesh, STRATEGIES, ServerPace, Strategy, SyncOptions, Synchrony,
+    parallelize,
 };
 use phalanx_tensor::optim::Sgd;
 

@@ -11,7 +11,7 @@ use phalanx_sharding::{
 use phalanx_tensor::Precision;
 use toml::Value;
 
-use super::parallel::ParallelDegree;
+use super::parallel_degree::ParallelDegree;
 use super::section::{KeyDoc, KeyType, Mismatch, choices, library_choices, sections};
 use super::suggest::nearest;
 use phalanx_trace::TraceSteps;

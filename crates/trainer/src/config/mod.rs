@@ -10,6 +10,8 @@
 
 mod suggest;
 
+mod parallel_degree;
+
 mod keys;
 mod section;
 
@@ -45,7 +47,7 @@ pub use keys::{
     WatchConfig, WeightCodec,
 };
 pub use origin::{ConfigError, Origin};
-pub use parallel::ParallelDegree;
+pub use parallel_degree::ParallelDegree;
 pub use render::{Detail, diff};
 pub use section::{KeyDoc, KeyType, Mismatch};
 pub use settings::{Settings, TaskSettings};

@@ -87,9 +87,9 @@ pub(super) trait BucketReduction: Debug + Send + Sync {
 pub(super) struct Reducer {
     /// The reduction.
     pub(super) by: Arc<dyn BucketReduction>,
-    /// The same reduction, if it is by a codec.
+    /// A handle of the reduction by a codec, if it is one.
     pub(super) coded: Option<Arc<Coded>>,
-    /// The same reduction, if it is over virtual ranks.
+    /// A handle of the reduction over virtual ranks, if it is one.
     pub(super) virtual_sum: Option<Arc<VirtualSum>>,
 }
 
