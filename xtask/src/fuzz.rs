@@ -51,7 +51,7 @@ impl Arguments {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
             match word.as_str() {
                 "--minutes" => {
-                    parsed.minutes = value()?.parse().map_err(|error| format!("{word}: {error}"))?
+                    parsed.minutes = value()?.parse().map_err(|error| format!("{word}: {error}"))?;
                 }
                 "--seed" => parsed.seed = value()?.parse().map_err(|error| format!("{word}: {error}"))?,
                 "--keep" => parsed.keep = true,
@@ -262,7 +262,7 @@ mod tests {
         let parse = |words: &[&str]| {
             Arguments::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
         };
-        let parsed = parse(&["frames", "--minutes", "2.5", "--keep", "mail"]).ok().expect("sound");
+        let parsed = parse(&["frames", "--minutes", "2.5", "--keep", "mail"]).expect("sound");
         assert!(parsed.readers == ["frames", "mail"] && parsed.minutes == 2.5 && parsed.keep && !parsed.list);
         assert!(
             parse(&["--often"]).is_err() && parse(&["--seed"]).is_err() && parse(&["Cargo.toml"]).is_err()

@@ -32,7 +32,7 @@ fn extent(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Opt
 }
 
 /// Checks that the strides stay inside the slices, and that the rows of c do not overlap.
-fn check<T>(
+fn check<T: Copy>(
     [m, n, k]: [usize; 3],
     a: View<'_, T>,
     b: View<'_, T>,

@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn readers_hold_their_limits() {
-        let readers: [(&str, fn(&[u8])); 2] =
+        type Named = (&'static str, fn(&[u8]));
+        let readers: [Named; 2] =
             [("pushes", super::pushes), ("strategy_messages", super::strategy_messages)];
         for (name, read) in readers {
             check(Reader { name, read, memory: 48 << 20 }, Vec::new(), 200, |_, _| false);

@@ -278,7 +278,8 @@ mod tests {
 
     #[test]
     fn readers_hold_their_limits() {
-        let readers: [(&str, fn(&[u8])); 11] = [
+        type Named = (&'static str, fn(&[u8]));
+        let readers: [Named; 11] = [
             ("frames", super::frames),
             ("registrations", super::registrations),
             ("handshakes", super::handshakes),

@@ -46,7 +46,7 @@ fn a_rank_that_hangs_in_reading_data_is_named_with_where_it_is() {
     assert_eq!(found.suspects.len(), 1, "{found:#?}");
     let suspect = &found.suspects[0];
     assert_eq!(suspect.rank, 1);
-    for words in ["has not come to all-reduce", "bucket", "ranks 0, 2 waited ", "stall", "chaos.rs:"] {
+    for words in ["has not come to all-reduce", "bucket", "ranks 0, 2 waited ", "stall", "faults.rs:"] {
         assert!(suspect.because.contains(words), "{words:?} is not in {suspect:?}");
     }
     assert_eq!(found.first_difference, None);

@@ -1,4 +1,4 @@
-//! Trainings whose gradients and parameters go over MPI, under its launcher: `cargo test -p phalanx-trainer --features mpi --test mpi`.
+//! Trainings whose gradients and parameters go over MPI, under its launcher: `cargo test -p phalanx --features mpi --test it mpi::`.
 //! Where there is no `mpirun` they say so and pass.
 
 use std::net::TcpListener;

@@ -49,8 +49,8 @@ impl Combination<'_> {
     /// # Errors
     /// [`ShardingError::Strategy`] or [`ShardingError::Codec`] of the first condition that does not hold.
     pub(super) fn check(&self) -> Result<()> {
-        let applying = CONDITIONS.iter().filter(|condition| (condition.applies)(self));
-        applying.map(|condition| (condition.check)(self)).collect()
+        let mut applying = CONDITIONS.iter().filter(|condition| (condition.applies)(self));
+        applying.try_for_each(|condition| (condition.check)(self))
     }
 }
 

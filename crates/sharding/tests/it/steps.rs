@@ -322,7 +322,7 @@ fn bytes_go_the_way_that_is_asked_for_or_the_run_does_not_begin() {
                 let options = Options { algorithm, ..Options::default() };
                 let parallel = match DataParallel::with_options(
                     &store,
-                    phalanx_sharding::ProcessMesh::suiting(comm, &row, 0)?,
+                    phalanx_sharding::ProcessMesh::suiting(comm, row, 0)?,
                     *row,
                     options,
                 ) {

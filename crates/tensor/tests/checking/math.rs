@@ -111,7 +111,7 @@ impl Checking {
     }
 
     /// Runs a convolution on the wrapped arrays.
-    fn convolve<S>(
+    fn convolve<S: Copy>(
         &self,
         of: ConvForward<'_, S>,
         run: impl FnOnce(ConvForward<'_, S>) -> Result<Array>,
@@ -122,7 +122,7 @@ impl Checking {
     }
 
     /// Runs the backward of a convolution on the wrapped arrays.
-    fn convolve_backward<S>(
+    fn convolve_backward<S: Copy>(
         &self,
         of: ConvBackward<'_, S>,
         run: impl FnOnce(ConvBackward<'_, S>) -> Result<Option<Array>>,

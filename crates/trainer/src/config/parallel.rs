@@ -1,7 +1,6 @@
 //! The section `[parallel]`: the mesh of the ranks.
 
 use phalanx_sharding::{Degree, Degrees, MeshLayout, ShardingError, Strategy};
-use toml::Value;
 
 use super::keys::{Config, ParallelConfig};
 use super::parallel_degree::ParallelDegree;
@@ -94,6 +93,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use toml::Value;
+
     use super::*;
 
     fn problems(sets: &[(&str, i64)], strategy: &str, ranks: usize) -> String {

@@ -78,7 +78,7 @@ fn projections_are_those_of_the_cpu() {
             let (p, p_given) = numbers(&mut draw, gpu, p_len);
             let scratch = gpu.unwritten(ElementType::F32, project_back_numbers(&matrices)).unwrap();
             on_their_stream(gpu, || {
-                project_back(gpu, &matrices, (&given, &p_given), &q_given, &scratch).unwrap()
+                project_back(gpu, &matrices, (&given, &p_given), &q_given, &scratch).unwrap();
             });
             let mut q = vec![0.0_f64; q_len];
             for m in &matrices {

@@ -294,7 +294,7 @@ struct Pass<'p> {
 impl Pass<'_> {
     /// Runs a residual block on images, given in one or several values, and the embedded time.
     fn residual(&self, block: &Arc<dyn Block>, images: &[Value]) -> Result<Value> {
-        run_block(self.tape, block, &[images, &[self.time.clone()]].concat())
+        run_block(self.tape, block, &[images, std::slice::from_ref(&self.time)].concat())
     }
 
     /// Runs the attention of a layer on the output of its residual block, which is called `name`.

@@ -20,7 +20,7 @@ impl Distributed {
             self.exchange().sum(&mut [0.0])?;
             match self.rank() {
                 0 => {
-                    own = serde_json::to_string(&self.ask_for_times()?).map_err(|error| malformed(&error))?
+                    own = serde_json::to_string(&self.ask_for_times()?).map_err(|error| malformed(&error))?;
                 }
                 _ => self.answer_with_times()?,
             }

@@ -156,7 +156,7 @@ impl Run<'_> {
         let (Some(before), false) = (before, self.changes.is_new()) else {
             return Ok(RankStatus::newcomer());
         };
-        let step = self.changes.elastic.as_ref().map_or(0, |elastic| elastic.reached());
+        let step = self.changes.elastic.as_ref().map_or(0, super::world::Elastic::reached);
         let written = last_written(&self.env, step)?;
         let progress = self.progress(step, self.followed.min(step), written);
         let mut reports = self.reporter.own_reports();

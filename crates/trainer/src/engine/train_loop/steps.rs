@@ -65,7 +65,7 @@ impl Run<'_> {
             stopped = self.after_step()?;
             self.followed = self.state.step;
         }
-        self.end_steps(stopped)
+        self.end_steps(stopped.as_ref())
     }
 
     /// The batches from the next step on.
@@ -214,17 +214,17 @@ impl Run<'_> {
     }
 
     /// Ends the steps: writes all reports, and a checkpoint if the run was interrupted.
-    fn end_steps(&mut self, stopped: Option<StopReason>) -> Result<LoopEnd, TrainError> {
+    fn end_steps(&mut self, stopped: Option<&StopReason>) -> Result<LoopEnd, TrainError> {
         let (reporter, mut view) = self.reporting();
         reporter.write_unread(true, &mut view)?;
         reporter.write_all(&mut view)?;
-        let interrupted = stopped == Some(StopReason::Asked);
+        let interrupted = stopped == Some(&StopReason::Asked);
         if interrupted || self.saving.unsaved == Some(self.state.step) {
             self.save()?;
         }
         self.settle()?;
         self.saving.unsaved = None;
-        self.reporter.take_broken(stopped.as_ref())?;
+        self.reporter.take_broken(stopped)?;
         Ok(LoopEnd::Through { interrupted })
     }
 
