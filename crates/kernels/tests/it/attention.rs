@@ -25,8 +25,12 @@ fn weights(shape: AttentionShape, q: &[f64], k: &[f64]) -> Vec<f64> {
 }
 
 fn assert_close(what: &str, found: &[f32], expected: &[f64]) {
+    assert_near(what, found, expected, expected.iter().fold(1e-3, |max, v| max.max(v.abs())));
+}
+
+/// Asserts that values are within a few roundings of f32 of what is expected, at a `scale`.
+fn assert_near(what: &str, found: &[f32], expected: &[f64], scale: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    let scale = expected.iter().fold(1e-3_f64, |max, v| max.max(v.abs()));
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         assert!((f64::from(*found) - expected).abs() < 3e-6 * scale, "{what}[{index}]: {found} {expected}");
     }
@@ -164,8 +168,9 @@ fn gates_let_through_what_they_should() {
             let context = Context::new(threads);
             geglu_forward(&context, width, &x, &mut y).expect("fits");
             geglu_backward(&context, width, &x, &dy, &mut dx).expect("fits");
-            assert_close("y", &y, &expected_y);
-            assert_close("dx", &dx, &expected_dx);
+            // The gate adds 1 to an error function that nears -1, so its rounding is that of the factors.
+            assert_near("y", &y, &expected_y, 1.0);
+            assert_near("dx", &dx, &expected_dx, 1.0);
         }
     }
     assert!(geglu_forward(&Context::new(1), 2, &[0.0_f32; 6], &mut [0.0; 3]).is_err());

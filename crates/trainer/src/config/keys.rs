@@ -173,7 +173,7 @@ sections! {
 
     /// The model and its loss.
     model: ModelConfig {
-        /// The model.
+        /// The model to train.
         kind: String = String::new();
         /// Height and width of the images in pixels.
         image_size: usize = 32;

@@ -102,7 +102,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Returns the attributes of the images of `[data]`, such as colour: the names of their arrays in a batch
-    /// ([`StepInput::classes`](super::Step::classes) reads them), and the meaning of their numbers. None for a user's own data.
+    /// ([`StepInput::classes`](crate::StepInput::classes) reads them), and the meaning of their numbers. None for a user's own data.
     ///
     /// # Errors
     /// If the configuration describes no images.
