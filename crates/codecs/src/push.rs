@@ -13,7 +13,7 @@ use crate::{CodecBytes, CodecState, Result};
 pub(crate) const RESIDUAL: &str = "residual";
 
 /// Encodes the gradients that a worker pushes to servers, each part of a bucket for itself, and keeps, where it feeds errors
-/// back, what the messages have taken from them (Seide et al. 2014). [`GradCodec::push`] makes it.
+/// back, what the messages have taken from them (Seide et al. 2014). [`GradCodec::push`](crate::GradCodec::push) makes it.
 #[derive(Debug)]
 pub struct PushCodec {
     quantiser: Box<dyn Quantiser>,
@@ -69,7 +69,7 @@ impl PushCodec {
     /// and leave their residual as it was.
     ///
     /// # Errors
-    /// [`CodecError::Codec`] if what is kept for the bucket is of other gradients.
+    /// [`CodecError::Codec`](crate::CodecError::Codec) if what is kept for the bucket is of other gradients.
     pub fn encode(
         &self,
         (slot, rank): (usize, usize),
@@ -126,7 +126,7 @@ impl PushCodec {
     /// Writes the numbers of a message.
     ///
     /// # Errors
-    /// [`CodecError::Codec`] and [`CodecError::Kernel`] if it is not a message of as many values.
+    /// [`CodecError::Codec`](crate::CodecError::Codec) and [`CodecError::Kernel`](crate::CodecError::Kernel) if it is not a message of as many values.
     pub fn decode(&self, message: &[u8], out: &mut [f32]) -> Result<()> {
         self.quantiser.decode(message, out, false)
     }
@@ -160,7 +160,7 @@ impl PushCodec {
     /// Takes over, of what [`PushCodec::state_with`] has given, what is left out of the parts that `parts` gives of as many elements.
     ///
     /// # Errors
-    /// [`CodecError::Codec`] if it keeps something else.
+    /// [`CodecError::Codec`](crate::CodecError::Codec) if it keeps something else.
     pub fn load_parts(&self, state: CodecState, parts: impl Fn(usize) -> Vec<Range<usize>>) -> Result<()> {
         self.slots.load_parts(state, RESIDUAL, parts)
     }
@@ -168,7 +168,7 @@ impl PushCodec {
     /// Takes over what [`PushCodec::state`] has given.
     ///
     /// # Errors
-    /// [`CodecError::Codec`] if it keeps something else.
+    /// [`CodecError::Codec`](crate::CodecError::Codec) if it keeps something else.
     pub fn load_state(&self, state: CodecState) -> Result<()> {
         self.slots.load(state)
     }

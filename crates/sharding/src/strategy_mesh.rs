@@ -24,7 +24,7 @@ impl ProcessMesh {
     /// Arranges the ranks of `world` as suits a strategy ([`Degrees::suiting`]): along one data axis, or as groups of `group` ranks.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if the world is not whole groups, and those of communication.
+    /// [`ShardingError::Mesh`](crate::ShardingError::Mesh) if the world is not whole groups, and those of communication.
     pub fn suiting(world: Communicator, strategy: &Strategy, group: usize) -> Result<Self> {
         let layout = Degrees::suiting(strategy, world.hosts(), group).layout(world.world_size())?;
         Self::of(world, layout)
@@ -34,7 +34,7 @@ impl ProcessMesh {
     /// there are groups.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if the mesh lacks an axis.
+    /// [`ShardingError::Mesh`](crate::ShardingError::Mesh) if the mesh lacks an axis.
     pub fn sharding(&self, axes: DataAxes) -> Result<(&Communicator, Option<&Communicator>)> {
         match axes.has_groups() {
             true => Ok((self.axis("shard")?, Some(self.axis("replicate")?))),

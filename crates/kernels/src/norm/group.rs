@@ -32,7 +32,7 @@ impl GroupNormShape {
     }
 }
 
-/// y = (x − mean)·inv_std·gamma + beta over each group. `gamma` and `beta` are [C], `mean` and `inv_std` are [N·groups].
+/// y = (x − mean)·inv_std·gamma + beta over each group. `gamma` and `beta` are `[C]`, `mean` and `inv_std` are `[N·groups]`.
 ///
 /// # Errors
 /// If a length does not match the shape, or the groups do not divide the channels.
@@ -82,7 +82,7 @@ pub fn group_norm_forward<T: Float>(
     Ok(())
 }
 
-/// Computes the gradients of group norm; `dgamma` and `dbeta` are [C].
+/// Computes the gradients of group norm; `dgamma` and `dbeta` are `[C]`.
 ///
 /// # Errors
 /// If a length does not match the shape, or the groups do not divide the channels.

@@ -7,8 +7,8 @@ use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::{dot_slice, sum_slice};
 
-/// y = (x − mean)·inv_std·gamma + beta over each row. `x` is [rows, width], `gamma` and `beta` are [width], `mean` and
-/// `inv_std` are [rows].
+/// y = (x − mean)·inv_std·gamma + beta over each row. `x` is `[rows, width]`, `gamma` and `beta` are `[width]`, `mean` and
+/// `inv_std` are `[rows]`.
 ///
 /// # Errors
 /// If a length does not match the shape.

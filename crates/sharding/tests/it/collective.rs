@@ -247,7 +247,7 @@ fn spreads_that_do_not_fit_are_named() {
         let rank = comm.rank();
         assert_eq!(
             wrong(ops::all_gather(&tape, &x, 0, &[2, 2], &group)),
-            format!("all_gather: rank {rank} has 3 along dimension 0; [2, 2] says 2")
+            format!("all_gather: rank {rank} has 3 along dimension 0; [2, 2] has 2")
         );
         assert_eq!(
             wrong(ops::reduce_scatter(&tape, &x, 0, &[2, 2], &group)),

@@ -121,7 +121,7 @@ fn a_partial_sum_is_not_read_as_a_whole() {
         let error = partial.branch(&tape(), "tensor").expect_err("it is not whole").to_string();
         assert!(error.ends_with("only what is replicated branches"), "{error}");
         // Along an axis of one rank nothing is left to add.
-        let alone = Placed::new(&mesh, value.clone(), &SHAPE, &[("data", SUM)]).expect("fits");
+        let alone = Placed::new(&mesh, value.clone(), &SHAPE, &[("replicate", SUM)]).expect("fits");
         assert!(alone.replicated().is_ok());
 
         let whole = Placed::new(&mesh, value.clone(), &SHAPE, &[]).expect("fits");
