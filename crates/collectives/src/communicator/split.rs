@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{Communicator, Wish};
 #[cfg(feature = "nccl")]
 use crate::engine::Backend;
+use crate::engine::Ending;
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
 
@@ -14,6 +15,7 @@ impl Communicator {
     ///
     /// Parts have their own links and communication thread, so operations on different parts do not wait for each other. A failure
     /// in one breaks the world. Errors name ranks by their numbers in the world.
+    /// A rank leaves the world when it has dropped the world's communicator and all parts of it.
     ///
     /// # Errors
     /// The error of the world.
@@ -38,13 +40,18 @@ impl Communicator {
         let before = |rank: &&usize| self.hosts()[**rank] == host && **rank != self.rank();
         let local = own
             .map_or(0, |group| group.iter().take_while(|rank| **rank != self.rank()).filter(before).count());
-        let ending = engine.ending();
+        let ending = self.outlives(engine.ending());
         let prefer = match self.wish {
             Wish::Prefer(algorithm) => algorithm,
             Wish::Only(_) => Algorithm::Auto,
         };
         let part = Self::start(engine, local, prefer, ending);
         Ok(Some(part.map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))?))
+    }
+
+    /// Returns the ending of a part of this communicator, which keeps this one open as long as the part lives.
+    pub(crate) fn outlives(&self, ending: Ending) -> Ending {
+        Ending { _whole: Some(self.inner.clone()), ..ending }
     }
 }
 

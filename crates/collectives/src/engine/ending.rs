@@ -1,5 +1,6 @@
 //! The end of a communicator: abort or leave.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use super::backend::Shared;
@@ -12,6 +13,8 @@ pub(crate) struct Ending {
     pub(crate) abort: Box<dyn Fn(&str) + Send + Sync>,
     /// Leaves; `None` for a communicator of some of a world's ranks.
     pub(crate) leave: Option<Box<dyn Fn() + Send + Sync>>,
+    /// The communicator that this one is a part of, which must not leave before it.
+    pub(crate) _whole: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Ending {
@@ -30,6 +33,6 @@ impl Ending {
     pub(crate) fn of_part(control: &Arc<ControlPlane>, rank: usize) -> Self {
         let control = control.clone();
         let abort = move |reason: &str| control.report(rank, Cause::Aborted(rank, reason.to_owned()));
-        Self { abort: Box::new(abort), leave: None }
+        Self { abort: Box::new(abort), leave: None, _whole: None }
     }
 }

@@ -224,7 +224,7 @@ impl Lifetime for Mpi {
                 abort(&universe);
             }
         };
-        Ending { abort: Box::new(give_up), leave: None }
+        Ending { abort: Box::new(give_up), leave: None, _whole: None }
     }
 }
 

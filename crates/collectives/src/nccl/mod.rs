@@ -72,7 +72,7 @@ pub fn version() -> Result<i32> {
 pub fn communicator(world: &Communicator, context: Arc<CudaContext>) -> Result<Communicator> {
     bootstrap::check(|own| world.all_gatherv(own))?;
     let host = world.backend_twin(bootstrap::OPENING)?;
-    let ending = host.ending();
+    let ending = world.outlives(host.ending());
     let engine = engine::NcclEngine::open(host, context)?;
     Communicator::start(Box::new(engine), world.local_rank(), Algorithm::Auto, ending)
         .map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))

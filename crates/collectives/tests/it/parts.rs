@@ -124,3 +124,26 @@ fn a_buffer_that_only_some_share_is_a_disagreement() {
     let text = results.iter().find_map(|r| r.as_ref().err()).expect("an error").to_string();
     assert!(text.contains("in place"), "{text}");
 }
+
+#[test]
+fn a_part_works_on_after_the_whole_is_dropped() {
+    for way in WAYS {
+        for world in [1, 2, 4] {
+            on_ranks(way.world(world), move |comm| {
+                let part = comm.split(Some((comm.rank() / 2) as u32), 0).expect("sound").expect("a colour");
+                comm.barrier("split").expect("sound");
+                drop(comm);
+                let ranks = part.world_size();
+                assert_eq!(part.all_gather(&[part.rank() as i64]), Ok((0..ranks as i64).collect()));
+                // Each rank also sends a message to itself and to the next rank.
+                for to in [part.rank(), (part.rank() + 1) % ranks] {
+                    part.send_to(to, 1, &[to as u8]).expect("sound");
+                }
+                for _ in 0..2 {
+                    assert_eq!(part.recv_any(1).expect("sound").1, [part.rank() as u8]);
+                }
+                part.barrier("end").expect("sound");
+            });
+        }
+    }
+}

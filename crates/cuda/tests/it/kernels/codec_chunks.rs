@@ -232,7 +232,7 @@ fn messages_that_do_not_fit_are_refused() {
         };
         refused(12, 80, 0..160, "multiple of 8");
         refused(64, 80, 0..161, "it should have 160");
-        refused(64, 48, 0..96, "they take 64");
+        refused(64, 48, 0..96, "messages need 64");
         refused(64, 64, 2..130, "do not begin at a multiple of 4");
     });
 }
