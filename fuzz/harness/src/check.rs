@@ -1,6 +1,8 @@
 //! Inputs one after the other, and the limits that a reader must hold for each.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -26,16 +28,41 @@ pub struct Reader {
     pub memory: usize,
 }
 
+thread_local! {
+    /// While this thread reads an input: the message of the last panic.
+    static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Keeps the message of a panic while an input is read, in place of printing it with a backtrace: finding the names of the functions takes
+/// a hundred megabytes, which are not the reader's. Readers may catch the panics of a library.
+fn keep_messages() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let kept = MESSAGE
+                .with_borrow_mut(|message| message.as_mut().map(|message| *message = panic.to_string()));
+            if kept.is_none() {
+                print(panic);
+            }
+        }));
+    });
+}
+
 /// Reads one input.
 ///
 /// # Panics
 /// If the reader panics, or takes more memory on its thread than its limit.
 pub fn within_limits(reader: &Reader, input: &[u8]) {
+    keep_messages();
+    MESSAGE.set(Some(String::new()));
     let mut read = Ok(());
     let taken = allocation_counter::measure(|| {
         read = catch_unwind(AssertUnwindSafe(|| (reader.read)(input)));
     });
+    let message = MESSAGE.take().unwrap_or_default();
     if let Err(panic) = read {
+        eprintln!("{}: {message}", reader.name);
         resume_unwind(panic);
     }
     let (taken, most) = (taken.bytes_max as usize, reader.memory + FACTOR * input.len());

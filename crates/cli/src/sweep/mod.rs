@@ -5,7 +5,7 @@
 //! a new axis, continues. A *study* is such a file that ships inside the program.
 //!
 //! ```
-//! use phalanx_trainer::sweep::{SweepFile, Trials};
+//! use phalanx_cli::sweep::{SweepFile, Trials};
 //!
 //! let file = SweepFile::parse("rates.toml", r#"
 //!     about = "Which rate does a batch want?"
@@ -20,7 +20,7 @@
 //! "#)?;
 //! let trials = Trials::of(&file, &[], false);
 //! assert_eq!((trials.runs.len(), trials.tables[0].trials.len()), (12, 4));
-//! # Ok::<(), phalanx_trainer::sweep::SweepFileError>(())
+//! # Ok::<(), phalanx_cli::sweep::SweepFileError>(())
 //! ```
 
 mod check;

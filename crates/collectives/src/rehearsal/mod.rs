@@ -29,7 +29,7 @@ type Scene = (&'static str, &'static str, usize, Vec<usize>);
 /// let link: SimulatedLink = "8Mbit,0us".parse().expect("a link");
 /// let costs = CostModel { gamma: 0.0, ..CostModel::over(&link) };
 /// let mut world = Rehearsal::new(&costs, &[3]).expect("its links are known");
-/// A kilobyte takes a millisecond on a wire: two arrive at the reducer and leave again, one after the other.
+/// // A kilobyte takes a millisecond on a wire: two arrive at the reducer and leave again, one after the other.
 /// let ends = world.play("all-reduce", Algorithm::SingleReducer, 1000, &[0, 1, 2], &[0.0; 3]).expect("by messages");
 /// let ms: Vec<f64> = ends.iter().map(|end| (end * 1e3).round()).collect();
 /// assert_eq!(ms, [2.0, 3.0, 4.0]);

@@ -251,7 +251,7 @@ fn spreads_that_do_not_fit_are_named() {
         );
         assert_eq!(
             wrong(ops::reduce_scatter(&tape, &x, 0, &[2, 2], &group)),
-            "reduce_scatter: 3 along dimension 0 are not spread by [2, 2], which are 4"
+            "reduce_scatter: dimension 0 has size 3; [2, 2] adds up to 4"
         );
         assert_eq!(
             wrong(ops::split_to_group(&tape, &x, 0, &[3], &group)),
