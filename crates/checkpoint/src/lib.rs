@@ -17,11 +17,11 @@ mod error;
 mod export;
 mod file_entry;
 mod hashes;
-mod held;
 mod index;
 mod piece;
 mod read;
 mod region;
+mod snapshot;
 mod write;
 
 use std::fs;
@@ -34,11 +34,11 @@ pub use error::CheckpointError;
 pub use export::Exported;
 pub use file_entry::FileEntry;
 pub use hashes::Hashes;
-pub use held::{Chosen, Held, HeldPiece, bytes_of, choose};
 pub use index::Index;
 pub use piece::{EMA, MODEL, Piece};
 pub use read::Reader;
 pub use region::Region;
+pub use snapshot::{Chosen, SnapshotPiece, StateSnapshot, bytes_of, choose};
 pub use write::{Aside, NewFile, NewPiece};
 
 /// A complete checkpoint.

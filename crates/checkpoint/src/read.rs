@@ -31,7 +31,7 @@ pub struct Reader {
     pieces: BTreeMap<String, BTreeMap<String, Vec<Piece>>>,
     files: RefCell<BTreeMap<String, Rc<TensorFile>>>,
     /// Elements that are in memory, by kind, name and place among the pieces of these; those of other pieces are in files.
-    held: BTreeMap<(String, String), Vec<Arc<Vec<u8>>>>,
+    in_memory: BTreeMap<(String, String), Vec<Arc<Vec<u8>>>>,
 }
 
 impl Reader {
@@ -41,7 +41,12 @@ impl Reader {
             let of_kind = pieces.entry(piece.kind.clone()).or_default();
             of_kind.entry(piece.name.clone()).or_default().push(piece.clone());
         }
-        Self { folder: checkpoint.folder.clone(), pieces, files: RefCell::default(), held: BTreeMap::new() }
+        Self {
+            folder: checkpoint.folder.clone(),
+            pieces,
+            files: RefCell::default(),
+            in_memory: BTreeMap::new(),
+        }
     }
 
     /// A reader of pieces in memory.
@@ -50,11 +55,11 @@ impl Reader {
             folder: "memory".into(),
             pieces: BTreeMap::new(),
             files: RefCell::default(),
-            held: BTreeMap::new(),
+            in_memory: BTreeMap::new(),
         };
         for (piece, bytes) in all {
             let name = (piece.kind.clone(), piece.name.clone());
-            this.held.entry(name.clone()).or_default().push(bytes);
+            this.in_memory.entry(name.clone()).or_default().push(bytes);
             this.pieces.entry(name.0).or_default().entry(name.1).or_default().push(piece);
         }
         this
@@ -106,7 +111,7 @@ impl Reader {
             return Err(lists(region));
         }
         let size = self.element_size(kind, name)?;
-        let held = self.held.get(&(kind.to_owned(), name.to_owned()));
+        let in_memory = self.in_memory.get(&(kind.to_owned(), name.to_owned()));
         let there: Vec<(&Piece, Vec<Run>)> =
             pieces.iter().map(|piece| (piece, piece.region.runs(shape))).collect();
         for window in windows(region.runs(shape), WINDOW / size) {
@@ -118,8 +123,10 @@ impl Reader {
                 if shared.is_empty() {
                     continue;
                 }
-                match held {
-                    Some(held) => self.copy_held((piece, &held[at]), &shared, (first, size), &mut bytes)?,
+                match in_memory {
+                    Some(in_memory) => {
+                        self.copy_from_memory((piece, &in_memory[at]), &shared, (first, size), &mut bytes)?
+                    }
                     None => {
                         let file = self.file(piece)?;
                         let read = fetch(&file, &piece.key, &shared, (first, size), &mut bytes);
@@ -281,24 +288,24 @@ impl Reader {
     }
 
     /// Copies what a piece in memory shares with a window into the window's bytes, `first` being the window's first element.
-    fn copy_held(
+    fn copy_from_memory(
         &self,
-        (piece, held): (&Piece, &[u8]),
+        (piece, in_memory): (&Piece, &[u8]),
         shared: &[Shared],
         (first, size): (usize, usize),
         window: &mut [u8],
     ) -> Result<(), CheckpointError> {
-        if held.len() != piece.region.len() * size {
+        if in_memory.len() != piece.region.len() * size {
             let (kind, name) = (&piece.kind, &piece.name);
             return Err(self.unfit(format!(
                 "{} bytes are not {} of {kind} `{name}`",
-                held.len(),
+                in_memory.len(),
                 piece.region
             )));
         }
         for part in shared {
             let begin = (part.wanted - first) * size;
-            let found = &held[part.there * size..(part.there + part.len) * size];
+            let found = &in_memory[part.there * size..(part.there + part.len) * size];
             window[begin..begin + found.len()].copy_from_slice(found);
         }
         Ok(())

@@ -79,19 +79,19 @@ impl Resumable {
         Ok(aside.commit(1, told, 1)?)
     }
 
-    /// Goes on from a checkpoint. What was loaded is what is held then, and another state goes on from that in the same way.
+    /// Goes on from a checkpoint. What was loaded is what a snapshot holds then, and another state goes on from that in the same way.
     ///
     /// # Errors
     /// If the checkpoint is of another training, or damaged.
     pub fn resume(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
         let mut state = self.state()?;
         state.load(&self.distributed, checkpoint)?;
-        let held = state.held()?;
-        assert_eq!(held.step, checkpoint.step(), "it goes on after another step");
+        let snapshot = state.snapshot()?;
+        assert_eq!(snapshot.step, checkpoint.step(), "it goes on after another step");
         let mut other = self.state()?;
-        let loaded = other.load_from(&self.distributed, &held.reader(), held.step, &held.state);
+        let loaded = other.load_from(&self.distributed, &snapshot.reader(), snapshot.step, &snapshot.state);
         assert!(loaded.is_ok(), "what was loaded is refused: {:?}", loaded.err());
-        assert_eq!(other.held()?, held, "what was loaded is not what is held");
+        assert_eq!(other.snapshot()?, snapshot, "what was loaded is not what the snapshot holds");
         Ok(())
     }
 

@@ -172,8 +172,8 @@ impl Run<'_> {
             seconds: self.reporter.meter.whole().steps.as_secs_f64(),
             ..RankStatus::default()
         };
-        let held = self.changes.elastic.as_ref().map_or(&[][..], |elastic| elastic.held());
-        Ok(status.with_state(held, &reports))
+        let snapshots = self.changes.elastic.as_ref().map_or(&[][..], |elastic| elastic.snapshots());
+        Ok(status.with_state(snapshots, &reports))
     }
 
     /// Loads the newest state that all ranks can continue from. Returns its step, and the bytes that ranks sent each other.
@@ -181,10 +181,10 @@ impl Run<'_> {
         let Some(common) = newest_common_step(all, &self.state.names()) else {
             return Ok((self.go_back(all)?, 0));
         };
-        let own = self.changes.elastic.as_ref().map_or(&[][..], |elastic| elastic.held());
+        let own = self.changes.elastic.as_ref().map_or(&[][..], |elastic| elastic.snapshots());
         let gathered = gather_state(&self.distributed, own, all, &common)?;
-        let held = &gathered.held;
-        self.state.load_from(&self.distributed, &held.reader(), held.step, &held.state)?;
+        let snapshot = &gathered.snapshot;
+        self.state.load_from(&self.distributed, &snapshot.reader(), snapshot.step, &snapshot.state)?;
         Ok((common, gathered.bytes))
     }
 

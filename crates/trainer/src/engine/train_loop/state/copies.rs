@@ -1,7 +1,7 @@
 //! Copies, hashes and faults of the state in memory.
 
 use candle_core::Tensor;
-use phalanx_checkpoint::{Held, HeldPiece, MODEL};
+use phalanx_checkpoint::{MODEL, SnapshotPiece, StateSnapshot};
 use phalanx_sharding::{Partition, ShardRole};
 use phalanx_tensor::TensorError;
 use phalanx_tensor::host::{HostSliceMut, with_host_bytes, with_host_slice_mut};
@@ -15,7 +15,7 @@ use crate::engine::train_loop::replica_check::Fingerprint;
 
 impl TrainState {
     /// Copies the state of this rank to memory, between two steps and without communication: the world may be broken.
-    pub(in crate::engine::train_loop) fn held(&mut self) -> Result<Held, TrainError> {
+    pub(in crate::engine::train_loop) fn snapshot(&mut self) -> Result<StateSnapshot, TrainError> {
         for trainable in &mut self.trainables {
             trainable.hide_averages()?;
         }
@@ -33,15 +33,15 @@ impl TrainState {
                 false => parts.add_own_values(network.store())?,
             }
         }
-        let Some(mut parts) = parts else { return Ok(Held::default()) };
+        let Some(mut parts) = parts else { return Ok(StateSnapshot::default()) };
         for trainable in &self.trainables {
             let role = ShardRole { shard: 0, replica: 0, ..trainable.network.role()? };
             trainable.save(role, Ok, &mut parts, &mut state)?;
             state.insert("strategy".to_owned(), Value::from(trainable.network.parallel()?.name()));
         }
         let files = parts.files();
-        let pieces = files.iter().flat_map(|file| &file.pieces).map(HeldPiece::copy);
-        Ok(Held { step: self.step, state, pieces: pieces.collect::<Result<_, _>>()? })
+        let pieces = files.iter().flat_map(|file| &file.pieces).map(SnapshotPiece::copy);
+        Ok(StateSnapshot { step: self.step, state, pieces: pieces.collect::<Result<_, _>>()? })
     }
 
     /// The names of all parameters and buffers.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
-use phalanx_checkpoint::{Held, HeldPiece, Piece, bytes_of};
+use phalanx_checkpoint::{Piece, SnapshotPiece, StateSnapshot, bytes_of};
 
 /// The number of steps that have copies.
 const KEPT: usize = 2;
@@ -18,8 +18,8 @@ const KEPT: usize = 2;
 /// The copies of a rank.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    own: VecDeque<Held>,
-    neighbours: VecDeque<Held>,
+    own: VecDeque<StateSnapshot>,
+    neighbours: VecDeque<StateSnapshot>,
     /// The pieces of the neighbour's copies. They change after the first step, when optimizers have state.
     layout: Vec<Piece>,
     /// The pieces that the next rank knows.
@@ -34,17 +34,17 @@ impl Copies {
 
     /// True if the state after a step is copied.
     pub(super) fn has(&self, step: u64) -> bool {
-        self.own.back().is_some_and(|held| held.step == step)
+        self.own.back().is_some_and(|snapshot| snapshot.step == step)
     }
 
     /// Bytes of all copies.
     pub(super) fn bytes(&self) -> u64 {
-        self.own.iter().chain(&self.neighbours).map(|held| held.bytes() as u64).sum()
+        self.own.iter().chain(&self.neighbours).map(|snapshot| snapshot.bytes() as u64).sum()
     }
 
     /// Adds a copy of this rank's state.
-    pub(super) fn keep(&mut self, held: Held) {
-        push(&mut self.own, held);
+    pub(super) fn keep(&mut self, snapshot: StateSnapshot) {
+        push(&mut self.own, snapshot);
     }
 
     /// Sends the last copy to the next rank and receives that of the previous rank. All ranks call this together.
@@ -53,14 +53,14 @@ impl Copies {
         let garbled = |error: serde_json::Error| {
             TrainError::Setup(format!("malformed description of a neighbour's shard: {error}"))
         };
-        let pieces = || own.pieces.iter().map(|held| &held.piece);
+        let pieces = || own.pieces.iter().map(|piece| &piece.piece);
         let new: Vec<&Piece> = if pieces().eq(&self.sent_layout) { Vec::new() } else { pieces().collect() };
         let head = serde_json::to_vec(&(own.step, &own.state, &new)).map_err(garbled)?;
         let head = distributed.exchange().pass_on(&head)?;
         let (step, state, pieces): (u64, Map<String, Value>, Vec<Piece>) =
             serde_json::from_slice(&head).map_err(garbled)?;
         let mut bytes = Vec::with_capacity(own.bytes());
-        own.pieces.iter().for_each(|held| bytes.extend_from_slice(&held.bytes));
+        own.pieces.iter().for_each(|piece| bytes.extend_from_slice(&piece.bytes));
         let bytes = distributed.exchange().pass_on(&bytes)?;
         if !new.is_empty() {
             self.sent_layout = new.into_iter().cloned().collect();
@@ -74,16 +74,16 @@ impl Copies {
             let part = bytes.get(from..to).ok_or_else(|| {
                 TrainError::Setup(format!("a neighbour's shard is truncated after {} bytes", bytes.len()))
             })?;
-            pieces.push(HeldPiece { piece: piece.clone(), bytes: Arc::new(part.to_vec()) });
+            pieces.push(SnapshotPiece { piece: piece.clone(), bytes: Arc::new(part.to_vec()) });
             from = to;
         }
-        push(&mut self.neighbours, Held { step, state, pieces });
+        push(&mut self.neighbours, StateSnapshot { step, state, pieces });
         Ok(())
     }
 
     /// The copies of each step, the newest first: this rank's and its neighbour's.
-    pub(super) fn versions(&self) -> Vec<Held> {
-        let both = |own: &Held| {
+    pub(super) fn versions(&self) -> Vec<StateSnapshot> {
+        let both = |own: &StateSnapshot| {
             let mut all = own.clone();
             let other = self.neighbours.iter().filter(|other| other.step == own.step);
             all.pieces.extend(other.flat_map(|other| other.pieces.iter().cloned()));
@@ -93,9 +93,9 @@ impl Copies {
     }
 }
 
-fn push(kept: &mut VecDeque<Held>, held: Held) {
-    kept.retain(|other| other.step != held.step);
-    kept.push_back(held);
+fn push(kept: &mut VecDeque<StateSnapshot>, snapshot: StateSnapshot) {
+    kept.retain(|other| other.step != snapshot.step);
+    kept.push_back(snapshot);
     while kept.len() > KEPT {
         kept.pop_front();
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use phalanx_checkpoint::{MODEL, Region};
 
-    fn held(step: u64, rank: usize) -> Held {
+    fn snapshot(step: u64, rank: usize) -> StateSnapshot {
         let piece = Piece {
             kind: MODEL.to_owned(),
             name: "w".to_owned(),
@@ -119,7 +119,7 @@ mod tests {
             key: "w".to_owned(),
         };
         let bytes = Arc::new(vec![step as u8, rank as u8, 7]);
-        Held { step, pieces: vec![HeldPiece { piece, bytes }], ..Held::default() }
+        StateSnapshot { step, pieces: vec![SnapshotPiece { piece, bytes }], ..StateSnapshot::default() }
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
                 let distributed = Distributed::among(communicator).expect("threads have a control plane");
                 let (rank, mut copies) = (distributed.rank(), Copies::default());
                 for step in 4..8 {
-                    copies.keep(held(step, rank));
+                    copies.keep(snapshot(step, rank));
                     assert!(copies.has(step) && !copies.has(step + 1));
                     // In the last step the world breaks before copies are sent.
                     if step < 7 {
@@ -137,9 +137,9 @@ mod tests {
                     }
                 }
                 let versions = copies.versions();
-                assert_eq!(versions[0], held(7, rank));
-                let mut both = held(6, rank);
-                both.pieces.extend(held(6, (rank + 2) % 3).pieces);
+                assert_eq!(versions[0], snapshot(7, rank));
+                let mut both = snapshot(6, rank);
+                both.pieces.extend(snapshot(6, (rank + 2) % 3).pieces);
                 assert_eq!(versions[1], both);
                 assert_eq!((versions.len(), copies.bytes()), (2, 12));
             })

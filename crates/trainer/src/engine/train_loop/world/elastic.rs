@@ -19,7 +19,7 @@ use crate::engine::TrainError;
 use crate::engine::distributed::{AgreedAction, Distributed};
 use crate::engine::train_loop::state::TrainState;
 use crate::engine::training::Task;
-use phalanx_checkpoint::Held;
+use phalanx_checkpoint::StateSnapshot;
 
 /// The state that a rank keeps in case its world changes.
 pub(in crate::engine::train_loop) struct Elastic<'a> {
@@ -30,7 +30,7 @@ pub(in crate::engine::train_loop) struct Elastic<'a> {
     /// Steps that this rank had done when its world broke.
     reached: u64,
     /// The state of this rank after one step or several, between two worlds.
-    held: Vec<Held>,
+    snapshots: Vec<StateSnapshot>,
     /// Copies of the last steps, if a step can change the state in part.
     copies: Option<Copies>,
     /// True while a step runs that may have changed a part of the state.
@@ -51,7 +51,7 @@ enum Undo {
     /// Buffers, in order.
     Buffers(Vec<Tensor>),
     /// Everything.
-    All(Held),
+    All(StateSnapshot),
 }
 
 impl<'a> Elastic<'a> {
@@ -65,7 +65,7 @@ impl<'a> Elastic<'a> {
             task,
             undo: None,
             reached: 0,
-            held: Vec::new(),
+            snapshots: Vec::new(),
             copies: copied.then(Copies::default),
             in_step: false,
             may_tear: is_sharded || on_device,
@@ -92,8 +92,8 @@ impl<'a> Elastic<'a> {
     }
 
     /// The state of this rank after one step or several, between two worlds.
-    pub(in crate::engine::train_loop) fn held(&self) -> &[Held] {
-        &self.held
+    pub(in crate::engine::train_loop) fn snapshots(&self) -> &[StateSnapshot] {
+        &self.snapshots
     }
 
     /// The numbers of the ranks of the last world.
@@ -117,7 +117,7 @@ impl<'a> Elastic<'a> {
         if !self.may_tear {
             self.undo = Some(match state.due().len() {
                 0 | 1 => Undo::Buffers(state.buffers()?),
-                _ => Undo::All(state.held()?),
+                _ => Undo::All(state.snapshot()?),
             });
         }
         Ok(())
@@ -142,17 +142,17 @@ impl<'a> Elastic<'a> {
         let step = state.step;
         let Some(copies) = self.copies.as_mut().filter(|copies| !copies.has(step)) else { return Ok(()) };
         let _copying = tracing::trace_span!(target: "phalanx_trace::saving", "copy shards").entered();
-        let held = state.held()?;
+        let snapshot = state.snapshot()?;
         if self.on_device {
             // The copy is the end of the step if no rank was lost before it was made.
             distributed.check()?;
         }
-        copies.keep(held);
+        copies.keep(snapshot);
         if self.redundant {
             copies.exchange(distributed)?;
         }
         // State from another world is not needed any more.
-        self.held.clear();
+        self.snapshots.clear();
         Ok(())
     }
 
@@ -169,11 +169,11 @@ impl<'a> Elastic<'a> {
             return Ok(());
         }
         let mut copies = Copies::default();
-        copies.keep(state.held()?);
+        copies.keep(state.snapshot()?);
         copies.exchange(distributed)?;
         match &mut self.copies {
             Some(own) => *own = copies,
-            None => self.held = copies.versions(),
+            None => self.snapshots = copies.versions(),
         }
         Ok(())
     }
@@ -189,33 +189,34 @@ impl<'a> Elastic<'a> {
             self.members = distributed.roster().numbers().to_vec();
             return Ok(());
         }
-        if !self.may_tear && !self.held.is_empty() {
+        if !self.may_tear && !self.snapshots.is_empty() {
             return Ok(());
         }
         self.members = distributed.roster().numbers().to_vec();
         self.reached = state.step;
         let in_step = std::mem::take(&mut self.in_step);
         match self.undo.take() {
-            Some(Undo::All(held)) => {
-                self.held = vec![held];
+            Some(Undo::All(snapshot)) => {
+                self.snapshots = vec![snapshot];
                 return Ok(());
             }
             Some(Undo::Buffers(copies)) => state.set_buffers(&copies)?,
             None => {}
         }
         let mut versions = self.copies.as_ref().map(Copies::versions).unwrap_or_default();
-        let is_known = |step: u64, versions: &[Held]| versions.iter().any(|held| held.step == step);
+        let is_known =
+            |step: u64, versions: &[StateSnapshot]| versions.iter().any(|snapshot| snapshot.step == step);
         // State from the world before may be all there is, if this world broke before its first step.
-        for held in std::mem::take(&mut self.held) {
-            if !is_known(held.step, &versions) {
-                versions.push(held);
+        for snapshot in std::mem::take(&mut self.snapshots) {
+            if !is_known(snapshot.step, &versions) {
+                versions.push(snapshot);
             }
         }
         // A step that is given up may have changed a part of a shard, but nothing that is replicated.
         if !(is_known(state.step, &versions) || self.may_tear && in_step) {
-            versions.push(state.held()?);
+            versions.push(state.snapshot()?);
         }
-        self.held = versions;
+        self.snapshots = versions;
         Ok(())
     }
 
@@ -225,7 +226,7 @@ impl<'a> Elastic<'a> {
         // Shards from the last world are needed until there are copies of this one.
         match &mut self.copies {
             Some(copies) => copies.clear(),
-            None => self.held.clear(),
+            None => self.snapshots.clear(),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::engine::TrainError;
 use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::train_loop::evaluation::Evaluation;
 use crate::engine::train_loop::rank_report::RankReport;
-use phalanx_checkpoint::{Chosen, Held, MODEL, Piece, choose};
+use phalanx_checkpoint::{Chosen, MODEL, Piece, StateSnapshot, choose};
 use phalanx_run::{DeadRank, WorldChange};
 
 /// A list of the state that a rank holds after a step.
@@ -20,10 +20,10 @@ pub(in crate::engine::train_loop) struct Version {
     pub(super) state: Map<String, Value>,
 }
 
-impl From<&Held> for Version {
-    fn from(held: &Held) -> Self {
-        let pieces = held.pieces.iter().map(|held| held.piece.clone()).collect();
-        Self { step: held.step, pieces, state: held.state.clone() }
+impl From<&StateSnapshot> for Version {
+    fn from(snapshot: &StateSnapshot) -> Self {
+        let pieces = snapshot.pieces.iter().map(|piece| piece.piece.clone()).collect();
+        Self { step: snapshot.step, pieces, state: snapshot.state.clone() }
     }
 }
 
@@ -83,8 +83,12 @@ impl RankStatus {
 
     /// Adds the state that the rank holds and the reports that it knows.
     #[must_use]
-    pub(in crate::engine::train_loop) fn with_state(self, held: &[Held], reports: &[RankReport]) -> Self {
-        let versions = held.iter().map(Version::from).collect();
+    pub(in crate::engine::train_loop) fn with_state(
+        self,
+        snapshots: &[StateSnapshot],
+        reports: &[RankReport],
+    ) -> Self {
+        let versions = snapshots.iter().map(Version::from).collect();
         Self { versions, reports: reports.iter().map(ReportBits::from).collect(), ..self }
     }
 
@@ -153,7 +157,7 @@ impl CommonStep {
     }
 }
 
-/// Finds the newest step whose state is complete: everything named by `names` is held by some rank.
+/// Finds the newest step whose state is complete: everything named by `names` is held by a rank.
 pub(in crate::engine::train_loop) fn newest_common_step(
     all: &[RankStatus],
     names: &[String],

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::status::{CommonStep, RankStatus};
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
-use phalanx_checkpoint::{Chosen, Held, HeldPiece, bytes_of};
+use phalanx_checkpoint::{Chosen, SnapshotPiece, StateSnapshot, bytes_of};
 
 /// Upper limit of a message, in bytes. Consecutive pieces of one rank share a message.
 const MESSAGE: usize = 16 << 20;
 
 /// The state after the step that all ranks continue from.
 pub(in crate::engine::train_loop) struct GatheredState {
-    pub(in crate::engine::train_loop) held: Held,
+    pub(in crate::engine::train_loop) snapshot: StateSnapshot,
     /// Bytes that ranks sent each other.
     pub(in crate::engine::train_loop) bytes: u64,
 }
@@ -20,7 +20,7 @@ pub(in crate::engine::train_loop) struct GatheredState {
 /// Gathers the state after the common step in the memory of each rank. All ranks call this together with the same statuses.
 pub(in crate::engine::train_loop) fn gather_state(
     distributed: &Distributed,
-    own: &[Held],
+    own: &[StateSnapshot],
     all: &[RankStatus],
     common: &CommonStep,
 ) -> Result<GatheredState, TrainError> {
@@ -30,7 +30,7 @@ pub(in crate::engine::train_loop) fn gather_state(
     let pieces_of = |rank: usize| all[rank].version(common.step).map_or(&[][..], |version| &version.pieces);
     let Some(sent) = &common.sent else {
         let pieces = own.map(|own| own.pieces.clone()).unwrap_or_default();
-        return Ok(GatheredState { held: Held { step: common.step, state, pieces }, bytes: 0 });
+        return Ok(GatheredState { snapshot: StateSnapshot { step: common.step, state, pieces }, bytes: 0 });
     };
     let (mut pieces, mut sent_bytes) = (Vec::with_capacity(sent.len()), 0);
     let size = |chosen: &Chosen| bytes_of(&pieces_of(chosen.rank)[chosen.at]);
@@ -57,9 +57,9 @@ pub(in crate::engine::train_loop) fn gather_state(
         for chosen in together {
             let to = from + size(chosen)?;
             let piece = pieces_of(chosen.rank)[chosen.at].clone();
-            pieces.push(HeldPiece { piece, bytes: Arc::new(message[from..to].to_vec()) });
+            pieces.push(SnapshotPiece { piece, bytes: Arc::new(message[from..to].to_vec()) });
             from = to;
         }
     }
-    Ok(GatheredState { held: Held { step: common.step, state, pieces }, bytes: sent_bytes })
+    Ok(GatheredState { snapshot: StateSnapshot { step: common.step, state, pieces }, bytes: sent_bytes })
 }

@@ -13,19 +13,19 @@ use super::{CheckpointError, NewPiece, Piece};
 
 /// The state of one rank after a step.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Held {
+pub struct StateSnapshot {
     /// Steps done.
     pub step: u64,
     /// The counters that the index of a checkpoint would hold.
     pub state: Map<String, Value>,
-    /// Which elements there are.
-    pub pieces: Vec<HeldPiece>,
+    /// The elements that the rank holds.
+    pub pieces: Vec<SnapshotPiece>,
 }
 
 /// Some elements of a tensor, in memory.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HeldPiece {
-    /// Which.
+pub struct SnapshotPiece {
+    /// Their tensor and region.
     pub piece: Piece,
     /// The elements, as little-endian bytes.
     pub bytes: Arc<Vec<u8>>,
@@ -40,8 +40,8 @@ pub struct Chosen {
     pub at: usize,
 }
 
-impl HeldPiece {
-    /// Copies what would be written into a file.
+impl SnapshotPiece {
+    /// Copies the elements of a piece that would be written into a file.
     ///
     /// # Errors
     /// [`CheckpointError::Unfit`] if the elements have a type that is not saved.
@@ -63,15 +63,15 @@ impl HeldPiece {
     }
 }
 
-impl Held {
-    /// Bytes of elements.
+impl StateSnapshot {
+    /// Returns the size of all elements in bytes.
     pub fn bytes(&self) -> usize {
-        self.pieces.iter().map(|held| held.bytes.len()).sum()
+        self.pieces.iter().map(|piece| piece.bytes.len()).sum()
     }
 
-    /// A reader of what there is.
+    /// Returns a reader of the pieces.
     pub fn reader(&self) -> Reader {
-        Reader::of_memory(self.pieces.iter().map(|held| (held.piece.clone(), held.bytes.clone())))
+        Reader::of_memory(self.pieces.iter().map(|piece| (piece.piece.clone(), piece.bytes.clone())))
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::{MODEL, Region};
 
-    fn held(start: usize, values: &[f32]) -> HeldPiece {
+    fn snapshot_piece(start: usize, values: &[f32]) -> SnapshotPiece {
         let new = NewPiece {
             kind: MODEL.to_owned(),
             name: "w".to_owned(),
@@ -131,21 +131,25 @@ mod tests {
             key: "model.w".to_owned(),
             values: Tensor::new(values, &Device::Cpu).expect("a tensor"),
         };
-        HeldPiece::copy(&new).expect("f32 is saved")
+        SnapshotPiece::copy(&new).expect("f32 is saved")
     }
 
     #[test]
-    fn what_several_ranks_have_is_read_as_from_files() {
-        let parts = [held(0, &[0.0, 1.0, 2.0]), held(2, &[2.0, 3.0, 4.0]), held(5, &[5.0, 6.0, 7.0])];
-        let pieces: Vec<Vec<Piece>> = parts.iter().map(|held| vec![held.piece.clone()]).collect();
+    fn pieces_of_several_ranks_are_read_as_from_files() {
+        let parts = [
+            snapshot_piece(0, &[0.0, 1.0, 2.0]),
+            snapshot_piece(2, &[2.0, 3.0, 4.0]),
+            snapshot_piece(5, &[5.0, 6.0, 7.0]),
+        ];
+        let pieces: Vec<Vec<Piece>> = parts.iter().map(|part| vec![part.piece.clone()]).collect();
         let chosen = choose(&pieces, [(MODEL, "w")]).expect("all is there");
         assert_eq!(chosen, [0, 1, 2].map(|rank| Chosen { rank, at: 0 }));
         assert_eq!(choose(&pieces[1..], []), None, "the first elements are missing");
-        assert_eq!(choose(&pieces, [(MODEL, "v")]), None, "nobody has it");
+        assert_eq!(choose(&pieces, [(MODEL, "v")]), None, "no rank has it");
         let twice = [pieces[0].clone(), pieces[0].clone(), pieces[1].clone(), pieces[2].clone()];
         let chosen = choose(&twice, []).expect("all is there");
         assert_eq!(chosen.iter().map(|chosen| chosen.rank).collect::<Vec<_>>(), [0, 2, 3]);
-        let all = Held { step: 3, pieces: parts.to_vec(), ..Held::default() };
+        let all = StateSnapshot { step: 3, pieces: parts.to_vec(), ..StateSnapshot::default() };
         assert_eq!((all.bytes(), bytes_of(&parts[0].piece).ok()), (36, Some(12)));
         // Elements of half a byte, and more of them than there are bytes.
         let of = |dtype: &str, region| Piece { dtype: dtype.to_owned(), region, ..parts[0].piece.clone() };
@@ -162,11 +166,13 @@ mod tests {
         let middle = Tensor::zeros(4, DType::F32, &Device::Cpu).expect("zeros");
         assert!(reader.read_into(MODEL, "w", &(2..6).into(), &middle).expect("reads"));
         assert_eq!(middle.to_vec1::<f32>().expect("f32"), [2.0, 3.0, 4.0, 5.0]);
-        let lacking = Held { pieces: vec![held(3, &[3.0])], ..Held::default() }.reader();
+        let lacking =
+            StateSnapshot { pieces: vec![snapshot_piece(3, &[3.0])], ..StateSnapshot::default() }.reader();
         assert!(lacking.read(MODEL, "w").is_err(), "elements are missing");
-        let mut short = held(0, &[1.0; 8]);
+        let mut short = snapshot_piece(0, &[1.0; 8]);
         short.bytes = Arc::new(vec![0; 31]);
-        let error = Held { pieces: vec![short], ..Held::default() }.reader().read(MODEL, "w");
+        let error =
+            StateSnapshot { pieces: vec![short], ..StateSnapshot::default() }.reader().read(MODEL, "w");
         assert!(error.expect_err("a byte is missing").to_string().contains("31 bytes"));
     }
 }
