@@ -3,7 +3,7 @@
 //! A checkpoint is the folder `checkpoints/step-N` with some files of tensors and an index, `checkpoint.json`, which names
 //! every file with its length and checksum, and says which elements of which tensor lie where: a range of them in a row, or a
 //! range of every dimension ([`Region`]). Where state is sharded every
-//! rank writes its own parts, into a hidden folder that rank 0 has made ([`Aside`]); when all of it has reached the disk,
+//! rank writes its own parts, into a hidden folder that rank 0 has made ([`StagingFolder`]); when all of it has reached the disk,
 //! rank 0 adds the index and renames the folder into place, so that a run that is killed or meets a full disk while saving
 //! damages nothing. What is read is read by name and region ([`Reader`]), so that the ranks that read need not be
 //! those that have written.
@@ -39,7 +39,7 @@ pub use piece::{EMA, MODEL, Piece};
 pub use read::Reader;
 pub use region::Region;
 pub use snapshot::{Chosen, SnapshotPiece, StateSnapshot, bytes_of, choose};
-pub use write::{Aside, NewFile, NewPiece};
+pub use write::{NewFile, NewPiece, StagingFolder};
 
 /// A complete checkpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -173,12 +173,12 @@ mod tests {
 
     /// Saves as three ranks would, one of which has nothing.
     fn save(checkpoints: &Path, step: u64, keep: usize) -> Result<Checkpoint, CheckpointError> {
-        let aside = Aside::create(checkpoints, step, step + 7)?;
-        let other = Aside::join(checkpoints, step, step + 7, 1)?;
-        aside.write(0, vec![file(0, &[0.0, 1.0, 2.0, 3.0], 0)])?;
+        let staging = StagingFolder::create(checkpoints, step, step + 7)?;
+        let other = StagingFolder::join(checkpoints, step, step + 7, 1)?;
+        staging.write(0, vec![file(0, &[0.0, 1.0, 2.0, 3.0], 0)])?;
         other.write(1, vec![file(1, &[4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 4)])?;
         other.write(2, Vec::new())?;
-        aside.commit(3, Map::from_iter([("epoch".to_owned(), Value::from(step / 10))]), keep)
+        staging.commit(3, Map::from_iter([("epoch".to_owned(), Value::from(step / 10))]), keep)
     }
 
     fn steps(checkpoints: &Path) -> Vec<u64> {
@@ -315,21 +315,21 @@ mod tests {
     fn failing_to_save_damages_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         save(folder.path(), 1, 1).expect("saves");
-        let aside = Aside::create(folder.path(), 2, 1).expect("a folder");
-        aside.write(0, vec![file(0, &[1.0], 0)]).expect("writes");
+        let staging = StagingFolder::create(folder.path(), 2, 1).expect("a folder");
+        staging.write(0, vec![file(0, &[1.0], 0)]).expect("writes");
         // A rank that has written nothing, and a file that is not where it was written.
-        let error = aside.commit(2, Map::new(), 1).expect_err("rank 1 has not written").to_string();
+        let error = staging.commit(2, Map::new(), 1).expect_err("rank 1 has not written").to_string();
         assert!(error.starts_with("checkpoint of step 2: cannot read ") && error.contains("by-1"), "{error}");
-        aside.write(0, vec![file(0, &[1.0], 0)]).expect("writes");
+        staging.write(0, vec![file(0, &[1.0], 0)]).expect("writes");
         let files = fs::read_dir(folder.path().join(hidden(folder.path()).remove(0))).expect("lists");
         let file = files.filter_map(Result::ok).find(|file| file.file_name() == "rank-0.safetensors");
         fs::write(file.expect("the file").path(), "short").expect("writes");
-        let error = aside.commit(1, Map::new(), 1).expect_err("a file is short").to_string();
+        let error = staging.commit(1, Map::new(), 1).expect_err("a file is short").to_string();
         assert!(error.contains("rank-0.safetensors") && error.contains("5 are here"), "{error}");
-        aside.abandon();
+        staging.abandon();
         assert!(hidden(folder.path()).is_empty());
         // A rank that does not share the folder, and one that joins an attempt that is over.
-        let error = Aside::join(folder.path(), 2, 1, 3).expect_err("no folder").to_string();
+        let error = StagingFolder::join(folder.path(), 2, 1, 3).expect_err("no folder").to_string();
         assert!(error.contains("rank 3 does not see ") && error.contains("must share"), "{error}");
         assert_eq!(steps(folder.path()), [1]);
         assert_eq!(Checkpoint::newest(folder.path()).0.map(|found| found.step()), Some(1));

@@ -52,14 +52,14 @@ struct Written {
 
 /// The hidden folder in which a checkpoint comes into being. Clones are handles.
 #[derive(Debug, Clone)]
-pub struct Aside {
+pub struct StagingFolder {
     checkpoints: PathBuf,
     step: u64,
     ticket: u64,
     path: PathBuf,
 }
 
-impl Aside {
+impl StagingFolder {
     /// Makes the folder and removes what saving that was cut short has left behind; `ticket` is a number that no other attempt
     /// has had. Only rank 0 does this.
     ///
@@ -67,9 +67,9 @@ impl Aside {
     /// If it cannot be made.
     pub fn create(checkpoints: &Path, step: u64, ticket: u64) -> Result<Self, CheckpointError> {
         remove_leftovers(checkpoints);
-        let aside = Self::at(checkpoints, step, ticket);
-        fs::create_dir_all(&aside.path).map_err(CheckpointError::io(step, "create", &aside.path))?;
-        Ok(aside)
+        let staging = Self::at(checkpoints, step, ticket);
+        fs::create_dir_all(&staging.path).map_err(CheckpointError::io(step, "create", &staging.path))?;
+        Ok(staging)
     }
 
     /// The folder that rank 0 has made.
@@ -77,10 +77,10 @@ impl Aside {
     /// # Errors
     /// [`CheckpointError::NotShared`] if this rank does not find it.
     pub fn join(checkpoints: &Path, step: u64, ticket: u64, rank: usize) -> Result<Self, CheckpointError> {
-        let aside = Self::at(checkpoints, step, ticket);
-        match aside.path.is_dir() {
-            true => Ok(aside),
-            false => Err(CheckpointError::NotShared { step, rank, path: aside.path }),
+        let staging = Self::at(checkpoints, step, ticket);
+        match staging.path.is_dir() {
+            true => Ok(staging),
+            false => Err(CheckpointError::NotShared { step, rank, path: staging.path }),
         }
     }
 
@@ -106,7 +106,7 @@ impl Aside {
         CheckpointError::io(self.step, action, &self.path)(source)
     }
 
-    /// Writes a rank's files, has them reach the disk, and leaves a note of them for [`Aside::commit`]. The memory of every
+    /// Writes a rank's files, has them reach the disk, and leaves a note of them for [`StagingFolder::commit`]. The memory of every
     /// piece is given back as soon as it is written.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use image::ImageFormat;
 use phalanx::Program;
 use phalanx::STUDIES;
 use phalanx::sweep::{SweepFile, Trials};
-use phalanx_checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
+use phalanx_checkpoint::{Checkpoint, MODEL, NewFile, NewPiece, Region, StagingFolder};
 use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_report::live::Server;
 use phalanx_report::{Options, Report};
@@ -26,7 +26,7 @@ const STEP: &str = "step-00000003";
 fn checkpoint() -> Vec<Vec<u8>> {
     let place = folder();
     let write = || -> Option<Vec<u8>> {
-        let aside = Aside::create(place.path(), 3, 1).ok()?;
+        let staging = StagingFolder::create(place.path(), 3, 1).ok()?;
         let piece = |name: &str, shape: &[usize], region: Region| {
             let values = Tensor::zeros(region.len(), DType::F32, &Device::Cpu).ok()?;
             let (kind, name) = (MODEL.to_owned(), name.to_owned());
@@ -44,8 +44,8 @@ fn checkpoint() -> Vec<Vec<u8>> {
         let second = vec![piece("a", &[2, 3], Region::of_dims(&[1..2, 1..3]))?];
         let file = |name: &str, pieces| NewFile { name: name.to_owned(), pieces };
         let files = vec![file("one.safetensors", first), file("two.safetensors", second)];
-        aside.write(0, files).ok()?;
-        aside.commit(1, serde_json::Map::new(), 3).ok()?;
+        staging.write(0, files).ok()?;
+        staging.commit(1, serde_json::Map::new(), 3).ok()?;
         let read = |name: &str| std::fs::read(place.path().join(STEP).join(name)).ok();
         let (index, one, two) =
             (read("checkpoint.json")?, read("one.safetensors")?, read("two.safetensors")?);

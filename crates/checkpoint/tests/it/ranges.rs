@@ -1,7 +1,7 @@
 //! The bytes that a rank reads and holds while it resumes: its shards, never the whole.
 
 use candle_core::Tensor;
-use phalanx_checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
+use phalanx_checkpoint::{Checkpoint, MODEL, NewFile, NewPiece, Region, StagingFolder};
 use phalanx_collectives::{Communicator, threads};
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::{DataParallel, Observed as _, ParallelStrategy as _, Residency as _, Strategy};
@@ -35,9 +35,9 @@ fn saved(store: &ParamStore, optimizer: &Adam, folder: &std::path::Path) -> Chec
     };
     let state = state.into_iter().map(of).collect();
     let file = |name: &str, pieces| NewFile { name: format!("{name}.safetensors"), pieces };
-    let aside = Aside::create(folder, 1, 1).expect("a folder");
-    aside.write(0, vec![file("model", model), file("optimizer", state)]).expect("writes");
-    aside.commit(1, Map::new(), 1).expect("completes")
+    let staging = StagingFolder::create(folder, 1, 1).expect("a folder");
+    staging.write(0, vec![file("model", model), file("optimizer", state)]).expect("writes");
+    staging.commit(1, Map::new(), 1).expect("completes")
 }
 
 /// An optimizer whose state is not zero.

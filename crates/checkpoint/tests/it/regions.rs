@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_checkpoint::{Aside, Checkpoint, MODEL, NewFile, NewPiece, Region};
+use phalanx_checkpoint::{Checkpoint, MODEL, NewFile, NewPiece, Region, StagingFolder};
 use proptest::prelude::*;
 use serde_json::Map;
 
@@ -36,7 +36,7 @@ fn flat(tensor: &Tensor) -> Vec<f64> {
 
 /// Writes pieces of a tensor `w`, each by a rank of its own, and opens what they make.
 fn saved(folder: &std::path::Path, tensor: &Tensor, regions: &[Region]) -> Checkpoint {
-    let aside = Aside::create(folder, 1, 1).expect("a folder");
+    let staging = StagingFolder::create(folder, 1, 1).expect("a folder");
     for (rank, region) in regions.iter().enumerate() {
         let piece = NewPiece {
             kind: MODEL.to_owned(),
@@ -47,9 +47,9 @@ fn saved(folder: &std::path::Path, tensor: &Tensor, regions: &[Region]) -> Check
             values: cut(tensor, region),
         };
         let file = NewFile { name: format!("rank-{rank}.safetensors"), pieces: vec![piece] };
-        aside.write(rank, vec![file]).expect("writes");
+        staging.write(rank, vec![file]).expect("writes");
     }
-    let written = aside.commit(regions.len(), Map::new(), 1).expect("completes");
+    let written = staging.commit(regions.len(), Map::new(), 1).expect("completes");
     let read = Checkpoint::open(written.folder()).expect("complete");
     assert_eq!(read, written, "the index says what was written");
     read
@@ -175,7 +175,7 @@ fn large_pieces_are_read_a_window_at_a_time_and_only_where_they_are_wanted() {
 #[test]
 fn values_that_are_not_their_region_are_not_written() {
     let folder = tempfile::tempdir().expect("a folder");
-    let aside = Aside::create(folder.path(), 1, 1).expect("a folder");
+    let staging = StagingFolder::create(folder.path(), 1, 1).expect("a folder");
     let piece = NewPiece {
         kind: MODEL.to_owned(),
         name: "w".to_owned(),
@@ -185,7 +185,7 @@ fn values_that_are_not_their_region_are_not_written() {
         values: numbered(&[5], DType::F32),
     };
     let file = NewFile { name: "rank-0.safetensors".to_owned(), pieces: vec![piece] };
-    let error = aside.write(0, vec![file]).expect_err("five are not four").to_string();
+    let error = staging.write(0, vec![file]).expect_err("five are not four").to_string();
     assert!(
         error.contains("5 elements cannot be elements [0..2, 1..3] of model `w` of shape [4, 4]"),
         "{error}"

@@ -42,7 +42,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), CliError> {
         ("version", machine.version),
         ("build", build.to_owned()),
         ("system", machine.system),
-        ("processor", machine.processor),
+        ("CPU", machine.processor),
         ("cores", machine.cores.to_string()),
         ("features", features),
         ("kernels", Level::from_env().map_or_else(|error| error.to_string(), |level| level.to_string())),

@@ -59,7 +59,7 @@ impl Joining<'_> {
                 }
             }
         }
-        Err(CliError::Usage(format!("rank {number} was asked in {ATTEMPTS} times, and met nobody")))
+        Err(CliError::Usage(format!("rank {number} was invited {ATTEMPTS} times, and met no other rank")))
     }
 
     /// Waits until this process is asked in: its place. `None` if the run has ended, or the process is told to go.

@@ -31,7 +31,7 @@ pub(super) fn word(kind: EnergyKind) -> &'static str {
 impl EnergyKnown {
     /// Returns the source that a summary states.
     pub fn of(summary: &EnergySummary) -> Self {
-        let parts = [("processors", &summary.cpu), ("GPUs", &summary.gpu)];
+        let parts = [("CPUs", &summary.cpu), ("GPUs", &summary.gpu)];
         let known = parts.iter().filter(|(_, part)| part.joules.is_some()).map(|(_, part)| part.kind);
         let told = |(of, part): &(&str, &EnergyPart)| match part.model.as_str() {
             "" => format!("{of} {}", word(part.kind)),
@@ -78,7 +78,7 @@ mod tests {
         let cpu = part(EnergyKind::Estimated, "seconds x 5 W", Some(3.0));
         let known = EnergyKnown::of(&EnergySummary { cpu, gpu: absent(), ..EnergySummary::default() });
         assert_eq!(known.kind, EnergyKind::Estimated);
-        assert_eq!(known.how, "processors estimated: seconds x 5 W; GPUs absent: no GPU");
+        assert_eq!(known.how, "CPUs estimated: seconds x 5 W; GPUs absent: no GPU");
         let nothing = EnergyKnown::of(&EnergySummary {
             cpu: part(EnergyKind::Absent, "no counter", None),
             gpu: absent(),
@@ -90,7 +90,7 @@ mod tests {
         let rows = [("a".to_owned(), &known), ("b".to_owned(), &nothing), ("c".to_owned(), &known)];
         let told = lines(&rows);
         assert_eq!(told.len(), 2);
-        assert!(told[0].starts_with("Energy of a; c: processors estimated"), "{told:?}");
-        assert_eq!(lines(&rows[..1]), ["Energy: processors estimated: seconds x 5 W; GPUs absent: no GPU."]);
+        assert!(told[0].starts_with("Energy of a; c: CPUs estimated"), "{told:?}");
+        assert_eq!(lines(&rows[..1]), ["Energy: CPUs estimated: seconds x 5 W; GPUs absent: no GPU."]);
     }
 }

@@ -296,7 +296,7 @@ mod tests {
         ] {
             assert_eq!(numbers.get(name), Some(&value), "{name}");
         }
-        assert!(!numbers.contains_key("peak_mib"), "nobody knows");
+        assert!(!numbers.contains_key("peak_mib"), "no rank reports it");
     }
 
     #[test]

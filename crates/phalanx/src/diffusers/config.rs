@@ -9,8 +9,39 @@ use serde_json::{Value, json};
 use super::DiffusersError;
 use super::json::Json;
 
-/// The U-Net's settings, and the sides of the latent images that it was trained on.
+/// Reads the U-Net's settings, and the sides of the latent images that it was trained on.
 pub(super) fn unet(json: &Json) -> Result<(UNet2DConditionConfig, usize), DiffusersError> {
+    check_unet(json)?;
+    let widths = json.sizes("block_out_channels")?;
+    let levels = widths.len();
+    let attention = attention_levels(json, levels)?;
+    // What Stable Diffusion 1 calls the width of a head is their number.
+    let heads =
+        if json.get("num_attention_heads").is_some() { "num_attention_heads" } else { "attention_head_dim" };
+    let num_heads = match json.get(heads) {
+        Some(Value::Array(_)) => json.sizes(heads)?,
+        _ => vec![json.size_or(heads, 8)?; levels],
+    };
+    let config = UNet2DConditionConfig {
+        in_channels: json.size("in_channels")?,
+        out_channels: json.size("out_channels")?,
+        block_out_channels: widths,
+        attention,
+        layers_per_block: json.count_or("layers_per_block", 2)?,
+        norm_num_groups: json.size_or("norm_num_groups", 32)?,
+        cross_attention_dim: json.size("cross_attention_dim")?,
+        projection_class_embeddings_input_dim: None,
+        num_heads,
+        transformer_layers_per_block: json.count_or("transformer_layers_per_block", 1)?,
+        use_linear_projection: json.flag_or("use_linear_projection", false)?,
+        dropout: 0.0,
+        zero_init: false,
+    };
+    Ok((config, json.size_or("sample_size", 64)?))
+}
+
+/// Rejects a U-Net that needs a computation which this program lacks.
+fn check_unet(json: &Json) -> Result<(), DiffusersError> {
     json.only(&[
         ("_class_name", json!("UNet2DConditionModel")),
         ("act_fn", json!("silu")),
@@ -40,7 +71,11 @@ pub(super) fn unet(json: &Json) -> Result<(UNet2DConditionConfig, usize), Diffus
             return Err(DiffusersError::unfit(&json.path, problem));
         }
     }
-    let widths = json.sizes("block_out_channels")?;
+    Ok(())
+}
+
+/// Returns which levels of the U-Net have attention.
+fn attention_levels(json: &Json, levels: usize) -> Result<Vec<bool>, DiffusersError> {
     let (down, up) = (json.words("down_block_types")?, json.words("up_block_types")?);
     let attends = |words: &[String], plain: &str, attending: &str| -> Result<Vec<bool>, DiffusersError> {
         let of = |word: &String| match word.as_str() {
@@ -56,35 +91,12 @@ pub(super) fn unet(json: &Json) -> Result<(UNet2DConditionConfig, usize), Diffus
     let attention = attends(&down, "DownBlock2D", "CrossAttnDownBlock2D")?;
     let mut mirrored = attends(&up, "UpBlock2D", "CrossAttnUpBlock2D")?;
     mirrored.reverse();
-    let levels = widths.len();
     if attention != mirrored || attention.len() != levels {
         let problem =
             format!("down_block_types and up_block_types do not mirror each other over {levels} levels");
         return Err(DiffusersError::unfit(&json.path, problem));
     }
-    // What Stable Diffusion 1 calls the width of a head is their number.
-    let heads =
-        if json.get("num_attention_heads").is_some() { "num_attention_heads" } else { "attention_head_dim" };
-    let num_heads = match json.get(heads) {
-        Some(Value::Array(_)) => json.sizes(heads)?,
-        _ => vec![json.size_or(heads, 8)?; levels],
-    };
-    let config = UNet2DConditionConfig {
-        in_channels: json.size("in_channels")?,
-        out_channels: json.size("out_channels")?,
-        block_out_channels: widths,
-        attention,
-        layers_per_block: json.count_or("layers_per_block", 2)?,
-        norm_num_groups: json.size_or("norm_num_groups", 32)?,
-        cross_attention_dim: json.size("cross_attention_dim")?,
-        projection_class_embeddings_input_dim: None,
-        num_heads,
-        transformer_layers_per_block: json.count_or("transformer_layers_per_block", 1)?,
-        use_linear_projection: json.flag_or("use_linear_projection", false)?,
-        dropout: 0.0,
-        zero_init: false,
-    };
-    Ok((config, json.size_or("sample_size", 64)?))
+    Ok(attention)
 }
 
 /// The autoencoder's settings, and what its latent images are multiplied by.

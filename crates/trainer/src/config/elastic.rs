@@ -63,7 +63,7 @@ impl Config {
             redundancy == 0 || (redundancy == 1 && self.has_lone_shards()),
             "elastic.redundancy",
             format!(
-                "elastic.redundancy = {redundancy} with train.strategy = {strategy}: it is 0, or 1 for zero1, zero2 and fsdp, where nobody else has a rank's shard"
+                "elastic.redundancy = {redundancy} with train.strategy = {strategy}: it is 0, or 1 for zero1, zero2 and fsdp, where no other rank has a rank's shard"
             ),
         );
         self.check_changing_world(relations, least);

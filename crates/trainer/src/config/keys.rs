@@ -244,7 +244,7 @@ sections! {
         ranks: usize = 1;
         /// The strategy by which ranks share the work.
         strategy: Strategy = ddp();
-        /// Whether communication overlaps with computation.
+        /// The overlap of communication with computation.
         overlap: Overlap = Overlap::Auto;
         /// The largest size of a block's bucket in MiB, cut between parameters; 0 = unlimited.
         unit_mib: usize = 64;

@@ -113,11 +113,11 @@ pub(super) fn load(
             return Err(ConfigError::Cycle { origin, chain });
         }
         let layer = parse(&source.display(), &source.text(presets, &origin)?)?;
-        let beside = match &source {
+        let folder = match &source {
             Source::Preset(_) => PathBuf::new(),
             Source::File(path) => path.parent().unwrap_or(Path::new("")).to_owned(),
         };
-        next = layer.extends.clone().map(|(name, origin)| (Source::new(&name, &beside), origin));
+        next = layer.extends.clone().map(|(name, origin)| (Source::new(&name, &folder), origin));
         layers.push(layer);
     }
     let description = layers.first().and_then(|layer| layer.description.clone());

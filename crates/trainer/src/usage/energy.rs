@@ -81,8 +81,8 @@ impl CpuEnergy {
         let (kind, model) = match self {
             Self::Measured(_) => (
                 EnergyKind::Measured,
-                "counters of the processor packages and their memory (RAPL), shared among the ranks of a host by \
-                 their seconds of processors"
+                "counters of the CPU packages and their memory (RAPL), shared among the ranks of a host by their CPU \
+                 seconds"
                     .to_owned(),
             ),
             Self::Estimated { watts } => (EnergyKind::Estimated, estimated(*watts)),
@@ -94,7 +94,7 @@ impl CpuEnergy {
 }
 
 fn estimated(watts: f64) -> String {
-    format!("seconds of processors x {watts} W a busy core (log.cpu_watts)")
+    format!("CPU seconds x {watts} W a busy core (log.cpu_watts)")
 }
 
 /// Combines the accounts of all ranks of a run that has trained on `samples`, and returns the joules of each, CPUs and

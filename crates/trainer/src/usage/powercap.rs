@@ -14,7 +14,7 @@ const FOLDER: &str = "/sys/class/powercap";
 #[derive(Debug, thiserror::Error)]
 pub enum PowercapError {
     /// The system offers no counters, as most virtual machines do.
-    #[error("there is no counter of a processor package in {}", .0.display())]
+    #[error("there is no counter of a CPU package in {}", .0.display())]
     None(PathBuf),
     /// A counter cannot be read; root may.
     #[error("cannot read {}: {source}", path.display())]
@@ -164,7 +164,7 @@ mod tests {
     fn what_is_not_there_or_not_readable_is_told() {
         let folder = tempfile::tempdir().expect("a folder");
         let error = Powercap::open(folder.path()).expect_err("nothing is there").to_string();
-        assert!(error.starts_with("there is no counter of a processor package in"), "{error}");
+        assert!(error.starts_with("there is no counter of a CPU package in"), "{error}");
         zone(folder.path(), "intel-rapl:0", "package-0", 1, 10);
         fs::write(folder.path().join("intel-rapl:0/energy_uj"), "much").expect("writes");
         let error = Powercap::open(folder.path()).expect_err("no number").to_string();

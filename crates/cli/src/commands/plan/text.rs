@@ -130,7 +130,7 @@ fn notes(timed: bool, ranks: usize) -> Vec<String> {
         );
     }
     if ranks == 1 {
-        lines.push("One rank has nobody to share with; with --ranks N strategies differ.".to_owned());
+        lines.push("One rank shares with no other; with --ranks N strategies differ.".to_owned());
     }
     lines
 }

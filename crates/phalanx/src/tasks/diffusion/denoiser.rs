@@ -1,4 +1,4 @@
-//! The network that is learnt: a U-Net, and the text encoder that tells it captions.
+//! The trained network: a U-Net, and the text encoder of its captions.
 
 use phalanx_models::diffusion::{
     TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel,
@@ -10,7 +10,7 @@ use super::DiffusionSettings;
 use crate::tasks::text::Texts;
 use phalanx_trainer::engine::TrainError;
 
-/// A U-Net with its text encoder, if it is told captions, and the scale of what it denoises.
+/// A U-Net, with a text encoder if it is conditional, and the scale of the images that it denoises.
 pub(super) struct Denoiser {
     unet: Unet,
     /// The scaling factor of latent images; 0 until it is measured.
@@ -18,8 +18,8 @@ pub(super) struct Denoiser {
 }
 
 enum Unet {
-    Told(Box<(UNet2DConditionModel, ClipTextEncoder)>),
-    Plain(Box<UNet2DModel>),
+    Conditional(Box<(UNet2DConditionModel, ClipTextEncoder)>),
+    Unconditional(Box<UNet2DModel>),
 }
 
 impl Denoiser {
@@ -36,36 +36,40 @@ impl Denoiser {
                 let config = UNet2DConditionConfig {
                     in_channels: channels,
                     out_channels: channels,
-                    block_out_channels: settings.widths.clone(),
-                    attention: settings.attention.clone(),
-                    layers_per_block: settings.layers,
-                    norm_num_groups: settings.groups,
+                    block_out_channels: settings.unet.widths.clone(),
+                    attention: settings.unet.attention.clone(),
+                    layers_per_block: settings.unet.layers,
+                    norm_num_groups: settings.unet.groups,
                     cross_attention_dim: text.width,
                     projection_class_embeddings_input_dim: settings.pool_text.then_some(text.embed),
-                    num_heads: vec![settings.heads; settings.widths.len()],
-                    dropout: settings.dropout,
-                    zero_init: settings.zero_init,
+                    num_heads: vec![settings.unet.heads; settings.unet.widths.len()],
+                    dropout: settings.unet.dropout,
+                    zero_init: settings.unet.zero_init,
                     ..UNet2DConditionConfig::stable_diffusion_1()
                 };
                 let of_text = scope.pp("text");
-                let frozen = settings.freeze_text && !settings.text.text_weights.is_empty();
+                let frozen = settings.caption.freeze_text && !settings.caption.text.text_weights.is_empty();
                 let of_text = if frozen { of_text.frozen() } else { of_text };
                 let encoder = ClipTextEncoder::new(&of_text, text)?;
-                Unet::Told(Box::new((UNet2DConditionModel::new(&place, &config)?, encoder)))
+                Unet::Conditional(Box::new((UNet2DConditionModel::new(&place, &config)?, encoder)))
             }
             None => {
                 let config = UNet2DConfig {
-                    block_out_channels: settings.widths.clone(),
-                    attention: settings.attention.clone(),
-                    layers_per_block: settings.layers,
-                    norm_num_groups: settings.groups,
+                    block_out_channels: settings.unet.widths.clone(),
+                    attention: settings.unet.attention.clone(),
+                    layers_per_block: settings.unet.layers,
+                    norm_num_groups: settings.unet.groups,
                     // As many heads at every width as the smallest that attends has.
-                    attention_head_dim: settings.widths.last().map(|width| width / settings.heads.max(1)),
-                    dropout: settings.dropout,
-                    zero_init: settings.zero_init,
+                    attention_head_dim: settings
+                        .unet
+                        .widths
+                        .last()
+                        .map(|width| width / settings.unet.heads.max(1)),
+                    dropout: settings.unet.dropout,
+                    zero_init: settings.unet.zero_init,
                     ..UNet2DConfig::small(channels)
                 };
-                Unet::Plain(Box::new(UNet2DModel::new(&place, &config)?))
+                Unet::Unconditional(Box::new(UNet2DModel::new(&place, &config)?))
             }
         };
         Ok(Self { unet, scale: scope.buffer("latent_scale", 1, 0.0)? })
@@ -77,7 +81,7 @@ impl Denoiser {
         Ok((scale != 0.0).then_some(scale))
     }
 
-    /// Keeps what latent images are multiplied by.
+    /// Sets the scaling factor of latent images.
     pub(super) fn set_scale(&self, scale: f64) -> Result<()> {
         let like = self.scale.array();
         let value = like.to_host()?.affine(0.0, scale)?;
@@ -91,27 +95,27 @@ impl Denoiser {
         texts: &Texts,
         captions: &[String],
     ) -> std::result::Result<Option<TextFeatures>, TrainError> {
-        let Unet::Told(both) = &self.unet else { return Ok(None) };
+        let Unet::Conditional(both) = &self.unet else { return Ok(None) };
         Ok(Some(both.1.forward_whole(tape, &texts.encode(captions)?)?))
     }
 
-    /// The prediction for samples at timesteps; `told` where the network is told captions.
+    /// Returns the prediction for samples at timesteps. A conditional network needs the features of captions.
     pub(super) fn predict(
         &self,
         tape: &Tape,
         sample: &Value,
         timesteps: &[f64],
-        told: Option<&TextFeatures>,
+        features: Option<&TextFeatures>,
     ) -> Result<Value> {
-        match (&self.unet, told) {
-            (Unet::Told(both), Some(told)) => {
+        match (&self.unet, features) {
+            (Unet::Conditional(both), Some(features)) => {
                 let pooled = both.0.config().projection_class_embeddings_input_dim.is_some();
-                let feature = pooled.then_some(&told.pooled);
-                both.0.forward(tape, sample, timesteps, TextCondition { tokens: &told.tokens, feature })
+                let feature = pooled.then_some(&features.pooled);
+                both.0.forward(tape, sample, timesteps, TextCondition { tokens: &features.tokens, feature })
             }
-            (Unet::Plain(unet), _) => unet.forward(tape, sample, timesteps),
-            (Unet::Told(_), None) => {
-                let problem = "a network that is told captions needs them".to_owned();
+            (Unet::Unconditional(unet), _) => unet.forward(tape, sample, timesteps),
+            (Unet::Conditional(_), None) => {
+                let problem = "a conditional network needs captions".to_owned();
                 Err(phalanx_tensor::TensorError::Shape { op: "u-net", problem })
             }
         }

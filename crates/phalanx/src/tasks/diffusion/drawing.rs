@@ -174,7 +174,7 @@ impl Diffusion {
             }
         };
         let mut sampler =
-            self.settings.sampler().sampler(&self.objective.schedule, self.settings.prediction)?;
+            self.settings.sampler().sampler(&self.objective.schedule, self.settings.target.prediction)?;
         let strip = drawing.kind == DrawingKind::Strip;
         let mut watch =
             |at: usize, steps: usize, denoised: &phalanx_models::diffusion::samplers::Denoised| {

@@ -24,6 +24,16 @@ phalanx_trainer::settings! {
         /// Add the feature of the whole caption to the time embedding of residual blocks (diffusers' `class_embed_type`
         /// simple_projection), in addition to attention over its tokens.
         pool_text: bool = false;
+        flatten unet: UNetSettings;
+        flatten target: TargetSettings;
+        flatten sampling: SamplingSettings;
+        flatten caption: CaptionSettings;
+    }
+}
+
+phalanx_trainer::settings! {
+    /// The shape of the U-Net.
+    pub(in crate::tasks) struct UNetSettings {
         /// Channels of each level of the U-Net, from the whole size inwards; each next level has half the size.
         widths: Vec<usize> = vec![64, 128];
         /// Which levels attend, to text as well where it is told; a list as long as `model.widths`.
@@ -38,6 +48,12 @@ phalanx_trainer::settings! {
         dropout: f64 = 0.0;
         /// Residual blocks and attentions start as identities, and the prediction at zero.
         zero_init: bool = true;
+    }
+}
+
+phalanx_trainer::settings! {
+    /// The noise schedule and the prediction target, which training and sampling share, and the weights of the loss.
+    pub(in crate::tasks) struct TargetSettings {
         /// The prediction target of the network.
         prediction: Prediction = Prediction::Epsilon;
         /// The noise schedule.
@@ -52,6 +68,12 @@ phalanx_trainer::settings! {
         min_snr: f64 = 0.0;
         /// Probability of hiding a sample's caption, so that the network learns what guidance needs.
         drop_text: f64 = 0.1;
+    }
+}
+
+phalanx_trainer::settings! {
+    /// The way from noise to pictures.
+    pub(in crate::tasks) struct SamplingSettings {
         /// The sampler.
         sampler: SamplerKind = SamplerKind::Ddim;
         /// The number of evaluations of the network for a sample.
@@ -62,6 +84,12 @@ phalanx_trainer::settings! {
         guidance_rescale: f64 = 0.0;
         /// DDIM: how much noise a step adds, from 0 to 1.
         eta: f64 = 0.0;
+    }
+}
+
+phalanx_trainer::settings! {
+    /// The text encoder of captions.
+    pub(in crate::tasks) struct CaptionSettings {
         /// The weights of `model.text_weights` are held fixed.
         freeze_text: bool = true;
         flatten text: TextSettings;
@@ -71,35 +99,35 @@ phalanx_trainer::settings! {
 impl DiffusionSettings {
     /// The noise of every timestep.
     pub(super) fn noise(&self) -> Result<NoiseSchedule, TrainError> {
-        let range = match self.betas.as_slice() {
+        let range = match self.target.betas.as_slice() {
             [first, last] => (*first, *last),
-            _ => self.schedule.usual_range(),
+            _ => self.target.schedule.usual_range(),
         };
-        let plain = NoiseSchedule::new(self.schedule, self.timesteps, range)?;
-        Ok(if self.zero_snr { plain.zero_terminal_snr() } else { plain })
+        let plain = NoiseSchedule::new(self.target.schedule, self.target.timesteps, range)?;
+        Ok(if self.target.zero_snr { plain.zero_terminal_snr() } else { plain })
     }
 
     /// Returns the training objective.
     pub(super) fn objective(&self) -> Result<Objective, TrainError> {
-        let min_snr = (self.min_snr > 0.0).then_some(self.min_snr);
-        Ok(Objective::new(self.noise()?, self.prediction, min_snr)?)
+        let min_snr = (self.target.min_snr > 0.0).then_some(self.target.min_snr);
+        Ok(Objective::new(self.noise()?, self.target.prediction, min_snr)?)
     }
 
     /// Returns the configuration of the sampler. Pixels are clipped to 1.
     pub(super) fn sampler(&self) -> SamplerConfig {
         SamplerConfig {
-            eta: self.eta,
+            eta: self.sampling.eta,
             clip: (!self.latent_images).then_some(1.0),
             // A schedule that ends in pure noise is of no use unless sampling begins there.
-            spacing: self.zero_snr.then_some(Spacing::Trailing),
-            ..SamplerConfig::new(self.sampler, self.sample_steps)
+            spacing: self.target.zero_snr.then_some(Spacing::Trailing),
+            ..SamplerConfig::new(self.sampling.sampler, self.sampling.sample_steps)
         }
     }
 
     /// Returns the guidance.
     pub(super) fn guidance(&self) -> Guidance {
-        let scale = if self.conditional { self.guidance } else { 1.0 };
-        Guidance { scale, rescale: self.guidance_rescale }
+        let scale = if self.conditional { self.sampling.guidance } else { 1.0 };
+        Guidance { scale, rescale: self.sampling.guidance_rescale }
     }
 
     /// The first stage that must be trained before.
@@ -131,57 +159,60 @@ impl DiffusionSettings {
         check_pixels(config, relations);
         // How small latent images are the first stage knows.
         let size = if self.latent_images { 0 } else { config.model.image_size };
-        check_widths(&self.widths, self.groups, size, relations);
-        let (levels, told) = (self.widths.len(), self.attention.len());
+        check_widths(&self.unet.widths, self.unet.groups, size, relations);
+        let (levels, told) = (self.unet.widths.len(), self.unet.attention.len());
         relations.require(
             levels == told,
             "model.attention",
             format!("model.attention is of {told} levels, and model.widths of {levels}"),
         );
-        let heads = self.heads.max(1);
-        let attending = self.widths.iter().zip(&self.attention).filter(|(_, attends)| **attends);
-        let attending = attending.map(|(width, _)| width).chain(self.widths.last());
+        let heads = self.unet.heads.max(1);
+        let attending = self.unet.widths.iter().zip(&self.unet.attention).filter(|(_, attends)| **attends);
+        let attending = attending.map(|(width, _)| width).chain(self.unet.widths.last());
         relations.require(
             attending.into_iter().all(|width| width.is_multiple_of(heads)),
             "model.heads",
-            format!("model.heads {heads} do not divide model.widths {:?} where they attend", self.widths),
+            format!(
+                "model.heads {heads} do not divide model.widths {:?} where they attend",
+                self.unet.widths
+            ),
         );
         for (key, value) in [
-            ("model.heads", self.heads),
-            ("model.layers", self.layers),
-            ("model.sample_steps", self.sample_steps),
+            ("model.heads", self.unet.heads),
+            ("model.layers", self.unet.layers),
+            ("model.sample_steps", self.sampling.sample_steps),
         ] {
             relations.positive(key, value as u64);
         }
-        relations.fraction("model.dropout", self.dropout);
-        relations.fraction("model.drop_text", self.drop_text);
-        relations.not_negative("model.min_snr", self.min_snr);
+        relations.fraction("model.dropout", self.unet.dropout);
+        relations.fraction("model.drop_text", self.target.drop_text);
+        relations.not_negative("model.min_snr", self.target.min_snr);
         self.check_sampling(relations);
         self.check_noise(relations);
         if self.conditional {
-            self.text.check(relations);
+            self.caption.text.check(relations);
         }
     }
 
     /// Checks how pictures are sampled.
     fn check_sampling(&self, relations: &mut Relations<'_>) {
-        let rescale = self.guidance_rescale;
+        let rescale = self.sampling.guidance_rescale;
         relations.require(
             (0.0..=1.0).contains(&rescale),
             "model.guidance_rescale",
             format!("model.guidance_rescale = {rescale} is not in [0, 1]"),
         );
         relations.require(
-            (0.0..=1.0).contains(&self.eta),
+            (0.0..=1.0).contains(&self.sampling.eta),
             "model.eta",
-            format!("model.eta = {} is not in [0, 1]", self.eta),
+            format!("model.eta = {} is not in [0, 1]", self.sampling.eta),
         );
         relations.require(
             self.conditional || !self.pool_text,
             "model.pool_text",
             "model.pool_text tells captions, and model.conditional = false shows none".to_owned(),
         );
-        let (steps, timesteps) = (self.sample_steps, self.timesteps);
+        let (steps, timesteps) = (self.sampling.sample_steps, self.target.timesteps);
         relations.require(
             timesteps >= 2 && steps <= timesteps,
             "model.sample_steps",
@@ -194,22 +225,22 @@ impl DiffusionSettings {
     /// Checks the noise schedule.
     fn check_noise(&self, relations: &mut Relations<'_>) {
         relations.require(
-            !(self.zero_snr && self.min_snr > 0.0),
+            !(self.target.zero_snr && self.target.min_snr > 0.0),
             "model.min_snr",
             "model.min_snr counts the end of a schedule with model.zero_snr as nothing, so that what a caption decides first \
              is never learnt: set one of them"
                 .to_owned(),
         );
         relations.require(
-            !self.zero_snr || self.prediction == Prediction::Velocity,
+            !self.target.zero_snr || self.target.prediction == Prediction::Velocity,
             "model.zero_snr",
-            format!("model.zero_snr needs model.prediction v_prediction, not {}", self.prediction),
+            format!("model.zero_snr needs model.prediction v_prediction, not {}", self.target.prediction),
         );
         relations.require(
-            self.betas.is_empty()
-                || matches!(self.betas.as_slice(), [a, b] if *a > 0.0 && a <= b && *b < 1.0),
+            self.target.betas.is_empty()
+                || matches!(self.target.betas.as_slice(), [a, b] if *a > 0.0 && a <= b && *b < 1.0),
             "model.betas",
-            format!("model.betas = {:?} are not two rising numbers in (0, 1)", self.betas),
+            format!("model.betas = {:?} are not two rising numbers in (0, 1)", self.target.betas),
         );
     }
 }

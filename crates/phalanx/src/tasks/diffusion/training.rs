@@ -29,17 +29,17 @@ pub(super) struct Diffusion {
 
 fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Training<Diffusion>, TrainError> {
     let size = setup.config().model.image_size;
-    let texts = Texts::new(&settings.text)?;
+    let texts = Texts::new(&settings.caption.text)?;
     let first_stage = match settings.latent_images {
         true => Some(FirstStage::register(setup, settings)?),
         false => None,
     };
     let [channels, height, _] = first_stage.as_ref().map_or([3, size, size], FirstStage::dims);
-    let factor = 1_usize << (settings.widths.len() - 1);
+    let factor = 1_usize << (settings.unet.widths.len() - 1);
     if !height.is_multiple_of(factor) {
         return Err(TrainError::Setup(format!(
             "latent images of {height}x{height} cannot be halved {} times, as model.widths do",
-            settings.widths.len() - 1
+            settings.unet.widths.len() - 1
         )));
     }
     let text = settings.conditional.then(|| texts.encoder().clone());
@@ -56,7 +56,7 @@ fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Trai
     };
     let name = format!(
         "diffusion of {channels} x {height}x{height} {of}, U-Net {:?}, {told}, {} under a {} schedule",
-        settings.widths, settings.prediction, settings.schedule
+        settings.unet.widths, settings.target.prediction, settings.target.schedule
     );
     let objective = settings.objective()?;
     let model = Diffusion { settings: settings.clone(), denoiser, texts, first_stage, objective, size };
@@ -87,7 +87,7 @@ impl Diffusion {
             drawn
         };
         let timesteps = uniform();
-        let hidden = uniform().into_iter().map(|drawn| drawn < self.settings.drop_text).collect();
+        let hidden = uniform().into_iter().map(|drawn| drawn < self.settings.target.drop_text).collect();
         self.error(step, &images, &Draws { noise, timesteps, hidden })
     }
 

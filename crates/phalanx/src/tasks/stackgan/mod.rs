@@ -38,6 +38,14 @@ phalanx_trainer::settings! {
         text_run: String = String::new();
         /// Safetensors file with a vector for each caption, in place of a text encoder (see docs/stackgan.md); empty = none.
         text_embeddings: String = String::new();
+        flatten gan: GanSettings;
+        flatten text: TextSettings;
+    }
+}
+
+phalanx_trainer::settings! {
+    /// Sizes of the networks of both stages, and the settings of their training.
+    pub(super) struct GanSettings {
         /// Numbers of a condition, which the conditioning augmentation draws for a text.
         condition: usize = 128;
         /// Numbers of the generator's noise.
@@ -56,7 +64,6 @@ phalanx_trainer::settings! {
         kl_weight: f64 = 2.0;
         /// Batch norm uses the statistics of the global batch, so that any number of ranks trains as one does.
         sync_batch_norm: bool = true;
-        flatten text: TextSettings;
     }
 }
 
@@ -88,14 +95,14 @@ impl StackGanSettings {
         let or = |own: usize, common: usize| if second && own > 0 { own } else { common };
         StackGanConfig {
             text_dim,
-            condition_dim: self.condition,
-            z_dim: self.noise,
-            gf_dim: or(self.stage2_gf_dim, self.gf_dim),
-            df_dim: or(self.stage2_df_dim, self.df_dim),
-            residual_blocks: self.residual_blocks,
+            condition_dim: self.gan.condition,
+            z_dim: self.gan.noise,
+            gf_dim: or(self.gan.stage2_gf_dim, self.gan.gf_dim),
+            df_dim: or(self.gan.stage2_df_dim, self.gan.df_dim),
+            residual_blocks: self.gan.residual_blocks,
             stage_one_size: self.small_size(size),
             stage_two_size: size,
-            sync_batch_norm: self.sync_batch_norm,
+            sync_batch_norm: self.gan.sync_batch_norm,
         }
     }
 
@@ -114,14 +121,14 @@ impl StackGanSettings {
 fn check(settings: &StackGanSettings, config: &Config, relations: &mut Relations<'_>) {
     check_stages(settings, relations);
     for (key, value) in [
-        ("model.condition", settings.condition),
-        ("model.noise", settings.noise),
-        ("model.gf_dim", settings.gf_dim),
-        ("model.df_dim", settings.df_dim),
+        ("model.condition", settings.gan.condition),
+        ("model.noise", settings.gan.noise),
+        ("model.gf_dim", settings.gan.gf_dim),
+        ("model.df_dim", settings.gan.df_dim),
     ] {
         relations.positive(key, value as u64);
     }
-    relations.not_negative("model.kl_weight", settings.kl_weight);
+    relations.not_negative("model.kl_weight", settings.gan.kl_weight);
     check_texts(settings, relations);
     let normalise = config.data.normalise;
     relations.require(
@@ -209,14 +216,15 @@ fn check_sizes(settings: &StackGanSettings, size: usize, relations: &mut Relatio
     if small >= 8 && small.is_power_of_two() {
         let doublings = small.ilog2() - 2;
         relations.require(
-            (8 * settings.gf_dim).is_multiple_of(1 << doublings),
+            (8 * settings.gan.gf_dim).is_multiple_of(1 << doublings),
             "model.gf_dim",
             format!(
                 "8 times model.gf_dim {} cannot be halved {doublings} times, as stage I does",
-                settings.gf_dim
+                settings.gan.gf_dim
             ),
         );
-        let width = if settings.stage2_gf_dim > 0 { settings.stage2_gf_dim } else { settings.gf_dim };
+        let width =
+            if settings.gan.stage2_gf_dim > 0 { settings.gan.stage2_gf_dim } else { settings.gan.gf_dim };
         let doublings = 2 + upscale.max(&1).ilog2();
         relations.require(
             !second || (4 * width).is_multiple_of(1 << doublings),
@@ -227,9 +235,54 @@ fn check_sizes(settings: &StackGanSettings, size: usize, relations: &mut Relatio
 }
 
 fn stackgan(setup: &mut Setup<'_>, settings: &StackGanSettings) -> Result<Training<StackGan>, TrainError> {
-    let size = setup.config().model.image_size;
-    let (small, [first, second]) = (settings.small_size(size), settings.stages());
+    let trained = settings.stages();
     let vectors = TextVectors::register(setup, settings)?;
+    let description = describe(settings, setup.config().model.image_size, &vectors);
+    let learns_text = vectors.learns();
+    let gan = networks(setup, settings, vectors)?;
+    let mut training = Training::new(description, gan);
+    let [of_text, of_one, of_two] = settings.parts();
+    if learns_text {
+        training = training.phase("text", ["text"], StackGan::learn_text).during(of_text[0], of_text[1]);
+    }
+    let stages = [(Stage::One, "stage1", of_one), (Stage::Two, "stage2", of_two)];
+    let stages = stages.into_iter().zip(trained).filter(|(_, trained)| *trained).map(|(stage, _)| stage);
+    for (stage, name, part) in stages.clone() {
+        training = add_phases(training, stage, name, part);
+    }
+    let losses = ["discriminator_loss", "generator_loss", "matched"];
+    let evaluated = stages.clone().flat_map(|(_, name, _)| losses.map(|loss| format!("{name}_{loss}")));
+    let evaluated: Vec<String> = evaluated.collect();
+    let names: Vec<&str> = evaluated.iter().map(String::as_str).collect();
+    let stages: Vec<Stage> = stages.map(|(stage, ..)| stage).collect();
+    let training = training.evaluate(names, move |gan: &StackGan, step| {
+        let measured = stages.iter().map(|stage| gan.evaluate(step, *stage));
+        Ok(measured.collect::<Result<Vec<_>, _>>()?.concat())
+    });
+    let training = training.sample(StackGan::sample);
+    let [_, second] = trained;
+    Ok(if second { training.panels(StackGan::both_stages) } else { training })
+}
+
+/// Describes the stages that are trained, at images of `size` pixels, and the source of text vectors.
+fn describe(settings: &StackGanSettings, size: usize, vectors: &TextVectors) -> String {
+    let small = settings.small_size(size);
+    let stages = match settings.stages() {
+        [true, true] => format!("StackGAN: {small}x{small}, then {size}x{size}"),
+        [true, false] => format!("StackGAN's stage I at {small}x{small}"),
+        [false, _] => format!("StackGAN's stage II at {size}x{size} over a stage I at {small}x{small}"),
+    };
+    format!("{stages}, {}", vectors.describe())
+}
+
+/// Registers the networks of the trained stages, and loads the generator of a stage I that is not trained.
+fn networks(
+    setup: &mut Setup<'_>,
+    settings: &StackGanSettings,
+    vectors: TextVectors,
+) -> Result<StackGan, TrainError> {
+    let size = setup.config().model.image_size;
+    let [first, second] = settings.stages();
     let sizes = |second| settings.sizes(vectors.dim(), size, second);
     let (one, two) = (sizes(false), sizes(true));
     let build = |scope: &phalanx_tensor::Scope| StageOneGenerator::new(scope, &one);
@@ -240,7 +293,7 @@ fn stackgan(setup: &mut Setup<'_>, settings: &StackGanSettings) -> Result<Traini
             setup.frozen_network_of_run("stage1_generator", run, &["stage1_generator."], build)?
         }
     };
-    let judge_one = match first {
+    let discriminator_one = match first {
         true => Some(setup.network("stage1_discriminator", |scope| Discriminator::stage_one(scope, &one))?),
         false => None,
     };
@@ -251,44 +304,28 @@ fn stackgan(setup: &mut Setup<'_>, settings: &StackGanSettings) -> Result<Traini
         )),
         false => None,
     };
-    let what = match (first, second) {
-        (true, true) => format!("StackGAN: {small}x{small}, then {size}x{size}"),
-        (true, false) => format!("StackGAN's stage I at {small}x{small}"),
-        (false, _) => format!("StackGAN's stage II at {size}x{size} over a stage I at {small}x{small}"),
-    };
-    let description = format!("{what}, {}", vectors.describe());
-    let learns_text = vectors.learns();
-    let gan =
-        StackGan::new(vectors, generator_one, (judge_one, stage_two), &one, (small, settings.kl_weight));
-    let mut training = Training::new(description, gan);
-    let [of_text, of_one, of_two] = settings.parts();
-    if learns_text {
-        training = training.phase("text", ["text"], StackGan::learn_text).during(of_text[0], of_text[1]);
-    }
-    let measures = ["real", "wrong", "fake", "diversity"];
-    let stages = [(Stage::One, "stage1", of_one), (Stage::Two, "stage2", of_two)];
-    let stages = stages.into_iter().filter(|(stage, ..)| [first, second][usize::from(*stage == Stage::Two)]);
-    let mut evaluated = Vec::new();
-    for (stage, name, [from, to]) in stages.clone() {
-        let [judge, maker] = ["discriminator", "generator"].map(|network| format!("{name}_{network}"));
-        training = training
-            .phase(&judge, [judge.as_str()], move |gan: &StackGan, step| gan.discriminate(step, stage))
-            .measures(measures)
-            .watched(["diversity"])
-            .during(from, to)
-            .phase(&maker, [maker.as_str()], move |gan: &StackGan, step| gan.generate(step, stage))
-            .measures(["adversarial", "kl"])
-            .watched([])
-            .during(from, to);
-        evaluated
-            .extend(["discriminator_loss", "generator_loss", "matched"].map(|what| format!("{name}_{what}")));
-    }
-    let stages: Vec<Stage> = stages.map(|(stage, ..)| stage).collect();
-    let names: Vec<&str> = evaluated.iter().map(String::as_str).collect();
-    let training = training.evaluate(names, move |gan: &StackGan, step| {
-        let measured = stages.iter().map(|stage| gan.evaluate(step, *stage));
-        Ok(measured.collect::<Result<Vec<_>, _>>()?.concat())
-    });
-    let training = training.sample(StackGan::sample);
-    Ok(if second { training.panels(StackGan::both_stages) } else { training })
+    let (small, kl_weight) = (settings.small_size(size), settings.gan.kl_weight);
+    Ok(StackGan::new(vectors, generator_one, (discriminator_one, stage_two), &one, (small, kl_weight)))
+}
+
+/// Adds the phases of a stage, which train in this part of the run: the discriminator, then the generator.
+fn add_phases(
+    training: Training<StackGan>,
+    stage: Stage,
+    name: &str,
+    [from, to]: [f64; 2],
+) -> Training<StackGan> {
+    let [discriminator, generator] =
+        ["discriminator", "generator"].map(|network| format!("{name}_{network}"));
+    training
+        .phase(&discriminator, [discriminator.as_str()], move |gan: &StackGan, step| {
+            gan.discriminate(step, stage)
+        })
+        .measures(["real", "wrong", "fake", "diversity"])
+        .watched(["diversity"])
+        .during(from, to)
+        .phase(&generator, [generator.as_str()], move |gan: &StackGan, step| gan.generate(step, stage))
+        .measures(["adversarial", "kl"])
+        .watched([])
+        .during(from, to)
 }

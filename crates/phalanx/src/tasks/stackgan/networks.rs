@@ -24,7 +24,7 @@ pub(super) enum Stage {
 pub(super) struct StackGan {
     vectors: TextVectors,
     generator_one: StageOneGenerator,
-    judge_one: Option<Discriminator>,
+    discriminator_one: Option<Discriminator>,
     stage_two: Option<(StageTwoGenerator, Discriminator)>,
     z_dim: usize,
     condition_dim: usize,
@@ -41,7 +41,7 @@ struct Inputs {
 }
 
 /// The output of the generators: of both stages, if there are two.
-struct Made {
+struct StageImages {
     small: Generated,
     large: Option<Generated>,
 }
@@ -50,12 +50,12 @@ impl StackGan {
     pub(super) fn new(
         vectors: TextVectors,
         generator_one: StageOneGenerator,
-        (judge_one, stage_two): (Option<Discriminator>, Option<(StageTwoGenerator, Discriminator)>),
+        (discriminator_one, stage_two): (Option<Discriminator>, Option<(StageTwoGenerator, Discriminator)>),
         sizes: &StackGanConfig,
         (small, kl_weight): (usize, f64),
     ) -> Self {
         let (z_dim, condition_dim) = (sizes.z_dim, sizes.condition_dim);
-        Self { vectors, generator_one, judge_one, stage_two, z_dim, condition_dim, small, kl_weight }
+        Self { vectors, generator_one, discriminator_one, stage_two, z_dim, condition_dim, small, kl_weight }
     }
 
     /// The contrastive loss of captions and images, as large as those of stage I.
@@ -68,11 +68,11 @@ impl StackGan {
     /// real ones.
     pub(super) fn discriminate(&self, step: &StepInput<'_>, stage: Stage) -> Result<Loss, TrainError> {
         let real = self.images(step, stage)?;
-        let made = self.make(step, stage)?;
-        let (condition, fake) = (made.condition.mu.detach(), made.image.detach());
+        let generated = self.generated(step, stage)?;
+        let (condition, fake) = (generated.condition.mu.detach(), generated.image.detach());
         let wrong = conditions_of_next(step.tape, &condition)?;
         let (images, pairs) = ((&real, &fake), (&condition, wrong.as_ref()));
-        let losses = discriminator_loss(step.tape, self.judge(stage)?, images, pairs, counts(step))?;
+        let losses = discriminator_loss(step.tape, self.discriminator(stage)?, images, pairs, counts(step))?;
         let diversity = step.diversity(&fake, &real)?;
         let of_wrong = losses.wrong.as_ref().map_or_else(|| Ok(0.0.into()), Measure::of)?;
         let (of_real, of_fake) = (Measure::of(&losses.real)?, Measure::of(&losses.fake)?);
@@ -81,38 +81,44 @@ impl StackGan {
 
     /// The generator's loss in a stage, with its parts.
     pub(super) fn generate(&self, step: &StepInput<'_>, stage: Stage) -> Result<Loss, TrainError> {
-        let made = self.make(step, stage)?;
-        let shown = made.condition.mu.detach();
-        let judge = self.judge(stage)?;
-        let losses = generator_loss(step.tape, judge, &made, &shown, self.kl_weight, counts(step))?;
+        let generated = self.generated(step, stage)?;
+        let shown = generated.condition.mu.detach();
+        let discriminator = self.discriminator(stage)?;
+        let losses =
+            generator_loss(step.tape, discriminator, &generated, &shown, self.kl_weight, counts(step))?;
         Ok(Loss::new(losses.total, [Measure::of(&losses.adversarial)?, Measure::of(&losses.kl)?]))
     }
 
     /// Both losses of a stage on the test split, and for how many real images their own text seems to fit better than that of the
     /// next image.
     pub(super) fn evaluate(&self, step: &StepInput<'_>, stage: Stage) -> Result<[f64; 3], TrainError> {
-        let (tape, judge) = (step.tape, self.judge(stage)?);
+        let (tape, discriminator) = (step.tape, self.discriminator(stage)?);
         let real = self.images(step, stage)?;
-        let made = self.make(step, stage)?;
-        let (condition, fake) = (made.condition.mu.detach(), made.image.detach());
+        let generated = self.generated(step, stage)?;
+        let (condition, fake) = (generated.condition.mu.detach(), generated.image.detach());
         let wrong = conditions_of_next(tape, &condition)?;
         let pairs = (&condition, wrong.as_ref());
-        let of_judge = discriminator_loss(tape, judge, (&real, &fake), pairs, counts(step))?;
-        let of_maker = generator_loss(tape, judge, &made, &condition, self.kl_weight, counts(step))?;
+        let of_discriminator = discriminator_loss(tape, discriminator, (&real, &fake), pairs, counts(step))?;
+        let of_generator =
+            generator_loss(tape, discriminator, &generated, &condition, self.kl_weight, counts(step))?;
         let mut matched = 0.0;
         if let Some(wrong) = wrong {
-            let features = judge.features(tape, &real)?;
+            let features = discriminator.features(tape, &real)?;
             let logits = |condition: &Value| -> Result<Vec<f32>, TrainError> {
-                Ok(judge.logits(tape, &features, condition)?.to_host()?.to_dtype(DType::F32)?.to_vec1()?)
+                Ok(discriminator
+                    .logits(tape, &features, condition)?
+                    .to_host()?
+                    .to_dtype(DType::F32)?
+                    .to_vec1()?)
             };
             let rows = logits(&condition)?.into_iter().zip(logits(&wrong)?).zip(step.batch.weights());
             let right = rows.filter(|((own, other), _)| own > other);
             matched = right.map(|(_, weight)| f64::from(*weight)).sum();
         }
-        Ok([number(&of_judge.total)?, number(&of_maker.total)?, matched])
+        Ok([number(&of_discriminator.total)?, number(&of_generator.total)?, matched])
     }
 
-    /// Pictures for prompts, of the last stage that there is.
+    /// Draws pictures for prompts by the last stage.
     pub(super) fn sample(
         &self,
         tape: &Tape,
@@ -120,14 +126,14 @@ impl StackGan {
         columns: usize,
     ) -> Result<Vec<Vec<f32>>, TrainError> {
         let mut pictures = Vec::with_capacity(prompts.len() * columns);
-        for made in self.draw(tape, prompts, columns) {
-            let Made { small, large } = made?;
+        for images in self.draw(tape, prompts, columns) {
+            let StageImages { small, large } = images?;
             pictures.extend(flat(&large.unwrap_or(small).image)?);
         }
         Ok(pictures)
     }
 
-    /// For each picture that of stage I, enlarged, and the one that stage II has made of it.
+    /// Draws pairs of pictures for prompts: the enlarged one of stage I, and stage II's.
     pub(super) fn both_stages(
         &self,
         tape: &Tape,
@@ -135,8 +141,8 @@ impl StackGan {
         columns: usize,
     ) -> Result<Vec<Vec<f32>>, TrainError> {
         let mut pictures = Vec::with_capacity(2 * prompts.len() * columns);
-        for made in self.draw(tape, prompts, columns) {
-            let Made { small, large } = made?;
+        for images in self.draw(tape, prompts, columns) {
+            let StageImages { small, large } = images?;
             let large = large.unwrap_or_else(|| small.clone()).image;
             let factor = large.dims()[2] / self.small;
             let small = ops::upsample_nearest2d(tape, &small.image, factor)?;
@@ -157,20 +163,20 @@ impl StackGan {
         Ok(ops::avg_pool2d(step.tape, &images, ops::PoolOptions::new(factor, factor, 0), false)?)
     }
 
-    /// Images of a stage for the batch's texts. All phases of a step make the same.
-    fn make(&self, step: &StepInput<'_>, stage: Stage) -> Result<Generated, TrainError> {
+    /// Generates a stage's images for the batch's texts: the same in all phases of a step.
+    fn generated(&self, step: &StepInput<'_>, stage: Stage) -> Result<Generated, TrainError> {
         let condition = |name: &str| step.shared_normal(name, &[self.condition_dim]);
         let inputs = Inputs {
             text: self.vectors.vectors(step.tape, step.texts("captions")?)?,
             noise: step.shared_normal("noise", &[self.z_dim])?,
             conditions: [condition("condition of stage I")?, condition("condition of stage II")?],
         };
-        let Made { small, large } = self.run(step.tape, &inputs, stage)?;
+        let StageImages { small, large } = self.run(step.tape, &inputs, stage)?;
         Ok(large.unwrap_or(small))
     }
 
     /// Runs the generators up to a stage.
-    fn run(&self, tape: &Tape, inputs: &Inputs, stage: Stage) -> Result<Made, TrainError> {
+    fn run(&self, tape: &Tape, inputs: &Inputs, stage: Stage) -> Result<StageImages, TrainError> {
         let Inputs { text, noise, conditions: [one, two] } = inputs;
         let small = self.generator_one.forward(tape, text, noise, one)?;
         let large = match (&self.stage_two, stage) {
@@ -179,7 +185,7 @@ impl StackGan {
             }
             _ => None,
         };
-        Ok(Made { small, large })
+        Ok(StageImages { small, large })
     }
 
     /// Generates images for prompts, `columns` for each, some prompts at a time. The noise is the same for each prompt,
@@ -189,7 +195,7 @@ impl StackGan {
         tape: &'a Tape,
         prompts: &'a [String],
         columns: usize,
-    ) -> impl Iterator<Item = Result<Made, TrainError>> + 'a {
+    ) -> impl Iterator<Item = Result<StageImages, TrainError>> + 'a {
         let stage = if self.stage_two.is_some() { Stage::Two } else { Stage::One };
         prompts.chunks((AT_A_TIME / columns.max(1)).max(1)).map(move |prompts| {
             let normal = |name: &str, width: usize| -> Result<Value, TrainError> {
@@ -212,12 +218,13 @@ impl StackGan {
         })
     }
 
-    fn judge(&self, stage: Stage) -> Result<&Discriminator, TrainError> {
-        let judge = match stage {
-            Stage::One => self.judge_one.as_ref(),
-            Stage::Two => self.stage_two.as_ref().map(|(_, judge)| judge),
+    fn discriminator(&self, stage: Stage) -> Result<&Discriminator, TrainError> {
+        let discriminator = match stage {
+            Stage::One => self.discriminator_one.as_ref(),
+            Stage::Two => self.stage_two.as_ref().map(|(_, discriminator)| discriminator),
         };
-        judge.ok_or_else(|| TrainError::Setup(format!("there is no discriminator of stage {stage:?}")))
+        discriminator
+            .ok_or_else(|| TrainError::Setup(format!("there is no discriminator of stage {stage:?}")))
     }
 }
 

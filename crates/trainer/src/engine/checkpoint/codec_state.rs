@@ -107,7 +107,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use phalanx_checkpoint::Aside;
+    use phalanx_checkpoint::StagingFolder;
 
     /// The state of a rank: numbers without an exact decimal form.
     fn kept(rank: usize) -> Vec<(String, Vec<f32>)> {
@@ -121,14 +121,14 @@ mod tests {
     #[test]
     fn each_rank_reads_its_own_state_and_other_numbers_of_ranks_are_refused() {
         let folder = tempfile::tempdir().expect("a folder");
-        let aside = Aside::create(folder.path(), 1, 1).expect("a folder");
+        let staging = StagingFolder::create(folder.path(), 1, 1).expect("a folder");
         for rank in 0..2 {
             let all = vec![("g", kept(rank)), ("d", kept(rank + 5))];
             let own = codec_file(all, rank, 2).expect("small").expect("something is kept");
             assert_eq!(own.name, format!("codec-0000{rank}-of-00002.safetensors"));
-            aside.write(rank, vec![own]).expect("writes");
+            staging.write(rank, vec![own]).expect("writes");
         }
-        let reader = aside.commit(2, Map::new(), 1).expect("completes").reader();
+        let reader = staging.commit(2, Map::new(), 1).expect("completes").reader();
         assert!(reader.kinds().all(is_codec_state));
         for rank in 0..2 {
             let state = |network: &str| codec_state(&reader, network, rank, 2).expect("reads");

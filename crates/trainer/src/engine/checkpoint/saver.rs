@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::config::Config;
 use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::error::TrainError;
-use phalanx_checkpoint::{Aside, Checkpoint, CheckpointError, NewFile};
+use phalanx_checkpoint::{Checkpoint, CheckpointError, NewFile, StagingFolder};
 use phalanx_run::RunFolder;
 
 /// The notice that a rank has written its part. It carries the ticket of the folder.
@@ -35,14 +35,14 @@ pub(in crate::engine) struct Saver {
     asynchronous: bool,
     pending: Option<Pending>,
     /// The folder of a checkpoint that is given up.
-    interrupted: Option<Aside>,
+    interrupted: Option<StagingFolder>,
     /// The time that all checkpoints have paused training.
     stalled: Duration,
 }
 
 /// A checkpoint that is not complete.
 struct Pending {
-    aside: Aside,
+    staging: StagingFolder,
     /// The entries of the index, on rank 0.
     state: Map<String, Value>,
     stage: Stage,
@@ -97,15 +97,15 @@ impl Saver {
     ) -> Result<Vec<Saved>, TrainError> {
         let begun = Instant::now();
         let mut complete = Vec::from_iter(self.settle(distributed)?);
-        if let Some((aside, failed)) = self.agree(distributed, step, wanted)? {
+        if let Some((staging, failed)) = self.agree(distributed, step, wanted)? {
             // Gathering parameters needs all ranks, also one that cannot write.
             let (files, state) = parts()?;
             let stage = match failed {
-                None => self.write(aside.clone(), distributed.rank(), files),
+                None => self.write(staging.clone(), distributed.rank(), files),
                 Some(error) => Stage::Failed(error),
             };
             let (stalled, notified, written, reported) = (begun.elapsed(), false, 0, false);
-            self.pending = Some(Pending { aside, state, stage, stalled, notified, written, reported });
+            self.pending = Some(Pending { staging, state, stage, stalled, notified, written, reported });
             if !self.asynchronous {
                 let saved = self.settle(distributed)?;
                 complete.extend(saved.map(|saved| Saved { stalled: begun.elapsed(), ..saved }));
@@ -122,7 +122,7 @@ impl Saver {
         distributed: &Distributed,
         step: u64,
         wanted: bool,
-    ) -> Result<Option<(Aside, Option<CheckpointError>)>, TrainError> {
+    ) -> Result<Option<(StagingFolder, Option<CheckpointError>)>, TrainError> {
         let first = distributed.rank() == 0;
         // Microseconds since 1970 fit into the 53 bits that a sum of f64 keeps.
         let ticket = || {
@@ -138,7 +138,7 @@ impl Saver {
             } else {
                 let ticket = ticket();
                 answer[0] = ticket as f64;
-                made = Some(Aside::create(&self.checkpoints, step, ticket));
+                made = Some(StagingFolder::create(&self.checkpoints, step, ticket));
             }
         }
         distributed.exchange().sum(&mut answer)?;
@@ -146,25 +146,25 @@ impl Saver {
             return Ok(None);
         }
         let ticket = answer[0] as u64;
-        let aside = match made {
+        let staging = match made {
             Some(made) => made,
-            None => Aside::join(&self.checkpoints, step, ticket, distributed.rank()),
+            None => StagingFolder::join(&self.checkpoints, step, ticket, distributed.rank()),
         };
-        Ok(Some(match aside {
-            Ok(aside) => (aside, None),
-            Err(error) => (Aside::at(&self.checkpoints, step, ticket), Some(error)),
+        Ok(Some(match staging {
+            Ok(staging) => (staging, None),
+            Err(error) => (StagingFolder::at(&self.checkpoints, step, ticket), Some(error)),
         }))
     }
 
     /// Writes this rank's files, on a thread if saving is asynchronous.
-    fn write(&self, aside: Aside, rank: usize, files: Vec<NewFile>) -> Stage {
+    fn write(&self, staging: StagingFolder, rank: usize, files: Vec<NewFile>) -> Stage {
         if files.is_empty() || !self.asynchronous {
-            return match aside.write(rank, files) {
+            return match staging.write(rank, files) {
                 Ok(()) => Stage::Written,
                 Err(error) => Stage::Failed(error),
             };
         }
-        match on_thread(&aside.clone(), move || aside.write(rank, files)) {
+        match on_thread(&staging.clone(), move || staging.write(rank, files)) {
             Ok(work) => Stage::Writing(work),
             Err(error) => Stage::Failed(error),
         }
@@ -182,7 +182,7 @@ impl Saver {
                 if first {
                     pending.written += 1;
                 } else {
-                    job.post(WRITTEN, &pending.aside.ticket().to_le_bytes())?;
+                    job.post(WRITTEN, &pending.staging.ticket().to_le_bytes())?;
                 }
             }
             Stage::Failed(_) => job.request_stop(&StopReason::Saving)?,
@@ -191,12 +191,12 @@ impl Saver {
         }
         while let Some(notice) = job.poll(WRITTEN)? {
             // Notices of a folder that was given up do not count.
-            pending.written += usize::from(notice.payload == pending.aside.ticket().to_le_bytes());
+            pending.written += usize::from(notice.payload == pending.staging.ticket().to_le_bytes());
         }
         if first && pending.written == distributed.size() && matches!(pending.stage, Stage::Written) {
-            let (aside, ranks, keep) = (pending.aside.clone(), distributed.size(), self.keep);
+            let (staging, ranks, keep) = (pending.staging.clone(), distributed.size(), self.keep);
             let state = std::mem::take(&mut pending.state);
-            pending.stage = match on_thread(&pending.aside, move || aside.commit(ranks, state, keep)) {
+            pending.stage = match on_thread(&pending.staging, move || staging.commit(ranks, state, keep)) {
                 Ok(work) => Stage::Completing(work),
                 Err(error) => Stage::Failed(error),
             };
@@ -219,7 +219,7 @@ impl Saver {
         }
         if distributed.rank() == 0 && matches!(pending.stage, Stage::Written) {
             let state = std::mem::take(&mut pending.state);
-            pending.stage = match pending.aside.commit(distributed.size(), state, self.keep) {
+            pending.stage = match pending.staging.commit(distributed.size(), state, self.keep) {
                 Ok(checkpoint) => Stage::Complete(checkpoint),
                 Err(error) => Stage::Failed(error),
             };
@@ -238,21 +238,21 @@ impl Saver {
         match pending.stage {
             Stage::Complete(_) => None,
             // The lost rank 0 has completed it.
-            _ if Checkpoint::exists(&self.checkpoints, pending.aside.step()) => None,
+            _ if Checkpoint::exists(&self.checkpoints, pending.staging.step()) => None,
             _ => {
-                self.interrupted = Some(pending.aside.clone());
-                Some(pending.aside.step())
+                self.interrupted = Some(pending.staging.clone());
+                Some(pending.staging.step())
             }
         }
     }
 
     /// Removes incomplete checkpoints on rank 0, once no rank writes them: that of [`Saver::interrupt`], and those of a lost rank 0.
     pub(in crate::engine) fn clear(&mut self, first: bool) {
-        if let Some(aside) = self.interrupted.take().filter(|_| first) {
-            aside.abandon();
+        if let Some(staging) = self.interrupted.take().filter(|_| first) {
+            staging.abandon();
         }
         if first {
-            Aside::clear(&self.checkpoints);
+            StagingFolder::clear(&self.checkpoints);
         }
     }
 
@@ -272,7 +272,7 @@ impl Saver {
             Err(error) => return error,
         };
         if distributed.rank() == 0 {
-            pending.aside.abandon();
+            pending.staging.abandon();
         }
         if let Stage::Failed(error) = pending.stage {
             return error.into();
@@ -295,11 +295,11 @@ impl Pending {
     /// Takes the result of the thread, if it has ended or `wait` is set.
     fn advance(&mut self, wait: bool) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Written) {
-            Stage::Writing(work) if wait || work.is_finished() => match join(&self.aside, work) {
+            Stage::Writing(work) if wait || work.is_finished() => match join(&self.staging, work) {
                 Ok(()) => Stage::Written,
                 Err(error) => Stage::Failed(error),
             },
-            Stage::Completing(work) if wait || work.is_finished() => match join(&self.aside, work) {
+            Stage::Completing(work) if wait || work.is_finished() => match join(&self.staging, work) {
                 Ok(checkpoint) => Stage::Complete(checkpoint),
                 Err(error) => Stage::Failed(error),
             },
@@ -314,17 +314,17 @@ fn any_failed(distributed: &Distributed, pending: &Pending) -> Result<bool, Trai
 }
 
 fn on_thread<T: Send + 'static>(
-    aside: &Aside,
+    staging: &StagingFolder,
     work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static,
 ) -> Result<Work<T>, CheckpointError> {
     let thread = std::thread::Builder::new().name("phalanx-checkpoint".to_owned());
     let span = tracing::trace_span!(target: "phalanx_trace::saving", "write a checkpoint");
-    thread.spawn(move || span.in_scope(work)).map_err(|source| aside.failed("start a thread for", source))
+    thread.spawn(move || span.in_scope(work)).map_err(|source| staging.failed("start a thread for", source))
 }
 
-fn join<T>(aside: &Aside, work: Work<T>) -> Result<T, CheckpointError> {
+fn join<T>(staging: &StagingFolder, work: Work<T>) -> Result<T, CheckpointError> {
     // The panic hook has reported it, and ends the process under a supervisor.
-    let panicked = |_| aside.failed("write", std::io::Error::other("the writing thread panicked"));
+    let panicked = |_| staging.failed("write", std::io::Error::other("the writing thread panicked"));
     work.join().map_err(panicked)?
 }
 
@@ -393,12 +393,12 @@ mod tests {
                     saver.begin(distributed, 5, true, parts).expect("begins").is_empty(),
                     "nothing is complete yet"
                 );
-                // Steps, at whose end ranks meet; all leave after the one in which rank 0 is told.
+                // Steps, at whose end ranks meet; all leave after the one in which rank 0 gets the report.
                 for _ in 0..1_000_000 {
                     let saved = saver.poll(distributed).expect("writes").map(|saved| saved.step);
-                    let told = f64::from(u8::from(saved.is_some()));
-                    if distributed.exchange().sum_of(told).expect("all are here") > 0.0 {
-                        // It was told, and nobody is told again.
+                    let reported = f64::from(u8::from(saved.is_some()));
+                    if distributed.exchange().sum_of(reported).expect("all are here") > 0.0 {
+                        // It was reported, and is not reported again.
                         assert!(saver.settle(distributed).expect("complete").is_none());
                         return saved;
                     }

@@ -14,9 +14,9 @@ use crate::engine::checkpoint::{codec_file, codec_state, own_file};
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::training::{Task, Weights};
 use crate::engine::{Plan, TrainError, precision};
-use phalanx_checkpoint::{Aside, Checkpoint, EMA, MODEL, NewFile, NewPiece};
+use phalanx_checkpoint::{Checkpoint, EMA, MODEL, NewFile, NewPiece, StagingFolder};
 
-/// What is needed to make the state of a training of one rank, again and again.
+/// Builds the state of a one-rank training any number of times.
 pub struct Resumable {
     task: Task,
     config: Config,
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Resumable {
 }
 
 impl Resumable {
-    /// A training of a task, without data; its folder is used where state lies in files.
+    /// Prepares the training of a task, without data. State that lies in files is kept in `folder`.
     ///
     /// # Errors
     /// See [`TrainError`].
@@ -53,8 +53,8 @@ impl Resumable {
         TrainState::new(&self.config, built, plan, &self.distributed, context, &self.folder)
     }
 
-    /// Saves the state as after step `step`, with averages that are the weights, what a codec has kept for the first network, and what
-    /// this rank has for itself of that.
+    /// Saves the state as after step `step`. Averages equal the weights. `kept` is the codec's state of the first network, `own` the
+    /// part of it that only this rank has.
     ///
     /// # Errors
     /// See [`TrainError`].
@@ -66,20 +66,20 @@ impl Resumable {
     ) -> Result<Checkpoint, TrainError> {
         let mut state = self.state()?;
         state.step = step;
-        let mut told = Map::new();
-        let mut files = state.parts(&self.distributed, &mut told)?;
+        let mut counters = Map::new();
+        let mut files = state.parts(&self.distributed, &mut counters)?;
         if self.config.train.ema > 0.0 {
             files.push(averages(&files));
         }
         let network = state.networks().next().map(Network::name).unwrap_or_default();
         files.extend(codec_file(vec![(network, kept)], 0, 1)?);
         files.extend(own_file(vec![(network, own)], 0, 1)?);
-        let aside = Aside::create(checkpoints, step, 1)?;
-        aside.write(0, files)?;
-        Ok(aside.commit(1, told, 1)?)
+        let staging = StagingFolder::create(checkpoints, step, 1)?;
+        staging.write(0, files)?;
+        Ok(staging.commit(1, counters, 1)?)
     }
 
-    /// Goes on from a checkpoint. What was loaded is what a snapshot holds then, and another state goes on from that in the same way.
+    /// Resumes from a checkpoint. Checks that a snapshot equals the loaded state, and that another state can load the snapshot.
     ///
     /// # Errors
     /// If the checkpoint is of another training, or damaged.
@@ -95,7 +95,7 @@ impl Resumable {
         Ok(())
     }
 
-    /// What a codec has kept for the first network.
+    /// Returns the codec's state of the first network.
     ///
     /// # Errors
     /// If ranks were more than one, or a file is damaged.
@@ -106,7 +106,7 @@ impl Resumable {
     }
 }
 
-/// Averages that are the weights which these files have.
+/// Returns averages that equal the weights in these files.
 fn averages(files: &[NewFile]) -> NewFile {
     let weights = files.iter().flat_map(|file| &file.pieces).filter(|piece| piece.kind == MODEL);
     let average = |of: &NewPiece| {
