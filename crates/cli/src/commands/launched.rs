@@ -1,4 +1,4 @@
-//! Being a rank that torchrun, SLURM or MPI has started, in worlds that stay and in worlds that change.
+//! Trains as a rank that torchrun, SLURM or MPI has started, with a fixed or an elastic number of ranks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -52,50 +52,15 @@ pub(super) fn run(
     world: &World,
 ) -> Result<RunEnd, CliError> {
     let stop = StopFlag::default();
-    // Ranks of a host that one process has started hear by it what that is told.
+    // The parent of a host's ranks passes its signals on to them.
     let leash = Leash::follow(&stop).map_err(CliError::failed)?;
     let is_supervised = leash.is_some();
     let world = &world.clone().with_secret(leash.and_then(|leash| leash.secret));
     let interrupts = Interrupts::stop_first(&stop)?;
     let told_code = || if is_supervised { ABORTED } else { interrupts.exit_code() };
-    let torchrun = Torchrun::of(&|name| std::env::var(name).ok());
-    if out.is_none()
-        && existing.is_none()
-        && world.rank() == 0
-        && torchrun.as_ref().is_some_and(Torchrun::restarts)
-    {
-        err(
-            "warning: ranks that torchrun starts again find their run by --out DIR, which is not given: they will begin another one",
-        );
-    }
-    let create = || -> Result<RunFolder, RunError> {
-        if let Some(out) = out.filter(|out| torchrun.as_ref().is_some_and(|torchrun| torchrun.has_begun(out)))
-        {
-            // Its agent has started the same command again.
-            return RunFolder::open(out);
-        }
-        let folder = RunFolder::create(out, Path::new(RUNS), &resolved.name)?;
-        if let Some(torchrun) = &torchrun {
-            torchrun.begin(folder.path()).map_err(RunError::io("write", folder.path()))?;
-        }
-        write_config(&folder, resolved)?;
-        Ok(folder)
-    };
     let folder = match (existing, out) {
         (Some(folder), _) => folder,
-        (None, Some(_)) if world.rank() == 0 => create().map_err(CliError::failed)?,
-        (None, Some(out)) => RunFolder::join(out).map_err(CliError::failed)?,
-        // The name has the time in it, which is rank 0's.
-        (None, None) => {
-            let name = || Ok::<_, TrainError>(create()?.path().display().to_string());
-            let path = world.agree(&stop, resolved.config.comm.timeout, name).map_err(|error| match error
-                .is_cancelled()
-            {
-                true => told_to_end(world.rank(), &error, told_code()),
-                false => CliError::failed(error),
-            })?;
-            RunFolder::join(Path::new(&path)).map_err(CliError::failed)?
-        }
+        (None, out) => open_folder(resolved, out, world, &stop, told_code)?,
     };
     let (rank, config) = (world.rank(), &resolved.config);
     let is_elastic = config.elastic().is_some();
@@ -108,14 +73,60 @@ pub(super) fn run(
     }
     let observer = || observer(false, rank == 0, KeptOutput::default());
     train(task, &folder, resolved, world, &stop, observer, told_code).map_err(|error| match error {
-        // The supervisor tells it, from the report that the rank has written.
+        // The supervisor prints it from the report that the rank has written.
         CliError::Failed(_) if is_supervised => CliError::Reported,
         error => error,
     })
 }
 
-/// Clears away what an earlier attempt in the same folder has left for processes that join, and keeps them from numbers that ranks of
-/// this one have: they count from the configuration's `configured`, and there are `ranks`.
+/// Opens the folder of a new run, which rank 0 creates. Without `out` its name holds rank 0's time, so all ranks agree on it.
+fn open_folder(
+    resolved: &Resolved,
+    out: Option<&Path>,
+    world: &World,
+    stop: &StopFlag,
+    told_code: impl Fn() -> u8,
+) -> Result<RunFolder, CliError> {
+    let torchrun = Torchrun::of(&|name| std::env::var(name).ok());
+    let create = || create_folder(resolved, out, torchrun.as_ref());
+    let Some(out) = out else {
+        if world.rank() == 0 && torchrun.as_ref().is_some_and(Torchrun::restarts) {
+            err(
+                "warning: ranks that torchrun starts again find their run by --out DIR, which is not given: they will begin another one",
+            );
+        }
+        let name = || Ok::<_, TrainError>(create()?.path().display().to_string());
+        let path = world.agree(stop, resolved.config.comm.timeout, name).map_err(|error| {
+            match error.is_cancelled() {
+                true => told_to_end(world.rank(), &error, told_code()),
+                false => CliError::failed(error),
+            }
+        })?;
+        return RunFolder::join(Path::new(&path)).map_err(CliError::failed);
+    };
+    let folder = if world.rank() == 0 { create() } else { RunFolder::join(out) };
+    folder.map_err(CliError::failed)
+}
+
+/// Creates the folder of a run, or opens it again if torchrun's agent has restarted the same command.
+fn create_folder(
+    resolved: &Resolved,
+    out: Option<&Path>,
+    torchrun: Option<&Torchrun>,
+) -> Result<RunFolder, RunError> {
+    if let Some(out) = out.filter(|out| torchrun.is_some_and(|torchrun| torchrun.has_begun(out))) {
+        return RunFolder::open(out);
+    }
+    let folder = RunFolder::create(out, Path::new(RUNS), &resolved.name)?;
+    if let Some(torchrun) = torchrun {
+        torchrun.begin(folder.path()).map_err(RunError::io("write", folder.path()))?;
+    }
+    write_config(&folder, resolved)?;
+    Ok(folder)
+}
+
+/// Removes the invitations and the secret of an earlier attempt in the same folder. Reserves the numbers from `configured` to `ranks`,
+/// which ranks of this run have and processes that join must not get.
 fn open_to_newcomers(folder: &RunFolder, configured: usize, ranks: usize) -> Result<(), RunError> {
     let (joins, secret) = (folder.joins(), folder.secret());
     if joins.exists() {

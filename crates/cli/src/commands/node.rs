@@ -14,13 +14,13 @@ use super::train_args::{Node, TrainArgs};
 use crate::Program;
 use phalanx_launch::{Ended, Place, Replacements, Supervisor};
 use phalanx_run::{RunFolder, host_name};
-use phalanx_trainer::config::Resolved;
+use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, Task};
 
 /// The options, which ranks do not get.
 const OPTIONS: [&str; 5] = ["--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"];
 
-/// Starts the ranks of this host and watches them to their end: of all if one fails, and after a signal of those of all hosts.
+/// Starts the ranks of this host and waits for their end. If one fails, all end; a signal ends the ranks of all hosts.
 pub(super) fn run(
     program: &Program,
     args: &TrainArgs,
@@ -39,31 +39,7 @@ pub(super) fn run(
     let out = args.out.as_deref().ok_or_else(|| CliError::Usage("--nnodes needs --out DIR".to_owned()))?;
     let folder = if args.resume { RunFolder::open(out) } else { RunFolder::join(out) };
     let folder = folder.map_err(CliError::failed)?;
-    let given: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let given = without_place(given).into_iter().map(OsString::into_string).collect::<Result<Vec<_>, _>>();
-    let arguments =
-        given.map_err(|word| CliError::Usage(format!("{} is no text", Path::new(&word).display())))?;
-    let survives = config.elastic().is_some() || config.sync.min_workers > 0;
-    let supervisor = Supervisor {
-        program: std::env::current_exe().map_err(CliError::failed)?,
-        arguments,
-        ranks: node.ranks,
-        logs: folder.logs(),
-        // How many must be left of all hosts' ranks, those say themselves.
-        least: survives.then_some(1),
-        replacements: Replacements::default(),
-        secret_file: None,
-        quiet: false,
-        place: Some(Place {
-            first: node.rank * node.ranks,
-            world_size: node.world_size(),
-            master: node.master.clone(),
-            host: host_name(),
-            environment: BTreeMap::from([("MASTER_PORT".to_owned(), node.port.to_string())]),
-            secret: None,
-        }),
-        interrupted_code: Some(args.interrupted_code).filter(|code| *code > 0),
-    };
+    let supervisor = supervisor(args, config, node, &folder)?;
     let interrupts = Interrupts::listen()?;
     let told = std::cell::Cell::new(false);
     let ended = supervisor.run(|| {
@@ -88,7 +64,41 @@ pub(super) fn run(
     Err(CliError::Ended { message, code })
 }
 
-/// A command line without what says where this host is.
+/// Returns the supervisor of this host's ranks. They run the same command without the options of [`OPTIONS`].
+fn supervisor(
+    args: &TrainArgs,
+    config: &Config,
+    node: &Node,
+    folder: &RunFolder,
+) -> Result<Supervisor, CliError> {
+    let given: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let given = without_place(given).into_iter().map(OsString::into_string).collect::<Result<Vec<_>, _>>();
+    let arguments =
+        given.map_err(|word| CliError::Usage(format!("{} is no text", Path::new(&word).display())))?;
+    let survives = config.elastic().is_some() || config.sync.min_workers > 0;
+    Ok(Supervisor {
+        program: std::env::current_exe().map_err(CliError::failed)?,
+        arguments,
+        ranks: node.ranks,
+        logs: folder.logs(),
+        // The ranks check themselves how many of all hosts are left.
+        least: survives.then_some(1),
+        replacements: Replacements::default(),
+        secret_file: None,
+        quiet: false,
+        place: Some(Place {
+            first: node.rank * node.ranks,
+            world_size: node.world_size(),
+            master: node.master.clone(),
+            host: host_name(),
+            environment: BTreeMap::from([("MASTER_PORT".to_owned(), node.port.to_string())]),
+            secret: None,
+        }),
+        interrupted_code: Some(args.interrupted_code).filter(|code| *code > 0),
+    })
+}
+
+/// Returns a command line without the options that place this host among the others.
 fn without_place(arguments: Vec<OsString>) -> Vec<OsString> {
     let mut kept = Vec::with_capacity(arguments.len());
     let mut arguments = arguments.into_iter();

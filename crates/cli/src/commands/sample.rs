@@ -41,18 +41,8 @@ pub(super) struct SampleArgs {
     /// The seed of the noise [default: as configured in train.seed].
     #[arg(long)]
     seed: Option<u64>,
-    /// Diffusion: how often the network is asked [default: as configured in model.sample_steps].
-    #[arg(long)]
-    steps: Option<u32>,
-    /// Diffusion: how far prompts are exaggerated; 1 = not [default: as configured in model.guidance].
-    #[arg(long, value_name = "SCALE")]
-    guidance: Option<f64>,
-    /// Diffusion: ddpm, ddim, dpm-solver++ or euler [default: as configured in model.sampler].
-    #[arg(long, value_name = "NAME")]
-    sampler: Option<String>,
-    /// Diffusion, ddim: how much noise a step adds, 0 to 1 [default: as configured in model.eta].
-    #[arg(long)]
-    eta: Option<f64>,
+    #[command(flatten)]
+    diffusion: DiffusionArgs,
     /// Diffusion: each prompt's row shows one picture on its way from noise.
     #[arg(long, conflicts_with_all = ["between", "image"])]
     strip: bool,
@@ -68,6 +58,23 @@ pub(super) struct SampleArgs {
     /// With --image: a picture that is white where something is to be drawn and black where the image stays.
     #[arg(long, value_name = "FILE", requires = "image")]
     mask: Option<PathBuf>,
+}
+
+/// The sampler of diffusion, by options that override the configuration.
+#[derive(Debug, Args)]
+struct DiffusionArgs {
+    /// Diffusion: how often the network is asked [default: as configured in model.sample_steps].
+    #[arg(long)]
+    steps: Option<u32>,
+    /// Diffusion: how far prompts are exaggerated; 1 = not [default: as configured in model.guidance].
+    #[arg(long, value_name = "SCALE")]
+    guidance: Option<f64>,
+    /// Diffusion: ddpm, ddim, dpm-solver++ or euler [default: as configured in model.sampler].
+    #[arg(long, value_name = "NAME")]
+    sampler: Option<String>,
+    /// Diffusion, ddim: how much noise a step adds, 0 to 1 [default: as configured in model.eta].
+    #[arg(long)]
+    eta: Option<f64>,
 }
 
 /// The ends of an interpolation.
@@ -106,10 +113,10 @@ fn with_published(program: &Program, args: &SampleArgs, folder: &Path) -> Result
         prompts: args.prompts.clone(),
         columns: args.columns.map_or(1, |columns| columns.max(1) as usize),
         size: args.size,
-        sampler: args.sampler.clone().unwrap_or_else(|| "dpm-solver++".to_owned()),
-        steps: args.steps.unwrap_or(25) as usize,
-        eta: args.eta.unwrap_or(0.0),
-        guidance: args.guidance.unwrap_or(7.5),
+        sampler: args.diffusion.sampler.clone().unwrap_or_else(|| "dpm-solver++".to_owned()),
+        steps: args.diffusion.steps.unwrap_or(25) as usize,
+        eta: args.diffusion.eta.unwrap_or(0.0),
+        guidance: args.diffusion.guidance.unwrap_or(7.5),
         seed: args.seed.unwrap_or(0),
     };
     let drawn = sampler(&request, &mut |line| out(line)).map_err(CliError::Failed)?;
@@ -128,10 +135,10 @@ fn configuration(program: &Program, args: &SampleArgs, folder: &RunFolder) -> Re
     let mut resolved = configuration_of(program, folder)?;
     let options = [
         ("columns", "sample.columns", args.columns.map(|columns| Value::Integer(columns.into()))),
-        ("steps", "model.sample_steps", args.steps.map(|steps| Value::Integer(steps.into()))),
-        ("guidance", "model.guidance", args.guidance.map(Value::Float)),
-        ("sampler", "model.sampler", args.sampler.clone().map(Value::String)),
-        ("eta", "model.eta", args.eta.map(Value::Float)),
+        ("steps", "model.sample_steps", args.diffusion.steps.map(|steps| Value::Integer(steps.into()))),
+        ("guidance", "model.guidance", args.diffusion.guidance.map(Value::Float)),
+        ("sampler", "model.sampler", args.diffusion.sampler.clone().map(Value::String)),
+        ("eta", "model.eta", args.diffusion.eta.map(Value::Float)),
     ];
     for (option, key, value) in options {
         if let Some(value) = value {

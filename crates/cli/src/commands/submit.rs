@@ -1,4 +1,4 @@
-//! `phalanx submit`: checks a training, makes its folder, and gives it to SLURM as a job, or shows what Kubernetes is to be given.
+//! `phalanx submit`: checks a training, creates its folder and queues it as a job of SLURM, or prints a manifest for Kubernetes.
 
 mod joining;
 mod kubernetes;
@@ -65,43 +65,7 @@ pub(super) struct SubmitArgs {
 }
 
 pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> {
-    if args.nodes == 0 || args.ranks_per_node == 0 {
-        return Err(CliError::Usage("--nodes and --ranks-per-node must be at least 1".to_owned()));
-    }
-    if args.train.ranks.is_some() {
-        return Err(CliError::Usage(
-            "--ranks is --nodes times --ranks-per-node here; leave it out".to_owned(),
-        ));
-    }
-    if args.train.hosts.is_some() {
-        return Err(CliError::Usage(
-            "--hosts is for trainings that are started by ssh; a job gets its hosts from the cluster"
-                .to_owned(),
-        ));
-    }
-    if args.train.node.is_given() {
-        return Err(CliError::Usage(
-            "--nnodes and what goes with it are for hosts of which somebody starts one process each; a job takes --nodes and \
-             --ranks-per-node"
-                .to_owned(),
-        ));
-    }
-    if args.train.tui {
-        return Err(CliError::Usage(
-            "a job has no terminal for --tui; look at it with `watch` and its run's folder".to_owned(),
-        ));
-    }
-    if args.train.interrupted_code > 0 {
-        return Err(CliError::Usage(
-            "--interrupted-code is for schedulers that are to start a run again by themselves; a job is queued again by --requeue"
-                .to_owned(),
-        ));
-    }
-    if args.train.trace.is_some() {
-        return Err(CliError::Usage(
-            "--trace is for one start of a run, and a job may begin again; take `train --trace` in a job of your own".to_owned(),
-        ));
-    }
+    check_options(args)?;
     if args.kubernetes.kubernetes {
         return kubernetes::show(program, args);
     }
@@ -135,6 +99,36 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
     out(&format!("job {id} trains {shown}"));
     out(&format!("  {0} status {shown}\n  {0} logs --follow {shown}\n  {0} cancel {shown}", program.name()));
     Ok(())
+}
+
+/// Refuses options of `train` that a job cannot honour, each with its remedy.
+fn check_options(args: &SubmitArgs) -> Result<(), CliError> {
+    let train = &args.train;
+    let refusals = [
+        (args.nodes == 0 || args.ranks_per_node == 0, "--nodes and --ranks-per-node must be at least 1"),
+        (train.world.ranks.is_some(), "--ranks is --nodes times --ranks-per-node here; leave it out"),
+        (
+            train.world.hosts.is_some(),
+            "--hosts is for trainings that are started by ssh; a job gets its hosts from the cluster",
+        ),
+        (
+            train.world.node.is_given(),
+            "--nnodes and its options are for hosts that each start one process; a job takes --nodes and --ranks-per-node",
+        ),
+        (train.tui, "a job has no terminal for --tui; look at it with `watch` and its run's folder"),
+        (
+            train.interrupted_code > 0,
+            "--interrupted-code is for schedulers that are to start a run again by themselves; a job is queued again by --requeue",
+        ),
+        (
+            train.trace.is_some(),
+            "--trace is for one start of a run, and a job may begin again; take `train --trace` in a job of your own",
+        ),
+    ];
+    match refusals.into_iter().find(|(is_refused, _)| *is_refused) {
+        Some((_, problem)) => Err(CliError::Usage(problem.to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// Writes a job's script into its folder and queues it: the job's number.
@@ -228,7 +222,7 @@ fn runs(program: &Program, args: &SubmitArgs) -> Result<Runs, CliError> {
     let resolved = |sets: Vec<String>| -> Result<Resolved, CliError> {
         let mut given = train.clone();
         given.sets = sets;
-        given.ranks = u32::try_from(args.ranks()).ok();
+        given.world.ranks = u32::try_from(args.ranks()).ok();
         let resolved = configuration(program, &given, None)?;
         check(program, &resolved)?;
         Ok(resolved)

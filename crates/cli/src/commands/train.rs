@@ -32,7 +32,8 @@ enum Way {
 pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     let existing = existing_run(program, args)?;
     let resolved = configuration(program, args, existing.as_ref())?;
-    let by_host = args.hosts.as_deref().map(|hosts| ByHost::read(hosts, &args.ssh)).transpose()?;
+    let by_host =
+        args.world.hosts.as_deref().map(|hosts| ByHost::read(hosts, &args.world.ssh)).transpose()?;
     if let Some(by_host) = &by_host {
         by_host.check(&resolved)?;
     }
@@ -78,7 +79,7 @@ fn choose(
     if args.dry_run {
         return Ok(Way::DryRun);
     }
-    if let Some(place) = args.node.place()? {
+    if let Some(place) = args.world.node.place()? {
         return Ok(Way::Node(place));
     }
     let Some(world) = launcher()? else { return Ok(Way::Here) };
@@ -97,7 +98,7 @@ fn check_launched(
 ) -> Result<(), CliError> {
     world.check(config).map_err(|error| CliError::Usage(error.to_string()))?;
     let own_ranks = "is for trainings that start their ranks themselves";
-    let problem = match args.ranks {
+    let problem = match args.world.ranks {
         Some(ranks) if !in_one_process && config.world_size() != world.size() => {
             let launcher = Launcher::of(&|name| std::env::var(name).ok());
             let launcher =
@@ -108,7 +109,7 @@ fn check_launched(
                 world.size()
             )
         }
-        _ if args.hosts.is_some() => format!("--hosts {own_ranks}; a launcher has started this one"),
+        _ if args.world.hosts.is_some() => format!("--hosts {own_ranks}; a launcher has started this one"),
         _ if args.tui => format!("--tui {own_ranks}; look at this one with `watch` and its folder"),
         _ => return Ok(()),
     };

@@ -22,24 +22,8 @@ pub(super) struct TrainArgs {
     /// Overrides a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(super) sets: Vec<String>,
-    /// The number of ranks.
-    #[arg(long)]
-    pub(super) ranks: Option<u32>,
-    /// Starts the ranks on several hosts by ssh: `a:4,b:4`, or a file with a host and its ranks in each line. The program and the run's
-    /// folder must be at the same place on all of them.
-    #[arg(long, value_name = "HOST:RANKS,…|FILE", conflicts_with_all = ["tui", "servers"])]
-    pub(super) hosts: Option<String>,
     #[command(flatten)]
-    pub(super) node: NodeArgs,
-    /// With --hosts: the ssh program with its options.
-    #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = hosts::SSH)]
-    pub(super) ssh: String,
-    /// The number of additional processes that only serve parameters, under ps-bsp, ps-ssp and ps-asp.
-    #[arg(long)]
-    servers: Option<u32>,
-    /// Let ranks die, leave and join during training: at least MIN ranks remain, and at most MAX take part.
-    #[arg(long, value_name = "MIN:MAX", value_parser = bounds)]
-    elastic: Option<(u32, u32)>,
+    pub(super) world: WorldArgs,
     /// The strategy by which ranks share the work.
     #[arg(long)]
     pub(super) strategy: Option<String>,
@@ -78,15 +62,38 @@ pub(super) struct TrainArgs {
     pub(super) interrupted_code: u8,
 }
 
+/// The ranks of a training and their hosts.
+#[derive(Debug, Clone, Args)]
+pub(super) struct WorldArgs {
+    /// The number of ranks.
+    #[arg(long)]
+    pub(super) ranks: Option<u32>,
+    /// Starts the ranks on several hosts by ssh: `a:4,b:4`, or a file with a host and its ranks in each line. The program and the run's
+    /// folder must be at the same place on all of them.
+    #[arg(long, value_name = "HOST:RANKS,…|FILE", conflicts_with_all = ["tui", "servers"])]
+    pub(super) hosts: Option<String>,
+    #[command(flatten)]
+    pub(super) node: NodeArgs,
+    /// With --hosts: the ssh program with its options.
+    #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = hosts::SSH)]
+    pub(super) ssh: String,
+    /// The number of additional processes that only serve parameters, under ps-bsp, ps-ssp and ps-asp.
+    #[arg(long)]
+    servers: Option<u32>,
+    /// Let ranks die, leave and join during training: at least MIN ranks remain, and at most MAX take part.
+    #[arg(long, value_name = "MIN:MAX", value_parser = bounds)]
+    elastic: Option<(u32, u32)>,
+}
+
 impl TrainArgs {
     /// The first of the options given that a run's configuration would be another by.
     pub(super) fn changes(&self) -> Option<&'static str> {
         let options = [
             ("the preset", self.config.is_some()),
             ("--set", !self.sets.is_empty()),
-            ("--ranks", self.ranks.is_some()),
-            ("--servers", self.servers.is_some()),
-            ("--elastic", self.elastic.is_some()),
+            ("--ranks", self.world.ranks.is_some()),
+            ("--servers", self.world.servers.is_some()),
+            ("--elastic", self.world.elastic.is_some()),
             ("--strategy", self.strategy.is_some()),
             ("--parallel", self.parallel.is_some()),
             ("--link", self.link.is_some()),
@@ -196,23 +203,23 @@ pub(super) fn configuration(
 fn set_ranks(resolved: &mut Resolved, args: &TrainArgs) -> Result<(), CliError> {
     let servers = resolved.config.sync.servers;
     let integer = |number: usize| Value::Integer(number as i64);
-    if let (Some(hosts), None) = (&args.hosts, args.ranks) {
+    if let (Some(hosts), None) = (&args.world.hosts, args.world.ranks) {
         let ranks = Hosts::read(hosts).map_err(|error| CliError::Usage(error.to_string()))?.ranks();
         let ranks = ranks.saturating_sub(servers).max(1);
         resolved.set_value(&format!("--hosts {hosts}"), "train.ranks", integer(ranks))?;
     }
-    if let Some(place) = args.node.place()? {
+    if let Some(place) = args.world.node.place()? {
         let ranks = place.world_size().saturating_sub(servers).max(1);
         resolved.set_value(&format!("--nnodes {}", place.nodes), "train.ranks", integer(ranks))?;
     }
-    if let Some(ranks) = args.ranks {
+    if let Some(ranks) = args.world.ranks {
         resolved.set_value(&format!("--ranks {ranks}"), "train.ranks", Value::Integer(ranks.into()))?;
     }
-    if let Some((least, most)) = args.elastic {
+    if let Some((least, most)) = args.world.elastic {
         let option = format!("--elastic {least}:{most}");
         resolved.set_value(&option, "elastic.min", Value::Integer(least.into()))?;
         resolved.set_value(&option, "elastic.max", Value::Integer(most.into()))?;
-        if args.ranks.is_none() {
+        if args.world.ranks.is_none() {
             resolved.set_value(&option, "train.ranks", Value::Integer(most.into()))?;
         }
     }
@@ -225,7 +232,7 @@ fn set_others(resolved: &mut Resolved, args: &TrainArgs) -> Result<(), ConfigErr
     let text = |text: &String| Value::String(text.clone());
     let trace = args.trace.as_ref().map(ToString::to_string);
     let options = [
-        ("--servers", args.servers.map(integer), "sync.servers", None),
+        ("--servers", args.world.servers.map(integer), "sync.servers", None),
         ("--strategy", args.strategy.as_ref().map(text), "train.strategy", None),
         ("--link", args.link.as_ref().map(text), "comm.link", None),
         ("--steps", args.steps.map(integer), "train.stop_step", Some("train.stop_epoch")),

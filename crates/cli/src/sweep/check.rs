@@ -1,7 +1,7 @@
 //! Checks of the file of a sweep.
 
 use super::compared::known;
-use super::file::{Axis, Part, Range, SweepFile};
+use super::file::{Axis, Part, Random, Range, SweepFile};
 
 /// Columns that are predicted from other rows.
 const PREDICTED: [&str; 3] = ["predicted_step_ms", "predicted_communication_ms", "predicted_exposed"];
@@ -91,63 +91,15 @@ impl SweepFile {
         rows.saturating_mul(drawn).saturating_mul(self.seeds.len())
     }
 
-    /// Refuses what cannot be, and says what would be right.
+    /// Refuses settings that no sweep can have, each with its remedy.
     pub(super) fn check(&self) -> Result<(), String> {
-        for axis in self.axes.iter().chain(self.parts.iter().flat_map(|part| &part.axes)) {
-            let title = axis.title();
-            match &axis.key {
-                None if axis.name.is_empty() => {
-                    return Err("an [[axis]] needs a name with choices, or a key with values".to_owned());
-                }
-                None if axis.choices.is_empty() => {
-                    return Err(format!("[[axis]] {title} has no choices; an axis of values needs a key"));
-                }
-                Some(key) if axis.values.is_empty() => {
-                    return Err(format!("[[axis]] {key} has no values"));
-                }
-                Some(key)
-                    if !axis.times.is_empty()
-                        && axis.values.iter().chain(&axis.predicted).any(|value| !value.is_integer()) =>
-                {
-                    return Err(format!("[[axis]] {key} has `times`, for which its values must be integers"));
-                }
-                Some(key) if !axis.choices.is_empty() => {
-                    return Err(format!("[[axis]] {key} has values and choices; it is one or the other"));
-                }
-                _ => {}
-            }
-            if let Some((value, times)) = axis.too_large() {
-                return Err(format!("[[axis]] {title}: {value} times what `{times}` says is too large"));
-            }
-            let choices = axis.all_choices();
-            let twice = (1..choices.len())
-                .find(|at| choices[..*at].iter().any(|choice| choice.name == choices[*at].name));
-            if let Some(at) = twice {
-                return Err(format!("[[axis]] {title} has `{}` twice", choices[at].name));
-            }
-        }
+        self.axes.iter().chain(self.parts.iter().flat_map(|part| &part.axes)).try_for_each(check_axis)?;
         self.check_compared()?;
         self.check_predicted()?;
         if self.seeds.is_empty() {
             return Err("seeds is empty; leave it out for seed 0".to_owned());
         }
-        if let Some(random) = &self.random {
-            if random.trials == 0 || random.keys.is_empty() {
-                return Err("[random] needs trials above 0, and keys".to_owned());
-            }
-            for (key, range) in &random.keys {
-                match range {
-                    Range::Choices(values) if values.is_empty() => {
-                        return Err(format!("[random] {key} has nothing to choose from"));
-                    }
-                    Range::Between { from, to, log } if !(from < to && (!log || *from > 0.0)) => {
-                        let bound = if *log { "0 < from < to" } else { "from < to" };
-                        return Err(format!("[random] {key}: from {from} to {to}; it must be {bound}"));
-                    }
-                    _ => {}
-                }
-            }
-        }
+        self.random.as_ref().map_or(Ok(()), check_random)?;
         let trainings = self.trainings();
         if trainings > MOST_TRAININGS {
             return Err(format!(
@@ -161,4 +113,60 @@ impl SweepFile {
         }
         Ok(())
     }
+}
+
+/// Refuses an axis whose values or choices contradict each other.
+fn check_axis(axis: &Axis) -> Result<(), String> {
+    let title = axis.title();
+    match &axis.key {
+        None if axis.name.is_empty() => {
+            return Err("an [[axis]] needs a name with choices, or a key with values".to_owned());
+        }
+        None if axis.choices.is_empty() => {
+            return Err(format!("[[axis]] {title} has no choices; an axis of values needs a key"));
+        }
+        Some(key) if axis.values.is_empty() => {
+            return Err(format!("[[axis]] {key} has no values"));
+        }
+        Some(key)
+            if !axis.times.is_empty()
+                && axis.values.iter().chain(&axis.predicted).any(|value| !value.is_integer()) =>
+        {
+            return Err(format!("[[axis]] {key} has `times`, for which its values must be integers"));
+        }
+        Some(key) if !axis.choices.is_empty() => {
+            return Err(format!("[[axis]] {key} has values and choices; it is one or the other"));
+        }
+        _ => {}
+    }
+    if let Some((value, times)) = axis.too_large() {
+        return Err(format!("[[axis]] {title}: {value} times what `{times}` says is too large"));
+    }
+    let choices = axis.all_choices();
+    let twice =
+        (1..choices.len()).find(|at| choices[..*at].iter().any(|choice| choice.name == choices[*at].name));
+    if let Some(at) = twice {
+        return Err(format!("[[axis]] {title} has `{}` twice", choices[at].name));
+    }
+    Ok(())
+}
+
+/// Refuses random trials without keys, and ranges without values.
+fn check_random(random: &Random) -> Result<(), String> {
+    if random.trials == 0 || random.keys.is_empty() {
+        return Err("[random] needs trials above 0, and keys".to_owned());
+    }
+    for (key, range) in &random.keys {
+        match range {
+            Range::Choices(values) if values.is_empty() => {
+                return Err(format!("[random] {key} has nothing to choose from"));
+            }
+            Range::Between { from, to, log } if !(from < to && (!log || *from > 0.0)) => {
+                let bound = if *log { "0 < from < to" } else { "from < to" };
+                return Err(format!("[random] {key}: from {from} to {to}; it must be {bound}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }

@@ -33,7 +33,7 @@ pub enum Ended {
     Now(Duration),
     /// It failed.
     Failed(String),
-    /// It was told to stop, and leaves a checkpoint if it takes any.
+    /// It was asked to stop. It leaves a checkpoint if it saves any.
     Stopped,
 }
 
@@ -61,8 +61,8 @@ impl Runner<'_> {
         summary.is_some_and(|summary| summary.status == "finished")
     }
 
-    /// Trains all runs but those that are only predicted. `interrupts` says how often the user has asked for an end: once lets runs finish their steps, twice ends
-    /// them at once. `told` hears how each ended.
+    /// Trains all runs but those that are only predicted, and reports the end of each to `told`. `interrupts` counts the user's
+    /// requests to end: at one, runs finish their steps; at two, they end at once.
     pub fn run(
         &self,
         runs: &[(Run, Resolved)],
@@ -77,15 +77,10 @@ impl Runner<'_> {
                     while interrupts() == 0 {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some((run, resolved)) = runs.get(at) else { break };
-                        if run.predicted {
-                            continue;
+                        if let Some(end) = self.train_unfinished(run, resolved, interrupts) {
+                            told(at, &end);
+                            ended.lock().unwrap_or_else(PoisonError::into_inner)[at] = end;
                         }
-                        let end = match self.is_finished(run) {
-                            true => Ended::Was,
-                            false => self.train(run, resolved, interrupts).unwrap_or_else(Ended::Failed),
-                        };
-                        told(at, &end);
-                        ended.lock().unwrap_or_else(PoisonError::into_inner)[at] = end;
                     }
                 });
             }
@@ -93,7 +88,20 @@ impl Runner<'_> {
         ended.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Trains one run, or goes on with it where it was stopped.
+    /// Trains a run unless it has finished before; `None` if it is only predicted.
+    fn train_unfinished(
+        &self,
+        run: &Run,
+        resolved: &Resolved,
+        interrupts: &(dyn Fn() -> usize + Sync),
+    ) -> Option<Ended> {
+        (!run.predicted).then(|| match self.is_finished(run) {
+            true => Ended::Was,
+            false => self.train(run, resolved, interrupts).unwrap_or_else(Ended::Failed),
+        })
+    }
+
+    /// Trains one run, or continues it where it was stopped.
     fn train(
         &self,
         run: &Run,
@@ -154,7 +162,7 @@ impl Runner<'_> {
     }
 }
 
-/// A run's process, which is ended with the sweep.
+/// A run's process. Dropping it kills the process.
 struct Running(Child);
 
 impl Running {
@@ -162,7 +170,7 @@ impl Running {
     fn interrupt(&mut self) {
         #[cfg(unix)]
         if let Some(pid) = rustix::process::Pid::from_raw(self.0.id() as i32) {
-            // Who has left already needs no signal.
+            // A process that has ended needs no signal.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
         }
         #[cfg(not(unix))]

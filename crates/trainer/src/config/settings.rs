@@ -50,7 +50,8 @@ impl Settings for () {
 /// assert_eq!(GanSettings::default().width, 64);
 /// ```
 ///
-/// Settings that several tasks have in common are a struct of their own, taken in by `flatten name: Type;` after the keys.
+/// Keys that belong together, or that several tasks share, are a struct of their own. `flatten name: Type;` after the other keys
+/// adds them.
 #[macro_export]
 macro_rules! settings {
     (
@@ -64,7 +65,7 @@ macro_rules! settings {
         #[derive(Debug, Clone, PartialEq)]
         $vis struct $Name {
             $( $(#[doc = $key_doc])+ $vis $key: $Key, )*
-            $( #[doc = "Settings that other tasks have as well."] $vis $flat: $Flat, )*
+            $( #[doc = "Settings in a struct of their own."] $vis $flat: $Flat, )*
         }
 
         impl Default for $Name {

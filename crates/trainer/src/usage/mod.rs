@@ -14,4 +14,6 @@ pub use energy::{CpuEnergy, RankEnergy, together};
 pub use powercap::{FOLDER_VARIABLE, Powercap, PowercapError};
 pub use process::ProcessUsage;
 pub use progress::{HeldBytes, Progress, Spent};
-pub use sampler::{GpuReading, Sampled, Sampler, UsageLine, Used};
+pub use sampler::{
+    GpuLine, GpuReading, MemoryLine, Sampled, Sampler, TimeLine, TransferLine, UsageLine, Used,
+};

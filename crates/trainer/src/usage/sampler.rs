@@ -1,4 +1,4 @@
-//! A thread that writes down, every second or so, what a rank uses.
+//! Samples the resources that a rank uses about once a second, on a thread of its own.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use super::process::ProcessUsage;
 use super::progress::{HeldBytes, Progress, Spent};
 use phalanx_run::{EnergyKind, EnergyPart, RunError};
 
-/// One look at a GPU. What it does not say is missing.
+/// A reading of a GPU. Values that it does not report are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct GpuReading {
     /// The share of time in which kernels ran, from 0 to 1.
@@ -29,8 +29,8 @@ pub struct GpuReading {
     pub joules: Option<f64>,
 }
 
-/// A line of a usage file, `logs/rank-N.usage.jsonl`. What the system does not say is left out; counts and sums of seconds and
-/// joules begin at 0 with the process.
+/// A line of a usage file, `logs/rank-N.usage.jsonl`. Values that the system does not report are left out. Counts and sums of seconds
+/// and joules begin at 0 with the process.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct UsageLine {
     /// Seconds since 1970.
@@ -50,52 +50,18 @@ pub struct UsageLine {
     /// Memory that the process holds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resident_bytes: Option<u64>,
-    /// Bytes of parameters.
-    pub parameter_bytes: u64,
-    /// Bytes of gradients.
-    pub gradient_bytes: u64,
-    /// Bytes of optimizer state, averages, and what codecs and strategies keep.
-    pub optimizer_bytes: u64,
-    /// The most bytes of whole parameters for blocks that ran.
-    pub gathered_bytes: u64,
-    /// The most bytes that forward has left for backward since the last line; on a GPU those that it holds now.
-    pub activation_bytes: u64,
-    /// Bytes sent to other ranks.
-    pub network_sent_bytes: u64,
-    /// Bytes received from other ranks.
-    pub network_received_bytes: u64,
-    /// Bytes that came from disks.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub disk_read_bytes: Option<u64>,
-    /// Bytes that went to disks.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub disk_written_bytes: Option<u64>,
-    /// Page faults without a disk.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub minor_faults: Option<u64>,
-    /// Page faults that waited for a disk.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub major_faults: Option<u64>,
-    /// Seconds in which the rank waited for data.
-    pub data_seconds: f64,
-    /// Seconds in which it waited for communication.
-    pub communication_exposed_seconds: f64,
-    /// Seconds of communication while it computed.
-    pub communication_hidden_seconds: f64,
-    /// Seconds of training steps.
-    pub step_seconds: f64,
-    /// Its GPU's share of time in which kernels ran, in percent.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub gpu_percent: Option<f64>,
-    /// Bytes of its GPU's memory that are taken, by all programs.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub gpu_memory_bytes: Option<u64>,
-    /// Watts of its GPU.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub gpu_watts: Option<f64>,
-    /// Joules of its GPU.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub gpu_joules: Option<f64>,
+    /// Bytes of training state.
+    #[serde(flatten)]
+    pub memory: MemoryLine,
+    /// Transfers of the process.
+    #[serde(flatten)]
+    pub transfers: TransferLine,
+    /// Seconds of training, by activity.
+    #[serde(flatten)]
+    pub times: TimeLine,
+    /// Use of the rank's GPU.
+    #[serde(flatten)]
+    pub gpu: GpuLine,
     /// Watts of CPUs since the last line: those of the whole host, if they are measured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_watts: Option<f64>,
@@ -105,6 +71,72 @@ pub struct UsageLine {
     /// The source of the energy of CPUs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub energy: Option<EnergyKind>,
+}
+
+/// Bytes of training state, in a [`UsageLine`].
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct MemoryLine {
+    /// Bytes of parameters.
+    pub parameter_bytes: u64,
+    /// Bytes of gradients.
+    pub gradient_bytes: u64,
+    /// Bytes of optimizer state, averages, and state of codecs and strategies.
+    pub optimizer_bytes: u64,
+    /// The most bytes of whole parameters for blocks that ran.
+    pub gathered_bytes: u64,
+    /// The most bytes that forward has left for backward since the last line; on a GPU those that it holds now.
+    pub activation_bytes: u64,
+}
+
+/// Transfers of a process by network and disk, in a [`UsageLine`].
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct TransferLine {
+    /// Bytes sent to other ranks.
+    pub network_sent_bytes: u64,
+    /// Bytes received from other ranks.
+    pub network_received_bytes: u64,
+    /// Bytes read from disks.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub disk_read_bytes: Option<u64>,
+    /// Bytes written to disks.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub disk_written_bytes: Option<u64>,
+    /// Page faults without a disk.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub minor_faults: Option<u64>,
+    /// Page faults that waited for a disk.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub major_faults: Option<u64>,
+}
+
+/// Seconds of training by activity, in a [`UsageLine`].
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct TimeLine {
+    /// Seconds in which the rank waited for data.
+    pub data_seconds: f64,
+    /// Seconds in which it waited for communication.
+    pub communication_exposed_seconds: f64,
+    /// Seconds of communication while it computed.
+    pub communication_hidden_seconds: f64,
+    /// Seconds of training steps.
+    pub step_seconds: f64,
+}
+
+/// Use of a rank's GPU, in a [`UsageLine`].
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct GpuLine {
+    /// The share of time in which kernels ran, in percent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gpu_percent: Option<f64>,
+    /// Bytes of its memory that are taken, by all programs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gpu_memory_bytes: Option<u64>,
+    /// Watts.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gpu_watts: Option<f64>,
+    /// Joules.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gpu_joules: Option<f64>,
 }
 
 /// The resources that a rank has used since its sampler was started.
@@ -210,7 +242,7 @@ impl Sampler {
         Ok(Self { shared, thread })
     }
 
-    /// Where the training says how far it is.
+    /// Returns the counters that training updates.
     pub fn progress(&self) -> &Progress {
         &self.shared.progress
     }
@@ -264,7 +296,7 @@ impl Meters {
         Look { process, since: (now - self.last.0).as_secs_f64(), gpu, joules }
     }
 
-    /// Takes a look and writes it down.
+    /// Reads all meters and appends a line.
     fn sample(&mut self, progress: &Progress) -> Look {
         let look = self.look();
         let (spent, held) = progress.look();
@@ -272,11 +304,11 @@ impl Meters {
         tracing::trace!(
             target: "phalanx_trace::counter",
             rank = line.rank as u64,
-            parameters = line.parameter_bytes,
-            gradients = line.gradient_bytes,
-            optimizer = line.optimizer_bytes,
-            gathered = line.gathered_bytes,
-            activations = line.activation_bytes,
+            parameters = line.memory.parameter_bytes,
+            gradients = line.memory.gradient_bytes,
+            optimizer = line.memory.optimizer_bytes,
+            gathered = line.memory.gathered_bytes,
+            activations = line.memory.activation_bytes,
             "held bytes"
         );
         self.last = (Instant::now(), look.process);
@@ -309,25 +341,33 @@ impl Meters {
             host: self.whose.host.1.clone(),
             cpu_percent: busy.map(|cores| 100.0 * cores),
             resident_bytes: process.resident_bytes,
-            parameter_bytes: held.parameters,
-            gradient_bytes: held.gradients,
-            optimizer_bytes: held.optimizer,
-            gathered_bytes: held.gathered,
-            activation_bytes: gpu.activation_bytes.unwrap_or(held.activations),
-            network_sent_bytes: spent.network_sent_bytes,
-            network_received_bytes: spent.network_received_bytes,
-            disk_read_bytes: process.disk_read_bytes,
-            disk_written_bytes: process.disk_written_bytes,
-            minor_faults: process.minor_faults,
-            major_faults: process.major_faults,
-            data_seconds: spent.data_seconds,
-            communication_exposed_seconds: spent.communication_exposed_seconds,
-            communication_hidden_seconds: spent.communication_hidden_seconds,
-            step_seconds: spent.step_seconds,
-            gpu_percent: gpu.utilisation.map(|share| 100.0 * share),
-            gpu_memory_bytes: gpu.memory_bytes,
-            gpu_watts: gpu.watts,
-            gpu_joules: gpu.joules,
+            memory: MemoryLine {
+                parameter_bytes: held.parameters,
+                gradient_bytes: held.gradients,
+                optimizer_bytes: held.optimizer,
+                gathered_bytes: held.gathered,
+                activation_bytes: gpu.activation_bytes.unwrap_or(held.activations),
+            },
+            transfers: TransferLine {
+                network_sent_bytes: spent.network_sent_bytes,
+                network_received_bytes: spent.network_received_bytes,
+                disk_read_bytes: process.disk_read_bytes,
+                disk_written_bytes: process.disk_written_bytes,
+                minor_faults: process.minor_faults,
+                major_faults: process.major_faults,
+            },
+            times: TimeLine {
+                data_seconds: spent.data_seconds,
+                communication_exposed_seconds: spent.communication_exposed_seconds,
+                communication_hidden_seconds: spent.communication_hidden_seconds,
+                step_seconds: spent.step_seconds,
+            },
+            gpu: GpuLine {
+                gpu_percent: gpu.utilisation.map(|share| 100.0 * share),
+                gpu_memory_bytes: gpu.memory_bytes,
+                gpu_watts: gpu.watts,
+                gpu_joules: gpu.joules,
+            },
             cpu_watts: rate(*joules, self.last_joules.or(Some(0.0))),
             cpu_joules: *joules,
             energy: self.whose.energy.kind(),
@@ -345,7 +385,7 @@ impl Meters {
                 joules: Some(joules),
             },
             (Ok(_), None) => {
-                let why = "NVML tells no energy of this GPU".to_owned();
+                let why = "NVML reports no energy of this GPU".to_owned();
                 EnergyPart { kind: EnergyKind::Absent, model: why, joules: None }
             }
             (Err(why), _) => EnergyPart { kind: EnergyKind::Absent, model: why.clone(), joules: None },
@@ -379,6 +419,22 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_one_flat_object_in_the_order_of_its_fields() {
+        let line = UsageLine {
+            host: "here".to_owned(),
+            gpu: GpuLine { gpu_watts: Some(4.5), ..GpuLine::default() },
+            cpu_joules: Some(0.1),
+            ..UsageLine::default()
+        };
+        let text = "{\"time\":0.0,\"seconds\":0.0,\"step\":0,\"rank\":0,\"host\":\"here\",\"parameter_bytes\":0,\
+            \"gradient_bytes\":0,\"optimizer_bytes\":0,\"gathered_bytes\":0,\"activation_bytes\":0,\"network_sent_bytes\":0,\
+            \"network_received_bytes\":0,\"data_seconds\":0.0,\"communication_exposed_seconds\":0.0,\
+            \"communication_hidden_seconds\":0.0,\"step_seconds\":0.0,\"gpu_watts\":4.5,\"cpu_joules\":0.1}";
+        assert_eq!(serde_json::to_string(&line).expect("writes"), text);
+        assert_eq!(serde_json::from_str::<UsageLine>(text).expect("reads"), line);
+    }
+
+    #[test]
     fn lines_come_by_themselves_and_a_last_one_at_the_end() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("rank-3.usage.jsonl");
@@ -399,9 +455,9 @@ mod tests {
         drop(sampler);
         let all = lines(&path);
         let last = all.last().expect("lines");
-        assert_eq!((last.step, last.seconds, last.rank, last.parameter_bytes), (10_000, 5.5, 3, 40));
+        assert_eq!((last.step, last.seconds, last.rank, last.memory.parameter_bytes), (10_000, 5.5, 3, 40));
         assert!(all.windows(2).all(|pair| pair[0].time <= pair[1].time && pair[0].step <= pair[1].step));
-        assert!(all[1].activation_bytes > 0 && all[1].network_sent_bytes == 7 * all[1].step);
+        assert!(all[1].memory.activation_bytes > 0 && all[1].transfers.network_sent_bytes == 7 * all[1].step);
         if cfg!(target_os = "linux") {
             assert!(last.cpu_percent.is_some() && last.resident_bytes > Some(1 << 20));
             assert_eq!(last.energy, Some(EnergyKind::Estimated));

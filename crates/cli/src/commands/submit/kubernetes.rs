@@ -31,33 +31,10 @@ pub(super) struct KubernetesArgs {
 
 /// Prints the manifest.
 pub(super) fn show(program: &Program, args: &SubmitArgs) -> Result<(), CliError> {
+    check_options(args)?;
     let refuse = |text: String| Err(CliError::Usage(text));
-    for (option, is_given) in [
-        ("--partition", args.partition.is_some()),
-        ("--account", args.account.is_some()),
-        ("--array", args.array.is_some()),
-        ("--sbatch", !args.sbatch.is_empty()),
-    ] {
-        if is_given {
-            return refuse(format!("{option} is for SLURM; Kubernetes has none, leave it out"));
-        }
-    }
-    if let Some(gpus) =
-        args.gpus_per_node.filter(|gpus| args.ranks_per_node > 1 && *gpus != args.ranks_per_node)
-    {
-        return refuse(format!(
-            "--gpus-per-node {gpus}: each of the {0} ranks of a pod takes a GPU; take --gpus-per-node {0}",
-            args.ranks_per_node
-        ));
-    }
-    if args.train.resume {
-        return refuse(
-            "a Job goes on with the run that is in its folder; leave out --resume, and give the same --out"
-                .to_owned(),
-        );
-    }
     let mut train = args.train.clone();
-    train.ranks = u32::try_from(args.ranks()).ok();
+    train.world.ranks = u32::try_from(args.ranks()).ok();
     let resolved = configuration(program, &train, None)?;
     check(program, &resolved)?;
     if resolved.config.elastic().is_some() {
@@ -90,5 +67,35 @@ pub(super) fn show(program: &Program, args: &SubmitArgs) -> Result<(), CliError>
         warning: args.warning,
     };
     out(pods.manifest().trim_end());
+    Ok(())
+}
+
+/// Refuses options that a Job of Kubernetes cannot honour.
+fn check_options(args: &SubmitArgs) -> Result<(), CliError> {
+    let refuse = |text: String| Err(CliError::Usage(text));
+    for (option, is_given) in [
+        ("--partition", args.partition.is_some()),
+        ("--account", args.account.is_some()),
+        ("--array", args.array.is_some()),
+        ("--sbatch", !args.sbatch.is_empty()),
+    ] {
+        if is_given {
+            return refuse(format!("{option} is for SLURM; Kubernetes has none, leave it out"));
+        }
+    }
+    if let Some(gpus) =
+        args.gpus_per_node.filter(|gpus| args.ranks_per_node > 1 && *gpus != args.ranks_per_node)
+    {
+        return refuse(format!(
+            "--gpus-per-node {gpus}: each of the {0} ranks of a pod takes a GPU; take --gpus-per-node {0}",
+            args.ranks_per_node
+        ));
+    }
+    if args.train.resume {
+        return refuse(
+            "a Job goes on with the run that is in its folder; leave out --resume, and give the same --out"
+                .to_owned(),
+        );
+    }
     Ok(())
 }

@@ -160,11 +160,11 @@ impl DiffusionSettings {
         // How small latent images are the first stage knows.
         let size = if self.latent_images { 0 } else { config.model.image_size };
         check_widths(&self.unet.widths, self.unet.groups, size, relations);
-        let (levels, told) = (self.unet.widths.len(), self.unet.attention.len());
+        let (levels, given) = (self.unet.widths.len(), self.unet.attention.len());
         relations.require(
-            levels == told,
+            levels == given,
             "model.attention",
-            format!("model.attention is of {told} levels, and model.widths of {levels}"),
+            format!("model.attention is of {given} levels, and model.widths of {levels}"),
         );
         let heads = self.unet.heads.max(1);
         let attending = self.unet.widths.iter().zip(&self.unet.attention).filter(|(_, attends)| **attends);
