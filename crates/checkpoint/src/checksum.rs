@@ -36,13 +36,13 @@ impl Checksum {
 }
 
 /// A writer that counts and hashes the bytes that it passes on.
-pub(super) struct Hashing<W> {
+pub(super) struct HashingWriter<W> {
     inner: W,
     bytes: u64,
     hasher: blake3::Hasher,
 }
 
-impl<W> Hashing<W> {
+impl<W> HashingWriter<W> {
     pub(super) fn new(inner: W) -> Self {
         Self { inner, bytes: 0, hasher: blake3::Hasher::new() }
     }
@@ -54,7 +54,7 @@ impl<W> Hashing<W> {
     }
 }
 
-impl<W: Write> Write for Hashing<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.hasher.update(&bytes[..written]);
@@ -76,7 +76,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         std::fs::write(&path, "foobar").expect("writes");
-        let mut hashing = Hashing::new(Vec::new());
+        let mut hashing = HashingWriter::new(Vec::new());
         hashing.write_all(b"foo").and_then(|()| hashing.write_all(b"bar")).expect("writes");
         let (inner, bytes, blake3) = hashing.finish();
         assert_eq!((inner.as_slice(), bytes), (&b"foobar"[..], 6));

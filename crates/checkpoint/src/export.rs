@@ -11,7 +11,7 @@ use super::{Checkpoint, CheckpointError};
 
 /// The number of exported tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exported {
+pub struct ExportCount {
     /// Tensors in the file.
     pub tensors: usize,
     /// The number of tensors that are averages.
@@ -26,7 +26,7 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::Unfit`] if averages are asked for and there are none, [`CheckpointError::Damaged`] if the checkpoint
     /// is, and [`CheckpointError::Io`] if `out` cannot be written.
-    pub fn export(&self, out: &Path, averages: bool) -> Result<Exported, CheckpointError> {
+    pub fn export(&self, out: &Path, averages: bool) -> Result<ExportCount, CheckpointError> {
         let reader = self.reader();
         if averages && reader.tensors(EMA).next().is_none() {
             let problem = "it holds no averages (train.ema was 0)".to_owned();
@@ -74,7 +74,7 @@ impl Checkpoint {
             (Some(error), _) => Err(error),
             (None, Ok(())) => {
                 let averaged = headers.iter().filter(|header| kind_of(&header.name) == EMA).count();
-                Ok(Exported { tensors: headers.len(), averaged })
+                Ok(ExportCount { tensors: headers.len(), averaged })
             }
             (None, Err(error)) => {
                 Err(CheckpointError::io(self.step(), "export to", out)(io::Error::other(error)))

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::piece::Piece;
-use super::region::{Region, Run};
+use super::region::{Interval, Region};
 use super::{Checkpoint, CheckpointError};
 
 /// The hash of each kind of thing in a checkpoint, in hexadecimal.
@@ -48,12 +48,12 @@ impl TensorSum {
 }
 
 /// Hashes the elements of a piece that passes through it, whole elements at a time.
-pub(super) struct Summing<'a, W> {
+pub(super) struct SummingWriter<'a, W> {
     out: &'a mut W,
     elements: Elements,
 }
 
-impl<'a, W: Write> Summing<'a, W> {
+impl<'a, W: Write> SummingWriter<'a, W> {
     /// For the elements of `piece`, each of `size` bytes.
     pub(super) fn new(out: &'a mut W, piece: &Piece, size: usize) -> Self {
         Self { out, elements: Elements::new(TensorSum::of(piece), &piece.region, size) }
@@ -64,7 +64,7 @@ impl<'a, W: Write> Summing<'a, W> {
     }
 }
 
-impl<W: Write> Write for Summing<'_, W> {
+impl<W: Write> Write for SummingWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.out.write_all(bytes)?;
         self.elements.take(bytes);
@@ -81,30 +81,30 @@ struct Elements {
     sum: TensorSum,
     seed: [u64; 2],
     size: usize,
-    /// The remaining runs, the next one last.
-    runs: Vec<Run>,
+    /// The remaining intervals, the next one last.
+    intervals: Vec<Interval>,
 }
 
 impl Elements {
     fn new(sum: TensorSum, region: &Region, size: usize) -> Self {
-        let mut runs = region.runs(&sum.shape);
-        runs.reverse();
-        Self { seed: sum.seed(), sum, size: size.max(1), runs }
+        let mut intervals = region.intervals(&sum.shape);
+        intervals.reverse();
+        Self { seed: sum.seed(), sum, size: size.max(1), intervals }
     }
 
     /// Whole elements.
     fn take(&mut self, mut bytes: &[u8]) {
-        while let (false, Some(run)) = (bytes.is_empty(), self.runs.last_mut()) {
-            let count = run.len.min(bytes.len() / self.size).max(1);
+        while let (false, Some(interval)) = (bytes.is_empty(), self.intervals.last_mut()) {
+            let count = interval.len.min(bytes.len() / self.size).max(1);
             let (now, rest) = bytes.split_at((count * self.size).min(bytes.len()));
-            let sums = sum_of(self.seed, run.start, now, self.size);
-            *run = Run {
-                start: run.start + count,
-                len: run.len.saturating_sub(count),
-                first: run.first + count,
+            let sums = sum_of(self.seed, interval.start, now, self.size);
+            *interval = Interval {
+                start: interval.start + count,
+                len: interval.len.saturating_sub(count),
+                first: interval.first + count,
             };
-            if run.len == 0 {
-                self.runs.pop();
+            if interval.len == 0 {
+                self.intervals.pop();
             }
             self.sum.add(sums);
             bytes = rest;
@@ -215,7 +215,7 @@ mod tests {
             key: "k".to_owned(),
         };
         let mut out = Vec::new();
-        let mut summing = Summing::new(&mut out, &piece, 4);
+        let mut summing = SummingWriter::new(&mut out, &piece, 4);
         for value in values {
             summing.write_all(&value.to_le_bytes()).expect("memory");
         }

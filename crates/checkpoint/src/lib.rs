@@ -31,14 +31,14 @@ use serde_json::{Map, Value};
 
 pub use checksum::Checksum;
 pub use error::CheckpointError;
-pub use export::Exported;
+pub use export::ExportCount;
 pub use file_entry::FileEntry;
 pub use hashes::Hashes;
 pub use index::Index;
 pub use piece::{EMA, MODEL, Piece};
 pub use read::Reader;
 pub use region::Region;
-pub use snapshot::{Chosen, SnapshotPiece, StateSnapshot, bytes_of, choose};
+pub use snapshot::{PieceSource, SnapshotPiece, StateSnapshot, bytes_of, choose};
 pub use write::{NewFile, NewPiece, StagingFolder};
 
 /// A complete checkpoint.

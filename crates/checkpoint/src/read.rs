@@ -13,7 +13,7 @@ use phalanx_tensor::{ParamBucket, ParamStore, TensorError};
 
 use super::index::INDEX;
 use super::piece::{MODEL, Piece};
-use super::region::{Region, Run, Shared, find};
+use super::region::{Interval, Overlap, Region, find};
 use super::{Checkpoint, CheckpointError};
 
 /// Bytes that are read at a time.
@@ -112,14 +112,14 @@ impl Reader {
         }
         let size = self.element_size(kind, name)?;
         let in_memory = self.in_memory.get(&(kind.to_owned(), name.to_owned()));
-        let there: Vec<(&Piece, Vec<Run>)> =
-            pieces.iter().map(|piece| (piece, piece.region.runs(shape))).collect();
-        for window in windows(region.runs(shape), WINDOW / size) {
-            let (first, count) = (window[0].first, window.iter().map(|run| run.len).sum::<usize>());
+        let there: Vec<(&Piece, Vec<Interval>)> =
+            pieces.iter().map(|piece| (piece, piece.region.intervals(shape))).collect();
+        for window in windows(region.intervals(shape), WINDOW / size) {
+            let (first, count) = (window[0].first, window.iter().map(|interval| interval.len).sum::<usize>());
             let mut bytes = vec![0; count * size];
             let mut missing = window;
-            for (at, (piece, runs)) in there.iter().enumerate() {
-                let (shared, left) = find(&missing, runs);
+            for (at, (piece, intervals)) in there.iter().enumerate() {
+                let (shared, left) = find(&missing, intervals);
                 if shared.is_empty() {
                     continue;
                 }
@@ -135,8 +135,8 @@ impl Reader {
                 }
                 missing = left;
             }
-            if let Some(run) = missing.first() {
-                return Err(lists(&Region::from(run.start..run.end())));
+            if let Some(interval) = missing.first() {
+                return Err(lists(&Region::from(interval.start..interval.end())));
             }
             take(first, &bytes)?;
         }
@@ -291,7 +291,7 @@ impl Reader {
     fn copy_from_memory(
         &self,
         (piece, in_memory): (&Piece, &[u8]),
-        shared: &[Shared],
+        shared: &[Overlap],
         (first, size): (usize, usize),
         window: &mut [u8],
     ) -> Result<(), CheckpointError> {
@@ -367,19 +367,23 @@ impl Reader {
     }
 }
 
-/// Splits runs into windows of at most `most` elements, in order.
-fn windows(runs: Vec<Run>, most: usize) -> impl Iterator<Item = Vec<Run>> {
-    let mut runs = runs.into_iter().peekable();
+/// Splits intervals into windows of at most `most` elements, in order.
+fn windows(intervals: Vec<Interval>, most: usize) -> impl Iterator<Item = Vec<Interval>> {
+    let mut intervals = intervals.into_iter().peekable();
     std::iter::from_fn(move || {
         let (mut window, mut room) = (Vec::new(), most);
-        while let (true, Some(run)) = (room > 0, runs.peek_mut()) {
-            let len = run.len.min(room);
-            window.push(Run { len, ..*run });
+        while let (true, Some(interval)) = (room > 0, intervals.peek_mut()) {
+            let len = interval.len.min(room);
+            window.push(Interval { len, ..*interval });
             room -= len;
-            if len < run.len {
-                *run = Run { start: run.start + len, len: run.len - len, first: run.first + len };
+            if len < interval.len {
+                *interval = Interval {
+                    start: interval.start + len,
+                    len: interval.len - len,
+                    first: interval.first + len,
+                };
             } else {
-                runs.next();
+                intervals.next();
             }
         }
         (!window.is_empty()).then_some(window)
@@ -390,7 +394,7 @@ fn windows(runs: Vec<Run>, most: usize) -> impl Iterator<Item = Vec<Run>> {
 fn fetch(
     file: &TensorFile,
     key: &str,
-    shared: &[Shared],
+    shared: &[Overlap],
     (first, size): (usize, usize),
     window: &mut [u8],
 ) -> Result<(), TensorError> {

@@ -66,11 +66,11 @@ impl Region {
         }
     }
 
-    /// The elements as runs of neighbours in a tensor of shape `shape`, which it must fit, in order.
-    pub(super) fn runs(&self, shape: &[usize]) -> Vec<Run> {
+    /// The elements as intervals of neighbours in a tensor of shape `shape`, which it must fit, in order.
+    pub(super) fn intervals(&self, shape: &[usize]) -> Vec<Interval> {
         let ranges = match self {
             Self::Flat { start, end } if start == end => return Vec::new(),
-            Self::Flat { start, end } => return vec![Run { start: *start, len: end - start, first: 0 }],
+            Self::Flat { start, end } => return vec![Interval { start: *start, len: end - start, first: 0 }],
             Self::Dims { ranges } => ranges,
         };
         if self.is_empty() {
@@ -83,7 +83,7 @@ impl Region {
         let len = ranges[outer..].iter().map(|[start, end]| end - start).product();
         let base: usize = ranges.iter().zip(&strides).map(|([start, _], stride)| start * stride).sum();
         let count: usize = ranges[..outer].iter().map(|[start, end]| end - start).product();
-        let run = |index: usize| {
+        let interval = |index: usize| {
             let mut rest = index;
             let mut start = base;
             for dim in (0..outer).rev() {
@@ -91,9 +91,9 @@ impl Region {
                 start += rest % size * strides[dim];
                 rest /= size;
             }
-            Run { start, len, first: index * len }
+            Interval { start, len, first: index * len }
         };
-        (0..count).map(run).collect()
+        (0..count).map(interval).collect()
     }
 }
 
@@ -112,7 +112,7 @@ impl std::fmt::Display for Region {
 
 /// Elements of a region that are neighbours in the tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct Interval {
     /// The first of them, in the tensor.
     pub(super) start: usize,
     pub(super) len: usize,
@@ -120,7 +120,7 @@ pub(super) struct Run {
     pub(super) first: usize,
 }
 
-impl Run {
+impl Interval {
     pub(super) fn end(&self) -> usize {
         self.start + self.len
     }
@@ -133,7 +133,7 @@ impl Run {
 
 /// Elements that two regions share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shared {
+pub(super) struct Overlap {
     /// Where they begin in the region that is wanted.
     pub(super) wanted: usize,
     /// Where they begin in the region that is there.
@@ -142,22 +142,22 @@ pub(super) struct Shared {
 }
 
 /// Finds what of `wanted` is `there`, in order, and what is left of it.
-pub(super) fn find(wanted: &[Run], there: &[Run]) -> (Vec<Shared>, Vec<Run>) {
+pub(super) fn find(wanted: &[Interval], there: &[Interval]) -> (Vec<Overlap>, Vec<Interval>) {
     let (mut shared, mut left) = (Vec::new(), Vec::new());
-    for run in wanted {
-        let mut at = run.start;
-        let first = there.partition_point(|other| other.end() <= run.start);
-        for other in there[first..].iter().take_while(|other| other.start < run.end()) {
-            let (from, to) = (at.max(other.start), run.end().min(other.end()));
+    for interval in wanted {
+        let mut at = interval.start;
+        let first = there.partition_point(|other| other.end() <= interval.start);
+        for other in there[first..].iter().take_while(|other| other.start < interval.end()) {
+            let (from, to) = (at.max(other.start), interval.end().min(other.end()));
             if at < from {
-                left.push(run.part(at, from));
+                left.push(interval.part(at, from));
             }
-            let (wanted, there) = (run.part(from, to).first, other.part(from, to).first);
-            shared.push(Shared { wanted, there, len: to - from });
+            let (wanted, there) = (interval.part(from, to).first, other.part(from, to).first);
+            shared.push(Overlap { wanted, there, len: to - from });
             at = to;
         }
-        if at < run.end() {
-            left.push(run.part(at, run.end()));
+        if at < interval.end() {
+            left.push(interval.part(at, interval.end()));
         }
     }
     (shared, left)
@@ -169,38 +169,42 @@ mod tests {
 
     /// Every element of a region, by its number in the tensor.
     fn elements(region: &Region, shape: &[usize]) -> Vec<usize> {
-        region.runs(shape).iter().flat_map(|run| run.start..run.end()).collect()
+        region.intervals(shape).iter().flat_map(|interval| interval.start..interval.end()).collect()
     }
 
     #[test]
     fn runs_are_as_long_as_they_can_be() {
         let shape = [4, 3, 2];
         let of = |ranges: &[Range<usize>]| Region::of_dims(ranges);
-        assert_eq!(of(&[1..3, 0..3, 0..2]).runs(&shape), [Run { start: 6, len: 12, first: 0 }]);
-        assert_eq!(of(&[0..4, 0..3, 0..2]).runs(&shape), [Run { start: 0, len: 24, first: 0 }]);
+        assert_eq!(of(&[1..3, 0..3, 0..2]).intervals(&shape), [Interval { start: 6, len: 12, first: 0 }]);
+        assert_eq!(of(&[0..4, 0..3, 0..2]).intervals(&shape), [Interval { start: 0, len: 24, first: 0 }]);
         assert_eq!(
-            of(&[1..3, 1..3, 0..2]).runs(&shape),
-            [Run { start: 8, len: 4, first: 0 }, Run { start: 14, len: 4, first: 4 }]
+            of(&[1..3, 1..3, 0..2]).intervals(&shape),
+            [Interval { start: 8, len: 4, first: 0 }, Interval { start: 14, len: 4, first: 4 }]
         );
         assert_eq!(elements(&of(&[2..4, 0..2, 1..2]), &shape), [13, 15, 19, 21]);
-        assert_eq!(of(&[2..2, 0..3, 0..2]).runs(&shape), []);
-        assert_eq!(Region::from(3..9).runs(&shape), [Run { start: 3, len: 6, first: 0 }]);
-        assert_eq!(Region::from(3..3).runs(&shape), []);
-        assert_eq!(Region::of_dims(&[]).runs(&[]), [Run { start: 0, len: 1, first: 0 }], "a scalar");
+        assert_eq!(of(&[2..2, 0..3, 0..2]).intervals(&shape), []);
+        assert_eq!(Region::from(3..9).intervals(&shape), [Interval { start: 3, len: 6, first: 0 }]);
+        assert_eq!(Region::from(3..3).intervals(&shape), []);
+        assert_eq!(
+            Region::of_dims(&[]).intervals(&[]),
+            [Interval { start: 0, len: 1, first: 0 }],
+            "a scalar"
+        );
     }
 
     #[test]
     fn what_is_there_is_told_from_what_is_left() {
         let shape = [4, 4];
-        let wanted = Region::of_dims(&[1..3, 0..3]).runs(&shape);
-        let there = Region::from(0..6).runs(&shape);
+        let wanted = Region::of_dims(&[1..3, 0..3]).intervals(&shape);
+        let there = Region::from(0..6).intervals(&shape);
         let (shared, left) = find(&wanted, &there);
-        assert_eq!(shared, [Shared { wanted: 0, there: 4, len: 2 }]);
-        assert_eq!(left, [Run { start: 6, len: 1, first: 2 }, Run { start: 8, len: 3, first: 3 }]);
-        let there = Region::of_dims(&[2..4, 1..4]).runs(&shape);
+        assert_eq!(shared, [Overlap { wanted: 0, there: 4, len: 2 }]);
+        assert_eq!(left, [Interval { start: 6, len: 1, first: 2 }, Interval { start: 8, len: 3, first: 3 }]);
+        let there = Region::of_dims(&[2..4, 1..4]).intervals(&shape);
         let (shared, left) = find(&left, &there);
-        assert_eq!(shared, [Shared { wanted: 4, there: 0, len: 2 }]);
-        assert_eq!(left, [Run { start: 6, len: 1, first: 2 }, Run { start: 8, len: 1, first: 3 }]);
+        assert_eq!(shared, [Overlap { wanted: 4, there: 0, len: 2 }]);
+        assert_eq!(left, [Interval { start: 6, len: 1, first: 2 }, Interval { start: 8, len: 1, first: 3 }]);
     }
 
     #[test]

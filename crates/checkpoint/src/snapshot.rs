@@ -8,7 +8,7 @@ use phalanx_tensor::io::write_elements;
 use serde_json::{Map, Value};
 
 use super::read::Reader;
-use super::region::{Run, find};
+use super::region::{Interval, find};
 use super::{CheckpointError, NewPiece, Piece};
 
 /// The state of one rank after a step.
@@ -33,7 +33,7 @@ pub struct SnapshotPiece {
 
 /// A piece, with the rank that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Chosen {
+pub struct PieceSource {
     /// The rank.
     pub rank: usize,
     /// The place among the rank's pieces.
@@ -92,17 +92,17 @@ pub fn bytes_of(piece: &Piece) -> Result<usize, CheckpointError> {
 pub fn choose<'w>(
     of_ranks: &[Vec<Piece>],
     wanted: impl IntoIterator<Item = (&'w str, &'w str)>,
-) -> Option<Vec<Chosen>> {
+) -> Option<Vec<PieceSource>> {
     let mut chosen = Vec::new();
     // By kind and name what is missing.
-    let mut missing: BTreeMap<(&str, &str), Vec<Run>> = BTreeMap::new();
+    let mut missing: BTreeMap<(&str, &str), Vec<Interval>> = BTreeMap::new();
     for (rank, pieces) in of_ranks.iter().enumerate() {
         for (at, piece) in pieces.iter().enumerate() {
-            let whole = || super::Region::whole(&piece.shape).runs(&piece.shape);
+            let whole = || super::Region::whole(&piece.shape).intervals(&piece.shape);
             let missing = missing.entry((&piece.kind, &piece.name)).or_insert_with(whole);
-            let (shared, left) = find(missing, &piece.region.runs(&piece.shape));
+            let (shared, left) = find(missing, &piece.region.intervals(&piece.shape));
             if !shared.is_empty() {
-                chosen.push(Chosen { rank, at });
+                chosen.push(PieceSource { rank, at });
                 *missing = left;
             }
         }
@@ -143,7 +143,7 @@ mod tests {
         ];
         let pieces: Vec<Vec<Piece>> = parts.iter().map(|part| vec![part.piece.clone()]).collect();
         let chosen = choose(&pieces, [(MODEL, "w")]).expect("all is there");
-        assert_eq!(chosen, [0, 1, 2].map(|rank| Chosen { rank, at: 0 }));
+        assert_eq!(chosen, [0, 1, 2].map(|rank| PieceSource { rank, at: 0 }));
         assert_eq!(choose(&pieces[1..], []), None, "the first elements are missing");
         assert_eq!(choose(&pieces, [(MODEL, "v")]), None, "no rank has it");
         let twice = [pieces[0].clone(), pieces[0].clone(), pieces[1].clone(), pieces[2].clone()];

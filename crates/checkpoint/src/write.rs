@@ -9,8 +9,8 @@ use phalanx_tensor::io::{TensorHeader, sort_for_safetensors, write_elements, wri
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::checksum::Hashing;
-use super::hashes::{Hashes, Summing, TensorSum, hashes};
+use super::checksum::HashingWriter;
+use super::hashes::{Hashes, SummingWriter, TensorSum, hashes};
 use super::index::{FORMAT, INDEX, Index};
 use super::region::Region;
 use super::{Checkpoint, CheckpointError, FileEntry, Piece, list, name};
@@ -44,7 +44,7 @@ pub struct NewFile {
 
 /// The files and pieces that one rank has written, for the index.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Written {
+struct RankFiles {
     files: Vec<FileEntry>,
     tensors: Vec<Piece>,
     sums: Vec<TensorSum>,
@@ -112,7 +112,7 @@ impl StagingFolder {
     /// # Errors
     /// Naming the file that cannot be written.
     pub fn write(&self, rank: usize, files: Vec<NewFile>) -> Result<(), CheckpointError> {
-        let mut written = Written::default();
+        let mut written = RankFiles::default();
         for file in files {
             let path = self.path.join(&file.name);
             let entry = self.write_file(&path, file, (&mut written.tensors, &mut written.sums));
@@ -138,7 +138,7 @@ impl StagingFolder {
             shape: piece.values.dims().to_vec(),
         };
         let headers: Vec<_> = file.pieces.iter().map(header).collect();
-        let mut out = BufWriter::with_capacity(1 << 20, Hashing::new(File::create(path)?));
+        let mut out = BufWriter::with_capacity(1 << 20, HashingWriter::new(File::create(path)?));
         write_header(&mut out, &headers, &[])?;
         for NewPiece { kind, name, shape, region, key, values } in file.pieces {
             let count = values.elem_count();
@@ -149,7 +149,7 @@ impl StagingFolder {
             }
             let (dtype, file) = (values.dtype().as_str().to_owned(), file.name.clone());
             let piece = Piece { kind, name, dtype, shape, region, file, key };
-            let mut summing = Summing::new(&mut out, &piece, values.dtype().size_in_bytes());
+            let mut summing = SummingWriter::new(&mut out, &piece, values.dtype().size_in_bytes());
             write_elements(&mut summing, &values)?;
             sums.push(summing.finish());
             pieces.push(piece);
@@ -186,7 +186,7 @@ impl StagingFolder {
         for rank in 0..ranks {
             let path = self.path.join(note(rank));
             let bytes = fs::read(&path).map_err(io("read", &path))?;
-            let written: Written =
+            let written: RankFiles =
                 serde_json::from_slice(&bytes).map_err(io::Error::from).map_err(io("read", &path))?;
             for file in &written.files {
                 let path = self.path.join(&file.name);
@@ -204,7 +204,8 @@ impl StagingFolder {
         }
         index.hashes = hashes(sums);
         index.files.sort_by(|a, b| a.name.cmp(&b.name));
-        let first = |piece: &Piece| piece.region.runs(&piece.shape).first().map_or(0, |run| run.start);
+        let first =
+            |piece: &Piece| piece.region.intervals(&piece.shape).first().map_or(0, |interval| interval.start);
         let order = |piece: &Piece| (piece.kind.clone(), piece.name.clone(), first(piece));
         index.tensors.sort_by_cached_key(order);
         let path = self.path.join(INDEX);
@@ -263,7 +264,7 @@ fn prune(checkpoints: &Path, step: u64, keep: usize) {
     }
 }
 
-/// Removes what runs that were killed while saving have left.
+/// Removes what intervals that were killed while saving have left.
 fn remove_leftovers(checkpoints: &Path) {
     for entry in fs::read_dir(checkpoints).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();

@@ -7,7 +7,7 @@ use crate::engine::TrainError;
 use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::train_loop::evaluation::Evaluation;
 use crate::engine::train_loop::rank_report::RankReport;
-use phalanx_checkpoint::{Chosen, MODEL, Piece, StateSnapshot, choose};
+use phalanx_checkpoint::{MODEL, Piece, PieceSource, StateSnapshot, choose};
 use phalanx_run::{DeadRank, WorldChange};
 
 /// A list of the state that a rank holds after a step.
@@ -147,7 +147,7 @@ impl From<&ReportBits> for RankReport {
 pub(in crate::engine::train_loop) struct CommonStep {
     pub(in crate::engine::train_loop) step: u64,
     /// The pieces that ranks send each other; `None` if every rank has everything.
-    pub(super) sent: Option<Vec<Chosen>>,
+    pub(super) sent: Option<Vec<PieceSource>>,
 }
 
 impl CommonStep {
@@ -241,15 +241,15 @@ mod tests {
         let find =
             |all: &[RankStatus]| newest_common_step(all, &names).map(|common| (common.step, common.sent));
         assert_eq!(find(&[status(5, 0, 4), status(5, 0, 4)]), Some((5, None)), "all have all");
-        let one = |rank| Some(vec![Chosen { rank, at: 0 }]);
+        let one = |rank| Some(vec![PieceSource { rank, at: 0 }]);
         assert_eq!(find(&[status(5, 0, 4), status(6, 0, 4)]), Some((6, one(1))), "one is ahead");
         assert_eq!(find(&[status(5, 0, 4), RankStatus::default()]), Some((5, one(0))), "one has come");
-        let halves = Some(vec![Chosen { rank: 0, at: 0 }, Chosen { rank: 1, at: 0 }]);
+        let halves = Some(vec![PieceSource { rank: 0, at: 0 }, PieceSource { rank: 1, at: 0 }]);
         assert_eq!(find(&[status(5, 0, 2), status(5, 2, 4)]), Some((5, halves)));
         assert_eq!(find(&[status(5, 0, 2), status(6, 2, 4)]), None, "no step is whole");
         let mut both = status(6, 0, 2);
         both.versions.extend(status(5, 0, 2).versions);
-        let halves = Some(vec![Chosen { rank: 0, at: 0 }, Chosen { rank: 1, at: 0 }]);
+        let halves = Some(vec![PieceSource { rank: 0, at: 0 }, PieceSource { rank: 1, at: 0 }]);
         assert_eq!(find(&[both, status(5, 2, 4)]), Some((5, halves)), "the older one is");
         assert_eq!(find(&[RankStatus::default()]), None);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::status::{CommonStep, RankStatus};
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
-use phalanx_checkpoint::{Chosen, SnapshotPiece, StateSnapshot, bytes_of};
+use phalanx_checkpoint::{PieceSource, SnapshotPiece, StateSnapshot, bytes_of};
 
 /// Upper limit of a message, in bytes. Consecutive pieces of one rank share a message.
 const MESSAGE: usize = 16 << 20;
@@ -33,7 +33,7 @@ pub(in crate::engine::train_loop) fn gather_state(
         return Ok(GatheredState { snapshot: StateSnapshot { step: common.step, state, pieces }, bytes: 0 });
     };
     let (mut pieces, mut sent_bytes) = (Vec::with_capacity(sent.len()), 0);
-    let size = |chosen: &Chosen| bytes_of(&pieces_of(chosen.rank)[chosen.at]);
+    let size = |chosen: &PieceSource| bytes_of(&pieces_of(chosen.rank)[chosen.at]);
     let mut rest = sent.as_slice();
     while let [first, ..] = rest {
         let (mut count, mut bytes) = (0, 0);
