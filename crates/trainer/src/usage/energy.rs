@@ -77,7 +77,7 @@ impl CpuEnergy {
     }
 
     /// Returns the account for `joules`; `None` if the host's first rank accounts for it.
-    pub fn told(&self, joules: Option<f64>) -> Option<EnergyPart> {
+    pub fn part(&self, joules: Option<f64>) -> Option<EnergyPart> {
         let (kind, model) = match self {
             Self::Measured(_) => (
                 EnergyKind::Measured,
@@ -197,7 +197,7 @@ mod tests {
         let none = || Err(PowercapError::None(Path::new("/x").to_owned()));
         let mut stated = CpuEnergy::of(false, 12.5, none);
         assert_eq!(stated.joules(Some(4.0)), Some(50.0));
-        let part = stated.told(Some(50.0)).expect("told");
+        let part = stated.part(Some(50.0)).expect("a part");
         assert_eq!(part.kind, EnergyKind::Estimated);
         assert!(part.model.contains("12.5 W"), "{part:?}");
         let ranks =
@@ -205,6 +205,6 @@ mod tests {
         assert_eq!(together(&ranks, 1).1, [Some(50.0), Some(25.0)]);
         let mut unknown = CpuEnergy::of(true, 0.0, none);
         assert_eq!((unknown.joules(Some(4.0)), unknown.kind()), (None, None));
-        assert!(unknown.told(None).expect("told").model.contains("log.cpu_watts"));
+        assert!(unknown.part(None).expect("a part").model.contains("log.cpu_watts"));
     }
 }

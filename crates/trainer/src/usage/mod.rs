@@ -13,7 +13,7 @@ mod sampler;
 pub use energy::{CpuEnergy, RankEnergy, together};
 pub use powercap::{FOLDER_VARIABLE, Powercap, PowercapError};
 pub use process::ProcessUsage;
-pub use progress::{HeldBytes, Progress, Spent};
+pub use progress::{Progress, ProgressCounters, StateBytes};
 pub use sampler::{
-    GpuLine, GpuReading, MemoryLine, Sampled, Sampler, TimeLine, TransferLine, UsageLine, Used,
+    GpuLine, GpuReading, MemoryLine, ResourceUse, SampledRank, Sampler, TimeLine, TransferLine, UsageLine,
 };

@@ -95,12 +95,12 @@ mod tests {
         assert!(sum > 0);
         let after = ProcessUsage::now();
         let grown = |of: fn(&ProcessUsage) -> Option<u64>| {
-            let (before, after) = (of(&before).expect("told"), of(&after).expect("told"));
+            let (before, after) = (of(&before).expect("a part"), of(&after).expect("a part"));
             after.checked_sub(before).expect("counts do not fall")
         };
-        assert!(after.cpu_seconds.expect("told") >= before.cpu_seconds.expect("told") + 0.02);
+        assert!(after.cpu_seconds.expect("a part") >= before.cpu_seconds.expect("a part") + 0.02);
         assert!(grown(|usage| usage.minor_faults) >= 1000, "each page faults once");
-        assert!(after.resident_bytes.expect("told") > 64 << 20);
+        assert!(after.resident_bytes.expect("a part") > 64 << 20);
         assert!(after.major_faults.is_some());
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The progress of a rank and the time of its steps so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Spent {
+pub struct ProgressCounters {
     /// Steps done.
     pub step: u64,
     /// Seconds of training, those before the run was resumed included.
@@ -26,7 +26,7 @@ pub struct Spent {
 
 /// Bytes that a rank holds, by what they are for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HeldBytes {
+pub struct StateBytes {
     /// Parameters, between steps.
     pub parameters: u64,
     /// Gradients, between steps.
@@ -42,36 +42,36 @@ pub struct HeldBytes {
 /// The place where a training reports. A report takes one uncontended lock.
 #[derive(Debug)]
 pub struct Progress {
-    told: Mutex<(Spent, HeldBytes)>,
+    report: Mutex<(ProgressCounters, StateBytes)>,
     wanted: AtomicBool,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { told: Mutex::default(), wanted: AtomicBool::new(true) }
+        Self { report: Mutex::default(), wanted: AtomicBool::new(true) }
     }
 }
 
 impl Progress {
-    fn told(&self) -> MutexGuard<'_, (Spent, HeldBytes)> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn report(&self) -> MutexGuard<'_, (ProgressCounters, StateBytes)> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says how far the training is.
-    pub fn tell(&self, spent: Spent) {
-        self.told().0 = spent;
+    /// Reports the progress of the training.
+    pub fn set_counters(&self, spent: ProgressCounters) {
+        self.report().0 = spent;
     }
 
     /// Reports the bytes that the training holds, the first time and after each reading: counting them takes longer.
-    pub fn hold(&self, held: impl FnOnce() -> HeldBytes) {
+    pub fn set_bytes(&self, held: impl FnOnce() -> StateBytes) {
         if self.wanted.swap(false, Ordering::Relaxed) {
-            self.told().1 = held();
+            self.report().1 = held();
         }
     }
 
     /// Returns the last report.
-    pub(super) fn look(&self) -> (Spent, HeldBytes) {
+    pub(super) fn read(&self) -> (ProgressCounters, StateBytes) {
         self.wanted.store(true, Ordering::Relaxed);
-        *self.told()
+        *self.report()
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::energy::{CpuEnergy, RankEnergy};
 use super::process::ProcessUsage;
-use super::progress::{HeldBytes, Progress, Spent};
+use super::progress::{Progress, ProgressCounters, StateBytes};
 use phalanx_run::{EnergyKind, EnergyPart, RunError};
 
 /// A reading of a GPU. Values that it does not report are `None`.
@@ -141,7 +141,7 @@ pub struct GpuLine {
 
 /// The resources that a rank has used since its sampler was started.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Used {
+pub struct ResourceUse {
     /// The account of the process; empty for a rank that is not the first of its process.
     pub process: ProcessUsage,
     /// The energy of the run.
@@ -149,22 +149,22 @@ pub struct Used {
 }
 
 /// The sampled rank.
-pub struct Sampled {
+pub struct SampledRank {
     /// Its number when the run began.
     pub rank: usize,
     /// Its host, as a number and by name.
     pub host: (usize, String),
     /// True if it accounts for its process: it is the first of the ranks that are threads of it, or the only one.
-    pub speaks_for_process: bool,
+    pub accounts_for_process: bool,
     /// The energy of its CPUs.
     pub energy: CpuEnergy,
     /// The reader of its GPU, or the reason why it has none.
     pub gpu: Result<Box<dyn Fn() -> GpuReading + Send>, String>,
 }
 
-impl std::fmt::Debug for Sampled {
+impl std::fmt::Debug for SampledRank {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sampled(rank {}, energy {:?})", self.rank, self.energy)
+        write!(f, "SampledRank(rank {}, energy {:?})", self.rank, self.energy)
     }
 }
 
@@ -186,7 +186,7 @@ struct Shared {
 /// The meters, and the file that they are written to.
 #[derive(Debug)]
 struct Meters {
-    whose: Sampled,
+    whose: SampledRank,
     /// No file if nothing is to be written.
     file: Option<(PathBuf, File)>,
     /// When this began, and what the process had used then.
@@ -198,9 +198,9 @@ struct Meters {
 }
 
 /// The result of one reading.
-struct Look {
+struct Reading {
     process: ProcessUsage,
-    /// Seconds since the last look.
+    /// Seconds since the last reading.
     since: f64,
     gpu: GpuReading,
     joules: Option<f64>,
@@ -211,7 +211,7 @@ impl Sampler {
     ///
     /// # Errors
     /// If the file cannot be opened, or there can be no thread.
-    pub fn start(path: &Path, interval: Duration, whose: Sampled) -> Result<Self, RunError> {
+    pub fn start(path: &Path, interval: Duration, whose: SampledRank) -> Result<Self, RunError> {
         let now = whose.process();
         let mut file = None;
         if !interval.is_zero() {
@@ -248,7 +248,7 @@ impl Sampler {
     }
 
     /// Returns the resources used so far, and writes a last line.
-    pub fn used(&self) -> Used {
+    pub fn used(&self) -> ResourceUse {
         self.shared.meters().used(&self.shared.progress)
     }
 }
@@ -281,26 +281,26 @@ impl Shared {
     }
 }
 
-impl Sampled {
+impl SampledRank {
     fn process(&self) -> ProcessUsage {
-        if self.speaks_for_process { ProcessUsage::now() } else { ProcessUsage::default() }
+        if self.accounts_for_process { ProcessUsage::now() } else { ProcessUsage::default() }
     }
 }
 
 impl Meters {
-    fn look(&mut self) -> Look {
+    fn read(&mut self) -> Reading {
         let (process, now) = (self.whose.process(), Instant::now());
         let since_begin = process.since(&self.before).cpu_seconds;
         let joules = self.whose.energy.joules(since_begin);
         let gpu = self.whose.gpu.as_ref().map_or_else(|_| GpuReading::default(), |look| look());
-        Look { process, since: (now - self.last.0).as_secs_f64(), gpu, joules }
+        Reading { process, since: (now - self.last.0).as_secs_f64(), gpu, joules }
     }
 
     /// Reads all meters and appends a line.
-    fn sample(&mut self, progress: &Progress) -> Look {
-        let look = self.look();
-        let (spent, held) = progress.look();
-        let line = self.line(&look, &spent, &held);
+    fn sample(&mut self, progress: &Progress) -> Reading {
+        let reading = self.read();
+        let (spent, held) = progress.read();
+        let line = self.line(&reading, &spent, &held);
         tracing::trace!(
             target: "phalanx_trace::counter",
             rank = line.rank as u64,
@@ -311,8 +311,8 @@ impl Meters {
             activations = line.memory.activation_bytes,
             "held bytes"
         );
-        self.last = (Instant::now(), look.process);
-        self.last_joules = look.joules;
+        self.last = (Instant::now(), reading.process);
+        self.last_joules = reading.joules;
         if let Some((path, file)) = &mut self.file {
             let text = serde_json::to_vec(&line).map_err(std::io::Error::from);
             let written = text.and_then(|mut text| {
@@ -324,11 +324,11 @@ impl Meters {
                 self.file = None;
             }
         }
-        look
+        reading
     }
 
-    fn line(&self, look: &Look, spent: &Spent, held: &HeldBytes) -> UsageLine {
-        let Look { process, since, gpu, joules } = look;
+    fn line(&self, reading: &Reading, spent: &ProgressCounters, held: &StateBytes) -> UsageLine {
+        let Reading { process, since, gpu, joules } = reading;
         let rate = |now: Option<f64>, before: Option<f64>| {
             now.zip(before).filter(|_| *since > 0.0).map(|(now, before)| (now - before) / since)
         };
@@ -374,11 +374,11 @@ impl Meters {
         }
     }
 
-    fn used(&mut self, progress: &Progress) -> Used {
-        let look = self.sample(progress);
+    fn used(&mut self, progress: &Progress) -> ResourceUse {
+        let reading = self.sample(progress);
         // A process may have trained another run before this one.
-        let process = look.process.since(&self.before);
-        let gpu = match (&self.whose.gpu, look.gpu.joules) {
+        let process = reading.process.since(&self.before);
+        let gpu = match (&self.whose.gpu, reading.gpu.joules) {
             (Ok(_), Some(joules)) => EnergyPart {
                 kind: EnergyKind::Measured,
                 model: "the GPU's own counter (NVML)".to_owned(),
@@ -390,11 +390,11 @@ impl Meters {
             }
             (Err(why), _) => EnergyPart { kind: EnergyKind::Absent, model: why.clone(), joules: None },
         };
-        let cpu = self.whose.energy.told(look.joules);
+        let cpu = self.whose.energy.part(reading.joules);
         let seconds = self.begun.elapsed().as_secs_f64();
         let energy =
             RankEnergy { host: self.whose.host.0, seconds, cpu_seconds: process.cpu_seconds, cpu, gpu };
-        Used { process, energy }
+        ResourceUse { process, energy }
     }
 }
 
@@ -402,12 +402,12 @@ impl Meters {
 mod tests {
     use super::*;
 
-    fn whose(rank: usize, speaks_for_process: bool, watts: f64) -> Sampled {
+    fn whose(rank: usize, accounts_for_process: bool, watts: f64) -> SampledRank {
         let none = || Err(super::super::PowercapError::None(PathBuf::from("/x")));
-        Sampled {
+        SampledRank {
             rank,
             host: (0, "here".to_owned()),
-            speaks_for_process,
+            accounts_for_process,
             energy: CpuEnergy::of(true, watts, none),
             gpu: Err("no GPU".to_owned()),
         }
@@ -442,15 +442,23 @@ mod tests {
         let mut step = 0;
         while lines(&path).len() < 3 {
             step += 1;
-            sampler.progress().tell(Spent { step, network_sent_bytes: 7 * step, ..Spent::default() });
-            sampler.progress().hold(|| HeldBytes {
+            sampler.progress().set_counters(ProgressCounters {
+                step,
+                network_sent_bytes: 7 * step,
+                ..ProgressCounters::default()
+            });
+            sampler.progress().set_bytes(|| StateBytes {
                 parameters: 40,
                 activations: step,
-                ..HeldBytes::default()
+                ..StateBytes::default()
             });
             std::thread::sleep(Duration::from_millis(1));
         }
-        sampler.progress().tell(Spent { step: 10_000, seconds: 5.5, ..Spent::default() });
+        sampler.progress().set_counters(ProgressCounters {
+            step: 10_000,
+            seconds: 5.5,
+            ..ProgressCounters::default()
+        });
         let used = sampler.used();
         drop(sampler);
         let all = lines(&path);
@@ -474,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_speak_for_its_process_says_nothing_of_it() {
+    fn a_rank_that_does_not_account_for_its_process_reports_nothing_of_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("rank-1.usage.jsonl");
         let sampler = Sampler::start(&path, Duration::from_secs(60), whose(1, false, 10.0)).expect("starts");

@@ -37,15 +37,15 @@ struct Facts {
 
 /// The sources of batches.
 struct Splits {
-    train: Prepared,
-    test: Prepared,
+    train: SplitSource,
+    test: SplitSource,
     loader: LoaderConfig,
     /// `None` for a user's own data.
     images: Option<ConfiguredImages>,
 }
 
 /// The source of the batches of a split.
-struct Prepared {
+struct SplitSource {
     /// The source with images as f32.
     source: Arc<dyn BatchSource>,
     /// The source for the device of this rank, with images as bytes if the device prepares them.
@@ -54,7 +54,7 @@ struct Prepared {
     cache: Option<Arc<DeviceCache>>,
 }
 
-impl Prepared {
+impl SplitSource {
     /// Creates the source for a device, whose cache may use `room` bytes.
     fn new(
         source: Arc<dyn BatchSource>,
@@ -123,8 +123,8 @@ impl Data {
                 (train, test, Some(images), facts)
             }
         };
-        let train = Prepared::new(train, device, &mut room)?;
-        let test = Prepared::new(test, device, &mut room)?;
+        let train = SplitSource::new(train, device, &mut room)?;
+        let test = SplitSource::new(test, device, &mut room)?;
         Ok(Self { facts, splits: Some(Splits { train, test, loader, images }) })
     }
 

@@ -16,14 +16,14 @@ use crate::engine::error::TrainError;
 use phalanx_run::StopFlag;
 
 /// Ranks that have met.
-struct Meeting {
+struct ConnectedRanks {
     /// All ranks; none for the only rank.
     communicator: Option<Communicator>,
     /// This rank's place, if ranks are processes.
     place: Option<WorldConfig>,
 }
 
-impl Meeting {
+impl ConnectedRanks {
     /// Meets the other ranks, unless `stop` is raised before.
     fn of(world: &World, config: &Config, logs: &Path, stop: &StopFlag) -> Result<Self, TrainError> {
         Ok(match &world.link {
@@ -76,9 +76,9 @@ impl Distributed {
         logs: &Path,
         stop: &StopFlag,
     ) -> Result<Self, TrainError> {
-        let meeting = Meeting::of(world, config, logs, stop)?;
+        let meeting = ConnectedRanks::of(world, config, logs, stop)?;
         meeting.check_servers(config.sync.servers)?;
-        let Meeting { communicator, place } = meeting;
+        let ConnectedRanks { communicator, place } = meeting;
         let job = communicator.as_ref().map_or_else(|| Ok(Job::alone()), Job::shared)?;
         let devices = Devices::choose(config, world, communicator.as_ref())?;
         let roster = match place {

@@ -77,23 +77,23 @@ pub(in crate::engine) enum Job {
 /// The requests to the only rank.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Alone {
-    asked: Mutex<Asked>,
+    pending: Mutex<PendingRequests>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct PendingRequests {
     stop: Option<StopReason>,
     actions: VecDeque<AgreedAction>,
 }
 
 impl Alone {
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingRequests> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Asked {
+impl PendingRequests {
     fn next(&mut self) -> Option<Agreed> {
         let stop = self.stop.clone().map(Agreed::Stop);
         stop.or_else(|| self.actions.pop_front().map(Agreed::Action))
@@ -125,7 +125,7 @@ impl Job {
     /// this again for the same point.
     pub(in crate::engine) fn begin(&self, point: u64) -> Result<Option<Agreed>, TrainError> {
         match self {
-            Self::Alone(alone) => Ok(alone.asked().next()),
+            Self::Alone(alone) => Ok(alone.pending().next()),
             Self::Shared(control) => control.begin_step(point)?.as_ref().map(Agreed::from).transpose(),
         }
     }
@@ -134,12 +134,12 @@ impl Job {
     pub(in crate::engine) fn next(&self, at_most: Duration) -> Result<Option<Agreed>, TrainError> {
         match self {
             Self::Alone(alone) => {
-                let mut asked = alone.asked();
-                if asked.stop.is_none() && asked.actions.is_empty() {
-                    let waited = alone.changed.wait_timeout(asked, at_most);
-                    asked = waited.unwrap_or_else(PoisonError::into_inner).0;
+                let mut pending = alone.pending();
+                if pending.stop.is_none() && pending.actions.is_empty() {
+                    let waited = alone.changed.wait_timeout(pending, at_most);
+                    pending = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
-                Ok(asked.next())
+                Ok(pending.next())
             }
             Self::Shared(control) => control.next_stop(at_most)?.as_ref().map(Agreed::from).transpose(),
         }
@@ -149,7 +149,7 @@ impl Job {
     pub(in crate::engine) fn request(&self, request: AgreedAction) -> Result<(), TrainError> {
         match self {
             Self::Alone(alone) => {
-                alone.asked().actions.push_back(request);
+                alone.pending().actions.push_back(request);
                 alone.changed.notify_all();
             }
             Self::Shared(control) => {
@@ -165,7 +165,7 @@ impl Job {
     pub(in crate::engine) fn request_stop(&self, reason: &StopReason) -> Result<(), TrainError> {
         match self {
             Self::Alone(alone) => {
-                alone.asked().stop.get_or_insert_with(|| reason.clone());
+                alone.pending().stop.get_or_insert_with(|| reason.clone());
                 alone.changed.notify_all();
             }
             Self::Shared(control) => {

@@ -18,14 +18,14 @@ use crate::engine::{Plan, TrainError, optimize, precision};
 use phalanx_run::RunFolder;
 
 /// The networks and the data of a training, for inference.
-struct Ready {
+struct InferenceModel {
     built: Built,
     data: Data,
     context: Arc<Context>,
     session: Session,
 }
 
-impl Ready {
+impl InferenceModel {
     /// Builds the networks; `weights` says if files of initial values are read before `load`.
     fn new(
         task: &Task,
@@ -74,11 +74,11 @@ pub fn evaluate_run(
     config: &Config,
 ) -> Result<(u64, Vec<(String, f64)>), TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
-    let ready = Ready::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
-    let mut measures = ready.evaluate(config, checkpoint.step())?;
-    if let Some(mut quality) = GenerativeMetrics::open(task, &ready.context, &ready.session.device)? {
-        let (training, alone) = (&*ready.built.training, Distributed::none());
-        measures.extend(quality.measure(training, &ready.data, &alone, &ready.session, config)?);
+    let model = InferenceModel::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
+    let mut measures = model.evaluate(config, checkpoint.step())?;
+    if let Some(mut quality) = GenerativeMetrics::open(task, &model.context, &model.session.device)? {
+        let (training, alone) = (&*model.built.training, Distributed::none());
+        measures.extend(quality.measure(training, &model.data, &alone, &model.session, config)?);
     }
     Ok((checkpoint.step(), measures))
 }
@@ -92,7 +92,7 @@ pub fn evaluate_weights(
     weights: &Path,
     config: &Config,
 ) -> Result<Vec<(String, f64)>, TrainError> {
-    let ready = Ready::new(task, config, Weights::Here, |built| {
+    let model = InferenceModel::new(task, config, Weights::Here, |built| {
         let [network] = built.networks.as_slice() else {
             let problem = "a file of weights is for one network; this training has several";
             return Err(TrainError::Setup(problem.to_owned()));
@@ -100,7 +100,7 @@ pub fn evaluate_weights(
         load_into(network.store(), weights, true)?;
         Ok(())
     })?;
-    ready.evaluate(config, 0)
+    model.evaluate(config, 0)
 }
 
 /// Generates images with the newest checkpoint of a run and writes them as a grid, a row for each prompt. Returns the step.
@@ -116,9 +116,9 @@ pub fn sample_run(
     out: &Path,
 ) -> Result<u64, TrainError> {
     let checkpoint = newest_checkpoint(folder)?;
-    let ready = Ready::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
-    let (training, size) = (&*ready.built.training, config.model.image_size);
-    if !draw(training, ready.session.clone(), seed, drawing, size, out)? {
+    let model = InferenceModel::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
+    let (training, size) = (&*model.built.training, config.model.image_size);
+    if !draw(training, model.session.clone(), seed, drawing, size, out)? {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
     }
     Ok(checkpoint.step())
@@ -131,10 +131,10 @@ pub fn sample_run(
 pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError> {
     // Weights of a first stage that is not trained yet cannot be read.
     let weights = if task.first_run(config).is_some() { Weights::Drawn } else { Weights::Here };
-    let ready = Ready::new(task, config, weights, |_| Ok(()))?;
-    let (images, batch) = (ready.data.train_len(), config.train.global_batch);
+    let model = InferenceModel::new(task, config, weights, |_| Ok(()))?;
+    let (images, batch) = (model.data.train_len(), config.train.global_batch);
     let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
-    let networks = &ready.built.networks;
+    let networks = &model.built.networks;
     let params = || networks.iter().flat_map(|network| network.store().buckets());
     let learnt = |network: &Network| -> usize {
         network.store().buckets().iter().filter(|param| param.trainable()).map(ParamBucket::len).sum()
@@ -157,7 +157,7 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
         false => format!("{} or {}", batch / ranks, batch.div_ceil(ranks)),
     };
     Ok(vec![
-        format!("model: {}", ready.built.training.describe()),
+        format!("model: {}", model.built.training.describe()),
         format!(
             "parameters: {} ({trainable} trainable) in {} flat memories",
             networks.iter().map(|network| network.store().num_parameters()).sum::<usize>(),
@@ -169,7 +169,7 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
             bytes(gradients),
             bytes(states)
         ),
-        format!("data: {}, {images} training images", ready.data.describe()),
+        format!("data: {}, {images} training images", model.data.describe()),
         format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
         format!("each of {ranks} ranks takes {share} images a step"),
     ])

@@ -10,7 +10,9 @@ use crate::engine::gauge::Gauge;
 use crate::engine::train_loop::environment::Environment;
 use crate::engine::train_loop::meter::Meter;
 use crate::engine::train_loop::state::TrainState;
-use crate::usage::{CpuEnergy, GpuReading, HeldBytes, Powercap, Sampled, Sampler, Spent, Used};
+use crate::usage::{
+    CpuEnergy, GpuReading, Powercap, ProgressCounters, ResourceUse, SampledRank, Sampler, StateBytes,
+};
 use phalanx_run::read_metrics;
 
 /// The resources that a rank uses: its GPU and its process.
@@ -45,10 +47,10 @@ impl Resources {
             false if log.cpu_watts > 0.0 => CpuEnergy::Estimated { watts: log.cpu_watts },
             false => CpuEnergy::Absent("log.usage_seconds = 0: counters are not read".to_owned()),
         };
-        let whose = Sampled {
+        let whose = SampledRank {
             rank,
             host: distributed.host(),
-            speaks_for_process: distributed.is_first_of_process(),
+            accounts_for_process: distributed.is_first_of_process(),
             energy,
             gpu,
         };
@@ -57,7 +59,7 @@ impl Resources {
         let lines = read_metrics(&env.folder.metrics()).unwrap_or_default();
         let done = lines.iter().rev().find(|line| line.step() <= step);
         let seconds = done.and_then(|line| line.number("seconds")).unwrap_or_default();
-        sampler.progress().tell(Spent { step, seconds, ..Spent::default() });
+        sampler.progress().set_counters(ProgressCounters { step, seconds, ..ProgressCounters::default() });
         self.sampler = Some(sampler);
         Ok(seconds)
     }
@@ -66,7 +68,7 @@ impl Resources {
     pub(super) fn tell(&self, step: u64, meter: &Meter, traffic: &Traffic, state: &TrainState) {
         let Some(sampler) = &self.sampler else { return };
         let whole = meter.whole();
-        sampler.progress().tell(Spent {
+        sampler.progress().set_counters(ProgressCounters {
             step,
             seconds: meter.seconds_before() + whole.steps.as_secs_f64(),
             step_seconds: whole.steps.as_secs_f64(),
@@ -76,11 +78,11 @@ impl Resources {
             network_sent_bytes: traffic.bytes_sent,
             network_received_bytes: traffic.bytes_received,
         });
-        sampler.progress().hold(|| {
+        sampler.progress().set_bytes(|| {
             let [parameters, gradients, optimizer] = state.bytes();
             let gathered = state.networks().map(Network::peak_gathered_bytes).sum();
             let activations = phalanx_tensor::take_peak_recorded_bytes() as u64;
-            HeldBytes { parameters, gradients, optimizer, gathered, activations }
+            StateBytes { parameters, gradients, optimizer, gathered, activations }
         });
     }
 
@@ -95,7 +97,7 @@ impl Resources {
     }
 
     /// The resources used so far.
-    pub(super) fn used(&self) -> Used {
+    pub(super) fn used(&self) -> ResourceUse {
         self.sampler.as_ref().map(Sampler::used).unwrap_or_default()
     }
 }
