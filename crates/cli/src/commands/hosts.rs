@@ -20,12 +20,12 @@ const NOT_PASSED_ON: &[&str] = &[phalanx_run::SUPERVISED, phalanx_launch::KEEPS_
 
 /// The ranks of each host, and the command that starts them.
 #[derive(Debug, Clone)]
-pub(super) struct ByHost {
+pub(super) struct SshHosts {
     pub(super) hosts: Hosts,
     ssh: Vec<String>,
 }
 
-impl ByHost {
+impl SshHosts {
     /// Reads `--hosts` and `--ssh`.
     pub(super) fn read(hosts: &str, ssh: &str) -> Result<Self, CliError> {
         let hosts = Hosts::read(hosts).map_err(|error| CliError::Usage(error.to_string()))?;

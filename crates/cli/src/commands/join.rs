@@ -9,10 +9,10 @@ use phalanx_trainer::engine::RunEnd;
 
 use super::error::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
-use super::joining::{Joining, POLL};
+use super::joining::{JoiningProcess, POLL};
 use super::resolve::{configuration_of, task_of};
 use crate::Program;
-use crate::console::{KeptOutput, out};
+use crate::console::{OriginalOutput, out};
 
 /// Takes part in a run that goes on, as one more rank, or waits as a spare until there is room. Ctrl-C leaves it again.
 #[derive(Debug, Args)]
@@ -48,8 +48,9 @@ pub(super) fn run(program: &Program, args: &JoinArgs) -> Result<(), CliError> {
         JoinTicket::claim(&folder.joins(), resolved.config.world_size()).map_err(CliError::failed)?;
     let number = ticket.number();
     out(&format!("waits to take part in {} as rank {number}", folder.path().display()));
-    let run = Joining { task: &task, folder: &folder, resolved: &resolved, stop: &stop, leave: &leave };
-    match run.take_part(ticket, false, KeptOutput::default())? {
+    let run =
+        JoiningProcess { task: &task, folder: &folder, resolved: &resolved, stop: &stop, leave: &leave };
+    match run.take_part(ticket, false, OriginalOutput::default())? {
         Some(RunEnd::Left) => out("left; the others go on"),
         Some(_) => out("the run has ended"),
         None => out("the run has ended, or needs no more ranks"),

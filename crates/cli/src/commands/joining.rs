@@ -8,7 +8,7 @@ use phalanx_trainer::engine::{self, RunEnd, Task, World};
 
 use super::error::CliError;
 use super::process;
-use crate::console::KeptOutput;
+use crate::console::OriginalOutput;
 
 /// The interval at which a waiting process renews its ticket and looks for an invitation.
 pub(super) const POLL: Duration = Duration::from_millis(100);
@@ -20,7 +20,7 @@ const SUCCESSION: Duration = Duration::from_secs(30);
 const ATTEMPTS: usize = 8;
 
 /// A process that takes part in a run that others have begun.
-pub(super) struct Joining<'a> {
+pub(super) struct JoiningProcess<'a> {
     pub(super) task: &'a Task,
     pub(super) folder: &'a RunFolder,
     pub(super) resolved: &'a Resolved,
@@ -30,13 +30,13 @@ pub(super) struct Joining<'a> {
     pub(super) leave: &'a StopFlag,
 }
 
-impl Joining<'_> {
+impl JoiningProcess<'_> {
     /// Waits to be asked in, and trains as a rank until the run has ended or the rank leaves; `None` if it was never asked in.
     pub(super) fn take_part(
         &self,
         mut ticket: JoinTicket,
         quiet: bool,
-        kept: KeptOutput,
+        kept: OriginalOutput,
     ) -> Result<Option<RunEnd>, CliError> {
         let number = ticket.number();
         process::prepare(self.folder, self.resolved, number)?;

@@ -7,7 +7,7 @@ use super::error::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
 use super::process::{observer, told_to_end, train};
 use super::resolve::{RUNS, write_config};
-use crate::console::{KeptOutput, err};
+use crate::console::{OriginalOutput, err};
 use phalanx_launch::cluster::{Survival, Torchrun, survival};
 use phalanx_launch::{ABORTED, Leash, SECRET_FILE};
 use phalanx_run::StopFlag;
@@ -71,7 +71,7 @@ pub(super) fn run(
     if rank == 0 || config.sync.min_workers > 0 || is_elastic {
         stop_before_the_end(&stop, Duration::from_secs(config.checkpoint.limit_margin), rank == 0)?;
     }
-    let observer = || observer(false, rank == 0, KeptOutput::default());
+    let observer = || observer(false, rank == 0, OriginalOutput::default());
     train(task, &folder, resolved, world, &stop, observer, told_code).map_err(|error| match error {
         // The supervisor prints it from the report that the rank has written.
         CliError::Failed(_) if is_supervised => CliError::Reported,

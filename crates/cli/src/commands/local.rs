@@ -12,13 +12,13 @@ use phalanx_trainer::engine::{self, FirstRun, RunEnd, Task};
 use toml::Value;
 
 use super::error::CliError;
-use super::hosts::ByHost;
+use super::hosts::SshHosts;
 use super::interrupts::{Interrupts, announce, stop_before_the_end};
 use super::resolve::{RUNS, first_folder, task_of, write_config};
 use super::train_args::TrainArgs;
 use super::{process, tui};
 use crate::Program;
-use crate::console::{KeptOutput, err, out};
+use crate::console::{OriginalOutput, err, out};
 
 /// Returns the exit of a run's end: the code of `--interrupted-code` if it was interrupted.
 pub(super) fn ended(args: &TrainArgs, end: RunEnd) -> Result<(), CliError> {
@@ -29,12 +29,12 @@ pub(super) fn ended(args: &TrainArgs, end: RunEnd) -> Result<(), CliError> {
 }
 
 /// A training that this process starts.
-pub(super) struct Here<'a> {
+pub(super) struct LocalTraining<'a> {
     pub(super) program: &'a Program,
     pub(super) args: &'a TrainArgs,
     pub(super) task: &'a Task,
     /// The hosts, if ranks are started by ssh.
-    pub(super) by_host: Option<&'a ByHost>,
+    pub(super) by_host: Option<&'a SshHosts>,
 }
 
 /// The means by which the ranks of a run are started and stopped.
@@ -44,10 +44,10 @@ struct Ranks<'a> {
     stop: StopFlag,
     /// True if the dashboard is shown.
     tui: bool,
-    by_host: Option<&'a ByHost>,
+    by_host: Option<&'a SshHosts>,
 }
 
-impl Here<'_> {
+impl LocalTraining<'_> {
     /// Trains the run, and before it the run that it builds on, if that is not finished.
     pub(super) fn run(&self, resolved: Resolved, existing: Option<RunFolder>) -> Result<(), CliError> {
         let first = self.task.first_run(&resolved.config);
@@ -149,7 +149,7 @@ impl Ranks<'_> {
         let is_alone = config.world_size() == 1 && config.elastic().is_none();
         if !self.tui && self.by_host.is_none() && (is_alone || in_one_process) {
             let task = task_of(self.program, config)?;
-            let observer = process::observer(false, true, KeptOutput::default());
+            let observer = process::observer(false, true, OriginalOutput::default());
             return process::run_here(&task, folder, resolved, &self.stop, observer);
         }
         let ranks = if in_one_process { 1 } else { config.world_size() };

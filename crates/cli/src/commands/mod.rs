@@ -21,7 +21,7 @@ mod launched;
 mod hosts;
 mod tui;
 
-mod here;
+mod local;
 mod node;
 
 mod train;

@@ -10,33 +10,33 @@ use phalanx_trainer::engine::{
 
 use super::error::{CliError, with_causes};
 use super::log;
-use crate::console::{Console, KeptOutput, err, format};
+use crate::console::{Console, OriginalOutput, err, format};
 
 /// Returns the observer of a rank. Rank 0 prints from the beginning, the others when they take over, to the output that
 /// they have `kept`.
-pub(super) fn observer(quiet: bool, is_first: bool, kept: KeptOutput) -> Box<dyn Observer> {
+pub(super) fn observer(quiet: bool, is_first: bool, kept: OriginalOutput) -> Box<dyn Observer> {
     let console = (!quiet).then(|| match is_first {
         true => Console::new(),
         false => Console::plain(kept.into_file()),
     });
-    Box::new(Logged { console, speaks: is_first })
+    Box::new(LogObserver { console, speaks: is_first })
 }
 
 /// Writes into the log what happens besides steps, and shows all on the console if there is one; nothing before its rank is the
 /// one that speaks for all.
 #[derive(Debug)]
-struct Logged {
+struct LogObserver {
     console: Option<Console>,
     speaks: bool,
 }
 
-impl Logged {
+impl LogObserver {
     fn console(&mut self) -> Option<&mut Console> {
         self.console.as_mut().filter(|_| self.speaks)
     }
 }
 
-impl Observer for Logged {
+impl Observer for LogObserver {
     fn started(&mut self, started: &Started) {
         if let Some(console) = self.console() {
             console.started(started);

@@ -9,11 +9,11 @@ use phalanx_trainer::engine;
 
 use super::error::{CliError, with_causes};
 use super::interrupts::Interrupts;
-use super::joining::Joining;
+use super::joining::JoiningProcess;
 use super::process::{observer, run_here, train};
 use super::resolve::task_of;
 use crate::Program;
-use crate::console::KeptOutput;
+use crate::console::OriginalOutput;
 
 /// Runs one rank of a run whose folder exists; `phalanx train` starts these.
 #[derive(Debug, Args)]
@@ -37,8 +37,8 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let resolved = program.catalogue().resolve_run(&folder.config())?;
     let task = task_of(program, &resolved.config)?;
     let keep_output = |rank| match std::env::var_os(KEEPS_OUTPUT) {
-        Some(_) => KeptOutput::redirect(&folder.log(rank)).map_err(CliError::failed),
-        None => Ok(KeptOutput::default()),
+        Some(_) => OriginalOutput::redirect(&folder.log(rank)).map_err(CliError::failed),
+        None => Ok(OriginalOutput::default()),
     };
     let leave = StopFlag::default();
     if resolved.config.elastic().is_some() {
@@ -51,7 +51,7 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     }
     if let Some(number) = args.join {
         let joining =
-            Joining { task: &task, folder: &folder, resolved: &resolved, stop: &stop, leave: &leave };
+            JoiningProcess { task: &task, folder: &folder, resolved: &resolved, stop: &stop, leave: &leave };
         let ticket = JoinTicket::of(&folder.joins(), number);
         return match joining.take_part(ticket, args.quiet, keep_output(number)?) {
             Ok(_) => Ok(()),

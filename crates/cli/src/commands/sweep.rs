@@ -17,7 +17,7 @@ use phalanx_trainer::config::Resolved;
 
 use crate::console::out;
 use crate::sweep::{
-    self, Conditions, Ended, Outcome, Results, Run, RunPlan, Runner, SweepFile, SweepFileError, Trials,
+    self, Conditions, Outcome, Results, Run, RunPlan, Runner, SweepFile, SweepFileError, TrainingEnd, Trials,
 };
 use phalanx_report::{Options, Report};
 use phalanx_run::{Machine, write_aside};
@@ -31,7 +31,7 @@ pub(super) struct SweepArgs {
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 /// Runs a study that ships with the program: a sweep that answers a question. Without a name, lists them.
@@ -40,11 +40,11 @@ pub(super) struct StudyArgs {
     /// The study.
     name: Option<String>,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 #[derive(Debug, Args)]
-struct How {
+struct RunOptions {
     /// Fewer and shorter runs: minutes, to see what it looks like.
     #[arg(long)]
     quick: bool,
@@ -100,7 +100,7 @@ impl From<SweepFileError> for CliError {
 }
 
 /// Trains the runs of a sweep, and writes tables and pictures.
-fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &How) -> Result<(), CliError> {
+fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &RunOptions) -> Result<(), CliError> {
     let sweep = Sweep::new(program, name, file, how)?;
     if how.dry_run {
         sweep.list();
@@ -140,7 +140,7 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(program: &Program, name: &'a str, file: &SweepFile, how: &How) -> Result<Self, CliError> {
+    fn new(program: &Program, name: &'a str, file: &SweepFile, how: &RunOptions) -> Result<Self, CliError> {
         let mut file = file.clone();
         if let Some(preset) = &how.preset {
             file.extend(preset);
@@ -202,7 +202,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Trains the runs that are not finished.
-    fn train(&self, interrupts: &Interrupts) -> Result<Vec<Ended>, CliError> {
+    fn train(&self, interrupts: &Interrupts) -> Result<Vec<TrainingEnd>, CliError> {
         let count = self.runs.len();
         out(&format!("{}: {}", self.name, self.file.about));
         out(&format!("{count} runs in {}, {} at a time", self.folder.display(), self.parallel));
@@ -216,10 +216,10 @@ impl<'a> Sweep<'a> {
         };
         Ok(self.runner().run(&self.runs, &asked, &|at, ended| {
             let what = match ended {
-                Ended::Was => "was finished".to_owned(),
-                Ended::Now(time) => format!("finished in {}", format::duration(*time)),
-                Ended::Failed(error) => format!("failed: {error}"),
-                Ended::Stopped => "stopped".to_owned(),
+                TrainingEnd::FinishedBefore => "was finished".to_owned(),
+                TrainingEnd::Finished(time) => format!("finished in {}", format::duration(*time)),
+                TrainingEnd::Failed(error) => format!("failed: {error}"),
+                TrainingEnd::Stopped => "stopped".to_owned(),
             };
             out(&format!("[{}/{count}] {}: {what}", at + 1, self.runs[at].0.name));
         }))
@@ -229,13 +229,13 @@ impl<'a> Sweep<'a> {
     fn outcomes(
         &self,
         program: &Program,
-        ended: &[Ended],
+        ended: &[TrainingEnd],
     ) -> Result<Vec<Option<Result<Outcome, String>>>, CliError> {
         let runner = self.runner();
-        let outcome = |((run, _), ended): (&(Run, _), &Ended)| match ended {
-            Ended::Stopped => None,
-            Ended::Failed(error) => Some(Err(error.clone())),
-            Ended::Was | Ended::Now(_) => {
+        let outcome = |((run, _), ended): (&(Run, _), &TrainingEnd)| match ended {
+            TrainingEnd::Stopped => None,
+            TrainingEnd::Failed(error) => Some(Err(error.clone())),
+            TrainingEnd::FinishedBefore | TrainingEnd::Finished(_) => {
                 let read = Outcome::read(&runner.folder_of(run), self.file.target.as_ref());
                 Some(read.map_err(|error| error.to_string()))
             }

@@ -8,8 +8,8 @@ use phalanx_trainer::config::{Config, Detail, Resolved};
 use phalanx_trainer::engine::{self, Task, World};
 
 use super::error::CliError;
-use super::here::{self, Here};
-use super::hosts::ByHost;
+use super::hosts::SshHosts;
+use super::local::{self, LocalTraining};
 use super::resolve::{RUNS, task_of};
 use super::train_args::{Node, TrainArgs, configuration};
 use super::{launched, node};
@@ -18,7 +18,7 @@ use crate::console::out;
 
 /// The way in which ranks are started.
 #[derive(Debug)]
-enum Way {
+enum StartMode {
     /// Not at all: the plan is printed.
     DryRun,
     /// This process starts the ranks of one host of several.
@@ -26,28 +26,30 @@ enum Way {
     /// A launcher has started this process as a rank.
     Launched(Box<World>),
     /// This process starts all ranks, or is the only one.
-    Here,
+    Local,
 }
 
 pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     let existing = existing_run(program, args)?;
     let resolved = configuration(program, args, existing.as_ref())?;
     let by_host =
-        args.world.hosts.as_deref().map(|hosts| ByHost::read(hosts, &args.world.ssh)).transpose()?;
+        args.world.hosts.as_deref().map(|hosts| SshHosts::read(hosts, &args.world.ssh)).transpose()?;
     if let Some(by_host) = &by_host {
         by_host.check(&resolved)?;
     }
     let task = task_of(program, &resolved.config)?;
     let launcher = || engine::launcher_world().map_err(|error| CliError::Usage(error.to_string()));
     match choose(args, &task, &resolved.config, launcher)? {
-        Way::DryRun => dry_run(&task, &resolved),
-        Way::Node(place) => node::run(program, args, &resolved, &task, &place),
-        Way::Launched(world) => {
+        StartMode::DryRun => dry_run(&task, &resolved),
+        StartMode::Node(place) => node::run(program, args, &resolved, &task, &place),
+        StartMode::Launched(world) => {
             launched::check_elastic(&resolved, &world)?;
             let end = launched::run(&task, &resolved, existing, args.out.as_deref(), &world)?;
-            here::ended(args, end)
+            local::ended(args, end)
         }
-        Way::Here => Here { program, args, task: &task, by_host: by_host.as_ref() }.run(resolved, existing),
+        StartMode::Local => {
+            LocalTraining { program, args, task: &task, by_host: by_host.as_ref() }.run(resolved, existing)
+        }
     }
 }
 
@@ -75,18 +77,18 @@ fn choose(
     task: &Task,
     config: &Config,
     launcher: impl FnOnce() -> Result<Option<World>, CliError>,
-) -> Result<Way, CliError> {
+) -> Result<StartMode, CliError> {
     if args.dry_run {
-        return Ok(Way::DryRun);
+        return Ok(StartMode::DryRun);
     }
     if let Some(place) = args.world.node.place()? {
-        return Ok(Way::Node(place));
+        return Ok(StartMode::Node(place));
     }
-    let Some(world) = launcher()? else { return Ok(Way::Here) };
+    let Some(world) = launcher()? else { return Ok(StartMode::Local) };
     let in_one_process = engine::in_one_process(config);
     check_launched(args, config, &world, in_one_process)?;
     launched::check_first(task, config)?;
-    Ok(if in_one_process { Way::Here } else { Way::Launched(Box::new(world)) })
+    Ok(if in_one_process { StartMode::Local } else { StartMode::Launched(Box::new(world)) })
 }
 
 /// Refuses options that contradict the launcher that has started this process.

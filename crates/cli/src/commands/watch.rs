@@ -21,12 +21,12 @@ pub(super) struct WatchArgs {
     plain: bool,
     /// Shows nothing, but asks the run for something and waits until it has heard.
     #[arg(long, value_name = "REQUEST", conflicts_with = "plain")]
-    ask: Option<Ask>,
+    ask: Option<RunRequest>,
 }
 
 /// A request to a run.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Ask {
+enum RunRequest {
     /// To take no further step.
     Pause,
     /// To go on after a pause.
@@ -37,13 +37,13 @@ enum Ask {
     Stop,
 }
 
-impl From<Ask> for Request {
-    fn from(ask: Ask) -> Self {
+impl From<RunRequest> for Request {
+    fn from(ask: RunRequest) -> Self {
         match ask {
-            Ask::Pause => Self::Pause,
-            Ask::Resume => Self::Resume,
-            Ask::Save => Self::Save,
-            Ask::Stop => Self::Stop,
+            RunRequest::Pause => Self::Pause,
+            RunRequest::Resume => Self::Resume,
+            RunRequest::Save => Self::Save,
+            RunRequest::Stop => Self::Stop,
         }
     }
 }

@@ -4,7 +4,7 @@ pub mod format;
 mod standby;
 mod table;
 
-pub use standby::KeptOutput;
+pub use standby::OriginalOutput;
 
 use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};

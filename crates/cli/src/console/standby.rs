@@ -6,9 +6,9 @@ use std::path::Path;
 
 /// A standard output that this process had before it was redirected, if it was.
 #[derive(Debug, Default)]
-pub struct KeptOutput(Option<File>);
+pub struct OriginalOutput(Option<File>);
 
-impl KeptOutput {
+impl OriginalOutput {
     /// Keeps this process's standard output, and sends what is printed from now on to the end of a file, as foreign code may that
     /// prints on every rank.
     ///

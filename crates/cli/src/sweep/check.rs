@@ -10,15 +10,15 @@ const PREDICTED: [&str; 3] = ["predicted_step_ms", "predicted_communication_ms",
 const MOST_TRAININGS: usize = 10_000;
 
 /// The titles of axes, and their choices.
-type Titled = Vec<(String, Vec<String>)>;
+type AxisChoices = Vec<(String, Vec<String>)>;
 
 /// A check of a table with these axes and columns.
-type Asked<'a> = &'a dyn Fn(&Titled, &[String]) -> Result<(), String>;
+type TableCheck<'a> = &'a dyn Fn(&AxisChoices, &[String]) -> Result<(), String>;
 
 impl SweepFile {
     /// Refuses comparisons that no table can make, and published numbers that none can show.
     fn check_compared(&self) -> Result<(), String> {
-        let of = |part: &Part| -> (Titled, Vec<String>) {
+        let of = |part: &Part| -> (AxisChoices, Vec<String>) {
             let choices =
                 |axis: &Axis| axis.all_choices().into_iter().map(|choice| choice.name).collect::<Vec<_>>();
             let axes = self.axes_of(part);
@@ -32,7 +32,7 @@ impl SweepFile {
             part.published.iter().try_for_each(|published| published.check(axes, columns))?;
         }
         // What is said of all parts must be right in one of them.
-        let any = |check: Asked<'_>| {
+        let any = |check: TableCheck<'_>| {
             let mut all = tables.iter().map(|(axes, columns)| check(axes, columns));
             let first = all.next().unwrap_or(Ok(()));
             if first.is_ok() || all.any(|check| check.is_ok()) { Ok(()) } else { first }
@@ -44,7 +44,7 @@ impl SweepFile {
     /// Refuses what is to be predicted from nothing, and pictures of what tables do not have.
     fn check_predicted(&self) -> Result<(), String> {
         for part in self.tables() {
-            let axes: Titled = self
+            let axes: AxisChoices = self
                 .axes_of(&part)
                 .iter()
                 .map(|axis| {

@@ -12,7 +12,7 @@ pub(super) fn is_energy(column: &str) -> bool {
 
 /// The source of a number of joules.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EnergyKnown {
+pub struct EnergySource {
     /// Measured, estimated or absent: of what is known of it the least sure.
     pub kind: EnergyKind,
     /// The counters or model, or the reason for absence, for CPUs and GPUs.
@@ -28,7 +28,7 @@ pub(super) fn word(kind: EnergyKind) -> &'static str {
     }
 }
 
-impl EnergyKnown {
+impl EnergySource {
     /// Returns the source that a summary states.
     pub fn of(summary: &EnergySummary) -> Self {
         let parts = [("CPUs", &summary.cpu), ("GPUs", &summary.gpu)];
@@ -48,8 +48,8 @@ impl EnergyKnown {
 }
 
 /// Lines about the energy of rows, each of which is named: those that are alike in one.
-pub(super) fn lines(rows: &[(String, &EnergyKnown)]) -> Vec<String> {
-    let mut groups: Vec<(&EnergyKnown, Vec<&str>)> = Vec::new();
+pub(super) fn lines(rows: &[(String, &EnergySource)]) -> Vec<String> {
+    let mut groups: Vec<(&EnergySource, Vec<&str>)> = Vec::new();
     for (name, known) in rows {
         match groups.iter_mut().find(|(other, _)| other == known) {
             Some((_, names)) => names.push(name),
@@ -57,7 +57,7 @@ pub(super) fn lines(rows: &[(String, &EnergyKnown)]) -> Vec<String> {
         }
     }
     let several = groups.len() > 1;
-    let line = |(known, names): (&EnergyKnown, Vec<&str>)| match several {
+    let line = |(known, names): (&EnergySource, Vec<&str>)| match several {
         true => format!("Energy of {}: {}.", names.join("; "), known.how),
         false => format!("Energy: {}.", known.how),
     };
@@ -76,17 +76,17 @@ mod tests {
     fn the_least_sure_of_what_is_known_counts() {
         let absent = || part(EnergyKind::Absent, "no GPU", None);
         let cpu = part(EnergyKind::Estimated, "seconds x 5 W", Some(3.0));
-        let known = EnergyKnown::of(&EnergySummary { cpu, gpu: absent(), ..EnergySummary::default() });
+        let known = EnergySource::of(&EnergySummary { cpu, gpu: absent(), ..EnergySummary::default() });
         assert_eq!(known.kind, EnergyKind::Estimated);
         assert_eq!(known.how, "CPUs estimated: seconds x 5 W; GPUs absent: no GPU");
-        let nothing = EnergyKnown::of(&EnergySummary {
+        let nothing = EnergySource::of(&EnergySummary {
             cpu: part(EnergyKind::Absent, "no counter", None),
             gpu: absent(),
             ..EnergySummary::default()
         });
         assert_eq!(nothing.kind, EnergyKind::Absent);
         let both = || [known.clone(), nothing.clone()].into_iter();
-        assert_eq!(EnergyKnown::of_all(both()), Some(nothing.clone()));
+        assert_eq!(EnergySource::of_all(both()), Some(nothing.clone()));
         let rows = [("a".to_owned(), &known), ("b".to_owned(), &nothing), ("c".to_owned(), &known)];
         let told = lines(&rows);
         assert_eq!(told.len(), 2);

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::energy::{is_energy, lines, word};
-use super::table::{Filled, Row, Spread};
+use super::table::{ResultTable, Row, Spread};
 use phalanx_run::EnergyKind;
 
-impl Filled {
+impl ResultTable {
     /// Which runs failed, and why, in a line each.
     pub fn failures(&self) -> Vec<String> {
         let failure = |row: &Row| {
@@ -164,7 +164,7 @@ fn written(Spread { mean, deviation, count }: Spread, seeds: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::{EnergyKnown, Outcome, Relative, Table, Trial};
+    use crate::sweep::{EnergySource, Outcome, Relative, Table, Trial};
 
     #[test]
     fn rows_are_means_over_seeds_and_say_what_failed() {
@@ -188,7 +188,7 @@ mod tests {
             trials: vec![trial("a, b", &[0, 1]), trial("c|d", &[2]), trial("e", &[3])],
             ..Table::default()
         };
-        let filled = Filled::of(&table, &outcomes);
+        let filled = ResultTable::of(&table, &outcomes);
         let words = [
             vec!["strategy", "loss", "mb sent"],
             vec!["a, b", "2.0 ± 1.4", "5.000 (1 of 2)"],
@@ -233,7 +233,7 @@ mod tests {
             trials: vec![trial("1", [0, 1], None), trial("2", [2, 3], Some(0.92)), trial("4", [4, 4], None)],
             ..Table::default()
         };
-        let filled = Filled::of(&table, &outcomes);
+        let filled = ResultTable::of(&table, &outcomes);
         let cell = filled.rows[1].cells[0].expect("both are known");
         // 0.9 of the first seed and 0.8 of the second, not the ratio of the means.
         assert!((cell.mean - 0.85).abs() < 1e-12 && cell.count == 2, "{cell:?}");
@@ -249,7 +249,7 @@ mod tests {
     }
     #[test]
     fn energy_says_how_it_is_known_and_columns_of_gpus_without_numbers_are_left_out() {
-        let known = |kind, how: &str| EnergyKnown { kind, how: how.to_owned() };
+        let known = |kind, how: &str| EnergySource { kind, how: how.to_owned() };
         let estimated = Outcome {
             numbers: [("joules".to_owned(), 12.0)].into(),
             energy: Some(known(EnergyKind::Estimated, "seconds x 5 W")),
@@ -265,7 +265,7 @@ mod tests {
             trials: vec![trial("a", 0), trial("b", 1), trial("old", 2)],
             ..Table::default()
         };
-        let filled = Filled::of(&table, &outcomes);
+        let filled = ResultTable::of(&table, &outcomes);
         let words = filled.words();
         assert_eq!(words[0], ["way", "joules", "loss"]);
         assert_eq!(words[1], ["a", "12.00 estimated", "–"]);

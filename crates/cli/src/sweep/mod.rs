@@ -42,13 +42,13 @@ mod scaling;
 mod results;
 
 pub use compared::{Comparison, Published, Relative};
-pub use energy::EnergyKnown;
+pub use energy::EnergySource;
 pub use file::{Axis, Choice, Part, Random, Range, Scaling, SweepFile, SweepFileError, Target};
 pub use outcome::{NUMBERS, Outcome, Point};
 pub use picture::curves;
 pub use predicted::{RunPlan, predict};
 pub use results::{Conditions, Results};
-pub use run::{Ended, Runner};
+pub use run::{Runner, TrainingEnd};
 pub use scaling::{speedups, speedups_svg};
-pub use table::{Filled, Outcomes, Row, Spread};
+pub use table::{Outcomes, ResultTable, Row, Spread};
 pub use trials::{Run, Table, Trial, Trials};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::energy::EnergyKnown;
+use super::energy::EnergySource;
 use super::file::Target;
 use phalanx_run::{EnergySummary, Line, RankSummary, RunError, RunFolder, Summary, read_metrics};
 
@@ -26,7 +26,7 @@ pub struct Outcome {
     /// Its training loss, in the order of seconds, as means over some steps.
     pub curve: Vec<Point>,
     /// The source of its energy numbers; `None` if its summary has none.
-    pub energy: Option<EnergyKnown>,
+    pub energy: Option<EnergySource>,
 }
 
 /// Numbers that every run may have, besides those of `metrics` in its summary, and what they are.
@@ -102,7 +102,7 @@ impl Outcome {
             numbers.extend(reached.map(|point| ("steps_to_target".to_owned(), point.step)));
             numbers.extend(reached.map(|point| ("seconds_to_target".to_owned(), point.seconds)));
         }
-        let energy = summary.energy.as_ref().map(EnergyKnown::of);
+        let energy = summary.energy.as_ref().map(EnergySource::of);
         Ok(Self { numbers, curve, energy })
     }
 }

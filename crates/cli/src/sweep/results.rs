@@ -8,7 +8,7 @@ use super::file::SweepFile;
 use super::outcome::NUMBERS;
 use super::picture::curves;
 use super::scaling::{speedups, speedups_svg};
-use super::table::{Filled, Outcomes};
+use super::table::{Outcomes, ResultTable};
 use super::trials::{Table, Trials};
 use phalanx_run::{Machine, Panel, write_aside};
 
@@ -44,8 +44,8 @@ pub struct Results<'a> {
 
 impl Results<'_> {
     /// The tables with their numbers.
-    pub fn tables(&self) -> impl Iterator<Item = Filled> {
-        self.trials.tables.iter().map(|table| Filled::of(table, self.outcomes))
+    pub fn tables(&self) -> impl Iterator<Item = ResultTable> {
+        self.trials.tables.iter().map(|table| ResultTable::of(table, self.outcomes))
     }
 
     /// Writes `results.md`, `results.json`, and for each table `N.md`, `N.csv`, `N.svg` and `N-speedup.svg`.
@@ -93,7 +93,7 @@ impl Results<'_> {
     }
 
     /// A table for programs: its numbers, the folders of its rows' runs, and the lines of its speed-ups.
-    fn table_json(&self, table: &Table, filled: &Filled, panels: &[Panel]) -> Value {
+    fn table_json(&self, table: &Table, filled: &ResultTable, panels: &[Panel]) -> Value {
         let mut json = filled.json();
         for (at, trial) in table.trials.iter().enumerate() {
             let runs: Vec<_> = trial.runs.iter().map(|run| &self.trials.runs[*run]).collect();

@@ -26,11 +26,11 @@ pub struct Runner<'a> {
 
 /// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
+pub enum TrainingEnd {
     /// It had finished before.
-    Was,
+    FinishedBefore,
     /// It has finished now, after so long.
-    Now(Duration),
+    Finished(Duration),
     /// It failed.
     Failed(String),
     /// It was asked to stop. It leaves a checkpoint if it saves any.
@@ -67,20 +67,19 @@ impl Runner<'_> {
         &self,
         runs: &[(Run, Resolved)],
         interrupts: &(dyn Fn() -> usize + Sync),
-        told: &(dyn Fn(usize, &Ended) + Sync),
-    ) -> Vec<Ended> {
+        told: &(dyn Fn(usize, &TrainingEnd) + Sync),
+    ) -> Vec<TrainingEnd> {
         let next = AtomicUsize::new(0);
-        let ended = Mutex::new(vec![Ended::Stopped; runs.len()]);
+        let ended = Mutex::new(vec![TrainingEnd::Stopped; runs.len()]);
         std::thread::scope(|scope| {
             for _ in 0..self.parallel.clamp(1, runs.len().max(1)) {
                 scope.spawn(|| {
                     while interrupts() == 0 {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some((run, resolved)) = runs.get(at) else { break };
-                        if let Some(end) = self.train_unfinished(run, resolved, interrupts) {
-                            told(at, &end);
-                            ended.lock().unwrap_or_else(PoisonError::into_inner)[at] = end;
-                        }
+                        let Some(end) = self.train_unfinished(run, resolved, interrupts) else { continue };
+                        told(at, &end);
+                        ended.lock().unwrap_or_else(PoisonError::into_inner)[at] = end;
                     }
                 });
             }
@@ -94,10 +93,10 @@ impl Runner<'_> {
         run: &Run,
         resolved: &Resolved,
         interrupts: &(dyn Fn() -> usize + Sync),
-    ) -> Option<Ended> {
+    ) -> Option<TrainingEnd> {
         (!run.predicted).then(|| match self.is_finished(run) {
-            true => Ended::Was,
-            false => self.train(run, resolved, interrupts).unwrap_or_else(Ended::Failed),
+            true => TrainingEnd::FinishedBefore,
+            false => self.train(run, resolved, interrupts).unwrap_or_else(TrainingEnd::Failed),
         })
     }
 
@@ -107,7 +106,7 @@ impl Runner<'_> {
         run: &Run,
         resolved: &Resolved,
         interrupts: &(dyn Fn() -> usize + Sync),
-    ) -> Result<Ended, String> {
+    ) -> Result<TrainingEnd, String> {
         let out = self.folder_of(run);
         let begun = Instant::now();
         let mut command = Command::new(&self.program);
@@ -135,7 +134,7 @@ impl Runner<'_> {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child =
             command.spawn().map_err(|error| format!("cannot start {}: {error}", self.program.display()))?;
-        let mut child = Running(child);
+        let mut child = RunProcess(child);
         let mut asked = 0;
         let status = loop {
             if let Some(status) =
@@ -151,10 +150,10 @@ impl Runner<'_> {
             std::thread::sleep(POLL);
         };
         if self.is_finished(run) {
-            return Ok(Ended::Now(begun.elapsed()));
+            return Ok(TrainingEnd::Finished(begun.elapsed()));
         }
         if asked > 0 {
-            return Ok(Ended::Stopped);
+            return Ok(TrainingEnd::Stopped);
         }
         let said = std::fs::read_to_string(&log).unwrap_or_default();
         let error = said.rsplit_once("error: ").map(|(_, error)| error.trim().to_owned());
@@ -163,9 +162,9 @@ impl Runner<'_> {
 }
 
 /// A run's process. Dropping it kills the process.
-struct Running(Child);
+struct RunProcess(Child);
 
-impl Running {
+impl RunProcess {
     /// Asks it to finish its step and leave; asked again, it leaves at once.
     fn interrupt(&mut self) {
         #[cfg(unix)]
@@ -178,7 +177,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunProcess {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = self.0.kill();

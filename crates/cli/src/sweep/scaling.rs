@@ -1,6 +1,6 @@
 //! The speed-up over ranks, with lines that explain it.
 
-use super::table::Filled;
+use super::table::ResultTable;
 use super::trials::Table;
 use phalanx_run::{Panel, Series, panels_svg};
 
@@ -15,7 +15,7 @@ const COMMUNICATION: &str = "communication alone";
 /// A table's speed-ups over its numbers of ranks: what was measured, what the cost model predicts, what communication allows if
 /// computing takes no time, Amdahl's law with the serial part that fits what was measured best, and as many times as there are
 /// ranks. A panel for each combination of the other axes; none if the table wants no such picture or has nothing to draw.
-pub fn speedups(table: &Table, filled: &Filled) -> Vec<Panel> {
+pub fn speedups(table: &Table, filled: &ResultTable) -> Vec<Panel> {
     let Some(scaling) = &table.scaling else { return Vec::new() };
     let Some(over) = table.axes.iter().position(|axis| *axis == scaling.over) else { return Vec::new() };
     let column = |name: &String| filled.columns.iter().position(|column| column == name);
@@ -134,7 +134,7 @@ mod tests {
         let (predicted, communication) = (Some("predicted_speedup".to_owned()), Some("limit".to_owned()));
         let scaling = Scaling { over: "ranks".into(), speedup: "speedup".into(), predicted, communication };
         let table = Table { axes: axes.clone(), scaling: Some(scaling), ..Table::default() };
-        let filled = Filled {
+        let filled = ResultTable {
             title: String::new(),
             axes,
             columns: vec!["speedup".into(), "predicted_speedup".into(), "limit".into()],

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::energy::EnergyKnown;
+use super::energy::EnergySource;
 use super::outcome::Outcome;
 use super::trials::{Table, Trial};
 
@@ -36,7 +36,7 @@ impl Spread {
 
 /// A table with its numbers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Filled {
+pub struct ResultTable {
     /// The subject of its comparison.
     pub title: String,
     /// The names of its first columns, which say what a row is.
@@ -61,12 +61,12 @@ pub struct Row {
     /// Seeds that are finished.
     pub seeds: usize,
     /// The source of its energy numbers, if its runs have any.
-    pub energy: Option<EnergyKnown>,
+    pub energy: Option<EnergySource>,
     /// Why runs failed.
     pub errors: Vec<String>,
 }
 
-impl Filled {
+impl ResultTable {
     /// Fills a table. Columns of GPUs are left out where no run had one.
     pub fn of(table: &Table, outcomes: &Outcomes) -> Self {
         let rows = table.trials.iter().map(|trial| {
@@ -94,7 +94,7 @@ impl Filled {
                 cells: table.columns.iter().map(cell).collect(),
                 published: trial.published.clone(),
                 seeds: finished.len(),
-                energy: EnergyKnown::of_all(finished.iter().filter_map(|outcome| outcome.energy.clone())),
+                energy: EnergySource::of_all(finished.iter().filter_map(|outcome| outcome.energy.clone())),
                 errors: ended().filter_map(|outcome| outcome.as_ref().err().cloned()).collect(),
             }
         });
