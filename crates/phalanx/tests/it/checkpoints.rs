@@ -177,7 +177,7 @@ fn each_rank_writes_its_part_once() {
         for file in *expected {
             assert!(
                 read(true, file) == read(false, file),
-                "{strategy}: {file} differs when written beside training"
+                "{strategy}: {file} differs when written during training"
             );
         }
     }

@@ -28,7 +28,7 @@ const PANICS: &str = "PHALANX_TEST_PANICS";
 fn as_who_leads_a_session() {
     let Ok(command) = std::env::var(SESSION) else { return };
     rustix::process::setsid().expect("it leads no group");
-    rustix::process::ioctl_tiocsctty(std::io::stdin()).expect("a terminal of nobody");
+    rustix::process::ioctl_tiocsctty(std::io::stdin()).expect("a terminal without a session");
     let mut parts = command.lines();
     let failed = Command::new(parts.next().expect("a program")).args(parts).exec();
     panic!("{command}: {failed}");
@@ -285,7 +285,7 @@ fn a_failure_is_told_on_the_screen_that_stays() {
 }
 
 #[test]
-fn whoever_watches_can_leave_and_the_training_goes_on() {
+fn a_watcher_can_leave_and_the_training_continues() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path();
     let command = train("");

@@ -150,7 +150,7 @@ fn resume(place: &Path, ranks: usize, steps: u64) -> Summary {
 }
 
 #[test]
-fn gossip_goes_on_without_rank_0_and_whoever_has_followed_it() {
+fn gossip_continues_without_rank_0_and_its_successor() {
     for (strategy, further, resumed_by) in [
         ("d-psgd", "--set train.ema=0.8", 2),
         ("sgp", "--set sync.topology=exponential --set log.every=3", 4),
@@ -223,7 +223,7 @@ fn gossip_goes_on_without_rank_0_and_whoever_has_followed_it() {
 }
 
 #[test]
-fn requests_reach_whoever_has_taken_over() {
+fn requests_reach_the_rank_that_has_taken_over() {
     let place = tempfile::tempdir().expect("a folder");
     let line = "--ranks 3 --strategy d-psgd --set sync.min_workers=1 --set train.steps=100000 --set \
         checkpoint.every=100000 --set chaos.delay=rank=0,ms=10;rank=1,ms=10;rank=2,ms=10";

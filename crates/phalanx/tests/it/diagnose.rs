@@ -51,7 +51,7 @@ fn a_rank_that_hangs_in_reading_data_is_named_with_where_it_is() {
     }
     assert_eq!(found.first_difference, None);
     assert!(found.ranks.iter().all(|rank| rank.has_record && rank.threads.len() > 2), "{found:#?}");
-    let wait = found.waits.first().expect("somebody waited");
+    let wait = found.waits.first().expect("a rank waited");
     assert_eq!((wait.waiting.as_slice(), wait.missing.as_slice()), (&[0, 2][..], &[1][..]));
     let told = diagnosed(place.path(), "");
     for words in ["whom the records point at:\n  rank 1: ", "who waited for whom", "stacks of rank 1"] {

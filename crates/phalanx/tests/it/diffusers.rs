@@ -195,7 +195,7 @@ fn pictures_are_drawn_from_32_and_16_bits() {
     assert!(distance(&pictures[0], &pictures[1]) > 1e-3, "columns have noise of their own");
     assert!(distance(&pictures[0], &pictures[2]) > 1e-6, "prompts matter");
     let alone = wide.draw(&Request { columns: 1, ..request(&["the sea"]) }).expect("draws");
-    assert_eq!(alone[0], pictures[2], "a picture does not depend on what is drawn beside it");
+    assert_eq!(alone[0], pictures[2], "a picture does not depend on others that are drawn with it");
     let rounded =
         open(half.path()).expect("opens").draw(&request(&["a red bird", "the sea"])).expect("draws");
     let off = pictures.iter().zip(&rounded).map(|(a, b)| distance(a, b)).fold(0.0, f32::max);

@@ -265,7 +265,7 @@ fn every_kind_of_drawing_is_drawn_and_seeds_decide() {
 }
 
 #[test]
-fn a_picture_does_not_depend_on_what_is_drawn_beside_it() {
+fn a_picture_does_not_depend_on_others_drawn_with_it() {
     let place = tempfile::tempdir().expect("a folder");
     let (run, _) = train_in(place.path(), "run", &[SMALL, "train.ranks=1 train.steps=3"]).expect("trains");
     let grid = |prompts: &[&str], columns: usize| {

@@ -148,7 +148,7 @@ fn compare_losses(run: &Path, expected: &[(u64, f64)], changes: usize) {
 }
 
 #[test]
-fn whoever_is_killed_the_others_end_in_the_same_weights() {
+fn any_rank_is_killed_and_the_others_end_in_the_same_weights() {
     let line = format!(
         "{MLP} --set train.logical_ranks=4 --set train.steps=60 --set eval.every=20 --set checkpoint.every=15"
     );
@@ -295,7 +295,7 @@ fn who_joins_is_told_an_address_that_it_can_reach() {
 }
 
 #[test]
-fn two_become_four_and_whoever_is_one_too_many_waits() {
+fn two_become_four_and_a_fifth_waits() {
     let line = format!("{MLP} --set train.logical_ranks=4 --set train.steps=260");
     let (expected, curve) = undisturbed(&line);
     let place = tempfile::tempdir().expect("a folder");
@@ -395,7 +395,7 @@ fn ranks_with_shards_leave_and_come() {
 }
 
 #[test]
-fn where_nobody_has_a_shard_all_go_back_to_the_newest_checkpoint() {
+fn without_a_copy_of_a_shard_all_go_back_to_the_newest_checkpoint() {
     let line = format!("{MLP} --set train.logical_ranks=3 --set train.steps=50 --set checkpoint.every=10");
     let (expected, curve) = undisturbed(&line);
     let place = tempfile::tempdir().expect("a folder");

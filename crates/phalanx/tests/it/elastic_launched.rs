@@ -151,7 +151,7 @@ fn ranks_of_a_launcher_outlive_one_of_them_and_take_in_those_of_another_job() {
 }
 
 #[test]
-fn a_job_that_is_told_to_end_saves_one_step_and_nobody_leaves() {
+fn a_job_that_is_told_to_end_saves_one_step_and_no_rank_leaves() {
     let place = tempfile::tempdir().expect("a folder");
     let job = Job::start(place.path(), 3, &format!("--set train.steps=5000 --elastic 1:4 {}", held_up(3)));
     job.wait_for("step 5", |job| job.step() >= 5);

@@ -175,6 +175,6 @@ fn what_cannot_be_on_several_hosts_is_refused() {
     ] {
         let (ended_well, _, said) = end(start(place.path(), &script, line));
         assert!(!ended_well && said.contains(told), "{line}: {said}");
-        assert!(!place.path().join("calls").exists(), "nobody was called");
+        assert!(!place.path().join("calls").exists(), "no host was called");
     }
 }

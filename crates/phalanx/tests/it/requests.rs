@@ -133,7 +133,7 @@ fn a_paused_run_takes_no_step_saves_when_asked_and_goes_on_to_the_same_bits() {
         assert!(running.is(Doing::Paused));
         assert_eq!(losses(&running.run).len() as u64, step, "{strategy}: no step is taken");
         let checkpoint = running.run.join(format!("checkpoints/step-{step:08}"));
-        assert!(!checkpoint.exists(), "{strategy}: nobody has asked for it");
+        assert!(!checkpoint.exists(), "{strategy}: no request asked for it");
         running.ask("save");
         running.wait_for("the checkpoint", |_| Checkpoint::open(&checkpoint).is_ok());
         assert!(running.is(Doing::Paused), "{strategy}: it still is");
@@ -257,7 +257,7 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
 }
 
 #[test]
-fn a_paused_run_can_be_stopped_and_whoever_comes_too_late_is_told() {
+fn a_paused_run_can_be_stopped_and_a_late_request_fails() {
     for (ranks, signal) in [(1, false), (2, false), (2, true)] {
         let place = tempfile::tempdir().expect("a folder");
         let mut running = Running::start(place.path(), "run", &format!("--ranks {ranks} --steps 100000"));

@@ -155,7 +155,10 @@ fn a_trace_tells_of_all_ranks_and_its_bytes_are_those_of_the_summary() {
         let reductions: Vec<_> = moved.iter().filter(|moved| moved.args["bucket"].is_u64()).collect();
         let threads: BTreeSet<u64> = reductions.iter().map(|moved| moved.tid).collect();
         let own = of(&spans, rank, "step")[0].tid;
-        assert!(!reductions.is_empty() && !threads.contains(&own), "reductions run beside: {threads:?}");
+        assert!(
+            !reductions.is_empty() && !threads.contains(&own),
+            "reductions run on other threads: {threads:?}"
+        );
         assert!(
             reductions.iter().all(|moved| moved.name == "all-reduce" && moved.args["algorithm"].is_string())
         );
@@ -342,7 +345,7 @@ fn energy_is_measured_once_a_host_and_shared_among_its_ranks() {
 }
 
 #[test]
-fn a_span_that_nobody_wants_costs_a_look_at_a_static() {
+fn an_unrecorded_span_costs_one_load_of_a_static() {
     use tracing_subscriber::layer::SubscriberExt as _;
     use tracing_subscriber::{EnvFilter, Layer as _};
     // As the program logs without a trace.
@@ -367,7 +370,7 @@ fn a_span_that_nobody_wants_costs_a_look_at_a_static() {
     recorder.record(true);
     let recorded = tracing::subscriber::with_default(collecting, fastest);
     recorder.record(false);
-    eprintln!("a span that nobody wants: {unwanted:?}; one that is recorded: {recorded:?}");
+    eprintln!("an unrecorded span: {unwanted:?}; one that is recorded: {recorded:?}");
     assert_eq!(recorder.take(0, true).events.len(), 200_000);
     assert!(unwanted < Duration::from_nanos(100) && recorded < Duration::from_micros(50));
 }

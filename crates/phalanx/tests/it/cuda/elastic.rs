@@ -77,7 +77,7 @@ fn ranks_with_gpus_are_lost_and_others_come() {
         for (step, (a, b)) in (1_u64..).zip(whole.iter().zip(&run)) {
             // Of the step in which a rank was lost its part of the loss may be missing.
             let near = if changed.contains(&step) || changed.contains(&(step - 1)) { 0.2 } else { 1e-4 };
-            assert!((a - b).abs() <= near * a.abs(), "{strategy}, step {step}: {b} beside {a}; {changes:?}");
+            assert!((a - b).abs() <= near * a.abs(), "{strategy}, step {step}: {b} against {a}; {changes:?}");
         }
         let [one, run] = ["one", "run"].map(|run| place.succeed(&format!("hash {run} --state")));
         assert_eq!(one, run, "{strategy}: {changes:?}");

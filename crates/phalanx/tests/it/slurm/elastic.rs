@@ -32,7 +32,7 @@ pub(crate) fn a_job_goes_on_while_its_ranks_change(cluster: &Cluster) {
     cluster.wait("steps of three", || step(&run) >= before + 10);
     cluster.ask("scontrol", &["update", "nodename=n2", "state=down", "reason=test"]).expect("is down");
     cluster.wait("the node's ranks to be missed", || size(&run) == 1);
-    assert_eq!(summary(&run, "status"), serde_json::Value::Null, "it has not ended meanwhile");
+    assert_eq!(summary(&run, "status"), serde_json::Value::Null, "it has not ended in that time");
     cluster.wait("the end", || summary(&run, "status") == "finished");
     cluster.wait("the job to be over", || !matches!(&*state(cluster, &id), "RUNNING" | "COMPLETING"));
     let told = cluster.ask("scontrol", &["show", "job", &id]).expect("is remembered");
