@@ -9,7 +9,7 @@ use super::piece::{EMA, MODEL};
 use super::region::Region;
 use super::{Checkpoint, CheckpointError};
 
-/// The number of exported tensors.
+/// The numbers of exported tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportCount {
     /// Tensors in the file.

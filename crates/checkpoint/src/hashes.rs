@@ -1,4 +1,4 @@
-//! Hashes of the values of tensors, which do not depend on how a checkpoint is cut into files.
+//! Hashes of the values of tensors. They do not depend on the files or the number of ranks.
 //!
 //! Every element is hashed with its tensor's name, type and shape and with its position. The hashes of all elements are
 //! added, so ranks add those of their pieces. BLAKE3 then hashes the sums of all tensors of a kind. This finds
@@ -13,7 +13,7 @@ use super::piece::Piece;
 use super::region::{Interval, Region};
 use super::{Checkpoint, CheckpointError};
 
-/// The hash of each kind of thing in a checkpoint, in hexadecimal.
+/// The hash of all tensors of each kind, in hexadecimal.
 pub type Hashes = BTreeMap<String, String>;
 
 /// The sum of the hashes of some elements of a tensor.
@@ -27,7 +27,7 @@ pub(super) struct TensorSum {
 }
 
 impl TensorSum {
-    /// Of no elements of the tensor of a piece.
+    /// Returns the sum over no elements of a piece's tensor.
     pub(super) fn of(piece: &Piece) -> Self {
         let Piece { kind, name, dtype, shape, .. } = piece.clone();
         Self { kind, name, dtype, shape, sums: [0; 2] }
@@ -41,20 +41,20 @@ impl TensorSum {
         [0, 1].map(|at| u64::from_le_bytes(words[at]))
     }
 
-    /// Adds those of other elements of the same tensor.
+    /// Adds the sums of other elements of the same tensor.
     fn add(&mut self, other: [u64; 2]) {
         self.sums.iter_mut().zip(other).for_each(|(own, other)| *own = own.wrapping_add(other));
     }
 }
 
-/// Hashes the elements of a piece that passes through it, whole elements at a time.
+/// A writer that hashes the elements of a piece on their way.
 pub(super) struct SummingWriter<'a, W> {
     out: &'a mut W,
     elements: Elements,
 }
 
 impl<'a, W: Write> SummingWriter<'a, W> {
-    /// For the elements of `piece`, each of `size` bytes.
+    /// Creates a writer for the elements of `piece`, each of `size` bytes.
     pub(super) fn new(out: &'a mut W, piece: &Piece, size: usize) -> Self {
         Self { out, elements: Elements::new(TensorSum::of(piece), &piece.region, size) }
     }
@@ -76,7 +76,7 @@ impl<W: Write> Write for SummingWriter<'_, W> {
     }
 }
 
-/// The elements of a region, as they come.
+/// The elements of a region that are still to be hashed.
 struct Elements {
     sum: TensorSum,
     seed: [u64; 2],

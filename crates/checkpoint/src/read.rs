@@ -1,4 +1,4 @@
-//! Reading a checkpoint by name and region, independent of the pieces in which it was written.
+//! Reads tensors by name and region, independent of the pieces in which ranks wrote them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,15 +22,15 @@ const WINDOW: usize = 1 << 20;
 /// Bytes between two ranges of a file up to which reading on is faster than reading twice.
 const GAP: usize = 4 << 10;
 
-/// A checkpoint that is open for reading. Files are opened when something in them is asked for first, and of a file nothing is
-/// read but its header and what is asked for.
+/// A checkpoint that is open for reading. A file is opened at the first read of one of its tensors. Of a file only the header and the
+/// requested elements are read.
 #[derive(Debug)]
 pub struct Reader {
     folder: PathBuf,
-    /// By kind and then by name.
+    /// The pieces of each tensor, by kind and then by name.
     pieces: BTreeMap<String, BTreeMap<String, Vec<Piece>>>,
     files: RefCell<BTreeMap<String, Rc<TensorFile>>>,
-    /// Elements that are in memory, by kind, name and place among the pieces of these; those of other pieces are in files.
+    /// The elements of each piece of a tensor in memory, by kind and name. A tensor that is not listed is in files.
     in_memory: BTreeMap<(String, String), Vec<Arc<Vec<u8>>>>,
 }
 
@@ -49,7 +49,7 @@ impl Reader {
         }
     }
 
-    /// A reader of pieces in memory.
+    /// Returns a reader of pieces in memory.
     pub(super) fn of_memory(all: impl IntoIterator<Item = (Piece, Arc<Vec<u8>>)>) -> Self {
         let mut this = Self {
             folder: "memory".into(),
@@ -65,29 +65,29 @@ impl Reader {
         this
     }
 
-    /// The kinds that there are, [`MODEL`] among them.
+    /// Returns the kinds of saved tensors, such as [`MODEL`].
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.pieces.keys().map(String::as_str)
     }
 
-    /// The names of a kind, each with the whole tensor's shape.
+    /// Returns the names of a kind's tensors, each with the whole tensor's shape.
     pub fn tensors(&self, kind: &str) -> impl Iterator<Item = (&str, &[usize])> {
         let named = self.pieces.get(kind).into_iter().flatten();
         named.filter_map(|(name, pieces)| Some((name.as_str(), pieces.first()?.shape.as_slice())))
     }
 
-    /// Where the elements of a tensor lie; nothing if there is no such tensor.
+    /// Returns the pieces of a tensor; none if there is no such tensor.
     pub fn pieces(&self, kind: &str, name: &str) -> &[Piece] {
         self.pieces.get(kind).and_then(|named| named.get(name)).map_or(&[], Vec::as_slice)
     }
 
-    /// Bytes that were read so far, headers included.
+    /// Returns the bytes read so far, headers included.
     pub fn bytes_read(&self) -> u64 {
         self.files.borrow().values().map(|file| file.bytes_read()).sum()
     }
 
-    /// Calls `take` with the elements of a region in the type in which they are stored, as little-endian bytes, at most a
-    /// mebibyte at a time, each with the position of its first element in the region. False if there is no such tensor.
+    /// Calls `take` with the stored elements of a region, as little-endian bytes of at most 1 MiB, and the position of their first
+    /// element in the region. Returns false if there is no such tensor.
     ///
     /// Of each piece only the part that overlaps the region is read.
     ///
@@ -125,7 +125,7 @@ impl Reader {
                 }
                 match in_memory {
                     Some(in_memory) => {
-                        self.copy_from_memory((piece, &in_memory[at]), &shared, (first, size), &mut bytes)?
+                        self.copy_from_memory((piece, &in_memory[at]), &shared, (first, size), &mut bytes)?;
                     }
                     None => {
                         let file = self.file(piece)?;
@@ -143,8 +143,8 @@ impl Reader {
         Ok(true)
     }
 
-    /// Reads a region of a tensor into `target`, a flat tensor of as many elements, whose type they take. False, with nothing
-    /// read, if there is no such tensor.
+    /// Reads a region of a tensor into `target`, a flat tensor of as many elements, and converts them to its type. Returns false, and
+    /// reads nothing, if there is no such tensor.
     ///
     /// # Errors
     /// [`CheckpointError::Unfit`] if `target` has another number of elements; otherwise as [`Reader::read_bytes`].
@@ -169,7 +169,7 @@ impl Reader {
         })
     }
 
-    /// A whole tensor in the type in which it was saved.
+    /// Reads a whole tensor in the type in which it was saved.
     ///
     /// # Errors
     /// As [`Reader::read_bytes`], and if there is no such tensor.
@@ -179,7 +179,7 @@ impl Reader {
         let shape = &self.pieces(kind, name).first().ok_or_else(absent)?.shape;
         let dtype = self.dtype(kind, name).ok_or_else(absent)?;
         let region = Region::whole(shape);
-        // What the pieces have is no more than there is in files, as none is there twice; what a shape claims may be.
+        // A damaged shape may claim more elements than the files have; pieces cannot, as they do not overlap.
         let there: usize = self.pieces(kind, name).iter().map(|piece| piece.region.len()).sum();
         let mut all = Vec::with_capacity(region.len().min(there) * dtype.size_in_bytes());
         self.read_bytes(kind, name, &region, |_, bytes| {
@@ -190,8 +190,8 @@ impl Reader {
             .map_err(|error| CheckpointError::damaged(&self.folder.join(INDEX), error.to_string()))
     }
 
-    /// Reads what this rank keeps of a store's parameters, and all its buffers. Under a strategy that shards parameters that is
-    /// its shard, and nothing else is read.
+    /// Reads the parameters that this rank keeps, and all buffers of a store. Under a strategy that shards parameters, only its shard is
+    /// read.
     ///
     /// # Errors
     /// As [`Reader::read_into`], and [`CheckpointError::Unfit`] if a buffer has another shape.
@@ -208,7 +208,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads what this rank keeps of buckets from tensors of a kind; those that there are not stay as they are.
+    /// Reads this rank's elements of a bucket from tensors of a kind. Elements of tensors that were not saved stay as they are.
     ///
     /// # Errors
     /// As [`Reader::read_into`].
@@ -224,8 +224,8 @@ impl Reader {
         Ok(())
     }
 
-    /// The owned elements of tensors of a kind, as `{kind}.{parameter}` with the shapes of [`ParamBucket::owned_entries`]: what
-    /// optimizers and averages take over.
+    /// Reads the elements that this rank owns of a kind's tensors, for optimizers and averages. Names are `{kind}.{parameter}`, shapes those
+    /// of [`ParamBucket::owned_entries`].
     ///
     /// # Errors
     /// As [`Reader::read_into`], and if a parameter has another number of elements.
@@ -287,7 +287,7 @@ impl Reader {
         }
     }
 
-    /// Copies what a piece in memory shares with a window into the window's bytes, `first` being the window's first element.
+    /// Copies the elements that a piece in memory shares with a window into the window's bytes. `first` is the window's first element.
     fn copy_from_memory(
         &self,
         (piece, in_memory): (&Piece, &[u8]),

@@ -1,14 +1,14 @@
-//! Which elements of a tensor a piece has: a range of them in a row, or a range of every dimension.
+//! Regions of a tensor: a range of its flat elements, or a range of each dimension.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Some elements of a tensor, in the order of rows.
+/// Some elements of a tensor, in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Region {
-    /// Elements `start..end`, counted in the order of rows: a part of flat memory, or all of the tensor.
+    /// Elements `start..end` in row-major order: a part of flat memory, or the whole tensor.
     Flat {
         /// The first element.
         start: usize,
@@ -29,12 +29,12 @@ impl From<Range<usize>> for Region {
 }
 
 impl Region {
-    /// All elements of a tensor of shape `shape`.
+    /// Returns all elements of a tensor of shape `shape`.
     pub fn whole(shape: &[usize]) -> Self {
         Self::Flat { start: 0, end: shape.iter().product() }
     }
 
-    /// The elements whose index lies in these ranges, one for each dimension.
+    /// Returns the elements whose index lies in these ranges, one for each dimension.
     pub fn of_dims(ranges: &[Range<usize>]) -> Self {
         Self::Dims { ranges: ranges.iter().map(|range| [range.start, range.end]).collect() }
     }
@@ -66,7 +66,7 @@ impl Region {
         }
     }
 
-    /// The elements as intervals of neighbours in a tensor of shape `shape`, which it must fit, in order.
+    /// Splits the region into intervals of adjacent elements of a tensor of shape `shape`, in order. The region must fit the shape.
     pub(super) fn intervals(&self, shape: &[usize]) -> Vec<Interval> {
         let ranges = match self {
             Self::Flat { start, end } if start == end => return Vec::new(),
@@ -76,7 +76,7 @@ impl Region {
         if self.is_empty() {
             return Vec::new();
         }
-        // The last dimensions of which everything is there, and the one before them, lie in a row.
+        // The last dimensions that are covered entirely, and the one before them, are adjacent in memory.
         let whole = (0..shape.len()).rev().take_while(|dim| ranges[*dim] == [0, shape[*dim]]).count();
         let outer = (shape.len() - whole).saturating_sub(1);
         let strides: Vec<usize> = (0..shape.len()).map(|dim| shape[dim + 1..].iter().product()).collect();
@@ -110,13 +110,13 @@ impl std::fmt::Display for Region {
     }
 }
 
-/// Elements of a region that are neighbours in the tensor.
+/// Elements of a region that are adjacent in the tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Interval {
-    /// The first of them, in the tensor.
+    /// The position of the first element in the tensor.
     pub(super) start: usize,
     pub(super) len: usize,
-    /// The first of them, in the region.
+    /// The position of the first element in the region.
     pub(super) first: usize,
 }
 
@@ -125,7 +125,7 @@ impl Interval {
         self.start + self.len
     }
 
-    /// The elements `from..to` of the tensor, which are among these.
+    /// Returns the elements `from..to` of the tensor, which this interval contains.
     fn part(&self, from: usize, to: usize) -> Self {
         Self { start: from, len: to - from, first: self.first + (from - self.start) }
     }
@@ -134,14 +134,14 @@ impl Interval {
 /// Elements that two regions share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Overlap {
-    /// Where they begin in the region that is wanted.
+    /// The position of the first element in the wanted region.
     pub(super) wanted: usize,
-    /// Where they begin in the region that is there.
+    /// The position of the first element in the available region.
     pub(super) there: usize,
     pub(super) len: usize,
 }
 
-/// Finds what of `wanted` is `there`, in order, and what is left of it.
+/// Returns the elements of `wanted` that are `there`, in order, and the missing rest of `wanted`.
 pub(super) fn find(wanted: &[Interval], there: &[Interval]) -> (Vec<Overlap>, Vec<Interval>) {
     let (mut shared, mut left) = (Vec::new(), Vec::new());
     for interval in wanted {

@@ -31,12 +31,12 @@ pub struct SnapshotPiece {
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// A piece, with the rank that has it.
+/// The rank that sends a piece, and the piece's index there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PieceSource {
     /// The rank.
     pub rank: usize,
-    /// The place among the rank's pieces.
+    /// The index among the rank's pieces.
     pub at: usize,
 }
 
@@ -94,7 +94,7 @@ pub fn choose<'w>(
     wanted: impl IntoIterator<Item = (&'w str, &'w str)>,
 ) -> Option<Vec<PieceSource>> {
     let mut chosen = Vec::new();
-    // By kind and name what is missing.
+    // The missing elements of each tensor, by kind and name.
     let mut missing: BTreeMap<(&str, &str), Vec<Interval>> = BTreeMap::new();
     for (rank, pieces) in of_ranks.iter().enumerate() {
         for (at, piece) in pieces.iter().enumerate() {

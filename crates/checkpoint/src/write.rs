@@ -50,7 +50,7 @@ struct RankFiles {
     sums: Vec<TensorSum>,
 }
 
-/// The hidden folder in which a checkpoint comes into being. Clones are handles.
+/// The hidden folder that ranks write a checkpoint into before it is renamed into place. Clones are handles.
 #[derive(Debug, Clone)]
 pub struct StagingFolder {
     checkpoints: PathBuf,
@@ -60,11 +60,11 @@ pub struct StagingFolder {
 }
 
 impl StagingFolder {
-    /// Makes the folder and removes what saving that was cut short has left behind; `ticket` is a number that no other attempt
-    /// has had. Only rank 0 does this.
+    /// Creates the folder, and removes leftovers of interrupted saves. `ticket` is a number that no other attempt has. Only rank 0 calls
+    /// this.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn create(checkpoints: &Path, step: u64, ticket: u64) -> Result<Self, CheckpointError> {
         remove_leftovers(checkpoints);
         let staging = Self::at(checkpoints, step, ticket);
@@ -72,7 +72,7 @@ impl StagingFolder {
         Ok(staging)
     }
 
-    /// The folder that rank 0 has made.
+    /// Returns the folder that rank 0 has created.
     ///
     /// # Errors
     /// [`CheckpointError::NotShared`] if this rank does not find it.
@@ -84,30 +84,30 @@ impl StagingFolder {
         }
     }
 
-    /// The folder of a ticket, whether it is there or not.
+    /// Returns the folder of a ticket, which need not exist.
     pub fn at(checkpoints: &Path, step: u64, ticket: u64) -> Self {
-        // With the ticket in its name a folder that is seen is the one that rank 0 has just made, and no leftover.
+        // The ticket in its name tells the folder of this attempt from leftovers.
         let path = checkpoints.join(format!(".tmp-{}-{ticket:013x}", name(step)));
         Self { checkpoints: checkpoints.to_owned(), step, ticket, path }
     }
 
-    /// The step after which it was begun.
+    /// Returns the step of the checkpoint.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// The number that no other attempt has.
+    /// Returns the number that no other attempt has.
     pub fn ticket(&self) -> u64 {
         self.ticket
     }
 
-    /// `action` has failed on the folder.
+    /// Returns the error of an `action` that failed on the folder.
     pub fn failed(&self, action: &'static str, source: io::Error) -> CheckpointError {
         CheckpointError::io(self.step, action, &self.path)(source)
     }
 
-    /// Writes a rank's files, has them reach the disk, and leaves a note of them for [`StagingFolder::commit`]. The memory of every
-    /// piece is given back as soon as it is written.
+    /// Writes a rank's files and syncs them to disk, then a list of them for [`StagingFolder::commit`]. Frees the memory of each piece as
+    /// soon as it is written.
     ///
     /// # Errors
     /// Naming the file that cannot be written.
@@ -161,11 +161,11 @@ impl StagingFolder {
         Ok(FileEntry { name: file.name, bytes, checksum })
     }
 
-    /// Makes a checkpoint of what `ranks` ranks have written, and then removes all but the newest `keep` up to this one. Only
-    /// rank 0 does this, and when all have written.
+    /// Completes the checkpoint from the files of `ranks` ranks, then removes all but the newest `keep` checkpoints up to this one. Only
+    /// rank 0 calls this, once all ranks have written.
     ///
     /// # Errors
-    /// If a rank's note or file is not there or something cannot be written; checkpoints that exist are then untouched.
+    /// If a rank's list or file is missing, or a write fails. Existing checkpoints are then untouched.
     pub fn commit(
         &self,
         ranks: usize,
@@ -214,7 +214,7 @@ impl StagingFolder {
         text.and_then(|text| write_aside(&path, text.as_bytes())).map_err(io("write", &path))?;
         let folder = checkpoints.join(name(step));
         if folder.exists() {
-            // Something incomplete is in the way: not by this program, which renames only what is complete.
+            // An incomplete folder of that name is not from this program, which renames only complete ones.
             let old = checkpoints.join(format!(".old-{}", name(step)));
             fs::rename(&folder, old).map_err(io("move away", &folder))?;
         }
@@ -239,24 +239,24 @@ impl StagingFolder {
         }
     }
 
-    /// Gives the space back; on a full disk it is what is missing. Only rank 0 does this, and when no rank writes any more.
+    /// Removes the folder, so that a full disk has space again. Only rank 0 calls this, once no rank writes.
     pub fn abandon(&self) {
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Where a rank notes what it has written.
+/// Returns the name of the list of a rank's files.
 fn note(rank: usize) -> String {
     format!("written-by-{rank}.json")
 }
 
-/// Removes all but the newest `keep` up to the one of `step`, which has just been written. Newer ones are not counted: the run
-/// has not gone on from them, so they are damaged. What cannot be removed is tried again after the next checkpoint.
+/// Removes all but the newest `keep` checkpoints up to the new one of `step`. Later ones do not count: the run did not resume from them,
+/// so they are damaged. A failed removal is repeated after the next checkpoint.
 fn prune(checkpoints: &Path, step: u64, keep: usize) {
     let mut found = list(checkpoints);
     found.retain(|(other, _)| *other <= step);
     for (step, path) in &found[..found.len().saturating_sub(keep.max(1))] {
-        // Renamed first, so that one that is half removed is not taken for a checkpoint.
+        // Renamed first, so that a half-removed folder does not count as a checkpoint.
         let old = checkpoints.join(format!(".old-{}", name(*step)));
         if fs::rename(path, &old).is_ok() {
             let _ = fs::remove_dir_all(old);

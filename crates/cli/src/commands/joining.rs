@@ -1,4 +1,4 @@
-//! A process that joins a run that others have begun.
+//! Joins a running training as an additional rank.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const SUCCESSION: Duration = Duration::from_secs(30);
 /// The number of times that an invited process that met no rank waits again.
 const ATTEMPTS: usize = 8;
 
-/// A process that takes part in a run that others have begun.
+/// A process that joins a running training.
 pub(super) struct JoiningProcess<'a> {
     pub(super) task: &'a Task,
     pub(super) folder: &'a RunFolder,
@@ -31,7 +31,7 @@ pub(super) struct JoiningProcess<'a> {
 }
 
 impl JoiningProcess<'_> {
-    /// Waits to be asked in, and trains as a rank until the run has ended or the rank leaves; `None` if it was never asked in.
+    /// Waits for an invitation, and trains as a rank until the run ends or the rank leaves. Returns `None` if no invitation came.
     pub(super) fn take_part(
         &self,
         mut ticket: JoinTicket,
@@ -40,7 +40,7 @@ impl JoiningProcess<'_> {
     ) -> Result<Option<RunEnd>, CliError> {
         let number = ticket.number();
         process::prepare(self.folder, self.resolved, number)?;
-        // What cannot be had here is noticed before the others wait for this rank.
+        // A missing data set or device is an error before the others wait for this rank.
         engine::rehearse(self.task, &self.resolved.config).map_err(CliError::failed)?;
         let mut kept = Some(kept);
         for _ in 0..ATTEMPTS {
@@ -51,7 +51,7 @@ impl JoiningProcess<'_> {
             match trained {
                 Ok(end) => return Ok(Some(end)),
                 Err(error) if error.is_unmet() => {
-                    tracing::warn!("{error}; this rank waits to be asked in again");
+                    tracing::warn!("{error}; this rank waits for another invitation");
                 }
                 Err(error) => {
                     process::report(self.folder, number, &error);
@@ -62,7 +62,7 @@ impl JoiningProcess<'_> {
         Err(CliError::Usage(format!("rank {number} was invited {ATTEMPTS} times, and met no other rank")))
     }
 
-    /// Waits until this process is asked in: its place. `None` if the run has ended, or the process is told to go.
+    /// Waits for an invitation and returns the world to join. Returns `None` if the run has ended, or after a request to stop or leave.
     fn wait(&self, ticket: &mut JoinTicket) -> Result<Option<World>, CliError> {
         let mut gone: Option<Instant> = None;
         loop {

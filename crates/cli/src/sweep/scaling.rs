@@ -5,16 +5,17 @@ use super::trials::Table;
 use phalanx_run::{Panel, Series, panels_svg};
 
 const SIZE: (f64, f64) = (620.0, 420.0);
-/// Points of a line that is computed.
+/// Points of a computed line.
 const POINTS: u32 = 60;
 /// The name of the measured line.
 const MEASURED: &str = "measured";
 /// The name of the line of ranks that only communicate.
 const COMMUNICATION: &str = "communication alone";
 
-/// A table's speed-ups over its numbers of ranks: what was measured, what the cost model predicts, what communication allows if
-/// computing takes no time, Amdahl's law with the serial part that fits what was measured best, and as many times as there are
-/// ranks. A panel for each combination of the other axes; none if the table wants no such picture or has nothing to draw.
+/// Returns a table's speed-ups over its numbers of ranks, a panel for each combination of the other axes.
+///
+/// Lines are: measured; predicted by the cost model; the limit if only communication takes time; Amdahl's law with the best fitting
+/// serial part; linear speed-up. There are no panels if the table asks for none or has no numbers.
 pub fn speedups(table: &Table, filled: &ResultTable) -> Vec<Panel> {
     let Some(scaling) = &table.scaling else { return Vec::new() };
     let Some(over) = table.axes.iter().position(|axis| *axis == scaling.over) else { return Vec::new() };
@@ -49,10 +50,10 @@ pub fn speedups(table: &Table, filled: &ResultTable) -> Vec<Panel> {
     panels
 }
 
-/// Adds the lines that are computed to a panel.
+/// Adds Amdahl's law and linear speed-up to a panel.
 fn complete(panel: &mut Panel) {
     let most = panel.series.iter().flat_map(|line| &line.points).map(|point| point.0).fold(1.0, f64::max);
-    // What next to no communication allows would leave no room for the rest.
+    // A limit far above the number of ranks would flatten all other lines.
     for line in panel.series.iter_mut().filter(|line| line.name == COMMUNICATION) {
         line.points.retain(|point| point.1 <= most);
     }
@@ -79,7 +80,7 @@ pub fn speedups_svg(title: &str, panels: &[Panel]) -> String {
     panels_svg(&format!("{title}: speed-up"), panels, panels.len().min(2), SIZE)
 }
 
-/// The first that `is` it, made if there is none.
+/// Returns the first element that `is` accepts, and adds one if there is none.
 fn found<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> &mut T {
     let at = all.iter().position(is).unwrap_or_else(|| {
         all.push(make());
@@ -88,7 +89,7 @@ fn found<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, make: impl FnOnce() -> T)
     &mut all[at]
 }
 
-/// The speed-up of work of which a part is not divided.
+/// Returns the speed-up by Amdahl's law.
 fn amdahl(serial: f64, ranks: f64) -> f64 {
     1.0 / (serial + (1.0 - serial) / ranks)
 }

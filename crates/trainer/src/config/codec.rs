@@ -7,7 +7,7 @@ use super::keys::{CodecConfig, Config, OptimKind, WeightCodec};
 use super::validate::Relations;
 
 impl CodecConfig {
-    /// The codec of the gradients of a network, whose random numbers begin with the run's seed and the network's name.
+    /// Returns the codec settings of a network. Random numbers depend on the run's seed and the network's name.
     pub(crate) fn settings(&self, seed: u64, network: &str) -> CodecSettings {
         let seed =
             network.bytes().fold(seed, |seed, byte| seed.wrapping_mul(257).wrapping_add(u64::from(byte)));
@@ -31,7 +31,7 @@ impl CodecConfig {
         }
     }
 
-    /// In words: the codec with what can be chosen of it.
+    /// Describes the codec and its parameters.
     pub fn describe(&self) -> String {
         let Self { kind, density, rank, chunk, momentum, scope, when, .. } = self;
         let of_kind = match kind {
@@ -57,7 +57,7 @@ impl CodecConfig {
 }
 
 impl Config {
-    /// Checks what is asked of codecs; `strategy` is the one that ranks follow.
+    /// Checks the codec against the strategy and the precision.
     pub(super) fn check_codec(&self, relations: &mut Relations<'_>, strategy: &Strategy) {
         let Self { codec, train, .. } = self;
         let made = codec.settings(0, "").codec().map_err(ShardingError::from);
@@ -80,7 +80,7 @@ impl Config {
             "codec.chunk",
             "codec.chunk = 0: parameters that share a scale are at least 1".to_owned(),
         );
-        // What is sent later must be of the scale that gradients then have.
+        // Errors that are sent in later steps must have the loss scale of those steps.
         relations.require(
             !codec.kind.feeds_back() || train.precision != Precision::F16 || train.loss_scale > 0.0,
             "codec.kind",

@@ -1,4 +1,4 @@
-//! Changes of the world in elastic runs: from one world to the next.
+//! Moves an elastic run from one world to the next when ranks die, leave or join.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -131,7 +131,7 @@ impl Run<'_> {
         self.tell_of_change(noticed, &all, bytes);
         self.request_agreed_stop()?;
         self.continue_if_enough()?;
-        // Only now: a rank that is lost while the others save has them meet again, with the state that they held.
+        // Only now: if a rank is lost while the others save, they meet again with these snapshots.
         if let Some(elastic) = &mut self.changes.elastic {
             elastic.enter_world();
         }

@@ -1,4 +1,4 @@
-//! A training of any model, as the loop sees it.
+//! The trait by which the training loop runs a training of any model type.
 
 use phalanx_tensor::{Tape, Value};
 
@@ -8,18 +8,18 @@ use super::phase::{Phase, Training};
 use super::step::{Loss, StepInput};
 use crate::engine::error::TrainError;
 
-/// A training of any model, as the loop sees it.
+/// A training, with its model type erased for the loop.
 pub(in crate::engine) trait AnyTraining: Sync {
-    /// The description of the model.
+    /// Returns the description of the model.
     fn describe(&self) -> &str;
 
-    /// The phases of a step, in order.
+    /// Returns the phases of a step, in order.
     fn phases(&self) -> Vec<&Phase>;
 
-    /// The loss of the phase with this index.
+    /// Computes the loss of the phase with this index.
     fn loss(&self, phase: usize, step: &StepInput<'_>) -> Result<Loss, TrainError>;
 
-    /// The names of the measures of [`AnyTraining::evaluate`].
+    /// Returns the names of the measures of [`AnyTraining::evaluate`].
     fn evaluated(&self) -> &[String];
 
     /// Returns the measures of a test batch, as sums over its samples.
