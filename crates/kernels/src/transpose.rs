@@ -224,6 +224,7 @@ pub(crate) fn to_channels_last<S: Simd>(
 
 /// Writes the first `count` of each tap of `values` [taps, stride] to `to` [count, window], tap t at `places[t]` of the
 /// window, or adds them with `add`.
+#[expect(clippy::too_many_arguments, reason = "each argument is a parameter of the kernel")]
 #[inline(always)]
 pub(crate) fn to_windows<S: Simd>(
     _: S,

@@ -240,6 +240,7 @@ impl Backward<'_> {
 }
 
 /// Computes y = act((x − mean)·factor + shift + residual), by coefficients of planes or channels.
+#[expect(clippy::too_many_arguments, reason = "each argument is a parameter of the kernel")]
 pub(super) fn normalise(
     gpu: &Gpu,
     function: &'static str,

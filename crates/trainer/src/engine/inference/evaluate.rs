@@ -7,18 +7,27 @@ use crate::engine::distributed::{BatchGroups, Distributed};
 use crate::engine::error::TrainError;
 use crate::engine::training::{AnyTraining, StepInput};
 
-/// Evaluates after `step` steps on at most `limit` test samples (0 = all) in batches of `batch`. Returns means by name; nothing on
-/// servers. All ranks call this together. The session has a listener if parameters are gathered block by block.
+/// A pass over the test split.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine) struct TestPass {
+    /// Steps done.
+    pub(in crate::engine) step: u64,
+    /// Upper limit of test samples; 0 = all.
+    pub(in crate::engine) limit: usize,
+    /// Samples of a batch.
+    pub(in crate::engine) batch: usize,
+}
+
+/// Evaluates a training on the test split. Returns means by name; nothing on servers. All ranks call this together. The session has a listener if parameters are gathered block by block.
 pub(in crate::engine) fn evaluate(
     training: &dyn AnyTraining,
     data: &Data,
     distributed: &Distributed,
     groups: &BatchGroups,
     session: &Session,
-    limit: usize,
-    batch: usize,
-    step: u64,
+    pass: TestPass,
 ) -> Result<Vec<(String, f64)>, TrainError> {
+    let TestPass { step, limit, batch } = pass;
     let names = training.evaluated();
     // The last sum is of the samples' weights.
     let mut sums = vec![0.0; names.len() + 1];

@@ -8,5 +8,5 @@ mod samples;
 pub use memory::{ModelPlan, plan_memory};
 pub use runs::{describe, evaluate_run, evaluate_weights, sample_run};
 
-pub(super) use evaluate::evaluate;
+pub(super) use evaluate::{TestPass, evaluate};
 pub(super) use samples::{draw, draw_restored};

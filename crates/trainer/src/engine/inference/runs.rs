@@ -6,7 +6,7 @@ use std::sync::Arc;
 use phalanx_tensor::io::load_into;
 use phalanx_tensor::{Context, ParamBucket, Session};
 
-use super::{draw, evaluate};
+use super::{TestPass, draw, evaluate};
 use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
@@ -51,16 +51,8 @@ impl InferenceModel {
     fn evaluate(&self, config: &Config, step: u64) -> Result<Vec<(String, f64)>, TrainError> {
         let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
         let (training, alone) = (&*self.built.training, Distributed::none());
-        evaluate(
-            training,
-            &self.data,
-            &alone,
-            &BatchGroups::default(),
-            &self.session,
-            config.eval.limit,
-            batch,
-            step,
-        )
+        let pass = TestPass { step, limit: config.eval.limit, batch };
+        evaluate(training, &self.data, &alone, &BatchGroups::default(), &self.session, pass)
     }
 }
 

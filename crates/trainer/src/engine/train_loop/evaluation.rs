@@ -10,7 +10,7 @@ use crate::engine::TrainError;
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::inference::{draw, draw_restored, evaluate};
+use crate::engine::inference::{TestPass, draw, draw_restored, evaluate};
 use crate::engine::training::Drawing;
 use phalanx_run::RunError;
 use phalanx_run::write_aside;
@@ -36,11 +36,9 @@ pub(super) fn evaluate_run(
     let batch = if eval.batch > 0 { eval.batch } else { part };
     state.networks().try_for_each(Network::broadcast_buffers)?;
     let session = env.evaluation_session(state.listener());
-    let step = state.step;
+    let pass = TestPass { step: state.step, limit: eval.limit, batch };
     let groups = state.networks().next().map(Network::batch_groups).unwrap_or_default();
-    state.with_averages_by_block(|training| {
-        evaluate(training, data, distributed, &groups, &session, eval.limit, batch, step)
-    })
+    state.with_averages_by_block(|training| evaluate(training, data, distributed, &groups, &session, pass))
 }
 
 /// Measures images that the averaged weights, or the weights, generate. All ranks call this together.
