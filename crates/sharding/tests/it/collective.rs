@@ -44,9 +44,9 @@ enum Loss {
 /// The input of the ranks.
 #[derive(Clone, Copy, PartialEq)]
 enum Input {
-    /// A different one on each rank.
+    /// An input that differs between ranks.
     Own,
-    /// The same one on all ranks.
+    /// An input that is equal on all ranks.
     Alike,
 }
 
