@@ -1,4 +1,4 @@
-//! Codecs of the gradients that a worker pushes to parameter servers, each of which has a part of a bucket.
+//! Codecs of gradients that a worker pushes to parameter servers. Each server has a part of a bucket.
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ use crate::{CodecBytes, CodecState, Result};
 /// The state of a bucket: the error of its messages.
 pub(crate) const RESIDUAL: &str = "residual";
 
-/// Encodes the gradients that a worker pushes to servers, each part of a bucket for itself, and keeps, where it feeds errors
-/// back, what the messages have taken from them (Seide et al. 2014). [`GradCodec::push`](crate::GradCodec::push) makes it.
+/// Encodes the gradients that a worker pushes to servers, each part of a bucket separately. With error feedback (Seide et al.
+/// 2014) it keeps the error of the messages. [`GradCodec::push`](crate::GradCodec::push) makes it.
 #[derive(Debug)]
 pub struct PushCodec {
     quantiser: Box<dyn Quantiser>,
@@ -26,7 +26,7 @@ pub struct PushCodec {
 /// A bucket that was encoded.
 #[derive(Debug)]
 pub struct EncodedBucket {
-    /// By part.
+    /// The message of each part.
     pub messages: Vec<Vec<u8>>,
     /// The state once the step was used.
     pub left: ResidualUpdate,
@@ -40,7 +40,7 @@ pub struct ResidualUpdate {
 }
 
 impl PushCodec {
-    /// A codec that keeps `fields` of each bucket, [`RESIDUAL`] or [`STEP`] or both, and nothing yet.
+    /// Makes a codec with empty state. `fields` names the state of each bucket: [`RESIDUAL`], [`STEP`] or both.
     pub(crate) fn new(
         quantiser: impl Quantiser + 'static,
         fields: &'static [&'static str],
@@ -60,6 +60,7 @@ impl PushCodec {
         self.quantiser.name()
     }
 
+    /// True if `field` is part of the state.
     fn keeps(&self, field: &str) -> bool {
         self.fields.contains(&field)
     }
@@ -69,7 +70,7 @@ impl PushCodec {
     /// and leave their residual as it was.
     ///
     /// # Errors
-    /// [`CodecError::Codec`](crate::CodecError::Codec) if what is kept for the bucket is of other gradients.
+    /// [`CodecError::Codec`](crate::CodecError::Codec) if the bucket's state has another length.
     pub fn encode(
         &self,
         (slot, rank): (usize, usize),
@@ -113,7 +114,7 @@ impl PushCodec {
         Ok(EncodedBucket { messages, left })
     }
 
-    /// A message of numbers to which nothing is added, and of which nothing is kept.
+    /// Encodes values without error feedback.
     ///
     /// # Errors
     /// Errors of the kernels.
@@ -123,15 +124,16 @@ impl PushCodec {
         Ok(message)
     }
 
-    /// Writes the numbers of a message.
+    /// Decodes a message to `out`.
     ///
     /// # Errors
-    /// [`CodecError::Codec`](crate::CodecError::Codec) and [`CodecError::Kernel`](crate::CodecError::Kernel) if it is not a message of as many values.
+    /// [`CodecError::Codec`](crate::CodecError::Codec) and [`CodecError::Kernel`](crate::CodecError::Kernel) if it is not a
+    /// message of as many values.
     pub fn decode(&self, message: &[u8], out: &mut [f32]) -> Result<()> {
         self.quantiser.decode(message, out, false)
     }
 
-    /// Keeps what a step that has counted has left out.
+    /// Replaces the state of a bucket, after the servers have used the step.
     pub fn keep(&self, left: ResidualUpdate) {
         self.slots.with(left.slot, |kept| *kept = left.kept);
     }
@@ -144,7 +146,7 @@ impl PushCodec {
         self.slots.state()
     }
 
-    /// Bytes of what it keeps.
+    /// Returns the bytes of the state.
     pub fn kept_bytes(&self) -> u64 {
         self.slots.bytes()
     }
@@ -157,18 +159,19 @@ impl PushCodec {
         self.slots.state_with(left.iter().map(|left| (left.slot, &left.kept)))
     }
 
-    /// Takes over, of what [`PushCodec::state_with`] has given, what is left out of the parts that `parts` gives of as many elements.
+    /// Restores the residuals of some parts from the result of [`PushCodec::state_with`]. `parts` returns the parts of a bucket with
+    /// this number of elements.
     ///
     /// # Errors
-    /// [`CodecError::Codec`](crate::CodecError::Codec) if it keeps something else.
+    /// [`CodecError::Codec`](crate::CodecError::Codec) if it is the state of another codec.
     pub fn load_parts(&self, state: CodecState, parts: impl Fn(usize) -> Vec<Range<usize>>) -> Result<()> {
         self.slots.load_parts(state, RESIDUAL, parts)
     }
 
-    /// Takes over what [`PushCodec::state`] has given.
+    /// Restores the result of [`PushCodec::state`].
     ///
     /// # Errors
-    /// [`CodecError::Codec`](crate::CodecError::Codec) if it keeps something else.
+    /// [`CodecError::Codec`](crate::CodecError::Codec) if it is the state of another codec.
     pub fn load_state(&self, state: CodecState) -> Result<()> {
         self.slots.load(state)
     }

@@ -1,4 +1,4 @@
-//! Numbers at indices that all ranks draw alike: taken, kept of, and put back, on the host or on a device.
+//! Values at random indices that are equal on all ranks: selection, residuals and scattering, on the host or on a device.
 
 use std::ops::Range;
 
@@ -8,17 +8,17 @@ use phalanx_kernels::{clear_indices, gather_indices, random_indices, scatter_add
 use crate::Result;
 use crate::slice::{DeviceSlice, FiniteFlag, FlatSlice, RankSplit, StateBuffer, mixed_memory};
 
-/// Which numbers were drawn.
+/// The drawn entries of a slice.
 #[derive(Debug)]
 pub(crate) enum RandomEntries {
-    /// Their indices.
+    /// The indices.
     Host(Vec<u32>),
-    /// The stream that a device draws them from, and how many.
+    /// The stream of random numbers from which a device draws the indices, and the number of entries.
     Device { draw: u64, taken: usize },
 }
 
 impl FlatSlice<'_> {
-    /// Draws `taken` of them.
+    /// Draws `taken` entries of the slice by the stream `draw` of random numbers.
     pub(crate) fn draw(&self, draw: u64, taken: usize) -> RandomEntries {
         match self {
             Self::Host(numbers) => RandomEntries::Host(random_indices(draw, numbers.len(), taken)),
@@ -28,7 +28,7 @@ impl FlatSlice<'_> {
 }
 
 impl RandomEntries {
-    /// The numbers, in the order of indices.
+    /// Returns the values of the entries, in the order of indices.
     pub(crate) fn take(&self, numbers: &FlatSlice<'_>) -> Result<StateBuffer> {
         match (self, numbers) {
             (Self::Host(indices), FlatSlice::Host(numbers)) => {
@@ -72,7 +72,7 @@ impl RandomEntries {
         }
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Host(indices) => indices.len(),
@@ -80,7 +80,7 @@ impl RandomEntries {
         }
     }
 
-    /// Which of them, in the order of indices, fall into each part of `len` numbers.
+    /// Returns the range of entries, in the order of indices, that lie in each rank's part of `len` values.
     pub(crate) fn parts(&self, len: usize, cut: RankSplit) -> Vec<Range<usize>> {
         let of = |indices: &[u32]| {
             let at = |bound: usize| indices.partition_point(|index| (*index as usize) < bound);
@@ -92,12 +92,12 @@ impl RandomEntries {
         };
         match self {
             Self::Host(indices) => of(indices),
-            // Lengths of messages are the host's to know; the indices themselves need not travel to the device.
+            // The host needs the ranges for the lengths of messages; the device draws the same indices itself.
             Self::Device { draw, taken } => of(&random_indices(*draw, len, *taken)),
         }
     }
 
-    /// Adds values to those `runs` of the drawn numbers, which all lie in `own`.
+    /// Adds values to the entries in the range `runs`, which all lie in `own`.
     pub(crate) fn put(
         &self,
         values: &StateBuffer,

@@ -1,4 +1,4 @@
-//! A device's codecs at work on one sum: what they are given, and what they need until it is there.
+//! The work of a device's codecs on one sum, and the memory that it uses.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,19 +6,19 @@ use candle_core::DType;
 use phalanx_tensor::backend::{DeviceCodecs, Upload};
 use phalanx_tensor::{FlatStorage, Result, TensorError};
 
-/// The stream on which a device's codecs work while the device computes. Clones are handles of the same work.
+/// The stream on which a device's codecs run, concurrently with the stream that computes. Clones are handles of the same stream.
 #[derive(Debug, Clone)]
 pub struct CodecStream(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// On the device.
+    /// Memory on the device, which gives access to the device's codecs.
     of: FlatStorage,
-    /// Memory that is used until the work is done: freed before, it would have to be waited for.
+    /// Memory that the work uses. It is kept, since freeing it earlier would wait for the work.
     held: Mutex<Vec<FlatStorage>>,
 }
 
-/// Work that a device was given, on its way: what is computed finds it once it was told to arrive.
+/// Work that a device runs. Computation sees the results after [`PendingWork::arrive`].
 #[derive(Debug)]
 pub struct PendingWork {
     done: Upload,
@@ -26,10 +26,10 @@ pub struct PendingWork {
 }
 
 impl CodecStream {
-    /// Begins work after what was computed until now.
+    /// Begins a stream whose work runs after all computation issued so far.
     ///
     /// # Errors
-    /// [`TensorError::Unsupported`] if the memory is not that of a device which has codecs.
+    /// [`TensorError::Unsupported`] if the memory is on the host, or the device has no codecs.
     pub fn begin(of: &FlatStorage) -> Result<Self> {
         let this = Self(Arc::new(Inner { of: of.clone(), held: Mutex::default() }));
         this.codecs()?.begin()?;
@@ -43,7 +43,7 @@ impl CodecStream {
         codecs.ok_or_else(|| TensorError::Unsupported { op: "a codec of a device", what: what() })
     }
 
-    /// Elements of unspecified value, which are there until the work is done.
+    /// Allocates elements of unspecified value and keeps them until the work is done.
     pub(crate) fn room(&self, len: usize, dtype: DType) -> Result<FlatStorage> {
         Ok(self.hold(FlatStorage::new(self.codecs()?.room(len, dtype)?)?))
     }
@@ -54,7 +54,7 @@ impl CodecStream {
         memory
     }
 
-    /// All that was given.
+    /// Ends the stream and returns its work, with the memory that it uses.
     pub fn end(&self) -> Result<PendingWork> {
         let done = self.codecs()?.done()?;
         let held = std::mem::take(&mut *self.0.held.lock().unwrap_or_else(PoisonError::into_inner));
@@ -63,7 +63,7 @@ impl CodecStream {
 }
 
 impl PendingWork {
-    /// Work of the host, which is over.
+    /// Returns finished work, for codecs on the host.
     pub fn over() -> Self {
         Self { done: Upload::ready(), _held: Vec::new() }
     }

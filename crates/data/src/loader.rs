@@ -41,13 +41,13 @@ struct Job {
 }
 
 /// A finished batch and its number.
-type Made = (u64, Result<StepBatch>);
+type NumberedBatch = (u64, Result<StepBatch>);
 
 /// The worker threads and their channels.
 struct Workers {
     /// `None` once no more jobs follow, which ends the threads.
     jobs: Option<Sender<Job>>,
-    made: Receiver<Made>,
+    made: Receiver<NumberedBatch>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -142,7 +142,7 @@ impl Loader {
     fn start_threads(&mut self) -> Result<()> {
         // Neither channel is bounded, so sending never blocks; `hand_out` bounds both.
         let (jobs, jobs_out) = unbounded::<Job>();
-        let (made_in, made) = unbounded::<Made>();
+        let (made_in, made) = unbounded::<NumberedBatch>();
         // Stored in `self` first, so that a failure midway joins the threads that run.
         let workers = self.workers.insert(Workers { jobs: Some(jobs), made, threads: Vec::new() });
         for worker in 0..self.config.workers {

@@ -124,25 +124,29 @@ pub fn sum_columns<T: Float>(
         let mut totals = vec![0.0_f64; sums.len()];
         context.simd(
             #[inline(always)]
-            || {
-                for rows in x.chunks(ROWS * cols) {
-                    sums.fill(T::ZERO);
-                    for row in rows.chunks_exact(cols) {
-                        for (sum, x) in sums.iter_mut().zip(&row[first..]) {
-                            *sum += *x;
-                        }
-                    }
-                    for (total, sum) in totals.iter_mut().zip(sums.iter()) {
-                        *total += sum.to_f64();
-                    }
-                }
-                for (sum, total) in sums.iter_mut().zip(&totals) {
-                    *sum = T::from_f64(*total);
-                }
-            },
+            || sum_columns_from(first, cols, x, sums, &mut totals),
         );
     });
     Ok(())
+}
+
+/// Writes the sums of the columns from `first` on to `sums`. `totals` is as long and begins with zeros.
+#[inline(always)]
+fn sum_columns_from<T: Float>(first: usize, cols: usize, x: &[T], sums: &mut [T], totals: &mut [f64]) {
+    for rows in x.chunks(ROWS * cols) {
+        sums.fill(T::ZERO);
+        for row in rows.chunks_exact(cols) {
+            for (sum, x) in sums.iter_mut().zip(&row[first..]) {
+                *sum += *x;
+            }
+        }
+        for (total, sum) in totals.iter_mut().zip(sums.iter()) {
+            *total += sum.to_f64();
+        }
+    }
+    for (sum, total) in sums.iter_mut().zip(&*totals) {
+        *sum = T::from_f64(*total);
+    }
 }
 
 /// Writes the sums of the rows of a matrix [rows, cols] to `sums` `[rows]`.

@@ -63,6 +63,7 @@ mod float;
 mod fork_join;
 mod gemm_call;
 mod half;
+mod hash;
 mod level;
 mod linear;
 mod loss_scale;
@@ -99,6 +100,7 @@ pub use conv::{
 pub use error::{KernelError, Result};
 pub use exact::ExactSquares;
 pub use float::Float;
+pub use hash::fnv1a;
 pub use level::{LEVEL_VARIABLE, Level};
 pub use linear::linear_forward;
 pub use loss_scale::{LOSS_SCALE_STATE, LossScaleOptions, LossScaleStep, clip_factor, loss_scale_step};

@@ -250,13 +250,19 @@ pub(crate) fn to_windows<S: Simd>(
                 *line = filled;
             }
             let transposed = transposer.transpose(lines);
-            for (to, transposed) in to[start * window..].chunks_exact_mut(window).zip(&transposed).take(some)
-            {
-                for (&place, value) in places.iter().zip(transposed) {
-                    to[place] = if add { to[place] + *value } else { *value };
-                }
+            let windows = to[start * window..].chunks_exact_mut(window).take(some);
+            for (to, values) in windows.zip(&transposed) {
+                write_places(to, places, values, add);
             }
         }
+    }
+}
+
+/// Writes the values to these places of a window, or adds them with `add`.
+#[inline(always)]
+fn write_places(window: &mut [f32], places: &[usize], values: &[f32; SIDE], add: bool) {
+    for (&place, value) in places.iter().zip(values) {
+        window[place] = if add { window[place] + *value } else { *value };
     }
 }
 

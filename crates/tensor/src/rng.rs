@@ -5,6 +5,7 @@
 //! single rank would for the whole batch. A resumed run continues with the same numbers. The generator is ChaCha with
 //! 8 rounds (`rand_chacha`), whose counter can be set to any position.
 
+use phalanx_kernels::fnv1a;
 use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
@@ -26,7 +27,7 @@ impl Key {
 
     /// Derives the key of one purpose, such as a parameter's name or "dropout".
     pub fn stream(self, purpose: &str) -> Self {
-        Self { stream: mix(self.stream ^ fnv1a(purpose)), ..self }
+        Self { stream: mix(self.stream ^ fnv1a(purpose.as_bytes())), ..self }
     }
 
     /// Derives the key of the `index`-th use within a purpose.
@@ -94,12 +95,6 @@ impl Key {
             }
         }
     }
-}
-
-/// The 64-bit FNV-1a hash of a name.
-fn fnv1a(name: &str) -> u64 {
-    name.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// The finaliser of splitmix64: spreads every input bit over the output.

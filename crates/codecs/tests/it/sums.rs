@@ -28,7 +28,7 @@ fn bucket() -> Bucket {
     Bucket { slot: 2, len: LEN, matrices }
 }
 
-/// What rank `rank` adds at step `step`.
+/// Returns the gradients of rank `rank` at step `step`.
 fn gradients(rank: usize, step: usize) -> Vec<f32> {
     let base = (rank as u64) << 40 | (step as u64) << 20;
     (0..LEN as u64).map(|at| (uniform(base, at) - 0.5).powi(3)).collect()

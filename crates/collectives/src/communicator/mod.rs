@@ -81,11 +81,18 @@ pub struct Communicator {
     label: Option<Arc<str>>,
 }
 
-struct Inner {
+/// The place of this rank in its world.
+struct Place {
     rank: usize,
     world_size: usize,
+    /// The number among the ranks of its host.
     local_rank: usize,
+    /// The host of each rank.
     hosts: Vec<usize>,
+}
+
+struct Inner {
+    place: Place,
     counters: Arc<Counters>,
     queue: Mutex<Queue>,
     /// Jobs that are queued or running. Without any, a caller may run its operation itself.
@@ -103,7 +110,6 @@ struct Inner {
     /// The actions that leave the world and abort it. A part of a world has nothing to leave.
     ending: Ending,
     /// The mailbox, or the name of the library that has none. `None` once the communicator is shut down.
-    /// `None` once the communicator is shut down.
     mailbox: Mutex<Option<std::result::Result<Mailbox, &'static str>>>,
     /// The control plane of the world, or the name of the library that has none.
     control: std::result::Result<Control, &'static str>,
@@ -113,7 +119,7 @@ struct Inner {
 
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Communicator(rank {} of {})", self.inner.rank, self.inner.world_size)
+        write!(f, "Communicator(rank {} of {})", self.rank(), self.world_size())
     }
 }
 
@@ -196,10 +202,7 @@ impl Communicator {
             }
         })?;
         let inner = Inner {
-            rank,
-            world_size,
-            local_rank,
-            hosts,
+            place: Place { rank, world_size, local_rank, hosts },
             counters: Arc::new(counters),
             queue: Mutex::new(Queue { jobs: Some(queue) }),
             pending,
@@ -219,22 +222,22 @@ impl Communicator {
 
     /// Returns this rank, from 0.
     pub fn rank(&self) -> usize {
-        self.inner.rank
+        self.inner.place.rank
     }
 
     /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
-        self.inner.world_size
+        self.inner.place.world_size
     }
 
     /// Returns this rank among those of its host, from 0.
     pub fn local_rank(&self) -> usize {
-        self.inner.local_rank
+        self.inner.place.local_rank
     }
 
     /// Returns the host of each rank, numbered from 0 in the order of ranks.
     pub fn hosts(&self) -> &[usize] {
-        &self.inner.hosts
+        &self.inner.place.hosts
     }
 
     /// Returns the clock that times this rank's operations: wall time, unless links are simulated.
@@ -395,10 +398,10 @@ impl Communicator {
     }
 
     fn check_root(&self, operation: &'static str, root: usize) -> Result<()> {
-        if root < self.inner.world_size {
+        if root < self.world_size() {
             return Ok(());
         }
-        let problem = format!("rank {root} does not exist in a world of {}", self.inner.world_size);
+        let problem = format!("rank {root} does not exist in a world of {}", self.world_size());
         Err(CommError::Argument { operation, problem })
     }
 
@@ -410,7 +413,7 @@ impl Communicator {
     pub fn check(&self) -> Result<()> {
         match &self.inner.failure {
             Some(failure) if failure.is_set() => {
-                let cause = failure.get().unwrap_or(Cause::Lost(self.inner.rank));
+                let cause = failure.get().unwrap_or(Cause::Lost(self.rank()));
                 Err(cause.error("a check".to_owned(), self.stats().operations))
             }
             _ => Ok(()),

@@ -16,7 +16,7 @@ impl Communicator {
     /// # Errors
     /// [`CommError::Mismatch`] if the lengths differ; otherwise the error of the world.
     pub fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
-        let (len, rank, world) = (values.len(), self.inner.rank, self.inner.world_size);
+        let (len, rank, world) = (values.len(), self.rank(), self.world_size());
         let mut all = vec![T::zeroed(); len * world];
         all[rank * len..(rank + 1) * len].copy_from_slice(values);
         self.all_gather_in_place(&mut all)?;
@@ -174,15 +174,15 @@ impl Communicator {
 
     fn check_scatter<T>(&self, parts: &[Vec<T>], root: usize) -> Result<()> {
         self.check_root("scatter", root)?;
-        let needed = self.inner.rank == root;
+        let needed = self.rank() == root;
         if needed { self.check_parts("scatter", parts.len()) } else { Ok(()) }
     }
 
     pub(super) fn check_parts(&self, operation: &'static str, parts: usize) -> Result<()> {
-        if parts == self.inner.world_size {
+        if parts == self.world_size() {
             return Ok(());
         }
-        let problem = format!("{parts} parts for {} ranks", self.inner.world_size);
+        let problem = format!("{parts} parts for {} ranks", self.world_size());
         Err(CommError::Argument { operation, problem })
     }
 
@@ -192,7 +192,7 @@ impl Communicator {
     /// # Errors
     /// [`CommError::Mismatch`] if the lengths differ; otherwise the error of the world.
     pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
-        let (len, world) = (values.len(), self.inner.world_size);
+        let (len, world) = (values.len(), self.world_size());
         let parts: Vec<&[u8]> =
             (0..world).map(|rank| bytemuck::cast_slice(&values[chunk(len, world, rank)])).collect();
         let tag = Tag::new(Kind::AllToAll, T::DTYPE, len);
@@ -202,7 +202,7 @@ impl Communicator {
 
     /// [`Communicator::all_to_all`] without waiting.
     pub fn all_to_all_async<T: Element>(&self, values: Vec<T>) -> Handle<Vec<T>> {
-        let (len, world) = (values.len(), self.inner.world_size);
+        let (len, world) = (values.len(), self.world_size());
         let tag = Tag::new(Kind::AllToAll, T::DTYPE, len);
         self.issue(Scope::World, tag, move |engine| {
             let parts: Vec<&[u8]> =
@@ -238,7 +238,7 @@ impl Communicator {
 
     fn check_other(&self, operation: &'static str, other: usize) -> Result<()> {
         self.check_root(operation, other)?;
-        if other != self.inner.rank {
+        if other != self.rank() {
             return Ok(());
         }
         let problem = format!("rank {other} is this rank");

@@ -113,7 +113,7 @@ impl Communicator {
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
         let mut copy = values.to_vec();
         self.reduce_scatter_in_place(&mut copy, op)?;
-        Ok(copy[chunk(values.len(), self.inner.world_size, self.inner.rank)].to_vec())
+        Ok(copy[chunk(values.len(), self.world_size(), self.rank())].to_vec())
     }
 
     /// Replaces elements `rank·len/world .. (rank + 1)·len/world` of the buffer by the reduction of all ranks'. The rest is

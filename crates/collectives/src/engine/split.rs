@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::backend::{Backend, Members, VERDICT};
 use crate::error::Result;
 
-/// Returns the number of a part of communicator `parent` with these ranks of the world. `number` counts the splits. All ranks of the
-/// part compute the same number, and others hardly ever.
+/// Returns the id of a part of communicator `parent` with these ranks of the world. `number` counts the splits. All ranks of the
+/// part compute the same id; another part has it with negligible probability.
 pub(crate) fn part_id(parent: u32, number: u32, of_world: &[usize]) -> u32 {
     let mut hash = DefaultHasher::new();
     (parent, number, of_world).hash(&mut hash);
@@ -14,7 +14,7 @@ pub(crate) fn part_id(parent: u32, number: u32, of_world: &[usize]) -> u32 {
 }
 
 impl Backend {
-    /// Makes a backend for the one of `groups` that this rank is in. `number` counts the splits of this one. Every rank calls this at
+    /// Makes a backend for this rank's group of `groups`. `number` counts the splits of this one. Every rank calls this at
     /// the same place with the same groups.
     pub(crate) fn part(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Self> {
         let places = groups.iter().find(|group| group.contains(&self.rank)).cloned().unwrap_or_default();

@@ -89,6 +89,7 @@ impl<S: std::io::Read + std::io::Write> Server<S> {
     }
 }
 
+/// Runs the whole exchange with the launcher. `own` returns the addresses of this host.
 fn talk(
     server: &mut Server<impl std::io::Read + std::io::Write>,
     rank: u64,
@@ -100,12 +101,7 @@ fn talk(
     let mut addresses = Vec::new();
     if exchange {
         if rank == 0 {
-            let mut value = String::new();
-            for address in own().iter().map(ToString::to_string) {
-                if value.len() + address.len() < MAX_VALUE {
-                    value = if value.is_empty() { address } else { format!("{value},{address}") };
-                }
-            }
+            let value = list_of(&own());
             server.ask(&format!("cmd=put kvsname={table} key={KEY} value={value}"), "put_result", "rc")?;
         }
         server.ask("cmd=barrier_in", "barrier_out", "rc")?;
@@ -114,6 +110,17 @@ fn talk(
     }
     server.ask("cmd=finalize", "finalize_ack", "rc")?;
     Ok(PmiJob { job: format!("mpiexec {table}"), addresses })
+}
+
+/// Returns the addresses with commas between them, without those that do not fit into a value.
+fn list_of(addresses: &[IpAddr]) -> String {
+    let mut list = String::new();
+    for address in addresses.iter().map(ToString::to_string) {
+        if list.len() + address.len() < MAX_VALUE {
+            list = if list.is_empty() { address } else { format!("{list},{address}") };
+        }
+    }
+    list
 }
 
 /// Returns the job that these recorded answers of a server describe.

@@ -185,6 +185,7 @@ impl RawComm {
         begun.and(ended.map(|_| ()))
     }
 
+    /// Submits one call to NCCL.
     fn call(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), String> {
         let (nccl, comm, stream) = (self.nccl, self.comm, stream.cu_stream().cast());
         // SAFETY: the communicator is open and the stream outlives it. The addresses are of whole elements inside of live
@@ -192,59 +193,31 @@ impl RawComm {
         // freed in the order of the stream that computes on it, which waits for this operation before its caller can free it.
         let result = unsafe {
             match *call {
-                Call::AllReduce { from, to, op } => (nccl.ncclAllReduce)(
-                    reading(from),
-                    writing(to),
-                    from.len(),
-                    type_of(from.dtype()),
-                    reduction(op),
-                    comm,
-                    stream,
-                ),
-                Call::ReduceScatter { from, to, op } => (nccl.ncclReduceScatter)(
-                    reading(from),
-                    writing(to),
-                    to.len(),
-                    type_of(from.dtype()),
-                    reduction(op),
-                    comm,
-                    stream,
-                ),
-                Call::AllGather { from, to } => (nccl.ncclAllGather)(
-                    reading(from),
-                    writing(to),
-                    from.len(),
-                    type_of(from.dtype()),
-                    comm,
-                    stream,
-                ),
-                Call::Broadcast { from, to, root } => (nccl.ncclBroadcast)(
-                    from.map_or(std::ptr::null(), reading),
-                    writing(to),
-                    to.len(),
-                    type_of(to.read().dtype()),
-                    number(root),
-                    comm,
-                    stream,
-                ),
-                Call::Reduce { from, to, op, root } => (nccl.ncclReduce)(
-                    reading(from),
-                    to.map_or(std::ptr::null_mut(), writing),
-                    from.len(),
-                    type_of(from.dtype()),
-                    reduction(op),
-                    number(root),
-                    comm,
-                    stream,
-                ),
-                Call::Send { from, to } => (nccl.ncclSend)(
-                    reading(from),
-                    from.len(),
-                    type_of(from.dtype()),
-                    number(to),
-                    comm,
-                    stream,
-                ),
+                Call::AllReduce { from, to, op } => {
+                    let (dtype, op) = (type_of(from.dtype()), reduction(op));
+                    (nccl.ncclAllReduce)(reading(from), writing(to), from.len(), dtype, op, comm, stream)
+                }
+                Call::ReduceScatter { from, to, op } => {
+                    let (dtype, op) = (type_of(from.dtype()), reduction(op));
+                    (nccl.ncclReduceScatter)(reading(from), writing(to), to.len(), dtype, op, comm, stream)
+                }
+                Call::AllGather { from, to } => {
+                    let dtype = type_of(from.dtype());
+                    (nccl.ncclAllGather)(reading(from), writing(to), from.len(), dtype, comm, stream)
+                }
+                Call::Broadcast { from, to, root } => {
+                    let (dtype, from) = (type_of(to.read().dtype()), from.map_or(std::ptr::null(), reading));
+                    (nccl.ncclBroadcast)(from, writing(to), to.len(), dtype, number(root), comm, stream)
+                }
+                Call::Reduce { from, to, op, root } => {
+                    let (dtype, op) = (type_of(from.dtype()), reduction(op));
+                    let to = to.map_or(std::ptr::null_mut(), writing);
+                    (nccl.ncclReduce)(reading(from), to, from.len(), dtype, op, number(root), comm, stream)
+                }
+                Call::Send { from, to } => {
+                    let dtype = type_of(from.dtype());
+                    (nccl.ncclSend)(reading(from), from.len(), dtype, number(to), comm, stream)
+                }
                 Call::Receive { to, from } => {
                     let dtype = type_of(to.read().dtype());
                     (nccl.ncclRecv)(writing(to), to.len(), dtype, number(from), comm, stream)

@@ -46,6 +46,16 @@ pub struct Rehearsal {
     scripts: BTreeMap<Scene, Option<Arc<Vec<Vec<Move>>>>>,
 }
 
+/// The progress of an operation, by member.
+struct Progress {
+    /// The time of each member, in nanoseconds.
+    at: Vec<u64>,
+    /// The index of each member's next move in its script.
+    next: Vec<usize>,
+    /// The departure times of messages under way, by sender and receiver.
+    under_way: BTreeMap<(usize, usize), VecDeque<u64>>,
+}
+
 /// Converts seconds to nanoseconds.
 fn nanos(seconds: f64) -> u64 {
     (seconds * 1e9).round().max(0.0) as u64
@@ -82,37 +92,50 @@ impl Rehearsal {
     ) -> Option<Vec<f64>> {
         let kind = Kind::ALL.into_iter().find(|kind| kind.name() == operation)?;
         let scripts = self.scripts(kind, algorithm, bytes as usize, members)?;
-        let mut at: Vec<u64> = from.iter().map(|seconds| nanos(*seconds)).collect();
-        let mut next = vec![0; members.len()];
-        // The departure times of messages under way, by sender and receiver.
-        let mut under_way: BTreeMap<(usize, usize), VecDeque<u64>> = BTreeMap::new();
-        loop {
-            let mut moved = false;
+        let mut progress = Progress {
+            at: from.iter().map(|seconds| nanos(*seconds)).collect(),
+            next: vec![0; members.len()],
+            under_way: BTreeMap::new(),
+        };
+        let mut moved = true;
+        while moved {
+            moved = false;
             for own in 0..members.len() {
-                while let Some(step) = scripts[own].get(next[own]) {
-                    match *step {
-                        Move::Send { to, bytes } => {
-                            let left = self.leave(members[own], members[to], bytes, at[own])?;
-                            under_way.entry((own, to)).or_default().push_back(left);
-                        }
-                        Move::Receive { from, bytes, reduces } => {
-                            let message = under_way.get_mut(&(from, own)).and_then(VecDeque::pop_front);
-                            let Some(left) = message else { break };
-                            let here = self.arrive(members[from], members[own], bytes, left)?;
-                            at[own] = at[own].max(here);
-                            at[own] += if reduces { nanos(bytes as f64 * self.gamma) } else { 0 };
-                        }
-                    }
-                    next[own] += 1;
-                    moved = true;
-                }
-            }
-            if !moved {
-                break;
+                moved |= self.advance(own, members, &scripts[own], &mut progress)?;
             }
         }
+        let Progress { at, next, .. } = progress;
         let all_done = next.iter().zip(scripts.iter()).all(|(next, script)| *next == script.len());
         all_done.then(|| at.iter().map(|nanos| *nanos as f64 * 1e-9).collect())
+    }
+
+    /// Plays the moves of member `own` up to the first message that was not sent yet. Returns true if it made a move; `None` if
+    /// the cost of a link is unknown.
+    fn advance(
+        &mut self,
+        own: usize,
+        members: &[usize],
+        script: &[Move],
+        Progress { at, next, under_way }: &mut Progress,
+    ) -> Option<bool> {
+        let first = next[own];
+        while let Some(step) = script.get(next[own]) {
+            match *step {
+                Move::Send { to, bytes } => {
+                    let left = self.leave(members[own], members[to], bytes, at[own])?;
+                    under_way.entry((own, to)).or_default().push_back(left);
+                }
+                Move::Receive { from, bytes, reduces } => {
+                    let message = under_way.get_mut(&(from, own)).and_then(VecDeque::pop_front);
+                    let Some(left) = message else { break };
+                    let here = self.arrive(members[from], members[own], bytes, left)?;
+                    at[own] = at[own].max(here);
+                    at[own] += if reduces { nanos(bytes as f64 * self.gamma) } else { 0 };
+                }
+            }
+            next[own] += 1;
+        }
+        Some(next[own] > first)
     }
 
     /// Returns the script of each rank in an operation.

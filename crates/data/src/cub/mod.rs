@@ -241,8 +241,8 @@ fn named_classes(file: &Path, all: &[&str]) -> Result<BTreeSet<usize>> {
 
 /// Finds the folder `text_c10` in the dataset's folder or its parent.
 fn find_captions(root: &Path) -> Result<PathBuf> {
-    let beside = root.parent().map(|parent| parent.join("text_c10"));
-    let mut places = std::iter::once(root.join("text_c10")).chain(beside);
+    let in_parent = root.parent().map(|parent| parent.join("text_c10"));
+    let mut places = std::iter::once(root.join("text_c10")).chain(in_parent);
     places.find(|folder| folder.is_dir()).ok_or_else(|| {
         let looked_for =
             "text_c10 with the captions (also in the parent folder); name it, or use captions made from class names"

@@ -15,6 +15,16 @@ pub(super) struct Tap {
     cols: (usize, usize),
 }
 
+impl Tap {
+    /// Returns the index of the first pixel that it meets in output row `oy`.
+    #[inline(always)]
+    fn first_pixel(&self, shape: &Conv2dShape, oy: usize) -> usize {
+        let iy = (oy * shape.stride[0]) as isize + self.offset[0];
+        let ix = (self.cols.0 * shape.stride[1]) as isize + self.offset[1];
+        iy as usize * shape.width + ix as usize
+    }
+}
+
 /// Returns the taps that meet a pixel: on a 1×1 map under a 3×3 window one of nine.
 pub(super) fn taps(shape: &Conv2dShape) -> Vec<Tap> {
     let mut taps = Vec::new();
@@ -67,21 +77,23 @@ pub(super) fn lower<T: Float>(
                     out.fill(T::ZERO);
                     continue;
                 }
-                let (first, last) = tap.cols;
-                let iy = (oy * stride[0]) as isize + tap.offset[0];
-                let ix = (first * stride[1]) as isize + tap.offset[1];
-                let from = &image[iy as usize * shape.width + ix as usize..];
-                out[..first].fill(T::ZERO);
-                out[last..].fill(T::ZERO);
-                let inside = &mut out[first..last];
-                if stride[1] == 1 {
-                    inside.copy_from_slice(&from[..inside.len()]);
-                } else {
-                    for (to, from) in inside.iter_mut().zip(from.iter().step_by(stride[1])) {
-                        *to = *from;
-                    }
-                }
+                lower_row(&image[tap.first_pixel(shape, oy)..], stride[1], tap.cols, out);
             }
+        }
+    }
+}
+
+/// Copies the pixels `from` of a tap, `stride` apart, to the columns from `first` to `last`, and fills the others with zeros.
+#[inline(always)]
+fn lower_row<T: Float>(from: &[T], stride: usize, (first, last): (usize, usize), out: &mut [T]) {
+    out[..first].fill(T::ZERO);
+    out[last..].fill(T::ZERO);
+    let inside = &mut out[first..last];
+    if stride == 1 {
+        inside.copy_from_slice(&from[..inside.len()]);
+    } else {
+        for (to, from) in inside.iter_mut().zip(from.iter().step_by(stride)) {
+            *to = *from;
         }
     }
 }
@@ -107,9 +119,7 @@ pub(super) fn raise<T: Float>(
                     continue;
                 }
                 let (first, last) = tap.cols;
-                let iy = (oy * stride[0]) as isize + tap.offset[0];
-                let ix = (first * stride[1]) as isize + tap.offset[1];
-                let to = &mut image[iy as usize * shape.width + ix as usize..];
+                let to = &mut image[tap.first_pixel(shape, oy)..];
                 let from = &from[first..last];
                 if stride[1] == 1 {
                     to[..from.len()].iter_mut().zip(from).for_each(|(to, from)| *to += *from);

@@ -143,6 +143,7 @@ impl WithSimd for Images<'_> {
 }
 
 impl Images<'_> {
+    /// Computes all images in tiles of `R` channels by `V` vectors of pixels.
     #[inline(always)]
     fn all<S: Simd, const R: usize, const V: usize>(self, simd: S) {
         let (plane, width) = (self.plane, V * S::F32_LANES);
@@ -151,18 +152,7 @@ impl Images<'_> {
             for (weights, out) in self.packed.chunks_exact(self.inputs * R).zip(out.chunks_mut(R * plane)) {
                 let weights = &weights.as_chunks::<R>().0[..self.inputs];
                 for at in (0..plane).step_by(width) {
-                    let mut sums = [[simd.splat_f32s(0.0); V]; R];
-                    for (weights, row) in weights.iter().zip(image.chunks_exact(plane)) {
-                        let row = S::as_simd_f32s(&row[at..at + width]).0;
-                        let row: &[S::f32s; V] = row.try_into().unwrap_or(&sums[0]);
-                        let now: [S::f32s; V] = *row;
-                        for i in 0..R {
-                            let weight = simd.splat_f32s(weights[i]);
-                            for v in 0..V {
-                                sums[i][v] = simd.mul_add_f32s(weight, now[v], sums[i][v]);
-                            }
-                        }
-                    }
+                    let sums = tile_of_pixels::<S, R, V>(simd, weights, image, plane, at);
                     for (sums, out) in sums.iter().zip(out.chunks_exact_mut(plane)) {
                         S::as_mut_simd_f32s(&mut out[at..at + width]).0.copy_from_slice(sums);
                     }
@@ -170,6 +160,30 @@ impl Images<'_> {
             }
         }
     }
+}
+
+/// Computes `R` channels of the result at `V` vectors of pixels from `at` on. `weights` has `R` for each input channel.
+#[inline(always)]
+fn tile_of_pixels<S: Simd, const R: usize, const V: usize>(
+    simd: S,
+    weights: &[[f32; R]],
+    image: &[f32],
+    plane: usize,
+    at: usize,
+) -> [[S::f32s; V]; R] {
+    let mut sums = [[simd.splat_f32s(0.0); V]; R];
+    for (weights, row) in weights.iter().zip(image.chunks_exact(plane)) {
+        let row = S::as_simd_f32s(&row[at..at + V * S::F32_LANES]).0;
+        let row: &[S::f32s; V] = row.try_into().unwrap_or(&sums[0]);
+        let now: [S::f32s; V] = *row;
+        for i in 0..R {
+            let weight = simd.splat_f32s(weights[i]);
+            for v in 0..V {
+                sums[i][v] = simd.mul_add_f32s(weight, now[v], sums[i][v]);
+            }
+        }
+    }
+    sums
 }
 
 /// Computes dw += Σ dy · xᵀ over images.
@@ -245,27 +259,7 @@ impl Maps<'_> {
         let sums = S::as_mut_simd_f32s(sums).0;
         for output in (0..self.outputs).step_by(R) {
             for input in (0..self.inputs).step_by(C) {
-                let mut tile = [[simd.splat_f32s(0.0); C]; R];
-                let x = self.x.chunks_exact(self.inputs * self.plane);
-                for (x, dy) in x.zip(self.dy.chunks_exact(self.outputs * self.plane)) {
-                    let row = |map: &'_ [f32], channel: usize, channels: usize| {
-                        channel.min(channels - 1) * self.plane
-                            ..map.len().min((channel.min(channels - 1) + 1) * self.plane)
-                    };
-                    let left: [&[S::f32s]; R] =
-                        std::array::from_fn(|i| S::as_simd_f32s(&dy[row(dy, output + i, self.outputs)]).0);
-                    let right: [&[S::f32s]; C] =
-                        std::array::from_fn(|j| S::as_simd_f32s(&x[row(x, input + j, self.inputs)]).0);
-                    for at in 0..self.plane / S::F32_LANES {
-                        let right: [S::f32s; C] = std::array::from_fn(|j| right[j][at]);
-                        for i in 0..R {
-                            let left = left[i][at];
-                            for j in 0..C {
-                                tile[i][j] = simd.mul_add_f32s(left, right[j], tile[i][j]);
-                            }
-                        }
-                    }
-                }
+                let tile = self.tile::<S, R, C>(simd, output, input);
                 for (i, tile) in tile.iter().enumerate().take(self.outputs - output) {
                     let start = (output + i) * self.inputs + input;
                     for (sum, tile) in sums[start..].iter_mut().zip(tile).take(self.inputs - input) {
@@ -274,5 +268,37 @@ impl Maps<'_> {
                 }
             }
         }
+    }
+
+    /// Computes the lanes of the sums of `R` outputs by `C` inputs, from channels `output` and `input` on, over all images.
+    #[inline(always)]
+    fn tile<S: Simd, const R: usize, const C: usize>(
+        &self,
+        simd: S,
+        output: usize,
+        input: usize,
+    ) -> [[S::f32s; C]; R] {
+        let mut tile = [[simd.splat_f32s(0.0); C]; R];
+        let x = self.x.chunks_exact(self.inputs * self.plane);
+        for (x, dy) in x.zip(self.dy.chunks_exact(self.outputs * self.plane)) {
+            let row = |map: &'_ [f32], channel: usize, channels: usize| {
+                channel.min(channels - 1) * self.plane
+                    ..map.len().min((channel.min(channels - 1) + 1) * self.plane)
+            };
+            let left: [&[S::f32s]; R] =
+                std::array::from_fn(|i| S::as_simd_f32s(&dy[row(dy, output + i, self.outputs)]).0);
+            let right: [&[S::f32s]; C] =
+                std::array::from_fn(|j| S::as_simd_f32s(&x[row(x, input + j, self.inputs)]).0);
+            for at in 0..self.plane / S::F32_LANES {
+                let right: [S::f32s; C] = std::array::from_fn(|j| right[j][at]);
+                for i in 0..R {
+                    let left = left[i][at];
+                    for j in 0..C {
+                        tile[i][j] = simd.mul_add_f32s(left, right[j], tile[i][j]);
+                    }
+                }
+            }
+        }
+        tile
     }
 }

@@ -66,20 +66,33 @@ pub fn group_norm_forward<T: Float>(
             || {
                 for (offset, y) in y.chunks_exact_mut(len).enumerate() {
                     let index = task * per_task + offset;
-                    let (mean, inv_std) = (mean[index], inv_std[index]);
+                    let first = index % groups * in_group;
+                    let affine = (&gamma[first..][..in_group], &beta[first..][..in_group]);
                     let x = &x[index * len..][..len];
-                    for (c, (y, x)) in y.chunks_exact_mut(plane).zip(x.chunks_exact(plane)).enumerate() {
-                        let channel = index % groups * in_group + c;
-                        let (factor, shift) = (inv_std * gamma[channel], beta[channel]);
-                        for (y, x) in y.iter_mut().zip(x) {
-                            *y = (*x - mean) * factor + shift;
-                        }
-                    }
+                    normalise_group(plane, x, (mean[index], inv_std[index]), affine, y);
                 }
             },
         );
     });
     Ok(())
+}
+
+/// Normalises one group: channels of `plane` elements, each with its own gamma and beta.
+#[inline(always)]
+fn normalise_group<T: Float>(
+    plane: usize,
+    x: &[T],
+    (mean, inv_std): (T, T),
+    (gamma, beta): (&[T], &[T]),
+    y: &mut [T],
+) {
+    let planes = y.chunks_exact_mut(plane).zip(x.chunks_exact(plane));
+    for ((y, x), (gamma, beta)) in planes.zip(gamma.iter().zip(beta)) {
+        let (factor, shift) = (inv_std * *gamma, *beta);
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = (*x - mean) * factor + shift;
+        }
+    }
 }
 
 /// Computes the gradients of group norm; `dgamma` and `dbeta` are `[C]`.

@@ -23,7 +23,6 @@ pub fn max_pool2d_forward<T: Float>(
     check_len(KERNEL, "y", shape.output_len(), y.len())?;
     check_len(KERNEL, "indices", shape.output_len(), indices.len())?;
     let (in_plane, out_plane) = (shape.height * shape.width, shape.out_height() * shape.out_width());
-    let out_width = shape.out_width();
     let pairs = y.chunks_mut(out_plane * PLANES).zip(indices.chunks_mut(out_plane * PLANES));
     let items = pairs.zip(x.chunks(in_plane * PLANES)).collect();
     context.run_each(items, |((y, indices), x)| {
@@ -32,19 +31,26 @@ pub fn max_pool2d_forward<T: Float>(
             || {
                 let planes = y.chunks_exact_mut(out_plane).zip(indices.chunks_exact_mut(out_plane));
                 for ((y, indices), x) in planes.zip(x.chunks_exact(in_plane)) {
-                    let rows = y.chunks_exact_mut(out_width).zip(indices.chunks_exact_mut(out_width));
-                    for (row, (y, indices)) in rows.enumerate() {
-                        match shape.stride[1] {
-                            1 => row_of_maxima::<T, 1>(shape, x, row, y, indices),
-                            2 => row_of_maxima::<T, 2>(shape, x, row, y, indices),
-                            _ => row_of_maxima::<T, 0>(shape, x, row, y, indices),
-                        }
-                    }
+                    plane_of_maxima(shape, x, y, indices);
                 }
             },
         );
     });
     Ok(())
+}
+
+/// Computes the maxima of one plane and their indices.
+#[inline(always)]
+fn plane_of_maxima<T: Float>(shape: &Pool2dShape, x: &[T], y: &mut [T], indices: &mut [u32]) {
+    let out_width = shape.out_width();
+    let rows = y.chunks_exact_mut(out_width).zip(indices.chunks_exact_mut(out_width));
+    for (row, (y, indices)) in rows.enumerate() {
+        match shape.stride[1] {
+            1 => row_of_maxima::<T, 1>(shape, x, row, y, indices),
+            2 => row_of_maxima::<T, 2>(shape, x, row, y, indices),
+            _ => row_of_maxima::<T, 0>(shape, x, row, y, indices),
+        }
+    }
 }
 
 /// Planes of a task.

@@ -2,16 +2,15 @@
 
 use phalanx_kernels::{
     Context, accumulate_momentum, clear_indices, compress_lossless, decompress_lossless, dequantise_int4,
-    dequantise_int8, dequantise_stochastic, gather_indices, int4_len, lossless_bound, low_rank_product,
-    orthogonalise, quantise_int4, quantise_int8, quantise_stochastic, random_indices, scales_len,
-    scatter_add, sign_decode, sign_encode, sign_len, top_k, uniform,
+    dequantise_int8, dequantise_stochastic, fnv1a, gather_indices, int4_len, lossless_bound,
+    low_rank_product, orthogonalise, quantise_int4, quantise_int8, quantise_stochastic, random_indices,
+    scales_len, scatter_add, sign_decode, sign_encode, sign_len, top_k, uniform,
 };
 use proptest::prelude::*;
 
-/// The stream of recorded values that are filled by name.
+/// Returns the stream of recorded values that are filled by name.
 fn stream(name: &str) -> u64 {
-    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, fnv)
+    fnv1a(name.as_bytes())
 }
 
 /// `len` numbers of [-1, 1) by name.

@@ -4,36 +4,36 @@ use phalanx_collectives::Communicator;
 
 use crate::{Result, ShardingError};
 
-/// Bytes before the numbers.
+/// The bytes of the header: kind, number, bucket and rate, 8 bytes each. The body follows.
 const HEADER: usize = 32;
 
-/// The kind of a message. Its number is sent.
+/// The kind of a message, sent as its number. The docs of the kinds list the fields in use: number, bucket, rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Kind {
     /// A worker's gradients of a bucket, for the elements that the server has: attempt, bucket.
     Push = 1,
-    /// All gradients of an attempt were pushed.
+    /// The worker has pushed all gradients of an attempt: attempt.
     Pushed,
-    /// An attempt is given up: what was pushed for it is forgotten.
+    /// The worker gives up an attempt. The server discards its gradients: attempt.
     Drop,
-    /// The worker's step has ended, and its gradients are to be used: attempt, –, learning rate.
+    /// The worker's step has ended. The server applies its gradients: attempt, –, learning rate.
     Commit,
-    /// The worker wants the values for its next step: the version that it has.
+    /// The worker requests the values for its next step: the version that it has.
     Pull,
-    /// The worker wants the present values, without waiting for other workers: –.
+    /// The worker requests the present values, without waiting for other workers: –.
     Read,
-    /// The worker wants to know when all that it has said is done.
+    /// The worker requests [`Kind::Done`] after its earlier messages.
     Fence,
     /// The worker leaves.
     Leave,
-    /// This process's own word to its server: the optimizer is there.
+    /// The process tells its own server that the optimizer is set.
     Ready,
     /// A server's values of a bucket: version, bucket.
     Values,
-    /// The values are those that the worker has: version.
+    /// The worker already has the newest values: version.
     Unchanged,
-    /// All that the worker has said is done.
+    /// The server has processed all earlier messages of the worker.
     Done,
     /// A neighbour's part of a step: step, bucket, its weight.
     Mix,
@@ -68,7 +68,7 @@ impl Kind {
         Self::ValuesCoded,
     ];
 
-    /// True if the body is encoded, and not f32 values.
+    /// True if the body is encoded; otherwise it consists of f32 values.
     fn is_coded(self) -> bool {
         matches!(self, Self::PushCoded | Self::ValuesCoded)
     }
@@ -78,7 +78,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Message {
     pub(crate) kind: Kind,
-    /// An attempt or a version.
+    /// The attempt, version or step.
     pub(crate) number: u64,
     pub(crate) bucket: usize,
     pub(crate) rate: f64,
@@ -88,11 +88,12 @@ pub(crate) struct Message {
 }
 
 impl Message {
+    /// Makes a message without a body.
     pub(crate) fn of(kind: Kind, number: u64) -> Self {
         Self { kind, number, bucket: 0, rate: 0.0, values: Vec::new(), coded: Vec::new() }
     }
 
-    /// Sends numbers, which are written once; how many bytes travel.
+    /// Sends values without a copy in a [`Message`]. Returns the bytes sent to other ranks.
     pub(crate) fn send_values(
         mail: &Communicator,
         to: usize,
@@ -103,7 +104,7 @@ impl Message {
         send(mail, to, channel, (kind, number, bucket, 0.0), bytemuck::cast_slice(values))
     }
 
-    /// Sends what a codec has made of numbers; how many bytes travel.
+    /// Sends encoded values. Returns the bytes sent to other ranks.
     pub(crate) fn send_coded(
         mail: &Communicator,
         to: usize,
@@ -114,7 +115,7 @@ impl Message {
         send(mail, to, channel, (kind, number, bucket, 0.0), coded)
     }
 
-    /// Sends it; how many bytes travel.
+    /// Sends the message. Returns the bytes sent to other ranks.
     pub(crate) fn send(&self, mail: &Communicator, to: usize, channel: u32) -> Result<u64> {
         let body = if self.kind.is_coded() { &self.coded } else { bytemuck::cast_slice(&self.values) };
         send(mail, to, channel, (self.kind, self.number, self.bucket, self.rate), body)
@@ -153,7 +154,7 @@ fn send(
     }
     bytes.extend_from_slice(body);
     mail.send_to(to, channel, &bytes)?;
-    // What a rank says to itself does not travel.
+    // A message of a rank to itself stays in memory.
     Ok(if to == mail.rank() { 0 } else { bytes.len() as u64 })
 }
 

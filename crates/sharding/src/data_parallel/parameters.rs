@@ -90,12 +90,12 @@ impl DataParallel {
         self.buckets[block].iter().try_for_each(|at| self.fetch(&mut state, *at))?;
         let ahead = if self.shards.is_blocking() { &[] } else { state.gathered.routes[outside].ahead() };
         for at in self.next_buckets(&state.gathered.open, ahead) {
-            if self.bytes_beside_shards() + self.params[at].bytes() > self.options.gathered_bytes {
+            if self.unsharded_bytes() + self.params[at].bytes() > self.options.gathered_bytes {
                 break;
             }
             self.fetch(&mut state, at)?;
         }
-        state.gathered.peak = state.gathered.peak.max(self.bytes_beside_shards());
+        state.gathered.peak = state.gathered.peak.max(self.unsharded_bytes());
         self.buckets[block].iter().try_for_each(|at| self.receive(&mut state, *at))
     }
 
@@ -124,8 +124,8 @@ impl DataParallel {
         blocks.iter().any(|block| self.buckets[*block].contains(&bucket))
     }
 
-    /// Bytes of whole buckets that are in memory or on their way, besides their shards.
-    fn bytes_beside_shards(&self) -> usize {
+    /// Returns the bytes of the buckets that are gathered or being gathered, without their shards.
+    fn unsharded_bytes(&self) -> usize {
         let passing =
             |param: &&ParamBucket| matches!(param.state(), ParamState::Gathering | ParamState::Gathered);
         self.params.iter().filter(passing).map(ParamBucket::bytes).sum()
@@ -146,7 +146,7 @@ impl DataParallel {
         // What the next block lacks comes first.
         let lacking = open.iter().flat_map(|block| &self.buckets[*block]).map(|at| &self.params[*at]);
         let lacking = lacking.filter(|param| param.state() == ParamState::Sharded).map(ParamBucket::bytes);
-        let crowded = self.bytes_beside_shards() + lacking.sum::<usize>() > self.options.gathered_bytes;
+        let crowded = self.unsharded_bytes() + lacking.sum::<usize>() > self.options.gathered_bytes;
         for at in &self.buckets[block] {
             if !self.used(&open, *at) && (crowded || !soon.contains(at)) {
                 self.release(*at)?;

@@ -135,10 +135,10 @@ impl Reach<'_> {
     }
 }
 
-/// The seconds of a network's operations if all ranks do the same work, by bucket in the order of forward.
+/// The seconds of a network's collectives if all ranks do the same work, by bucket in the order of forward.
 struct Operations {
     reduced: Vec<f64>,
-    /// Between groups, after that; empty where there are none.
+    /// The operations between groups that follow; empty without groups.
     crossed: Vec<f64>,
     gathered: Vec<f64>,
     /// True if operations inside of groups and between them use the same links.
@@ -205,70 +205,105 @@ impl MemoryPlan {
         reach: &Reach<'_>,
     ) -> Option<StepTime> {
         let layout = self.strategy.layout;
-        let Operations { reduced, crossed, gathered, share_wires } = self.operations(buckets, reach)?;
+        let operations = self.operations(buckets, reach)?;
+        let Operations { reduced, crossed, gathered, .. } = &operations;
         let count = buckets.len() as f64;
         let gathers = layout.parameters == Partition::Sharded;
         let own = computing.forward + computing.backward + computing.update;
         let again = if gathers { buckets.len().saturating_sub(kept) } else { 0 };
-        let communication = reduced.iter().chain(&crossed).chain(&gathered).chain(&gathered[..again]).sum();
+        let communication = reduced.iter().chain(crossed).chain(gathered).chain(&gathered[..again]).sum();
         if !reach.overlaps {
             let whole = own + communication;
             return Some(StepTime { whole, communication, exposed: communication });
         }
-        // Two threads: when each is done with what it has begun.
-        let (mut computes, mut sends) = (0.0_f64, 0.0_f64);
-        // A gather is begun when the block before its own is entered, and the own one is waited for.
-        let gather = |sends: &mut f64, now: f64, seconds: Option<&f64>| {
-            seconds.map_or(0.0, |seconds| {
-                *sends = sends.max(now) + seconds;
-                *sends
-            })
-        };
+        let mut timeline = Timeline::new(&operations);
         if gathers {
-            let mut ahead = gathered.iter();
-            let mut there = gather(&mut sends, computes, ahead.next());
-            for _ in &gathered {
-                let next = gather(&mut sends, computes, ahead.next());
-                computes = computes.max(there) + computing.forward / count;
-                there = next;
-            }
+            timeline.forward(computing.forward / count);
         } else {
-            computes += computing.forward;
+            timeline.computes += computing.forward;
         }
-        let mut ahead = gathered[..again].iter().rev();
-        let mut there = if again == buckets.len() { gather(&mut sends, computes, ahead.next()) } else { 0.0 };
-        // What is reduced inside groups and has not gone on between them, by its place and when it is over.
-        let (mut waiting, mut crosses) = (VecDeque::new(), 0.0_f64);
-        let mut cross =
-            |computes: &mut f64, sends: &mut f64, waiting: &mut VecDeque<(usize, f64)>, leave: usize| {
-                while waiting.len() > leave {
-                    let Some((at, over)) = waiting.pop_front() else { break };
-                    *computes = computes.max(over);
-                    crosses =
-                        crosses.max(*computes).max(if share_wires { *sends } else { 0.0 }) + crossed[at];
-                    *sends = if share_wires { crosses } else { *sends };
-                }
-                crosses
-            };
-        for (at, reduce) in reduced.iter().enumerate().rev() {
-            let next = if at <= again { gather(&mut sends, computes, ahead.next()) } else { 0.0 };
-            computes = computes.max(there) + computing.backward / count;
-            there = next;
-            sends = sends.max(computes) + reduce;
-            if !crossed.is_empty() {
-                waiting.push_back((at, sends));
-                // Backward waits for the oldest of more than one, so that all ranks issue the same.
-                cross(&mut computes, &mut sends, &mut waiting, 1);
-            }
-        }
-        let crossed_at =
-            if crossed.is_empty() { 0.0 } else { cross(&mut computes, &mut sends, &mut waiting, 0) };
-        let mut whole = computes.max(sends).max(crossed_at) + computing.update;
+        timeline.backward(computing.backward / count, again);
+        let mut whole = timeline.end() + computing.update;
         if !gathers {
-            // Every rank has updated its part, and the others lack it.
+            // Every rank has updated its part, which the others gather.
             whole += gathered.iter().sum::<f64>();
         }
         Some(StepTime { whole, communication, exposed: whole - own })
+    }
+}
+
+/// The progress of a step on two threads, in seconds since its start: one computes, the other one sends.
+struct Timeline<'a> {
+    operations: &'a Operations,
+    /// The end of the computation so far.
+    computes: f64,
+    /// The end of the operations inside of groups so far.
+    sends: f64,
+    /// The end of the operations between groups so far.
+    crosses: f64,
+    /// The buckets that are reduced inside of groups but not between them yet, with the end of that reduction.
+    waiting: VecDeque<(usize, f64)>,
+}
+
+impl<'a> Timeline<'a> {
+    fn new(operations: &'a Operations) -> Self {
+        Self { operations, computes: 0.0, sends: 0.0, crosses: 0.0, waiting: VecDeque::new() }
+    }
+
+    /// Begins to gather a bucket now and returns the end, or 0 without a bucket.
+    fn gather(&mut self, seconds: Option<&f64>) -> f64 {
+        seconds.map_or(0.0, |seconds| {
+            self.sends = self.sends.max(self.computes) + seconds;
+            self.sends
+        })
+    }
+
+    /// Adds a forward pass that gathers each bucket one block ahead. A block computes for `block` seconds.
+    fn forward(&mut self, block: f64) {
+        let mut ahead = self.operations.gathered.iter();
+        let mut there = self.gather(ahead.next());
+        for _ in &self.operations.gathered {
+            let next = self.gather(ahead.next());
+            self.computes = self.computes.max(there) + block;
+            there = next;
+        }
+    }
+
+    /// Adds a backward pass that gathers the first `again` buckets again, one block ahead, and reduces all. A block computes for
+    /// `block` seconds.
+    fn backward(&mut self, block: f64, again: usize) {
+        let Operations { reduced, crossed, gathered, .. } = self.operations;
+        let mut ahead = gathered[..again].iter().rev();
+        let mut there = if again == reduced.len() { self.gather(ahead.next()) } else { 0.0 };
+        for (at, reduce) in reduced.iter().enumerate().rev() {
+            let next = if at <= again { self.gather(ahead.next()) } else { 0.0 };
+            self.computes = self.computes.max(there) + block;
+            there = next;
+            self.sends = self.sends.max(self.computes) + reduce;
+            if !crossed.is_empty() {
+                self.waiting.push_back((at, self.sends));
+                // Backward waits for the oldest of more than one, so that all ranks issue the same operations.
+                self.cross(1);
+            }
+        }
+    }
+
+    /// Reduces the waiting buckets between groups until `leave` are left.
+    fn cross(&mut self, leave: usize) {
+        let Operations { crossed, share_wires, .. } = self.operations;
+        while self.waiting.len() > leave {
+            let Some((at, over)) = self.waiting.pop_front() else { break };
+            self.computes = self.computes.max(over);
+            let free = if *share_wires { self.sends } else { 0.0 };
+            self.crosses = self.crosses.max(self.computes).max(free) + crossed[at];
+            self.sends = if *share_wires { self.crosses } else { self.sends };
+        }
+    }
+
+    /// Returns the end of everything.
+    fn end(mut self) -> f64 {
+        self.cross(0);
+        self.computes.max(self.sends).max(self.crosses)
     }
 }
 

@@ -14,52 +14,52 @@ use crate::{Result, ShardingError};
 /// Stack of a shard's thread, as large as that of a program's first one.
 const STACK: usize = 8 << 20;
 
-/// The values that a rank's shards have given to a meeting, by shard, or its result.
+/// A meeting of a rank's shards: the values given so far, or its result.
 #[derive(Debug)]
 enum Meeting {
-    /// Not all are there.
+    /// The values so far, by shard.
     Open(BTreeMap<usize, Vec<f64>>),
-    /// The result, for as many as have not had it yet.
-    Held(Arc<Vec<f64>>, usize),
+    /// The result, and the number of shards that have not read it yet.
+    Joined(Arc<Vec<f64>>, usize),
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// The shard that has its turn, among the rank's shards.
     turn: usize,
-    /// By shard of the rank: whether it is through.
-    through: Vec<bool>,
-    /// The first that has failed; the others end.
+    /// True for each shard of the rank that has finished.
+    finished: Vec<bool>,
+    /// The first shard that failed. The others then end.
     failed: Option<usize>,
     /// The number of turns in a row that no shard could use.
     idle: usize,
-    /// By the group that meets, and how many meetings it has had before.
+    /// The meetings under way, by group and number of the meeting.
     meetings: BTreeMap<(usize, u64), Meeting>,
 }
 
-/// The shards of one rank, and whose turn it is.
+/// The shards of one rank, of which one runs at a time.
 #[derive(Debug)]
 pub struct VirtualRankTurns {
     own: Range<usize>,
-    /// Told whose turn it is, so that each shard's gradients are its own.
+    /// Each strategy is notified of every turn, so that it keeps the gradients of shards apart.
     strategies: Vec<Arc<dyn ParallelStrategy>>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl VirtualRankTurns {
-    /// For these shards of a step of these strategies.
+    /// Creates the turns of the shards `own` for one step under `strategies`.
     pub fn new(own: Range<usize>, strategies: Vec<Arc<dyn ParallelStrategy>>) -> Arc<Self> {
-        let state = State { through: vec![false; own.len()], ..State::default() };
+        let state = State { finished: vec![false; own.len()], ..State::default() };
         Arc::new(Self { own, strategies, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// The rank's shards.
+    /// Returns the rank's shards.
     pub fn own(&self) -> Range<usize> {
         self.own.clone()
     }
 
-    /// Runs `work` for each of the rank's shards, one at a time: what each gave, in order. Of several the first error counts.
+    /// Runs `work` for each of the rank's shards, one at a time, and returns the results in order. Of several errors the first counts.
     ///
     /// # Errors
     /// Errors of `work` and of the strategies, and if the system refuses a thread.
@@ -109,7 +109,7 @@ impl VirtualRankTurns {
         })
     }
 
-    /// Says whether more micro-batches of a shard follow the one that it is about to run.
+    /// Tells the strategies if more micro-batches of a shard follow the one that it is about to run.
     ///
     /// # Errors
     /// Errors of the strategies.
@@ -118,8 +118,8 @@ impl VirtualRankTurns {
         self.strategies.iter().try_for_each(|strategy| strategy.virtual_rank_turn(at, Some(more)))
     }
 
-    /// Leaves `part` of shard `shard` for its next meeting with the others of `group`, of whom `members` are of this rank: what
-    /// `join` makes of the parts of all members, in order. It is called once, on behalf of all.
+    /// Gives `part` of shard `shard` to meeting `number` of `group`, waits for the parts of the rank's other `members`, and
+    /// returns the result of `join`. One shard calls `join` for all, with the parts in order of shards.
     pub(super) fn meet(
         &self,
         (group, number): (usize, u64),
@@ -142,7 +142,7 @@ impl VirtualRankTurns {
             // No other shard of this rank runs at this time.
             drop(state);
             let result = Arc::new(join(parts)?);
-            self.state().meetings.insert(key, Meeting::Held(result.clone(), members.len() - 1));
+            self.state().meetings.insert(key, Meeting::Joined(result.clone(), members.len() - 1));
             self.pass_on(at, Some(members.start - self.own.start));
             // The others go on first, in order.
             self.wait(at, |_| Some(()))?;
@@ -151,7 +151,7 @@ impl VirtualRankTurns {
         drop(state);
         self.pass_on(at, None);
         self.wait(at, |state| match state.meetings.get_mut(&key) {
-            Some(Meeting::Held(result, left)) => {
+            Some(Meeting::Joined(result, left)) => {
                 let result = result.clone();
                 *left -= 1;
                 if *left == 0 {
@@ -188,7 +188,7 @@ impl VirtualRankTurns {
         }
     }
 
-    /// Passes the turn on: to one of the rank's shards, or to the next.
+    /// Passes the turn to the shard `to`, or to the next unfinished one.
     fn pass_on(&self, at: usize, to: Option<usize>) {
         let mut state = self.state();
         match to {
@@ -200,14 +200,15 @@ impl VirtualRankTurns {
         }
     }
 
-    /// The next shard that is not through has its turn.
+    /// Passes the turn to the next shard that has not finished.
     fn turn_to_next(&self, state: &mut State, at: usize) {
         let shards = self.own.len();
-        let next = (1..=shards).map(|more| (at + more) % shards).find(|next| !state.through[*next]);
+        let next = (1..=shards).map(|more| (at + more) % shards).find(|next| !state.finished[*next]);
         state.turn = next.unwrap_or(at);
         self.changed.notify_all();
     }
 
+    /// Tells the strategies that a shard has its turn.
     fn take_up(&self, at: usize) -> Result<()> {
         self.strategies.iter().try_for_each(|strategy| strategy.virtual_rank_turn(at, None))
     }
@@ -217,7 +218,7 @@ impl VirtualRankTurns {
     }
 }
 
-/// Tells the others when a shard is through, however it ends.
+/// Marks a shard as finished when dropped, and passes the turn on. Unless `well` is true, the shard has failed.
 struct Leaving<'a> {
     turns: &'a VirtualRankTurns,
     at: usize,
@@ -227,7 +228,7 @@ struct Leaving<'a> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let mut state = self.turns.state();
-        state.through[self.at] = true;
+        state.finished[self.at] = true;
         if !self.well {
             state.failed.get_or_insert(self.at);
         }
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_shard_that_has_failed() {
+    fn a_failed_shard_ends_the_waiting_of_the_others() {
         let turns = VirtualRankTurns::new(0..3, Vec::new());
         let failed = turns.run(|shard| match shard {
             1 => Err(ShardingError::Mesh("on purpose".to_owned())),

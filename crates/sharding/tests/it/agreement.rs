@@ -28,7 +28,7 @@ fn draw(name: &str, step: u64, dims: &[usize]) -> Tensor {
     Tensor::from_vec(values, dims, &Device::Cpu).and_then(|t| t.to_dtype(DType::F32)).expect("a constant")
 }
 
-/// What is trained: with batch norm, which must be synchronised, or without, with noise drawn by sample.
+/// The model: one with batch norm, which must be synchronised, or one without, with noise drawn by sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Subject {
     ResNet,

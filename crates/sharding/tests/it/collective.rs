@@ -32,21 +32,21 @@ fn recording() -> Tape {
     Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)))
 }
 
-/// What the loss is.
+/// The definition of the loss.
 #[derive(Clone, Copy, PartialEq)]
 enum Loss {
-    /// The sum of what each rank makes of its output.
+    /// The sum over ranks of a function of each rank's output.
     Summed,
-    /// What every rank alike makes of its output, counted once.
+    /// A function of the output that is equal on all ranks, counted once.
     Replicated,
 }
 
-/// What the input is.
+/// The input of the ranks.
 #[derive(Clone, Copy, PartialEq)]
 enum Input {
-    /// Each rank's own.
+    /// An input that differs between ranks.
     Own,
-    /// One, alike on all ranks.
+    /// An input that is equal on all ranks.
     Alike,
 }
 
@@ -114,7 +114,7 @@ fn square(tape: &Tape, x: &Value) -> Result<Value> {
     ops::mul(tape, x, x)
 }
 
-/// What only this rank multiplies by: the columns of a weight, as it were.
+/// Multiplies the squares of `x` by a factor that differs between ranks, like the columns of a split weight.
 fn own_factor(tape: &Tape, x: &Value, group: &Group) -> Result<Value> {
     let factor = Value::constant(draw("factor", group.rank(), x.dims()));
     ops::mul(tape, &square(tape, x)?, &factor)
@@ -267,7 +267,7 @@ fn spreads_that_do_not_fit_are_named() {
 const SAMPLES: usize = 7;
 const WIDTH: usize = 4;
 
-/// What a rank has learnt: the losses of the steps and the last weights, all in f64.
+/// The result of a training on one rank: the losses of the steps and the last weights, all in f64.
 #[derive(Debug)]
 struct Learnt {
     losses: Vec<f64>,

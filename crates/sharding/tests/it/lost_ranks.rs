@@ -7,7 +7,7 @@ use crate::common::layers::{AnyError, backward, model, set_values, shown, values
 use crate::common::on_ranks;
 
 #[test]
-fn everybody_learns_who_gave_up_and_why() {
+fn all_ranks_learn_which_rank_gave_up_and_why() {
     for row in STRATEGIES.iter().filter(|row| !row.is_bulk_synchronous()) {
         let ends = on_ranks(3, move |comm| {
             let train = || -> Result<(), AnyError> {

@@ -102,7 +102,7 @@ fn ps_bsp_without_clipping_is_ddp_to_the_bit() {
     assert_eq!(of("ps-bsp"), of("ddp"));
 }
 
-/// What a worker of a script is told.
+/// A command to a worker of a script.
 #[derive(Debug, Clone, Copy)]
 enum Order {
     Act(Act),

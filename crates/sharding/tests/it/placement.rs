@@ -28,7 +28,7 @@ fn tape() -> Tape {
     Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)))
 }
 
-/// What this rank has of [`whole`] in a placement; of partial sums, its number's part of the sum.
+/// Returns this rank's part of [`whole`] in a placement. Of a partial sum this is a share that depends on the rank.
 fn part(mesh: &ProcessMesh, axis: &str, placement: Placement) -> Tensor {
     let ranks = mesh.layout().size(axis).expect("an axis") as f64;
     let at = mesh.axis(axis).expect("an axis").rank();

@@ -1,4 +1,4 @@
-//! What is planned is what is held and sent, to the byte.
+//! Planned bytes equal the bytes in memory and on the wire.
 
 use std::sync::Arc;
 

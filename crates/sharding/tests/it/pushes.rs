@@ -32,7 +32,7 @@ fn sgd() -> SharedUpdate {
     PlainUpdate::of(Sgd::new(0.0, false, 0.0), 1)
 }
 
-/// What workers, and servers of their own, have made of the two layers after some steps of ps-bsp.
+/// Returns the two layers after some steps of ps-bsp with `workers` workers and `servers` separate server ranks.
 fn trained(workers: usize, servers: usize, options: fn() -> Options) -> Vec<f32> {
     let ranks = on_ranks(workers + servers, move |comm| {
         let (layers, store) = model().expect("small");
@@ -223,9 +223,9 @@ fn workers_that_go_on_without_others_keep_what_they_have_to_make_good() {
     });
 }
 
-/// What a worker of two servers has to make good after four steps. With `again` it takes the fourth a second time, as after a death
-/// that came before the step was counted; `lost` says which servers had not used it then.
-fn made_good(again: bool, lost: [bool; 2]) -> Vec<(String, Vec<f32>)> {
+/// Returns the codec state of a worker of two servers after four steps. With `again` it takes the fourth a second
+/// time, as after a failure before the step was counted. `lost` is true for servers that had not used it then.
+fn codec_state_after_four_steps(again: bool, lost: [bool; 2]) -> Vec<(String, Vec<f32>)> {
     let second: Vec<_> = phalanx_collectives::threads(3).expect("threads").into_iter().map(Some).collect();
     let second = Arc::new(std::sync::Mutex::new(second));
     let ranks = on_ranks(3, move |comm| {
@@ -273,11 +273,11 @@ fn made_good(again: bool, lost: [bool; 2]) -> Vec<(String, Vec<f32>)> {
 
 #[test]
 fn a_step_that_is_taken_again_leaves_out_what_it_left_out_once() {
-    let once = made_good(false, [false; 2]);
+    let once = codec_state_after_four_steps(false, [false; 2]);
     assert!(once.iter().any(|(_, left)| left.iter().any(|left| *left != 0.0)), "{once:?}");
     // A server that has used it, and one that uses the repeated push.
     for lost in [[false, false], [true, true], [true, false], [false, true]] {
-        assert_eq!(made_good(true, lost), once, "lost by {lost:?}");
+        assert_eq!(codec_state_after_four_steps(true, lost), once, "lost by {lost:?}");
     }
 }
 

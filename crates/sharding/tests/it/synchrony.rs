@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use crate::common::problem::{Problem, assert_near, recorded};
 
-/// What a replayed run has done.
+/// The record of a replayed run.
 #[derive(Debug, Default)]
 struct Replay {
     events: Vec<Json>,

@@ -62,16 +62,16 @@ pub(super) struct Summary {
 pub(super) fn all(archives: &[PathBuf], folder: Option<&Path>) -> Result<Vec<Summary>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8).min(archives.len());
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    // Each thread takes the next archive until none is left.
+    let read_the_next = || {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        let summary = summary(archives.get(at)?, folder);
+        found.lock().unwrap_or_else(PoisonError::into_inner).push((at, summary));
+        Some(())
+    };
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(archive) = archives.get(at) else { return };
-                    let summary = summary(archive, folder);
-                    found.lock().unwrap_or_else(PoisonError::into_inner).push((at, summary));
-                }
-            });
+            scope.spawn(|| while read_the_next().is_some() {});
         }
     });
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -73,19 +73,32 @@ impl WithSimd for Run<'_> {
                     dw.fill(0.0);
                 }
                 for (number, copy) in partial.chunks_exact(len).enumerate() {
-                    let first = number == 0 && !accumulate;
-                    for (index, TapPairs { tap, .. }) in taps.iter().enumerate() {
-                        let sums = &copy[(index * out_stride + output) * in_stride..][..shape.in_channels];
-                        let to = dw[*tap..].iter_mut().step_by(window).zip(sums);
-                        if first {
-                            to.for_each(|(dw, sum)| *dw = *sum);
-                        } else {
-                            to.for_each(|(dw, sum)| *dw += *sum);
-                        }
-                    }
+                    let sums = copy[output * in_stride..].chunks(out_stride * in_stride);
+                    let add = accumulate || number > 0;
+                    to_taps(sums.map(|sums| &sums[..shape.in_channels]), &taps, window, dw, add);
                 }
             });
         });
+    }
+}
+
+/// Writes the sums of one output channel, a slice [inputs] for each tap, to its weights [inputs, window], or adds them with
+/// `add`.
+#[inline(always)]
+fn to_taps<'a>(
+    sums: impl Iterator<Item = &'a [f32]>,
+    taps: &[TapPairs],
+    window: usize,
+    dw: &mut [f32],
+    add: bool,
+) {
+    for (sums, TapPairs { tap, .. }) in sums.zip(taps) {
+        let pairs = dw[*tap..].iter_mut().step_by(window).zip(sums);
+        if add {
+            pairs.for_each(|(dw, sum)| *dw += *sum);
+        } else {
+            pairs.for_each(|(dw, sum)| *dw = *sum);
+        }
     }
 }
 

@@ -59,20 +59,33 @@ impl Maps<'_> {
             for output in (0..self.some_outputs.len()).step_by(tall) {
                 for (tap, TapPairs { pairs, .. }) in taps.iter().enumerate() {
                     let at = [tap, output, start * S::F32_LANES];
-                    if const { S::REGISTER_COUNT >= 32 } {
-                        match end - start {
-                            3 => self.tile::<S, 8, 3>(simd, pairs, at, sums),
-                            2 => self.tile::<S, 8, 2>(simd, pairs, at, sums),
-                            _ => self.tile::<S, 8, 1>(simd, pairs, at, sums),
-                        }
-                    } else {
-                        match end - start {
-                            3 => self.tile::<S, 4, 3>(simd, pairs, at, sums),
-                            2 => self.tile::<S, 4, 2>(simd, pairs, at, sums),
-                            _ => self.tile::<S, 4, 1>(simd, pairs, at, sums),
-                        }
-                    }
+                    self.tile_of_width(simd, end - start, pairs, at, sums);
                 }
+            }
+        }
+    }
+
+    /// Computes the tile of `vectors` vectors of input channels, from 1 to [`WIDEST`].
+    #[inline(always)]
+    fn tile_of_width<S: Simd>(
+        &self,
+        simd: S,
+        vectors: usize,
+        pairs: &[(u32, u32)],
+        at: [usize; 3],
+        sums: &mut [f32],
+    ) {
+        if const { S::REGISTER_COUNT >= 32 } {
+            match vectors {
+                3 => self.tile::<S, 8, 3>(simd, pairs, at, sums),
+                2 => self.tile::<S, 8, 2>(simd, pairs, at, sums),
+                _ => self.tile::<S, 8, 1>(simd, pairs, at, sums),
+            }
+        } else {
+            match vectors {
+                3 => self.tile::<S, 4, 3>(simd, pairs, at, sums),
+                2 => self.tile::<S, 4, 2>(simd, pairs, at, sums),
+                _ => self.tile::<S, 4, 1>(simd, pairs, at, sums),
             }
         }
     }

@@ -62,25 +62,31 @@ impl Product<'_> {
                 let (start, end) = (panel * vectors / panels, (panel + 1) * vectors / panels);
                 for output in (0..self.some_outputs.len()).step_by(tall) {
                     let at = [point, output, start * S::F32_LANES];
-                    if const { S::REGISTER_COUNT >= 32 } {
-                        match end - start {
-                            3 => self.tile::<S, 8, 3>(simd, at, sums),
-                            2 => self.tile::<S, 8, 2>(simd, at, sums),
-                            _ => self.tile::<S, 8, 1>(simd, at, sums),
-                        }
-                    } else {
-                        match end - start {
-                            3 => self.tile::<S, 4, 3>(simd, at, sums),
-                            2 => self.tile::<S, 4, 2>(simd, at, sums),
-                            _ => self.tile::<S, 4, 1>(simd, at, sums),
-                        }
-                    }
+                    self.tile_of_width(simd, end - start, at, sums);
                 }
             }
         }
     }
 
-    /// `R` output channels by `V` vectors of input channels.
+    /// Computes the tile of `vectors` vectors of input channels, from 1 to [`WIDEST`].
+    #[inline(always)]
+    fn tile_of_width<S: Simd>(&self, simd: S, vectors: usize, at: [usize; 3], sums: &mut [f32]) {
+        if const { S::REGISTER_COUNT >= 32 } {
+            match vectors {
+                3 => self.tile::<S, 8, 3>(simd, at, sums),
+                2 => self.tile::<S, 8, 2>(simd, at, sums),
+                _ => self.tile::<S, 8, 1>(simd, at, sums),
+            }
+        } else {
+            match vectors {
+                3 => self.tile::<S, 4, 3>(simd, at, sums),
+                2 => self.tile::<S, 4, 2>(simd, at, sums),
+                _ => self.tile::<S, 4, 1>(simd, at, sums),
+            }
+        }
+    }
+
+    /// Computes a tile of `R` output channels by `V` vectors of input channels: its sums over the tiles of the maps.
     #[inline(always)]
     fn tile<S: Simd, const R: usize, const V: usize>(
         &self,

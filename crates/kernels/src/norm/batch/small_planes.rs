@@ -48,6 +48,18 @@ fn add_pixels<T: Float>(columns: &Columns<T>, plane: usize, sums: &mut [f64]) {
     }
 }
 
+/// Adds the values of a row to the sums of their columns; with `means` the squares of their deviations.
+#[inline(always)]
+fn add_columns<T: Float>(x: &[T], means: Option<&[T]>, sums: &mut [T]) {
+    let columns = sums.iter_mut().zip(x);
+    match means {
+        Some(means) => {
+            columns.zip(means).for_each(|((sum, x), mean)| *sum += (*x - *mean) * (*x - *mean));
+        }
+        None => columns.for_each(|(sum, x)| *sum += *x),
+    }
+}
+
 /// Runs `$body` with `$w` as the width, which the compiler knows to be [`CHUNK`] in full chunks.
 macro_rules! each_width {
     ($width:expr, $w:ident => $body:expr) => {
@@ -62,6 +74,7 @@ macro_rules! each_width {
     };
 }
 
+/// Computes the mean of each channel and the sum of its squared deviations from it.
 #[inline(always)]
 pub(super) fn moments<T: Float>(part: Part<'_, T>, mean: &mut [f64], moment: &mut [f64]) {
     let (plane, batch, count) = (part.sizes.plane, part.sizes.batch, part.sizes.count().max(1.0));
@@ -76,12 +89,7 @@ pub(super) fn moments<T: Float>(part: Part<'_, T>, mean: &mut [f64], moment: &mu
                 for image in images..(images + IMAGES).min(batch) {
                     each_width!(channels * plane, w => {
                         let x = &part.row_of(part.x, image)[first * plane..][..w];
-                        let columns = sums[..w].iter_mut().zip(x).zip(&rounded[..w]);
-                        if deviations {
-                            columns.for_each(|((sum, x), mean)| *sum += (*x - *mean) * (*x - *mean));
-                        } else {
-                            columns.for_each(|((sum, x), _)| *sum += *x);
-                        }
+                        add_columns(x, deviations.then_some(&rounded[..w]), &mut sums[..w]);
                     });
                 }
                 add_pixels(&sums, plane, if deviations { moment } else { mean });

@@ -1,4 +1,4 @@
-//! Options of strategies whose ranks do not take every step together.
+//! Options of the asynchronous strategies.
 
 use phalanx_tensor::Key;
 
@@ -9,48 +9,48 @@ use crate::{Result, ShardingError};
 /// Options of asynchronous strategies. All ranks must choose the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyncOptions {
-    /// `ps-ssp`: how many steps a worker may be ahead of the slowest.
+    /// `ps-ssp`: the number of steps that a worker may be ahead of the slowest.
     pub staleness: u64,
-    /// Local SGD and DiLoCo: steps from one meeting to the next.
+    /// Local SGD and DiLoCo: the number of steps from one synchronisation to the next.
     pub every: u64,
-    /// Post-local SGD: steps of the first phase, in each of which gradients are summed.
+    /// Post-local SGD: the number of steps of the first phase, which all-reduces gradients in every step.
     pub start: u64,
     /// DiLoCo: the learning rate of the outer optimizer.
     pub outer_lr: f64,
     /// DiLoCo: the Nesterov momentum of the outer optimizer.
     pub outer_momentum: f64,
-    /// DiLoCo: parts of the model that meet one after the other (streaming).
+    /// DiLoCo: the number of parts of the model that are synchronised one after the other (streaming).
     pub fragments: usize,
-    /// DiLoCo: steps during which a meeting is under way while training goes on; 0 to wait for it.
+    /// DiLoCo: the number of steps of training that overlap a synchronisation; 0 to wait for it.
     pub overlap: u64,
-    /// DiLoCo with overlap: how much of a rank's own parameters is kept when a meeting ends, from 0 to 1.
+    /// DiLoCo with overlap: the weight of a rank's own parameters when a synchronisation ends, from 0 to 1.
     pub mixing: f64,
-    /// DiLoCo: outer gradients travel as bf16.
+    /// DiLoCo: sends outer gradients as bf16.
     pub outer_bf16: bool,
     /// Parameter server: the learning rate of a change is divided by its staleness, if that is above 1 (Zhang et al. 2016).
     pub damp: bool,
-    /// Parameter server: what old gradients are corrected by, times g²·(w − w_old) (Zheng et al. 2017); 0 for nothing.
+    /// Parameter server: the factor of the correction g²·(w − w_old) of old gradients (Zheng et al. 2017); 0 for none.
     pub compensation: f64,
     /// Parameter server: the number of ranks, the last ones, that only serve; 0 for a server on every worker's rank.
     pub servers: usize,
-    /// Parameter server: gradients are pushed once all are there, so that they can be clipped, and not while backward runs.
+    /// Parameter server: pushes gradients after backward, so that they can be clipped, rather than while it runs.
     pub push_late: bool,
-    /// Parameter server: the next step's values are asked for when a step ends, so that they come while its batch is read, and
-    /// not when it begins, when they would be newer.
+    /// Parameter server: requests the next step's values at the end of a step, so that they arrive while a batch is read. If
+    /// false, they are requested when the step begins and are newer.
     pub pull_ahead: bool,
-    /// Gossip: who are neighbours.
+    /// Gossip: the topology of neighbours.
     pub topology: Topology,
-    /// Where ranks train by themselves: what their gradients are multiplied by. 1 if losses are divided by the rank's batch, the
-    /// number of ranks if by the batch of all.
+    /// The factor of gradients where each rank trains separately: 1 if losses are divided by the rank's batch, the number of
+    /// ranks if they are divided by the global batch.
     pub gradient_scale: f64,
     /// The key of random neighbours.
     pub key: Key,
-    /// The difference of the first steps after ranks were lost.
+    /// The changes in the first steps after ranks were lost.
     pub catch_up: Option<CatchUp>,
 }
 
-/// The first steps of those who go on without ranks that were lost: they are at different steps, and the work of each is still
-/// what it was among all.
+/// The first steps of the surviving ranks after others were lost. The ranks are at different steps, and each still has its old
+/// part of the global batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CatchUp {
     /// The first step, counted from 0, that all ranks take together. Before it neighbours do not wait for each other.
@@ -94,10 +94,10 @@ impl SyncOptions {
         }
     }
 
-    /// Checks that a row can be followed so.
+    /// Checks that a strategy can run with these options.
     ///
     /// # Errors
-    /// [`ShardingError::Strategy`] naming the option and what would be right.
+    /// [`ShardingError::Strategy`] naming the option and the allowed values.
     pub fn check(&self, strategy: &Strategy) -> Result<()> {
         let wrong = |problem: String| Err(ShardingError::strategy(strategy.name, problem));
         match strategy.synchrony {

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_hears_of_those_who_send_to_it() {
+    fn receivers_and_senders_agree() {
         for topology in Topology::ALL {
             assert_eq!(topology.to_string().parse::<Topology>().expect("its name"), *topology);
             for ranks in 1..=12 {

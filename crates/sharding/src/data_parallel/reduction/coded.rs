@@ -1,4 +1,4 @@
-//! Gradients that a codec sums, bucket by bucket: on a background thread, or on a device by a stream of its own.
+//! Reduction of gradients by a codec, bucket by bucket. It runs on a background thread, on a device on a separate stream.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use phalanx_codecs::{
     SumMode, SumTimer, Trial,
 };
 
-/// A codec, and the ranks that it sums over.
+/// The reduction of all buckets by a codec.
 #[derive(Debug)]
 pub(in super::super) struct Coded {
     shared: Arc<Shared>,
     worker: Worker,
-    /// The time that the training thread has waited.
+    /// The total time that the training thread has waited.
     waited: Mutex<Duration>,
 }
 
@@ -29,17 +29,17 @@ pub(in super::super) struct Coded {
 struct Shared {
     codec: Arc<dyn GradCodec>,
     route: ReductionRoute,
-    /// The ranks that share what is sharded, and those of other groups that hold the same shards; or those of this rank's group,
-    /// and those with its place in others.
+    /// The ranks of the first sum: those between which state is sharded, or this rank's group.
     shards: Communicator,
+    /// The ranks of the second sum: those with the same shards, or with the same position in other groups.
     replicas: Option<Communicator>,
-    /// By bucket.
+    /// The sums of each bucket, in order.
     sums: Vec<Vec<BucketSum>>,
     /// The measurement, unless the codec is always used.
     trial: Option<Mutex<Trial>>,
 }
 
-/// A bucket that has gone by a codec, or on a device is on its way.
+/// A bucket that the background thread has reduced. On a device the work may still run.
 #[derive(Debug)]
 pub(in super::super) struct CodedBucket {
     bucket: usize,
@@ -50,7 +50,8 @@ pub(in super::super) struct CodedBucket {
 }
 
 impl Coded {
-    /// Makes the sums of a codec. Use `shards` and `replicas` for gradients only: other operations on them would break the issue order.
+    /// Starts the background thread. Use `shards` and `replicas` for gradients only: other operations on them would break the issue
+    /// order.
     ///
     /// # Errors
     /// If the system refuses the thread.
@@ -71,15 +72,15 @@ impl Coded {
         })
     }
 
-    /// The codec.
+    /// Returns the codec.
     pub(in super::super) fn codec(&self) -> &dyn GradCodec {
         &*self.shared.codec
     }
 
-    /// Waits for a bucket.
+    /// Waits for a bucket and records the waiting time.
     ///
     /// # Errors
-    /// The codec's and those of communication.
+    /// Errors of the codec and of communication.
     fn wait(&self, pending: Pending<CodedBucket>) -> Result<()> {
         let start = Instant::now();
         let CodedBucket { bucket, way, working, measured } = pending.wait()?;
@@ -115,10 +116,10 @@ impl Coded {
         Ok(state)
     }
 
-    /// Takes over what [`Coded::state`] has given.
+    /// Restores the result of [`Coded::state`].
     ///
     /// # Errors
-    /// If it is not this codec's.
+    /// If it is the state of another codec.
     pub(in super::super) fn load_state(&self, mut state: CodecState) -> Result<()> {
         match &self.shared.trial {
             Some(trial) => lock(trial).load(&mut state)?,
@@ -128,12 +129,12 @@ impl Coded {
         Ok(self.codec().load_state(state)?)
     }
 
-    /// Bytes of the messages of a bucket.
+    /// Returns the bytes of the messages of a bucket.
     fn message_bytes(&self, bucket: usize) -> u64 {
         self.shared.sums[bucket].iter().map(|sum| sum.bytes(self.codec()).message).sum()
     }
 
-    /// Bytes that the codec keeps for buckets.
+    /// Returns the bytes of the codec's state of these buckets.
     pub(in super::super) fn state_bytes(&self, buckets: &[usize]) -> u64 {
         let sums = buckets.iter().flat_map(|bucket| &self.shared.sums[*bucket]);
         sums.map(|sum| sum.bytes(self.codec()).state).sum()
@@ -157,7 +158,7 @@ impl BucketReduction for Coded {
     }
 }
 
-/// A bucket on its way by the codec.
+/// A bucket whose reduction runs.
 #[derive(Debug)]
 struct Running {
     coded: Arc<Coded>,
@@ -180,6 +181,7 @@ impl RunningReduction for Running {
 }
 
 impl Shared {
+    /// Reduces a bucket in `full` and copies this rank's part to `shard`.
     fn sum(&self, bucket: usize, full: &FlatStorage, shard: Option<&FlatStorage>) -> Result<CodedBucket> {
         let way = self.way(bucket, full)?;
         let (start, before, mut moving) = (Instant::now(), self.bytes_sent(), Duration::ZERO);
@@ -204,7 +206,7 @@ impl Shared {
         Ok(CodedBucket { bucket, way, working: background.end()?, measured })
     }
 
-    /// All sums of a bucket; what communication takes is added to `moving`.
+    /// Runs all sums of a bucket. Adds the time of communication to `moving`.
     fn sum_numbers(
         &self,
         (bucket, way): (usize, SumMode),
@@ -233,13 +235,13 @@ impl Shared {
         }
     }
 
-    /// Bytes that this rank has sent for gradients so far.
+    /// Returns the bytes that this rank has sent for gradients so far.
     fn bytes_sent(&self) -> u64 {
         let between = self.replicas.as_ref().map_or(0, |replicas| replicas.stats().bytes_sent);
         self.shards.stats().bytes_sent + between
     }
 
-    /// One sum; how long communication took.
+    /// Runs one sum. Returns the time of communication.
     fn run(
         &self,
         sum: &BucketSum,
@@ -250,7 +252,7 @@ impl Shared {
         let mut peers = Peers::new(comm, self.route.algorithm).watched(watch);
         let keeps = sum.among.keeps;
         if gradients.is_empty() && matches!(gradients, FlatSlice::Device(_)) {
-            // All who would take part have as many.
+            // It is empty on all ranks of this sum.
             return Ok(peers.moving());
         }
         match (sum.coded, way.coded) {

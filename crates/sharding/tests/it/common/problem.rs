@@ -5,16 +5,15 @@ use serde_json::Value as Json;
 /// Numbers that a worker's loss is a function of.
 pub(crate) const SIZE: usize = 64;
 
-/// What was recorded.
+/// Returns the recorded values.
 pub(crate) fn recorded() -> Json {
     serde_json::from_str(include_str!("../fixtures/synchrony.json")).expect("JSON")
 }
 
-/// The fill `splitmix64-v1` with seed 0: `n` numbers in [-scale, scale), a function of a name.
+/// Returns `n` numbers in [-scale, scale) by the fill `splitmix64-v1` with seed 0, as a function of a name.
 pub(crate) fn sym(name: &str, n: usize, scale: f64) -> Vec<f32> {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    let start = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, fnv);
+    let start = phalanx_kernels::fnv1a(name.as_bytes());
     let number = |i: u64| {
         let z = start.wrapping_add((i + 1).wrapping_mul(GOLDEN));
         let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

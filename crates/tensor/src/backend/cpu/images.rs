@@ -18,6 +18,28 @@ fn value(byte: u8, mean: f32, std: f32) -> f32 {
     (f32::from(byte) / 255.0 - mean) / std
 }
 
+/// A part of an image, and how it is placed.
+struct Crop<'a> {
+    /// The bytes [height, width, 3].
+    image: &'a [u8],
+    height: usize,
+    width: usize,
+    /// The row and column of the first pixel; it may lie outside of the image.
+    corner: [i64; 2],
+    is_flipped: bool,
+}
+
+impl Crop<'_> {
+    /// Returns the byte of a channel at a pixel of the crop, which is `out_width` wide. It is 0 outside of the image.
+    #[inline]
+    fn byte(&self, channel: usize, row: usize, column: usize, out_width: usize) -> u8 {
+        let column = if self.is_flipped { out_width - 1 - column } else { column };
+        let (y, x) = (row as i64 + self.corner[0], column as i64 + self.corner[1]);
+        let is_inside = (0..self.height as i64).contains(&y) && (0..self.width as i64).contains(&x);
+        if is_inside { self.image[(y as usize * self.width + x as usize) * 3 + channel] } else { 0 }
+    }
+}
+
 impl Images for Context {
     fn image_set(&self, dims: [usize; 4]) -> Result<Array> {
         Ok(Tensor::zeros(&dims, DType::U8, &Device::Cpu)?.into())
@@ -60,17 +82,17 @@ impl Images for Context {
                 return Err(missing(image, images));
             }
             let each = height * width * 3;
-            let image = &bytes[image as usize * each..(image as usize + 1) * each];
-            let corner = [top, left].map(|corner| i64::from(corner.cast_signed()));
+            let crop = Crop {
+                image: &bytes[image as usize * each..(image as usize + 1) * each],
+                height,
+                width,
+                corner: [top, left].map(|corner| i64::from(corner.cast_signed())),
+                is_flipped: flipped != 0,
+            };
             for (channel, table) in tables.iter().enumerate() {
                 for row in 0..out_height {
-                    for column in 0..out_width {
-                        let column = if flipped != 0 { out_width - 1 - column } else { column };
-                        let (y, x) = (row as i64 + corner[0], column as i64 + corner[1]);
-                        let inside = (0..height as i64).contains(&y) && (0..width as i64).contains(&x);
-                        let at = if inside { (y as usize * width + x as usize) * 3 + channel } else { 0 };
-                        out.push(table[if inside { usize::from(image[at]) } else { 0 }]);
-                    }
+                    let bytes = (0..out_width).map(|column| crop.byte(channel, row, column, out_width));
+                    out.extend(bytes.map(|byte| table[usize::from(byte)]));
                 }
             }
         }
