@@ -43,6 +43,7 @@ mod state;
 mod stop;
 mod summary;
 mod summary_table;
+pub mod svg;
 mod synchrony_picture;
 mod tensorboard;
 
