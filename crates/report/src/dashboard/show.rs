@@ -101,13 +101,11 @@ pub fn show(
             if action == Action::Leave && own.is_none() {
                 return Ok(Left::Leaves);
             }
-            let is_interrupted = interrupts() > 0;
-            if let Some(reply) = act(action, own, is_interrupted, |request| {
+            let ask = |request| {
                 let asked = asking.ask(folder, request, &model.status()).map_err(|error| error.to_string());
                 asked.and_then(|reply| reply).unwrap_or_else(|problem| problem)
-            }) {
-                view.say(reply);
-            }
+            };
+            act(action, own, interrupts() > 0, ask).into_iter().for_each(|reply| view.say(reply));
         }
     }
     Ok(Left::Leaves)
