@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use phalanx_collectives::FlightRecord;
 
-use super::parent_pipe::SECRET_FILE;
+use super::parent_pipe::{SECRET_FILE, first_line, line_of};
 use super::port::free_port;
-use super::{ABORTED, KEEPS_OUTPUT, parent_pipe};
+use super::{ABORTED, KEEPS_OUTPUT};
 use phalanx_run::FailureReport;
 use phalanx_run::SUPERVISED;
 
@@ -221,11 +221,10 @@ impl Supervisor {
     /// # Errors
     /// The failure that ended the job: the first that was a rank's own.
     pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, LaunchError> {
-        let secret_file = SecretFile(self.secret_file.as_deref());
+        let file = SecretFile(self.secret_file.as_deref());
         let secret = match &self.place {
-            Some(place) => parent_pipe::line_of(place.secret.as_deref().unwrap_or_default()),
-            None => parent_pipe::first_line(secret_file.0)
-                .map_err(|source| LaunchError::Spawn { rank: 0, source })?,
+            Some(place) => line_of(place.secret.as_deref().unwrap_or_default()),
+            None => first_line(file.0).map_err(|source| LaunchError::Spawn { rank: 0, source })?,
         };
         let mut ranks = self.start(&secret)?;
         let mut asked_to_stop = false;
