@@ -81,15 +81,16 @@ pub(crate) fn run(args: &VersionsArgs) -> Result<()> {
     let mut rows = Vec::new();
     for model in &args.model {
         for strategy in &args.strategy {
+            let once = |program: &Path| measure(program, args, model, strategy, &results);
             let (mut before, mut after) = (Vec::new(), Vec::new());
             for run in 0..args.runs {
-                // Each goes first every other time, so that the state of the machine meets both.
-                for second in [false, true] {
-                    let (program, found) = match second == (run % 2 == 0) {
-                        true => (own.as_path(), &mut after),
-                        false => (args.before.as_path(), &mut before),
-                    };
-                    found.push(measure(program, args, model, strategy, &results)?);
+                // Each program goes first every other time, so that drifts of the machine affect both.
+                if run % 2 == 0 {
+                    before.push(once(&args.before)?);
+                    after.push(once(&own)?);
+                } else {
+                    after.push(once(&own)?);
+                    before.push(once(&args.before)?);
                 }
             }
             let middle = |found: &[Found], of: fn(&Found) -> f64| median(found.iter().map(of).collect());

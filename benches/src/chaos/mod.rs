@@ -1,9 +1,9 @@
 //! `cargo xtask chaos`: trainings that are killed, stopped and cut off, and whose ranks come and leave, at drawn instants, resumed
 //! until they are finished.
 //!
-//! What is drawn follows from the seed. Every training has logical ranks, so that it must end in the weights of the undisturbed one,
-//! whatever happened to it and whoever went on with it. An attempt that does not end well must say why; one that does not end at all
-//! within the deadline is a failure.
+//! The seed determines all draws. Every training has logical ranks, so it must end with the weights of the undisturbed one,
+//! independent of its faults and of the ranks that continued it. An attempt that fails must say why. One that does not end
+//! before the deadline is a failure.
 
 mod attempt;
 mod event;

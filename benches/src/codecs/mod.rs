@@ -15,7 +15,7 @@ pub(crate) use self::training::as_rank;
 use anyhow::Result;
 use clap::Args;
 use phalanx_sharding::{CodecKind, CodecSettings, CodecWhen};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use self::link::Link;
 use self::speed::Gradients;
@@ -76,6 +76,18 @@ pub(crate) fn run(args: &CodecsArgs) -> Result<()> {
     };
     let kinds: Vec<_> =
         CodecKind::ALL.iter().copied().filter(|kind| *kind != CodecKind::None && wanted(*kind)).collect();
+    let rows = kernels(args, &kinds, &settings)?;
+    let rates: Vec<u64> = args.mbits.iter().copied().filter(|rate| *rate > 0).collect();
+    let trainings = if rates.is_empty() { Vec::new() } else { over_links(args, &kinds, &rates, &settings)? };
+    crate::write(args.json.as_deref(), &json!({ "codecs": rows, "trainings": trainings }))
+}
+
+/// Measures the codecs alone: ratio, error and speed.
+fn kernels(
+    args: &CodecsArgs,
+    kinds: &[CodecKind],
+    settings: &dyn Fn(CodecKind) -> CodecSettings,
+) -> Result<Vec<Json>> {
     let gradients = Gradients::of_resnet()?;
     println!(
         "gradients of a ResNet-18, {} numbers; ratio among 4 ranks, error of a sum over 2, one thread",
@@ -83,7 +95,7 @@ pub(crate) fn run(args: &CodecsArgs) -> Result<()> {
     );
     println!("{:>10} {:>8} {:>11} {:>12} {:>12}", "codec", "ratio", "error", "encode GB/s", "decode GB/s");
     let mut rows = Vec::new();
-    for kind in &kinds {
+    for kind in kinds {
         let row = gradients.row(&settings(*kind), args.rounds)?;
         let (encode, decode) = (row.encode / 1e9, row.decode / 1e9);
         println!(
@@ -97,58 +109,72 @@ pub(crate) fn run(args: &CodecsArgs) -> Result<()> {
             "encode_gb_s": encode, "decode_gb_s": decode,
         }));
     }
-    let rates: Vec<u64> = args.mbits.iter().copied().filter(|rate| *rate > 0).collect();
-    let mut trainings = Vec::new();
-    if !rates.is_empty() {
-        let link = Link::new()?;
-        let order =
-            |kind, when| Order { settings: settings(kind), steps: args.steps, batch: args.batch, when };
-        let at_rates = |kind| -> Result<Vec<Seen>> {
-            let at = |rate: &u64| {
-                link.limit(*rate)?;
-                over(&link, &order(kind, CodecWhen::Always))
-            };
-            rates.iter().map(at).collect()
+    Ok(rows)
+}
+
+/// Measures trainings over links of these rates in Mbit/s, and the rate at which each codec breaks even.
+fn over_links(
+    args: &CodecsArgs,
+    kinds: &[CodecKind],
+    rates: &[u64],
+    settings: &dyn Fn(CodecKind) -> CodecSettings,
+) -> Result<Vec<Json>> {
+    let link = Link::new()?;
+    let order = |kind, when| Order { settings: settings(kind), steps: args.steps, batch: args.batch, when };
+    let at_rates = |kind| -> Result<Vec<Seen>> {
+        let at = |rate: &u64| {
+            link.limit(*rate)?;
+            over(&link, &order(kind, CodecWhen::Always))
         };
-        println!(
-            "\nMobileNetV2, ddp, 2 ranks of 1 thread with {} images: seconds a step over a link of Mbit/s",
-            args.batch
-        );
-        print!("{:>10} {:>10}", "codec", "MB a step");
-        rates.iter().for_each(|rate| print!(" {rate:>9}"));
-        println!(" {:>21} {:>10}", "break-even: predicted", "measured");
-        let plain = at_rates(CodecKind::None)?;
-        for kind in [CodecKind::None].into_iter().chain(kinds) {
-            let seen = if kind == CodecKind::None { plain.clone() } else { at_rates(kind)? };
-            print!("{:>10} {:>10.3}", kind.name(), seen[0].sent / 1e6);
-            seen.iter().for_each(|seen| print!(" {:>9.3}", seen.step));
-            // DGC is part of the optimizer, and its work is that of top-k and momentum.
-            let measured = if kind == CodecKind::None {
-                None
-            } else {
-                link.limit(rates[rates.len() - 1])?;
-                Some(over(&link, &order(kind, CodecWhen::Auto))?)
-            };
-            let predicted = measured.map(|seen| 8e-6 * seen.saved / seen.coding.max(f64::MIN_POSITIVE));
-            let found = measured.and_then(|_| crossing(&rates, &plain, &seen));
-            if let Some(predicted) = predicted {
-                let (first, last) = (rates[0], rates[rates.len() - 1]);
-                let beyond = if seen[0].step < plain[0].step {
-                    format!("above {last}")
-                } else {
-                    format!("below {first}")
-                };
-                print!(" {predicted:>21.0} {:>10}", found.map_or(beyond, |found| format!("{found:.0}")));
-            }
-            println!();
-            trainings.push(json!({
-                "codec": kind.name(), "bytes_sent_per_step": seen[0].sent,
-                "seconds_per_step": rates.iter().zip(&seen).map(|(rate, seen)| json!({ "mbits": rate, "seconds": seen.step })).collect::<Vec<_>>(),
-                "break_even_mbits_predicted": predicted, "break_even_mbits_measured": found,
-            }));
-        }
+        rates.iter().map(at).collect()
+    };
+    println!(
+        "\nMobileNetV2, ddp, 2 ranks of 1 thread with {} images: seconds a step over a link of Mbit/s",
+        args.batch
+    );
+    print!("{:>10} {:>10}", "codec", "MB a step");
+    rates.iter().for_each(|rate| print!(" {rate:>9}"));
+    println!(" {:>21} {:>10}", "break-even: predicted", "measured");
+    let plain = at_rates(CodecKind::None)?;
+    let mut trainings = Vec::new();
+    for kind in std::iter::once(CodecKind::None).chain(kinds.iter().copied()) {
+        let seen = if kind == CodecKind::None { plain.clone() } else { at_rates(kind)? };
+        // DGC is part of the optimizer, and its work is that of top-k and momentum.
+        let measured = if kind == CodecKind::None {
+            None
+        } else {
+            link.limit(rates[rates.len() - 1])?;
+            Some(over(&link, &order(kind, CodecWhen::Auto))?)
+        };
+        trainings.push(training(kind, rates, (&plain, &seen), measured));
     }
-    crate::write(args.json.as_deref(), &json!({ "codecs": rows, "trainings": trainings }))
+    Ok(trainings)
+}
+
+/// Prints the row of a codec and returns it. `plain` are the steps without a codec, `seen` those with it; `measured` tells the
+/// bytes that it saves and its computing time.
+fn training(
+    kind: CodecKind,
+    rates: &[u64],
+    (plain, seen): (&[Seen], &[Seen]),
+    measured: Option<Seen>,
+) -> Json {
+    print!("{:>10} {:>10.3}", kind.name(), seen[0].sent / 1e6);
+    seen.iter().for_each(|seen| print!(" {:>9.3}", seen.step));
+    let predicted = measured.map(|seen| 8e-6 * seen.saved / seen.coding.max(f64::MIN_POSITIVE));
+    let found = measured.and_then(|_| crossing(rates, plain, seen));
+    if let Some(predicted) = predicted {
+        let (first, last) = (rates[0], rates[rates.len() - 1]);
+        let beyond =
+            if seen[0].step < plain[0].step { format!("above {last}") } else { format!("below {first}") };
+        print!(" {predicted:>21.0} {:>10}", found.map_or(beyond, |found| format!("{found:.0}")));
+    }
+    println!();
+    json!({
+        "codec": kind.name(), "bytes_sent_per_step": seen[0].sent,
+        "seconds_per_step": rates.iter().zip(seen).map(|(rate, seen)| json!({ "mbits": rate, "seconds": seen.step })).collect::<Vec<_>>(),
+        "break_even_mbits_predicted": predicted, "break_even_mbits_measured": found,
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Collective operations between threads and between processes of this machine.
 //!
-//! Time, algorithm bandwidth and bus bandwidth are those of nccl-tests: bytes are those of the larger of input and
-//! output, the algorithm bandwidth is bytes by time, and the bus bandwidth is that times the part of the bytes that must
-//! cross a link, so that it can be held against the hardware whatever the operation and the number of ranks.
+//! Time, algorithm bandwidth and bus bandwidth are those of nccl-tests. Bytes are those of the larger of input and output.
+//! The algorithm bandwidth is bytes by time. The bus bandwidth is that times the part of the bytes that must cross a link:
+//! it compares with the hardware for every operation and number of ranks.
 
 mod model;
 mod work;
@@ -22,16 +22,16 @@ use crate::rounds::median;
 /// In the environment of a process that is a rank of the benchmark: its rank, the port, and the work as JSON.
 const RANK_VARIABLE: &str = "PHALANX_BENCH_RANK";
 
-/// What to measure.
+/// The options of `bench collectives`.
 #[derive(Debug, Args)]
 pub(crate) struct CollectivesArgs {
     /// The operation
     #[arg(long, value_enum, default_value_t = Op::AllReduce)]
     op: Op,
-    /// How many ranks
+    /// The number of ranks
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
-    /// How ranks reach each other
+    /// The transport between ranks
     #[arg(long, value_enum, default_value_t = Transport::Shm)]
     transport: Transport,
     /// Which way the bytes go: auto, direct, ring, tree, halving-doubling, hierarchical, single, push-pull, 2d; several, or
@@ -44,7 +44,7 @@ pub(crate) struct CollectivesArgs {
     /// In buffers that lie in shared memory and are reduced in place
     #[arg(long)]
     alloc: bool,
-    /// Takes the ranks to be on so many hosts, one after the other: memory inside, TCP between
+    /// Treat the ranks as spread over this number of hosts: memory inside a host, TCP between hosts
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     hosts: u64,
     /// TCP connections between each two ranks
@@ -106,7 +106,7 @@ fn size(text: &str) -> Result<u64, String> {
     read.filter(|bytes| *bytes > 0 && bytes % 4 == 0).ok_or_else(problem)
 }
 
-/// How a size is written.
+/// Formats a size with its largest whole unit.
 fn written(bytes: u64) -> String {
     for (unit, factor) in [("GiB", 1_u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if bytes >= factor && bytes.is_multiple_of(factor) {
@@ -191,8 +191,9 @@ fn algorithms(args: &CollectivesArgs) -> Result<Vec<Algorithm>> {
     args.algorithm.iter().map(|name| Ok(name.parse()?)).collect()
 }
 
-pub(crate) fn run(args: &CollectivesArgs) -> Result<()> {
-    let (ranks, hosts) = (usize::try_from(args.ranks)?, usize::try_from(args.hosts)?);
+/// Rejects options that exclude each other.
+fn check(args: &CollectivesArgs) -> Result<()> {
+    let (ranks, hosts) = (args.ranks, args.hosts);
     ensure!(hosts <= ranks, "{hosts} hosts cannot each have one of {ranks} ranks");
     ensure!(
         args.transport != Transport::Threads || (hosts, args.streams) == (1, 1),
@@ -202,6 +203,31 @@ pub(crate) fn run(args: &CollectivesArgs) -> Result<()> {
         !args.encrypted || args.transport == Transport::Tcp || hosts > 1,
         "only what goes over TCP is encrypted: --transport tcp, or --hosts"
     );
+    Ok(())
+}
+
+/// Runs the operation in the peers.
+fn run_peers(args: &CollectivesArgs, op: &str, ranks: usize) -> Result<Vec<Vec<f64>>> {
+    let run = |peer: &CollectivesPeer| match peer {
+        CollectivesPeer::TorchGloo => gloo(op, ranks, &args.sizes, args.rounds),
+        CollectivesPeer::Openmpi => openmpi(op, ranks, &args.sizes, args.rounds),
+    };
+    args.peer.iter().map(run).collect()
+}
+
+/// Prints the heads of the columns.
+fn print_head(args: &CollectivesArgs) {
+    print!(
+        "{:>10} {:>17} {:>12} {:>12} {:>12} {:>10}",
+        "bytes", "algorithm", "time", "algbw GB/s", "busbw GB/s", "sent MB"
+    );
+    args.peer.iter().for_each(|peer| print!(" {:>12} {:>8}", peer.name(), "ratio"));
+    println!();
+}
+
+pub(crate) fn run(args: &CollectivesArgs) -> Result<()> {
+    check(args)?;
+    let (ranks, hosts) = (usize::try_from(args.ranks)?, usize::try_from(args.hosts)?);
     let mut transport =
         args.transport.to_possible_value().context("a transport has a name")?.get_name().to_owned();
     if args.encrypted {
@@ -220,21 +246,10 @@ pub(crate) fn run(args: &CollectivesArgs) -> Result<()> {
         Transport::Shm | Transport::Tcp => processes(args, &work, ranks)?,
     };
     let op = args.op.name();
-    let mut peers = Vec::new();
-    for peer in &args.peer {
-        peers.push(match peer {
-            CollectivesPeer::TorchGloo => gloo(&op, ranks, &args.sizes, args.rounds)?,
-            CollectivesPeer::Openmpi => openmpi(&op, ranks, &args.sizes, args.rounds)?,
-        });
-    }
+    let peers = run_peers(args, &op, ranks)?;
     let on_hosts = if hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
     println!("{op}, f32, {ranks} ranks{on_hosts}, {transport}");
-    print!(
-        "{:>10} {:>17} {:>12} {:>12} {:>12} {:>10}",
-        "bytes", "algorithm", "time", "algbw GB/s", "busbw GB/s", "sent MB"
-    );
-    args.peer.iter().for_each(|peer| print!(" {:>12} {:>8}", peer.name(), "ratio"));
-    println!();
+    print_head(args);
     let mut rows = Vec::new();
     for (index, &bytes) in args.sizes.iter().enumerate() {
         for cell in seen.timed.iter().filter_map(|row| row[index].as_ref()) {

@@ -16,8 +16,16 @@ fn link(name: &str, cost: Option<LinkCost>) {
     }
 }
 
-/// Prints both tables; what they hold, for the file.
+/// Prints the fit and both tables. Returns their numbers.
 pub(super) fn report(costs: CostModel, seen: &Seen, work: &Work, hosts: &[usize]) -> Json {
+    print_fit(&costs);
+    let rows = compared(&costs, seen, work, hosts);
+    let larger = predicted(costs, work);
+    json!({ "costs": costs_to_json(costs), "rows": rows, "larger": larger })
+}
+
+/// Prints the costs that were fitted.
+fn print_fit(costs: &CostModel) {
     println!("\nthe fit: what a message and a byte cost while all ranks send, and while one pair does");
     link("memory", costs.direct);
     for (name, alone, both) in [("local", "one pair", costs.local), ("remote", "one pair", costs.remote)] {
@@ -25,6 +33,10 @@ pub(super) fn report(costs: CostModel, seen: &Seen, work: &Work, hosts: &[usize]
         link(alone, both.map(|both| both.alone));
     }
     println!("{:>8}: {:>32.2} GB/s", "reducing", 1e-9 / costs.gamma.max(1e-15));
+}
+
+/// Prints measured and predicted times of this world.
+fn compared(costs: &CostModel, seen: &Seen, work: &Work, hosts: &[usize]) -> Vec<Json> {
     let operation = work.op.name();
     println!("\nmeasured against predicted, {operation} among {} ranks", hosts.iter().sum::<usize>());
     println!("{:>10} {:>17} {:>12} {:>12} {:>9}", "bytes", "algorithm", "measured", "predicted", "ratio");
@@ -51,6 +63,12 @@ pub(super) fn report(costs: CostModel, seen: &Seen, work: &Work, hosts: &[usize]
             }));
         }
     }
+    rows
+}
+
+/// Prints predicted times of larger worlds.
+fn predicted(costs: CostModel, work: &Work) -> Vec<Json> {
+    let operation = work.op.name();
     println!("\npredicted for other worlds: the fastest by messages, and its time");
     print!("{:>10}", "bytes");
     let remote = costs.remote.or(costs.local);
@@ -79,5 +97,5 @@ pub(super) fn report(costs: CostModel, seen: &Seen, work: &Work, hosts: &[usize]
         }
         println!();
     }
-    json!({ "costs": costs_to_json(costs), "rows": rows, "larger": larger })
+    larger
 }

@@ -1,6 +1,6 @@
 //! The table as a picture that every browser shows: bars of speed, of memory, and of the share of communication.
 
-use std::fmt::Write as _;
+use phalanx_run::svg::{Anchor, GREY, Mark, Scale, Svg, legend_width, round_step, tick_label};
 
 use super::figures::{Figures, Row};
 
@@ -62,127 +62,65 @@ const PANELS: &[Panel] = &[
 
 /// The picture.
 pub(super) fn svg(title: &str, rows: &[Row]) -> String {
-    let height = HEAD + PANEL * PANELS.len() as f64;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"26\" \
-         font-size=\"16\" font-weight=\"bold\">Strategies</text>\n<text x=\"{LEFT}\" y=\"46\" fill=\"#555\">{}</text>\n",
-        escape(title)
-    );
+    let mut svg = Svg::file(WIDTH, HEAD + PANEL * PANELS.len() as f64);
+    svg.text((LEFT, 26.0), Anchor::Start, "font-size=\"16\" font-weight=\"bold\"", "Strategies");
+    svg.text((LEFT, 46.0), Anchor::Start, GREY, title);
     for (index, panel) in PANELS.iter().enumerate() {
-        draw(&mut svg, panel, rows, HEAD + PANEL * index as f64);
+        panel.draw(&mut svg, rows, HEAD + PANEL * index as f64);
     }
-    svg.push_str("</svg>\n");
-    svg
+    svg.finish()
 }
 
-/// Draws a panel whose upper edge is at `y`.
-fn draw(svg: &mut String, panel: &Panel, rows: &[Row], y: f64) {
-    let (low, high) = (y + PANEL - BOTTOM, y + TOP);
-    let values = |row: &Row| -> Option<Vec<f64>> {
+impl Panel {
+    /// Returns the numbers of a row, if they are all known.
+    fn values(&self, row: &Row) -> Option<Vec<f64>> {
         let figures = row.outcome.as_ref().ok()?;
-        panel.parts.iter().map(|(_, value)| value(figures).filter(|value| value.is_finite())).collect()
-    };
-    let largest = rows.iter().filter_map(values).map(|parts| parts.iter().sum()).fold(0.0, f64::max);
-    let step = round_step(largest / 4.0);
-    let ticks = (largest / step).ceil().max(1.0);
-    let scale = (low - high) / (step * ticks);
-    let _ = writeln!(
-        svg,
-        "<text x=\"{LEFT}\" y=\"{:.1}\" font-size=\"14\">{}</text>\n<text transform=\"translate(16 {:.1}) rotate(-90)\" \
-         text-anchor=\"middle\">{}</text>",
-        y + 18.0,
-        panel.title,
-        f64::midpoint(low, high),
-        panel.axis
-    );
-    for tick in 0..=ticks as u32 {
-        let value = f64::from(tick) * step;
-        let at = low - value * scale;
-        let _ = writeln!(
-            svg,
-            "<path d=\"M{LEFT} {at:.1}H{:.1}\" stroke=\"{}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            WIDTH - RIGHT,
-            if tick == 0 { "#555" } else { "#ddd" },
-            LEFT - 6.0,
-            at + 4.0,
-            number(value, step)
-        );
+        self.parts.iter().map(|(_, value)| value(figures).filter(|value| value.is_finite())).collect()
     }
-    let mut x = WIDTH - RIGHT;
-    for (colour, name) in panel.legend.iter().rev() {
-        // About 6.2 units a letter at this size.
-        x -= 6.2 * name.len() as f64 + 22.0;
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{:.1}\">{name}</text>",
-            y + 8.0,
-            x + 17.0,
-            y + 18.0
-        );
-    }
-    let slot = (WIDTH - LEFT - RIGHT) / rows.len().max(1) as f64;
-    for (index, row) in rows.iter().enumerate() {
-        let middle = LEFT + slot * (index as f64 + 0.5);
-        let ranks = if row.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", row.ranks) };
-        let _ = writeln!(
-            svg,
-            "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text x=\"{middle:.1}\" y=\"{:.1}\" \
-             text-anchor=\"middle\" fill=\"#777\" font-size=\"11\">{ranks}</text>",
-            low + 16.0,
-            escape(&row.name),
-            low + 30.0
-        );
-        let label = |svg: &mut String, at: f64, text: &str, colour: &str| {
-            let _ = writeln!(
-                svg,
-                "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{colour}\">{text}</text>",
-                at - 5.0
-            );
-        };
-        let Some(parts) = values(row) else {
-            let text = if row.outcome.is_err() { "failed" } else { "unknown" };
-            label(svg, low, text, RED);
-            continue;
-        };
-        let wide = (0.6 * slot).min(72.0);
-        let mut at = low;
-        for ((colour, _), value) in panel.parts.iter().zip(&parts) {
-            let tall = value * scale;
-            at -= tall;
-            let _ = writeln!(
-                svg,
-                "<rect x=\"{:.1}\" y=\"{at:.1}\" width=\"{wide:.1}\" height=\"{tall:.1}\" fill=\"{colour}\"/>",
-                middle - 0.5 * wide
-            );
+
+    /// Draws the panel with its upper edge at `top`.
+    fn draw(&self, svg: &mut Svg, rows: &[Row], top: f64) {
+        let (base, sides) = (top + PANEL - BOTTOM, (LEFT, WIDTH - RIGHT));
+        let sums = rows.iter().filter_map(|row| self.values(row)).map(|parts| parts.iter().sum());
+        let largest = sums.fold(0.0, f64::max);
+        let step = round_step(largest / 4.0);
+        let count = (largest / step).ceil().max(1.0);
+        let y = Scale { low: 0.0, high: step * count, from: base, to: top + TOP };
+        svg.text((LEFT, top + 18.0), Anchor::Start, "font-size=\"14\"", self.title);
+        svg.upward_text((16.0, f64::midpoint(base, top + TOP)), self.axis);
+        let ticks = (0..=count as u32).map(|tick| f64::from(tick) * step).map(|at| (at, tick_label(at)));
+        svg.y_axis(&y, sides, "stroke=\"#ddd\"", &ticks.collect::<Vec<_>>());
+        svg.horizontal(base, sides, "stroke=\"#555\"");
+        let entries: Vec<_> =
+            self.legend.iter().map(|(colour, name)| (*name, Mark::Square(*colour))).collect();
+        let width: f64 = entries.iter().map(|(name, _)| legend_width(name)).sum();
+        svg.legend((sides.1 - width, WIDTH), top + 18.0, &entries);
+        let slot = (WIDTH - LEFT - RIGHT) / rows.len().max(1) as f64;
+        for (index, row) in rows.iter().enumerate() {
+            self.draw_row(svg, row, &y, (LEFT + slot * (index as f64 + 0.5), (0.6 * slot).min(72.0)));
         }
-        let decimals = panel.decimals;
+    }
+
+    /// Draws the bar of a row with its name and its numbers.
+    fn draw_row(&self, svg: &mut Svg, row: &Row, y: &Scale, (middle, width): (f64, f64)) {
+        let ranks = if row.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", row.ranks) };
+        svg.text((middle, y.from + 16.0), Anchor::Middle, "", &row.name);
+        svg.text((middle, y.from + 30.0), Anchor::Middle, "fill=\"#777\" font-size=\"11\"", &ranks);
+        let Some(parts) = self.values(row) else {
+            let text = if row.outcome.is_err() { "failed" } else { "unknown" };
+            svg.text((middle, y.from - 5.0), Anchor::Middle, &format!("fill=\"{RED}\""), text);
+            return;
+        };
+        let mut sum = 0.0;
+        for ((colour, _), value) in self.parts.iter().zip(&parts) {
+            let below = y.at(sum);
+            sum += value;
+            svg.bar((middle - 0.5 * width, y.at(sum)), (width, below - y.at(sum)), colour);
+        }
+        let decimals = self.decimals;
         let text: Vec<String> = parts.iter().map(|value| format!("{value:.decimals$}")).collect();
-        label(svg, at, &text.join(" + "), "#333");
+        svg.text((middle, y.at(sum) - 5.0), Anchor::Middle, "fill=\"#333\"", &text.join(" + "));
     }
-}
-
-/// The number of the form 1, 2 or 5 times a power of ten that is next to `value`, not below it.
-fn round_step(value: f64) -> f64 {
-    if value <= 0.0 || !value.is_finite() {
-        return 1.0;
-    }
-    let power = 10_f64.powf(value.log10().floor());
-    [1.0, 2.0, 5.0, 10.0]
-        .into_iter()
-        .map(|factor| factor * power)
-        .find(|step| *step >= value)
-        .unwrap_or(value)
-}
-
-/// A number on an axis whose ticks are `step` apart.
-fn number(value: f64, step: f64) -> String {
-    let decimals = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
-    format!("{value:.decimals$}")
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -225,13 +163,5 @@ mod tests {
         for text in [&picture, &svg("", &[]), &svg("", &rows[2..])] {
             assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         }
-    }
-
-    #[test]
-    fn ticks_are_round() {
-        for (value, step) in [(0.0, 1.0), (3.0, 5.0), (0.11, 0.2), (100.0, 100.0), (160.0, 200.0)] {
-            assert!((round_step(value) - step).abs() < 1e-9 * step, "{value}: {}", round_step(value));
-        }
-        assert_eq!([number(0.4, 0.2), number(400.0, 200.0)], ["0.4", "400"]);
     }
 }

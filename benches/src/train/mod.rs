@@ -137,10 +137,9 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     Ok(())
 }
 
-/// One training.
-fn measure(args: &TrainArgs) -> Result<Json> {
-    let world = usize::try_from(args.ranks)?;
-    let common = &args.common;
+/// Rejects options that exclude each other.
+fn check(args: &TrainArgs) -> Result<()> {
+    let (world, common) = (args.ranks, &args.common);
     anyhow::ensure!(args.batch > 0, "--batch 0: a rank needs an image");
     anyhow::ensure!(
         args.device == Device::Cuda || args.precision != Precision::Tf32,
@@ -157,6 +156,14 @@ fn measure(args: &TrainArgs) -> Result<Json> {
         args.device == Device::Cpu || world == 1 || common.peer.is_none(),
         "--peer has one GPU; leave it out, or --ranks {world}"
     );
+    Ok(())
+}
+
+/// Measures one training.
+fn measure(args: &TrainArgs) -> Result<Json> {
+    check(args)?;
+    let world = usize::try_from(args.ranks)?;
+    let common = &args.common;
     let name = args.model().to_possible_value().context("a model has a name")?.get_name().to_owned();
     // Several ranks are compared with as many processes of PyTorch's, after our rounds.
     let alone = common.peer.filter(|_| world == 1);

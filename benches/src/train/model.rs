@@ -63,39 +63,48 @@ pub(super) fn build(args: &TrainArgs, device: &ComputeDevice, batch: usize) -> R
                 loss::cross_entropy(tape, &model.forward(tape, &images)?, &labels, 0.0, over)
             })
         }
-        Model::Cvae => {
-            let text = ClipTextConfig::small();
-            let cvae =
-                CvaeConfig { image_size: size, widths: vec![32, 64, 128], latent: 64, text_dim: text.embed };
-            let model = TextToImage::new(&builder.root(), &text, &cvae, false)?;
-            let end = text.vocab as u32 - 1;
-            let ids =
-                (0..batch as u32).flat_map(|i| (0..16).map(move |t| if t == 15 { end } else { i * 7 + t }));
-            let ids = Tensor::from_vec(ids.collect::<Vec<u32>>(), (batch, 16), &Device::Cpu)?;
-            Box::new(move |tape, over| {
-                let out = model.forward(tape, &images, &ids)?;
-                Ok(out.loss(tape, &images, (1e-4, 1.0), over)?.total)
-            })
-        }
-        Model::Unet => {
-            let config = UNet2DConditionConfig {
-                block_out_channels: vec![64, 128, 256],
-                attention: vec![false, true, true],
-                layers_per_block: 2,
-                norm_num_groups: 32,
-                num_heads: vec![8; 3],
-                ..UNet2DConditionConfig::small(4, 64)
-            };
-            let model = UNet2DConditionModel::new(&builder.root(), &config)?;
-            let random = |dims: &[usize]| put(&Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?);
-            let (sample, target) = (random(&[batch, 4, size, size])?, random(&[batch, 4, size, size])?);
-            let text = random(&[batch, 16, 64])?;
-            let times: Vec<f64> = (0..batch).map(|i| (i * 37 % 1000) as f64).collect();
-            Box::new(move |tape, over| {
-                loss::mse(tape, &model.forward(tape, &sample, &times, &text)?, &target, over)
-            })
-        }
+        Model::Cvae => cvae(&builder, size, batch, images)?,
+        Model::Unet => unet(&builder, size, batch, &put)?,
         Model::Stackgan1 | Model::Stackgan2 => anyhow::bail!("StackGAN has two losses"),
     };
     Ok((builder.build()?, forward))
+}
+
+/// Builds the conditional variational autoencoder with a small CLIP text encoder.
+fn cvae(builder: &StoreBuilder, size: usize, batch: usize, images: Value) -> Result<Forward> {
+    let text = ClipTextConfig::small();
+    let cvae = CvaeConfig { image_size: size, widths: vec![32, 64, 128], latent: 64, text_dim: text.embed };
+    let model = TextToImage::new(&builder.root(), &text, &cvae, false)?;
+    let end = text.vocab as u32 - 1;
+    let ids = (0..batch as u32).flat_map(|i| (0..16).map(move |t| if t == 15 { end } else { i * 7 + t }));
+    let ids = Tensor::from_vec(ids.collect::<Vec<u32>>(), (batch, 16), &Device::Cpu)?;
+    Ok(Box::new(move |tape, over| {
+        let out = model.forward(tape, &images, &ids)?;
+        Ok(out.loss(tape, &images, (1e-4, 1.0), over)?.total)
+    }))
+}
+
+/// Builds the U-Net; `put` copies a tensor to the device.
+fn unet(
+    builder: &StoreBuilder,
+    size: usize,
+    batch: usize,
+    put: &dyn Fn(&Tensor) -> Result<Value>,
+) -> Result<Forward> {
+    let config = UNet2DConditionConfig {
+        block_out_channels: vec![64, 128, 256],
+        attention: vec![false, true, true],
+        layers_per_block: 2,
+        norm_num_groups: 32,
+        num_heads: vec![8; 3],
+        ..UNet2DConditionConfig::small(4, 64)
+    };
+    let model = UNet2DConditionModel::new(&builder.root(), &config)?;
+    let random = |dims: &[usize]| put(&Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?);
+    let (sample, target) = (random(&[batch, 4, size, size])?, random(&[batch, 4, size, size])?);
+    let text = random(&[batch, 16, 64])?;
+    let times: Vec<f64> = (0..batch).map(|i| (i * 37 % 1000) as f64).collect();
+    Ok(Box::new(move |tape, over| {
+        loss::mse(tape, &model.forward(tape, &sample, &times, &text)?, &target, over)
+    }))
 }

@@ -1,14 +1,13 @@
 //! Launching: several ranks as processes of one program, and what happens when one of them fails.
 //!
 //! The [`Supervisor`] starts the ranks with torchrun's environment variables on the loopback interface, so that
-//! a rank cannot tell whether it was started here, by torchrun or by a cluster's scheduler. What it adds is a
-//! pipe to each rank's standard input, the *leash*: the first line is a secret that only these ranks know, by which they keep
-//! out other users of the machine; a line `stop` asks the ranks to finish the step that they
-//! are in, a line `abort` ends them at once, and so does the end of the pipe, which the operating system
-//! provides even if the parent is killed. So nothing is ever left running.
+//! a rank cannot tell whether it was started here, by torchrun or by a cluster's scheduler. Each rank's standard input is a
+//! pipe from the supervisor, its [`ParentPipe`]. The first line is a secret that only these ranks know; it keeps out other
+//! users of the machine. A line `stop` asks the ranks to finish the current step. A line `abort` ends them at once. So does
+//! the end of the pipe, which the operating system provides even if the parent is killed: no rank is ever left running.
 //!
-//! On several hosts a [`RemoteSupervisor`] has an ssh connection to each, at whose other end an [`Order`] is carried out by a
-//! [`Supervisor`] of the ranks there; the connection is the leash of these.
+//! On several hosts a [`RemoteSupervisor`] has an ssh connection to each. At its other end a [`Supervisor`] carries out an
+//! [`Order`]; the connection is the pipe from its parent.
 //!
 //! A rank that fails writes its [`phalanx_run::FailureReport`] next to its log. The report says whether the failure is
 //! its own or the consequence of another rank's. The supervisor reports the first failure that was a rank's own, and
@@ -19,7 +18,7 @@
 pub mod cluster;
 
 mod hosts;
-mod leash;
+mod parent_pipe;
 mod port;
 mod supervisor;
 
@@ -30,7 +29,7 @@ pub mod checkup;
 
 pub use agent::{AgentError, Order};
 pub use hosts::{Hosts, HostsError};
-pub use leash::{Leash, SECRET_FILE};
+pub use parent_pipe::{ParentPipe, SECRET_FILE};
 pub use remote::{RemoteError, RemoteSupervisor};
 pub use supervisor::{Ended, LaunchError, Place, RankFailure, Replacements, Supervisor};
 

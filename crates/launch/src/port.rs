@@ -35,7 +35,7 @@ mod tests {
             .map(|_| {
                 let port = free_port().expect("there are thousands");
                 assert!(PORTS.contains(&port), "{port}");
-                TcpListener::bind(("127.0.0.1", port)).expect("nobody listens there")
+                TcpListener::bind(("127.0.0.1", port)).expect("the port is free")
             })
             .collect();
         let mut ports: Vec<_> = held.iter().map(|one| one.local_addr().expect("bound").port()).collect();

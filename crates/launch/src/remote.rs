@@ -114,10 +114,10 @@ impl Drop for Connections {
     }
 }
 
-/// A file that is gone when this is.
-struct Witness(PathBuf);
+/// A file by which the ranks of other hosts check that they see the same folder. Dropping it removes the file.
+struct SharedFolderProbe(PathBuf);
 
-impl Drop for Witness {
+impl Drop for SharedFolderProbe {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -164,15 +164,15 @@ impl RemoteSupervisor {
     /// # Errors
     /// The failure that ended the job: the first that was a rank's own, or else the end of a connection.
     pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, RemoteError> {
-        let witness = Witness(self.folder.join(format!(".hosts-{}", std::process::id())));
-        let folder = |source| RemoteError::Folder { path: witness.0.clone(), source };
-        std::fs::write(&witness.0, b"").map_err(folder)?;
+        let probe = SharedFolderProbe(self.folder.join(format!(".hosts-{}", std::process::id())));
+        let folder = |source| RemoteError::Folder { path: probe.0.clone(), source };
+        std::fs::write(&probe.0, b"").map_err(folder)?;
         let logs = self.folder.join("logs");
         for rank in 0..self.hosts.ranks() {
             // Reports of an earlier attempt in the same folder must not be taken for this one's.
             let _ = std::fs::remove_file(FailureReport::path(&logs, rank));
         }
-        let mut all = self.connect(&witness.0)?;
+        let mut all = self.connect(&probe.0)?;
         let (mut asked, mut failing) = (false, None::<Instant>);
         loop {
             for one in &mut all.0 {
@@ -212,7 +212,7 @@ impl RemoteSupervisor {
         }
     }
 
-    fn connect(&self, witness: &Path) -> Result<Connections, RemoteError> {
+    fn connect(&self, probe: &Path) -> Result<Connections, RemoteError> {
         let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         let mut all = Connections(Vec::new());
         for (host, first, ranks) in self.hosts.places() {
@@ -221,7 +221,7 @@ impl RemoteSupervisor {
                 host: host.to_owned(),
                 directory: here.clone(),
                 folder: self.folder.clone(),
-                witness: witness.to_owned(),
+                witness: probe.to_owned(),
                 arguments: self.arguments.clone(),
                 environment: self.environment.clone(),
                 ranks: (first, ranks),

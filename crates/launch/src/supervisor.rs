@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use phalanx_collectives::FlightRecord;
 
-use super::leash::SECRET_FILE;
+use super::parent_pipe::{SECRET_FILE, first_line, line_of};
 use super::port::free_port;
-use super::{ABORTED, KEEPS_OUTPUT, leash};
+use super::{ABORTED, KEEPS_OUTPUT};
 use phalanx_run::FailureReport;
 use phalanx_run::SUPERVISED;
 
@@ -183,10 +183,10 @@ struct Rank {
     interrupted_code: Option<u8>,
 }
 
-/// A file with the ranks' secret, which is there as long as they are.
-struct Kept<'a>(Option<&'a Path>);
+/// The file with the ranks' secret, if there is one. Dropping it removes the file.
+struct SecretFile<'a>(Option<&'a Path>);
 
-impl Drop for Kept<'_> {
+impl Drop for SecretFile<'_> {
     fn drop(&mut self) {
         if let Some(file) = self.0 {
             let _ = std::fs::remove_file(file);
@@ -221,10 +221,10 @@ impl Supervisor {
     /// # Errors
     /// The failure that ended the job: the first that was a rank's own.
     pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, LaunchError> {
-        let kept = Kept(self.secret_file.as_deref());
+        let file = SecretFile(self.secret_file.as_deref());
         let secret = match &self.place {
-            Some(place) => leash::line_of(place.secret.as_deref().unwrap_or_default()),
-            None => leash::first_line(kept.0).map_err(|source| LaunchError::Spawn { rank: 0, source })?,
+            Some(place) => line_of(place.secret.as_deref().unwrap_or_default()),
+            None => first_line(file.0).map_err(|source| LaunchError::Spawn { rank: 0, source })?,
         };
         let mut ranks = self.start(&secret)?;
         let mut asked_to_stop = false;
@@ -488,10 +488,10 @@ impl Rank {
         Ok(())
     }
 
-    /// Writes a line to the leash. A rank that has ended does not listen any more, which is no error.
+    /// Writes a line to the rank's pipe. A rank that has ended no longer reads it, which is no error.
     fn tell(&mut self, line: &str) {
-        if let (None, Some(leash)) = (&self.ended, self.child.stdin.as_mut()) {
-            let _ = leash.write_all(line.as_bytes()).and_then(|()| leash.flush());
+        if let (None, Some(pipe)) = (&self.ended, self.child.stdin.as_mut()) {
+            let _ = pipe.write_all(line.as_bytes()).and_then(|()| pipe.flush());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use phalanx_launch::{ABORTED, Ended, LaunchError, Leash, Replacements, Supervisor};
+use phalanx_launch::{ABORTED, Ended, LaunchError, ParentPipe, Replacements, Supervisor};
 use phalanx_run::{FailureReport, StopFlag};
 
 /// The variable that makes this program one of its ranks and says how it behaves.
@@ -24,8 +24,8 @@ fn rank(role: &str) {
     let number: usize = std::env::var("RANK").unwrap().parse().unwrap();
     let logs = PathBuf::from(std::env::args().nth(1).unwrap());
     let stop = StopFlag::default();
-    let leash = Leash::follow(&stop).unwrap().expect("a leash");
-    assert!(role == "parent" || leash.secret.is_some());
+    let pipe = ParentPipe::follow(&stop).unwrap().expect("a supervisor");
+    assert!(role == "parent" || pipe.secret.is_some());
     FailureReport::on_panic(&logs, number, |message| eprintln!("{message}"));
     std::fs::write(logs.join(format!("{number}.pid")), std::process::id().to_string()).unwrap();
     let forever = || loop {

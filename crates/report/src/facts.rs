@@ -1,12 +1,13 @@
 //! The main facts about a run: model, data, ranks, machine.
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::chart::Unit;
 use super::numbers::{bytes, joules, seconds, with_unit};
 use super::run::RunData;
 use super::settings::at;
-use phalanx_run::format;
+use phalanx_run::{Machine, format};
 
 /// A fact: what it is, and what it is for this run.
 pub(crate) type Fact = (&'static str, String);
@@ -120,16 +121,10 @@ fn steps(run: &RunData) -> String {
 }
 
 fn machine(run: &RunData) -> Option<String> {
-    let machine = run.told("machine")?;
-    let memory = at(machine, "memory_bytes")
-        .and_then(Value::as_f64)
-        .map_or_else(String::new, |memory| format!(", {}", bytes(memory)));
-    let cores = at(machine, "cores").map(text).unwrap_or_default();
-    let processor = at(machine, "processor").map(text).unwrap_or_default();
-    Some(format!(
-        "{processor}, {cores} cores{memory}, {}",
-        at(machine, "system").map(text).unwrap_or_default()
-    ))
+    let machine = Machine::deserialize(run.told("machine")?).ok()?;
+    let memory =
+        machine.memory_bytes.map_or_else(String::new, |memory| format!(", {}", bytes(memory as f64)));
+    Some(format!("{}, {} cores{memory}, {}", machine.processor, machine.cores, machine.system))
 }
 
 /// Energy in all, with how it is known.
@@ -169,7 +164,7 @@ pub(crate) fn energies(run: &RunData) -> Vec<Energy> {
             joules: at(energy, "joules").and_then(Value::as_f64),
         })
     };
-    [("cpu", "processors"), ("gpu", "GPUs")].into_iter().filter_map(of).collect()
+    [("cpu", "CPUs"), ("gpu", "GPUs")].into_iter().filter_map(of).collect()
 }
 
 /// A number that comes first: what it is, what it is now, and the key of the numbers that come later, if they do.

@@ -1,11 +1,6 @@
 //! Text as HTML.
 
-use std::borrow::Cow;
-
-/// A text that is not taken for marks, inside of an element or of a quoted attribute.
-pub(crate) fn escape(text: &str) -> Cow<'_, str> {
-    html_escape::encode_safe(text)
-}
+pub(crate) use phalanx_run::svg::escape;
 
 /// JSON inside of a `script` element: nothing in it can end the element.
 pub(crate) fn script_json(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {

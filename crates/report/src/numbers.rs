@@ -2,6 +2,7 @@
 
 use super::chart::Unit;
 use phalanx_run::format;
+use phalanx_run::svg::{self, tick_label};
 
 /// A number with its unit.
 pub(crate) fn with_unit(value: f64, unit: Unit) -> String {
@@ -43,10 +44,6 @@ pub(crate) fn joules(value: f64) -> String {
 
 /// Round numbers between two, about `count` of them.
 pub(crate) fn ticks(low: f64, high: f64, count: usize, unit: Unit) -> Vec<f64> {
-    let span = high - low;
-    if !(span > 0.0 && span.is_finite()) {
-        return vec![low];
-    }
     // Bytes are round in powers of 1024.
     let base = match unit {
         Unit::Bytes | Unit::BytesPerSecond => {
@@ -54,59 +51,25 @@ pub(crate) fn ticks(low: f64, high: f64, count: usize, unit: Unit) -> Vec<f64> {
         }
         _ => 1.0,
     };
-    let rough = span / base / count.max(1) as f64;
-    let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * power >= rough * 0.999).unwrap_or(10.0);
-    let step = step * power * base;
-    // A tick that rounding has moved past the end is at the end.
-    let first = (low / step - 1e-9).ceil();
-    (0..=2 * count)
-        .map(|at| (first + at as f64) * step)
-        .take_while(|tick| *tick <= high + 1e-9 * span)
-        // Rounding leaves -0 and 0.30000000000000004.
-        .map(|tick| if tick.abs() < step * 1e-9 { 0.0 } else { tick })
-        .collect()
+    svg::ticks(low, high, count, base)
 }
 
 /// Renders the label of an axis.
 pub(crate) fn tick(value: f64, unit: Unit) -> String {
-    let plain = |value: f64| -> String {
-        let size = value.abs();
-        if value == 0.0 {
-            "0".to_owned()
-        } else if !(1e-3..1e9).contains(&size) {
-            trimmed(&format!("{value:.1e}"))
-        } else if size >= 1e6 {
-            format!("{}M", trimmed(&format!("{:.2}", value / 1e6)))
-        } else if size >= 1e4 {
-            format!("{}k", trimmed(&format!("{:.1}", value / 1e3)))
-        } else {
-            trimmed(&format!("{value:.*}", (3 - size.log10().floor() as i32).clamp(0, 6) as usize))
-        }
-    };
     match unit {
         Unit::Bytes | Unit::BytesPerSecond => {
             let names = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
             let at = (value.abs().max(1.0).ln() / 1024_f64.ln() + 1e-9).floor().min(5.0);
             let rest = if unit == Unit::Bytes { "" } else { "/s" };
-            format!("{} {}{rest}", plain(value / 1024_f64.powf(at)), names[at as usize])
+            format!("{} {}{rest}", tick_label(value / 1024_f64.powf(at)), names[at as usize])
         }
-        Unit::Share => format!("{} %", plain(100.0 * value)),
-        Unit::Percent => format!("{} %", plain(value)),
-        Unit::Seconds => format!("{} s", plain(value)),
-        Unit::Watts => format!("{} W", plain(value)),
-        Unit::Joules => format!("{} J", plain(value)),
-        Unit::Plain => plain(value),
+        Unit::Share => format!("{} %", tick_label(100.0 * value)),
+        Unit::Percent => format!("{} %", tick_label(value)),
+        Unit::Seconds => format!("{} s", tick_label(value)),
+        Unit::Watts => format!("{} W", tick_label(value)),
+        Unit::Joules => format!("{} J", tick_label(value)),
+        Unit::Plain => tick_label(value),
     }
-}
-
-/// Without zeros behind the point.
-fn trimmed(text: &str) -> String {
-    let (number, exponent) =
-        text.split_once('e').map_or((text, None), |(number, exponent)| (number, Some(exponent)));
-    let number =
-        if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
-    exponent.map_or_else(|| number.to_owned(), |exponent| format!("{number}e{exponent}"))
 }
 
 #[cfg(test)]
@@ -114,18 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round() {
+    fn ticks_are_round_in_their_unit() {
         let told = |low, high, unit| {
             ticks(low, high, 5, unit).into_iter().map(|t| tick(t, unit)).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(told(0.0, 1.0, Unit::Plain), "0 0.2 0.4 0.6 0.8 1");
-        assert_eq!(told(-0.31, 0.3, Unit::Plain), "-0.2 0 0.2");
         assert_eq!(told(0.0, 60_000.0, Unit::Plain), "0 20k 40k 60k");
         assert_eq!(told(0.0, 3.2 * f64::from(1 << 30), Unit::Bytes), "0 B 1 GiB 2 GiB 3 GiB");
         assert_eq!(told(0.0, 0.42, Unit::Share), "0 % 10 % 20 % 30 % 40 %");
-        assert_eq!(told(1.5e-5, 3.5e-5, Unit::Plain), "1.5e-5 2e-5 2.5e-5 3e-5 3.5e-5");
-        assert_eq!(told(7.0, 7.0, Unit::Plain), "7");
-        assert_eq!(told(0.0, f64::INFINITY, Unit::Plain), "0");
+        assert_eq!(told(0.0, f64::INFINITY, Unit::Bytes), "0 B");
     }
 
     #[test]

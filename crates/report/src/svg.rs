@@ -1,9 +1,8 @@
-//! Charts as pictures in the page: what is seen where no script runs.
+//! Charts as SVG in the page, for browsers without scripts.
 
-use std::fmt::Write as _;
+use phalanx_run::svg::{Anchor, Scale, Svg};
 
-use super::chart::{Across, Chart, Kind};
-use super::html::escape;
+use super::chart::{Across, Chart, Kind, Line, Unit};
 use super::numbers::{tick, ticks};
 use super::thin::thinned;
 
@@ -14,38 +13,32 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 34.0;
 
-/// Where a number lies on the picture.
-struct Scale {
-    low: f64,
-    high: f64,
-    from: f64,
-    to: f64,
-}
-
-impl Scale {
-    fn over(numbers: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
-        let finite = numbers.filter(|number| number.is_finite());
-        let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), n| (l.min(n), h.max(n)));
-        // What differs by rounding alone is one number.
-        let apart = high - low > 1e-9 * low.abs().max(high.abs());
-        let (low, high) = match (low.is_finite(), apart) {
-            (true, true) => (low, high),
-            (true, false) => (low - 0.5 * low.abs().max(1e-9), low + 0.5 * low.abs().max(1e-9)),
-            (false, _) => (0.0, 1.0),
-        };
-        Self { low, high, from, to }
-    }
-
-    fn at(&self, number: f64) -> f64 {
-        self.from + (number - self.low) / (self.high - self.low) * (self.to - self.from)
-    }
-}
-
 /// The picture of a chart, of at most about `limit` points a line.
 pub(crate) fn svg(chart: &Chart, limit: usize) -> String {
     let stacked = stacked(chart);
     let places = chart.lines.iter().flat_map(|line| line.places(chart.across).iter().copied());
     let x = Scale::over(places, LEFT, WIDTH - RIGHT);
+    let y = height_scale(chart, &stacked);
+    let mut svg = Svg::element(WIDTH, HEIGHT, "plot", &described(chart));
+    let labelled = |at: f64, unit| (at, tick(at, unit));
+    let of_y = ticks(y.low, y.high, 5, chart.unit).into_iter().map(|at| labelled(at, chart.unit));
+    svg.y_axis(&y, (LEFT, WIDTH - RIGHT), "class=\"grid\"", &of_y.collect::<Vec<_>>());
+    let of_x = ticks(x.low, x.high, 6, Unit::Plain).into_iter().map(|at| labelled(at, Unit::Plain));
+    svg.x_axis(&x, HEIGHT - BOTTOM + 16.0, &of_x.collect::<Vec<_>>());
+    let across = match chart.across {
+        Across::Steps => "steps",
+        Across::Clock => "seconds",
+        Across::Ranks => "ranks",
+    };
+    svg.text((WIDTH - RIGHT, HEIGHT - 3.0), Anchor::End, "", across);
+    for (line, bounds) in chart.lines.iter().zip(&stacked) {
+        draw_line(&mut svg, chart, line, bounds, (&x, &y), limit);
+    }
+    svg.finish()
+}
+
+/// Returns the scale of the y axis.
+fn height_scale(chart: &Chart, stacked: &[(Vec<f64>, Vec<f64>)]) -> Scale {
     let floor = (chart.kind == Kind::Areas).then_some(0.0);
     let values = stacked.iter().flat_map(|(_, top)| top.iter().copied()).chain(floor);
     let mut y = Scale::over(values, HEIGHT - BOTTOM, TOP);
@@ -55,68 +48,32 @@ pub(crate) fn svg(chart: &Chart, limit: usize) -> String {
         y.low = if (0.0..room).contains(&y.low) { 0.0 } else { y.low - room };
         y.high += room;
     }
-    let mut out = format!(
-        "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
-        escape(&described(chart))
-    );
-    for at in ticks(y.low, y.high, 5, chart.unit) {
-        let (py, text) = (y.at(at), escape(&tick(at, chart.unit)).into_owned());
-        let _ = write!(
-            out,
-            "<path class=\"grid\" d=\"M{LEFT} {py:.1}H{:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
-            WIDTH - RIGHT,
-            LEFT - 6.0,
-            py + 4.0
-        );
-    }
-    for at in ticks(x.low, x.high, 6, super::chart::Unit::Plain) {
-        let _ = write!(
-            out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{}</text>",
-            x.at(at),
-            HEIGHT - BOTTOM + 16.0,
-            if x.at(at) > WIDTH - RIGHT - 16.0 { "end" } else { "middle" },
-            tick(at, super::chart::Unit::Plain)
-        );
-    }
-    let _ = write!(
-        out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-        WIDTH - RIGHT,
-        HEIGHT - 3.0,
-        match chart.across {
-            Across::Steps => "steps",
-            Across::Clock => "seconds",
-            Across::Ranks => "ranks",
-        }
-    );
-    for (line, (bottom, top)) in chart.lines.iter().zip(&stacked) {
-        let places = line.places(chart.across);
-        let kept = thinned(top, limit);
-        let kept =
-            kept.iter().filter(|at| places.get(**at).is_some_and(|x| x.is_finite()) && top[**at].is_finite());
-        let point = |at: &usize, height: f64| format!("{:.1},{:.1}", x.at(places[*at]), y.at(height));
-        let mut path: Vec<String> = kept.clone().map(|at| point(at, top[*at])).collect();
-        let class = format!("s{} d{}", line.colour, line.dash);
-        match (chart.kind, path.len()) {
-            (_, 0) => {}
-            (Kind::Lines, 1) => {
-                let (px, py) = path[0].split_once(',').unwrap_or_default();
-                let _ = write!(out, "<circle class=\"dot {class}\" cx=\"{px}\" cy=\"{py}\" r=\"3.5\"/>");
-            }
-            (Kind::Lines, _) => {
-                let _ = write!(out, "<polyline class=\"line {class}\" points=\"{}\"/>", path.join(" "));
-            }
-            (Kind::Areas, _) => {
-                let below: Vec<String> = kept.map(|at| point(at, bottom[*at])).collect();
-                path.extend(below.into_iter().rev());
-                let _ =
-                    write!(out, "<polygon class=\"area s{}\" points=\"{}\"/>", line.colour, path.join(" "));
-            }
+    y
+}
+
+/// Draws one line, or one area between its lower and upper bound. A line of a single point is a dot.
+fn draw_line(
+    svg: &mut Svg,
+    chart: &Chart,
+    line: &Line,
+    (bottom, top): &(Vec<f64>, Vec<f64>),
+    (x, y): (&Scale, &Scale),
+    limit: usize,
+) {
+    let places = line.places(chart.across);
+    let mut kept = thinned(top, limit);
+    kept.retain(|at| places.get(*at).is_some_and(|x| x.is_finite()) && top[*at].is_finite());
+    let point = |at: &usize, heights: &[f64]| (x.at(places[*at]), y.at(heights[*at]));
+    let mut path: Vec<_> = kept.iter().map(|at| point(at, top)).collect();
+    let class = format!("s{} d{}", line.colour, line.dash);
+    match (chart.kind, path.as_slice()) {
+        (Kind::Lines, [single]) => svg.disc(*single, 3.5, &format!("class=\"dot {class}\"")),
+        (Kind::Lines, _) => svg.polyline(&path, &format!("class=\"line {class}\"")),
+        (Kind::Areas, _) => {
+            path.extend(kept.iter().rev().map(|at| point(at, bottom)));
+            svg.polygon(&path, &format!("class=\"area s{}\"", line.colour));
         }
     }
-    out.push_str("</svg>");
-    out
 }
 
 /// Returns the lower and upper bound of each area, stacked on those before it.
@@ -135,7 +92,7 @@ fn stacked(chart: &Chart) -> Vec<(Vec<f64>, Vec<f64>)> {
 
 /// A chart in a sentence, for those who do not see it.
 fn described(chart: &Chart) -> String {
-    let ends = |line: &super::chart::Line| {
+    let ends = |line: &Line| {
         let (first, last) = (line.values.first()?, line.values.last()?);
         let [first, last] = [*first, *last].map(|value| super::numbers::with_unit(value, chart.unit));
         Some(if line.values.len() == 1 {
@@ -153,11 +110,10 @@ fn described(chart: &Chart) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chart::{Line, Unit};
     use crate::columns::Column;
 
     #[test]
-    fn whatever_the_numbers_the_picture_is_sound() {
+    fn all_numbers_give_a_sound_picture() {
         let line = |values: &[f64]| {
             let mut column = Column::default();
             values.iter().enumerate().for_each(|(at, value)| column.push(at as f64, at as f64, *value));

@@ -130,7 +130,7 @@ mod tests {
         };
         let first = usage.points(2, &line(1000.0, 500, 0.0, 0.0, 5.0));
         assert_eq!(get(&first, "other_bytes"), Some((0.0, 70.0)));
-        assert_eq!(get(&first, "network_sent"), None, "nobody knows since when");
+        assert_eq!(get(&first, "network_sent"), None, "a first line has no rate");
         let second = usage.points(2, &line(1002.0, 900, 0.5, 1.5, 9.0));
         assert_eq!(get(&second, "network_sent"), Some((2.0, 200.0)));
         let shares = ["data_share", "exposed_share", "computing_share", "besides_share"];

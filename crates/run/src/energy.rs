@@ -1,16 +1,16 @@
-//! The energy of a run: joules, and how they were determined.
+//! The energy of a run: joules and their source.
 
 use serde::{Deserialize, Serialize};
 
-/// How a number of joules was determined, the most reliable first.
+/// The source of a number of joules, the most reliable first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EnergyKind {
-    /// By a counter of the hardware.
+    /// A counter of the hardware.
     Measured,
-    /// By a model that is told.
+    /// A model that is named.
     Estimated,
-    /// Not at all.
+    /// No source: the number is unknown.
     #[default]
     Absent,
 }
@@ -18,9 +18,9 @@ pub enum EnergyKind {
 /// The energy of the CPUs, or of the GPUs, in a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EnergyPart {
-    /// How it was determined.
+    /// The source of the number.
     pub kind: EnergyKind,
-    /// By which counter or model; of what is absent, why.
+    /// The counter or model, or the reason why there is no number.
     pub model: String,
     /// Joules; `null` if they are absent.
     pub joules: Option<f64>,

@@ -43,6 +43,7 @@ mod state;
 mod stop;
 mod summary;
 mod summary_table;
+pub mod svg;
 mod synchrony_picture;
 mod tensorboard;
 
@@ -61,7 +62,7 @@ pub use picture::{read_mask, read_picture};
 pub use process::{REPLICA_THREAD, SUPERVISED};
 pub use request::{Refusal, Request};
 pub use state::{Doing, RunState};
-pub use stop::{Hearing, StopFlag};
+pub use stop::{StopFlag, StopSubscription};
 pub use summary::{DeadRank, RankSummary, Summary, SyncSummary, WorldChange};
 pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;

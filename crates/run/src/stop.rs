@@ -1,4 +1,4 @@
-//! The request to stop, and who wants to hear of it at once.
+//! The request to stop the run, and callbacks for it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,12 +28,12 @@ impl std::fmt::Debug for Listeners {
 
 /// A subscription to the stop, until it is dropped.
 #[derive(Debug)]
-pub struct Hearing {
+pub struct StopSubscription {
     flag: StopFlag,
     number: u64,
 }
 
-impl Drop for Hearing {
+impl Drop for StopSubscription {
     fn drop(&mut self) {
         self.flag.listeners().waiting.remove(&self.number);
     }
@@ -54,8 +54,8 @@ impl StopFlag {
         self.0.raised.load(Ordering::SeqCst)
     }
 
-    /// Has `tell` called once, on the thread that asks for the stop, or at once if it was asked for already.
-    pub fn hear(&self, tell: impl FnOnce() + Send + 'static) -> Hearing {
+    /// Calls `tell` once: on the thread that requests the stop, or now if it was requested already.
+    pub fn subscribe(&self, tell: impl FnOnce() + Send + 'static) -> StopSubscription {
         let mut listeners = self.listeners();
         let number = listeners.next;
         listeners.next += 1;
@@ -66,7 +66,7 @@ impl StopFlag {
         } else {
             listeners.waiting.insert(number, Box::new(tell));
         }
-        Hearing { flag: self.clone(), number }
+        StopSubscription { flag: self.clone(), number }
     }
 
     fn listeners(&self) -> MutexGuard<'_, Listeners> {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_listens_hears_once_and_not_after_it_has_gone() {
+    fn a_subscriber_is_called_once_and_not_after_it_is_dropped() {
         let (flag, heard) = (StopFlag::default(), Arc::new(AtomicUsize::new(0)));
         let count = |by: usize| {
             let heard = heard.clone();
@@ -89,11 +89,11 @@ mod tests {
                 heard.fetch_add(by, Ordering::SeqCst);
             }
         };
-        let _stays = flag.hear(count(1));
-        drop(flag.hear(count(10)));
+        let _stays = flag.subscribe(count(1));
+        drop(flag.subscribe(count(10)));
         assert!(flag.clone().raise() && !flag.raise() && flag.is_raised());
         assert_eq!(heard.load(Ordering::SeqCst), 1);
-        let _late = flag.hear(count(100));
+        let _late = flag.subscribe(count(100));
         assert_eq!(heard.load(Ordering::SeqCst), 101);
     }
 }

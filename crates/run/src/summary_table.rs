@@ -13,7 +13,7 @@ pub fn aligned(rows: &[(String, String)]) -> Vec<String> {
 
 /// Renders the energy of a run and how it was determined; `None` if it is unknown.
 fn energy(energy: &EnergySummary) -> Option<String> {
-    let known = [("processors", &energy.cpu), ("GPUs", &energy.gpu)];
+    let known = [("CPUs", &energy.cpu), ("GPUs", &energy.gpu)];
     let known = known.into_iter().filter_map(|(whose, part)| {
         let how = if part.kind == EnergyKind::Measured { "measured" } else { "estimated" };
         Some(format!("{} J of {whose} ({how})", count(part.joules?.round() as u64)))

@@ -1,15 +1,15 @@
 //! A chart of the staleness of updates and the waiting time of each rank.
 
-use std::fmt::Write as _;
-
-use super::chart::{escape, short};
 use super::summary::RankSummary;
+use super::svg::{Anchor, COLOURS, Svg, tick_label};
 
 const WIDTH: f64 = 720.0;
+/// The height of the title.
+const HEAD: f64 = 32.0;
+/// The height of a panel.
 const PANEL: f64 = 150.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
-const COLOURS: [&str; 3] = ["#1f6feb", "#d1242f", "#2da44e"];
 
 /// Draws histograms of staleness and of how far workers were ahead, over all ranks, and the seconds that each rank waited. `None`
 /// if ranks took every step together.
@@ -18,17 +18,8 @@ pub fn synchrony_svg(title: &str, ranks: &[RankSummary]) -> Option<String> {
     if of.is_empty() {
         return None;
     }
-    let sum = |counts: &dyn Fn(usize) -> Vec<u64>| {
-        let mut sum: Vec<f64> = Vec::new();
-        for rank in 0..of.len() {
-            let counts = counts(rank);
-            sum.resize(sum.len().max(counts.len()), 0.0);
-            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as f64);
-        }
-        sum
-    };
-    let staleness = sum(&|rank| of[rank].staleness.clone());
-    let leads = sum(&|rank| of[rank].leads.clone());
+    let staleness = sum(of.iter().map(|rank| rank.staleness.as_slice()));
+    let leads = sum(of.iter().map(|rank| rank.leads.as_slice()));
     let waited: Vec<f64> = of.iter().map(|rank| rank.waited_seconds).collect();
     let spread = of.iter().map(|rank| rank.clock_spread).max().unwrap_or(0);
     let panels = [
@@ -37,51 +28,40 @@ pub fn synchrony_svg(title: &str, ranks: &[RankSummary]) -> Option<String> {
         ("seconds waited, by rank", waited),
     ];
     let panels: Vec<_> = panels.iter().filter(|(_, bars)| !bars.is_empty()).collect();
-    let height = 32.0 + PANEL * panels.len() as f64;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"20\" \
-         font-size=\"14\">{}: ranks at most {spread} steps apart</text>\n",
-        escape(title)
-    );
+    let mut svg = Svg::file(WIDTH, HEAD + PANEL * panels.len() as f64);
+    let title = format!("{title}: ranks at most {spread} steps apart");
+    svg.text((LEFT, 20.0), Anchor::Start, "font-size=\"14\"", &title);
     for (at, (name, bars)) in panels.into_iter().enumerate() {
-        let top = 32.0 + PANEL * at as f64;
-        panel(&mut svg, top, name, bars, COLOURS[at % COLOURS.len()]);
+        panel(&mut svg, HEAD + PANEL * at as f64, name, bars, COLOURS[at]);
     }
-    svg.push_str("</svg>\n");
-    Some(svg)
+    Some(svg.finish())
+}
+
+/// Adds up counts by their position.
+fn sum<'a>(counts: impl Iterator<Item = &'a [u64]>) -> Vec<f64> {
+    let mut sum: Vec<f64> = Vec::new();
+    for counts in counts {
+        sum.resize(sum.len().max(counts.len()), 0.0);
+        sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += *count as f64);
+    }
+    sum
 }
 
 /// Renders a row of bars, with their numbers below and the largest value at the side.
-fn panel(svg: &mut String, top: f64, name: &str, bars: &[f64], colour: &str) {
+fn panel(svg: &mut Svg, top: f64, name: &str, bars: &[f64], colour: &str) {
     let (base, room) = (top + PANEL - 34.0, PANEL - 58.0);
     let most = bars.iter().copied().fold(0.0, f64::max);
     let step = (WIDTH - LEFT - RIGHT) / bars.len() as f64;
-    let right = WIDTH - RIGHT;
-    let _ = writeln!(
-        svg,
-        "<text x=\"{LEFT}\" y=\"{:.1}\">{}</text><path d=\"M{LEFT} {base:.1}H{right}\" stroke=\"#999\"/>\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-        top + 14.0,
-        escape(name),
-        LEFT - 6.0,
-        base - room + 4.0,
-        short(most),
-    );
+    svg.text((LEFT, top + 14.0), Anchor::Start, "", name);
+    svg.horizontal(base, (LEFT, WIDTH - RIGHT), "stroke=\"#999\"");
+    svg.text((LEFT - 6.0, base - room + 4.0), Anchor::End, "", &tick_label(most));
     // As many numbers as there is room for.
     let every = bars.len().div_ceil(24).max(1);
     for (number, value) in bars.iter().enumerate() {
         let (x, tall) = (LEFT + step * number as f64, if most > 0.0 { value / most * room } else { 0.0 });
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\" fill=\"{colour}\"/>",
-            x + 0.1 * step,
-            base - tall,
-            0.8 * step,
-        );
+        svg.bar((x + 0.1 * step, base - tall), (0.8 * step, tall), colour);
         if number % every == 0 {
-            let (x, y) = (x + 0.5 * step, base + 16.0);
-            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{number}</text>");
+            svg.text((x + 0.5 * step, base + 16.0), Anchor::Middle, "", &number.to_string());
         }
     }
 }

@@ -109,56 +109,22 @@ impl TraceFile {
                 .fold(0, u64::saturating_add),
             spans: Vec::new(),
         };
-        let (mut starts, mut ends) = (BTreeMap::new(), Vec::new());
+        let mut flows = Flows::default();
         for (number, event) in events.iter().enumerate() {
-            let lacks = |what: &str| format!("event {number} has no {what}: {event}");
-            let phase = event["ph"].as_str().ok_or_else(|| lacks("`ph`"))?;
-            let time = |name: &str| event[name].as_f64().filter(|time| time.is_finite());
-            // Other programs name processes and threads by words, too.
-            let of = |name: &str| match &event[name] {
-                Value::Number(number) => number.as_u64(),
-                Value::String(text) => Some(text.parse().unwrap_or_else(|_| number_of(text))),
-                _ => None,
-            };
-            let place = || Some((of("pid")?, of("tid").unwrap_or(0)));
-            let id = || {
-                event["id"].as_str().map(str::to_owned).or_else(|| Some(event["id"].as_u64()?.to_string()))
-            };
-            match phase {
-                "X" => {
-                    let (pid, tid) = place().ok_or_else(|| lacks("`pid`"))?;
-                    let begin = time("ts").ok_or_else(|| lacks("time `ts`"))?;
-                    let duration = time("dur").unwrap_or(0.0);
-                    if duration < 0.0 {
-                        return Err(format!("event {number} ends before it begins: {event}"));
-                    }
-                    file.spans.push(FileEvent {
-                        pid,
-                        tid,
-                        name: event["name"].as_str().unwrap_or_default().to_owned(),
-                        category: event["cat"].as_str().and_then(Category::named),
-                        begin,
-                        end: begin + duration,
-                        args: event["args"].as_object().cloned().unwrap_or_default(),
-                        issued: None,
-                    });
-                }
+            let event = RawEvent { number, json: event };
+            match event.phase()? {
+                "X" => file.spans.push(event.span()?),
                 "s" => {
-                    let (pid, tid) = place().ok_or_else(|| lacks("`pid`"))?;
-                    let at = time("ts").ok_or_else(|| lacks("time `ts`"))?;
-                    starts.insert((pid, id().ok_or_else(|| lacks("`id`"))?), (tid, at));
+                    let (id, tid, at) = event.flow_end()?;
+                    flows.starts.insert(id, (tid, at));
                 }
-                "f" => {
-                    let (pid, tid) = place().ok_or_else(|| lacks("`pid`"))?;
-                    let at = time("ts").ok_or_else(|| lacks("time `ts`"))?;
-                    ends.push(((pid, id().ok_or_else(|| lacks("`id`"))?), tid, at));
-                }
+                "f" => flows.ends.push(event.flow_end()?),
                 _ => {}
             }
         }
         file.order();
         if file.is_own {
-            file.connect(&starts, &ends)?;
+            file.connect(&flows)?;
         }
         Ok(file)
     }
@@ -171,11 +137,7 @@ impl TraceFile {
     }
 
     /// Joins each span with the flow that ends at its beginning.
-    fn connect(
-        &mut self,
-        starts: &BTreeMap<(u64, String), (u64, f64)>,
-        ends: &[((u64, String), u64, f64)],
-    ) -> Result<(), String> {
+    fn connect(&mut self, Flows { starts, ends }: &Flows) -> Result<(), String> {
         for (id, tid, at) in ends {
             let start = starts
                 .get(id)
@@ -207,6 +169,81 @@ impl TraceFile {
         let first = self.spans.partition_point(|span| span.pid < pid);
         let last = self.spans.partition_point(|span| span.pid <= pid);
         &self.spans[first..last]
+    }
+}
+
+/// The process and the name of a flow.
+type FlowId = (u64, String);
+
+/// The arrows from where operations were issued to where they began.
+#[derive(Default)]
+struct Flows {
+    /// The thread and the time of each start.
+    starts: BTreeMap<FlowId, (u64, f64)>,
+    /// The flow, the thread and the time of each end.
+    ends: Vec<(FlowId, u64, f64)>,
+}
+
+/// An event as it is in the file, with its number for messages.
+struct RawEvent<'a> {
+    number: usize,
+    json: &'a Value,
+}
+
+impl RawEvent<'_> {
+    fn lacks(&self, what: &str) -> String {
+        format!("event {} has no {what}: {}", self.number, self.json)
+    }
+
+    /// Returns the kind of event.
+    fn phase(&self) -> Result<&str, String> {
+        self.json["ph"].as_str().ok_or_else(|| self.lacks("`ph`"))
+    }
+
+    fn time(&self, name: &str) -> Option<f64> {
+        self.json[name].as_f64().filter(|time| time.is_finite())
+    }
+
+    fn begin(&self) -> Result<f64, String> {
+        self.time("ts").ok_or_else(|| self.lacks("time `ts`"))
+    }
+
+    /// Returns the process and the thread.
+    fn place(&self) -> Result<(u64, u64), String> {
+        // Other programs name processes and threads by words, too.
+        let of = |name: &str| match &self.json[name] {
+            Value::Number(number) => number.as_u64(),
+            Value::String(text) => Some(text.parse().unwrap_or_else(|_| number_of(text))),
+            _ => None,
+        };
+        Ok((of("pid").ok_or_else(|| self.lacks("`pid`"))?, of("tid").unwrap_or(0)))
+    }
+
+    /// Reads a span.
+    fn span(&self) -> Result<FileEvent, String> {
+        let ((pid, tid), begin) = (self.place()?, self.begin()?);
+        let duration = self.time("dur").unwrap_or(0.0);
+        if duration < 0.0 {
+            return Err(format!("event {} ends before it begins: {}", self.number, self.json));
+        }
+        Ok(FileEvent {
+            pid,
+            tid,
+            name: self.json["name"].as_str().unwrap_or_default().to_owned(),
+            category: self.json["cat"].as_str().and_then(Category::named),
+            begin,
+            end: begin + duration,
+            args: self.json["args"].as_object().cloned().unwrap_or_default(),
+            issued: None,
+        })
+    }
+
+    /// Reads one end of a flow: the flow, the thread, and the time.
+    fn flow_end(&self) -> Result<(FlowId, u64, f64), String> {
+        let ((pid, tid), at) = (self.place()?, self.begin()?);
+        let id = &self.json["id"];
+        let id = id.as_str().map(str::to_owned).or_else(|| Some(id.as_u64()?.to_string()));
+        Ok(((pid, id.ok_or_else(|| self.lacks("`id`"))?), tid, at))
     }
 }
 

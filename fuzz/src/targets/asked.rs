@@ -1,5 +1,5 @@
-//! What lies in a run's folder for the run itself, and for launchers: what users ask for, who wants to take part, jobs, states,
-//! failures, and metrics that it goes on from.
+//! Files in a run's folder that the run and launchers read: requests, tickets of joining ranks, jobs, states, failures, and the
+//! metrics that a resumed run continues.
 
 use std::path::Path;
 
@@ -28,76 +28,75 @@ fn launch() -> Option<Torchrun> {
     Torchrun::of(&|name| (name == "TORCHELASTIC_RUN_ID").then(|| "a".to_owned()))
 }
 
-/// The folder of a run of two ranks with requests and a joining rank.
+/// The files of the seed.
+const FILES: [&str; 15] = [
+    "requests/0",
+    "requests/1",
+    "requests/2",
+    "requests/3",
+    "requests/4",
+    "joins/2/waits",
+    "joins/3/waits",
+    "joins/3/invitation.json",
+    "job.json",
+    "join-8.json",
+    "state.json",
+    "logs/rank-1.error.json",
+    "logs/torchrun",
+    "config.toml",
+    "metrics.jsonl",
+];
+
+/// Writes the folder of a run of two ranks with requests and a joining rank. Returns `None` if a file cannot be written.
+fn write_run(run: &Path) -> Option<()> {
+    std::fs::create_dir_all(run.join("logs")).ok()?;
+    std::fs::create_dir_all(run.join("requests")).ok()?;
+    let asked = [Request::Pause, Request::Resume, Request::Save, Request::Leave(1), Request::Stop];
+    for (number, request) in asked.into_iter().enumerate() {
+        // Their own names begin with the time.
+        let posted = request.post(&run.join("requests")).ok()?;
+        std::fs::rename(posted, run.join(format!("requests/{number}"))).ok()?;
+    }
+    let joins = run.join("joins");
+    JoinTicket::claim(&joins, 2).ok()?.wait().ok()?;
+    JoinTicket::claim(&joins, 3).ok()?.wait().ok()?;
+    let invitation = Invitation {
+        rank: 2,
+        world_size: 3,
+        local_world_size: 1,
+        address: "10.0.0.1".to_owned(),
+        port: 29500,
+        job: "a".to_owned(),
+    };
+    JoinTicket::invite(&joins, 3, &invitation).ok()?;
+    let job = |id: u64| JobRecord {
+        scheduler: "slurm".to_owned(),
+        id,
+        array: false,
+        submitted: "20261124-120000".to_owned(),
+    };
+    job(7).write(run).ok()?;
+    job(8).write_joining(run).ok()?;
+    let members = [(0, "a".to_owned()), (1, "b".to_owned())].into_iter().collect();
+    RunState { step: 3, total: 9, host: "a".to_owned(), process: 1, members, ..RunState::default() }
+        .write(&run.join("state.json"))
+        .ok()?;
+    let failure = FailureReport { time_ms: 1_795_434_339_249, ..FailureReport::now(1, "no image", false) };
+    failure.write(&run.join("logs")).ok()?;
+    launch()?.begin(run).ok()?;
+    std::fs::write(run.join("config.toml"), "").ok()?;
+    let mut metrics = MetricsWriter::open(&run.join("metrics.jsonl"), 0).ok()?;
+    for step in [1, 5, 10, 15] {
+        metrics.write(&Line::new(step).with("loss", 1.0 / step as f64).with("lr", f64::NAN)).ok()?;
+    }
+    Some(())
+}
+
+/// The folder of a run as an input.
 fn requests() -> Vec<Vec<u8>> {
     let place = folder();
-    let run = place.path();
-    let write = || -> Option<Vec<u8>> {
-        std::fs::create_dir_all(run.join("logs")).ok()?;
-        std::fs::create_dir_all(run.join("requests")).ok()?;
-        let asked = [Request::Pause, Request::Resume, Request::Save, Request::Leave(1), Request::Stop];
-        for (number, request) in asked.into_iter().enumerate() {
-            // Their own names begin with the time.
-            let posted = request.post(&run.join("requests")).ok()?;
-            std::fs::rename(posted, run.join(format!("requests/{number}"))).ok()?;
-        }
-        let joins = run.join("joins");
-        JoinTicket::claim(&joins, 2).ok()?.wait().ok()?;
-        JoinTicket::claim(&joins, 3).ok()?.wait().ok()?;
-        let invitation = Invitation {
-            rank: 2,
-            world_size: 3,
-            local_world_size: 1,
-            address: "10.0.0.1".to_owned(),
-            port: 29500,
-            job: "a".to_owned(),
-        };
-        JoinTicket::invite(&joins, 3, &invitation).ok()?;
-        let job = |id: u64| JobRecord {
-            scheduler: "slurm".to_owned(),
-            id,
-            array: false,
-            submitted: "20261124-120000".to_owned(),
-        };
-        job(7).write(run).ok()?;
-        job(8).write_joining(run).ok()?;
-        let members = [(0, "a".to_owned()), (1, "b".to_owned())].into_iter().collect();
-        RunState { step: 3, total: 9, host: "a".to_owned(), process: 1, members, ..RunState::default() }
-            .write(&run.join("state.json"))
-            .ok()?;
-        let failure =
-            FailureReport { time_ms: 1_795_434_339_249, ..FailureReport::now(1, "no image", false) };
-        failure.write(&run.join("logs")).ok()?;
-        launch()?.begin(run).ok()?;
-        std::fs::write(run.join("config.toml"), "").ok()?;
-        let mut metrics = MetricsWriter::open(&run.join("metrics.jsonl"), 0).ok()?;
-        for step in [1, 5, 10, 15] {
-            metrics.write(&Line::new(step).with("loss", 1.0 / step as f64).with("lr", f64::NAN)).ok()?;
-        }
-        Some(read_back(
-            run,
-            &[
-                "requests/0",
-                "requests/1",
-                "requests/2",
-                "requests/3",
-                "requests/4",
-                "joins/2/waits",
-                "joins/3/waits",
-                "joins/3/invitation.json",
-                "job.json",
-                "join-8.json",
-                "state.json",
-                "logs/rank-1.error.json",
-                "logs/torchrun",
-                "config.toml",
-                "metrics.jsonl",
-            ],
-        ))
-    };
-    let written = write();
-    assert!(written.is_some(), "a run's folder is written");
-    written.into_iter().collect()
+    assert!(write_run(place.path()).is_some(), "a run's folder is written");
+    vec![read_back(place.path(), &FILES)]
 }
 
 /// Reads all of it; what is read can be written, and is read then as it was.

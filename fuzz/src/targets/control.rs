@@ -12,22 +12,23 @@ fn script(own: usize, ended: &[usize], said: &[(usize, &str)]) -> Vec<u8> {
     format!(r#"{{"own":{own},"ended":{ended:?},"said":[{}]}}"#, said.join(",")).into_bytes()
 }
 
+const ASK: &str = r#"{"Ask":{"communicator":0}}"#;
+const DOING: &str = r#"{"Doing":{"question":1,"doing":{"sequence":3,"last":"an all-reduce"}}}"#;
+const STOP: &str = r#"{"RequestStop":{"reason":"enough","goes_on":true}}"#;
+const STEP: &str = r#"{"InStep":{"step":5}}"#;
+const REGROUP: &str = r#""Regroup""#;
+const KNOCK: &str = r#""Knock""#;
+const TELL: &str = r#"{"Tell":{"question":1,"communicator":0}}"#;
+const HOLD: &str = r#""Hold""#;
+const AFTER: &str = r#"{"StopAfter":{"after":5,"rank":1,"reason":"enough","goes_on":false}}"#;
+const NEWS: &str = r#"{"Notice":{"name":"news","payload":[1,2]}}"#;
+const ABORTED: &str = r#"{"Aborted":{"rank":2,"reason":"because"}}"#;
+const REGROUPED: &str = r#"{"Regrouped":{"members":[1,2,3],"port":9}}"#;
+const REFUSED: &str = r#"{"Refused":{"reason":"late"}}"#;
+const DEPARTED: &str = r#"{"Departed":{"rank":3}}"#;
+const APART: &str = r#"{"Apart":{"Minority":{"left":[3],"lost":[0,1,2],"world_size":4}}}"#;
+
 fn scripts() -> Vec<Vec<u8>> {
-    const ASK: &str = r#"{"Ask":{"communicator":0}}"#;
-    const DOING: &str = r#"{"Doing":{"question":1,"doing":{"sequence":3,"last":"an all-reduce"}}}"#;
-    const STOP: &str = r#"{"RequestStop":{"reason":"enough","goes_on":true}}"#;
-    const STEP: &str = r#"{"InStep":{"step":5}}"#;
-    const REGROUP: &str = r#""Regroup""#;
-    const KNOCK: &str = r#""Knock""#;
-    const TELL: &str = r#"{"Tell":{"question":1,"communicator":0}}"#;
-    const HOLD: &str = r#""Hold""#;
-    const AFTER: &str = r#"{"StopAfter":{"after":5,"rank":1,"reason":"enough","goes_on":false}}"#;
-    const NEWS: &str = r#"{"Notice":{"name":"news","payload":[1,2]}}"#;
-    const ABORTED: &str = r#"{"Aborted":{"rank":2,"reason":"because"}}"#;
-    const REGROUPED: &str = r#"{"Regrouped":{"members":[1,2,3],"port":9}}"#;
-    const REFUSED: &str = r#"{"Refused":{"reason":"late"}}"#;
-    const DEPARTED: &str = r#"{"Departed":{"rank":3}}"#;
-    const APART: &str = r#"{"Apart":{"Minority":{"left":[3],"lost":[0,1,2],"world_size":4}}}"#;
     let (admitted, bye) = (r#""Admitted""#, r#""Bye""#);
     let all = messages();
     let of_all: Vec<(usize, &str)> =

@@ -71,6 +71,11 @@ fn step(worker: u8, attempt: u64, together: bool) -> Vec<Said> {
 }
 
 fn seeds() -> Vec<Vec<u8>> {
+    [to_a_server(), to_a_worker(), to_a_peer()].concat()
+}
+
+/// Returns what a parameter server receives.
+fn to_a_server() -> Vec<Vec<u8>> {
     const SERVER: u8 = 2;
     let (together, bounded, free) = (0, 1 << 6, 2 << 6);
     let leave = [(0, word(LEAVE, 0)), (1, word(LEAVE, 0))];
@@ -93,6 +98,19 @@ fn seeds() -> Vec<Vec<u8>> {
         (0, word(COMMIT, 1)),
         (0, word(PULL, 3)),
     ];
+    vec![
+        join([0, together, 0], &summed),
+        join([0, together | 1 << 3, 0], &given_up),
+        join([0, bounded | 0b110, 0], &asynchronous),
+        join([0, bounded | 0b1001, 0], &asynchronous),
+        join([0, free | 0b11, 0], &asynchronous),
+        join([0, free, 1], &coded),
+    ]
+}
+
+/// Returns what a worker receives from servers.
+fn to_a_worker() -> Vec<Vec<u8>> {
+    let free = 2 << 6;
     // Halves of buckets of 8 and 3 values, of servers on ranks 1 and 2.
     let halves = |version: u64| {
         [(1, 0, 4), (2, 0, 4), (1, 1, 1), (2, 1, 2)]
@@ -105,6 +123,11 @@ fn seeds() -> Vec<Vec<u8>> {
     let rounded = [(1, 0, 12), (2, 0, 12), (1, 1, 5), (2, 1, 6)]
         .map(|(from, bucket, bytes)| (from, message(VALUES_CODED, 4, bucket, 0, bytes)));
     let rounded = [&rounded[..], &halves(4), &done].concat();
+    vec![join([1, free, 0], &answers), join([1, free, 0], &unchanged), join([1, free | 1, 0], &rounded)]
+}
+
+/// Returns what a rank receives from its peers.
+fn to_a_peer() -> Vec<Vec<u8>> {
     let pairs = [
         (1, message(ASK, 3, 0, 3, 0)),
         (1, message(ASK, 3, 2, 5, 0)),
@@ -119,20 +142,7 @@ fn seeds() -> Vec<Vec<u8>> {
             .map(|(from, bucket, values)| (from, message(MIX, step, bucket, values, 0)))
     };
     let rounds = [mix(1), mix(0)].concat();
-    vec![
-        join([0, together, 0], &summed),
-        join([0, together | 1 << 3, 0], &given_up),
-        join([0, bounded | 0b110, 0], &asynchronous),
-        join([0, bounded | 0b1001, 0], &asynchronous),
-        join([0, free | 0b11, 0], &asynchronous),
-        join([0, free, 1], &coded),
-        join([1, free, 0], &answers),
-        join([1, free, 0], &unchanged),
-        join([1, free | 1, 0], &rounded),
-        join([2, 0, 0], &pairs),
-        join([3, 0, 0], &rounds),
-        join([4, 0, 0], &rounds),
-    ]
+    vec![join([2, 0, 0], &pairs), join([3, 0, 0], &rounds), join([4, 0, 0], &rounds)]
 }
 
 /// Changes a word of a message's header, how many numbers it has, or a byte of them.

@@ -9,7 +9,7 @@ use super::process::{observer, told_to_end, train};
 use super::resolve::{RUNS, write_config};
 use crate::console::{OriginalOutput, err};
 use phalanx_launch::cluster::{Survival, Torchrun, survival};
-use phalanx_launch::{ABORTED, Leash, SECRET_FILE};
+use phalanx_launch::{ABORTED, ParentPipe, SECRET_FILE};
 use phalanx_run::StopFlag;
 use phalanx_run::{JoinTicket, RunError, RunFolder};
 use phalanx_trainer::config::{Config, Resolved};
@@ -53,9 +53,9 @@ pub(super) fn run(
 ) -> Result<RunEnd, CliError> {
     let stop = StopFlag::default();
     // The parent of a host's ranks passes its signals on to them.
-    let leash = Leash::follow(&stop).map_err(CliError::failed)?;
-    let is_supervised = leash.is_some();
-    let world = &world.clone().with_secret(leash.and_then(|leash| leash.secret));
+    let pipe = ParentPipe::follow(&stop).map_err(CliError::failed)?;
+    let is_supervised = pipe.is_some();
+    let world = &world.clone().with_secret(pipe.and_then(|pipe| pipe.secret));
     let interrupts = Interrupts::stop_first(&stop)?;
     let told_code = || if is_supervised { ABORTED } else { interrupts.exit_code() };
     let folder = match (existing, out) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use phalanx_launch::{ABORTED, KEEPS_OUTPUT, Leash};
+use phalanx_launch::{ABORTED, KEEPS_OUTPUT, ParentPipe};
 use phalanx_run::{FailureReport, JoinTicket, RunFolder, StopFlag};
 use phalanx_trainer::engine;
 
@@ -28,11 +28,11 @@ pub(super) struct RankArgs {
     join: Option<usize>,
 }
 
-/// A rank on the leash of a supervisor.
+/// A rank that a supervisor has started.
 pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let stop = StopFlag::default();
-    let leash = Leash::follow(&stop).map_err(CliError::failed)?;
-    let leash = leash.ok_or_else(|| CliError::Usage("`rank` is started by `phalanx train`".to_owned()))?;
+    let pipe = ParentPipe::follow(&stop).map_err(CliError::failed)?;
+    let pipe = pipe.ok_or_else(|| CliError::Usage("`rank` is started by `phalanx train`".to_owned()))?;
     let folder = RunFolder::open(&args.folder).map_err(CliError::failed)?;
     let resolved = program.catalogue().resolve_run(&folder.config())?;
     let task = task_of(program, &resolved.config)?;
@@ -63,7 +63,7 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     }
     let world = engine::launcher_world().map_err(CliError::failed)?;
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
-    let world = world.with_secret(leash.secret).leaving_on(&leave);
+    let world = world.with_secret(pipe.secret).leaving_on(&leave);
     let kept = keep_output(world.rank())?;
     let is_first = world.rank() == 0;
     let observer = || observer(args.quiet, is_first, kept);

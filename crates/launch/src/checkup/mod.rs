@@ -57,7 +57,7 @@ impl Checkup {
     /// is called, `data` a file or folder whose content is to be the same everywhere.
     ///
     /// # Errors
-    /// [`CheckupError::Comm`] if a rank is lost meanwhile, [`CheckupError::Answer`] if one has a version that says other things.
+    /// [`CheckupError::Comm`] if a rank is lost during the check-up, [`CheckupError::Answer`] if one has a version that says other things.
     pub fn of(communicator: &Communicator, host: &str, data: Option<&Path>) -> Result<Self, CheckupError> {
         let rank = communicator.rank();
         let own = Facts::of(rank, (communicator.hosts()[rank], host), data);

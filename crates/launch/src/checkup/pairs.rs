@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_meets_everybody_once_and_nobody_two_at_once() {
+    fn every_pair_meets_once_and_no_rank_is_in_two_pairs_at_once() {
         for count in 0..12 {
             let rounds = rounds(count);
             let mut met: Vec<(usize, usize)> = rounds.concat();

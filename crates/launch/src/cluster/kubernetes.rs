@@ -72,32 +72,48 @@ pub fn pod_name(name: &str) -> String {
 impl Pods {
     /// The manifest: YAML, three objects.
     pub fn manifest(&self) -> String {
+        let mut text = self.head();
+        self.write_job(&mut text);
+        self.write_container(&mut text);
+        self.write_volumes(&mut text);
+        text
+    }
+
+    /// Returns the comment, the configuration and the service.
+    fn head(&self) -> String {
         let name = &self.name;
         let config: String = self.config.lines().map(|line| format!("    {line}\n")).collect();
         let config = config.replace("    \n", "\n");
-        let mut text = format!(
-            "# kubectl apply -f FILE; then kubectl logs --follow job/{name}\n{2}\
+        let secret = match &self.secret {
+            Some(secret) => format!(
+                "# before: openssl rand -hex 32 | kubectl create secret generic {secret} --from-file=secret=/dev/stdin\n"
+            ),
+            None => "# Ranks prove nothing to each other, and nothing is encrypted, without --secret NAME.\n"
+                .to_owned(),
+        };
+        format!(
+            "# kubectl apply -f FILE; then kubectl logs --follow job/{name}\n{secret}\
              apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  config.toml: |\n{config}---\n\
              apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  clusterIP: None\n\
              \x20 # Ranks look for rank 0 before any of them is ready.\n  publishNotReadyAddresses: true\n  selector:\n\
-             \x20   batch.kubernetes.io/job-name: {name}\n---\n\
-             apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\nspec:\n  completionMode: Indexed\n\
-             \x20 completions: {0}\n  parallelism: {0}\n  backoffLimit: {1}\n",
+             \x20   batch.kubernetes.io/job-name: {name}\n---\n"
+        )
+    }
+
+    /// Writes the job down to the beginning of its pods.
+    fn write_job(&self, text: &mut String) {
+        let _ = write!(
+            text,
+            "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {0}\nspec:\n  completionMode: Indexed\n\
+             \x20 completions: {1}\n  parallelism: {1}\n  backoffLimit: {2}\n",
+            self.name,
             self.pods,
             if self.requeue { RETRIES * self.pods } else { 0 },
-            match &self.secret {
-                Some(secret) => format!(
-                    "# before: openssl rand -hex 32 | kubectl create secret generic {secret} --from-file=secret=/dev/stdin\n"
-                ),
-                None =>
-                    "# Ranks prove nothing to each other, and nothing is encrypted, without --secret NAME.\n"
-                        .to_owned(),
-            },
         );
         if let Some(seconds) = self.seconds {
             let _ = writeln!(text, "  activeDeadlineSeconds: {seconds}");
         }
-        // What was asked for wrongly stays wrong; pods that the cluster takes away are no failure of the training.
+        // A usage error fails again in a new pod. Pods that the cluster takes away are no failure of the training.
         text.push_str(
             "  podFailurePolicy:\n    rules:\n    - action: FailJob\n      onExitCodes:\n        containerName: rank\n\
              \x20       operator: In\n        values: [2]\n",
@@ -105,6 +121,11 @@ impl Pods {
         if self.requeue {
             text.push_str("    - action: Ignore\n      onPodConditions:\n      - type: DisruptionTarget\n");
         }
+    }
+
+    /// Writes the container of a pod: script, environment and resources.
+    fn write_container(&self, text: &mut String) {
+        let name = &self.name;
         let _ = write!(
             text,
             "  template:\n    spec:\n      subdomain: {name}\n      restartPolicy: Never\n\
@@ -142,6 +163,11 @@ impl Pods {
                 }
             }
         }
+    }
+
+    /// Writes the volumes and their places in the container.
+    fn write_volumes(&self, text: &mut String) {
+        let name = &self.name;
         let _ = write!(
             text,
             "        volumeMounts:\n        - {{name: runs, mountPath: /runs}}\n        - {{name: config, mountPath: /etc/phalanx}}\n\
@@ -162,7 +188,6 @@ impl Pods {
                 scalar(secret)
             );
         }
-        text
     }
 
     /// The variable with the pod's index.

@@ -322,7 +322,7 @@ fn a_watcher_can_leave_and_the_training_continues() {
     training.wait().expect("ends");
     seen.wait_for_text("GONE");
     seen.press("s");
-    seen.wait_for_text("nobody hears `save`: the run is over");
+    seen.wait_for_text("`save` is not possible: the run is over");
     seen.press("q");
     assert_eq!(seen.end().0.code(), Some(0));
 }

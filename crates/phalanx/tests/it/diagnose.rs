@@ -54,7 +54,7 @@ fn a_rank_that_hangs_in_reading_data_is_named_with_where_it_is() {
     let wait = found.waits.first().expect("a rank waited");
     assert_eq!((wait.waiting.as_slice(), wait.missing.as_slice()), (&[0, 2][..], &[1][..]));
     let told = diagnosed(place.path(), "");
-    for words in ["whom the records point at:\n  rank 1: ", "who waited for whom", "stacks of rank 1"] {
+    for words in ["suspects by the records:\n  rank 1: ", "who waited for whom", "stacks of rank 1"] {
         assert!(told.contains(words), "{words:?} is not in {told}");
     }
     let json: serde_json::Value = serde_json::from_str(&diagnosed(place.path(), "--json")).expect("JSON");

@@ -281,7 +281,11 @@ fn a_paused_run_can_be_stopped_and_a_late_request_fails() {
 
         let late = phalanx(place.path(), "watch run --ask save").output().expect("phalanx runs");
         assert_eq!(late.status.code(), Some(1));
-        assert!(self::said(&late).contains("nobody hears `save`: the run is over"), "{}", self::said(&late));
+        assert!(
+            self::said(&late).contains("`save` is not possible: the run is over"),
+            "{}",
+            self::said(&late)
+        );
         let shown = succeed(place.path(), "watch run");
         let total = "step      1/100000  loss ";
         assert!(

@@ -48,15 +48,13 @@ struct Place {
     unit: Unit,
 }
 
-/// The place of a measure of `metrics.jsonl`; `known` says whether there is a measure of a name.
+/// Returns a place.
+fn of(group: Group, chart: &str, line: &str, unit: Unit) -> Place {
+    Place { group, chart: chart.to_owned(), line: line.to_owned(), unit }
+}
+
+/// Returns the place of a measure of `metrics.jsonl`. `known` says if a measure of a name exists.
 fn place(name: &str, known: &dyn Fn(&str) -> bool) -> Place {
-    let of = |group: Group, chart: &str, line: &str, unit: Unit| Place {
-        group,
-        chart: chart.to_owned(),
-        line: line.to_owned(),
-        unit,
-    };
-    let words = name.replace('_', " ");
     let tested = name.strip_prefix("test_");
     let base = tested.unwrap_or(name);
     let split = if tested.is_some() { "test" } else { "training" };
@@ -64,21 +62,7 @@ fn place(name: &str, known: &dyn Fn(&str) -> bool) -> Place {
         return of(Group::Losses, &base.replace('_', " "), split, Unit::Plain);
     }
     if let Some(tested) = tested {
-        for whose in ["drawn", "real"] {
-            if let Some(measure) = tested.strip_prefix(&format!("{whose}_")) {
-                return of(
-                    Group::Quality,
-                    &measure.replace('_', " "),
-                    &format!("{whose} pictures"),
-                    Unit::Plain,
-                );
-            }
-        }
-        let judged = ["_frechet_distance", "_precision", "_recall", "clip_score"];
-        return match judged.iter().any(|ending| tested.ends_with(ending)) {
-            true => of(Group::Quality, &tested.replace('_', " "), "drawn pictures", Unit::Plain),
-            false => of(Group::Measures, &tested.replace('_', " "), "test", Unit::Plain),
-        };
+        return place_of_test(tested);
     }
     for (ending, chart) in [
         ("lr", "learning rate"),
@@ -91,7 +75,32 @@ fn place(name: &str, known: &dyn Fn(&str) -> bool) -> Place {
             return of(Group::Optimisation, chart, line, Unit::Plain);
         }
     }
-    match name {
+    place_of_resource(name).unwrap_or_else(|| {
+        let words = name.replace('_', " ");
+        let line = if known(&format!("test_{name}")) { "training" } else { words.as_str() };
+        of(Group::Measures, &words, line, Unit::Plain)
+    })
+}
+
+/// Returns the place of a measure of the test split, by its name without `test_`.
+fn place_of_test(tested: &str) -> Place {
+    for whose in ["drawn", "real"] {
+        if let Some(measure) = tested.strip_prefix(&format!("{whose}_")) {
+            let line = format!("{whose} pictures");
+            return of(Group::Quality, &measure.replace('_', " "), &line, Unit::Plain);
+        }
+    }
+    let judged = ["_frechet_distance", "_precision", "_recall", "clip_score"];
+    match judged.iter().any(|ending| tested.ends_with(ending)) {
+        true => of(Group::Quality, &tested.replace('_', " "), "drawn pictures", Unit::Plain),
+        false => of(Group::Measures, &tested.replace('_', " "), "test", Unit::Plain),
+    }
+}
+
+/// Returns the place of a measure of speed, synchrony or the GPU.
+fn place_of_resource(name: &str) -> Option<Place> {
+    let words = name.replace('_', " ");
+    Some(match name {
         "images_per_s" => of(Group::Speed, "images per second", "all ranks", Unit::Plain),
         "memory_bytes" => of(Group::Speed, "memory of rank 0", "resident", Unit::Bytes),
         "data_share" => of(Group::Speed, "share of rank 0's time spent waiting", "for data", Unit::Share),
@@ -115,11 +124,8 @@ fn place(name: &str, known: &dyn Fn(&str) -> bool) -> Place {
                 words.trim_end_matches(" bytes").trim_end_matches(" watts").trim_end_matches(" joules");
             of(Group::Gpu, chart, chart, unit)
         }
-        _ => {
-            let line = if known(&format!("test_{name}")) { "training" } else { words.as_str() };
-            of(Group::Measures, &words, line, Unit::Plain)
-        }
-    }
+        _ => return None,
+    })
 }
 
 /// A measure that every run has at one step at most.
@@ -176,25 +182,29 @@ pub(crate) fn curves(runs: &[RunData]) -> (Vec<(Group, Vec<Chart>)>, Vec<Once>) 
             .map(|line| line.key.clone())
             .collect::<std::collections::BTreeSet<_>>()
             .len();
-        for (number, run) in runs.iter().enumerate() {
-            let Some(column) = run.columns.get(&key) else { continue };
-            let mut line = Line::of(&place.line, &key, column);
-            line.run = number;
-            (line.colour, line.dash) = match runs.len() {
-                1 => (of_chart % COLOURS, of_chart / COLOURS % DASHES),
-                _ => (number % COLOURS, (of_chart + number / COLOURS) % DASHES),
-            };
-            if runs.len() > 1 {
-                line.name = if place.line == place.chart {
-                    run.name.clone()
-                } else {
-                    format!("{}: {}", run.name, place.line)
-                };
-            }
-            charts[at].lines.push(line);
-        }
+        charts[at].lines.extend(lines_of_runs(runs, place, &key, of_chart));
     }
     (groups.into_iter().collect(), once)
+}
+
+/// Returns the line of a measure for each run. `of_chart` is the number of other measures in its chart.
+fn lines_of_runs(runs: &[RunData], place: &Place, key: &str, of_chart: usize) -> Vec<Line> {
+    let line = |(number, run): (usize, &RunData)| {
+        let mut line = Line::of(&place.line, key, run.columns.get(key)?);
+        line.run = number;
+        (line.colour, line.dash) = match runs.len() {
+            1 => (of_chart % COLOURS, of_chart / COLOURS % DASHES),
+            _ => (number % COLOURS, (of_chart + number / COLOURS) % DASHES),
+        };
+        if runs.len() > 1 {
+            line.name = match place.line == place.chart {
+                true => run.name.clone(),
+                false => format!("{}: {}", run.name, place.line),
+            };
+        }
+        Some(line)
+    };
+    runs.iter().enumerate().filter_map(line).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::usage::KINDS;
 
 /// A line for each rank in one chart: title, what it shows, and its unit.
 const BY_RANK: [(&str, &str, Unit); 11] = [
-    ("processor", "cpu_percent", Unit::Percent),
+    ("CPU", "cpu_percent", Unit::Percent),
     ("GPU", "gpu_percent", Unit::Percent),
     ("resident memory", "resident_bytes", Unit::Bytes),
     ("memory of the GPU", "gpu_memory_bytes", Unit::Bytes),
@@ -45,8 +45,8 @@ const STACKS: [Stack; 4] = [
             ("besides steps", "besides_share", 7),
         ],
     ),
-    ("power", Unit::Watts, &[("processor", "cpu_watts", 0), ("GPU", "gpu_watts", 4)]),
-    ("energy, so far", Unit::Joules, &[("processor", "cpu_joules", 0), ("GPU", "gpu_joules", 4)]),
+    ("power", Unit::Watts, &[("CPU", "cpu_watts", 0), ("GPU", "gpu_watts", 4)]),
+    ("energy, so far", Unit::Joules, &[("CPU", "cpu_joules", 0), ("GPU", "gpu_joules", 4)]),
 ];
 
 /// The charts with a line for each rank of a run.

@@ -42,10 +42,10 @@ impl Asking {
     ) -> Result<Result<String, String>, RunError> {
         let name = request.name();
         if status.is_over() {
-            return Ok(Err(format!("nobody hears `{name}`: the run is over")));
+            return Ok(Err(format!("`{name}` is not possible: the run is over")));
         }
         if *status == Status::Starting {
-            return Ok(Err(format!("nobody hears `{name}`: the run has not begun yet")));
+            return Ok(Err(format!("`{name}` is not possible: the run has not begun yet")));
         }
         let strategy = RunState::read(&folder.state()).map(|state| state.strategy).unwrap_or_default();
         if let Some(why) = (self.refusal)(request, &strategy) {
@@ -73,12 +73,12 @@ impl Asking {
             if status.is_over() {
                 // Otherwise a resumed run would find it.
                 let _ = std::fs::remove_file(&asked.file);
-                told.push(Err(format!("nobody has heard `{name}`: the run is over")));
+                told.push(Err(format!("`{name}` was not taken: the run is over")));
                 return false;
             }
             if asked.since.elapsed() > LONG && !asked.complained {
                 asked.complained = true;
-                told.push(Err(format!("nobody has heard `{name}` yet; the step may be a long one")));
+                told.push(Err(format!("`{name}` is not taken yet; the step may be a long one")));
             }
             true
         });
@@ -101,14 +101,14 @@ mod tests {
         assert!(asking.ask(&folder, Request::Save, &Status::Starting).expect("nothing is written").is_err());
         assert!(Request::take(&folder.requests()).is_empty());
 
-        asking.ask(&folder, Request::Save, &Status::Training).expect("writes").expect("somebody may hear");
+        asking.ask(&folder, Request::Save, &Status::Training).expect("writes").expect("the run is training");
         assert!(asking.look(&Status::Training).is_empty() && !asking.is_done());
         assert_eq!(Request::take(&folder.requests()), [Ok(Request::Save)]);
         assert_eq!(asking.look(&Status::Training), [Ok("the run has heard: save".to_owned())]);
 
-        asking.ask(&folder, Request::Pause, &Status::Training).expect("writes").expect("somebody may hear");
+        asking.ask(&folder, Request::Pause, &Status::Training).expect("writes").expect("the run is training");
         let told = asking.look(&Status::Gone);
-        assert_eq!(told, [Err("nobody has heard `pause`: the run is over".to_owned())]);
+        assert_eq!(told, [Err("`pause` was not taken: the run is over".to_owned())]);
         assert!(asking.is_done() && Request::take(&folder.requests()).is_empty());
     }
 }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_lies_over_another_or_outside_whatever_the_size() {
+    fn areas_neither_overlap_nor_leave_the_screen_at_any_size() {
         for (width, height) in
             (40..=220).step_by(9).flat_map(|width| (12..=70).step_by(3).map(move |h| (width, h)))
         {

@@ -12,7 +12,7 @@ use super::palette::Depth;
 use super::source::Source;
 use super::terminal::Screen;
 use super::view::{Action, View};
-use phalanx_run::{Refusal, RunFolder};
+use phalanx_run::{Refusal, Request, RunFolder};
 
 /// The interval at which files are read.
 const LOOK: Duration = Duration::from_millis(250);
@@ -97,23 +97,36 @@ pub fn show(
             patience = Duration::ZERO;
             changed = true;
             let Event::Key(key) = event::read()? else { continue };
-            match (view.press(key, &model), own) {
-                (None, _) => {}
-                (Some(Action::Leave), None) => return Ok(Left::Leaves),
-                (Some(Action::End), Some(own)) if interrupts() == 0 => (own.interrupt)(),
-                (Some(Action::End), _) => view.say("it is stopping already; ctrl-c ends it at once"),
-                (Some(Action::Interrupt), Some(own)) => (own.interrupt)(),
-                // An own training is left when it has ended, which is a moment away.
-                (Some(Action::Leave | Action::Interrupt), _) => {}
-                (Some(Action::Ask(request)), _) => {
-                    let told =
-                        asking.ask(folder, request, &model.status()).map_err(|error| error.to_string());
-                    view.say(told.and_then(|told| told).unwrap_or_else(|problem| problem));
-                }
+            let Some(action) = view.press(key, &model) else { continue };
+            if action == Action::Leave && own.is_none() {
+                return Ok(Left::Leaves);
             }
+            let ask = |request| {
+                let asked = asking.ask(folder, request, &model.status()).map_err(|error| error.to_string());
+                asked.and_then(|reply| reply).unwrap_or_else(|problem| problem)
+            };
+            act(action, own, interrupts() > 0, ask).into_iter().for_each(|reply| view.say(reply));
         }
     }
     Ok(Left::Leaves)
+}
+
+/// Does what a key asked for. Returns the reply to the user, if there is one.
+fn act(
+    action: Action,
+    own: Option<Own<'_>>,
+    is_interrupted: bool,
+    ask: impl FnOnce(Request) -> String,
+) -> Option<String> {
+    match (action, own) {
+        (Action::End, Some(own)) if !is_interrupted => (own.interrupt)(),
+        (Action::End, _) => return Some("it is stopping already; ctrl-c ends it at once".to_owned()),
+        (Action::Interrupt, Some(own)) => (own.interrupt)(),
+        // The dashboard of an own training ends with it, which is a moment away.
+        (Action::Leave | Action::Interrupt, _) => {}
+        (Action::Ask(request), _) => return Some(ask(request)),
+    }
+    None
 }
 
 /// Returns the name of a run: its folder's name.

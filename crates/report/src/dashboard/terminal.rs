@@ -22,14 +22,14 @@ pub fn is_terminal() -> bool {
 #[derive(Debug)]
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
-    taken: Taken,
+    guard: TerminalGuard,
 }
 
-/// True while the terminal is taken. Clones share it.
+/// Restores the terminal once: it holds true while the dashboard has the terminal. Clones share it.
 #[derive(Debug, Clone, Default)]
-struct Taken(Arc<AtomicBool>);
+struct TerminalGuard(Arc<AtomicBool>);
 
-impl Taken {
+impl TerminalGuard {
     /// Gives the terminal back, once.
     fn give_back(&self) {
         if self.0.swap(false, Ordering::SeqCst) {
@@ -42,7 +42,7 @@ impl Taken {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        self.taken.give_back();
+        self.guard.give_back();
     }
 }
 
@@ -52,21 +52,21 @@ impl Screen {
     /// # Errors
     /// If there is none, or it does not obey.
     pub(super) fn open() -> io::Result<Self> {
-        let taken = Taken::default();
-        let (of_hook, before) = (taken.clone(), std::panic::take_hook());
+        let guard = TerminalGuard::default();
+        let (of_hook, before) = (guard.clone(), std::panic::take_hook());
         std::panic::set_hook(Box::new(move |panic| {
             // The message goes to the screen that stays.
             of_hook.give_back();
             before(panic);
         }));
-        taken.0.store(true, Ordering::SeqCst);
+        guard.0.store(true, Ordering::SeqCst);
         let opened = enable_raw_mode()
             .and_then(|()| execute!(io::stdout(), EnterAlternateScreen, cursor::Hide))
             .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
         match opened {
-            Ok(terminal) => Ok(Self { terminal, taken }),
+            Ok(terminal) => Ok(Self { terminal, guard }),
             Err(error) => {
-                taken.give_back();
+                guard.give_back();
                 Err(error)
             }
         }
@@ -74,7 +74,7 @@ impl Screen {
 
     /// Returns true while the terminal belongs to this screen: a panic on another thread gives it back.
     pub(super) fn is_taken(&self) -> bool {
-        self.taken.0.load(Ordering::SeqCst)
+        self.guard.0.load(Ordering::SeqCst)
     }
 
     /// Draws.

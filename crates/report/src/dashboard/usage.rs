@@ -15,34 +15,58 @@ pub(super) struct Usage {
     /// A busy core is 100.
     pub(super) cpu_percent: Option<f64>,
     pub(super) resident_bytes: Option<f64>,
-    pub(super) parameter_bytes: Option<f64>,
-    pub(super) gradient_bytes: Option<f64>,
-    pub(super) optimizer_bytes: Option<f64>,
-    pub(super) gathered_bytes: Option<f64>,
-    pub(super) activation_bytes: Option<f64>,
+    #[serde(flatten)]
+    pub(super) accounted: AccountedMemory,
     pub(super) network_sent_bytes: Option<f64>,
     pub(super) network_received_bytes: Option<f64>,
+    #[serde(flatten)]
+    pub(super) spent: SpentSeconds,
+    #[serde(flatten)]
+    pub(super) gpu: GpuUsage,
+    pub(super) cpu_watts: Option<f64>,
+    /// `measured` or `estimated`.
+    pub(super) energy: Option<String>,
+}
+
+/// The memory that the program accounts for, by kind.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct AccountedMemory {
+    parameter_bytes: Option<f64>,
+    gradient_bytes: Option<f64>,
+    optimizer_bytes: Option<f64>,
+    gathered_bytes: Option<f64>,
+    activation_bytes: Option<f64>,
+}
+
+/// The seconds of training steps and of their parts.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct SpentSeconds {
     pub(super) data_seconds: Option<f64>,
     pub(super) communication_exposed_seconds: Option<f64>,
     pub(super) communication_hidden_seconds: Option<f64>,
     pub(super) step_seconds: Option<f64>,
+}
+
+/// The use of the rank's GPU.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct GpuUsage {
     pub(super) gpu_percent: Option<f64>,
     pub(super) gpu_memory_bytes: Option<f64>,
     pub(super) gpu_watts: Option<f64>,
-    pub(super) cpu_watts: Option<f64>,
-    /// `measured` or `estimated`.
-    pub(super) energy: Option<String>,
 }
 
 impl Usage {
     /// Memory by kind, with a short name of each, as far as it is known; what is left of the resident memory is `other`.
     pub(super) fn memory(&self) -> Vec<(&'static str, f64)> {
         let kinds = [
-            ("param", self.parameter_bytes),
-            ("grad", self.gradient_bytes),
-            ("optim", self.optimizer_bytes),
-            ("gather", self.gathered_bytes),
-            ("activ", self.activation_bytes),
+            ("param", self.accounted.parameter_bytes),
+            ("grad", self.accounted.gradient_bytes),
+            ("optim", self.accounted.optimizer_bytes),
+            ("gather", self.accounted.gathered_bytes),
+            ("activ", self.accounted.activation_bytes),
         ];
         let mut known: Vec<_> = kinds
             .into_iter()
@@ -60,7 +84,7 @@ impl Usage {
 
     /// Returns the watts of the rank's share of the CPU and of its GPU, as far as they are known.
     pub(super) fn watts(&self) -> Option<f64> {
-        match (self.cpu_watts, self.gpu_watts) {
+        match (self.cpu_watts, self.gpu.gpu_watts) {
             (None, None) => None,
             (cpu, gpu) => Some(cpu.unwrap_or_default() + gpu.unwrap_or_default()),
         }
@@ -78,7 +102,7 @@ impl Recent {
     /// Adds a line.
     pub(super) fn push(&mut self, usage: Usage) {
         let restarted = |last: &Usage| {
-            let [before, now] = [last, &usage].map(|usage| usage.step_seconds.unwrap_or_default());
+            let [before, now] = [last, &usage].map(|usage| usage.spent.step_seconds.unwrap_or_default());
             now < before || usage.step < last.step
         };
         if self.0.back().is_some_and(restarted) {
@@ -111,7 +135,7 @@ impl Recent {
 
     /// Growth of some seconds in a second of training steps, from 0 to 1.
     pub(super) fn share(&self, of: impl Fn(&Usage) -> Option<f64>) -> Option<f64> {
-        let seconds = self.growth(|usage| usage.step_seconds).filter(|seconds| *seconds > 0.0)?;
+        let seconds = self.growth(|usage| usage.spent.step_seconds).filter(|seconds| *seconds > 0.0)?;
         Some((self.growth(of)? / seconds).clamp(0.0, 1.0))
     }
 }
@@ -137,8 +161,8 @@ mod tests {
         assert_eq!(recent.rate(|usage| usage.network_sent_bytes), None, "of one line there is no rate");
         recent.push(line(&text(102.0, 5000, 1.0, 3.0)));
         assert_eq!(recent.rate(|usage| usage.network_sent_bytes), Some(2000.0));
-        assert_eq!(recent.share(|usage| usage.communication_exposed_seconds), Some(0.25));
-        assert_eq!(recent.rate(|usage| usage.gpu_watts), None);
+        assert_eq!(recent.share(|usage| usage.spent.communication_exposed_seconds), Some(0.25));
+        assert_eq!(recent.rate(|usage| usage.gpu.gpu_watts), None);
         recent.push(line(&text(200.0, 10, 0.0, 2.0)));
         assert_eq!(recent.rate(|usage| usage.network_sent_bytes), None);
     }

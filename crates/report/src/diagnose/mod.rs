@@ -50,7 +50,7 @@ pub struct Diagnosis {
     pub world_size: usize,
     /// Why the world broke, as the first rank to write has it.
     pub cause: String,
-    /// Whom the records point at, the clearest first.
+    /// The suspects, the clearest first.
     pub suspects: Vec<Suspect>,
     /// The first operation at which ranks did different things.
     pub first_difference: Option<FirstDifference>,

@@ -1,4 +1,4 @@
-//! Whom the records point at.
+//! The ranks that the records point at.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub struct Suspect {
     pub because: String,
 }
 
-/// Whom the records point at, each rank once, the clearest first; `named` is the rank that all have heard of.
+/// Returns the suspects, each rank once, the clearest first. `named` is the rank that the others have lost.
 pub(super) fn suspects(
     ranks: &[RankState],
     waits: &[Wait],
@@ -46,31 +46,8 @@ pub(super) fn suspects(
         }
     }
     for wait in waits {
-        for rank in &wait.missing {
-            let Some(state) = ranks.get(*rank) else { continue };
-            let because = match (state.has_record, &state.failure) {
-                (_, Some(failure)) => format!("it failed: {failure}"),
-                (true, None) => {
-                    let idle = state.idle_seconds.unwrap_or(0.0);
-                    let last = state.last_operation.as_deref().unwrap_or("none");
-                    let at = where_it_was(&state.threads)
-                        .map_or_else(String::new, |at| format!("; it was in {at}"));
-                    format!(
-                        "it has not come to {}, for which {} waited {:.1} s; its last operation was {last}, {idle:.1} s before{at}",
-                        wait.operation,
-                        list(&wait.waiting),
-                        wait.seconds
-                    )
-                }
-                (false, None) => match state.seen.as_deref() {
-                    Some(seen) if seen != "ended" => {
-                        format!("it has left no record; others of its host saw that it {seen}")
-                    }
-                    _ => "it has left no record: it was killed, or its host is gone or cannot be reached"
-                        .to_owned(),
-                },
-            };
-            add(*rank, because);
+        for state in wait.missing.iter().filter_map(|rank| ranks.get(*rank)) {
+            add(state.rank, absence(state, wait));
         }
     }
     let waited =
@@ -83,6 +60,30 @@ pub(super) fn suspects(
         }
     }
     found
+}
+
+/// Returns why a rank is missing in an operation that others wait for.
+fn absence(state: &RankState, wait: &Wait) -> String {
+    match (state.has_record, &state.failure) {
+        (_, Some(failure)) => format!("it failed: {failure}"),
+        (true, None) => {
+            let idle = state.idle_seconds.unwrap_or(0.0);
+            let last = state.last_operation.as_deref().unwrap_or("none");
+            let at = where_it_was(&state.threads).map_or_else(String::new, |at| format!("; it was in {at}"));
+            format!(
+                "it has not come to {}, for which {} waited {:.1} s; its last operation was {last}, {idle:.1} s before{at}",
+                wait.operation,
+                list(&wait.waiting),
+                wait.seconds
+            )
+        }
+        (false, None) => match state.seen.as_deref() {
+            Some(seen) if seen != "ended" => {
+                format!("it has left no record; others of its host saw that it {seen}")
+            }
+            _ => "it has left no record: it was killed, or its host is gone or cannot be reached".to_owned(),
+        },
+    }
 }
 
 fn told(one: &super::Different) -> String {

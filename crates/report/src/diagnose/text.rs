@@ -16,8 +16,8 @@ impl Diagnosis {
         let mut lines = vec![format!("the world of {} ranks broke: {}", self.world_size, self.cause)];
         lines.push(String::new());
         match self.suspects.is_empty() {
-            true => lines.push("the records point at nobody".to_owned()),
-            false => lines.push("whom the records point at:".to_owned()),
+            true => lines.push("the records name no suspect".to_owned()),
+            false => lines.push("suspects by the records:".to_owned()),
         }
         for suspect in &self.suspects {
             lines.push(format!("  rank {}: {}", suspect.rank, suspect.because));

@@ -172,7 +172,7 @@ fn missing() -> Response {
 }
 
 /// Runs blocking file access on a thread where it blocks no other request.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
     let failed = |_| (StatusCode::INTERNAL_SERVER_ERROR, "the page could not be made\n").into_response();
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
@@ -182,7 +182,7 @@ async fn list(State(shared): State<Arc<Shared>>) -> Html<String> {
 }
 
 async fn runs(State(shared): State<Arc<Shared>>) -> Result<Response, Response> {
-    let json = beside(move || {
+    let json = blocking(move || {
         let mut list = shared.list.lock().unwrap_or_else(PoisonError::into_inner);
         serde_json::to_string(&list.look(&shared.inside)).unwrap_or_default()
     });
@@ -190,7 +190,7 @@ async fn runs(State(shared): State<Arc<Shared>>) -> Result<Response, Response> {
 }
 
 async fn report(shared: Arc<Shared>, paths: Vec<String>) -> Result<Response, Response> {
-    let page = beside(move || pages::report(&shared.inside, &paths)).await?;
+    let page = blocking(move || pages::report(&shared.inside, &paths)).await?;
     Ok(page.map_or_else(missing, |page| Html(page).into_response()))
 }
 
@@ -268,7 +268,7 @@ async fn file(
         };
         Some((std::fs::File::open(&path).ok()?, kind))
     };
-    let Some((file, kind)) = beside(open).await? else { return Ok(missing()) };
+    let Some((file, kind)) = blocking(open).await? else { return Ok(missing()) };
     let pieces = stream::unfold(file, |mut file| async move {
         let read = move || {
             let mut piece = vec![0; PIECE];

@@ -28,7 +28,7 @@ const COLUMNS: [(&str, &str, Unit); 19] = [
     ("hidden communication", "communication_hidden_seconds", Unit::Seconds),
     ("waited for data", "data_seconds", Unit::Seconds),
     ("held up by others", "synchrony.waited_seconds", Unit::Seconds),
-    ("processor", "cpu_seconds", Unit::Seconds),
+    ("CPU time", "cpu_seconds", Unit::Seconds),
     ("page faults", "minor_faults", Unit::Plain),
     ("page faults that read", "major_faults", Unit::Plain),
     ("read from disks", "disk_read_bytes", Unit::Bytes),

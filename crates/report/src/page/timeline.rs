@@ -136,7 +136,9 @@ fn figure(lanes: &StepLanes) -> String {
 }
 
 fn in_lanes(rank: &RankLanes, activity: Activity) -> bool {
-    [&rank.own, &rank.communication, &rank.beside].iter().any(|lane| lane.0.iter().any(|at| at.0 == activity))
+    [&rank.own, &rank.communication, &rank.background]
+        .iter()
+        .any(|lane| lane.0.iter().any(|at| at.0 == activity))
 }
 
 /// Renders, for each rank, the thread that computes, communication, and other overlapped work.
@@ -149,7 +151,7 @@ fn picture(lanes: &StepLanes, title: &str) -> String {
         let all = [
             ("computing thread", &rank.own),
             ("communication", &rank.communication),
-            ("beside", &rank.beside),
+            ("background threads", &rank.background),
         ];
         for (name, lane) in all.iter().filter(|(_, lane)| !lane.0.is_empty()) {
             paths(&mut body, lane, &format!("rank {}, {name}", rank.rank), y, &x);

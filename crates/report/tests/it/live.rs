@@ -80,7 +80,7 @@ fn nothing_outside_of_the_folder_is_read() {
     let root = place.path().join("runs");
     make_run(&root.join("run"));
     make_run(&place.path().join("other"));
-    let secret = "what nobody may read";
+    let secret = "a secret outside of the folder";
     fs::write(place.path().join("secret.txt"), secret).expect("writes");
     fs::write(place.path().join("other/config.toml"), format!("[train]\nranks = \"{secret}\"\n"))
         .expect("writes");
@@ -207,5 +207,5 @@ fn points_come_as_they_are_written_and_the_server_ends_at_once() {
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     fs::write(run.join("summary.json"), "{}").expect("writes");
     let end = lines.find(|line| line.as_ref().map_or(true, |line| line.contains("changed")));
-    assert!(end.is_none_or(|line| line.is_err()), "nobody tells any more");
+    assert!(end.is_none_or(|line| line.is_err()), "the server sends nothing more");
 }

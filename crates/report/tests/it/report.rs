@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use phalanx_report::{Options, Report, ReportError};
+use phalanx_run::Machine;
 use serde_json::{Value, json};
 
 /// A name that is HTML, JSON and a path's bad end at once.
@@ -47,7 +48,7 @@ fn make_run(folder: &Path, steps: usize, ranks: usize) {
         "dead": [{"rank": 9, "host": HOSTILE, "from_step": 3, "cause": "killed"}],
         "energy": {"cpu": {"kind": "estimated", "model": "seconds x watts", "joules": 1000.0},
             "gpu": {"kind": "absent", "model": "no GPU", "joules": null}, "joules_per_sample": 0.25, "mean_watts": 33.0},
-        "machine": {"processor": "x", "cores": 2, "memory_bytes": 1e10, "system": "linux", "version": "0.1.0"}});
+        "machine": Machine { cores: 2, memory_bytes: Some(10_000_000_000), system: "linux".to_owned(), ..Machine::default() }});
     fs::write(folder.join("summary.json"), summary.to_string()).expect("writes");
     for rank in 0..ranks {
         let mut lines = String::new();

@@ -158,7 +158,7 @@ impl<'a> Paths<'a> {
             let ended = thread[..begun].iter().rev().take_while(|span| span.end > begin);
             ended.filter(|span| span.end <= end).find(|span| span.category == Some(Category::Communication))
         };
-        view.beside.iter().filter_map(last_of).max_by(|a, b| a.end.total_cmp(&b.end))
+        view.communication.iter().filter_map(last_of).max_by(|a, b| a.end.total_cmp(&b.end))
     }
 
     /// Goes back through an operation, to the rank that came to it last, and through those that it had to wait for. A wait that it
@@ -198,7 +198,7 @@ impl<'a> Paths<'a> {
         // What was before it on its thread, if that is why it had to wait.
         let view = &self.views[last];
         let thread =
-            view.beside.iter().find(|thread| thread[0].tid == theirs.tid).copied().unwrap_or_default();
+            view.communication.iter().find(|thread| thread[0].tid == theirs.tid).copied().unwrap_or_default();
         let begun = thread.partition_point(|span| span.begin < theirs.begin);
         let before = begun.checked_sub(1).map(|at| &thread[at]);
         match before.filter(|before| before.end > issued && before.begin < walk.at) {

@@ -129,7 +129,7 @@ pub struct RankLanes {
     /// Threads that move bytes between ranks.
     pub communication: Lane,
     /// Threads that make batches and write checkpoints.
-    pub beside: Lane,
+    pub background: Lane,
     /// Seconds by activity, of the thread that computes and of hidden communication.
     pub seconds: BTreeMap<Activity, f64>,
 }
@@ -182,7 +182,7 @@ impl StepLanes {
 
     /// Returns the number of stretches.
     fn stretches(&self) -> usize {
-        let of = |rank: &RankLanes| rank.own.0.len() + rank.communication.0.len() + rank.beside.0.len();
+        let of = |rank: &RankLanes| rank.own.0.len() + rank.communication.0.len() + rank.background.0.len();
         self.ranks.iter().map(of).sum()
     }
 }
@@ -196,7 +196,7 @@ fn lanes(views: &[RankView<'_>], steps: &[u64], (begin, end): (f64, f64)) -> Ste
     let mut apart = found.seconds / 4000.0;
     loop {
         for rank in &mut found.ranks {
-            [&mut rank.own, &mut rank.communication, &mut rank.beside]
+            [&mut rank.own, &mut rank.communication, &mut rank.background]
                 .into_iter()
                 .for_each(|lane| lane.coarsen(apart));
         }
@@ -238,18 +238,24 @@ fn of_rank(view: &RankView<'_>, (begin, end): (f64, f64)) -> RankLanes {
     let mut communication: Vec<_> = hidden.iter().map(|(a, b)| (Activity::Hidden, a, b)).collect();
     communication.extend(exposed.iter().map(|(a, b)| (Activity::Exposed, a, b)));
     communication.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let mut beside: Vec<_> = of(&|category| matches!(category, Category::Data | Category::Saving))
+    let mut background: Vec<_> = of(&|category| matches!(category, Category::Data | Category::Saving))
         .into_iter()
         .map(|(span, (from, to))| match span.category {
             Some(Category::Saving) => (Activity::Saving, from, to),
             _ => (Activity::Data, from, to),
         })
         .collect();
-    beside.sort_by(|a, b| a.1.total_cmp(&b.1));
+    background.sort_by(|a, b| a.1.total_cmp(&b.1));
     let own = Lane(own);
     let mut seconds = own.seconds();
     seconds.insert(Activity::Hidden, hidden.length());
-    RankLanes { rank: view.rank, own, communication: Lane(communication), beside: Lane(beside), seconds }
+    RankLanes {
+        rank: view.rank,
+        own,
+        communication: Lane(communication),
+        background: Lane(background),
+        seconds,
+    }
 }
 
 #[cfg(test)]
@@ -278,7 +284,7 @@ mod tests {
     /// Steps of a rank: a third forward, a third backward with overlapped communication, a third waiting for the rest
     /// of it.
     fn steps(pid: u64, lengths: &[f64]) -> Vec<FileEvent> {
-        let (mut own, mut beside) = (Vec::new(), Vec::new());
+        let (mut own, mut background) = (Vec::new(), Vec::new());
         let mut at = 0.0;
         for (step, length) in lengths.iter().enumerate() {
             let part = |thirds: f64| at + thirds / 3.0 * length;
@@ -286,10 +292,10 @@ mod tests {
             own.push(span(pid, 0, Category::Compute, "forward", part(0.0), part(1.0)));
             own.push(span(pid, 0, Category::Compute, "backward", part(1.0), part(2.0)));
             own.push(span(pid, 0, Category::Waiting, "wait for communication", part(2.0), part(3.0)));
-            beside.push(span(pid, 1, Category::Communication, "all_reduce", part(1.5), part(3.0)));
+            background.push(span(pid, 1, Category::Communication, "all_reduce", part(1.5), part(3.0)));
             at += length;
         }
-        own.into_iter().chain(beside).collect()
+        own.into_iter().chain(background).collect()
     }
 
     #[test]

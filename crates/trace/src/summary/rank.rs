@@ -60,7 +60,7 @@ pub(super) struct RankView<'a> {
     /// The spans of its own thread.
     pub(super) own: Vec<Stretch<'a>>,
     /// The spans of its other threads that move bytes, by thread: one after the other.
-    pub(super) beside: Vec<&'a [FileEvent]>,
+    pub(super) communication: Vec<&'a [FileEvent]>,
 }
 
 /// Returns true if a wait is for overlapped communication.
@@ -81,8 +81,8 @@ impl<'a> RankView<'a> {
             let communicates = |span: &FileEvent| span.category == Some(Category::Communication);
             thread.iter().any(communicates) && thread.first().map(|span| span.tid) != own_thread
         };
-        let beside = spans.chunk_by(|a, b| a.tid == b.tid).filter(moves).collect();
-        Self { rank, spans, steps, own, beside }
+        let communication = spans.chunk_by(|a, b| a.tid == b.tid).filter(moves).collect();
+        Self { rank, spans, steps, own, communication }
     }
 
     pub(super) fn has_steps(&self) -> bool {

@@ -67,7 +67,7 @@ fn overlap_and_idle_time_are_those_that_were_drawn() {
     let idle = rank.idle;
     assert!(near(idle.data, 6e-6) && near(idle.communication, 15e-6) && near(idle.ranks, 2e-6), "{idle:?}");
     assert!(near(idle.other, 3e-6) && near(idle.saving, 0.0) && near(idle.total(), 26e-6), "{idle:?}");
-    assert_eq!(summary.slowest, None, "there is nobody else");
+    assert_eq!(summary.slowest, None, "there is one rank");
     let first = &summary.operations[0];
     assert_eq!((first.name.as_str(), first.category, first.count), ("backward", Some(Category::Compute), 1));
     assert!(near(first.seconds, 39e-6), "what ran inside is not its own: {first:?}");

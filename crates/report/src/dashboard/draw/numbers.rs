@@ -31,13 +31,14 @@ fn rows(model: &Model) -> Vec<(&'static str, String)> {
     let most = |of: fn(&Usage) -> Option<f64>| {
         model.ranks.values().filter_map(|recent| recent.share(of)).reduce(f64::max)
     };
-    let exposed = most(|usage| usage.communication_exposed_seconds).or(model.latest("communication_share"));
+    let exposed =
+        most(|usage| usage.spent.communication_exposed_seconds).or(model.latest("communication_share"));
     if let Some(exposed) = exposed {
-        let hidden = most(|usage| usage.communication_hidden_seconds);
+        let hidden = most(|usage| usage.spent.communication_hidden_seconds);
         let hidden = hidden.map_or_else(String::new, |hidden| format!(", {} hidden", percent(hidden)));
         rows.push(("comm", format!("{} exposed{hidden}", percent(exposed))));
     }
-    if let Some(data) = most(|usage| usage.data_seconds).or(model.latest("data_share")) {
+    if let Some(data) = most(|usage| usage.spent.data_seconds).or(model.latest("data_share")) {
         rows.push(("data", format!("{} waiting", percent(data))));
     }
     let resident: Vec<f64> =

@@ -58,10 +58,10 @@ fn of_usage(rank: usize, recent: &Recent, depth: Depth) -> [Line<'static>; 2] {
     if let Some(busy) = last.cpu_percent {
         first.push(Span::raw(format!("cpu {busy:>4.0}%  ")));
     }
-    if let Some(busy) = last.gpu_percent {
+    if let Some(busy) = last.gpu.gpu_percent {
         first.push(Span::raw(format!("gpu {} {busy:.0}%  ", bar(busy / 100.0))));
     }
-    if let Some(exposed) = recent.share(|usage| usage.communication_exposed_seconds) {
+    if let Some(exposed) = recent.share(|usage| usage.spent.communication_exposed_seconds) {
         first.push(Span::raw("comm "));
         let style = if exposed > 0.3 { depth.warning() } else { depth.good() };
         first.push(Span::styled(bar(exposed), style));
@@ -82,7 +82,7 @@ fn of_usage(rank: usize, recent: &Recent, depth: Depth) -> [Line<'static>; 2] {
     if let Some(host) = &last.host {
         first.push(Span::styled(format!("  {host}"), depth.faint()));
     }
-    let gpu = last.gpu_memory_bytes.map(|bytes| ("gpu", bytes));
+    let gpu = last.gpu.gpu_memory_bytes.map(|bytes| ("gpu", bytes));
     [Line::from(first), kinds(last.memory().into_iter().chain(gpu), depth)]
 }
 

@@ -1,15 +1,15 @@
 //! The control plane of a rank: the job, and signals that it passes on to all ranks.
 
 use super::{AgreedAction, Job, StopReason};
-use phalanx_run::{Hearing, StopFlag};
+use phalanx_run::{StopFlag, StopSubscription};
 
 /// The control plane of a rank.
 pub(super) struct ControlPlane {
     job: Job,
     /// Requests a stop of all ranks when this rank is told to stop.
-    stopping: Option<Hearing>,
+    stopping: Option<StopSubscription>,
     /// Requests to leave when this rank is told to leave.
-    leaving: Option<Hearing>,
+    leaving: Option<StopSubscription>,
 }
 
 impl ControlPlane {
@@ -30,7 +30,7 @@ impl ControlPlane {
     /// Requests a stop of all ranks when the flag is raised.
     pub(super) fn stop_on(&mut self, stop: &StopFlag) {
         let job = self.job.clone();
-        self.stopping = Some(stop.hear(move || {
+        self.stopping = Some(stop.subscribe(move || {
             // A world that is broken or left ends without a request.
             let _ = job.request_stop(&StopReason::Asked);
         }));
@@ -39,7 +39,7 @@ impl ControlPlane {
     /// Requests that the rank of this number leaves when the flag is raised.
     pub(super) fn leave_on(&mut self, leave: &StopFlag, number: usize) {
         let job = self.job.clone();
-        self.leaving = Some(leave.hear(move || {
+        self.leaving = Some(leave.subscribe(move || {
             // A world that is broken or left is not left by a request.
             let _ = job.request(AgreedAction::Leave(number));
         }));

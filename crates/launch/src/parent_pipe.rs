@@ -14,17 +14,17 @@ const SECRET: &str = "secret";
 
 /// A supervised rank's end of the pipe from its parent.
 #[derive(Debug)]
-pub struct Leash {
+pub struct ParentPipe {
     /// The secret that the ranks prove to each other; `None` where they find it elsewhere.
     pub secret: Option<Secret>,
 }
 
-impl Leash {
-    /// Follows the leash if this process has one: from now on the parent's `stop` raises `stop`, and `abort`
-    /// or the parent's end ends this process with the code [`ABORTED`]. Nothing if the process has no leash.
+impl ParentPipe {
+    /// Follows the parent's messages: `stop` raises `stop`, and `abort` or the parent's end ends this process with the code
+    /// [`ABORTED`]. Returns `None` if no supervisor started this process.
     ///
     /// # Errors
-    /// If what the parent gives for a secret is none.
+    /// If the parent's secret is malformed.
     pub fn follow(stop: &StopFlag) -> Result<Option<Self>, CommError> {
         if std::env::var_os(SUPERVISED).is_none() {
             return Ok(None);
@@ -54,7 +54,7 @@ impl Leash {
     }
 }
 
-/// The first line of a leash that gives a secret.
+/// Returns the first line of the pipe with a secret.
 pub(super) fn line_of(secret: &str) -> String {
     format!("{SECRET} {secret}\n")
 }
@@ -62,8 +62,8 @@ pub(super) fn line_of(secret: &str) -> String {
 /// The variable that names a file with the ranks' secret.
 pub const SECRET_FILE: &str = "PHALANX_SECRET_FILE";
 
-/// The first line of a leash: a fresh secret, unless the ranks find one where their environment says. With a file the secret is
-/// written there, for its owner alone, and ranks find it there too.
+/// Returns the first line of the pipe: a fresh secret, unless the environment names a file of the ranks' secret. With `file`
+/// the secret is written there instead, readable by its owner only.
 pub(super) fn first_line(file: Option<&Path>) -> std::io::Result<String> {
     if std::env::var_os(SECRET_FILE).is_some() {
         return Ok(format!("{SECRET}\n"));
@@ -72,7 +72,7 @@ pub(super) fn first_line(file: Option<&Path>) -> std::io::Result<String> {
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
     let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     let Some(file) = file else { return Ok(line_of(&digits)) };
-    // One that is left of a run that was killed may not be written to.
+    // A file left by a killed run may not be writable.
     let _ = std::fs::remove_file(file);
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
