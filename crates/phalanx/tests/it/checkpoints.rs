@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::harness::processes::{is_alive, wait_until};
 use crate::harness::results::{Tensors, assert_close, bits, checkpoint, contents, copy, log, losses};
-use crate::harness::{PROGRAM, Place, Running, both};
+use crate::harness::{PROGRAM, Place, Running, both, side_by_side};
 
 /// The folder of the checkpoint of a step.
 fn saved(place: &Place, run: &str, step: u64) -> std::path::PathBuf {
@@ -35,7 +35,7 @@ const SMALL: &str = "train tiny --set model.image_size=8 --set model.latent=3 --
 #[test]
 fn every_strategy_saves_the_same_and_goes_on_from_every_other() {
     let place = Place::new();
-    for optimizer in ["adamw", "sgd"] {
+    side_by_side(["adamw", "sgd"], |optimizer| {
         let small = format!("{SMALL} --set optim.kind={optimizer} --set optim.lr=0.01");
         let name = |run: &str| format!("{optimizer}-{run}");
         // On as many ranks reductions have the same order, and everything is the same to the bit.
@@ -69,7 +69,7 @@ fn every_strategy_saves_the_same_and_goes_on_from_every_other() {
             resume = "--resume";
         }
         assert_close(&run, &losses(&place.path(&run)), &losses(&place.path(&name("one"))), 1e-5);
-    }
+    });
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn hidden(run: &Path) -> Vec<String> {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_told_and_leaves_the_previous_checkpoint_whole() {
-    for asynchronous in [true, false] {
+    side_by_side([true, false], |asynchronous| {
         let place = Place::new();
         let common = format!("{SMALL} --ranks 1 --set checkpoint.asynchronous={asynchronous} --out run");
         place.succeed(&format!("{common} --steps 2"));
@@ -278,7 +278,7 @@ fn a_full_disk_is_told_and_leaves_the_previous_checkpoint_whole() {
         assert!(contents(&saved(&place, "run", 2)) == before);
         let shown = place.succeed(&format!("{common} --steps 5 --resume"));
         assert!(shown.contains("resumed after step 2"), "{shown}");
-    }
+    });
 }
 
 /// Three ranks, without the norm that parts sum in another order: every strategy computes the same bits.

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::Place;
 use crate::harness::results::{self, Tensors, checkpoint, log};
+use crate::harness::{Place, side_by_side};
 
 /// The losses of a run.
 fn losses(run: &Path) -> Vec<f64> {
@@ -28,29 +28,33 @@ const SMALL: &str = "train tiny --set model.image_size=8 --set model.latent=3 --
 #[test]
 fn interrupted_runs_go_on_to_the_bit() {
     let place = Place::new();
-    for (strategy, codec, more) in [
-        ("ddp", "topk", ""),
-        ("fsdp", "topk", ""),
-        ("zero2", "dgc", "--set codec.warmup_steps=5"),
-        ("hsdp", "powersgd", "--set codec.scope=inter-host"),
-        ("ddp", "sign", "--set codec.scope=inter-host"),
-        ("zero1", "qsgd", ""),
-    ] {
-        let ranks = if strategy == "hsdp" { 4 } else { 2 };
-        let line = format!("{SMALL} --ranks {ranks} --strategy {strategy} --set codec.kind={codec} {more}");
-        let [whole, parts] = ["whole", "parts"].map(|name| format!("{strategy}-{codec}-{name}"));
-        place.succeed(&format!("{line} --steps 7 --out {whole}"));
-        place.succeed(&format!("{line} --steps 3 --out {parts}"));
-        place.succeed(&format!("{line} --steps 7 --out {parts} --resume"));
-        assert_eq!(losses(&place.path(&parts)), losses(&place.path(&whole)), "{strategy}, {codec}");
-        let expected = contents(&place.path(&whole), 7);
-        let kept = expected.iter().filter(|(name, _)| name.starts_with("codec-"));
-        assert!(
-            kept.flat_map(|(_, (_, bits))| bits).any(|bits| *bits != 0),
-            "{strategy}, {codec}: nothing is kept"
-        );
-        assert!(contents(&place.path(&parts), 7) == expected, "{strategy}, {codec}: checkpoints differ");
-    }
+    side_by_side(
+        [
+            ("ddp", "topk", ""),
+            ("fsdp", "topk", ""),
+            ("zero2", "dgc", "--set codec.warmup_steps=5"),
+            ("hsdp", "powersgd", "--set codec.scope=inter-host"),
+            ("ddp", "sign", "--set codec.scope=inter-host"),
+            ("zero1", "qsgd", ""),
+        ],
+        |(strategy, codec, more)| {
+            let ranks = if strategy == "hsdp" { 4 } else { 2 };
+            let line =
+                format!("{SMALL} --ranks {ranks} --strategy {strategy} --set codec.kind={codec} {more}");
+            let [whole, parts] = ["whole", "parts"].map(|name| format!("{strategy}-{codec}-{name}"));
+            place.succeed(&format!("{line} --steps 7 --out {whole}"));
+            place.succeed(&format!("{line} --steps 3 --out {parts}"));
+            place.succeed(&format!("{line} --steps 7 --out {parts} --resume"));
+            assert_eq!(losses(&place.path(&parts)), losses(&place.path(&whole)), "{strategy}, {codec}");
+            let expected = contents(&place.path(&whole), 7);
+            let kept = expected.iter().filter(|(name, _)| name.starts_with("codec-"));
+            assert!(
+                kept.flat_map(|(_, (_, bits))| bits).any(|bits| *bits != 0),
+                "{strategy}, {codec}: nothing is kept"
+            );
+            assert!(contents(&place.path(&parts), 7) == expected, "{strategy}, {codec}: checkpoints differ");
+        },
+    );
     // With another number of ranks it goes on only if what was kept is given up, and says so.
     let line = format!(
         "{SMALL} --ranks 3 --strategy ddp --set codec.kind=topk --steps 8 --out ddp-topk-parts --resume"

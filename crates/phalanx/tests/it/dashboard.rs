@@ -17,7 +17,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::harness::processes::{PATIENCE, signal};
 use crate::harness::results::{lines, saved, summary};
-use crate::harness::{PROGRAM, Place, Running};
+use crate::harness::{PROGRAM, Place, Running, side_by_side};
 
 /// The variable that has this test program run a command, of which each line is an argument, in a session of its own.
 const SESSION: &str = "PHALANX_TEST_SESSION";
@@ -239,7 +239,7 @@ fn a_training_is_shown_paused_saved_and_stopped_by_keys() {
 
 #[test]
 fn a_signal_or_ctrl_c_stops_the_training_and_gives_the_terminal_back() {
-    for interrupt in ["-TERM", "-HUP", "\u{3}", "q"] {
+    side_by_side(["-TERM", "-HUP", "\u{3}", "q"], |interrupt| {
         let place = Place::new();
         let mut seen = started(&place, (80, 24));
         seen.wait_for_text("training  2 ranks");
@@ -251,7 +251,7 @@ fn a_signal_or_ctrl_c_stops_the_training_and_gives_the_terminal_back() {
         let (status, text) = seen.end();
         assert_eq!(status.code(), Some(0), "{interrupt:?}: {text}");
         assert_eq!(summary(&place.path("run")).status, "interrupted", "{interrupt:?}");
-    }
+    });
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::path::Path;
 use image::{ImageFormat, Rgb, RgbImage};
 use serde_json::{Value, json};
 
-use crate::harness::Place;
 use crate::harness::results::{assert_close, losses};
+use crate::harness::{Place, side_by_side};
 
 fn write(path: &Path, contents: impl AsRef<[u8]>) {
     fs::create_dir_all(path.parent().expect("a folder")).expect("is made");
@@ -104,30 +104,33 @@ const COMMON: &str =
 #[test]
 fn every_kind_is_trained_on_and_ranks_agree() {
     let place = place();
-    for (kind, data, prompt) in [
-        ("cub", "--data cub=cub --set data.per_class=3", "bird "),
-        ("coco", "--data coco=coco", "Scene "),
-        (
-            "imagenet",
-            "--data imagenet=imagenet --set data.resize_mode=shorter-side --set data.crop_area=[0.2,1.0]",
-            "of a ",
-        ),
-        (
-            "shards",
-            "--data shards=shards/s-{000..003}.tar --set data.index=index --set data.window=2",
-            "thing 1",
-        ),
-        ("scenes", "--set data.kind=scenes", " on a "),
-    ] {
-        place.succeed(&format!("{COMMON} {data} --steps 4 --ranks 1 --out {kind}-1"));
-        place.succeed(&format!("{COMMON} {data} --steps 4 --ranks 2 --out {kind}-2"));
-        let [one, two] = ["1", "2"].map(|ranks| losses(&place.path(&format!("{kind}-{ranks}"))));
-        assert_eq!(one.len(), 4);
-        assert_close(kind, &two, &one, 2e-4);
-        let prompts =
-            fs::read_to_string(place.path(&format!("{kind}-2/samples/prompts.txt"))).expect("reads");
-        assert!(prompts.contains(prompt), "{kind}: {prompts}");
-    }
+    side_by_side(
+        [
+            ("cub", "--data cub=cub --set data.per_class=3", "bird "),
+            ("coco", "--data coco=coco", "Scene "),
+            (
+                "imagenet",
+                "--data imagenet=imagenet --set data.resize_mode=shorter-side --set data.crop_area=[0.2,1.0]",
+                "of a ",
+            ),
+            (
+                "shards",
+                "--data shards=shards/s-{000..003}.tar --set data.index=index --set data.window=2",
+                "thing 1",
+            ),
+            ("scenes", "--set data.kind=scenes", " on a "),
+        ],
+        |(kind, data, prompt)| {
+            place.succeed(&format!("{COMMON} {data} --steps 4 --ranks 1 --out {kind}-1"));
+            place.succeed(&format!("{COMMON} {data} --steps 4 --ranks 2 --out {kind}-2"));
+            let [one, two] = ["1", "2"].map(|ranks| losses(&place.path(&format!("{kind}-{ranks}"))));
+            assert_eq!(one.len(), 4);
+            assert_close(kind, &two, &one, 2e-4);
+            let prompts =
+                fs::read_to_string(place.path(&format!("{kind}-2/samples/prompts.txt"))).expect("reads");
+            assert!(prompts.contains(prompt), "{kind}: {prompts}");
+        },
+    );
 }
 
 #[test]

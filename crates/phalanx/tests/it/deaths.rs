@@ -5,7 +5,7 @@ use phalanx_run::{Doing, Line, Request, RunState, Summary, read_metrics};
 
 use crate::harness::processes::kill;
 use crate::harness::results::{self, lines, steps, summary};
-use crate::harness::{MLP, Place, Running, delayed};
+use crate::harness::{MLP, Place, Running, delayed, side_by_side};
 
 /// Starts a training by stochastic gradient descent.
 fn start(place: &Place, line: &str) -> Running {
@@ -25,54 +25,57 @@ fn accounts(summary: &Summary) -> Vec<usize> {
 
 #[test]
 fn gossip_goes_on_without_those_who_die() {
-    for (strategy, further) in [
-        ("d-psgd", "--set train.ema=0.8"),
-        ("sgp", "--set sync.topology=exponential"),
-        ("ad-psgd", "--set sync.topology=complete --set train.ema=0.8"),
-    ] {
-        let place = Place::new();
-        let line = format!(
-            "--ranks 4 --strategy {strategy} --set sync.min_workers=2 --set train.steps=120 --set eval.every=25 --set \
+    side_by_side(
+        [
+            ("d-psgd", "--set train.ema=0.8"),
+            ("sgp", "--set sync.topology=exponential"),
+            ("ad-psgd", "--set sync.topology=complete --set train.ema=0.8"),
+        ],
+        |(strategy, further)| {
+            let place = Place::new();
+            let line = format!(
+                "--ranks 4 --strategy {strategy} --set sync.min_workers=2 --set train.steps=120 --set eval.every=25 --set \
             checkpoint.every=10 {further} {}",
-            delayed(4, 25)
-        );
-        let mut running = start(&place, &line);
-        let run = running.run.clone();
-        running.wait_for_step(7);
-        let ranks = running.ranks();
-        assert_eq!(ranks.len(), 4, "{strategy}");
-        kill(ranks[2]);
-        let before = running.step();
-        running.wait_for_step(before + 20);
-        kill(ranks[1]);
-        let told = running.succeed();
-        assert_eq!((told.step, told.world_size), (120, 2), "{strategy}");
-        assert_eq!(dead(&told), [2, 1], "{strategy}");
-        for dead in &told.dead {
-            assert!(dead.cause.as_ref().is_some_and(|cause| cause.contains("signal 9")), "{dead:?}");
-            assert!(!dead.host.is_empty() && (8..=120).contains(&dead.from_step), "{dead:?}");
-        }
-        assert_eq!(accounts(&told), [0, 3], "{strategy}");
-        let lines = lines(&run);
-        let steps: Vec<u64> = lines.iter().map(Line::step).collect();
-        assert_eq!(steps, (1..=120).collect::<Vec<_>>(), "{strategy}: every step is told once");
-        assert_eq!(lines[119].number("workers"), Some(2.0), "{strategy}");
-        assert!(lines.iter().all(|line| line.number("loss").is_some_and(f64::is_finite)), "{strategy}");
-        let mean = |lines: &[Line]| {
-            lines.iter().filter_map(|line| line.number("loss")).sum::<f64>() / lines.len() as f64
-        };
-        // Two passes over the samples at either end: steps of twelve samples differ by more than a few of them learn.
-        let (first, last) = (mean(&lines[..10]), mean(&lines[110..]));
-        assert!(last < 0.9 * first, "{strategy}: {first}, then {last}");
-        let log = results::log(&run, 0);
-        assert!(log.contains("rank 2 on ") && log.contains("rank 1 on "), "{strategy}: {log}");
-        // What was saved by two goes on by four, and by two.
-        assert_eq!(results::saved(&run).last(), Some(&120));
-        for (ranks, steps) in [(4, 123), (2, 126)] {
-            let told = resume(&place, ranks, steps);
-            assert_eq!((told.step, told.world_size, told.dead.len()), (steps, ranks, 0), "{strategy}");
-        }
-    }
+                delayed(4, 25)
+            );
+            let mut running = start(&place, &line);
+            let run = running.run.clone();
+            running.wait_for_step(7);
+            let ranks = running.ranks();
+            assert_eq!(ranks.len(), 4, "{strategy}");
+            kill(ranks[2]);
+            let before = running.step();
+            running.wait_for_step(before + 20);
+            kill(ranks[1]);
+            let told = running.succeed();
+            assert_eq!((told.step, told.world_size), (120, 2), "{strategy}");
+            assert_eq!(dead(&told), [2, 1], "{strategy}");
+            for dead in &told.dead {
+                assert!(dead.cause.as_ref().is_some_and(|cause| cause.contains("signal 9")), "{dead:?}");
+                assert!(!dead.host.is_empty() && (8..=120).contains(&dead.from_step), "{dead:?}");
+            }
+            assert_eq!(accounts(&told), [0, 3], "{strategy}");
+            let lines = lines(&run);
+            let steps: Vec<u64> = lines.iter().map(Line::step).collect();
+            assert_eq!(steps, (1..=120).collect::<Vec<_>>(), "{strategy}: every step is told once");
+            assert_eq!(lines[119].number("workers"), Some(2.0), "{strategy}");
+            assert!(lines.iter().all(|line| line.number("loss").is_some_and(f64::is_finite)), "{strategy}");
+            let mean = |lines: &[Line]| {
+                lines.iter().filter_map(|line| line.number("loss")).sum::<f64>() / lines.len() as f64
+            };
+            // Two passes over the samples at either end: steps of twelve samples differ by more than a few of them learn.
+            let (first, last) = (mean(&lines[..10]), mean(&lines[110..]));
+            assert!(last < 0.9 * first, "{strategy}: {first}, then {last}");
+            let log = results::log(&run, 0);
+            assert!(log.contains("rank 2 on ") && log.contains("rank 1 on "), "{strategy}: {log}");
+            // What was saved by two goes on by four, and by two.
+            assert_eq!(results::saved(&run).last(), Some(&120));
+            for (ranks, steps) in [(4, 123), (2, 126)] {
+                let told = resume(&place, ranks, steps);
+                assert_eq!((told.step, told.world_size, told.dead.len()), (steps, ranks, 0), "{strategy}");
+            }
+        },
+    );
 }
 
 /// Resumes a run up to a step, by the given number of ranks.
@@ -85,76 +88,82 @@ fn resume(place: &Place, ranks: usize, steps: u64) -> Summary {
 
 #[test]
 fn gossip_goes_on_without_rank_0_and_whoever_has_followed_it() {
-    for (strategy, further, resumed_by) in [
-        ("d-psgd", "--set train.ema=0.8", 2),
-        ("sgp", "--set sync.topology=exponential --set log.every=3", 4),
-        ("ad-psgd", "--set sync.topology=complete", 3),
-    ] {
-        let place = Place::new();
-        let line = format!(
-            "--ranks 4 --strategy {strategy} --set sync.min_workers=2 --set train.steps=72 --set eval.every=24 --set \
+    side_by_side(
+        [
+            ("d-psgd", "--set train.ema=0.8", 2),
+            ("sgp", "--set sync.topology=exponential --set log.every=3", 4),
+            ("ad-psgd", "--set sync.topology=complete", 3),
+        ],
+        |(strategy, further, resumed_by)| {
+            let place = Place::new();
+            let line = format!(
+                "--ranks 4 --strategy {strategy} --set sync.min_workers=2 --set train.steps=72 --set eval.every=24 --set \
             checkpoint.every=8 {further} {}",
-            delayed(4, 15)
-        );
-        let mut running = start(&place, &line);
-        let run = running.run.clone();
-        running.wait_for_step(7);
-        let ranks = running.ranks();
-        kill(ranks[0]);
-        let before = running.step();
-        running.wait_for_step(before + 9);
-        kill(ranks[1]);
-        let end = running.end();
-        assert_eq!(end.code, Some(0), "{strategy}: {end:?}");
-        let told = summary(&run);
-        assert_eq!((told.step, told.world_size), (72, 2), "{strategy}");
-        assert_eq!(dead(&told), [0, 1], "{strategy}");
-        for dead in &told.dead {
-            assert!(dead.cause.as_ref().is_some_and(|cause| cause.contains("signal 9")), "{dead:?}");
-            assert!(!dead.host.is_empty() && (8..=73).contains(&dead.from_step), "{dead:?}");
-        }
-        assert_eq!(accounts(&told), [2, 3], "{strategy}");
-        let every = if further.contains("log.every") { 3 } else { 1 };
-        let due: Vec<u64> = (1..=72).filter(|step| *step == 1 || step % every == 0).collect();
-        assert_eq!(steps(&run), due, "{strategy}: every step is told once");
-        let lines = lines(&run);
-        assert!(lines.iter().all(|line| line.number("loss").is_some_and(f64::is_finite)), "{strategy}");
-        let seconds: Vec<f64> = lines.iter().filter_map(|line| line.number("seconds")).collect();
-        assert!(seconds.is_sorted(), "{strategy}: {seconds:?}");
-        for line in lines.iter().filter(|line| line.step() % 24 == 0) {
-            assert!(
-                line.number("test_accuracy").or(line.number("test_loss")).is_some(),
-                "{strategy}: {line:?}"
+                delayed(4, 15)
             );
-        }
-        assert_eq!(lines.last().and_then(|line| line.number("workers")), Some(2.0), "{strategy}");
-        // By rank each step is told once too, by all who took part in it.
-        let by_rank = read_metrics(&run.join("metrics-by-rank.jsonl")).expect("lines");
-        for step in 1..=72 {
-            let ranks: Vec<f64> = by_rank
-                .iter()
-                .filter(|line| line.step() == step)
-                .filter_map(|line| line.number("rank"))
-                .collect();
-            let parts: std::collections::BTreeSet<u64> = ranks.iter().map(|rank| *rank as u64).collect();
-            assert_eq!(parts.len(), ranks.len(), "{strategy}, step {step}: {ranks:?}");
-            assert!(parts.contains(&2) && parts.contains(&3), "{strategy}, step {step}: {ranks:?}");
-        }
-        for (rank, dead) in [(1, "rank 0 on "), (2, "rank 1 on ")] {
-            let log = results::log(&run, rank);
-            assert!(log.contains(dead) && log.contains("takes over from rank 0"), "{strategy}: {log}");
-        }
-        // A reader of the launcher's output reads on.
-        let printed = end.stdout;
-        for words in ["rank 0 on ", "rank 1 on ", "step 72/72", "checkpoint"] {
-            assert!(printed.contains(words), "{strategy}: {words} is not in {printed}");
-        }
-        let checkpoints = Checkpoint::list(&run.join("checkpoints"));
-        assert_eq!(checkpoints.last().map(|found| found.0), Some(72));
-        assert!(checkpoints.iter().all(|(_, path)| Checkpoint::open(path).is_ok()), "{strategy}");
-        let told = resume(&place, resumed_by, 75);
-        assert_eq!((told.step, told.world_size, told.dead.len()), (75, resumed_by, 0), "{strategy}");
-    }
+            let mut running = start(&place, &line);
+            let run = running.run.clone();
+            running.wait_for_step(7);
+            let ranks = running.ranks();
+            kill(ranks[0]);
+            let before = running.step();
+            running.wait_for_step(before + 9);
+            kill(ranks[1]);
+            let end = running.end();
+            assert_eq!(end.code, Some(0), "{strategy}: {end:?}");
+            let told = summary(&run);
+            assert_eq!((told.step, told.world_size), (72, 2), "{strategy}");
+            assert_eq!(dead(&told), [0, 1], "{strategy}");
+            for dead in &told.dead {
+                assert!(dead.cause.as_ref().is_some_and(|cause| cause.contains("signal 9")), "{dead:?}");
+                assert!(!dead.host.is_empty() && (8..=73).contains(&dead.from_step), "{dead:?}");
+            }
+            assert_eq!(accounts(&told), [2, 3], "{strategy}");
+            let every = if further.contains("log.every") { 3 } else { 1 };
+            let due: Vec<u64> = (1..=72).filter(|step| *step == 1 || step % every == 0).collect();
+            assert_eq!(steps(&run), due, "{strategy}: every step is told once");
+            let lines = lines(&run);
+            assert!(lines.iter().all(|line| line.number("loss").is_some_and(f64::is_finite)), "{strategy}");
+            let seconds: Vec<f64> = lines.iter().filter_map(|line| line.number("seconds")).collect();
+            // Ranks of ad-psgd are apart: the slowest of a step may be the one that is lost, and is not in the next line.
+            let lost = if strategy == "ad-psgd" { 2 } else { 0 };
+            let back = seconds.windows(2).filter(|pair| pair[1] < pair[0]).count();
+            assert!(back <= lost, "{strategy}: {seconds:?}");
+            for line in lines.iter().filter(|line| line.step() % 24 == 0) {
+                assert!(
+                    line.number("test_accuracy").or(line.number("test_loss")).is_some(),
+                    "{strategy}: {line:?}"
+                );
+            }
+            assert_eq!(lines.last().and_then(|line| line.number("workers")), Some(2.0), "{strategy}");
+            // By rank each step is told once too, by all who took part in it.
+            let by_rank = read_metrics(&run.join("metrics-by-rank.jsonl")).expect("lines");
+            for step in 1..=72 {
+                let ranks: Vec<f64> = by_rank
+                    .iter()
+                    .filter(|line| line.step() == step)
+                    .filter_map(|line| line.number("rank"))
+                    .collect();
+                let parts: std::collections::BTreeSet<u64> = ranks.iter().map(|rank| *rank as u64).collect();
+                assert_eq!(parts.len(), ranks.len(), "{strategy}, step {step}: {ranks:?}");
+                assert!(parts.contains(&2) && parts.contains(&3), "{strategy}, step {step}: {ranks:?}");
+            }
+            for (rank, dead) in [(1, "rank 0 on "), (2, "rank 1 on ")] {
+                let log = results::log(&run, rank);
+                assert!(log.contains(dead) && log.contains("takes over from rank 0"), "{strategy}: {log}");
+            }
+            // A reader of the launcher's output reads on.
+            let printed = end.stdout;
+            for words in ["rank 0 on ", "rank 1 on ", "step 72/72", "checkpoint"] {
+                assert!(printed.contains(words), "{strategy}: {words} is not in {printed}");
+            }
+            let checkpoints = Checkpoint::list(&run.join("checkpoints"));
+            assert_eq!(checkpoints.last().map(|found| found.0), Some(72));
+            assert!(checkpoints.iter().all(|(_, path)| Checkpoint::open(path).is_ok()), "{strategy}");
+            let told = resume(&place, resumed_by, 75);
+            assert_eq!((told.step, told.world_size, told.dead.len()), (75, resumed_by, 0), "{strategy}");
+        },
+    );
 }
 
 #[test]
@@ -194,24 +203,27 @@ fn requests_reach_whoever_has_taken_over() {
 
 #[test]
 fn too_few_workers_and_a_strategy_that_needs_all_end_the_run_with_a_name() {
-    for (victim, set) in [
-        (2, "--strategy d-psgd --set sync.min_workers=3"),
-        (0, "--strategy d-psgd --set sync.min_workers=3"),
-        (0, "--strategy ddp"),
-        (0, "--strategy d-psgd"),
-    ] {
-        let place = Place::new();
-        let mut running = start(&place, &format!("--ranks 3 --set train.steps=100000 {set}"));
-        running.wait_for_step(5);
-        kill(running.ranks()[victim]);
-        let said = running.fail();
-        assert!(said.contains(&format!("rank {victim} failed: was killed by signal 9")), "{set}: {said}");
-    }
+    side_by_side(
+        [
+            (2, "--strategy d-psgd --set sync.min_workers=3"),
+            (0, "--strategy d-psgd --set sync.min_workers=3"),
+            (0, "--strategy ddp"),
+            (0, "--strategy d-psgd"),
+        ],
+        |(victim, set)| {
+            let place = Place::new();
+            let mut running = start(&place, &format!("--ranks 3 --set train.steps=100000 {set}"));
+            running.wait_for_step(5);
+            kill(running.ranks()[victim]);
+            let said = running.fail();
+            assert!(said.contains(&format!("rank {victim} failed: was killed by signal 9")), "{set}: {said}");
+        },
+    );
 }
 
 #[test]
 fn servers_of_their_own_go_on_without_workers_and_the_run_not_without_a_server() {
-    for (strategy, victim) in [("ps-asp", 1), ("ps-ssp", 0)] {
+    side_by_side([("ps-asp", 1), ("ps-ssp", 0)], |(strategy, victim)| {
         let place = Place::new();
         let line = format!(
             "--ranks 3 --servers 2 --strategy {strategy} --set sync.min_workers=2 --set train.steps=100 --set eval.every=20 --set \
@@ -242,7 +254,7 @@ fn servers_of_their_own_go_on_without_workers_and_the_run_not_without_a_server()
         let line = format!("train --resume --out run --steps {}", saved + 3);
         place.succeed(&line);
         assert_eq!(summary(&run).step, saved + 3, "{strategy}");
-    }
+    });
 }
 
 #[test]

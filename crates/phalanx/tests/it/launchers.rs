@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::harness::place::free_port;
 use crate::harness::processes::{PATIENCE, ended, kill, ranks_of, signal, wait_until};
 use crate::harness::results::{json, lines, log};
-use crate::harness::{PROGRAM, Place, Running, stderr};
+use crate::harness::{PROGRAM, Place, Running, side_by_side, stderr};
 
 /// A way to start two ranks of a program on this host.
 struct Launcher {
@@ -105,27 +105,30 @@ fn rank_of_two(place: &Place, rank: usize, port: u16, line: &str) -> Command {
 fn a_rank_that_looks_for_the_others_ends_when_it_is_told_to() {
     let place = Place::new();
     let port = free_port();
-    for (rank, name, code, words) in [
-        (0, "TERM", 143, "told to end while ranks [1] of 2 were missing"),
-        (1, "TERM", 143, "told to end while it looked for rank 0"),
-        (0, "INT", 130, "told to end while ranks [1] of 2 were missing"),
-    ] {
-        let out = format!("run-{rank}-{name}");
-        let command = rank_of_two(&place, rank, port, &format!("train tiny --out {out}"));
-        let running = Running::spawn(place.path(&out), command);
-        // The log is opened after the program listens for signals, and before it looks for the others.
-        let log = place.path(&out).join(format!("logs/rank-{rank}.log"));
-        wait_until("log", String::new, || log.exists());
-        std::thread::sleep(Duration::from_millis(300));
-        let told = Instant::now();
-        running.signal(&format!("-{name}"));
-        let end = running.end();
-        let took = told.elapsed();
-        assert_eq!(end.code, Some(code), "{end:?}");
-        assert!(end.stderr.contains(words) && end.stderr.contains("nothing was trained"), "{end:?}");
-        assert!(took < Duration::from_secs(3), "after {took:?}: {end:?}");
-        assert!(!log.with_file_name(format!("rank-{rank}.error.json")).exists(), "it is no failure");
-    }
+    side_by_side(
+        [
+            (0, "TERM", 143, "told to end while ranks [1] of 2 were missing"),
+            (1, "TERM", 143, "told to end while it looked for rank 0"),
+            (0, "INT", 130, "told to end while ranks [1] of 2 were missing"),
+        ],
+        |(rank, name, code, words)| {
+            let out = format!("run-{rank}-{name}");
+            let command = rank_of_two(&place, rank, port, &format!("train tiny --out {out}"));
+            let running = Running::spawn(place.path(&out), command);
+            // The log is opened after the program listens for signals, and before it looks for the others.
+            let log = place.path(&out).join(format!("logs/rank-{rank}.log"));
+            wait_until("log", String::new, || log.exists());
+            std::thread::sleep(Duration::from_millis(300));
+            let told = Instant::now();
+            running.signal(&format!("-{name}"));
+            let end = running.end();
+            let took = told.elapsed();
+            assert_eq!(end.code, Some(code), "{end:?}");
+            assert!(end.stderr.contains(words) && end.stderr.contains("nothing was trained"), "{end:?}");
+            assert!(took < Duration::from_secs(3), "after {took:?}: {end:?}");
+            assert!(!log.with_file_name(format!("rank-{rank}.error.json")).exists(), "it is no failure");
+        },
+    );
 }
 
 /// Pods and requeued jobs are made again by the exit code of their ranks: all of them must have the same.

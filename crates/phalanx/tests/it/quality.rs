@@ -28,7 +28,7 @@ fn an_autoencoder_is_judged_by_what_comes_back_of_pictures() {
         &place,
         "shapes-attributes",
         "judge",
-        60,
+        30,
         &["train.ranks=1", "eval.enabled=false", "model.width=8"],
     );
     let judged =

@@ -11,7 +11,7 @@ use phalanx_trainer::engine::{Silent, World, train};
 use crate::harness::place::free_port;
 use crate::harness::processes::wait_until;
 use crate::harness::results::{checkpoint, contents, losses, summary};
-use crate::harness::{MLP, Place, Running, both};
+use crate::harness::{MLP, Place, Running, both, side_by_side};
 
 /// A training of milliseconds a step.
 fn small() -> String {
@@ -41,48 +41,51 @@ fn wait_for_pause(running: &mut Running) -> u64 {
 
 #[test]
 fn a_paused_run_takes_no_step_saves_when_asked_and_goes_on_to_the_same_bits() {
-    for strategy in [
-        "--ranks 1",
-        "--ranks 2",
-        "--ranks 2 --strategy dp",
-        "--ranks 3 --strategy fsdp",
-        "--ranks 2 --strategy local-sgd",
-        "--ranks 2 --strategy ps-bsp --servers 1",
-    ] {
-        let place = Place::new();
-        let line = format!("{strategy} --steps 60");
-        place.succeed(&format!("{} {line} --out whole", small()));
-        let mut running = begin(&place, &line, 5);
-        let run = running.run.clone();
-        ask(&place, "pause");
-        let step = wait_for_pause(&mut running);
-        assert!((5..60).contains(&step), "{strategy}: {step}");
-        assert_eq!(losses(&run).len() as u64, step, "{strategy}: all that was done is told");
-        std::thread::sleep(Duration::from_millis(700));
-        assert!(running.is(Doing::Paused));
-        assert_eq!(losses(&run).len() as u64, step, "{strategy}: no step is taken");
-        let paused = checkpoint(&run, step);
-        assert!(!paused.exists(), "{strategy}: no checkpoint was requested");
-        ask(&place, "save");
-        running.wait_for("checkpoint", |_| Checkpoint::open(&paused).is_ok());
-        assert!(running.is(Doing::Paused), "{strategy}: it still is");
-        ask(&place, "resume");
-        running.wait_for("more steps", |running| running.is(Doing::Training));
-        let end = running.end();
-        assert_eq!(end.code, Some(0), "{strategy}: {end:?}");
-        assert!(end.both().contains(&format!("paused after step {step}")), "{strategy}: {end:?}");
-        let whole = place.path("whole");
-        assert_eq!(losses(&run), losses(&whole), "{strategy}");
-        let weights = |folder: std::path::PathBuf| {
-            let mut all = contents(&folder);
-            all.retain(|name, _| name.starts_with("model "));
-            all
-        };
-        let last = weights(checkpoint(&run, 60));
-        assert!(!last.is_empty() && last == weights(checkpoint(&whole, 60)), "{strategy}");
-        assert!(weights(paused) != last, "{strategy}");
-        assert_eq!(RunState::read(&run.join("state.json")).expect("reads").doing, Doing::Ended);
-    }
+    side_by_side(
+        [
+            "--ranks 1",
+            "--ranks 2",
+            "--ranks 2 --strategy dp",
+            "--ranks 3 --strategy fsdp",
+            "--ranks 2 --strategy local-sgd",
+            "--ranks 2 --strategy ps-bsp --servers 1",
+        ],
+        |strategy| {
+            let place = Place::new();
+            let line = format!("{strategy} --steps 60");
+            place.succeed(&format!("{} {line} --out whole", small()));
+            let mut running = begin(&place, &line, 5);
+            let run = running.run.clone();
+            ask(&place, "pause");
+            let step = wait_for_pause(&mut running);
+            assert!((5..60).contains(&step), "{strategy}: {step}");
+            assert_eq!(losses(&run).len() as u64, step, "{strategy}: all that was done is told");
+            std::thread::sleep(Duration::from_millis(700));
+            assert!(running.is(Doing::Paused));
+            assert_eq!(losses(&run).len() as u64, step, "{strategy}: no step is taken");
+            let paused = checkpoint(&run, step);
+            assert!(!paused.exists(), "{strategy}: no checkpoint was requested");
+            ask(&place, "save");
+            running.wait_for("checkpoint", |_| Checkpoint::open(&paused).is_ok());
+            assert!(running.is(Doing::Paused), "{strategy}: it still is");
+            ask(&place, "resume");
+            running.wait_for("more steps", |running| running.is(Doing::Training));
+            let end = running.end();
+            assert_eq!(end.code, Some(0), "{strategy}: {end:?}");
+            assert!(end.both().contains(&format!("paused after step {step}")), "{strategy}: {end:?}");
+            let whole = place.path("whole");
+            assert_eq!(losses(&run), losses(&whole), "{strategy}");
+            let weights = |folder: std::path::PathBuf| {
+                let mut all = contents(&folder);
+                all.retain(|name, _| name.starts_with("model "));
+                all
+            };
+            let last = weights(checkpoint(&run, 60));
+            assert!(!last.is_empty() && last == weights(checkpoint(&whole, 60)), "{strategy}");
+            assert!(weights(paused) != last, "{strategy}");
+            assert_eq!(RunState::read(&run.join("state.json")).expect("reads").doing, Doing::Ended);
+        },
+    );
 }
 
 #[test]
@@ -126,7 +129,7 @@ fn ranks_that_may_be_any_number_of_steps_apart_are_not_paused() {
 
 #[test]
 fn no_rank_waits_in_an_operation_while_all_are_paused() {
-    for (strategy, servers) in [("fsdp", 0), ("ps-ssp", 1), ("d-psgd", 0)] {
+    side_by_side([("fsdp", 0), ("ps-ssp", 1), ("d-psgd", 0)], |(strategy, servers)| {
         let place = Place::new();
         let phalanx = phalanx::program();
         let small = small();
@@ -179,12 +182,12 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
             }
         });
         assert_eq!(summary(folder.path()).status, "interrupted", "{strategy}");
-    }
+    });
 }
 
 #[test]
 fn a_paused_run_can_be_stopped_and_later_requests_are_refused() {
-    for (ranks, signal) in [(1, false), (2, false), (2, true)] {
+    side_by_side([(1, false), (2, false), (2, true)], |(ranks, signal)| {
         let place = Place::new();
         let mut running = begin(&place, &format!("--ranks {ranks} --steps 100000"), 3);
         ask(&place, "pause");
@@ -207,7 +210,7 @@ fn a_paused_run_can_be_stopped_and_later_requests_are_refused() {
         }
         let lines = shown.lines().filter(|line| line.contains("/100000  loss")).count();
         assert_eq!(lines as u64, step, "{shown}");
-    }
+    });
 }
 
 #[test]

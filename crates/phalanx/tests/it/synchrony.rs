@@ -3,11 +3,11 @@
 use phalanx_run::{RunFolder, Summary, read_metrics};
 use phalanx_sharding::STRATEGIES;
 
-use crate::harness::Place;
 use crate::harness::engine::{Recorder, refusal, resolve, run_in};
 #[cfg(target_os = "linux")]
 use crate::harness::processes::kill;
 use crate::harness::results::{lines, summary};
+use crate::harness::{Place, side_by_side};
 #[cfg(target_os = "linux")]
 use crate::harness::{Running, results::saved};
 
@@ -169,13 +169,13 @@ fn interrupted_runs_go_on_to_the_bit() {
         ("sgp", "sync.topology=exponential"),
     ] {
         let settings =
-            format!("{CVAE} train.steps=14 train.ranks=3 train.ema=0.8 train.strategy={strategy} {further}");
+            format!("{CVAE} train.steps=10 train.ranks=3 train.ema=0.8 train.strategy={strategy} {further}");
         let whole = train_once(&settings).0;
         let place = Place::new();
         let folder = run_in(&place.path("run"));
-        let mut parts = train_in(&folder, &format!("{settings} train.stop_step=7"));
+        let mut parts = train_in(&folder, &format!("{settings} train.stop_step=6"));
         // The first part ends with an evaluation of its own.
-        assert_eq!(parts.len(), 8, "{strategy}");
+        assert_eq!(parts.len(), 7, "{strategy}");
         parts.pop();
         parts.extend(train_in(&folder, &settings));
         assert_eq!(parts, whole, "{strategy} {further}");
@@ -262,7 +262,8 @@ fn a_dead_server_ends_the_run_with_its_name_and_the_run_goes_on_from_its_checkpo
 #[test]
 fn processes_train_under_every_strategy() {
     let place = Place::new();
-    for row in STRATEGIES.iter().filter(|row| !row.is_bulk_synchronous()) {
+    let apart = STRATEGIES.iter().filter(|row| !row.is_bulk_synchronous());
+    side_by_side(apart, |row| {
         place.succeed(&format!(
             "train tiny --ranks 2 --strategy {row} --steps 6 --set sync.every=2 --set train.global_batch=8 --set \
             train.threads=1 --out {row}"
@@ -270,5 +271,5 @@ fn processes_train_under_every_strategy() {
         let run = place.path(row.name);
         assert!(summary(&run).ranks.iter().all(|rank| rank.synchrony.is_some()), "{row}");
         assert!(run.join("synchrony.svg").is_file(), "{row}");
-    }
+    });
 }

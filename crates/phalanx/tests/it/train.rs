@@ -15,7 +15,7 @@ use crate::harness::processes::{is_alive, kill, wait_until};
 #[cfg(target_os = "linux")]
 use crate::harness::results::checkpoint;
 use crate::harness::results::{json, losses};
-use crate::harness::{Place, stderr};
+use crate::harness::{Place, side_by_side, stderr};
 
 #[test]
 fn ranks_together_learn_what_one_learns() {
@@ -315,7 +315,7 @@ fn every_instruction_set_trains_and_others_are_refused() {
 
 #[test]
 fn a_broken_loss_names_the_step_and_nothing_is_saved_after_the_one_before() {
-    for (ranks, names) in [(1, "step "), (2, "rank 0 failed: step ")] {
+    side_by_side([(1, "step "), (2, "rank 0 failed: step ")], |(ranks, names)| {
         let place = Place::new();
         let said = place.fail_with(
             1,
@@ -340,7 +340,7 @@ fn a_broken_loss_names_the_step_and_nothing_is_saved_after_the_one_before() {
         // Nor is there a line of it, which would read as a measurement.
         let logged = losses(&place.path("run"));
         assert!(logged.iter().all(|(at, loss)| *at < step && loss.is_finite()), "{logged:?}");
-    }
+    });
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn a_killed_parent_takes_its_ranks_along() {
 #[test]
 #[cfg(target_os = "linux")]
 fn an_interrupt_leaves_a_checkpoint_and_a_summary() {
-    for (strategy, code) in [("ddp", 0), ("dp --interrupted-code 75", 75)] {
+    side_by_side([("ddp", 0), ("dp --interrupted-code 75", 75)], |(strategy, code)| {
         let place = Place::new();
         let running = begin(&place, strategy);
         running.signal("-INT");
@@ -428,7 +428,7 @@ fn an_interrupt_leaves_a_checkpoint_and_a_summary() {
         assert!(!weights.expect("a checkpoint").is_empty());
         let shown = place.succeed(&format!("train --resume --out run --steps {}", step + 2));
         assert!(shown.contains(&format!("resumed after step {step}")), "{shown}");
-    }
+    });
 }
 
 /// The files below a folder, with what is in them.
@@ -451,7 +451,7 @@ fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn secrets_are_in_no_argument_environment_log_or_folder() {
     use std::os::unix::fs::PermissionsExt as _;
     let secret = "0f4b8d51c6e27a93ffb1c0d2e4a6880917263544536271809fadbeef01234567";
-    for given in [true, false] {
+    side_by_side([true, false], |given| {
         let mut place = Place::new();
         let file = place.write("the-secret", format!("{secret}\n"));
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("ours");
@@ -488,5 +488,5 @@ fn secrets_are_in_no_argument_environment_log_or_folder() {
             let is_log = path.extension().is_some_and(|kind| kind == "log" || kind == "toml");
             assert!(!is_log || !bytes.windows(secret.len()).any(is_hex), "{}", path.display());
         }
-    }
+    });
 }

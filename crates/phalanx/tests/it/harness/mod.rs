@@ -9,5 +9,15 @@ pub(crate) mod processes;
 pub(crate) mod results;
 pub(crate) mod running;
 
-pub(crate) use place::{MLP, PROGRAM, Place, both, delayed, stderr};
+pub(crate) use place::{MLP, PROGRAM, Place, SMALL, both, delayed, stderr};
 pub(crate) use running::Running;
+
+/// Checks cases of a test at the same time, each on a thread. Use it for cases that wait more than they compute.
+pub(crate) fn side_by_side<C: Send>(cases: impl IntoIterator<Item = C>, check: impl Fn(C) + Sync) {
+    let check = &check;
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || check(case));
+        }
+    });
+}

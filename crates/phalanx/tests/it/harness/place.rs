@@ -7,10 +7,21 @@ use std::process::{Command, Output, Stdio};
 /// The built program.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
 
-/// Options of a model whose steps take milliseconds, and of data for it. Samples and evaluations are small.
-pub(crate) const MLP: &str = "--set model.kind=mlp --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 \
-    --set train.global_batch=12 --set train.threads=1 --set log.every=1 --set data.images=60 --set data.test_images=12 \
-    --set sample.rows=1 --set sample.columns=1 --set eval.batch=4";
+macro_rules! small {
+    () => {
+        "--set train.global_batch=12 --set train.threads=1 --set log.every=1 --set data.images=60 --set data.test_images=12 \
+         --set sample.rows=1 --set sample.columns=1 --set eval.batch=4"
+    };
+}
+
+/// Options of trainings by few samples, with small evaluations.
+pub(crate) const SMALL: &str = small!();
+
+/// The options of `SMALL`, and a model whose steps take milliseconds.
+pub(crate) const MLP: &str = concat!(
+    "--set model.kind=mlp --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 ",
+    small!()
+);
 
 /// The option that delays ranks 0 to `ranks` in every step.
 pub(crate) fn delayed(ranks: usize, ms: usize) -> String {
