@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx_checkpoint::Hashes;
-use phalanx_run::{Line, Summary};
+use phalanx_run::{Line, Request, Summary};
 
 use crate::harness::engine::Once;
 use crate::harness::processes::{kill, signal};
-use crate::harness::results::{column, hashes, lines, logs, losses, saved, summary};
+use crate::harness::results::{column, hashes, json, lines, logs, losses, saved, summary};
 use crate::harness::{Place, Running, SMALL, delayed, side_by_side};
 
 /// A model whose steps take milliseconds, with averages and clipping.
@@ -178,19 +178,20 @@ fn ranks_leave_and_others_come() {
 fn who_joins_is_told_an_address_that_it_can_reach() {
     side_by_side([("127.0.0.5", true), ("127.0.0.0/8", true), ("0.0.0.0", false)], |(interface, same)| {
         let place = Place::new().with("PHALANX_INTERFACE", interface);
-        let line = format!("{MLP} --set train.steps=60 --ranks 2 --elastic 1:3 {}", delayed(2, 30));
+        let line = format!("{MLP} --set train.steps=100000 --ranks 2 --elastic 1:3 {}", delayed(2, 10));
         let mut running = start(&place, &line);
         running.wait_for_step(3);
         running.join(&place);
         running.wait_for("invitation", |run| run.run.join("joins/2/invitation.json").exists());
-        let invitation = std::fs::read(running.run.join("joins/2/invitation.json")).expect("it is there");
-        let invitation: serde_json::Value = serde_json::from_slice(&invitation).expect("sound");
+        let invitation = json(&running.run.join("joins/2/invitation.json"));
         let address: std::net::IpAddr =
             invitation["address"].as_str().unwrap_or_default().parse().expect("one");
         assert!(!address.is_unspecified(), "{interface}: {invitation}");
         assert!(
             !same || address.is_loopback() && (address.to_string() == interface || interface.contains('/'))
         );
+        running.wait_for("three ranks", |run| run.size() == 3);
+        Request::Stop.post(&running.run.join("requests")).expect("writes");
         let told = running.succeed();
         assert!(told.changes.iter().any(|change| !change.came.is_empty()), "{interface}: {told:?}");
     });

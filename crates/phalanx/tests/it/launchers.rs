@@ -104,7 +104,6 @@ fn rank_of_two(place: &Place, rank: usize, port: u16, line: &str) -> Command {
 #[test]
 fn a_rank_that_looks_for_the_others_ends_when_it_is_told_to() {
     let place = Place::new();
-    let port = free_port();
     side_by_side(
         [
             (0, "TERM", 143, "told to end while ranks [1] of 2 were missing"),
@@ -113,7 +112,7 @@ fn a_rank_that_looks_for_the_others_ends_when_it_is_told_to() {
         ],
         |(rank, name, code, words)| {
             let out = format!("run-{rank}-{name}");
-            let command = rank_of_two(&place, rank, port, &format!("train tiny --out {out}"));
+            let command = rank_of_two(&place, rank, free_port(), &format!("train tiny --out {out}"));
             let running = Running::spawn(place.path(&out), command);
             // The log is opened after the program listens for signals, and before it looks for the others.
             let log = place.path(&out).join(format!("logs/rank-{rank}.log"));
