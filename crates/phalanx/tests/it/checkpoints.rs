@@ -3,98 +3,25 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use phalanx_checkpoint::{Checkpoint, EMA, MODEL};
 use serde_json::Value;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
+use crate::harness::processes::{is_alive, wait_until};
+use crate::harness::results::{Tensors, assert_close, bits, checkpoint, contents, copy, log, losses};
+use crate::harness::{PROGRAM, Place, Running, both, side_by_side};
 
-/// A folder for one test's runs.
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a folder"))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn phalanx(&self, line: &str) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command.args(line.split(' ').filter(|part| !part.is_empty())).current_dir(self.0.path());
-        command
-    }
-
-    /// Runs a command that must succeed and returns what it printed.
-    fn succeed(&self, line: &str) -> String {
-        let output = self.phalanx(line).output().expect("phalanx runs");
-        assert!(output.status.success(), "{line}: {:?}\n{}", output.status, said(&output));
-        said(&output)
-    }
-
-    /// Runs a command that must fail and returns what it said.
-    fn fail(&self, line: &str) -> String {
-        let output = self.phalanx(line).output().expect("phalanx runs");
-        assert!(!output.status.success(), "{line}: {}", said(&output));
-        said(&output)
-    }
-
-    fn checkpoint(&self, run: &str, step: u64) -> PathBuf {
-        self.path(run).join(format!("checkpoints/step-{step:08}"))
-    }
+/// The folder of the checkpoint of a step.
+fn saved(place: &Place, run: &str, step: u64) -> std::path::PathBuf {
+    checkpoint(&place.path(run), step)
 }
 
-fn said(output: &Output) -> String {
-    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// Steps and losses of a run.
-fn losses(run: &Path) -> Vec<(u64, f64)> {
-    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("is JSON"));
-    lines.filter_map(|line| Some((line["step"].as_u64()?, line["loss"].as_f64()?))).collect()
-}
-
-fn close(found: &[(u64, f64)], expected: &[(u64, f64)], tolerance: f64, what: &str) {
-    assert_eq!(found.len(), expected.len(), "{what}: {found:?}");
-    for ((step, found), (_, expected)) in found.iter().zip(expected) {
-        assert!(
-            (found - expected).abs() < tolerance * expected.abs(),
-            "{what}, step {step}: {found} {expected}"
-        );
-    }
-}
-
-/// Everything in a checkpoint, put together, as bits.
-fn contents(folder: &Path) -> BTreeMap<String, (Vec<usize>, Vec<u64>)> {
-    let checkpoint = Checkpoint::open(folder).expect("a complete checkpoint");
-    let reader = checkpoint.reader();
-    let mut all = BTreeMap::new();
-    for kind in reader.kinds() {
-        for (name, shape) in reader.tensors(kind) {
-            let tensor = reader.read(kind, name).expect("reads");
-            let values = tensor.flatten_all().and_then(|flat| flat.to_dtype(candle_core::DType::F64));
-            let values = values.and_then(|values| values.to_vec1::<f64>()).expect("numbers");
-            let bits = values.into_iter().map(f64::to_bits).collect();
-            all.insert(format!("{kind} {name}"), (shape.to_vec(), bits));
-        }
-    }
-    all
-}
-
-/// The tensors of a safetensors file as bits, under the names that `contents` gives them.
-fn tensors(file: &Path, kind: &str) -> BTreeMap<String, (Vec<usize>, Vec<u64>)> {
+/// The tensors of a safetensors file, under the names that `contents` gives them.
+fn tensors(file: &Path, kind: &str) -> Tensors {
     let all = phalanx_tensor::io::load_safetensors(file).expect("a safetensors file");
-    let bits = |tensor: &candle_core::Tensor| {
-        let values = tensor.flatten_all().and_then(|flat| flat.to_dtype(candle_core::DType::F64));
-        let values = values.and_then(|values| values.to_vec1::<f64>()).expect("numbers");
-        (tensor.dims().to_vec(), values.into_iter().map(f64::to_bits).collect())
-    };
     all.iter().map(|(name, tensor)| (format!("{kind} {name}"), bits(tensor))).collect()
 }
 
@@ -108,12 +35,12 @@ const SMALL: &str = "train tiny --set model.image_size=8 --set model.latent=3 --
 #[test]
 fn every_strategy_saves_the_same_and_goes_on_from_every_other() {
     let place = Place::new();
-    for optimizer in ["adamw", "sgd"] {
+    side_by_side(["adamw", "sgd"], |optimizer| {
         let small = format!("{SMALL} --set optim.kind={optimizer} --set optim.lr=0.01");
         let name = |run: &str| format!("{optimizer}-{run}");
         // On as many ranks reductions have the same order, and everything is the same to the bit.
         place.succeed(&format!("{small} --ranks 2 --steps 6 --strategy ddp --out {}", name("ddp")));
-        let expected = contents(&place.checkpoint(&name("ddp"), 6));
+        let expected = contents(&saved(&place, &name("ddp"), 6));
         let kinds: Vec<&str> = match optimizer {
             "sgd" => vec![EMA, MODEL, "momentum_buffer"],
             _ => vec![EMA, "exp_avg", "exp_avg_sq", MODEL],
@@ -126,7 +53,7 @@ fn every_strategy_saves_the_same_and_goes_on_from_every_other() {
             place.succeed(&format!("{small} --ranks 2 --steps 3 --strategy {from} --out {run}"));
             place.succeed(&format!("{small} --ranks 2 --steps 6 --strategy {to} --out {run} --resume"));
             assert_eq!(losses(&place.path(&run)), losses(&place.path(&name("ddp"))), "{run}");
-            assert!(contents(&place.checkpoint(&run, 6)) == expected, "{run}: the checkpoints differ");
+            assert!(contents(&saved(&place, &run, 6)) == expected, "{run}: the checkpoints differ");
         }
         // Numbers of ranks that divide nothing, groups of replicas, and one rank.
         place.succeed(&format!("{small} --ranks 1 --steps 10 --out {}", name("one")));
@@ -141,15 +68,15 @@ fn every_strategy_saves_the_same_and_goes_on_from_every_other() {
             assert_eq!(shown.contains("resumed after step "), !resume.is_empty(), "{shown}");
             resume = "--resume";
         }
-        close(&losses(&place.path(&run)), &losses(&place.path(&name("one"))), 1e-5, &run);
-    }
+        assert_close(&run, &losses(&place.path(&run)), &losses(&place.path(&name("one"))), 1e-5);
+    });
 }
 
 #[test]
 fn each_rank_writes_its_part_once() {
     let place = Place::new();
     let files = |run: &str| -> Vec<String> {
-        let index = Checkpoint::open(&place.checkpoint(run, 1)).expect("complete").index().clone();
+        let index = Checkpoint::open(&saved(&place, run, 1)).expect("complete").index().clone();
         index.files.into_iter().map(|file| file.name.replace(".safetensors", "")).collect()
     };
     let cases: &[(&str, usize, &[&str])] = &[
@@ -166,13 +93,13 @@ fn each_rank_writes_its_part_once() {
                 "{SMALL} --ranks {ranks} --strategy {strategy} --steps 1 --set checkpoint.asynchronous={asynchronous} --out {run}"
             ));
             assert_eq!(files(&run), *expected, "{run}");
-            let index = Checkpoint::open(&place.checkpoint(&run, 1)).expect("complete").index().clone();
+            let index = Checkpoint::open(&saved(&place, &run, 1)).expect("complete").index().clone();
             let elements: usize = index.tensors.iter().map(|piece| piece.region.len()).sum();
             sizes.insert(run, (elements, index));
         }
         let read = |asynchronous: bool, file: &str| {
             let run = format!("{strategy}-{asynchronous}");
-            fs::read(place.checkpoint(&run, 1).join(format!("{file}.safetensors"))).expect("reads")
+            fs::read(saved(&place, &run, 1).join(format!("{file}.safetensors"))).expect("reads")
         };
         for file in *expected {
             assert!(
@@ -203,11 +130,11 @@ fn a_rank_reads_its_share_and_no_more() {
     place.succeed(&format!("{common} --ranks 4 --strategy fsdp --steps 2 --out run --resume"));
     place.succeed(&format!("{common} --ranks 4 --strategy fsdp --steps 3 --out run --resume"));
     let bytes = |step: u64| -> f64 {
-        let index = Checkpoint::open(&place.checkpoint("run", step)).expect("complete").index().clone();
+        let index = Checkpoint::open(&saved(&place, "run", step)).expect("complete").index().clone();
         index.files.iter().map(|file| file.bytes as f64).sum()
     };
     for rank in 0..4 {
-        let log = fs::read_to_string(place.path("run").join(format!("logs/rank-{rank}.log"))).expect("a log");
+        let log = log(&place.path("run"), rank);
         // From a checkpoint of one rank and whole tensors, and from one of four and parts.
         for step in [1, 2] {
             let start = format!("resumes after step {step} with ");
@@ -222,7 +149,7 @@ fn a_rank_reads_its_share_and_no_more() {
 fn an_export_is_one_file_with_the_reference_names() {
     let place = Place::new();
     place.succeed(&format!("{SMALL} --ranks 2 --strategy ddp --steps 3 --out ddp"));
-    let whole = place.checkpoint("ddp", 3);
+    let whole = saved(&place, "ddp", 3);
     let model = tensors(&whole.join("model.safetensors"), MODEL);
     assert!(
         model.contains_key("model image.encoder.0.conv.weight") || model.len() > 10,
@@ -261,7 +188,7 @@ fn an_export_is_one_file_with_the_reference_names() {
     assert_eq!(of_run["loss"], of_file["loss"]);
 
     place.succeed(&format!("{SMALL} --set train.ema=0 --ranks 1 --steps 1 --out plain"));
-    let damaged = place.checkpoint("fsdp", 3).join("rank-00001-of-00002.safetensors");
+    let damaged = saved(&place, "fsdp", 3).join("rank-00001-of-00002.safetensors");
     fs::remove_file(damaged).expect("removes");
     for (line, words) in [
         ("export plain --ema --out x.safetensors", "holds no averages"),
@@ -303,25 +230,14 @@ fn damaged_parts_are_named_and_an_older_checkpoint_is_used() {
     for (at, (harm, words)) in harms.iter().enumerate() {
         let run = format!("run-{at}");
         copy(&place.path("run"), &place.path(&run));
-        harm(&place.checkpoint(&run, 4).join("rank-00002-of-00003.safetensors"));
+        harm(&saved(&place, &run, 4).join("rank-00002-of-00003.safetensors"));
         // Read by fewer ranks than files, by as many, and by more.
         let ranks = at + 2;
         let line = format!("{SMALL} --ranks {ranks} --strategy fsdp --steps 5 --out {run} --resume");
         let shown = place.succeed(&line);
         assert!(shown.contains(words) && shown.contains("an older checkpoint is used"), "{shown}");
         assert!(shown.contains("resumed after step 2"), "{shown}");
-        assert!(Checkpoint::open(&place.checkpoint(&run, 5)).is_ok());
-    }
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("lists").filter_map(Result::ok) {
-        let target = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).expect("copies")),
-        }
+        assert!(Checkpoint::open(&saved(&place, &run, 5)).is_ok());
     }
 }
 
@@ -335,19 +251,19 @@ fn hidden(run: &Path) -> Vec<String> {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_told_and_leaves_the_previous_checkpoint_whole() {
-    for asynchronous in [true, false] {
+    side_by_side([true, false], |asynchronous| {
         let place = Place::new();
         let common = format!("{SMALL} --ranks 1 --set checkpoint.asynchronous={asynchronous} --out run");
         place.succeed(&format!("{common} --steps 2"));
-        let before = contents(&place.checkpoint("run", 2));
+        let before = contents(&saved(&place, "run", 2));
         // No file may grow beyond 8 KiB: the model's does. Without the trap the system would kill the process instead of
         // failing the write.
         let script = format!(
             "trap '' XFSZ; ulimit -f 16; exec {PROGRAM} {common} --steps 9 --set checkpoint.every=2 --resume"
         );
         let output =
-            Command::new("sh").args(["-c", &script]).current_dir(place.0.path()).output().expect("a shell");
-        let shown = said(&output);
+            Command::new("sh").args(["-c", &script]).current_dir(place.folder()).output().expect("a shell");
+        let shown = both(&output);
         assert_eq!(output.status.code(), Some(1), "{shown}");
         assert!(
             shown.contains("checkpoint of step 4: cannot write ")
@@ -359,38 +275,15 @@ fn a_full_disk_is_told_and_leaves_the_previous_checkpoint_whole() {
             "the space is given back: {:?}",
             hidden(&place.path("run"))
         );
-        assert!(contents(&place.checkpoint("run", 2)) == before);
+        assert!(contents(&saved(&place, "run", 2)) == before);
         let shown = place.succeed(&format!("{common} --steps 5 --resume"));
         assert!(shown.contains("resumed after step 2"), "{shown}");
-    }
+    });
 }
 
 /// Three ranks, without the norm that parts sum in another order: every strategy computes the same bits.
 fn unclipped() -> String {
     format!("{SMALL} --ranks 3 --set train.clip_norm=0")
-}
-
-/// A training that would take hours and saves after every step, begun or resumed.
-fn begin(place: &Place, strategy: &str, resume: &str) -> Child {
-    let line = format!(
-        "{} --strategy {strategy} --set checkpoint.every=1 --steps 1000000 --out run {resume}",
-        unclipped()
-    );
-    place.phalanx(&line).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts")
-}
-
-/// The processes that `parent` has started.
-fn children(parent: u32) -> Vec<u32> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let is_child = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let of = stat.rsplit(')').next().unwrap_or_default().split_whitespace().nth(1).map(str::to_owned);
-        of.as_deref() == Some(&parent.to_string())
-    };
-    let mut found: Vec<u32> = pids.filter(is_child).collect();
-    found.sort_unstable();
-    found
 }
 
 /// Kills a rank, or all at once, `times` times at drawn moments of saving, and goes on each time.
@@ -401,19 +294,17 @@ fn kill_while_saving(times: u64) {
     let mut last = 0;
     for time in 0..times {
         let strategy = ["fsdp", "zero1", "ddp"][time as usize % 3];
-        let mut child = begin(&place, strategy, resume);
+        // It would take hours, and saves after every step.
+        let line = format!(
+            "{} --strategy {strategy} --set checkpoint.every=1 --steps 1000000 --out run {resume}",
+            unclipped()
+        );
+        let mut running = Running::start(&place, &line);
         resume = "--resume";
-        let newest =
-            || Checkpoint::list(&place.path("run").join("checkpoints")).last().map_or(0, |found| found.0);
-        let since = Instant::now();
-        while newest() < last + 2 {
-            assert!(since.elapsed() < Duration::from_secs(120), "no checkpoint within two minutes");
-            assert!(child.try_wait().expect("waits").is_none(), "ended early");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        running.wait_for("checkpoint", |run| run.saved().last().is_some_and(|step| *step >= last + 2));
         // A drawn moment within the steps and the saving that follow.
         std::thread::sleep(Duration::from_micros(time.wrapping_mul(2_654_435_761) % 60_000));
-        let ranks = children(child.id());
+        let ranks = running.ranks();
         let victims = match time % 2 {
             0 => ranks.clone(),
             _ => ranks.get(time as usize % 3).copied().into_iter().collect(),
@@ -422,13 +313,8 @@ fn kill_while_saving(times: u64) {
         // Some may be gone already; the others are what matters.
         let _ =
             Command::new("kill").arg("-KILL").args(&victims).stderr(Stdio::null()).status().expect("kill");
-        assert!(!child.wait().expect("ends").success());
-        for pid in ranks {
-            while Path::new(&format!("/proc/{pid}")).exists() {
-                assert!(since.elapsed() < Duration::from_secs(120), "a rank is left");
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
+        running.fail();
+        wait_until("end of the ranks", String::new, || !ranks.iter().any(|rank| is_alive(*rank)));
         // Every folder that is named as a checkpoint is a whole one: nothing has to be skipped.
         let (found, damaged) = Checkpoint::newest(&place.path("run").join("checkpoints"));
         let found = found.expect("a checkpoint");

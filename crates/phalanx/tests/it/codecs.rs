@@ -1,72 +1,20 @@
 //! Trainings by codecs, by the built program: curves, runs that go on to the bit, verdicts, and what is refused.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 
-use phalanx_checkpoint::Checkpoint;
 use serde_json::Value;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
-
-/// A folder for one test's runs.
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a folder"))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn run(&self, line: &str) -> Output {
-        let words = line.split(' ').filter(|part| !part.is_empty());
-        Command::new(PROGRAM).args(words).current_dir(self.0.path()).output().expect("phalanx runs")
-    }
-
-    /// Runs a command that must succeed and returns what it printed.
-    fn succeed(&self, line: &str) -> String {
-        let output = self.run(line);
-        assert!(output.status.success(), "{line}: {:?}\n{}", output.status, said(&output));
-        said(&output)
-    }
-
-    /// Runs a command that must fail and returns what it said.
-    fn fail(&self, line: &str) -> String {
-        let output = self.run(line);
-        assert!(!output.status.success(), "{line}: {}", said(&output));
-        said(&output)
-    }
-}
-
-fn said(output: &Output) -> String {
-    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
+use crate::harness::results::{self, Tensors, checkpoint, log};
+use crate::harness::{Place, side_by_side};
 
 /// The losses of a run.
 fn losses(run: &Path) -> Vec<f64> {
-    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("is JSON"));
-    lines.filter_map(|line| line["loss"].as_f64()).collect()
+    results::column(run, "loss")
 }
 
-/// Everything in a run's checkpoint, as bits: what codecs keep is part of it.
-fn contents(run: &Path, step: u64) -> BTreeMap<String, Vec<u32>> {
-    let checkpoint = Checkpoint::open(&run.join(format!("checkpoints/step-{step:08}"))).expect("complete");
-    let reader = checkpoint.reader();
-    let mut all = BTreeMap::new();
-    for kind in reader.kinds() {
-        for (name, _) in reader.tensors(kind) {
-            let tensor = reader.read(kind, name).expect("reads");
-            let values = tensor.flatten_all().and_then(|flat| flat.to_dtype(candle_core::DType::F32));
-            let values = values.and_then(|values| values.to_vec1::<f32>()).expect("numbers");
-            all.insert(format!("{kind} {name}"), values.into_iter().map(f32::to_bits).collect());
-        }
-    }
-    all
+/// All tensors of a run's checkpoint, with the state of codecs.
+fn contents(run: &Path, step: u64) -> Tensors {
+    results::contents(&checkpoint(run, step))
 }
 
 /// A model so small that starting it is most of the time.
@@ -80,29 +28,33 @@ const SMALL: &str = "train tiny --set model.image_size=8 --set model.latent=3 --
 #[test]
 fn interrupted_runs_go_on_to_the_bit() {
     let place = Place::new();
-    for (strategy, codec, more) in [
-        ("ddp", "topk", ""),
-        ("fsdp", "topk", ""),
-        ("zero2", "dgc", "--set codec.warmup_steps=5"),
-        ("hsdp", "powersgd", "--set codec.scope=inter-host"),
-        ("ddp", "sign", "--set codec.scope=inter-host"),
-        ("zero1", "qsgd", ""),
-    ] {
-        let ranks = if strategy == "hsdp" { 4 } else { 2 };
-        let line = format!("{SMALL} --ranks {ranks} --strategy {strategy} --set codec.kind={codec} {more}");
-        let [whole, parts] = ["whole", "parts"].map(|name| format!("{strategy}-{codec}-{name}"));
-        place.succeed(&format!("{line} --steps 7 --out {whole}"));
-        place.succeed(&format!("{line} --steps 3 --out {parts}"));
-        place.succeed(&format!("{line} --steps 7 --out {parts} --resume"));
-        assert_eq!(losses(&place.path(&parts)), losses(&place.path(&whole)), "{strategy}, {codec}");
-        let expected = contents(&place.path(&whole), 7);
-        let kept = expected.iter().filter(|(name, _)| name.starts_with("codec-"));
-        assert!(
-            kept.flat_map(|(_, bits)| bits).any(|bits| *bits != 0),
-            "{strategy}, {codec}: nothing is kept"
-        );
-        assert!(contents(&place.path(&parts), 7) == expected, "{strategy}, {codec}: checkpoints differ");
-    }
+    side_by_side(
+        [
+            ("ddp", "topk", ""),
+            ("fsdp", "topk", ""),
+            ("zero2", "dgc", "--set codec.warmup_steps=5"),
+            ("hsdp", "powersgd", "--set codec.scope=inter-host"),
+            ("ddp", "sign", "--set codec.scope=inter-host"),
+            ("zero1", "qsgd", ""),
+        ],
+        |(strategy, codec, more)| {
+            let ranks = if strategy == "hsdp" { 4 } else { 2 };
+            let line =
+                format!("{SMALL} --ranks {ranks} --strategy {strategy} --set codec.kind={codec} {more}");
+            let [whole, parts] = ["whole", "parts"].map(|name| format!("{strategy}-{codec}-{name}"));
+            place.succeed(&format!("{line} --steps 7 --out {whole}"));
+            place.succeed(&format!("{line} --steps 3 --out {parts}"));
+            place.succeed(&format!("{line} --steps 7 --out {parts} --resume"));
+            assert_eq!(losses(&place.path(&parts)), losses(&place.path(&whole)), "{strategy}, {codec}");
+            let expected = contents(&place.path(&whole), 7);
+            let kept = expected.iter().filter(|(name, _)| name.starts_with("codec-"));
+            assert!(
+                kept.flat_map(|(_, (_, bits))| bits).any(|bits| *bits != 0),
+                "{strategy}, {codec}: nothing is kept"
+            );
+            assert!(contents(&place.path(&parts), 7) == expected, "{strategy}, {codec}: checkpoints differ");
+        },
+    );
     // With another number of ranks it goes on only if what was kept is given up, and says so.
     let line = format!(
         "{SMALL} --ranks 3 --strategy ddp --set codec.kind=topk --steps 8 --out ddp-topk-parts --resume"
@@ -161,13 +113,13 @@ fn a_codec_that_does_not_pay_says_so_once() {
     let line = format!(
         "{SMALL} --ranks 2 --strategy ddp --set codec.kind=topk --set codec.when=auto --steps 10 --out run"
     );
-    let text = place.succeed(&line);
+    let text = place.succeed_with_errors(&line);
     let told = |text: &str| text.lines().filter(|line| line.contains("worth it below")).count();
-    let log = fs::read_to_string(place.path("run/logs/rank-0.log")).expect("a log");
+    let log = log(&place.path("run"), 0);
     assert!(told(&text) > 0 && told(&log) == told(&text), "{text}\n{log}");
     // What was decided is part of the checkpoint, and not measured again.
     assert!(contents(&place.path("run"), 10).keys().any(|name| name.ends_with(" when")));
-    let text = place.succeed(&line.replace("--steps 10", "--steps 22 --resume"));
+    let text = place.succeed_with_errors(&line.replace("--steps 10", "--steps 22 --resume"));
     assert_eq!(told(&text), 0, "{text}");
 }
 
@@ -196,9 +148,7 @@ fn a_plan_shows_what_a_codec_keeps_and_sends() {
     let place = Place::new();
     let plan = |more: &str| -> Value {
         let line = format!("plan --model resnet18 --ranks 4 --json {more}");
-        let output = place.run(&line);
-        assert!(output.status.success(), "{line}: {}", said(&output));
-        serde_json::from_slice(&output.stdout).expect("is JSON")
+        serde_json::from_str(&place.succeed(&line)).expect("is JSON")
     };
     let row = |plan: &Value, strategy: &str| {
         let rows = plan["strategies"].as_array().expect("rows");

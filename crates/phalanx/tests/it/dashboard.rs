@@ -10,11 +10,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use phalanx_checkpoint::Checkpoint;
 use phalanx_report::dashboard::{Left, Own, show};
-use phalanx_run::{RunFolder, Summary};
+use phalanx_run::RunFolder;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::harness::processes::{PATIENCE, signal};
+use crate::harness::results::{lines, saved, summary};
+use crate::harness::{PROGRAM, Place, Running, side_by_side};
 
 /// The variable that has this test program run a command, of which each line is an argument, in a session of its own.
 const SESSION: &str = "PHALANX_TEST_SESSION";
@@ -128,11 +131,7 @@ impl Seen {
         while !holds(self) {
             let ended = self.child.try_wait().expect("it is there");
             assert_eq!(ended, None, "it ended before {what}:\n{}", self.text());
-            assert!(
-                begun.elapsed() < Duration::from_secs(120),
-                "no {what} within two minutes:\n{}",
-                self.text()
-            );
+            assert!(begun.elapsed() < PATIENCE, "no {what} within {PATIENCE:?}:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -142,8 +141,7 @@ impl Seen {
     }
 
     fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().expect("kill runs").success());
+        signal(name, self.child.id());
     }
 
     /// Waits for the end: how it ended, and what is on the screen, which must be the first one, with a cursor, and with a
@@ -154,11 +152,7 @@ impl Seen {
             if let Some(status) = self.child.try_wait().expect("it is there") {
                 break status;
             }
-            assert!(
-                begun.elapsed() < Duration::from_secs(120),
-                "no end within two minutes:\n{}",
-                self.text()
-            );
+            assert!(begun.elapsed() < PATIENCE, "no end within {PATIENCE:?}:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         };
         // What it has sent last may still be on its way.
@@ -174,32 +168,25 @@ impl Seen {
     }
 }
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
-
 /// A training whose steps take a while, by two ranks.
 const SLOW: &str = "--ranks 2 --out run --set log.every=1 --set train.threads=1 --set data.images=64 --set data.test_images=8 \
     --set sample.every=3 --set checkpoint.every=1000 --steps 100000 --set chaos.delay=rank=0,ms=20";
 
-fn train(more: &str) -> Vec<String> {
-    let line = format!("{PROGRAM} train tiny {SLOW} {more}");
-    line.split_whitespace().map(str::to_owned).collect()
+/// The number of steps that the run has reported.
+fn done(place: &Place) -> usize {
+    lines(&place.path("run")).len()
 }
 
-fn started(place: &Path, columns_rows: (u16, u16)) -> Seen {
-    let command = train("--tui");
-    let command: Vec<&str> = command.iter().map(String::as_str).collect();
-    Seen::start(columns_rows, place, &command, &[])
-}
-
-fn lines(place: &Path) -> usize {
-    std::fs::read_to_string(place.join("run/metrics.jsonl")).unwrap_or_default().lines().count()
+fn started(place: &Place, columns_rows: (u16, u16)) -> Seen {
+    let line = format!("{PROGRAM} train tiny {SLOW} --tui");
+    let command: Vec<&str> = line.split_whitespace().collect();
+    Seen::start(columns_rows, place.folder(), &command, &[])
 }
 
 #[test]
 fn a_training_is_shown_paused_saved_and_stopped_by_keys() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let place = folder.path();
-    let mut seen = started(place, (120, 40));
+    let place = Place::new();
+    let mut seen = started(&place, (120, 40));
     seen.wait_for("the dashboard", Seen::is_taken);
     seen.wait_for_text("run  training  2 ranks by");
     seen.wait_for_text("▀▀");
@@ -213,16 +200,16 @@ fn a_training_is_shown_paused_saved_and_stopped_by_keys() {
 
     seen.press("p");
     seen.wait_for_text("PAUSED");
-    let done = lines(place);
+    let paused = done(&place);
     std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(lines(place), done, "no step is taken");
-    let checkpoints = || Checkpoint::list(&place.join("run/checkpoints"));
+    assert_eq!(done(&place), paused, "no step is taken");
+    let checkpoints = || saved(&place.path("run"));
     assert!(checkpoints().is_empty());
     seen.press("s");
     seen.wait_for("the checkpoint", |_| !checkpoints().is_empty());
-    assert_eq!(checkpoints()[0].0 as usize, done, "of the step after which it paused");
+    assert_eq!(checkpoints()[0] as usize, paused, "of the step after which it paused");
     seen.press("p");
-    seen.wait_for("more steps", |_| lines(place) > done);
+    seen.wait_for("more steps", |_| done(&place) > paused);
 
     seen.resize((80, 24));
     seen.wait_for_text("[curves]  ranks   samples   log");
@@ -237,24 +224,24 @@ fn a_training_is_shown_paused_saved_and_stopped_by_keys() {
     seen.wait_for_text("Stop the training?");
     seen.press("n");
     seen.wait_for("the question to go", |seen| !seen.text().contains("Stop the training?"));
-    let before = lines(place);
-    seen.wait_for("more steps", |_| lines(place) > before);
+    let before = done(&place);
+    seen.wait_for("more steps", |_| done(&place) > before);
     seen.press("x");
     seen.wait_for_text("Stop the run after saving?");
     seen.press("y");
     let (status, text) = seen.end();
     assert_eq!(status.code(), Some(0), "{text}");
     assert!(text.contains("continue with: phalanx train --resume --out run"), "{text}");
-    let summary = Summary::read(&place.join("run/summary.json")).expect("a summary");
+    let summary = summary(&place.path("run"));
     assert_eq!(summary.status, "interrupted");
-    assert_eq!(checkpoints().last().map(|(step, _)| *step), Some(summary.step));
+    assert_eq!(checkpoints().last(), Some(&summary.step));
 }
 
 #[test]
 fn a_signal_or_ctrl_c_stops_the_training_and_gives_the_terminal_back() {
-    for interrupt in ["-TERM", "-HUP", "\u{3}", "q"] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut seen = started(folder.path(), (80, 24));
+    side_by_side(["-TERM", "-HUP", "\u{3}", "q"], |interrupt| {
+        let place = Place::new();
+        let mut seen = started(&place, (80, 24));
         seen.wait_for_text("training  2 ranks");
         match interrupt {
             "q" => seen.press("qy"),
@@ -263,63 +250,55 @@ fn a_signal_or_ctrl_c_stops_the_training_and_gives_the_terminal_back() {
         }
         let (status, text) = seen.end();
         assert_eq!(status.code(), Some(0), "{interrupt:?}: {text}");
-        let summary = Summary::read(&folder.path().join("run/summary.json")).expect("a summary");
-        assert_eq!(summary.status, "interrupted", "{interrupt:?}");
-    }
+        assert_eq!(summary(&place.path("run")).status, "interrupted", "{interrupt:?}");
+    });
 }
 
 #[test]
 fn a_failure_is_told_on_the_screen_that_stays() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     for ranks in ["--ranks 2", "--ranks 2 --strategy dp", "--ranks 1"] {
         // So large a step that the loss is no number any more.
         let line =
             format!("{PROGRAM} train tiny --tui --out run --set optim.kind=sgd --set optim.lr=1e30 {ranks}");
         let command: Vec<&str> = line.split_whitespace().collect();
-        let seen = Seen::start((100, 30), folder.path(), &command, &[]);
+        let seen = Seen::start((100, 30), place.folder(), &command, &[]);
         let (status, text) = seen.end();
         assert_eq!(status.code(), Some(1), "{ranks}: {text}");
         assert!(text.contains("error: rank 0 failed") && text.contains("loss"), "{ranks}: {text}");
-        std::fs::remove_dir_all(folder.path().join("run")).expect("there is one");
+        std::fs::remove_dir_all(place.path("run")).expect("there is one");
     }
 }
 
 #[test]
 fn a_watcher_can_leave_and_the_training_continues() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let place = folder.path();
-    let command = train("");
-    let mut training = Command::new(&command[0]);
-    training.args(&command[1..]).current_dir(place).stdout(Stdio::null()).stdin(Stdio::null());
-    let mut training = training.spawn().expect("phalanx runs");
-    let begun = Instant::now();
-    while lines(place) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(120), "no step");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let place = Place::new();
+    let mut training = Running::start(&place, &format!("train tiny {SLOW}"));
+    training.wait_for_step(1);
     for (leave, code) in [("q", 0), ("\u{3}", 0), ("-TERM", 143), ("-INT", 130)] {
-        let mut seen = Seen::start((100, 30), place, &[PROGRAM, "watch", "run"], &[("NO_COLOR", "1")]);
+        let mut seen =
+            Seen::start((100, 30), place.folder(), &[PROGRAM, "watch", "run"], &[("NO_COLOR", "1")]);
         seen.wait_for("the dashboard", Seen::is_taken);
         seen.wait_for_text("run  training  2 ranks by");
-        let before = lines(place);
+        let before = done(&place);
         seen.press("p");
         seen.wait_for_text("PAUSED");
         seen.press("p");
         seen.wait_for_text("run  training");
-        seen.wait_for("more steps", |_| lines(place) > before);
+        seen.wait_for("more steps", |_| done(&place) > before);
         match leave.starts_with('-') {
             true => seen.signal(leave),
             false => seen.press(leave),
         }
         assert_eq!(seen.end().0.code(), Some(code), "{leave:?}");
     }
-    let before = lines(place);
+    let before = done(&place);
     std::thread::sleep(Duration::from_millis(800));
-    assert!(lines(place) > before, "the training goes on");
-    let mut seen = Seen::start((100, 30), place, &[PROGRAM, "watch", "run"], &[]);
+    assert!(done(&place) > before, "the training goes on");
+    let mut seen = Seen::start((100, 30), place.folder(), &[PROGRAM, "watch", "run"], &[]);
     seen.wait_for_text("run  training");
-    training.kill().expect("it lives");
-    training.wait().expect("ends");
+    training.launcher().kill().expect("it lives");
+    training.end();
     seen.wait_for_text("GONE");
     seen.press("s");
     seen.wait_for_text("`save` is not possible: the run is over");
@@ -329,29 +308,29 @@ fn a_watcher_can_leave_and_the_training_continues() {
 
 #[test]
 fn a_dumb_terminal_gets_plain_lines() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let line = format!("{PROGRAM} train tiny --tui --ranks 2 --steps 4 --out run");
     let command: Vec<&str> = line.split_whitespace().collect();
-    let seen = Seen::start((100, 40), folder.path(), &command, &[("TERM", "dumb")]);
+    let seen = Seen::start((100, 40), place.folder(), &command, &[("TERM", "dumb")]);
     let (status, text) = seen.end();
     assert_eq!(status.code(), Some(0), "{text}");
     assert!(text.contains("finished"), "{text}");
-    let seen = Seen::start((100, 40), folder.path(), &[PROGRAM, "watch", "run"], &[("TERM", "dumb")]);
+    let seen = Seen::start((100, 40), place.folder(), &[PROGRAM, "watch", "run"], &[("TERM", "dumb")]);
     let (status, text) = seen.end();
     assert!(status.success() && text.contains("step 1/4  loss ") && text.contains("finished"), "{text}");
 }
 
 #[test]
 fn a_panic_gives_the_terminal_back_and_is_told() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let run = RunFolder::create(Some(&folder.path().join("run")), folder.path(), "run").expect("new");
+    let place = Place::new();
+    let run = RunFolder::create(Some(&place.path("run")), place.folder(), "run").expect("new");
     std::fs::write(run.config(), "").expect("writes");
     let program = std::env::current_exe().expect("this program").display().to_string();
     for (how, said, fails) in [("here", "the program fell", true), ("thread", "a thread fell", false)] {
         let how = format!("{how} {}", run.path().display());
         let command = [program.as_str(), "--exact", "dashboard::as_a_program_that_panics", "--nocapture"];
         let mut seen =
-            Seen::start((100, 30), folder.path(), &command, &[(PANICS, &how), ("RUST_BACKTRACE", "0")]);
+            Seen::start((100, 30), place.folder(), &command, &[(PANICS, &how), ("RUST_BACKTRACE", "0")]);
         seen.wait_for("the dashboard", Seen::is_taken);
         seen.wait_for_text("run  starting");
         let (status, text) = seen.end();

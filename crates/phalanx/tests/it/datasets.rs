@@ -2,33 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 
 use image::{ImageFormat, Rgb, RgbImage};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
-
-fn phalanx(place: &TempDir, line: &str) -> Output {
-    let words = line.split(' ').filter(|part| !part.is_empty());
-    Command::new(PROGRAM).args(words).current_dir(place.path()).output().expect("phalanx runs")
-}
-
-/// Runs a command that must succeed and returns what it printed.
-fn succeed(place: &TempDir, line: &str) -> String {
-    let output = phalanx(place, line);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{line}: {:?}\n{out}\n{err}", output.status);
-    out.into_owned()
-}
-
-/// Runs a command that must fail and returns what it said.
-fn fail(place: &TempDir, line: &str) -> String {
-    let output = phalanx(place, line);
-    assert!(!output.status.success(), "{line} succeeds");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
+use crate::harness::results::{assert_close, losses};
+use crate::harness::{Place, side_by_side};
 
 fn write(path: &Path, contents: impl AsRef<[u8]>) {
     fs::create_dir_all(path.parent().expect("a folder")).expect("is made");
@@ -108,13 +87,13 @@ fn shards(root: &Path) {
     }
 }
 
-/// All of them in one folder.
-fn place() -> TempDir {
-    let place = TempDir::new().expect("a folder");
-    cub(&place.path().join("cub/CUB_200_2011"));
-    coco(&place.path().join("coco"));
-    imagenet(&place.path().join("imagenet"));
-    shards(&place.path().join("shards"));
+/// A folder with all of them.
+fn place() -> Place {
+    let place = Place::new();
+    cub(&place.path("cub/CUB_200_2011"));
+    coco(&place.path("coco"));
+    imagenet(&place.path("imagenet"));
+    shards(&place.path("shards"));
     place
 }
 
@@ -122,44 +101,36 @@ fn place() -> TempDir {
 const COMMON: &str =
     "train tiny --set train.global_batch=4 --set log.every=1 --set data.resize=20 --set data.flip=true";
 
-fn losses(run: &Path) -> Vec<f64> {
-    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("is JSON"));
-    lines.filter_map(|line| line["loss"].as_f64()).collect()
-}
-
 #[test]
 fn every_kind_is_trained_on_and_ranks_agree() {
     let place = place();
-    for (kind, data, prompt) in [
-        ("cub", "--data cub=cub --set data.per_class=3", "bird "),
-        ("coco", "--data coco=coco", "Scene "),
-        (
-            "imagenet",
-            "--data imagenet=imagenet --set data.resize_mode=shorter-side --set data.crop_area=[0.2,1.0]",
-            "of a ",
-        ),
-        (
-            "shards",
-            "--data shards=shards/s-{000..003}.tar --set data.index=index --set data.window=2",
-            "thing 1",
-        ),
-        ("scenes", "--set data.kind=scenes", " on a "),
-    ] {
-        succeed(&place, &format!("{COMMON} {data} --steps 4 --ranks 1 --out {kind}-1"));
-        succeed(&place, &format!("{COMMON} {data} --steps 4 --ranks 2 --out {kind}-2"));
-        let (one, two) = (
-            losses(&place.path().join(format!("{kind}-1"))),
-            losses(&place.path().join(format!("{kind}-2"))),
-        );
-        assert_eq!(one.len(), 4);
-        for (one, two) in one.iter().zip(&two) {
-            assert!((one - two).abs() < 2e-4 * one.abs(), "{kind}: {one} and {two}");
-        }
-        let prompts =
-            fs::read_to_string(place.path().join(format!("{kind}-2/samples/prompts.txt"))).expect("reads");
-        assert!(prompts.contains(prompt), "{kind}: {prompts}");
-    }
+    side_by_side(
+        [
+            ("cub", "--data cub=cub --set data.per_class=3", "bird "),
+            ("coco", "--data coco=coco", "Scene "),
+            (
+                "imagenet",
+                "--data imagenet=imagenet --set data.resize_mode=shorter-side --set data.crop_area=[0.2,1.0]",
+                "of a ",
+            ),
+            (
+                "shards",
+                "--data shards=shards/s-{000..003}.tar --set data.index=index --set data.window=2",
+                "thing 1",
+            ),
+            ("scenes", "--set data.kind=scenes", " on a "),
+        ],
+        |(kind, data, prompt)| {
+            place.succeed(&format!("{COMMON} {data} --steps 4 --ranks 1 --out {kind}-1"));
+            place.succeed(&format!("{COMMON} {data} --steps 4 --ranks 2 --out {kind}-2"));
+            let [one, two] = ["1", "2"].map(|ranks| losses(&place.path(&format!("{kind}-{ranks}"))));
+            assert_eq!(one.len(), 4);
+            assert_close(kind, &two, &one, 2e-4);
+            let prompts =
+                fs::read_to_string(place.path(&format!("{kind}-2/samples/prompts.txt"))).expect("reads");
+            assert!(prompts.contains(prompt), "{kind}: {prompts}");
+        },
+    );
 }
 
 #[test]
@@ -167,28 +138,26 @@ fn shards_go_on_at_the_sample_on_other_ranks() {
     let place = place();
     // Three steps an epoch: both runs end in the second.
     let data = "--data shards=shards --set data.window=1";
-    succeed(&place, &format!("{COMMON} {data} --steps 5 --ranks 1 --out whole"));
-    succeed(&place, &format!("{COMMON} {data} --steps 2 --ranks 1 --out parts"));
-    let shown = succeed(&place, &format!("{COMMON} {data} --steps 5 --ranks 2 --out parts --resume"));
+    place.succeed(&format!("{COMMON} {data} --steps 5 --ranks 1 --out whole"));
+    place.succeed(&format!("{COMMON} {data} --steps 2 --ranks 1 --out parts"));
+    let shown = place.succeed(&format!("{COMMON} {data} --steps 5 --ranks 2 --out parts --resume"));
     assert!(shown.contains("resumed after step 2"), "{shown}");
-    let (whole, parts) = (losses(&place.path().join("whole")), losses(&place.path().join("parts")));
-    assert_eq!((whole.len(), parts.len()), (5, 5));
-    for (whole, part) in whole.iter().zip(&parts) {
-        assert!((whole - part).abs() < 2e-4 * whole.abs(), "{whole} and {part}");
-    }
+    let (whole, parts) = (losses(&place.path("whole")), losses(&place.path("parts")));
+    assert_eq!(whole.len(), 5);
+    assert_close("resumed", &parts, &whole, 2e-4);
 }
 
 #[test]
 fn a_damaged_image_is_named_and_can_be_excluded() {
     let place = place();
     let line = format!("{COMMON} --data cub=cub --ranks 2 --out run");
-    succeed(&place, &format!("{line} --steps 2"));
+    place.succeed(&format!("{line} --steps 2"));
     let bad = "cub/CUB_200_2011/images/002.Bird_1/Bird_0003.jpg";
-    write(&place.path().join(bad), &photo(3)[..300]);
-    let said = fail(&place, &format!("{line} --steps 8 --resume"));
+    place.write(bad, &photo(3)[..300]);
+    let said = place.fail(&format!("{line} --steps 8 --resume"));
     assert!(said.contains(&format!("{bad}: truncated")) && said.contains("exclude it"), "{said}");
-    write(&place.path().join("bad.txt"), "002.Bird_1/Bird_0003.jpg\n");
-    let shown = succeed(&place, &format!("{line} --set data.exclude=bad.txt --steps 8 --resume"));
+    place.write("bad.txt", "002.Bird_1/Bird_0003.jpg\n");
+    let shown = place.succeed(&format!("{line} --set data.exclude=bad.txt --steps 8 --resume"));
     assert!(shown.contains("resumed after step 2"), "{shown}");
 }
 
@@ -213,7 +182,7 @@ fn what_a_kind_cannot_have_is_told() {
         ("train tiny --set data.kind=scenes --set data.objects=1", "data.objects = 1 is not 2 or 3"),
         ("train tiny --data cub=coco --steps 1", "images.txt (also in CUB_200_2011)"),
     ] {
-        let said = fail(&place, line);
+        let said = place.fail(line);
         assert!(said.contains(expected), "{line}: {said}");
     }
 }

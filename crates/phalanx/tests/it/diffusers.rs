@@ -17,6 +17,8 @@ use phalanx_tensor::io::save_safetensors;
 use phalanx_tensor::{BuildOptions, Context, Key, Precision, Result, Scope, StoreBuilder};
 use serde_json::{Value, json};
 
+use crate::harness::PROGRAM;
+
 const VOCAB: usize = 520;
 
 fn write_json(path: &Path, value: &Value) {
@@ -394,7 +396,7 @@ fn what_is_missing_or_not_computed_is_named() {
 fn the_program_draws_from_a_folder() {
     let place = folder(DType::F16);
     let run = |line: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        let mut command = Command::new(PROGRAM);
         command.args(line.split(' ')).args(["--prompt", "a red bird"]).current_dir(place.path());
         command.output().expect("runs")
     };

@@ -1,13 +1,12 @@
 //! Diffusion by the engine: ranks that agree under every strategy, first stages, drawings.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use phalanx_run::RunFolder;
-use phalanx_run::StopFlag;
-use phalanx_trainer::engine::{
-    Drawing, DrawingKind, Event, Observer, StepReport, World, evaluate_run, sample_run, train, train_replicas,
-};
+use phalanx_trainer::engine::{Drawing, DrawingKind, evaluate_run, sample_run};
+
+use crate::harness::engine::{Once, Recorder, run_in, try_resolve, try_train};
 
 const STEPS: usize = 10;
 
@@ -28,55 +27,40 @@ struct Curve {
     tested: Vec<f64>,
 }
 
-#[derive(Default, Clone)]
-struct Seen(Arc<Mutex<Curve>>);
-
-impl Observer for Seen {
-    fn step(&mut self, report: &StepReport, _logged: bool) {
-        let mut curve = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        curve.losses.push(report.phases[0].loss);
-        curve.norms.extend(report.updates[0].gradient_norm);
-    }
-
-    fn event(&mut self, event: &Event) {
-        if let Event::Evaluated { measures, .. } = event {
-            let mut curve = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            curve.tested.extend(measures.iter().map(|(_, value)| *value));
-        }
-    }
-}
-
-fn words(lines: &[&str]) -> Vec<String> {
-    lines.iter().flat_map(|line| line.split_whitespace()).map(str::to_owned).collect()
-}
-
 /// Trains in a folder of its own below `place`.
 fn train_in(place: &Path, name: &str, settings: &[&str]) -> Result<(PathBuf, Curve), String> {
-    let program = phalanx::program();
-    let resolved = program.resolve("tiny", &words(settings)).map_err(|error| error.to_string())?;
-    resolved.validate().map_err(|error| error.to_string())?;
-    let path = place.join(name);
-    let folder = RunFolder::create(Some(&path), place, name).map_err(|error| error.to_string())?;
-    let config = resolved.to_toml(phalanx_trainer::config::Detail::Values);
-    std::fs::write(folder.config(), config.trim_start()).expect("writes");
-    let task = program.task_of(&resolved.config).expect("a task");
-    let (seen, stop) = (Seen::default(), StopFlag::default());
-    let observer = Box::new(seen.clone());
-    let ranks = resolved.config.train.ranks;
-    match ranks {
-        1 => train(task, &folder, &resolved, &World::alone(), &stop, observer)
-            .map(drop)
-            .map_err(|error| error.to_string())?,
-        _ => train_replicas(task, &folder, &resolved, &stop, observer)
-            .map_err(|error| error.error.to_string())?,
+    /// A step's loss and gradient norm, or the measures of the test split.
+    enum Row {
+        Step(f64, Option<f64>),
+        Tested(Vec<f64>),
     }
-    let curve = std::mem::take(&mut *seen.0.lock().unwrap_or_else(PoisonError::into_inner));
+    let resolved = try_resolve(settings)?;
+    let path = place.join(name);
+    let recorder =
+        Recorder::of_steps(|report| Row::Step(report.phases[0].loss, report.updates[0].gradient_norm));
+    let recorder =
+        recorder.and_evaluations(|measures| Row::Tested(measures.iter().map(|(_, value)| *value).collect()));
+    try_train(&run_in(&path), &resolved, Box::new(recorder.clone()))?;
+    let mut curve = Curve::default();
+    for row in recorder.take() {
+        match row {
+            Row::Step(loss, norm) => {
+                curve.losses.push(loss);
+                curve.norms.extend(norm);
+            }
+            Row::Tested(measures) => curve.tested.extend(measures),
+        }
+    }
     Ok((path, curve))
 }
 
-fn curve_of(settings: &[&str]) -> Curve {
-    let place = tempfile::tempdir().expect("a folder");
-    train_in(place.path(), "run", settings).unwrap_or_else(|error| panic!("{settings:?}: {error}")).1
+/// The curve of these settings, trained once for all tests.
+fn curve_of(settings: &[&str]) -> Arc<Curve> {
+    static KNOWN: Once<String, Curve> = Once::new();
+    KNOWN.get(settings.join(" "), || {
+        let place = tempfile::tempdir().expect("a folder");
+        train_in(place.path(), "run", settings).unwrap_or_else(|error| panic!("{settings:?}: {error}")).1
+    })
 }
 
 #[track_caller]
@@ -99,21 +83,13 @@ fn run_settings(strategy: &str, ranks: usize, recompute: usize) -> String {
 }
 
 /// Any ranks under any strategy compute what one rank does.
-fn strategies_agree(model: &str) {
+fn strategies_agree(model: &str, strategies: &[(&str, usize, usize)]) {
     let alone = curve_of(&[SMALL, model, &run_settings("ddp", 1, 0)]);
     assert_eq!((alone.losses.len(), alone.tested.len()), (STEPS, 1));
     let (first, last) = (alone.losses[0], alone.losses[STEPS - 1]);
     assert!(last < 0.97 * first, "one rank learns: {alone:?}");
-    for (strategy, ranks, recompute) in [
-        ("dp", 2, 0),
-        ("ddp", 3, 0),
-        ("zero1", 2, 1),
-        ("zero2", 3, 0),
-        ("fsdp", 2, 0),
-        ("fsdp", 3, 2),
-        ("hsdp", 4, 1),
-    ] {
-        let found = curve_of(&[SMALL, model, &run_settings(strategy, ranks, recompute)]);
+    for (strategy, ranks, recompute) in strategies {
+        let found = curve_of(&[SMALL, model, &run_settings(strategy, *ranks, *recompute)]);
         close(&format!("{strategy} of {ranks} ranks"), &found, &alone, 1e-5);
     }
     let again = curve_of(&[SMALL, model, &run_settings("ddp", 1, 1)]);
@@ -122,13 +98,23 @@ fn strategies_agree(model: &str) {
 
 #[test]
 fn pixels_with_text_agree_under_every_strategy() {
-    strategies_agree("model.prediction=v_prediction model.zero_snr=true model.pool_text=true");
+    let all = [
+        ("dp", 2, 0),
+        ("ddp", 3, 0),
+        ("zero1", 2, 1),
+        ("zero2", 3, 0),
+        ("fsdp", 2, 0),
+        ("fsdp", 3, 2),
+        ("hsdp", 4, 1),
+    ];
+    strategies_agree("model.prediction=v_prediction model.zero_snr=true model.pool_text=true", &all);
 }
 
 #[test]
-fn pixels_without_text_agree_under_every_strategy() {
+fn pixels_without_text_agree_under_a_strategy_of_each_kind() {
     strategies_agree(
         "model.conditional=false model.schedule=linear model.prediction=v_prediction model.min_snr=5",
+        &[("ddp", 3, 0), ("zero2", 2, 1), ("fsdp", 3, 2)],
     );
 }
 

@@ -1,65 +1,33 @@
 //! Latent diffusion by the built program: a first stage that the same command trains, interruption, moving, drawing.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
-struct Place(tempfile::TempDir);
+use crate::harness::results::{checkpoint, losses};
+use crate::harness::{Place, stderr};
 
-impl Place {
-    fn new() -> Self {
-        let place = Self(tempfile::tempdir().expect("a folder"));
-        // A first stage of seconds; the settings of data and ranks come from the run that it is for.
-        fs::write(
-            place.path("stage.toml"),
-            "[model]\nkind = \"autoencoder-kl\"\nwidths = [8, 16]\ngroups = 4\n\n[train]\nglobal_batch = 8\nsteps = 12\n\n\
-             [log]\nevery = 1\n",
-        )
-        .expect("writes");
-        fs::write(
-            place.path("small.toml"),
-            "[model]\nkind = \"diffusion\"\nimage_size = 16\nlatent_images = true\nfirst_stage_preset = \"stage.toml\"\n\
-             widths = [8, 16]\nattention = [false, true]\ngroups = 4\nheads = 2\ntext_width = 16\ntext_layers = 1\n\
-             text_heads = 2\ntext_context = 12\nsample_steps = 4\n\n[data]\nkind = \"shapes\"\nimages = 64\n\
-             test_images = 8\n\n[train]\nglobal_batch = 8\nsteps = 8\nema = 0.5\n\n[log]\nevery = 1\n\n[sample]\n\
-             rows = 2\ncolumns = 2\n",
-        )
-        .expect("writes");
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn output(&self, line: &str) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-        command.args(line.split(' ').filter(|part| !part.is_empty()));
-        command.env("CANDLE_NUM_THREADS", "1").current_dir(self.0.path()).output().expect("phalanx runs")
-    }
-
-    fn succeed(&self, line: &str) -> String {
-        let output = self.output(line);
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{line}: {out}\n{err}");
-        out.into_owned()
-    }
-}
-
-/// The losses of a run as they are written.
-fn losses(run: &Path) -> Vec<(u64, f64)> {
-    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
-    let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("is JSON"));
-    lines.filter_map(|line| Some((line["step"].as_u64()?, line["loss"].as_f64()?))).collect()
-}
-
-fn weights(run: &Path) -> Vec<u8> {
-    fs::read(run.join("checkpoints/step-00000008/model.safetensors")).expect("a checkpoint")
+/// A folder with the configurations of both stages.
+fn place() -> Place {
+    let place = Place::new().with("CANDLE_NUM_THREADS", "1");
+    // A first stage of seconds; the settings of data and ranks come from the run that it is for.
+    place.write(
+        "stage.toml",
+        "[model]\nkind = \"autoencoder-kl\"\nwidths = [8, 16]\ngroups = 4\n\n[train]\nglobal_batch = 8\nsteps = 12\n\n\
+         [log]\nevery = 1\n",
+    );
+    place.write(
+        "small.toml",
+        "[model]\nkind = \"diffusion\"\nimage_size = 16\nlatent_images = true\nfirst_stage_preset = \"stage.toml\"\n\
+         widths = [8, 16]\nattention = [false, true]\ngroups = 4\nheads = 2\ntext_width = 16\ntext_layers = 1\n\
+         text_heads = 2\ntext_context = 12\nsample_steps = 4\n\n[data]\nkind = \"shapes\"\nimages = 64\n\
+         test_images = 8\n\n[train]\nglobal_batch = 8\nsteps = 8\nema = 0.5\n\n[log]\nevery = 1\n\n[sample]\n\
+         rows = 2\ncolumns = 2\n",
+    );
+    place
 }
 
 #[test]
 fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
-    let place = Place::new();
+    let place = place();
     let said = place.succeed("train small.toml --ranks 2 --out whole");
     assert!(said.contains("before: autoencoder-kl in"), "{said}");
     let (whole, first) = (place.path("whole"), place.path("whole/first"));
@@ -74,7 +42,9 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     assert!(!said.contains("before:"), "the first stage is there: {said}");
     let parts = place.path("parts");
     assert_eq!(losses(&parts), losses(&whole));
-    assert_eq!(weights(&parts), weights(&whole));
+    let [ours, theirs] =
+        [&parts, &whole].map(|run| fs::read(checkpoint(run, 8).join("model.safetensors")).expect("reads"));
+    assert!(ours == theirs, "the weights differ");
 
     place.succeed(
         "train small.toml --ranks 1 --steps 1 --set model.first_stage_set=[\"train.steps=3\"] --out short",
@@ -98,11 +68,9 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     fs::rename(&whole, place.path("moved")).expect("moves");
     let drawn = |options: &str, name: &str| {
         let prompts = ["--prompt", "a red circle", "--prompt", "a blue ring"];
-        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-        command.args(["sample", "--run", "moved", "--out", name]).args(prompts);
-        command.args(options.split(' ').filter(|part| !part.is_empty())).current_dir(place.0.path());
-        let output = command.output().expect("runs");
-        assert!(output.status.success(), "{options}: {}", String::from_utf8_lossy(&output.stderr));
+        let mut command = place.command(&format!("sample --run moved --out {name} {options}"));
+        let output = command.args(prompts).output().expect("phalanx runs");
+        assert!(output.status.success(), "{options}: {}", stderr(&output));
         fs::read(place.path(name)).expect("a picture")
     };
     let plain = drawn("", "plain.png");
@@ -128,11 +96,10 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_trained() {
-    let place = Place::new();
+    let place = place();
     let refused = |line: &str, words: &str| {
-        let output = place.output(line);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(words), "{line}: {said}");
+        let said = place.fail(line);
+        assert!(said.contains(words), "{line}: {said}");
     };
     refused("train small.toml --set model.heads=3", "model.heads 3 do not divide model.widths [8, 16]");
     refused(
@@ -152,10 +119,6 @@ fn what_cannot_be_is_refused_before_anything_is_trained() {
     assert!(said.contains("diffusion of 4 x 8x8 latent images"), "{said}");
     // Other trainings draw samples and nothing else.
     place.succeed("train tiny --ranks 1 --steps 2 --out cvae");
-    let output = Command::new(env!("CARGO_BIN_EXE_phalanx"))
-        .args(["sample", "--run", "cvae", "--prompt", "x", "--out", "x.png", "--strip"])
-        .current_dir(place.0.path())
-        .output()
-        .expect("runs");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("generates samples of prompts only"));
+    let said = place.fail("sample --run cvae --prompt x --out x.png --strip");
+    assert!(said.contains("generates samples of prompts only"), "{said}");
 }

@@ -1,16 +1,18 @@
 //! `phalanx doctor --hosts` between processes that take themselves for hosts.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use crate::harness::place::{free_port, text};
+use crate::harness::{PROGRAM, Place, stderr};
 
 /// Returns the output of each of several ranks, each on a host of its own with its own path of `data`.
 fn doctor(data: &[&Path]) -> Vec<Output> {
     // If another process takes it before rank 0 listens, the ranks' error says so.
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let port = free_port();
     let children: Vec<_> = (0..data.len())
         .map(|rank| {
-            let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+            let mut program = Command::new(PROGRAM);
             for (name, value) in [
                 ("RANK", rank.to_string()),
                 ("WORLD_SIZE", data.len().to_string()),
@@ -31,17 +33,13 @@ fn doctor(data: &[&Path]) -> Vec<Output> {
     children.into_iter().map(|child| child.wait_with_output().expect("it ends")).collect()
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 #[test]
 fn hosts_are_looked_at_in_pairs() {
-    let place = tempfile::tempdir().expect("a folder");
-    std::fs::write(place.path().join("train.bin"), [7; 100]).expect("written");
-    let said = doctor(&[place.path(); 3]);
+    let place = Place::new();
+    place.write("train.bin", [7; 100]);
+    let said = doctor(&[place.folder(); 3]);
     for (rank, output) in said.iter().enumerate() {
-        assert!(output.status.success(), "rank {rank}: {}", text(&output.stderr));
+        assert!(output.status.success(), "rank {rank}: {}", stderr(&output));
         assert_eq!(output.stdout.is_empty(), rank > 0, "only rank 0 speaks");
     }
     let shown = text(&said[0].stdout);
@@ -60,30 +58,30 @@ fn hosts_are_looked_at_in_pairs() {
 
 #[test]
 fn what_differs_is_named_and_is_a_failure() {
-    let (one, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    std::fs::write(one.path().join("train.bin"), [7; 100]).expect("written");
-    std::fs::write(other.path().join("train.bin"), [7; 99]).expect("written");
-    let said = doctor(&[one.path(), one.path(), other.path()]);
+    let (one, other) = (Place::new(), Place::new());
+    one.write("train.bin", [7; 100]);
+    other.write("train.bin", [7; 99]);
+    let said = doctor(&[one.folder(), one.folder(), other.folder()]);
     let shown = text(&said[0].stdout);
     assert!(
         shown.contains("the data is not the same everywhere") && shown.contains("on ranks [2]"),
         "{shown}"
     );
     assert!(said.iter().all(|output| output.status.code() == Some(1)), "{shown}");
-    assert!(text(&said[0].stderr).contains("1 thing is wrong"), "{}", text(&said[0].stderr));
+    assert!(stderr(&said[0]).contains("1 thing is wrong"), "{}", stderr(&said[0]));
 
-    let said = doctor(&[one.path(), Path::new("/no/such/data")]);
+    let said = doctor(&[one.folder(), Path::new("/no/such/data")]);
     let shown = text(&said[0].stdout);
     assert!(shown.contains("not to be seen from host1 (/no/such/data"), "{shown}");
 }
 
 #[test]
 fn without_a_launcher_it_says_how_to_start_it() {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    let mut program = Command::new(PROGRAM);
     for name in ["RANK", "WORLD_SIZE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
         program.env_remove(name);
     }
     let output = program.args(["doctor", "--hosts"]).output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("srun"), "{}", text(&output.stderr));
+    assert!(stderr(&output).contains("srun"), "{}", stderr(&output));
 }

@@ -1,14 +1,13 @@
 //! The program under the launchers that people use, where they are installed, and told to end while it looks for its ranks.
 
-use crate::victims;
-
-use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The time limit of a launcher: many times what it needs.
-const PATIENCE: Duration = Duration::from_secs(240);
+use crate::harness::place::free_port;
+use crate::harness::processes::{PATIENCE, ended, kill, ranks_of, signal, wait_until};
+use crate::harness::results::{json, lines, log};
+use crate::harness::{PROGRAM, Place, Running, side_by_side, stderr};
 
 /// A way to start two ranks of a program on this host.
 struct Launcher {
@@ -45,9 +44,9 @@ impl Launcher {
     }
 
     /// Starts a training into `out`, or into a folder that the program chooses.
-    fn start(&self, folder: &Path, out: Option<&str>) -> std::process::Child {
+    fn start(&self, folder: &Path, out: Option<&str>) -> Child {
         let mut command = Command::new(self.name);
-        command.args(self.arguments).arg(env!("CARGO_BIN_EXE_phalanx"));
+        command.args(self.arguments).arg(PROGRAM);
         command.args(["train", "tiny", "--steps", "2"]).current_dir(folder);
         command.args(out.map(|out| ["--out", out]).into_iter().flatten());
         command
@@ -59,32 +58,9 @@ impl Launcher {
     }
 }
 
-/// Waits for a process that must end; what it has said on its way.
-fn ended(mut child: std::process::Child, patience: Duration) -> Output {
-    let mut errors = child.stderr.take().expect("piped");
-    let reader = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        // What was read before an error is told all the same.
-        let _ = errors.read_to_end(&mut said);
-        said
-    });
-    let since = Instant::now();
-    let status = loop {
-        match child.try_wait().expect("a child of this process") {
-            Some(status) => break status,
-            None if since.elapsed() > patience => {
-                child.kill().expect("a child of this process");
-                break child.wait().expect("a child of this process");
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    };
-    Output { status, stdout: Vec::new(), stderr: reader.join().expect("no panic") }
-}
-
 #[test]
 fn launchers_on_this_host_train_two_ranks() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     for (number, launcher) in LAUNCHERS.iter().enumerate() {
         if !launcher.is_there() {
             println!("skipped: there is no {} {}", launcher.name, launcher.version.unwrap_or_default());
@@ -92,22 +68,21 @@ fn launchers_on_this_host_train_two_ranks() {
         }
         // Two jobs at a time, but of torchrun with a port of its own, which one agent takes.
         let jobs = if launcher.arguments.contains(&"--master_port") { 1 } else { 2 };
-        let place = folder.path().join(number.to_string());
-        std::fs::create_dir(&place).expect("a folder");
+        let folder = place.path(&number.to_string());
+        std::fs::create_dir(&folder).expect("a folder");
         // The second one's ranks agree on a folder among themselves.
         let outs = [Some("runs/told"), None];
-        let running: Vec<_> = outs[..jobs].iter().map(|out| launcher.start(&place, *out)).collect();
+        let running: Vec<_> = outs[..jobs].iter().map(|out| launcher.start(&folder, *out)).collect();
         let what = format!("{} {:?}", launcher.name, launcher.arguments);
         for child in running {
             let output = ended(child, PATIENCE);
-            assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success(), "{what}: {}", stderr(&output));
         }
         let runs: Vec<_> =
-            std::fs::read_dir(place.join("runs")).expect("runs").filter_map(Result::ok).collect();
+            std::fs::read_dir(folder.join("runs")).expect("runs").filter_map(Result::ok).collect();
         assert_eq!(runs.len(), jobs, "{what}: {runs:?}");
         for run in runs {
-            let summary = std::fs::read(run.path().join("summary.json")).expect("a summary");
-            let summary: serde_json::Value = serde_json::from_slice(&summary).expect("JSON");
+            let summary = json(&run.path().join("summary.json"));
             assert_eq!((&summary["status"], &summary["step"]), (&"finished".into(), &2.into()), "{summary}");
             assert!(run.path().join("logs/rank-1.log").exists(), "{what}: there were two ranks");
         }
@@ -115,88 +90,67 @@ fn launchers_on_this_host_train_two_ranks() {
     }
 }
 
+/// A rank of two, as a launcher without agents starts it.
+#[cfg(unix)]
+fn rank_of_two(place: &Place, rank: usize, port: u16, line: &str) -> Command {
+    let mut command = place.command(line);
+    command.envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".to_owned())]);
+    command.envs([("MASTER_ADDR", "127.0.0.1".to_owned()), ("MASTER_PORT", port.to_string())]);
+    command
+}
+
 /// A rank of two whose other never comes is told to end.
 #[cfg(unix)]
 #[test]
 fn a_rank_that_looks_for_the_others_ends_when_it_is_told_to() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("free").local_addr().expect("bound").port();
-    for (rank, signal, code, words) in [
-        (0, "TERM", 143, "told to end while ranks [1] of 2 were missing"),
-        (1, "TERM", 143, "told to end while it looked for rank 0"),
-        (0, "INT", 130, "told to end while ranks [1] of 2 were missing"),
-    ] {
-        let out = format!("run-{rank}-{signal}");
-        let child = Command::new(env!("CARGO_BIN_EXE_phalanx"))
-            .args(["train", "tiny", "--out", &out])
-            .current_dir(folder.path())
-            .envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".to_owned())])
-            .envs([("MASTER_ADDR", "127.0.0.1".to_owned()), ("MASTER_PORT", port.to_string())])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("phalanx starts");
-        // The log is opened after the program listens for signals, and before it looks for the others.
-        let log = folder.path().join(&out).join("logs").join(format!("rank-{rank}.log"));
-        let since = Instant::now();
-        while !log.exists() {
-            assert!(since.elapsed() < Duration::from_secs(60), "no log");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        std::thread::sleep(Duration::from_millis(300));
-        let told = Instant::now();
-        let kill = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
-        assert!(kill.expect("kill runs").success());
-        let output = ended(child, Duration::from_secs(20));
-        let took = told.elapsed();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(words) && said.contains("nothing was trained"), "{said}");
-        assert!(took < Duration::from_secs(3), "after {took:?}: {said}");
-        assert!(!log.with_file_name(format!("rank-{rank}.error.json")).exists(), "it is no failure");
-    }
+    let place = Place::new();
+    side_by_side(
+        [
+            (0, "TERM", 143, "told to end while ranks [1] of 2 were missing"),
+            (1, "TERM", 143, "told to end while it looked for rank 0"),
+            (0, "INT", 130, "told to end while ranks [1] of 2 were missing"),
+        ],
+        |(rank, name, code, words)| {
+            let out = format!("run-{rank}-{name}");
+            let command = rank_of_two(&place, rank, free_port(), &format!("train tiny --out {out}"));
+            let running = Running::spawn(place.path(&out), command);
+            // The log is opened after the program listens for signals, and before it looks for the others.
+            let log = place.path(&out).join(format!("logs/rank-{rank}.log"));
+            wait_until("log", String::new, || log.exists());
+            std::thread::sleep(Duration::from_millis(300));
+            let told = Instant::now();
+            running.signal(&format!("-{name}"));
+            let end = running.end();
+            let took = told.elapsed();
+            assert_eq!(end.code, Some(code), "{end:?}");
+            assert!(end.stderr.contains(words) && end.stderr.contains("nothing was trained"), "{end:?}");
+            assert!(took < Duration::from_secs(3), "after {took:?}: {end:?}");
+            assert!(!log.with_file_name(format!("rank-{rank}.error.json")).exists(), "it is no failure");
+        },
+    );
 }
 
 /// Pods and requeued jobs are made again by the exit code of their ranks: all of them must have the same.
 #[cfg(unix)]
 #[test]
 fn ranks_that_are_interrupted_say_so_by_their_code() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("free").local_addr().expect("bound").port();
-    let start = |rank: usize, line: &str| {
-        Command::new(env!("CARGO_BIN_EXE_phalanx"))
-            .args(line.split(' '))
-            .args(["--interrupted-code", "75", "--out", "run"])
-            .current_dir(folder.path())
-            .envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".to_owned())])
-            .envs([("MASTER_ADDR", "127.0.0.1".to_owned()), ("MASTER_PORT", port.to_string())])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("phalanx starts")
+    let place = Place::new();
+    let port = free_port();
+    let start = |line: &str| {
+        let line = format!("{line} --interrupted-code 75 --out run");
+        let mut running = Running::spawn(place.path("run"), rank_of_two(&place, 0, port, &line));
+        running.add(rank_of_two(&place, 1, port, &line));
+        running
     };
-    let ranks: Vec<_> = (0..2).map(|rank| start(rank, "train tiny --steps 1000000")).collect();
-    let (metrics, since) = (folder.path().join("run/metrics.jsonl"), Instant::now());
-    while std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 2 {
-        assert!(since.elapsed() < PATIENCE, "no step");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let kill = Command::new("kill").args(["-TERM", &ranks[1].id().to_string()]).status();
-    assert!(kill.expect("kill runs").success());
-    for rank in ranks {
-        let output = ended(rank, PATIENCE);
-        assert_eq!(output.status.code(), Some(75), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-    let step = std::fs::read_to_string(&metrics).expect("lines").lines().count();
+    let codes = |running: Running| running.end_all().iter().map(|end| end.code).collect::<Vec<_>>();
+    let mut ranks = start("train tiny --set log.every=1 --steps 1000000");
+    let run = ranks.run.clone();
+    ranks.wait_for_step(2);
+    signal("-TERM", ranks.process(1).id());
+    assert_eq!(codes(ranks), [Some(75), Some(75)]);
     // What comes to its end is no interruption.
-    let line = format!("train --resume --steps {}", step + 2);
-    let ranks: Vec<_> = (0..2).map(|rank| start(rank, &line)).collect();
-    for rank in ranks {
-        let output = ended(rank, PATIENCE);
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    }
+    let line = format!("train --resume --steps {}", lines(&run).len() + 2);
+    assert_eq!(codes(start(&line)), [Some(0), Some(0)]);
 }
 
 /// The agent ends all ranks when one dies, and starts the same command again; a launch of its own is refused the folder.
@@ -208,35 +162,33 @@ fn ranks_that_torchrun_starts_again_go_on_with_their_run() {
         println!("{} is not installed: nothing to try", launcher.name);
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let start = || {
         let mut command = Command::new(launcher.name);
         command.args(launcher.arguments.iter().filter(|argument| **argument != "--no-python"));
-        command.args(["--max-restarts", "1", "--no-python", env!("CARGO_BIN_EXE_phalanx")]);
+        command.args(["--max-restarts", "1", "--no-python", PROGRAM]);
         command.args(["train", "tiny", "--out", "run"]);
         for set in ["train.steps=150", "checkpoint.every=5", "log.every=1", "chaos.delay=rank=0,ms=20"] {
             command.args(["--set", set]);
         }
-        command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.current_dir(place.folder()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.spawn().expect("the launcher starts")
     };
-    let metrics = folder.path().join("run/metrics.jsonl");
-    let lines = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
-    let (launched, since) = (start(), Instant::now());
-    while lines() < 12 {
-        assert!(since.elapsed() < PATIENCE, "no step");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    victims::kill(victims::ranks_of(&launched)[1]);
+    let run = place.path("run");
+    let launched = start();
+    wait_until("step 12", String::new, || lines(&run).len() >= 12);
+    kill(ranks_of(&launched)[1]);
     let output = ended(launched, PATIENCE);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = stderr(&output);
     assert!(output.status.success(), "{said}");
-    let summary = std::fs::read(folder.path().join("run/summary.json")).expect("a summary");
-    let summary: serde_json::Value = serde_json::from_slice(&summary).expect("JSON");
-    assert_eq!((&summary["status"], &summary["step"], lines()), (&"finished".into(), &150.into(), 150));
-    let log = std::fs::read_to_string(folder.path().join("run/logs/rank-0.log")).expect("a log");
+    let summary = json(&run.join("summary.json"));
+    assert_eq!(
+        (&summary["status"], &summary["step"], lines(&run).len()),
+        (&"finished".into(), &150.into(), 150)
+    );
+    let log = log(&run, 0);
     assert!(log.contains("resumes after step"), "{log}");
     let output = ended(start(), PATIENCE);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = stderr(&output);
     assert!(!output.status.success() && said.contains("already holds a run"), "{said}");
 }

@@ -1,32 +1,27 @@
 //! With logical ranks any number of ranks, by any strategy whose ranks take every step together, ends in the same bits: the same
 //! weights, the same state of the optimizer, the same averages, and the same losses and norms on the way.
 
-use std::path::Path;
-use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use phalanx_checkpoint::{Checkpoint, Hashes, MODEL};
 use phalanx_run::RunFolder;
-use phalanx_run::StopFlag;
-use phalanx_trainer::engine::{Observer, StepReport, World, train, train_replicas};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
+use crate::harness::Place;
+use crate::harness::engine::{Once, Recorder, refusal, resolve, run_in};
 
 /// Of every step its number, the bits of the loss and the measures, and those of the gradient's norm.
-type Curve = Vec<(u64, Vec<u64>, Option<u64>)>;
+type Row = (u64, Vec<u64>, Option<u64>);
 
-#[derive(Default, Clone)]
-struct Seen(Arc<Mutex<Curve>>);
-
-impl Observer for Seen {
-    fn step(&mut self, report: &StepReport, _logged: bool) {
+/// Trains in a folder, or resumes there: its steps.
+fn train_in(folder: &RunFolder, settings: &str) -> Vec<Row> {
+    let recorder = Recorder::of_steps(|report| {
         let measures = report.phases.iter().flat_map(|phase| {
             std::iter::once(phase.loss).chain(phase.measures.iter().map(|(_, measure)| *measure))
         });
         let norm = report.updates[0].gradient_norm.map(f64::to_bits);
-        let row = (report.step, measures.map(f64::to_bits).collect(), norm);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(row);
-    }
+        (report.step, measures.map(f64::to_bits).collect(), norm)
+    });
+    recorder.train(folder, &resolve(&[settings]))
 }
 
 /// Eleven images over four logical ranks, of which none has as many as all others; the last step of an epoch has three, so that one
@@ -42,29 +37,6 @@ const CVAE: &str =
 const RESNET: &str = "model.kind=resnet18 model.width=8 model.image_size=32 optim.kind=sgd optim.lr=0.05 \
     optim.momentum=0.9 optim.weight_decay=0.0005 train.clip_norm=2 model.label_smoothing=0.1 train.steps=4";
 
-/// Trains in a folder, or goes on there: its steps.
-fn train_in(folder: &RunFolder, settings: &str) -> Curve {
-    let settings: Vec<String> = settings.split_whitespace().map(str::to_owned).collect();
-    let program = phalanx::program();
-    let resolved = program.resolve("tiny", &settings).expect("a configuration");
-    resolved.validate().unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    let task = program.task_of(&resolved.config).expect("a task");
-    let seen = Seen::default();
-    let (observer, stop) = (Box::new(seen.clone()), StopFlag::default());
-    if resolved.config.train.ranks == 1 {
-        train(task, folder, &resolved, &World::alone(), &stop, observer)
-            .unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    } else {
-        train_replicas(task, folder, &resolved, &stop, observer)
-            .unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    }
-    std::mem::take(&mut *seen.0.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn new_run(place: &Path) -> RunFolder {
-    RunFolder::create(Some(&place.join("run")), place, "tiny").expect("a new run")
-}
-
 /// Returns the hashes of a run.
 fn hashes(folder: &RunFolder) -> Hashes {
     let (newest, damaged) = Checkpoint::newest(&folder.checkpoints());
@@ -75,13 +47,18 @@ fn hashes(folder: &RunFolder) -> Hashes {
     hashes
 }
 
-/// A whole training by a strategy on some ranks.
-fn trained(settings: &str, strategy: &str, ranks: usize) -> (Curve, Hashes) {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = new_run(place.path());
+/// The steps and the hashes of a whole training.
+type Outcome = (Vec<Row>, Hashes);
+
+/// The outcome of a training by a strategy on some ranks. Each is trained once for all tests.
+fn trained(settings: &str, strategy: &str, ranks: usize) -> Arc<Outcome> {
+    static KNOWN: Once<String, Outcome> = Once::new();
     let own = format!("{COMMON} {settings} train.strategy={strategy} train.ranks={ranks}");
-    let curve = train_in(&folder, &own);
-    (curve, hashes(&folder))
+    KNOWN.get(own.clone(), || {
+        let place = Place::new();
+        let folder = run_in(&place.path("run"));
+        (train_in(&folder, &own), hashes(&folder))
+    })
 }
 
 /// Every cell comes to what one rank comes to.
@@ -137,8 +114,8 @@ fn runs_that_changed_their_world_end_in_the_bits_of_one_that_did_not() {
         let settings = format!("{model} train.steps=8 train.ema=0.9");
         let undisturbed = trained(&settings, "ddp", 3);
         for strategies in strategies {
-            let place = tempfile::tempdir().expect("a folder");
-            let folder = new_run(place.path());
+            let place = Place::new();
+            let folder = run_in(&place.path("run"));
             let mut curve = Vec::new();
             for ((stop, ranks), strategy) in [(2, 4), (4, 2), (6, 3), (8, 1)].into_iter().zip(strategies) {
                 // One rank has nothing to share.
@@ -150,7 +127,7 @@ fn runs_that_changed_their_world_end_in_the_bits_of_one_that_did_not() {
             }
             let moved = (curve, hashes(&folder));
             assert_eq!(moved.0.len(), 8);
-            assert_eq!(moved, undisturbed, "{strategies:?}: {settings}");
+            assert_eq!(moved, *undisturbed, "{strategies:?}: {settings}");
         }
     }
 }
@@ -185,12 +162,6 @@ fn without_logical_ranks_bits_depend_on_how_many_ranks_there_are() {
 
 #[test]
 fn what_cannot_be_is_refused_by_name() {
-    let refused = |settings: &str| {
-        let settings: Vec<String> =
-            format!("{COMMON} {CVAE} {settings}").split_whitespace().map(str::to_owned).collect();
-        let resolved = phalanx::program().resolve("tiny", &settings).expect("a configuration");
-        resolved.validate().expect_err("it cannot be").to_string()
-    };
     for (settings, words) in [
         ("train.ranks=5", "at most as many ranks as logical ones"),
         ("train.strategy=local-sgd", "logical ranks are for dp, ddp"),
@@ -201,33 +172,27 @@ fn what_cannot_be_is_refused_by_name() {
         ("train.device=cuda train.graphs=true", "set train.graphs = false"),
         ("train.logical_ranks=12", "is not at least train.logical_ranks 12"),
     ] {
-        let said = refused(settings);
+        let said = refusal(&[COMMON, CVAE, settings]);
         assert!(said.contains("train.logical_ranks") && said.contains(words), "{settings}: {said}");
     }
 }
 
 #[test]
 fn the_program_says_the_hash() {
-    let place = tempfile::tempdir().expect("a folder");
-    let phalanx = |line: &str| {
-        let mut command = Command::new(PROGRAM);
-        command.args(line.split(' ').filter(|part| !part.is_empty())).current_dir(place.path());
-        let output = command.output().expect("phalanx runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{line}: {said}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let place = Place::new();
     let set = "--set train.logical_ranks=3 --set train.global_batch=6 --set data.images=12 --set data.test_images=4 \
         --set eval.enabled=false --set checkpoint.every=2 --set checkpoint.keep=9 --set train.steps=4 --set train.threads=1 --set train.seed=5";
     for (name, ranks, strategy) in [("one", 1, "ddp"), ("two", 2, "fsdp")] {
-        phalanx(&format!("train tiny --out {name} --ranks {ranks} --strategy {strategy} {set}"));
+        place.succeed(&format!("train tiny --out {name} --ranks {ranks} --strategy {strategy} {set}"));
     }
-    let (one, two) = (phalanx("hash one --verify"), phalanx("hash two --verify"));
+    let (one, two) = (place.succeed("hash one --verify"), place.succeed("hash two --verify"));
     assert_eq!(one, two);
     assert!(one.contains("  step 4  model\n") && one.find("  ") == Some(64), "{one}");
-    let history = phalanx("hash two --history");
+    let history = place.succeed("hash two --history");
     assert_eq!(history.lines().count(), 2);
-    assert!(history.starts_with(&phalanx("hash two/checkpoints/step-00000002")) && history.ends_with(&two));
-    let state = phalanx("hash one --state");
+    assert!(
+        history.starts_with(&place.succeed("hash two/checkpoints/step-00000002")) && history.ends_with(&two)
+    );
+    let state = place.succeed("hash one --state");
     assert!(state.starts_with(&one) && state.lines().count() > 1, "{state}");
 }

@@ -1,6 +1,6 @@
 //! The program, its tasks, and everything that needs them, in one test program.
 
-mod victims;
+mod harness;
 
 mod checkpoints;
 mod cli;

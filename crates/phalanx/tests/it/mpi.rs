@@ -1,14 +1,13 @@
 //! Trainings whose gradients and parameters go over MPI, under its launcher: `cargo test -p phalanx --features mpi --test it mpi::`.
 //! Where there is no `mpirun` they say so and pass.
 
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use phalanx_checkpoint::{Checkpoint, Hashes};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
+use crate::harness::place::free_port;
+use crate::harness::processes::signal;
+use crate::harness::results::{hashes, lines};
+use crate::harness::{PROGRAM, Place, both};
 
 /// The time limit for work of a second.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -26,11 +25,10 @@ fn is_there() -> bool {
 }
 
 /// `phalanx train tiny` by `ranks` ranks that `mpirun` starts.
-fn mpirun(place: &Path, ranks: usize, line: &str) -> Command {
+fn mpirun(place: &Place, ranks: usize, line: &str) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["-n", &ranks.to_string(), PROGRAM, "train", "tiny"]).args(line.split_whitespace());
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+    let port = free_port();
     command.envs([
         // What OpenMPI asks for where there are fewer cores than ranks, and where root calls it.
         ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
@@ -40,18 +38,8 @@ fn mpirun(place: &Path, ranks: usize, line: &str) -> Command {
         ("MASTER_ADDR", "127.0.0.1"),
         ("MASTER_PORT", &port.to_string()),
     ]);
-    command.current_dir(place).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.current_dir(place.folder()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-fn hashes(run: &Path) -> Hashes {
-    let (newest, damaged) = Checkpoint::newest(&run.join("checkpoints"));
-    assert!(damaged.is_empty(), "{damaged:?}");
-    newest.expect("a checkpoint").hashes().expect("in the index")
-}
-
-fn said(output: &Output) -> String {
-    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 #[test]
@@ -59,12 +47,12 @@ fn what_goes_over_mpi_ends_in_the_same_bits() {
     if !is_there() {
         return;
     }
-    let place = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let train = |name: &str, ranks: usize, line: &str| {
         let line = format!("{BITS} --set train.ranks={ranks} {line} --out {name}");
-        let output = mpirun(place.path(), ranks, &line).output().expect("mpirun starts");
-        assert!(output.status.success(), "{line}: {}", said(&output));
-        hashes(&place.path().join(name))
+        let output = mpirun(&place, ranks, &line).output().expect("mpirun starts");
+        assert!(output.status.success(), "{line}: {}", both(&output));
+        hashes(&place.path(name))
     };
     let own = train("own", 3, "");
     for (name, ranks, strategy) in
@@ -82,18 +70,17 @@ fn who_fails_or_dies_ends_the_others() {
         return;
     }
     for (dies, words) in [(true, "signal"), (false, "checkpoints")] {
-        let place = tempfile::tempdir().expect("a folder");
+        let place = Place::new();
         let line = "--set comm.transport=mpi --set train.ranks=2 --set train.steps=100000 --set eval.enabled=false --set \
             log.every=1 --set checkpoint.every=40 --set sample.every=0 --set train.threads=1 --out run";
-        let mut launcher = mpirun(place.path(), 2, line).spawn().expect("mpirun starts");
-        let run = place.path().join("run");
-        let lines = || std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default().lines().count();
+        let mut launcher = mpirun(&place, 2, line).spawn().expect("mpirun starts");
+        let run = place.path("run");
         let begun = Instant::now();
-        while lines() < 60 {
+        while lines(&run).len() < 60 {
             let ended = launcher.try_wait().expect("a child");
             if ended.is_some() || begun.elapsed() > PATIENCE {
                 let _ = launcher.kill();
-                panic!("{}", said(&launcher.wait_with_output().expect("a child")));
+                panic!("{}", both(&launcher.wait_with_output().expect("a child")));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -103,7 +90,7 @@ fn who_fails_or_dies_ends_the_others() {
             let found = Command::new("pgrep").args(["-P", &launcher.id().to_string(), "-f", own]).output();
             let found = String::from_utf8(found.expect("pgrep runs").stdout).expect("numbers");
             let last = found.lines().last().expect("a rank");
-            assert!(Command::new("kill").args(["-KILL", last]).status().expect("kill runs").success());
+            signal("-KILL", last.parse().expect("a number"));
         } else {
             // Rank 0 cannot save, while the other goes on to the next step.
             let checkpoints = run.join("checkpoints");
@@ -116,16 +103,14 @@ fn who_fails_or_dies_ends_the_others() {
             std::thread::sleep(Duration::from_millis(10));
         }
         let output = launcher.wait_with_output().expect("a child");
-        assert!(!output.status.success() && said(&output).contains(words), "{}", said(&output));
+        assert!(!output.status.success() && both(&output).contains(words), "{}", both(&output));
     }
 }
 
 #[test]
 fn ranks_that_mpi_has_not_started_are_told_so() {
-    let place = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let line = "train tiny --ranks 2 --set comm.transport=mpi --set train.steps=2 --out run";
-    let output =
-        Command::new(PROGRAM).args(line.split(' ')).current_dir(place.path()).output().expect("runs");
-    let words = said(&output);
-    assert!(!output.status.success() && words.contains("start the ranks by mpirun or mpiexec"), "{words}");
+    let words = place.fail(line);
+    assert!(words.contains("start the ranks by mpirun or mpiexec"), "{words}");
 }

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use serde_json::Value;
+
+use crate::harness::Place;
+use crate::harness::results::log;
 
 /// The program that an example is; cargo builds examples with the tests, but says only where the tests are.
 fn example(name: &str) -> PathBuf {
@@ -19,39 +21,27 @@ fn example(name: &str) -> PathBuf {
     path
 }
 
-/// An example in a folder of its own.
-struct Place {
-    folder: tempfile::TempDir,
-    example: &'static str,
+/// An example in a folder of its own, and its settings.
+struct Example {
+    place: Place,
     settings: &'static str,
 }
 
-impl Place {
-    fn new(example: &'static str, settings: &'static str) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+impl Example {
+    fn new(name: &str, settings: &'static str) -> Self {
+        let place = Place::of(example(name));
         let lines: Vec<String> =
             (0..80).map(|line| format!("{} lines of text\n", "so ".repeat(line % 7))).collect();
-        fs::write(folder.path().join("text.txt"), lines.concat()).expect("writes");
-        Self { folder, example, settings }
+        place.write("text.txt", lines.concat());
+        Self { place, settings }
     }
 
     fn run(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.place.path(name)
     }
 
-    fn output(&self, line: &str) -> Output {
-        let mut command = Command::new(example(self.example));
-        command.args(line.split_whitespace()).current_dir(self.folder.path());
-        command.output().expect("the example runs")
-    }
-
-    /// Runs a command that must succeed and returns what it printed.
     fn succeed(&self, line: &str) -> String {
-        let output = self.output(line);
-        let [out, err] =
-            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-        assert!(output.status.success(), "{} {line}: {:?}\n{out}\n{err}", self.example, output.status);
-        out
+        self.place.succeed(line)
     }
 
     fn train(&self, name: &str, more: &str) {
@@ -76,7 +66,7 @@ fn metrics(run: &Path) -> Vec<Value> {
 
 /// Trains alone and, by each strategy, on two ranks; the second half of each run in a second go. All runs measure the same, up
 /// to the order of sums, and the runs in two goes measure the same bits.
-fn trains_resumes_and_evaluates(place: &Place, measured: &[&str]) {
+fn trains_resumes_and_evaluates(place: &Example, measured: &[&str]) {
     place.train("alone", "--ranks 1");
     let alone = metrics(&place.run("alone"));
     assert_eq!(alone.len(), 8);
@@ -114,7 +104,8 @@ fn trains_resumes_and_evaluates(place: &Place, measured: &[&str]) {
 
 #[test]
 fn two_networks_with_an_optimizer_each() {
-    let place = Place::new("own_gan", "--set train.steps=8 --set train.global_batch=16 --set train.ema=0.5");
+    let place =
+        Example::new("own_gan", "--set train.steps=8 --set train.global_batch=16 --set train.ema=0.5");
     let measured = ["critic_loss", "generator_loss", "critic_lr", "generator_lr", "test_doubt"];
     trains_resumes_and_evaluates(&place, &measured);
     let last = metrics(&place.run("alone")).pop().expect("steps");
@@ -151,7 +142,7 @@ fn warnings(run: &Path) -> Vec<(u64, String)> {
 
 #[test]
 fn networks_that_collapse_are_told_and_others_are_not() {
-    let place = Place::new("own_gan", "--set train.steps=400 --set watch.window=50 --set log.every=100");
+    let place = Example::new("own_gan", "--set train.steps=400 --set watch.window=50 --set log.every=100");
     // The generator stands still, so that the critic wins; then the critic does, and the generator finds its weakest point.
     let still = "--set generator.optim.lr=0 --set critic.optim.lr=1e-2";
     let greedy = "--set critic.optim.lr=0 --set generator.optim.lr=1e-2";
@@ -163,7 +154,7 @@ fn networks_that_collapse_are_told_and_others_are_not() {
             place.succeed(&format!("train {} {settings} --set train.threads=1 --out {name}", place.settings));
         let found = warnings(&place.run(name));
         let (step, problem) = found.iter().find(|(_, problem)| problem.starts_with(said)).expect("is told");
-        let log = fs::read_to_string(place.run(name).join("logs/rank-0.log")).expect("reads");
+        let log = log(&place.run(name), 0);
         let line = format!("step {step}: {problem}");
         assert!(log.contains(&line) && log.contains("WARN"), "{line} is not in {log}");
         assert!(out.contains(&format!("warning: {line}")), "{line} is not in {out}");
@@ -185,7 +176,7 @@ fn networks_that_collapse_are_told_and_others_are_not() {
 
 #[test]
 fn keys_of_one_network_and_mistakes() {
-    let place = Place::new("own_gan", "");
+    let place = Example::new("own_gan", "").place;
     let shown = place.succeed("config show --set model.noise=5");
     assert!(shown.contains("[critic.optim]\nlr = 0.001") && shown.contains("noise = 5"), "{shown}");
     assert!(shown.contains("# Numbers that the generator makes a point of."), "{shown}");
@@ -199,9 +190,8 @@ fn keys_of_one_network_and_mistakes() {
         ("train somewhere", "there is no preset `somewhere`; `own_gan config list` lists the presets"),
         ("train --set model.kind=resnet18", "expected one of `gan`, found the string \"resnet18\""),
     ] {
-        let output = place.output(line);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(expected), "{line}: {said}");
+        let said = place.fail(line);
+        assert!(said.contains(expected), "{line}: {said}");
     }
 }
 
@@ -209,7 +199,7 @@ fn keys_of_one_network_and_mistakes() {
 fn sequences_of_different_lengths() {
     let settings =
         "--set data.path=text.txt --set train.steps=8 --set train.global_batch=8 --set optim.lr=0.01";
-    let place = Place::new("own_language_model", settings);
+    let place = Example::new("own_language_model", settings);
     trains_resumes_and_evaluates(&place, &["loss", "lr", "test_loss"]);
     let losses: Vec<f64> =
         metrics(&place.run("alone")).iter().filter_map(|line| line["loss"].as_f64()).collect();
@@ -219,7 +209,7 @@ fn sequences_of_different_lengths() {
 #[test]
 fn a_model_of_candle() {
     let settings = "--set train.steps=8 --set train.global_batch=16 --set optim.lr=0.02";
-    let place = Place::new("own_candle_model", settings);
+    let place = Example::new("own_candle_model", settings);
     trains_resumes_and_evaluates(&place, &["loss", "lr", "test_loss"]);
     let losses: Vec<f64> =
         metrics(&place.run("alone")).iter().filter_map(|line| line["loss"].as_f64()).collect();

@@ -4,24 +4,11 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
-
-fn phalanx(folder: &Path, line: &str) -> Output {
-    Command::new(PROGRAM).args(line.split(' ')).current_dir(folder).output().expect("phalanx runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn succeed(folder: &Path, line: &str) -> String {
-    let output = phalanx(folder, line);
-    assert!(output.status.success(), "{line}: {}{}", text(&output.stdout), text(&output.stderr));
-    text(&output.stdout)
-}
+use crate::harness::processes::signal;
+use crate::harness::{Place, stderr};
 
 /// The payloads of the records of all files of events in a run's folder, a file after the other.
 fn events(run: &Path) -> Vec<Vec<Vec<u8>>> {
@@ -47,12 +34,11 @@ fn holds(payload: &[u8], words: &str) -> bool {
 
 #[test]
 fn a_training_is_reported_and_its_events_go_on_when_it_is_resumed() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
+    let place = Place::new();
     let common =
         "train tiny --ranks 2 --set log.every=1 --set sample.every=2 --set log.tensorboard=true --out run";
-    succeed(folder, &format!("{common} --steps 4"));
-    let run = folder.join("run");
+    place.succeed(&format!("{common} --steps 4"));
+    let run = place.path("run");
     let before = events(&run);
     assert_eq!(before.len(), 1);
     let count = |words: &str| before[0].iter().filter(|payload| holds(payload, words)).count();
@@ -60,12 +46,12 @@ fn a_training_is_reported_and_its_events_go_on_when_it_is_resumed() {
     let pictures =
         before[0].iter().filter(|payload| holds(payload, "samples") && holds(payload, "PNG")).count();
     assert_eq!((count("training/loss"), pictures, count("configuration")), (4, 2, 1));
-    succeed(folder, "train --resume --steps 6 --out run");
+    place.succeed("train --resume --steps 6 --out run");
     let after = events(&run);
     assert_eq!((after.len(), &after[0]), (2, &before[0]), "what was written stays");
     assert_eq!(after[1].iter().filter(|payload| holds(payload, "training/loss")).count(), 2);
 
-    let said = succeed(folder, "report run");
+    let said = place.succeed("report run");
     assert!(said.contains("report.html"), "{said}");
     let page = fs::read_to_string(run.join("report.html")).expect("a page");
     for words in
@@ -80,28 +66,24 @@ fn a_training_is_reported_and_its_events_go_on_when_it_is_resumed() {
         .sum();
     assert!((page.len() as u64) < (2 << 20) + 2 * pictures);
     assert!(!page.contains("src=\"http") && !page.contains("href=\"http"));
-    succeed(folder, "report run --pictures 1 --out one.html");
-    assert_eq!(fs::read_to_string(folder.join("one.html")).expect("a page").matches("<img ").count(), 1);
-    let output = phalanx(folder, "report gone");
-    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("there is no folder gone"));
-    let output = phalanx(folder, "report run/samples");
+    place.succeed("report run --pictures 1 --out one.html");
+    assert_eq!(fs::read_to_string(place.path("one.html")).expect("a page").matches("<img ").count(), 1);
+    let output = place.output("report gone");
+    assert!(output.status.code() == Some(1) && stderr(&output).contains("there is no folder gone"));
+    let output = place.output("report run/samples");
     assert!(
-        output.status.code() == Some(1) && text(&output.stderr).contains("holds no run"),
+        output.status.code() == Some(1) && stderr(&output).contains("holds no run"),
         "{}",
-        text(&output.stderr)
+        stderr(&output)
     );
 }
 
 #[test]
 #[cfg(unix)]
 fn the_live_page_ends_at_once_and_says_when_its_port_is_taken() {
-    let place = tempfile::tempdir().expect("a folder");
-    let run = place.path().join("runs/a");
-    fs::create_dir_all(&run).expect("a folder");
-    fs::write(run.join("config.toml"), "[train]\nranks = 1\n").expect("writes");
-    let mut command = Command::new(PROGRAM);
-    command.args(["serve", "--port", "0"]).current_dir(place.path()).stdout(Stdio::piped());
-    let mut server = command.spawn().expect("starts");
+    let place = Place::new();
+    place.write("runs/a/config.toml", "[train]\nranks = 1\n");
+    let mut server = place.command("serve --port 0").stdout(Stdio::piped()).spawn().expect("starts");
     let mut said = String::new();
     BufReader::new(server.stdout.take().expect("a pipe")).read_line(&mut said).expect("reads");
     let address = said
@@ -111,9 +93,9 @@ fn the_live_page_ends_at_once_and_says_when_its_port_is_taken() {
         .expect("an address")
         .to_owned();
     let port = address.rsplit(':').next().expect("a port");
-    let output = phalanx(place.path(), &format!("serve --port {port}"));
+    let output = place.output(&format!("serve --port {port}"));
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains(&format!("port {port} is taken")), "{}", text(&output.stderr));
+    assert!(stderr(&output).contains(&format!("port {port} is taken")), "{}", stderr(&output));
     // A follower reads the run while it ends.
     let mut stream = TcpStream::connect(&address).expect("connects");
     stream.write_all(format!("GET /events/a HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).expect("asks");
@@ -121,13 +103,13 @@ fn the_live_page_ends_at_once_and_says_when_its_port_is_taken() {
     stream.read_exact(&mut head).expect("an answer");
     assert_eq!(&head, b"HTTP/1.1 200");
     let begun = Instant::now();
-    assert!(Command::new("kill").args(["-INT", &server.id().to_string()]).status().expect("kill").success());
+    signal("-INT", server.id());
     assert_eq!(server.wait().expect("ends").code(), Some(0));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    let output = phalanx(place.path(), "serve gone");
+    let output = place.output("serve gone");
     assert!(
-        output.status.code() == Some(2) && text(&output.stderr).contains("cannot open gone"),
+        output.status.code() == Some(2) && stderr(&output).contains("cannot open gone"),
         "{}",
-        text(&output.stderr)
+        stderr(&output)
     );
 }

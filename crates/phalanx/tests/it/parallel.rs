@@ -1,62 +1,39 @@
 //! Meshes with axes along which ranks have the same samples: they change no loss.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use phalanx_collectives::threads;
-use phalanx_run::{RunFolder, StopFlag};
+use phalanx_run::StopFlag;
 use phalanx_sharding::STRATEGIES;
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{Event, Observer, Silent, StepReport, World, train};
+use phalanx_trainer::engine::{Observer, Silent, World, train};
+
+use crate::harness::Place;
+use crate::harness::engine::{Recorder, resolve, run_in};
 
 const STEPS: usize = 4;
 
 /// The losses of all steps, and the measures of the test split.
 type Curve = Vec<Vec<f64>>;
 
-#[derive(Debug, Clone, Default)]
-struct Seen(Arc<Mutex<Curve>>);
-
-impl Seen {
-    fn add(&self, row: Vec<f64>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(row);
-    }
-}
-
-impl Observer for Seen {
-    fn step(&mut self, report: &StepReport, _: bool) {
-        self.add(report.phases.iter().map(|phase| phase.loss).collect());
-    }
-
-    fn event(&mut self, event: &Event) {
-        if let Event::Evaluated { measures, .. } = event {
-            self.add(measures.iter().map(|(_, value)| *value).collect());
-        }
-    }
-}
-
 fn resolved(strategy: &str, ranks: usize, further: &[&str]) -> Resolved {
     let common = "train.global_batch=6 train.bucket_kib=32 data.images=14 data.test_images=5 train.threads=1 eval.batch=2 \
         sample.rows=1 sample.columns=1 data.tail=ragged train.clip_norm=0.5 train.ema=0.8";
     let own = format!("train.steps={STEPS} train.ranks={ranks} train.strategy={strategy}");
-    let all = common.split_whitespace().chain(own.split_whitespace()).chain(further.iter().copied());
-    let settings: Vec<String> = all.map(str::to_owned).collect();
-    let resolved = phalanx::program().resolve("tiny", &settings).expect("a configuration");
-    resolved.validate().expect("a sound configuration");
-    resolved
+    resolve(&[common, &own, &further.join(" ")])
 }
 
 /// Trains with `ranks` threads for each of the `duplicates` ranks that do the same work.
 fn curve(resolved: &Resolved, ranks: usize, duplicates: usize) -> Curve {
     let program = phalanx::program();
     let task = program.task_of(&resolved.config).expect("a task");
-    let place = tempfile::tempdir().expect("a folder");
-    let folder =
-        RunFolder::create(Some(&place.path().join("run")), place.path(), &resolved.name).expect("a new run");
-    let (seen, stop) = (Seen::default(), StopFlag::default());
+    let place = Place::new();
+    let folder = run_in(&place.path("run"));
+    let recorder = Recorder::of_steps(|report| report.phases.iter().map(|phase| phase.loss).collect());
+    let recorder = recorder.and_evaluations(|measures| measures.iter().map(|(_, value)| *value).collect());
+    let stop = StopFlag::default();
     std::thread::scope(|scope| {
         for comm in threads(ranks * duplicates).expect("a world") {
             let observer: Box<dyn Observer + Send> = match comm.rank() {
-                0 => Box::new(seen.clone()),
+                0 => Box::new(recorder.clone()),
                 _ => Box::new(Silent),
             };
             let (folder, stop) = (&folder, &stop);
@@ -68,7 +45,7 @@ fn curve(resolved: &Resolved, ranks: usize, duplicates: usize) -> Curve {
             });
         }
     });
-    let curve = std::mem::take(&mut *seen.0.lock().unwrap_or_else(PoisonError::into_inner));
+    let curve: Curve = recorder.take();
     assert_eq!(curve.len(), STEPS + 1, "{}: every step and the test split", resolved.config.train.strategy);
     curve
 }

@@ -1,55 +1,39 @@
 //! The predictions of `phalanx plan` equal the reports of runs, to the byte.
 
-use std::path::Path;
-use std::process::{Command, Output};
-
+use phalanx_trainer::engine::Silent;
 use serde_json::Value;
 
-fn phalanx(folder: &Path, line: &str) -> Output {
-    let arguments = line.split(' ').filter(|part| !part.is_empty());
-    Command::new(env!("CARGO_BIN_EXE_phalanx"))
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .expect("phalanx runs")
-}
+use crate::harness::Place;
+use crate::harness::engine::{resolve, run_in, try_train, words};
+use crate::harness::results::{column, json};
 
-fn succeed(folder: &Path, line: &str) -> String {
-    let output = phalanx(folder, line);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{line}: {:?}\n{out}\n{err}", output.status);
-    out.into_owned()
-}
-
-fn plan(folder: &Path, line: &str) -> Value {
-    serde_json::from_str(&succeed(folder, &format!("plan {line} --json"))).expect("is JSON")
+fn plan(place: &Place, line: &str) -> Value {
+    serde_json::from_str(&place.succeed(&format!("plan {line} --json"))).expect("is JSON")
 }
 
 #[test]
 fn every_strategy_holds_what_was_planned() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     // One with averages and with parameters outside of blocks, one without; their optimizers differ.
-    let subjects = [
-        ("cvae", "--set train.ema=0.9"),
-        ("mlp", "--set model.kind=mlp --set model.mlp_width=20 --set optim.kind=sgd"),
-    ];
+    let cvae = "train.ema=0.9 model.image_size=8 model.latent=3 model.widths=[3] model.embed=3 model.text_width=6 \
+        model.text_vocab=514 model.text_context=16";
+    let subjects = [("cvae", cvae), ("mlp", "model.kind=mlp model.mlp_width=20 optim.kind=sgd")];
+    let small = "train.global_batch=12 train.steps=2 train.threads=1 checkpoint.enabled=false data.images=24 data.test_images=4 \
+        sample.rows=1 sample.columns=1";
     for (name, subject) in subjects {
+        let sets: Vec<String> = words(&[subject]).iter().map(|setting| format!("--set {setting}")).collect();
         for ranks in 1..=4 {
-            let common = format!("tiny {subject} --set train.global_batch=12 --ranks {ranks}");
-            let planned = plan(folder.path(), &common);
+            let planned =
+                plan(&place, &format!("tiny {} --set train.global_batch=12 --ranks {ranks}", sets.join(" ")));
             for row in planned["strategies"].as_array().expect("rows") {
                 let strategy = row["strategy"].as_str().expect("a name");
                 let out = format!("{name}-{strategy}-{ranks}");
-                succeed(
-                    folder.path(),
-                    &format!(
-                        "train {common} --steps 3 --strategy {strategy} --set checkpoint.enabled=false --out {out}"
-                    ),
-                );
-                let run = folder.path().join(&out);
+                let own = format!("train.ranks={ranks} train.strategy={strategy}");
+                let run = place.path(&out);
+                try_train(&run_in(&run), &resolve(&[subject, small, &own]), Box::new(Silent))
+                    .unwrap_or_else(|error| panic!("{out}: {error}"));
                 assert!(std::fs::read_dir(run.join("checkpoints")).expect("lists").next().is_none());
-                let summary = std::fs::read(run.join("summary.json")).expect("reads");
-                let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+                let summary = json(&run.join("summary.json"));
                 assert_eq!(summary["parameters"], planned["parameters"], "{out}");
                 for rank in 0..ranks {
                     let planned = &row["ranks"][rank];
@@ -74,14 +58,14 @@ fn every_strategy_holds_what_was_planned() {
 
 #[test]
 fn plans_need_no_images_and_no_memory() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let shown = succeed(folder.path(), "plan --model resnet18 --data cifar10 --ranks 4 --strategy fsdp");
+    let place = Place::new();
+    let shown = place.succeed("plan --model resnet18 --data cifar10 --ranks 4 --strategy fsdp");
     for words in ["11,173,962 parameters", "> fsdp", "42.63 MiB", "0.25", "Not counted: activations"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    assert!(!succeed(folder.path(), "plan --model resnet18").contains('>'));
+    assert!(!place.succeed("plan --model resnet18").contains('>'));
     // The classes of CIFAR-10 are known without its path; 1.6 million million parameters are not allocated.
-    let planned = plan(folder.path(), "cifar10-resnet18 --ranks 4 --optimizer adam");
+    let planned = plan(&place, "cifar10-resnet18 --ranks 4 --optimizer adam");
     let of = |strategy: &str, field: &str| {
         let rows = planned["strategies"].as_array().expect("rows");
         rows.iter().find(|row| row["strategy"] == strategy).map(|row| row[field].clone()).expect("a row")
@@ -89,7 +73,7 @@ fn plans_need_no_images_and_no_memory() {
     assert_eq!(of("ddp", "held_bytes").as_u64(), Some(16 * 11_173_962));
     assert!(of("fsdp", "held_of_ddp").as_f64().is_some_and(|ratio| ratio <= 0.27), "{planned}");
     let huge = "--set model.mlp_width=131072 --set model.mlp_depth=96 --strategy hsdp --ranks 64 --batch 128";
-    let planned = plan(folder.path(), &format!("--model mlp {huge}"));
+    let planned = plan(&place, &format!("--model mlp {huge}"));
     assert_eq!(planned["parameters"].as_u64(), Some(3073 * 131_072 + 95 * 131_073 * 131_072 + 131_073 * 7));
     for (line, words) in [
         ("plan --model resnet19", "did you mean resnet18?"),
@@ -99,31 +83,26 @@ fn plans_need_no_images_and_no_memory() {
         ("plan --model mlp --set model.mlp_depth=0", "model.mlp_depth = 0 is not at least 1"),
         ("plan --model mlp --data folder", "by data.path"),
     ] {
-        let output = phalanx(folder.path(), line);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(words), "{line}: {said}");
+        let said = place.fail(line);
+        assert!(said.contains(words), "{line}: {said}");
     }
 }
 
 #[test]
 fn an_mlp_learns() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let line = "train tiny --set model.kind=mlp --set model.mlp_width=64 --ranks 2 --set data.images=32 --set train.global_batch=16 --set train.steps=120 --set optim.lr=0.003 --strategy fsdp --set eval.enabled=false --out run";
-    let shown = succeed(folder.path(), line);
+    let shown = place.succeed(line);
     assert!(shown.contains("mlp of 3 hidden layers of 64") && !shown.contains("test loss"), "{shown}");
-    let text = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).expect("reads");
-    let losses: Vec<f64> = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).expect("is JSON")["loss"].as_f64())
-        .collect();
+    let losses = column(&place.path("run"), "loss");
     assert!(losses[losses.len() - 1] < 0.9 * losses[0], "{losses:?}");
 }
 
 #[test]
 fn steps_are_predicted_from_one_ranks_step_and_a_link() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let planned = |line: &str| {
-        let planned = plan(folder.path(), &format!("tiny --set comm.algorithm=ring {line}"));
+        let planned = plan(&place, &format!("tiny --set comm.algorithm=ring {line}"));
         let rows = planned["strategies"].as_array().expect("rows").clone();
         let of = |strategy: &str, name: &str| {
             let row = rows.iter().find(|row| row["strategy"] == strategy).expect("a row");
@@ -142,6 +121,6 @@ fn steps_are_predicted_from_one_ranks_step_and_a_link() {
     let [(hidden, _), ..] = planned("--ranks 4 --link 100Gbit,0us --step-ms 1000");
     assert!((1000.0..1002.0).contains(&hidden.expect("predicted")));
     assert_eq!(planned("--ranks 4")[0].0, None, "of what nothing was measured");
-    let refused = phalanx(folder.path(), "plan tiny --step-ms 5");
-    assert!(!refused.status.success(), "steps of ranks whose link is not known");
+    // Steps of ranks whose link is not known.
+    place.fail("plan tiny --step-ms 5");
 }

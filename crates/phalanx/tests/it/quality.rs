@@ -2,30 +2,17 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Runs the program in a folder. Some words hold spaces, so they come one by one.
-fn phalanx(folder: &Path, words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_phalanx"))
-        .args(words)
-        .current_dir(folder)
-        .output()
-        .expect("phalanx runs")
-}
+use crate::harness::Place;
 
-fn succeed(folder: &Path, words: &[&str]) -> String {
-    let output = phalanx(folder, words);
-    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    assert!(output.status.success(), "{words:?}: {:?}\n{out}\n{err}", output.status);
-    out
-}
-
-fn fail(folder: &Path, words: &[&str]) -> String {
-    let output = phalanx(folder, words);
-    assert!(!output.status.success(), "{words:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
+/// Trains a preset for a few steps on few pictures.
+fn train(place: &Place, preset: &str, name: &str, steps: usize, more: &[&str]) {
+    let steps = format!("train.steps={steps}");
+    let sets = ["data.images=256", "data.test_images=64", "train.global_batch=32", "train.threads=1", &steps];
+    let sets: Vec<String> = sets.iter().chain(more).map(|set| format!("--set {set}")).collect();
+    place.succeed(&format!("train {preset} --out {name} {}", sets.join(" ")));
 }
 
 /// The last line of a run's metrics.
@@ -34,32 +21,22 @@ fn last(run: &Path) -> Value {
     serde_json::from_str(text.lines().last().expect("a line")).expect("is JSON")
 }
 
-/// Trains a preset for a few steps on few pictures.
-fn train(folder: &Path, preset: &str, name: &str, steps: &str, more: &[&str]) {
-    let steps = format!("train.steps={steps}");
-    let sets = ["data.images=256", "data.test_images=64", "train.global_batch=32", "train.threads=1", &steps];
-    let sets = sets.iter().chain(more).flat_map(|set| ["--set", set]);
-    let words: Vec<&str> = ["train", preset, "--out", name].into_iter().chain(sets).collect();
-    succeed(folder, &words);
-}
-
 #[test]
 fn an_autoencoder_is_judged_by_what_comes_back_of_pictures() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
+    let place = Place::new();
     train(
-        folder,
+        &place,
         "shapes-attributes",
         "judge",
-        "60",
+        30,
         &["train.ranks=1", "eval.enabled=false", "model.width=8"],
     );
     let judged =
         ["quality.judges=[\"judge\"]", "quality.samples=24", "quality.batch=7", "eval.enabled=false"];
-    let network = ["model.widths=[8, 8]", "train.ema=0.0", "train.steps=2", "sample.rows=3"];
+    let network = ["model.widths=[8,8]", "train.ema=0.0", "train.steps=2", "sample.rows=3"];
     let measures = |name: &str, more: &[&str]| {
-        train(folder, "shapes-autoencoder", name, "2", &[&judged[..], &network, more].concat());
-        last(&folder.join(name))
+        train(&place, "shapes-autoencoder", name, 2, &[&judged[..], &network, more].concat());
+        last(&place.path(name))
     };
     let (one, two) =
         (measures("one", &["train.ranks=1"]), measures("two", &["train.ranks=2", "train.strategy=fsdp"]));
@@ -73,27 +50,26 @@ fn an_autoencoder_is_judged_by_what_comes_back_of_pictures() {
             "{key}: {one} {two}"
         );
     }
-    let picture = image::open(folder.join("one/samples/step-00000002.png")).expect("a picture");
+    let picture = image::open(place.path("one/samples/step-00000002.png")).expect("a picture");
     // Three pictures with what came back of each, lines of 2 pixels between them, and all enlarged.
     assert_eq!((picture.width(), picture.height()), (3 * (6 * (32 + 2) + 2), 3 * (32 + 2 * 2)));
 }
 
 #[test]
 fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
+    let place = Place::new();
     let small = ["train.ranks=1", "eval.enabled=false"];
-    train(folder, "shapes-attributes", "attributes", "30", &[&small[..], &["model.width=4"]].concat());
-    train(folder, "shapes-clip", "clip", "4", &small);
-    let judges = ["quality.judges=[\"attributes\", \"clip\"]", "quality.samples=24", "quality.batch=7"];
-    let base = ["model.widths=[8, 8]", "sample.rows=1", "eval.enabled=false", "train.ema=0.0"];
+    train(&place, "shapes-attributes", "attributes", 30, &[&small[..], &["model.width=4"]].concat());
+    train(&place, "shapes-clip", "clip", 4, &small);
+    let judges = ["quality.judges=[\"attributes\",\"clip\"]", "quality.samples=24", "quality.batch=7"];
+    let base = ["model.widths=[8,8]", "sample.rows=1", "eval.enabled=false", "train.ema=0.0"];
     let mut measured = Vec::new();
     for (name, ranks, strategy) in
         [("one", 1, "ddp"), ("fsdp", 2, "fsdp"), ("dp", 2, "dp"), ("three", 3, "ddp")]
     {
         let (ranks, strategy) = (format!("train.ranks={ranks}"), format!("train.strategy={strategy}"));
-        train(folder, "shapes-cvae", name, "2", &[&judges[..], &base, &[&ranks, &strategy]].concat());
-        measured.push(last(&folder.join(name)));
+        train(&place, "shapes-cvae", name, 2, &[&judges[..], &base, &[&ranks, &strategy]].concat());
+        measured.push(last(&place.path(name)));
     }
     // The real pictures and their judges are the same everywhere, to the bit where nothing is added up in another order.
     let keys: Vec<&String> = measured[0].as_object().expect("an object").keys().collect();
@@ -129,33 +105,24 @@ fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
     );
 
     // `eval` has the same to say of the newest checkpoint.
-    let report: Value = serde_json::from_str(&succeed(folder, &["eval", "--run", "one"])).expect("is JSON");
+    let report: Value = serde_json::from_str(&place.succeed("eval --run one")).expect("is JSON");
     for key in &judged {
         let [run, eval] = [&measured[0][*key], &report[key.trim_start_matches("test_")]].map(Value::as_f64);
         let (run, eval) = (run.expect("a number"), eval.expect("a number"));
         assert!((run - eval).abs() <= 1e-4 * run.abs().max(1.0), "{key}: {run} {eval}");
     }
     // Judges of one's own choice.
-    let report = succeed(folder, &["eval", "--run", "one", "--judge", "clip", "--set", "quality.samples=8"]);
+    let report = place.succeed("eval --run one --judge clip --set quality.samples=8");
     assert!(report.contains("clip_frechet_distance") && !report.contains("colour"), "{report}");
 
-    for (words, expected) in [
-        (&["eval", "--run", "one", "--judge", "nowhere"][..], "nowhere"),
-        (
-            &["eval", "--run", "one", "--judge", "clip", "--judge", "clip"],
-            "quality.judges has two runs of a `clip`",
-        ),
-        (&["eval", "--run", "one", "--judge", "dp"], "a `cvae` judges no pictures"),
-        (
-            &["train", "tiny", "--set", "quality.judges=[\"clip\"]", "--set", "model.kind=\"mlp\""],
-            "draws no pictures",
-        ),
-        (
-            &["eval", "--run", "one", "--judge", "clip", "--set", "quality.samples=1"],
-            "quality.samples = 1 is not at least 2",
-        ),
+    for (line, expected) in [
+        ("eval --run one --judge nowhere", "nowhere"),
+        ("eval --run one --judge clip --judge clip", "quality.judges has two runs of a `clip`"),
+        ("eval --run one --judge dp", "a `cvae` judges no pictures"),
+        ("train tiny --set quality.judges=[\"clip\"] --set model.kind=\"mlp\"", "draws no pictures"),
+        ("eval --run one --judge clip --set quality.samples=1", "quality.samples = 1 is not at least 2"),
     ] {
-        let said = fail(folder, words);
-        assert!(said.contains(expected), "{words:?}: {said}");
+        let said = place.fail(line);
+        assert!(said.contains(expected), "{line}: {said}");
     }
 }

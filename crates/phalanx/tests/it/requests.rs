@@ -1,206 +1,139 @@
 //! Requests of users to a running program: pauses, checkpoints and stops, under every strategy, from another process.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use phalanx_checkpoint::Checkpoint;
 use phalanx_collectives::WorldConfig;
 use phalanx_run::StopFlag;
-use phalanx_run::{Doing, Request, RunFolder, RunState, Summary};
+use phalanx_run::{Doing, Request, RunFolder, RunState};
 use phalanx_trainer::engine::{Silent, World, train};
 
-/// A model whose steps take milliseconds.
-const SMALL: &str = "train tiny --set model.kind=mlp --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 \
-    --set train.global_batch=12 --set train.threads=1 --set log.every=1 --set data.images=60 --set data.test_images=12 \
-    --set sample.rows=1 --set sample.columns=1 --set eval.batch=4 --set optim.lr=0.01 --set checkpoint.every=1000";
+use crate::harness::place::free_port;
+use crate::harness::processes::wait_until;
+use crate::harness::results::{checkpoint, contents, losses, summary};
+use crate::harness::{MLP, Place, Running, both, side_by_side};
+
+/// A training of milliseconds a step.
+fn small() -> String {
+    format!("train tiny {MLP} --set optim.lr=0.01 --set checkpoint.every=1000")
+}
 
 /// Makes every step of rank 0 long enough to ask for something in.
 const SLOW: &str = "--set chaos.delay=rank=0,ms=25";
 
-fn phalanx(place: &Path, line: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-    command.args(line.split_whitespace()).current_dir(place);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+/// Starts a training in the background and waits until it has done some steps.
+fn begin(place: &Place, line: &str, step: u64) -> Running {
+    let mut running = Running::start(place, &format!("{} {SLOW} {line} --out run", small()));
+    running.wait_for_step(step);
+    running
 }
 
-fn said(output: &Output) -> String {
-    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+/// Sends a request to the run by the program.
+fn ask(place: &Place, request: &str) {
+    let said = place.succeed_with_errors(&format!("watch run --ask {request}"));
+    assert!(said.contains(&format!("the run has heard: {request}")), "{said}");
 }
 
-/// Runs a command that must succeed; what it said.
-fn succeed(place: &Path, line: &str) -> String {
-    let output = phalanx(place, line).output().expect("phalanx runs");
-    assert!(output.status.success(), "{line}: {:?}\n{}", output.status, said(&output));
-    said(&output)
-}
-
-/// A training in the background.
-struct Running {
-    place: PathBuf,
-    run: PathBuf,
-    child: Option<Child>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-impl Running {
-    fn start(place: &Path, name: &str, line: &str) -> Self {
-        let child =
-            phalanx(place, &format!("{SMALL} {SLOW} {line} --out {name}")).spawn().expect("phalanx runs");
-        Self { place: place.to_owned(), run: place.join(name), child: Some(child) }
-    }
-
-    fn ask(&self, request: &str) {
-        let line = format!("watch {} --ask {request}", self.run.display());
-        let said = succeed(&self.place, &line);
-        assert!(said.contains(&format!("the run has heard: {request}")), "{said}");
-    }
-
-    fn state(&self) -> Option<RunState> {
-        RunState::read(&self.run.join("state.json")).ok()
-    }
-
-    fn is(&self, doing: Doing) -> bool {
-        self.state().is_some_and(|state| state.doing == doing)
-    }
-
-    fn wait_for(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let begun = Instant::now();
-        while !holds(self) {
-            let child = self.child.as_mut().expect("it runs");
-            assert_eq!(child.try_wait().expect("it is there"), None, "the run ended before {what}");
-            assert!(begun.elapsed() < Duration::from_secs(120), "no {what} within two minutes");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Returns its exit code, and its output.
-    fn end(mut self) -> (Option<i32>, String) {
-        let output = self.child.take().expect("it runs").wait_with_output().expect("phalanx ends");
-        (output.status.code(), said(&output))
-    }
-}
-
-/// The lines of a run's metrics, of which only losses do not depend on the machine.
-fn losses(run: &Path) -> Vec<(u64, f64)> {
-    let lines = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
-    let lines = lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    lines.filter_map(|line| Some((line["step"].as_u64()?, line["loss"].as_f64()?))).collect()
-}
-
-/// All weights of a checkpoint, as bits.
-fn weights(run: &Path, step: u64) -> Vec<(String, Vec<u32>)> {
-    let folder = run.join(format!("checkpoints/step-{step:08}"));
-    let checkpoint = Checkpoint::open(&folder).expect("a complete checkpoint");
-    let reader = checkpoint.reader();
-    let read = |name: &str| {
-        let whole = reader.read("model", name).expect("reads").flatten_all().expect("flat");
-        whole.to_vec1::<f32>().expect("f32").into_iter().map(f32::to_bits).collect()
-    };
-    reader.tensors("model").map(|(name, _)| (name.to_owned(), read(name))).collect()
+fn wait_for_pause(running: &mut Running) -> u64 {
+    running.wait_for("pause", |running| running.is(Doing::Paused));
+    running.state().expect("there is one").step
 }
 
 #[test]
 fn a_paused_run_takes_no_step_saves_when_asked_and_goes_on_to_the_same_bits() {
-    for strategy in [
-        "--ranks 1",
-        "--ranks 2",
-        "--ranks 2 --strategy dp",
-        "--ranks 3 --strategy fsdp",
-        "--ranks 2 --strategy local-sgd",
-        "--ranks 2 --strategy ps-bsp --servers 1",
-    ] {
-        let place = tempfile::tempdir().expect("a folder");
-        let line = format!("{strategy} --steps 60");
-        succeed(place.path(), &format!("{SMALL} {line} --out whole"));
-        let mut running = Running::start(place.path(), "paused", &line);
-        running.wait_for("step 5", |running| losses(&running.run).len() >= 5);
-        running.ask("pause");
-        running.wait_for("the pause", |running| running.is(Doing::Paused));
-        let step = running.state().expect("there is one").step;
-        assert!((5..60).contains(&step), "{strategy}: {step}");
-        assert_eq!(losses(&running.run).len() as u64, step, "{strategy}: all that was done is told");
-        std::thread::sleep(Duration::from_millis(700));
-        assert!(running.is(Doing::Paused));
-        assert_eq!(losses(&running.run).len() as u64, step, "{strategy}: no step is taken");
-        let checkpoint = running.run.join(format!("checkpoints/step-{step:08}"));
-        assert!(!checkpoint.exists(), "{strategy}: no request asked for it");
-        running.ask("save");
-        running.wait_for("the checkpoint", |_| Checkpoint::open(&checkpoint).is_ok());
-        assert!(running.is(Doing::Paused), "{strategy}: it still is");
-        running.ask("resume");
-        running.wait_for("more steps", |running| running.is(Doing::Training));
-        let run = running.run.clone();
-        let (code, said) = running.end();
-        assert_eq!(code, Some(0), "{strategy}: {said}");
-        assert!(said.contains(&format!("paused after step {step}")), "{strategy}: {said}");
-        let whole = place.path().join("whole");
-        assert_eq!(losses(&run), losses(&whole), "{strategy}");
-        assert_eq!(weights(&run, 60), weights(&whole, 60), "{strategy}");
-        assert_ne!(weights(&run, step), weights(&run, 60), "{strategy}");
-        assert_eq!(RunState::read(&run.join("state.json")).expect("reads").doing, Doing::Ended);
-    }
+    side_by_side(
+        [
+            "--ranks 1",
+            "--ranks 2",
+            "--ranks 2 --strategy dp",
+            "--ranks 3 --strategy fsdp",
+            "--ranks 2 --strategy local-sgd",
+            "--ranks 2 --strategy ps-bsp --servers 1",
+        ],
+        |strategy| {
+            let place = Place::new();
+            let line = format!("{strategy} --steps 60");
+            place.succeed(&format!("{} {line} --out whole", small()));
+            let mut running = begin(&place, &line, 5);
+            let run = running.run.clone();
+            ask(&place, "pause");
+            let step = wait_for_pause(&mut running);
+            assert!((5..60).contains(&step), "{strategy}: {step}");
+            assert_eq!(losses(&run).len() as u64, step, "{strategy}: all that was done is told");
+            std::thread::sleep(Duration::from_millis(700));
+            assert!(running.is(Doing::Paused));
+            assert_eq!(losses(&run).len() as u64, step, "{strategy}: no step is taken");
+            let paused = checkpoint(&run, step);
+            assert!(!paused.exists(), "{strategy}: no checkpoint was requested");
+            ask(&place, "save");
+            running.wait_for("checkpoint", |_| Checkpoint::open(&paused).is_ok());
+            assert!(running.is(Doing::Paused), "{strategy}: it still is");
+            ask(&place, "resume");
+            running.wait_for("more steps", |running| running.is(Doing::Training));
+            let end = running.end();
+            assert_eq!(end.code, Some(0), "{strategy}: {end:?}");
+            assert!(end.both().contains(&format!("paused after step {step}")), "{strategy}: {end:?}");
+            let whole = place.path("whole");
+            assert_eq!(losses(&run), losses(&whole), "{strategy}");
+            let weights = |folder: std::path::PathBuf| {
+                let mut all = contents(&folder);
+                all.retain(|name, _| name.starts_with("model "));
+                all
+            };
+            let last = weights(checkpoint(&run, 60));
+            assert!(!last.is_empty() && last == weights(checkpoint(&whole, 60)), "{strategy}");
+            assert!(weights(paused) != last, "{strategy}");
+            assert_eq!(RunState::read(&run.join("state.json")).expect("reads").doing, Doing::Ended);
+        },
+    );
 }
 
 #[test]
 fn ranks_that_are_apart_pause_and_save_too() {
-    let place = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let line = "--ranks 2 --strategy ps-ssp --servers 1 --set sync.staleness=3 --steps 100000";
-    let mut running = Running::start(place.path(), "run", line);
-    running.wait_for("step 5", |running| losses(&running.run).len() >= 5);
-    running.ask("save");
-    let saved = |running: &Running| Checkpoint::list(&running.run.join("checkpoints")).len();
-    running.wait_for("a checkpoint", |running| saved(running) == 1);
-    running.ask("pause");
-    running.wait_for("the pause", |running| running.is(Doing::Paused));
-    let done = losses(&running.run).len();
-    std::thread::sleep(Duration::from_millis(600));
-    assert_eq!(losses(&running.run).len(), done);
-    running.ask("resume");
-    running.wait_for("more steps", |running| losses(&running.run).len() > done + 3);
-    running.ask("stop");
+    let mut running = begin(&place, line, 5);
+    ask(&place, "save");
+    running.wait_for("checkpoint", |running| running.saved().len() == 1);
+    ask(&place, "pause");
+    wait_for_pause(&mut running);
     let run = running.run.clone();
-    let (code, said) = running.end();
-    assert_eq!(code, Some(0), "{said}");
-    let summary = Summary::read(&run.join("summary.json")).expect("a summary");
+    let done = losses(&run).len();
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(losses(&run).len(), done);
+    ask(&place, "resume");
+    running.wait_for("more steps", |running| losses(&running.run).len() > done + 3);
+    ask(&place, "stop");
+    let summary = running.succeed();
     assert_eq!(summary.status, "interrupted");
-    assert!(Checkpoint::open(&run.join(format!("checkpoints/step-{:08}", summary.step))).is_ok());
+    assert!(Checkpoint::open(&checkpoint(&run, summary.step)).is_ok());
 }
 
 /// Where nothing bounds how far ranks are apart, one that is ahead would wait for the slowest to come as far.
 #[test]
 fn ranks_that_may_be_any_number_of_steps_apart_are_not_paused() {
-    let place = tempfile::tempdir().expect("a folder");
-    let mut running = Running::start(place.path(), "run", "--ranks 2 --strategy ad-psgd --steps 300");
-    running.wait_for("step 5", |running| losses(&running.run).len() >= 5);
+    let place = Place::new();
+    let running = begin(&place, "--ranks 2 --strategy ad-psgd --steps 300", 5);
     for request in ["pause", "save"] {
-        let output =
-            phalanx(place.path(), &format!("watch run --ask {request}")).output().expect("phalanx runs");
-        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-        assert!(said(&output).contains("may be any number of steps apart"), "{}", said(&output));
+        let output = place.output(&format!("watch run --ask {request}"));
+        assert_eq!(output.status.code(), Some(1), "{}", both(&output));
+        assert!(both(&output).contains("may be any number of steps apart"), "{}", both(&output));
     }
-    // One who writes the request past that is told by the run.
+    // The run itself refuses a request that is written past that.
     Request::Pause.post(&running.run.join("requests")).expect("writes");
-    let (code, said) = running.end();
-    assert_eq!(code, Some(0), "{said}");
+    let end = running.end();
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let said = end.both();
     assert!(said.contains("warning: `pause`") && !said.contains("paused after"), "{said}");
 }
 
 #[test]
 fn no_rank_waits_in_an_operation_while_all_are_paused() {
-    for (strategy, servers) in [("fsdp", 0), ("ps-ssp", 1), ("d-psgd", 0)] {
-        let place = tempfile::tempdir().expect("a folder");
+    side_by_side([("fsdp", 0), ("ps-ssp", 1), ("d-psgd", 0)], |(strategy, servers)| {
+        let place = Place::new();
         let phalanx = phalanx::program();
-        let words: Vec<&str> = SMALL.split_whitespace().skip(2).collect();
+        let small = small();
+        let words: Vec<&str> = small.split_whitespace().skip(2).collect();
         let mut sets: Vec<String> = words
             .chunks(2)
             .map(|set| set[1].to_owned())
@@ -212,10 +145,8 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
         let resolved = phalanx.resolve("tiny", &sets).expect("composes");
         resolved.validate().expect("can be");
         let folder =
-            RunFolder::create(Some(&place.path().join("run")), place.path(), "run").expect("a new folder");
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("bound").port();
-        drop(listener);
+            RunFolder::create(Some(&place.path("run")), place.folder(), "run").expect("a new folder");
+        let port = free_port();
         let stop = StopFlag::default();
         let rank = |rank: usize| {
             let (phalanx, resolved, folder, stop) = (&phalanx, &resolved, &folder, &stop);
@@ -229,12 +160,11 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
             }
         };
         let wait_for = |what: &str, doing: Doing, step: u64| {
-            let begun = Instant::now();
             let state = || RunState::read(&folder.state()).ok();
-            while !state().is_some_and(|state| state.doing == doing && state.step >= step) {
-                assert!(begun.elapsed() < Duration::from_secs(60), "{strategy}: no {what}: {:?}", state());
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            let report = || format!("{strategy}: {:?}", state());
+            wait_until(what, report, || {
+                state().is_some_and(|state| state.doing == doing && state.step >= step)
+            });
             state().map_or(0, |state| state.step)
         };
         std::thread::scope(|scope| {
@@ -251,79 +181,60 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
                 rank.join().expect("no panic").unwrap_or_else(|error| panic!("{strategy}: {error}"));
             }
         });
-        let summary = Summary::read(&folder.summary()).expect("a summary");
-        assert_eq!(summary.status, "interrupted", "{strategy}");
-    }
+        assert_eq!(summary(folder.path()).status, "interrupted", "{strategy}");
+    });
 }
 
 #[test]
-fn a_paused_run_can_be_stopped_and_a_late_request_fails() {
-    for (ranks, signal) in [(1, false), (2, false), (2, true)] {
-        let place = tempfile::tempdir().expect("a folder");
-        let mut running = Running::start(place.path(), "run", &format!("--ranks {ranks} --steps 100000"));
-        running.wait_for("step 3", |running| losses(&running.run).len() >= 3);
-        running.ask("pause");
-        running.wait_for("the pause", |running| running.is(Doing::Paused));
-        let step = running.state().expect("there is one").step;
+fn a_paused_run_can_be_stopped_and_later_requests_are_refused() {
+    side_by_side([(1, false), (2, false), (2, true)], |(ranks, signal)| {
+        let place = Place::new();
+        let mut running = begin(&place, &format!("--ranks {ranks} --steps 100000"), 3);
+        ask(&place, "pause");
+        let step = wait_for_pause(&mut running);
         match signal {
-            true => {
-                let process = running.child.as_ref().expect("it runs").id().to_string();
-                assert!(Command::new("kill").args(["-INT", &process]).status().expect("kill runs").success());
-            }
-            false => running.ask("stop"),
+            true => running.signal("-INT"),
+            false => ask(&place, "stop"),
         }
         let run = running.run.clone();
-        let (code, said) = running.end();
-        assert_eq!(code, Some(0), "{said}");
-        let summary = Summary::read(&run.join("summary.json")).expect("a summary");
-        assert_eq!((summary.status.as_str(), summary.step), ("interrupted", step), "{said}");
-        assert!(Checkpoint::open(&run.join(format!("checkpoints/step-{step:08}"))).is_ok());
+        let summary = running.succeed();
+        assert_eq!((summary.status.as_str(), summary.step), ("interrupted", step));
+        assert!(Checkpoint::open(&checkpoint(&run, step)).is_ok());
 
-        let late = phalanx(place.path(), "watch run --ask save").output().expect("phalanx runs");
+        let late = place.output("watch run --ask save");
         assert_eq!(late.status.code(), Some(1));
-        assert!(
-            self::said(&late).contains("`save` is not possible: the run is over"),
-            "{}",
-            self::said(&late)
-        );
-        let shown = succeed(place.path(), "watch run");
-        let total = "step      1/100000  loss ";
-        assert!(
-            shown.contains(total) && shown.contains("interrupted") && shown.contains("images/s"),
-            "{shown}"
-        );
-        assert_eq!(
-            shown.lines().filter(|line| line.contains("/100000  loss")).count() as u64,
-            step,
-            "{shown}"
-        );
-    }
+        assert!(both(&late).contains("`save`: the run is over"), "{}", both(&late));
+        let shown = place.succeed_with_errors("watch run");
+        for words in ["step      1/100000  loss ", "interrupted", "images/s"] {
+            assert!(shown.contains(words), "{words:?} is not in {shown}");
+        }
+        let lines = shown.lines().filter(|line| line.contains("/100000  loss")).count();
+        assert_eq!(lines as u64, step, "{shown}");
+    });
 }
 
 #[test]
 fn a_run_that_fails_and_a_folder_without_one_are_told() {
-    let place = tempfile::tempdir().expect("a folder");
-    let none = phalanx(place.path(), "watch nothing").output().expect("phalanx runs");
+    let place = Place::new();
+    let none = place.output("watch nothing");
     assert_eq!(none.status.code(), Some(1));
-    assert!(said(&none).contains("nothing holds no run"), "{}", said(&none));
+    assert!(both(&none).contains("nothing holds no run"), "{}", both(&none));
 
-    let mut running = Running::start(place.path(), "run", "--ranks 2 --steps 100000");
-    running.wait_for("step 3", |running| losses(&running.run).len() >= 3);
-    let watching = phalanx(place.path(), "watch run").spawn().expect("phalanx runs");
-    let mut killed = running.child.take().expect("it runs");
-    killed.kill().expect("it lives");
-    killed.wait().expect("ends");
+    let mut running = begin(&place, "--ranks 2 --steps 100000", 3);
+    let watching = Running::spawn(place.path("watching"), place.command("watch run"));
+    running.launcher().kill().expect("it lives");
+    running.end();
     // Its ranks end with it, and leave no word, unless one misses another before.
-    let seen = watching.wait_with_output().expect("ends");
-    assert_eq!(seen.status.code(), Some(1), "{}", said(&seen));
+    let seen = watching.end();
+    assert_eq!(seen.code, Some(1), "{seen:?}");
     let told = ["the run's process is gone", "the run has failed"];
-    assert!(told.iter().any(|told| said(&seen).contains(told)), "{}", said(&seen));
+    assert!(told.iter().any(|told| seen.both().contains(told)), "{seen:?}");
 }
 
 #[test]
 fn without_a_terminal_there_are_plain_lines() {
-    let place = tempfile::tempdir().expect("a folder");
-    let said = succeed(place.path(), &format!("{SMALL} --tui --ranks 2 --steps 4 --out run"));
+    let place = Place::new();
+    let said = place.succeed_with_errors(&format!("{} --tui --ranks 2 --steps 4 --out run", small()));
     assert!(said.contains("step 4/4  loss ") && said.contains("finished"), "{said}");
     assert!(!said.contains('\u{1b}'), "{said:?}");
 }

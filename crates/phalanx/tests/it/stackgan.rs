@@ -11,17 +11,15 @@
 //! activation is, and all losses after it are others; of one seed in four that is so for some number of ranks. A cell then tries
 //! another seed: a mistake shows with every one.
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
-use phalanx_run::StopFlag;
 use phalanx_run::{RunFolder, read_metrics};
-use phalanx_trainer::config::{Detail, Resolved};
-use phalanx_trainer::engine::{
-    Drawing, Event, Observer, Silent, StepReport, World, evaluate_run, named, sample_run, train,
-    train_replicas,
-};
+use phalanx_trainer::config::Resolved;
+use phalanx_trainer::engine::{Drawing, Silent, evaluate_run, named, sample_run};
+
+use crate::harness::Place;
+use crate::harness::engine::{self, Once, Recorder, refusal, run_in, try_train};
 
 /// Two steps of the text encoder, ten of each stage.
 const STEPS: usize = 22;
@@ -32,70 +30,33 @@ const COMMON: &str = "train.ranks=1 model.kind=stackgan model.image_size=32 mode
     eval.batch=2 sample.rows=2 sample.columns=1 optim.kind=adam optim.lr=2e-4 optim.betas=[0.5,0.999] optim.eps=1e-4 \
     schedule.kind=constant";
 
-fn resolve(settings: &str) -> Resolved {
-    let settings: Vec<String> =
-        COMMON.split_whitespace().chain(settings.split_whitespace()).map(str::to_owned).collect();
-    let resolved = phalanx::program().resolve("tiny", &settings).expect("a configuration");
-    resolved.validate().unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    resolved
-}
-
 /// The measurements: a name and a number for each loss and measure, step by step and then of the test split.
 type Curve = Vec<Vec<(String, f64)>>;
 
-#[derive(Default, Clone)]
-struct Seen(Arc<Mutex<Curve>>);
+fn resolve(settings: &str) -> Resolved {
+    engine::resolve(&[COMMON, settings])
+}
 
-impl Observer for Seen {
-    fn step(&mut self, report: &StepReport, _logged: bool) {
+/// Trains into a folder, or resumes there.
+fn train_into(path: &Path, resolved: &Resolved) -> Curve {
+    let recorder = Recorder::of_steps(|report| {
         let measured = report.phases.iter().flat_map(|phase| {
             let measures = phase.measures.iter().map(|(name, value)| (named(&phase.name, name), *value));
             [(named(&phase.name, "loss"), phase.loss)].into_iter().chain(measures)
         });
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(measured.collect());
-    }
-
-    fn event(&mut self, event: &Event) {
-        if let Event::Evaluated { measures, .. } = event {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(measures.clone());
-        }
-    }
-}
-
-/// Trains into a folder, or goes on with what is there.
-fn train_into(path: &Path, resolved: &Resolved) -> Curve {
-    let folder = match path.exists() {
-        true => RunFolder::open(path).expect("a run"),
-        false => RunFolder::create(Some(path), path, &resolved.name).expect("a new run"),
-    };
-    std::fs::write(folder.config(), resolved.to_toml(Detail::Values)).expect("writes");
-    let program = phalanx::program();
-    let task = program.task_of(&resolved.config).expect("a task");
-    let seen = Seen::default();
-    let (observer, stop) = (Box::new(seen.clone()), StopFlag::default());
-    let trained = match resolved.config.train.ranks {
-        1 => train(task, &folder, resolved, &World::alone(), &stop, observer)
-            .map(drop)
-            .map_err(|error| error.to_string()),
-        _ => train_replicas(task, &folder, resolved, &stop, observer).map_err(|error| error.to_string()),
-    };
-    trained.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    std::mem::take(&mut *seen.0.lock().unwrap_or_else(PoisonError::into_inner))
+        measured.collect()
+    });
+    recorder.and_evaluations(<[_]>::to_vec).train(&run_in(path), resolved)
 }
 
 fn curve(settings: &str) -> Curve {
-    let place = tempfile::tempdir().expect("a folder");
-    train_into(&place.path().join("run"), &resolve(settings))
+    train_into(&Place::new().path("run"), &resolve(settings))
 }
 
 /// The curve of these settings, trained once for all tests of this process that need it.
 fn curve_once(settings: &str) -> Arc<Curve> {
-    type Known = Mutex<BTreeMap<String, Arc<OnceLock<Arc<Curve>>>>>;
-    static KNOWN: Known = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let slot = known.entry(settings.to_owned()).or_default().clone();
-    drop(known);
-    slot.get_or_init(|| Arc::new(curve(settings))).clone()
+    static KNOWN: Once<String, Curve> = Once::new();
+    KNOWN.get(settings.to_owned(), || curve(settings))
 }
 
 /// One rank's curve.
@@ -223,15 +184,15 @@ fn low_precision_is_near_and_any_strategy_is_as_near() {
 
 #[test]
 fn runs_go_on_to_the_same_bits_in_the_middle_of_either_stage() {
-    let place = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let resolved = |more: &str| {
         resolve(&format!(
             "{} log.every=1 train.ema=0.5 train.ranks=2 train.strategy=zero2 eval.enabled=false {more}",
             own(1)
         ))
     };
-    let whole = train_into(&place.path().join("whole"), &resolved(""));
-    let parts = place.path().join("parts");
+    let whole = train_into(&place.path("whole"), &resolved(""));
+    let parts = place.path("parts");
     let mut pieces = Vec::new();
     for (stop, strategy) in [(1, "fsdp"), (7, "zero1"), (12, "fsdp"), (17, "ddp"), (22, "zero2")] {
         pieces.extend(train_into(
@@ -241,9 +202,9 @@ fn runs_go_on_to_the_same_bits_in_the_middle_of_either_stage() {
     }
     assert_eq!(pieces, whole);
     let exported = |run: &str| {
-        let folder = RunFolder::open(&place.path().join(run)).expect("a run");
+        let folder = RunFolder::open(&place.path(run)).expect("a run");
         let checkpoint = phalanx_trainer::engine::newest_checkpoint(&folder).expect("complete");
-        let out = place.path().join(format!("{run}.safetensors"));
+        let out = place.path(&format!("{run}.safetensors"));
         checkpoint.export(&out, true).expect("writes");
         std::fs::read(out).expect("reads")
     };
@@ -252,8 +213,8 @@ fn runs_go_on_to_the_same_bits_in_the_middle_of_either_stage() {
 
 #[test]
 fn stages_trained_alone_and_pictures_of_both() {
-    let place = tempfile::tempdir().expect("a folder");
-    let (first, second) = (place.path().join("first"), place.path().join("second"));
+    let place = Place::new();
+    let (first, second) = (place.path("first"), place.path("second"));
     let small = "model.stage=1 model.image_size=16 train.steps=6 model.text_part=0.3 log.every=1";
     train_into(&first, &resolve(small));
     let over = format!("model.stage=2 model.stage1={} train.steps=4 log.every=1", first.display());
@@ -286,7 +247,7 @@ fn stages_trained_alone_and_pictures_of_both() {
     );
     let prompts = ["a red circle on a white background", "a large blue star"].map(str::to_owned);
     let drawn = |seed| {
-        let out = place.path().join(format!("{seed}.png"));
+        let out = place.path(&format!("{seed}.png"));
         sample_run(task, &folder, &resolved.config, &Drawing::samples(&prompts, 1), seed, &out)
             .expect("draws");
         image::open(out).expect("a picture").to_rgb8()
@@ -296,25 +257,21 @@ fn stages_trained_alone_and_pictures_of_both() {
     // Two prompts, each with both stages: four pictures of 32 pixels abreast, with borders, magnified.
     assert_eq!(one.dimensions(), (4 * (4 * 34 + 2), 4 * 36));
 
-    let strange = place.path().join("none");
+    let strange = place.path("none");
     let resolved = resolve(&format!("model.stage=2 model.stage1={} train.steps=4", strange.display()));
-    let folder =
-        RunFolder::create(Some(&place.path().join("fails")), place.path(), "fails").expect("a new run");
-    let failed = train(task, &folder, &resolved, &World::alone(), &StopFlag::default(), Box::new(Silent));
-    let error = failed.expect_err("there is no such run").to_string();
+    let folder = RunFolder::create(Some(&place.path("fails")), place.folder(), "fails").expect("a new run");
+    let error = try_train(&folder, &resolved, Box::new(Silent)).expect_err("there is no such run");
     assert!(error.contains("`text` from run") && error.contains("none"), "{error}");
 }
 
 #[test]
 fn texts_by_a_trained_encoder_or_by_vectors_of_a_file() {
     use candle_core::{Device, Tensor};
-    let place = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     // Of another task, whose encoder has other names.
-    let clip = place.path().join("clip");
+    let clip = place.path("clip");
     let of_clip = "model.kind=clip model.embed=16 train.steps=2 train.ranks=1";
-    let settings: Vec<String> = of_clip.split_whitespace().map(str::to_owned).collect();
-    let resolved = phalanx::program().resolve("tiny", &settings).expect("a configuration");
-    train_into(&clip, &resolved);
+    train_into(&clip, &engine::resolve(&[of_clip]));
     let curve = curve(&format!(
         "model.text_run={} model.stage1_part=0.5 train.steps=4 eval.enabled=false",
         clip.display()
@@ -337,7 +294,7 @@ fn texts_by_a_trained_encoder_or_by_vectors_of_a_file() {
         named.push((name.clone(), tensor));
         metadata.push((name, captions.join("\n")));
     }
-    let path = place.path().join("vectors.safetensors");
+    let path = place.path("vectors.safetensors");
     let metadata: Vec<(&str, String)> =
         metadata.iter().map(|(name, text)| (name.as_str(), text.clone())).collect();
     phalanx_tensor::io::save_safetensors(&path, &named, &metadata).expect("writes");
@@ -366,12 +323,6 @@ fn all_captions() -> Vec<String> {
 
 #[test]
 fn settings_that_do_not_go_together_are_refused() {
-    let refused = |settings: &str| {
-        let settings: Vec<String> =
-            COMMON.split_whitespace().chain(settings.split_whitespace()).map(str::to_owned).collect();
-        let resolved = phalanx::program().resolve("tiny", &settings).expect("known keys");
-        resolved.validate().expect_err(&format!("{settings:?}")).to_string()
-    };
     for (settings, said) in [
         ("model.stage=3", "model.stage = \"3\" is none of \"1\", \"2\" and \"both\""),
         ("model.stage=2", "model.stage = 2 needs model.stage1"),
@@ -389,7 +340,7 @@ fn settings_that_do_not_go_together_are_refused() {
             "8 times model.gf_dim 1 cannot be halved 6 times",
         ),
     ] {
-        let error = refused(settings);
+        let error = refusal(&[COMMON, settings]);
         assert!(error.contains(said), "{settings}: {error}");
     }
 }

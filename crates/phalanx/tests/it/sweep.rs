@@ -1,11 +1,12 @@
 //! Sweeps by the built program: tables of runs, what is finished is left as it is, and what failed or was stopped goes on.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use phalanx_run::{Line, Summary, read_metrics};
+use phalanx_run::Summary;
+
+use crate::harness::place::text;
+use crate::harness::results::{column, json, steps, summary};
+use crate::harness::{Place, Running, stderr};
 
 const FILE: &str = r#"
 about = "Which strategy, and which rate?"
@@ -27,39 +28,23 @@ key = "optim.lr"
 values = [1e-3, 4e-3]
 "#;
 
-fn phalanx(folder: &Path, arguments: &[&str]) -> Output {
-    command(folder, arguments).output().expect("phalanx runs")
-}
-
-fn command(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-    command.args(arguments).current_dir(folder).stdin(Stdio::null());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 #[test]
 fn a_sweep_ends_in_tables_and_is_not_done_twice() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
-    fs::write(folder.join("a.toml"), FILE).expect("writes");
-    let listed = text(&phalanx(folder, &["sweep", "a.toml", "--dry-run"]).stdout);
+    let place = Place::new();
+    place.write("a.toml", FILE);
+    let listed = text(&place.output("sweep a.toml --dry-run").stdout);
     assert!(
         listed.contains("servers-alike_0.004_seed1: 2 ranks") && listed.contains("8 runs in runs/a"),
         "{listed}"
     );
-    assert!(!folder.join("runs").exists(), "nothing is trained");
+    assert!(!place.path("runs").exists(), "nothing is trained");
 
-    let output = phalanx(folder, &["sweep", "a.toml", "--parallel", "2"]);
+    let output = place.output("sweep a.toml --parallel 2");
     let said = text(&output.stdout);
-    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert!(output.status.success(), "{said}{}", stderr(&output));
     assert_eq!(said.matches(": finished in").count(), 8, "{said}");
-    let out = folder.join("runs/a");
-    let results: serde_json::Value =
-        serde_json::from_slice(&fs::read(out.join("results.json")).expect("reads")).expect("JSON");
+    let out = place.path("runs/a");
+    let results = json(&out.join("results.json"));
     let rows = results["tables"][0]["rows"].as_array().expect("rows").clone();
     assert_eq!(rows.len(), 4);
     for (row, name) in
@@ -105,78 +90,63 @@ fn a_sweep_ends_in_tables_and_is_not_done_twice() {
         serde_json::json!(["servers-alike_0.004_seed0", "servers-alike_0.004_seed1"])
     );
 
-    let again = phalanx(folder, &["sweep", "a.toml"]);
+    let again = place.output("sweep a.toml");
     assert_eq!(text(&again.stdout).matches(": was finished").count(), 8, "{}", text(&again.stdout));
     assert_eq!(fs::read_to_string(out.join("1.csv")).expect("reads"), csv);
-    let other = phalanx(folder, &["sweep", "a.toml", "--set", "optim.weight_decay=0.5"]);
+    let other = place.output("sweep a.toml --set optim.weight_decay=0.5");
     assert_eq!(other.status.code(), Some(2));
-    assert!(text(&other.stderr).contains("holds a run of other settings"), "{}", text(&other.stderr));
+    assert!(stderr(&other).contains("holds a run of other settings"), "{}", stderr(&other));
 }
 
 #[test]
 fn runs_that_fail_are_told_and_tried_again() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
+    let place = Place::new();
     let file = "about = \"x\"\nextends = \"tiny\"\nset = [\"train.steps=3\", \"train.ranks=1\"]\n[[axis]]\nname = \"data\"\n\
                 choices = [{ name = \"shapes\" }, { name = \"folder\", set = [\"data.kind=folder\", \"data.path=images\"] }]\n";
-    fs::write(folder.join("b.toml"), file).expect("writes");
-    let output = phalanx(folder, &["sweep", "b.toml", "--out", "out"]);
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("1 of 2 runs failed"), "{}", text(&output.stderr));
-    let markdown = fs::read_to_string(folder.join("out/results.md")).expect("reads");
+    place.write("b.toml", file);
+    let output = place.output("sweep b.toml --out out");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 of 2 runs failed"), "{}", stderr(&output));
+    let markdown = fs::read_to_string(place.path("out/results.md")).expect("reads");
     assert!(markdown.contains("| folder | failed |") && markdown.contains("images"), "{markdown}");
     for class in ["train/a", "train/b", "test/a", "test/b"] {
-        let of_class = folder.join("images").join(class);
+        let of_class = place.path("images").join(class);
         fs::create_dir_all(&of_class).expect("a folder");
         for at in 0..20_u8 {
             let picture = image::RgbImage::from_pixel(16, 16, image::Rgb([at * 10, 0, 0]));
             picture.save(of_class.join(format!("{at}.png"))).expect("saves");
         }
     }
-    let output = phalanx(folder, &["sweep", "b.toml", "--out", "out"]);
+    let output = place.output("sweep b.toml --out out");
     let said = text(&output.stdout);
-    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert!(output.status.success(), "{said}{}", stderr(&output));
     assert!(said.contains("shapes: was finished") && said.contains("folder: finished in"), "{said}");
 }
 
 #[test]
 fn an_interrupted_sweep_goes_on_where_it_was() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
+    let place = Place::new();
     let file = "about = \"x\"\nextends = \"tiny\"\nset = [\"train.steps=60\", \"log.every=1\", \
                 'chaos.delay=\"rank=0,ms=20;rank=1,ms=20\"']\n[[axis]]\nkey = \"optim.lr\"\nvalues = [1e-3, 2e-3]\n";
-    fs::write(folder.join("c.toml"), file).expect("writes");
-    let arguments = ["sweep", "c.toml", "--out", "out"];
-    let mut child =
-        command(folder, &arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
-    let first = folder.join("out/runs/0.001");
-    let since = Instant::now();
-    while read_metrics(&first.join("metrics.jsonl")).map_or(0, |lines| lines.len()) < 5 {
-        assert!(since.elapsed() < Duration::from_secs(120), "the first run has begun");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
-    assert_eq!(child.wait().expect("ends").code(), Some(130));
-    let summary = Summary::read(&first.join("summary.json")).expect("a summary");
-    assert_eq!(summary.status, "interrupted");
-    assert!(!folder.join("out/runs/0.002/metrics.jsonl").exists(), "the second has not begun");
+    place.write("c.toml", file);
+    let first = place.path("out/runs/0.001");
+    let mut running = Running::spawn(first.clone(), place.command("sweep c.toml --out out"));
+    running.wait_for_step(5);
+    running.signal("-INT");
+    assert_eq!(running.end().code, Some(130));
+    assert_eq!(summary(&first).status, "interrupted");
+    assert!(!place.path("out/runs/0.002/metrics.jsonl").exists(), "the second has not begun");
 
-    let output = phalanx(folder, &arguments);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let steps: Vec<u64> =
-        read_metrics(&first.join("metrics.jsonl")).expect("lines").iter().map(Line::step).collect();
-    assert_eq!(steps, (1..=60).collect::<Vec<_>>(), "each step once");
-    let whole = read_metrics(&first.join("metrics.jsonl")).expect("lines");
-    let seconds: Vec<f64> = whole.iter().filter_map(|line| line.number("seconds")).collect();
+    place.succeed("sweep c.toml --out out");
+    assert_eq!(steps(&first), (1..=60).collect::<Vec<_>>(), "each step once");
+    let seconds = column(&first, "seconds");
     assert!(seconds.is_sorted() && seconds.len() == 60, "time goes on too: {seconds:?}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn more_ranks_than_cores_are_timed_by_simulated_clocks_and_predicted() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
+    let place = Place::new();
     let file = r#"
 about = "How much faster?"
 extends = "tiny"
@@ -199,16 +169,12 @@ values = [1, 3]
 predicted = [16]
 times = { "train.global_batch" = 4 }
 "#;
-    fs::write(folder.join("d.toml"), file).expect("writes");
-    let refused = phalanx(folder, &["sweep", "d.toml"]);
-    let said = text(&refused.stderr);
+    place.write("d.toml", file);
+    let said = place.fail("sweep d.toml");
     assert!(said.contains("comm.clock = cpu needs comm.link"), "{said}");
     // The 0.58 MB of gradients take more than a second of simulated time, and no real time.
-    let arguments = ["sweep", "d.toml", "--link", "5Mbit,1ms", "--ranks", "1,4"];
-    let output = phalanx(folder, &arguments);
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    let results: serde_json::Value =
-        serde_json::from_slice(&fs::read(folder.join("runs/d/results.json")).expect("reads")).expect("JSON");
+    place.succeed("sweep d.toml --link 5Mbit,1ms --ranks 1,4");
+    let results = json(&place.path("runs/d/results.json"));
     let rows = results["tables"][0]["rows"].as_array().expect("rows");
     let number = |row: usize, name: &str| rows[row]["numbers"][name]["mean"].as_f64();
     assert_eq!(rows.len(), 3);
@@ -221,9 +187,9 @@ times = { "train.global_batch" = 4 }
     let predicted = number(1, "predicted_step_ms").expect("predicted");
     assert!((0.8..1.25).contains(&(predicted / four)), "predicted {predicted} ms, measured {four}");
     assert!(number(2, "step_ms").is_none() && number(2, "predicted_step_ms").expect("predicted") > predicted);
-    let log = fs::read_to_string(folder.join("runs/d/results.md")).expect("reads");
+    let log = fs::read_to_string(place.path("runs/d/results.md")).expect("reads");
     assert!(log.contains("simulated clocks"), "{log}");
-    let page = fs::read_to_string(folder.join("runs/d/report.html")).expect("reads");
+    let page = fs::read_to_string(place.path("runs/d/report.html")).expect("reads");
     assert!(
         page.contains("<span class=\"badge going\">predicted</span>") && page.contains("simulated clocks")
     );

@@ -1,35 +1,29 @@
 //! Whole trainings whose ranks do not take every step together: what equals what, what is learnt, what is told, and resumption.
 
-use crate::victims;
-
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use phalanx_checkpoint::Checkpoint;
-use phalanx_run::StopFlag;
 use phalanx_run::{RunFolder, Summary, read_metrics};
 use phalanx_sharding::STRATEGIES;
-use phalanx_trainer::engine::{Event, Observer, StepReport, train_replicas};
-use victims::{kill, ranks_of};
+
+use crate::harness::engine::{Recorder, refusal, resolve, run_in};
+#[cfg(target_os = "linux")]
+use crate::harness::processes::kill;
+use crate::harness::results::{lines, summary};
+use crate::harness::{Place, side_by_side};
+#[cfg(target_os = "linux")]
+use crate::harness::{Running, results::saved};
 
 /// Of every step the loss, and of the test split the first measure.
 type Curve = Vec<f64>;
 
-#[derive(Default, Clone)]
-struct Seen(Arc<Mutex<Curve>>);
+/// Trains in a folder, or resumes there, by ranks that are threads.
+fn train_in(folder: &RunFolder, settings: &str) -> Curve {
+    let recorder = Recorder::of_steps(|report| report.phases[0].loss);
+    recorder.and_evaluations(|measures| measures[0].1).train(folder, &resolve(&[settings]))
+}
 
-impl Observer for Seen {
-    fn step(&mut self, report: &StepReport, _logged: bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(report.phases[0].loss);
-    }
-
-    fn event(&mut self, event: &Event) {
-        if let Event::Evaluated { measures, .. } = event {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(measures[0].1);
-        }
-    }
+fn train_once(settings: &str) -> (Curve, Summary, Place) {
+    let place = Place::new();
+    let curve = train_in(&run_in(&place.path("run")), settings);
+    (curve, summary(&place.path("run")), place)
 }
 
 const CVAE: &str = "train.global_batch=8 train.bucket_kib=32 data.images=24 data.test_images=9 train.threads=1 \
@@ -37,31 +31,6 @@ const CVAE: &str = "train.global_batch=8 train.bucket_kib=32 data.images=24 data
 
 const RESNET: &str = "model.kind=resnet18 model.width=8 model.image_size=32 train.global_batch=8 train.bucket_kib=32 \
     data.images=24 data.test_images=9 train.threads=1 eval.batch=2 optim.kind=sgd optim.lr=0.02";
-
-/// A new run's folder.
-fn run_in(place: &Path) -> RunFolder {
-    RunFolder::create(Some(&place.join("run")), place, "tiny").expect("a new run")
-}
-
-/// Trains in a folder, and goes on there if it was begun.
-fn train_in(folder: &RunFolder, settings: &str) -> Curve {
-    let settings: Vec<String> = settings.split_whitespace().map(str::to_owned).collect();
-    let program = phalanx::program();
-    let resolved = program.resolve("tiny", &settings).expect("a configuration");
-    resolved.validate().unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    let task = program.task_of(&resolved.config).expect("a task");
-    let seen = Seen::default();
-    let trained = train_replicas(task, folder, &resolved, &StopFlag::default(), Box::new(seen.clone()));
-    trained.unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    std::mem::take(&mut *seen.0.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn train_once(settings: &str) -> (Curve, Summary, tempfile::TempDir) {
-    let place = tempfile::tempdir().expect("a folder");
-    let curve = train_in(&run_in(place.path()), settings);
-    let summary = Summary::read(&place.path().join("run/summary.json")).expect("a summary");
-    (curve, summary, place)
-}
 
 #[test]
 fn ps_bsp_gives_the_losses_of_ddp_to_the_bit() {
@@ -92,8 +61,8 @@ fn servers_of_their_own_change_no_loss_of_ps_bsp_and_their_runs_go_on_to_the_bit
     assert_eq!((summary.world_size, summary.servers, summary.ranks.len()), (2, 2, 4));
     let losses = |curve: &[f64]| [0, 1, 2, 3, 5, 6, 7, 8, 10, 11].map(|at| curve[at]);
     assert_eq!(losses(&whole), losses(&ddp));
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = run_in(place.path());
+    let place = Place::new();
+    let folder = run_in(&place.path("run"));
     let mut parts = train_in(&folder, &format!("{own} train.stop_step=4"));
     parts.extend(train_in(&folder, &own));
     assert_eq!(parts, whole);
@@ -101,7 +70,7 @@ fn servers_of_their_own_change_no_loss_of_ps_bsp_and_their_runs_go_on_to_the_bit
     for further in ["sync.servers=1", "sync.servers=0"] {
         let settings = format!("{own} {further} train.steps=20 train.stop_step=12");
         assert!(train_in(&folder, &settings).iter().all(|loss| loss.is_finite()));
-        std::fs::remove_dir_all(place.path().join("run/checkpoints/step-00000012")).expect("it was saved");
+        std::fs::remove_dir_all(place.path("run/checkpoints/step-00000012")).expect("it was saved");
     }
 }
 
@@ -164,12 +133,12 @@ fn every_strategy_learns_and_says_how_it_kept_step() {
                 assert!(kept.consensus_distance.is_some(), "{row}");
             }
         }
-        let svg = std::fs::read_to_string(place.path().join("run/synchrony.svg")).expect("a picture");
+        let svg = std::fs::read_to_string(place.path("run/synchrony.svg")).expect("a picture");
         assert!(svg.contains("seconds waited"), "{row}");
-        let lines = read_metrics(&place.path().join("run/metrics.jsonl")).expect("lines");
+        let lines = lines(&place.path("run"));
         assert!(lines.iter().any(|line| line.number("waited_seconds").is_some()), "{row}");
         assert_eq!(lines.last().map(phalanx_run::Line::step), Some(30), "{row}");
-        let of_ranks = read_metrics(&place.path().join("run/metrics-by-rank.jsonl")).expect("lines");
+        let of_ranks = read_metrics(&place.path("run/metrics-by-rank.jsonl")).expect("lines");
         assert_eq!(of_ranks.len(), 90, "{row}: every step of every rank");
         for line in lines.iter().filter(|line| line.number("loss").is_some()) {
             let told = of_ranks.iter().filter(|told| told.step() == line.step());
@@ -182,8 +151,8 @@ fn every_strategy_learns_and_says_how_it_kept_step() {
     }
     let (_, summary, place) = train_once(&format!("{CVAE} train.steps=3 train.ranks=2 train.strategy=ddp"));
     assert!(summary.ranks.iter().all(|rank| rank.synchrony.is_none()));
-    assert!(!place.path().join("run/synchrony.svg").exists());
-    assert!(!place.path().join("run/metrics-by-rank.jsonl").exists());
+    assert!(!place.path("run/synchrony.svg").exists());
+    assert!(!place.path("run/metrics-by-rank.jsonl").exists());
 }
 
 #[test]
@@ -200,13 +169,13 @@ fn interrupted_runs_go_on_to_the_bit() {
         ("sgp", "sync.topology=exponential"),
     ] {
         let settings =
-            format!("{CVAE} train.steps=14 train.ranks=3 train.ema=0.8 train.strategy={strategy} {further}");
+            format!("{CVAE} train.steps=10 train.ranks=3 train.ema=0.8 train.strategy={strategy} {further}");
         let whole = train_once(&settings).0;
-        let place = tempfile::tempdir().expect("a folder");
-        let folder = run_in(place.path());
-        let mut parts = train_in(&folder, &format!("{settings} train.stop_step=7"));
+        let place = Place::new();
+        let folder = run_in(&place.path("run"));
+        let mut parts = train_in(&folder, &format!("{settings} train.stop_step=6"));
         // The first part ends with an evaluation of its own.
-        assert_eq!(parts.len(), 8, "{strategy}");
+        assert_eq!(parts.len(), 7, "{strategy}");
         parts.pop();
         parts.extend(train_in(&folder, &settings));
         assert_eq!(parts, whole, "{strategy} {further}");
@@ -215,8 +184,8 @@ fn interrupted_runs_go_on_to_the_bit() {
 
 #[test]
 fn a_run_goes_on_under_another_strategy_and_with_other_ranks() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = run_in(place.path());
+    let place = Place::new();
+    let folder = run_in(&place.path("run"));
     let mut last = f64::INFINITY;
     for (stop, own) in [
         (8, "train.ranks=3 train.strategy=diloco sync.every=3"),
@@ -253,11 +222,6 @@ fn a_straggler_holds_up_those_who_wait_for_it() {
 
 #[test]
 fn what_cannot_be_is_refused_with_what_would_be_right() {
-    let refused = |settings: &str| {
-        let settings: Vec<String> = settings.split_whitespace().map(str::to_owned).collect();
-        let resolved = phalanx::program().resolve("tiny", &settings);
-        resolved.and_then(|resolved| resolved.validate()).expect_err("it cannot be").to_string()
-    };
     for (settings, problem) in [
         ("train.strategy=diloco train.ranks=2 sync.fragments=9 sync.every=4", "it needs from 1 to 4"),
         ("train.strategy=local-sgd train.ranks=2 sync.every=0", "it needs 1 or more"),
@@ -271,7 +235,7 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
         ("train.strategy=ps-asq", "ps-asp"),
         ("sync.topology=rang", "ring"),
     ] {
-        let error = refused(settings);
+        let error = refusal(&[settings]);
         assert!(error.contains(problem), "{settings}: {error}");
     }
 }
@@ -279,49 +243,33 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_dead_server_ends_the_run_with_its_name_and_the_run_goes_on_from_its_checkpoint() {
-    let place = tempfile::tempdir().expect("a folder");
-    let phalanx = |line: &str| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-        program.args(line.split_whitespace()).current_dir(place.path());
-        program
-    };
+    let place = Place::new();
     let line = "train tiny --ranks 3 --strategy ps-asp --steps 100000 --set checkpoint.every=10 --set log.every=1 --set \
-        train.global_batch=12 --set train.threads=1 --out lost";
-    let running = phalanx(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("phalanx runs");
-    let (begun, checkpoints) = (Instant::now(), place.path().join("lost/checkpoints"));
-    let newest = || Checkpoint::list(&checkpoints).last().map_or(0, |found| found.0);
-    while newest() < 20 {
-        assert!(begun.elapsed() < Duration::from_secs(120), "no checkpoint within two minutes");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    kill(*ranks_of(&running).last().expect("a rank"));
-    let output = running.wait_with_output().expect("phalanx ends");
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && error.contains("rank 2"), "{error}");
-    let until = newest() + 5;
-    let output =
-        phalanx(&format!("train --resume --out lost --steps {until}")).output().expect("phalanx runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let summary = Summary::read(&place.path().join("lost/summary.json")).expect("a summary");
+        train.global_batch=12 --set train.threads=1 --out run";
+    let mut running = Running::start(&place, line);
+    let run = running.run.clone();
+    running.wait_for("checkpoint", |run| run.saved().last().is_some_and(|step| *step >= 20));
+    kill(*running.ranks().last().expect("a rank"));
+    let error = running.fail();
+    assert!(error.contains("rank 2"), "{error}");
+    let until = saved(&run).pop().expect("a checkpoint") + 5;
+    place.succeed(&format!("train --resume --out run --steps {until}"));
+    let summary = summary(&run);
     assert_eq!((summary.step, summary.strategy.as_str()), (until, "ps-asp"));
     assert!(summary.ranks.iter().all(|rank| rank.synchrony.is_some() && rank.bytes_received > 0));
 }
 
 #[test]
 fn processes_train_under_every_strategy() {
-    let place = tempfile::tempdir().expect("a folder");
-    for row in STRATEGIES.iter().filter(|row| !row.is_bulk_synchronous()) {
-        let line = format!(
+    let place = Place::new();
+    let apart = STRATEGIES.iter().filter(|row| !row.is_bulk_synchronous());
+    side_by_side(apart, |row| {
+        place.succeed(&format!(
             "train tiny --ranks 2 --strategy {row} --steps 6 --set sync.every=2 --set train.global_batch=8 --set \
             train.threads=1 --out {row}"
-        );
-        let mut program = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-        let output =
-            program.args(line.split_whitespace()).current_dir(place.path()).output().expect("phalanx runs");
-        assert!(output.status.success(), "{row}: {}", String::from_utf8_lossy(&output.stderr));
-        let folder = place.path().join(row.name);
-        let summary = Summary::read(&folder.join("summary.json")).expect("a summary");
-        assert!(summary.ranks.iter().all(|rank| rank.synchrony.is_some()), "{row}");
-        assert!(folder.join("synchrony.svg").is_file(), "{row}");
-    }
+        ));
+        let run = place.path(row.name);
+        assert!(summary(&run).ranks.iter().all(|rank| rank.synchrony.is_some()), "{row}");
+        assert!(run.join("synchrony.svg").is_file(), "{row}");
+    });
 }

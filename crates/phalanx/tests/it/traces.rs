@@ -8,25 +8,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
-
-fn phalanx(place: &Path, line: &str) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(line.split(' ').filter(|part| !part.is_empty())).current_dir(place);
-    command
-}
-
-/// Runs a command that must succeed and returns what it printed.
-fn succeed(place: &Path, line: &str) -> String {
-    let output = phalanx(place, line).output().expect("phalanx runs");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{line}: {}\n{}", text(&output.stdout), text(&output.stderr));
-    text(&output.stdout)
-}
-
-fn json(path: &Path) -> Value {
-    serde_json::from_slice(&fs::read(path).expect("reads")).expect("is JSON")
-}
+use crate::harness::Place;
+#[cfg(target_os = "linux")]
+use crate::harness::Running;
+use crate::harness::results::json;
 
 /// A span of a trace, in nanoseconds.
 #[derive(Debug, Clone)]
@@ -131,12 +116,12 @@ fn steps(spans: &[Span], pid: u64) -> Vec<u64> {
 
 #[test]
 fn a_trace_tells_of_all_ranks_and_its_bytes_are_those_of_the_summary() {
-    let place = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let line = "train tiny --ranks 2 --steps 6 --trace --out run --set log.every=1 --set train.overlap=always \
                 --set checkpoint.every=3 --set log.usage_seconds=0.05 --set log.cpu_watts=10";
-    let said = succeed(place.path(), line);
+    let said = place.succeed(line);
     assert!(said.contains("trace summary"), "{said}");
-    let run = place.path().join("run");
+    let run = place.path("run");
     let trace = json(&run.join("trace.json"));
     let spans = checked(&trace);
     assert_eq!(ranks(&spans), [0, 1]);
@@ -188,12 +173,11 @@ fn a_trace_tells_of_all_ranks_and_its_bytes_are_those_of_the_summary() {
     );
     assert_eq!(trace["otherData"]["complete"], true);
     // What the summary says of it.
-    let told: Value =
-        serde_json::from_str(&succeed(place.path(), "trace summary run --json")).expect("is JSON");
+    let told: Value = serde_json::from_str(&place.succeed("trace summary run --json")).expect("is JSON");
     assert_eq!((told["steps"].as_u64(), told["ranks"].as_array().map(Vec::len)), (Some(6), Some(2)));
     let overlap = told["ranks"][0]["overlap"].as_f64().expect("there was communication");
     assert!((0.0..=1.0).contains(&overlap));
-    let text = succeed(place.path(), "trace summary run/trace.json");
+    let text = place.succeed("trace summary run/trace.json");
     for what in
         ["6 steps of 2 ranks", "overlap", "Slowest: rank", "Critical paths of all steps", "Operations"]
     {
@@ -232,11 +216,11 @@ fn usage_is_written(run: &Path, summary: &Value) {
 
 #[test]
 fn only_the_steps_that_are_asked_for_are_recorded_of_threads_too() {
-    let place = tempfile::tempdir().expect("a folder");
+    let place = Place::new();
     let line =
         "train tiny --ranks 3 --strategy dp --steps 5 --trace 2..3 --out run --set log.usage_seconds=0.05";
-    succeed(place.path(), line);
-    let trace = json(&place.path().join("run/trace.json"));
+    place.succeed(line);
+    let trace = json(&place.path("run/trace.json"));
     let spans = checked(&trace);
     assert_eq!(ranks(&spans), [0, 1, 2]);
     assert!(
@@ -247,46 +231,38 @@ fn only_the_steps_that_are_asked_for_are_recorded_of_threads_too() {
     assert!((0..3).all(|rank| !of(&spans, rank, "communication").is_empty()));
     // Ranks that are threads share a process, of which the first speaks.
     let line = |rank: usize| {
-        let text = fs::read_to_string(place.path().join(format!("run/logs/rank-{rank}.usage.jsonl")));
+        let text = fs::read_to_string(place.path(&format!("run/logs/rank-{rank}.usage.jsonl")));
         serde_json::from_str::<Value>(text.expect("reads").lines().last().expect("a line")).expect("is JSON")
     };
     assert_eq!(line(0)["resident_bytes"].is_u64(), cfg!(target_os = "linux"));
     assert!(line(1)["resident_bytes"].is_null() && line(1)["step"].as_u64() == Some(5));
     // Without being asked there is none.
-    succeed(place.path(), "train tiny --ranks 1 --steps 2 --out plain");
-    assert!(!place.path().join("plain/trace.json").exists());
-    let refused = phalanx(place.path(), "train tiny --trace 5..2 --out no").output().expect("runs");
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("the first comes first"));
+    place.succeed("train tiny --ranks 1 --steps 2 --out plain");
+    assert!(!place.path("plain/trace.json").exists());
+    let said = place.fail_with(2, "train tiny --trace 5..2 --out no");
+    assert!(said.contains("the first comes first"), "{said}");
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn an_interrupted_run_writes_what_it_has_and_a_failed_one_too() {
-    let place = tempfile::tempdir().expect("a folder");
-    let run = place.path().join("run");
+    let place = Place::new();
+    let run = place.path("run");
     let line =
         "train tiny --ranks 2 --steps 100000 --trace --out run --set log.every=1 --set eval.enabled=false";
-    let child = phalanx(place.path(), line).stdout(Stdio::null()).spawn().expect("starts");
-    let metrics = run.join("metrics.jsonl");
-    let since = Instant::now();
-    while fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 3 {
-        assert!(since.elapsed() < Duration::from_secs(120), "no step within two minutes");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill").success());
-    let output = child.wait_with_output().expect("ends");
-    assert_eq!(output.status.code(), Some(0));
+    let mut running = Running::start(&place, line);
+    running.wait_for_step(3);
+    running.signal("-INT");
+    running.succeed();
     let trace = json(&run.join("trace.json"));
     let spans = checked(&trace);
     assert_eq!((ranks(&spans), &trace["otherData"]["complete"]), (vec![0, 1], &Value::Bool(false)));
     assert!(steps(&spans, 0).len() >= 3 && steps(&spans, 0) == steps(&spans, 1));
     // A loss that is not a number ends the run; each rank leaves its recording next to its log.
     let line = "train tiny --ranks 2 --steps 50 --trace --out broken --set optim.lr=1e30 --set log.every=1";
-    let failed = phalanx(place.path(), line).output().expect("runs");
-    assert_eq!(failed.status.code(), Some(1));
+    place.fail_with(1, line);
     // A rank that another one's failure has ended at once may have left nothing.
-    let left = |rank: u64| place.path().join(format!("broken/logs/rank-{rank}.trace.json"));
+    let left = |rank: u64| place.path(&format!("broken/logs/rank-{rank}.trace.json"));
     let found: Vec<u64> = (0..2).filter(|rank| left(*rank).exists()).collect();
     assert!(!found.is_empty());
     for rank in found {
@@ -294,14 +270,14 @@ fn an_interrupted_run_writes_what_it_has_and_a_failed_one_too() {
         assert_eq!(ranks(&spans), [rank]);
         assert!(!steps(&spans, rank).is_empty());
     }
-    assert!(!place.path().join("broken/trace.json").exists());
+    assert!(!place.path("broken/trace.json").exists());
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn energy_is_measured_once_a_host_and_shared_among_its_ranks() {
-    let place = tempfile::tempdir().expect("a folder");
-    let zone = place.path().join("powercap/intel-rapl:0");
+    let place = Place::new();
+    let zone = place.path("powercap/intel-rapl:0");
     fs::create_dir_all(&zone).expect("a folder");
     let range = 1_000_000_u64;
     let put = |name: &str, value: &str| {
@@ -314,8 +290,9 @@ fn energy_is_measured_once_a_host_and_shared_among_its_ranks() {
     put("energy_uj", "900000\n");
     let line =
         "train tiny --ranks 2 --steps 40 --out run --set log.usage_seconds=0.02 --set log.cpu_watts=10";
-    let mut child = phalanx(place.path(), line)
-        .env("PHALANX_POWERCAP", place.path().join("powercap"))
+    let mut child = place
+        .command(line)
+        .env("PHALANX_POWERCAP", place.path("powercap"))
         .stdout(Stdio::null())
         .spawn()
         .expect("starts");
@@ -330,7 +307,7 @@ fn energy_is_measured_once_a_host_and_shared_among_its_ranks() {
         std::thread::sleep(Duration::from_millis(5));
     };
     assert!(status.success());
-    let summary = json(&place.path().join("run/summary.json"));
+    let summary = json(&place.path("run/summary.json"));
     let cpu = &summary["energy"]["cpu"];
     assert_eq!(cpu["kind"], "measured", "{cpu}");
     let joules = cpu["joules"].as_f64().expect("joules");
@@ -338,7 +315,7 @@ fn energy_is_measured_once_a_host_and_shared_among_its_ranks() {
     let share = |rank: usize, name: &str| summary["ranks"][rank][name].as_f64().expect("a number");
     assert!((share(0, "joules") + share(1, "joules") - joules).abs() < 1e-9 * joules);
     let text = |rank: usize| {
-        fs::read_to_string(place.path().join(format!("run/logs/rank-{rank}.usage.jsonl"))).expect("reads")
+        fs::read_to_string(place.path(&format!("run/logs/rank-{rank}.usage.jsonl"))).expect("reads")
     };
     assert!(text(0).contains("\"energy\":\"measured\""), "{}", text(0));
     assert!(!text(1).contains("cpu_joules"), "the first rank of a host tells: {}", text(1));

@@ -1,25 +1,23 @@
 //! Trainings over two hosts: network namespaces with names and addresses of their own, a network between them that is cut, and a
 //! second one. Left out, with a message, where these cannot be made, which takes root and Linux's `ip` and `unshare`.
 
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 
-use phalanx_checkpoint::{Checkpoint, Hashes};
-use phalanx_run::{RunState, Summary};
+use phalanx_checkpoint::Hashes;
+use phalanx_run::RunState;
 
-/// Steps of milliseconds; rank 0 is delayed in each, so that there is time for events in between.
-const SMALL: &str = "train tiny --set model.kind=mlp --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 \
-    --set train.global_batch=12 --set train.threads=1 --set log.every=1 --set data.images=60 --set data.test_images=12 --set \
-    sample.rows=1 --set sample.columns=1 --set eval.enabled=false --set log.usage_seconds=0 --set \
-    train.logical_ranks=4";
+use crate::harness::results::{hashes, logs, summary};
+use crate::harness::{MLP, PROGRAM, Place, Running, both, delayed};
+
+/// The training. Its steps take milliseconds.
+fn small() -> String {
+    format!("train tiny {MLP} --set eval.enabled=false --set log.usage_seconds=0 --set train.logical_ranks=4")
+}
 
 /// Steps of a run, and of one that outlives the time in which the other side of a network finds out that it may not go on: four
 /// seconds of silence, two at the door of rank 0, and two more in which processes of its host might turn out to have ended.
 const SHORT: u64 = 100;
 const LONG: u64 = 400;
-
-const HELD_UP: &str = "--set chaos.delay=rank=0,ms=30";
 
 /// Gives a host a name and processes of its own, which other hosts cannot see.
 const APART: &str = "unshare --uts --pid --fork --kill-child --mount-proc";
@@ -69,11 +67,11 @@ impl Hosts {
     }
 
     /// The program on a host, which has a name of its own.
-    fn phalanx(&self, host: usize, place: &Path, line: &str) -> Command {
+    fn phalanx(&self, host: usize, place: &Place, line: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[host]]).args(APART.split(' ')).args(["sh", "-c"]);
-        command.args(["hostname \"$0\" && exec \"$@\"", &self.0[host], env!("CARGO_BIN_EXE_phalanx")]);
-        command.args(line.split_whitespace()).current_dir(place).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(["hostname \"$0\" && exec \"$@\"", &self.0[host], PROGRAM]);
+        command.args(line.split_whitespace()).current_dir(place.folder()).stdin(Stdio::null());
         command
     }
 
@@ -93,115 +91,91 @@ impl Drop for Hosts {
     }
 }
 
-fn hashes(run: &Path) -> Hashes {
-    let (newest, damaged) = Checkpoint::newest(&run.join("checkpoints"));
-    assert!(damaged.is_empty(), "{damaged:?}");
-    newest.expect("a checkpoint").hashes().expect("in the index")
-}
-
 /// Returns the outcome of the run on one host, by one rank.
-fn undisturbed(hosts: &Hosts, place: &Path, steps: u64) -> Hashes {
-    let line = format!("{SMALL} --steps {steps} --out one");
-    let (well, said) = end(hosts.phalanx(0, place, &line).spawn().expect("it runs"));
-    assert!(well, "{said}");
-    hashes(&place.join("one"))
+fn undisturbed(hosts: &Hosts, place: &Place, steps: u64) -> Hashes {
+    let line = format!("{} --steps {steps} --out one", small());
+    Running::spawn(place.path("one"), hosts.phalanx(0, place, &line)).succeed();
+    hashes(&place.path("one"))
 }
 
-/// The logs of all ranks.
-fn logs_of(run: &Path) -> String {
-    let log = |rank: usize| std::fs::read_to_string(run.join(format!("logs/rank-{rank}.log"))).ok();
-    (0..4).filter_map(|rank| Some(format!("--- rank {rank}\n{}\n", log(rank)?))).collect()
+/// Starts a training on the first host, whose ranks others join by the first network.
+fn start(hosts: &Hosts, place: &Place, line: &str) -> Running {
+    // Rank 0 is delayed in each step, so that there is time for events in between.
+    let mut launcher = hosts.phalanx(0, place, &format!("{} {} {line} --out run", small(), delayed(1, 30)));
+    launcher.env("PHALANX_INTERFACE", format!("{}.0/24", NETWORKS[0]));
+    Running::spawn(place.path("run"), launcher)
 }
 
-fn end(child: Child) -> (bool, String) {
-    let output = child.wait_with_output().expect("it ends");
-    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
-}
-
-/// Waits until a run of `ranks` ranks has reached a step.
-fn wait_for(run: &Path, ranks: usize, step: u64) {
-    let begun = Instant::now();
-    loop {
-        let state = RunState::read(&run.join("state.json"));
-        if state.is_ok_and(|state| state.world_size == ranks && state.step >= step) {
-            return;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "no {ranks} ranks at step {step} within a minute");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Waits until as many ranks have reached a step.
+fn wait_for(running: &mut Running, ranks: usize, step: u64) {
+    let there =
+        |run: &Running| run.state().is_some_and(|state| state.world_size == ranks && state.step >= step);
+    running.wait_for(&format!("{ranks} ranks at step {step}"), there);
 }
 
 #[test]
 fn one_side_of_a_network_that_is_cut_goes_on_to_the_same_weights() {
     let Some(hosts) = Hosts::new(0) else { return };
-    let place = tempfile::tempdir().expect("a folder");
-    let run = place.path().join("run");
-    let line = format!("{SMALL} {HELD_UP} --steps {LONG} --ranks 2 --elastic 1:4 --out run");
-    let mut launcher = hosts.phalanx(0, place.path(), &line);
-    // The network that others join by.
-    launcher.env("PHALANX_INTERFACE", format!("{}.0/24", NETWORKS[0]));
-    let launcher = launcher.spawn().expect("it runs");
-    wait_for(&run, 2, 1);
-    let joined = [0, 1].map(|_| hosts.phalanx(1, place.path(), "join run").spawn().expect("it runs"));
-    wait_for(&run, 4, 3);
+    let place = Place::new();
+    let mut running = start(&hosts, &place, &format!("--steps {LONG} --ranks 2 --elastic 1:4"));
+    let run = running.run.clone();
+    wait_for(&mut running, 2, 1);
+    (0..2).for_each(|_| running.add(hosts.phalanx(1, &place, "join run")));
+    wait_for(&mut running, 4, 3);
     hosts.cut();
-    let (well, said) = end(launcher);
-    assert!(well, "{said}\n{}", logs_of(&run));
-    for rank in joined {
+    let ended = running.end_all();
+    assert_eq!(ended[0].code, Some(0), "{}\n{}", ended[0].stderr, logs(&run));
+    for end in &ended[1..] {
         // As many as the others, without the lowest.
-        let (well, said) = end(rank);
-        assert!(!well && said.contains("cannot reach ranks [0, 1]"), "{said}");
+        assert!(end.code != Some(0) && end.stderr.contains("cannot reach ranks [0, 1]"), "{end:?}");
     }
-    let summary = Summary::read(&run.join("summary.json")).expect("a summary");
+    let summary = summary(&run);
     let changes: Vec<_> = summary.changes.iter().map(|change| (&change.came[..], &change.left[..])).collect();
     assert_eq!(changes.last(), Some(&(&[][..], &[2, 3][..])), "{changes:?}");
-    assert_eq!(hashes(&run), undisturbed(&hosts, place.path(), LONG));
+    assert_eq!(hashes(&run), undisturbed(&hosts, &place, LONG));
 }
 
 #[test]
 fn rank_0_leaves_and_another_host_goes_on_alone() {
     let Some(hosts) = Hosts::new(1) else { return };
-    let place = tempfile::tempdir().expect("a folder");
-    let run = place.path().join("run");
-    let line = format!("{SMALL} {HELD_UP} --steps {SHORT} --ranks 1 --elastic 1:2 --out run");
-    let mut launcher = hosts.phalanx(0, place.path(), &line);
-    launcher.env("PHALANX_INTERFACE", format!("{}.0/24", NETWORKS[0]));
-    let launcher = launcher.spawn().expect("it runs");
-    wait_for(&run, 1, 1);
-    let joined = hosts.phalanx(1, place.path(), "join run").spawn().expect("it runs");
-    wait_for(&run, 2, 3);
+    let place = Place::new();
+    let mut running = start(&hosts, &place, &format!("--steps {SHORT} --ranks 1 --elastic 1:2"));
+    let run = running.run.clone();
+    wait_for(&mut running, 1, 1);
+    running.add(hosts.phalanx(1, &place, "join run"));
+    wait_for(&mut running, 2, 3);
     // One that goes leaves as many as it is, who could not tell by themselves that it does not go on.
-    let (well, said) = end(hosts.phalanx(0, place.path(), "leave run --rank 0").spawn().expect("it runs"));
-    assert!(well, "{said}");
-    for process in [launcher, joined] {
-        let (well, said) = end(process);
-        assert!(well, "{said}");
-    }
+    let left = hosts.phalanx(0, &place, "leave run --rank 0").output().expect("it runs");
+    assert!(left.status.success(), "{}", both(&left));
+    let ended = running.end_all();
+    assert!(ended.iter().all(|end| end.code == Some(0)), "{ended:?}");
     let state = RunState::read(&run.join("state.json")).expect("a state");
     assert_eq!((state.step, state.world_size, state.host), (SHORT, 1, hosts.0[1].clone()));
-    assert_eq!(hashes(&run), undisturbed(&hosts, place.path(), SHORT));
+    assert_eq!(hashes(&run), undisturbed(&hosts, &place, SHORT));
 }
 
 #[test]
 fn ranks_meet_where_names_lead_and_exchange_over_another_network() {
     let Some(hosts) = Hosts::new(2) else { return };
-    let place = tempfile::tempdir().expect("a folder");
-    let expected = undisturbed(&hosts, place.path(), SHORT);
+    let place = Place::new();
+    let expected = undisturbed(&hosts, &place, SHORT);
     // By the first network to the second, and where rank 0 listens at all addresses.
     for (number, interface) in [format!("{}.0/24", NETWORKS[1]), "0.0.0.0".to_owned()].iter().enumerate() {
         let out = format!("run{number}");
         let of_host = |host: usize| {
             let line = format!(
-                "{SMALL} --steps {SHORT} --nnodes 2 --node-rank {host} --nproc-per-node 2 --strategy hsdp --master-addr {}.1 --out {out}",
+                "{} --steps {SHORT} --nnodes 2 --node-rank {host} --nproc-per-node 2 --strategy hsdp --master-addr {}.1 --out {out}",
+                small(),
                 NETWORKS[0]
             );
-            let mut command = hosts.phalanx(host, place.path(), &line);
-            command.env("PHALANX_INTERFACE", interface).spawn().expect("it runs")
+            let mut command = hosts.phalanx(host, &place, &line);
+            command.env("PHALANX_INTERFACE", interface);
+            command
         };
-        for host in [0, 1].map(of_host) {
-            let (well, said) = end(host);
-            assert!(well, "{interface}: {said}");
-        }
-        assert_eq!(hashes(&place.path().join(out)), expected, "{interface}");
+        let mut running = Running::spawn(place.path(&out), of_host(0));
+        running.add(of_host(1));
+        let ended = running.end_all();
+        assert!(ended.iter().all(|end| end.code == Some(0)), "{interface}: {ended:?}");
+        assert_eq!(hashes(&place.path(&out)), expected, "{interface}");
     }
 }

@@ -153,7 +153,7 @@ fn gpus_measure_where_a_codec_pays() {
         assert!(!line.contains(" 0.000 MB"), "{line}");
     }
     assert!(!told.is_empty(), "{text}");
-    assert!(column(&place.run("told"), "loss").iter().all(|loss| loss.is_finite()));
+    assert!(column(&place.path("told"), "loss").iter().all(|loss| loss.is_finite()));
 }
 
 #[test]
@@ -165,18 +165,18 @@ fn what_is_held_back_goes_on_bit_for_bit() {
     let common = "train tiny --set train.ranks=2 --set train.threads=1 --set log.every=1";
     let sign = format!("{common} --set codec.kind=sign {ALWAYS}");
     goes_on_bit_for_bit(&place, &format!("{sign} --set train.device=cuda --strategy zero2"));
-    fs::remove_dir_all(place.run("whole")).expect("removes");
+    fs::remove_dir_all(place.path("whole")).expect("removes");
     // State kept by a CPU continues on a GPU: the same numbers under the same names.
     place.succeed(&format!("{sign} --set train.device=cpu --steps 5 --out whole"));
     place.succeed(&format!("{sign} --set train.device=cpu --steps 3 --out moved"));
     place.succeed(&format!("{sign} --set train.device=cuda --steps 5 --out moved --resume"));
-    let [whole, moved] = ["whole", "moved"].map(|run| column(&place.run(run), "loss"));
+    let [whole, moved] = ["whole", "moved"].map(|run| column(&place.path(run), "loss"));
     assert_eq!(whole.len(), moved.len());
     for (a, b) in whole.iter().zip(&moved) {
         assert!((a - b).abs() <= 5e-3 * a.abs(), "{whole:?} and {moved:?}");
     }
-    fs::remove_dir_all(place.run("whole")).expect("removes");
-    fs::remove_dir_all(place.run("parts")).expect("removes");
+    fs::remove_dir_all(place.path("whole")).expect("removes");
+    fs::remove_dir_all(place.path("parts")).expect("removes");
     let dgc = format!("{common} --set codec.kind=dgc --set optim.kind=sgd --set optim.momentum=0 {ALWAYS}");
     goes_on_bit_for_bit(&place, &format!("{dgc} --set train.device=cuda --strategy ddp"));
 }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::place::{Place, losses};
+use crate::harness::results::log;
 
 /// The losses of a training by graphs are those of one without, to the last bit; how many pieces of work graphs have.
 pub(crate) fn graphs_change_nothing(place: &Place, ranks: usize, line: &str) -> usize {
@@ -15,16 +16,16 @@ pub(crate) fn graphs_change_nothing(place: &Place, ranks: usize, line: &str) -> 
     for graphs in [false, true] {
         place.succeed(&format!("train {line} {common} --set train.graphs={graphs} --out {graphs}"));
     }
-    let [without, with] = ["false", "true"].map(|run| losses(&place.run(run)));
+    let [without, with] = ["false", "true"].map(|run| losses(&place.path(run)));
     assert_eq!(with, without, "{line}");
     assert!(with.len() >= 6);
-    let log = fs::read_to_string(place.run("true").join("logs/rank-0.log")).expect("reads");
+    let log = log(&place.path("true"), 0);
     let recorded = log
         .lines()
         .filter_map(|line| line.split(" pieces of work are recorded as").next()?.rsplit(' ').next());
     let most = recorded.filter_map(|count| count.parse().ok()).max();
     for run in ["false", "true"] {
-        fs::remove_dir_all(place.run(run)).expect("removes");
+        fs::remove_dir_all(place.path(run)).expect("removes");
     }
     most.unwrap_or_else(|| panic!("{line}: nothing was recorded: {log}"))
 }

@@ -1,11 +1,8 @@
 //! The transfer of images to a GPU.
 
-use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
-
-use super::place::{Place, agree, agree_on, column, losses};
+use super::place::{Place, agree, agree_on, column, json, losses};
 
 /// Bytes that each step but the first copied to the GPU.
 fn uploaded(run: &Path) -> Vec<f64> {
@@ -29,7 +26,7 @@ fn images_travel_as_bytes_and_small_sets_stay() {
     let bytes = 4.0 * 16.0 * 16.0 * 3.0;
     // Labels and places besides. The third and the last step are followed by an evaluation of two batches.
     let few = bytes / 8.0;
-    let [read, kept] = ["read", "kept"].map(|run| uploaded(&place.run(run)));
+    let [read, kept] = ["read", "kept"].map(|run| uploaded(&place.path(run)));
     assert_eq!(read.len(), 5);
     for (step, batches) in [(0, 1.0), (1, 3.0), (2, 1.0), (3, 1.0), (4, 3.0)] {
         let sent = read[step];
@@ -39,14 +36,13 @@ fn images_travel_as_bytes_and_small_sets_stay() {
     // The first epoch brings all training images, and the first evaluation those for testing.
     assert!(kept[0] >= bytes && (2.0 * bytes..2.0 * bytes + few).contains(&kept[1]), "{kept:?}");
     assert!(kept[2..].iter().all(|sent| *sent < few), "{kept:?}");
-    let all = losses(&place.run("read"));
+    let all = losses(&place.path("read"));
     assert_eq!(all.len(), 8, "six steps and two evaluations: {all:?}");
     for run in ["kept", "graphs", "parts"] {
-        assert_eq!(losses(&place.run(run)), all, "{run}");
+        assert_eq!(losses(&place.path(run)), all, "{run}");
     }
     let held = |run: &str| {
-        let summary = fs::read(place.run(run).join("summary.json")).expect("reads");
-        let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+        let summary = json(&place.path(run).join("summary.json"));
         summary["metrics"]["gpu_peak_data_bytes"].as_u64().expect("a number")
     };
     assert_eq!((held("read"), held("kept")), (0, 16 * 16 * 16 * 3));

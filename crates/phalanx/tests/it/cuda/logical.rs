@@ -21,7 +21,7 @@ fn outcome(place: &Place, line: &str, (strategy, ranks): (&str, usize)) -> (Stri
     let text = place
         .succeed(&format!("train {line} {common} --strategy {strategy} --set train.ranks={ranks} --out run"));
     assert!(text.contains("GPU 0, "), "{text}");
-    let run = place.run("run");
+    let run = place.path("run");
     let found = (place.succeed("hash run --state"), losses(&run), column(&run, "grad_norm"));
     assert!(found.0.lines().count() > 1 && found.1.len() >= 4 && found.2.len() == 4, "{found:?}");
     fs::remove_dir_all(run).expect("removes");

@@ -5,30 +5,19 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::place::{Place, column};
+use super::place::{Place, column, json};
+use crate::harness::results::{checkpoint, copy};
 
 /// Steps of a run, the first of which is taken on the CPU.
 const STEPS: u64 = 9;
 
 /// The index of a checkpoint.
 fn index(run: &Path, step: u64) -> std::path::PathBuf {
-    run.join(format!("checkpoints/step-{step:08}/checkpoint.json"))
+    checkpoint(run, step).join("checkpoint.json")
 }
 
 fn state(run: &Path, step: u64) -> Value {
-    let read = fs::read(index(run, step)).expect("a checkpoint");
-    serde_json::from_slice::<Value>(&read).expect("is JSON")["state"].take()
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("makes a folder");
-    for entry in fs::read_dir(from).expect("a folder").map(|entry| entry.expect("lists")) {
-        let to = to.join(entry.file_name());
-        match entry.file_type().expect("has one").is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(fs::copy(entry.path(), to).expect("copies")),
-        }
-    }
+    json(&index(run, step))["state"].take()
 }
 
 /// The learnt weights of a run, and their averages.
@@ -36,7 +25,7 @@ fn learnt(place: &Place, run: &str) -> [Vec<u8>; 2] {
     ["", " --ema"].map(|averages| {
         let file = format!("{run}{}.safetensors", averages.trim());
         place.succeed(&format!("export {run} --out {file}{averages}"));
-        fs::read(place.run(&file)).expect("reads")
+        fs::read(place.path(&file)).expect("reads")
     })
 }
 
@@ -55,7 +44,7 @@ fn apart(a: &[u8], b: &[u8]) -> f64 {
 
 /// Steps of a run that were left out.
 fn left_out_of(place: &Place, run: &str) -> f64 {
-    column(&place.run(run), "left_out").iter().sum()
+    column(&place.path(run), "left_out").iter().sum()
 }
 
 const COMMON: &str = "train tiny --set train.threads=1 --set log.every=1 --set train.precision=f16 --set train.ema=0.9 \
@@ -67,16 +56,15 @@ fn begin(place: &Place) {
     place.succeed(&format!("{COMMON} --steps 1 --set train.ranks=1 --set train.device=cpu --out begun"));
     // The largest of these gradients overflows near 2²⁰, a bit earlier on GPUs, which have gradients of weights in f16 too: it
     // halves past that.
-    let changed = fs::read(index(&place.run("begun"), 1)).expect("a checkpoint");
-    let mut changed: Value = serde_json::from_slice(&changed).expect("is JSON");
+    let mut changed = json(&index(&place.path("begun"), 1));
     changed["state"]["loss_scale"] = Value::from(11_500_000.0);
-    fs::write(index(&place.run("begun"), 1), serde_json::to_vec_pretty(&changed).expect("is JSON"))
+    fs::write(index(&place.path("begun"), 1), serde_json::to_vec_pretty(&changed).expect("is JSON"))
         .expect("writes");
 }
 
 /// Goes on from there, stopping after some steps; what was learnt.
 fn run(place: &Place, name: &str, ranks: usize, more: &str, stops: &[u64]) -> [Vec<u8>; 2] {
-    copy(&place.run("begun"), &place.run(name));
+    copy(&place.path("begun"), &place.path(name));
     for stop in stops {
         let line = format!("{COMMON} --steps {stop} --set train.ranks={ranks} {more} --out {name} --resume");
         place.succeed(&line);
@@ -86,7 +74,7 @@ fn run(place: &Place, name: &str, ranks: usize, more: &str, stops: &[u64]) -> [V
 
 /// The scale of each step, and whether its update was left out.
 fn told(place: &Place, name: &str) -> [Vec<f64>; 2] {
-    ["loss_scale", "left_out"].map(|what| column(&place.run(name), what))
+    ["loss_scale", "left_out"].map(|what| column(&place.path(name), what))
 }
 
 #[test]
@@ -98,7 +86,7 @@ fn a_gpu_leaves_steps_out_as_the_processor_does() {
     let [scales, left_out] = told("cpu");
     let out = left_out_of(&place, "cpu");
     assert!(scales.len() == STEPS as usize && (2.0..7.0).contains(&out), "{scales:?}, {left_out:?}");
-    let last = state(&place.run("cpu"), STEPS);
+    let last = state(&place.path("cpu"), STEPS);
     assert_eq!(last["optimizer_steps"], STEPS - out as u64);
     assert_eq!(last["ema_updates"], STEPS - out as u64);
     let eager = run(&place, "eager", 1, "--set train.device=cuda", &[STEPS]);
@@ -107,7 +95,7 @@ fn a_gpu_leaves_steps_out_as_the_processor_does() {
     for name in ["eager", "graphs"] {
         assert_eq!(told(name), [scales.clone(), left_out.clone()], "{name}");
         for step in 2..=STEPS {
-            let [found, expected] = [name, "cpu"].map(|name| state(&place.run(name), step));
+            let [found, expected] = [name, "cpu"].map(|name| state(&place.path(name), step));
             for what in [
                 "loss_scale",
                 "loss_scale_good_steps",
@@ -118,11 +106,11 @@ fn a_gpu_leaves_steps_out_as_the_processor_does() {
                 assert_eq!(found[what], expected[what], "{name}, step {step}: {what}");
             }
         }
-        let [found, expected] = [name, "cpu"].map(|name| column(&place.run(name), "loss"));
+        let [found, expected] = [name, "cpu"].map(|name| column(&place.path(name), "loss"));
         for (found, expected) in found.iter().zip(&expected) {
             assert!((found - expected).abs() < 4e-3 * expected, "{name}: {found}, not {expected}");
         }
-        let norms = [name, "cpu"].map(|name| column(&place.run(name), "grad_norm").len());
+        let norms = [name, "cpu"].map(|name| column(&place.path(name), "grad_norm").len());
         assert_eq!(norms[0], norms[1], "{name}");
     }
     for (found, expected) in eager.iter().zip(&on_cpu) {
@@ -144,13 +132,13 @@ fn ranks_with_a_gpu_each_leave_the_same_steps_out() {
         let in_parts = run(&place, &parts, 2, &format!("{more} --set train.graphs=true"), &[3, 7, STEPS]);
         assert!(whole == in_parts, "{strategy}: a resumed run has other bits");
         let told = |name: &str| told(&place, name);
-        let [whole, parts] = [strategy, &parts].map(|name| (column(&place.run(name), "loss"), told(name)));
+        let [whole, parts] = [strategy, &parts].map(|name| (column(&place.path(name), "loss"), told(name)));
         assert_eq!(whole, parts, "{strategy}");
         // Each rank's gradients are of half a batch, so another step may be the last that overflows.
         let out = left_out_of(&place, strategy);
         assert!((2.0..7.0).contains(&out), "{strategy}: {:?}", told(strategy));
         assert_eq!(told(strategy), told("ddp"), "what one rank sees counts for all");
-        let last = state(&place.run(strategy), STEPS);
+        let last = state(&place.path(strategy), STEPS);
         assert_eq!(last["optimizer_steps"], STEPS - out as u64, "{strategy}");
         assert_eq!(last["ema_updates"], STEPS - out as u64, "{strategy}");
     }

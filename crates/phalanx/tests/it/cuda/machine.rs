@@ -1,7 +1,5 @@
 //! Which device is taken, and what the doctor says of it.
 
-use std::process::Command;
-
 use super::place::{DEVICES, Place};
 
 #[test]
@@ -42,19 +40,11 @@ fn without_a_driver_the_processor_trains_and_a_gpu_is_an_error_with_names() {
         println!("skipped: this machine has a driver");
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let run = |line: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-        command.args(line.split(' ')).current_dir(folder.path()).output().expect("phalanx runs")
-    };
-    let output = run("train tiny --steps 1 --set train.ranks=1 --set train.device=cuda --out gpu");
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success());
+    let place = crate::harness::Place::new();
+    let error = place.fail("train tiny --steps 1 --set train.ranks=1 --set train.device=cuda --out gpu");
     assert!(error.contains("the CUDA driver") && error.contains("libcuda.so.1"), "{error}");
-    let output = run("train tiny --steps 1 --set train.ranks=1 --out auto");
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    assert!(output.status.success() && text.contains("CPU, as the CUDA driver is not there"), "{text}");
+    let text = place.succeed_with_errors("train tiny --steps 1 --set train.ranks=1 --out auto");
+    assert!(text.contains("CPU, as the CUDA driver is not there"), "{text}");
 }
 
 #[test]

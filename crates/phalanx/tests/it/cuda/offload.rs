@@ -3,10 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::graphs::graphs_change_nothing;
-use super::place::{Place, column, losses};
+use super::place::{Place, column, json, losses};
 
 #[test]
 fn the_state_of_an_optimizer_may_lie_on_the_host() {
@@ -18,29 +16,27 @@ fn the_state_of_an_optimizer_may_lie_on_the_host() {
     place.succeed(&format!("{common} {offload} --steps 5 --out whole"));
     place.succeed(&format!("{common} {offload} --steps 3 --out parts"));
     place.succeed(&format!("{common} {offload} --steps 5 --out parts --resume"));
-    let [there, whole, parts] = ["there", "whole", "parts"].map(|run| column(&place.run(run), "loss"));
+    let [there, whole, parts] = ["there", "whole", "parts"].map(|run| column(&place.path(run), "loss"));
     assert_eq!(whole, parts);
     for (a, b) in there.iter().zip(&whole) {
         assert!((a - b).abs() <= 1e-5 * a.abs(), "{there:?} and {whole:?}");
     }
     let peak = |run: &str| {
-        let summary = fs::read(place.run(run).join("summary.json")).expect("reads");
-        let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+        let summary = json(&place.path(run).join("summary.json"));
         summary["metrics"]["gpu_peak_optimizer_bytes"].as_u64().expect("a number")
     };
     assert_eq!((peak("there"), peak("whole")), (143_467 * 12, 0));
     // In files: to the bit the CPU's results.
     let disk = "--set train.offload=disk --set train.offload_folder=files";
     place.succeed(&format!("{common} {disk} --steps 5 --out disk"));
-    assert_eq!(column(&place.run("disk"), "loss"), whole);
+    assert_eq!(column(&place.path("disk"), "loss"), whole);
     assert_eq!(peak("disk"), 0);
-    assert!(!place.run("files").exists(), "files are deleted");
+    assert!(!place.path("files").exists(), "files are deleted");
 }
 
 /// The most bytes of a kind that a run's first GPU held.
 pub(crate) fn peak(run: &Path, kind: &str) -> u64 {
-    let summary = fs::read(run.join("summary.json")).expect("reads");
-    let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+    let summary = json(&run.join("summary.json"));
     summary["metrics"][format!("gpu_peak_{kind}_bytes")].as_u64().expect("a number")
 }
 
@@ -58,14 +54,14 @@ fn parameters_may_lie_on_the_host() {
         for offload in ["optimizer", "parameters"] {
             place.succeed(&format!("{line} --set train.offload={offload} --out {offload}"));
         }
-        let [there, here] = ["optimizer", "parameters"].map(|run| place.run(run));
+        let [there, here] = ["optimizer", "parameters"].map(|run| place.path(run));
         assert_eq!(losses(&there), losses(&here), "{strategy} on {ranks}");
         assert!(losses(&here).len() >= 5);
         for run in ["optimizer", "parameters"] {
             place.succeed(&format!("export {run} --out {run}.safetensors"));
         }
         let [a, b] =
-            ["optimizer", "parameters"].map(|run| fs::read(place.run(&format!("{run}.safetensors"))));
+            ["optimizer", "parameters"].map(|run| fs::read(place.path(&format!("{run}.safetensors"))));
         assert!(a.expect("reads") == b.expect("reads"), "{strategy} on {ranks}: the weights differ");
         let [parameters, gradients] =
             ["parameters", "gradients"].map(|kind| [&there, &here].map(|run| peak(run, kind)));
@@ -101,14 +97,14 @@ fn runs_with_parameters_on_the_host_go_on_bit_for_bit() {
         place.succeed(&format!("{common} {offload} --steps 3 --out parts"));
         place.succeed(&format!("{common} {offload} --steps 5 --out parts --resume"));
         place.succeed(&format!("{common} --set train.offload=optimizer --steps 5 --out there"));
-        let [whole, parts, there] = ["whole", "parts", "there"].map(|run| column(&place.run(run), "loss"));
+        let [whole, parts, there] = ["whole", "parts", "there"].map(|run| column(&place.path(run), "loss"));
         assert_eq!(whole, parts, "{strategy}");
         // Norms are added up elsewhere.
         for (a, b) in there.iter().zip(&whole) {
             assert!((a - b).abs() <= 1e-5 * a.abs(), "{strategy}: {there:?} and {whole:?}");
         }
         for run in ["whole", "parts", "there"] {
-            fs::remove_dir_all(place.run(run)).expect("removes");
+            fs::remove_dir_all(place.path(run)).expect("removes");
         }
     }
     let on_host = "--set train.offload=parameters --set train.bucket_kib=0";

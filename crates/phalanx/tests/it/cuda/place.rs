@@ -1,99 +1,85 @@
-//! A folder of runs with the libraries that programs find there, and what runs have told.
+//! A folder of runs with the libraries that programs find there, and comparisons of runs on GPUs with runs on the CPU.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-use serde_json::Value;
+use std::ops::Deref;
+use std::path::Path;
+use std::process::Output;
 
 use super::software;
+use crate::harness::place::stderr;
+pub(crate) use crate::harness::results::{column, json};
+use crate::harness::{self, both, results};
 
 /// The variable with the number of GPUs of the software driver.
 pub(crate) const DEVICES: &str = "SOFTWARE_GPU_COUNT";
 
 /// A folder of runs, and the libraries that programs find there.
 pub(crate) struct Place {
-    pub(crate) runs: tempfile::TempDir,
-    /// The libraries of the software GPU; `None` where the machine's own are used.
-    pub(crate) libraries: Option<&'static Path>,
+    place: harness::Place,
+    /// True if programs find the libraries of the software GPU, and not the machine's own.
+    is_software: bool,
+}
+
+impl Deref for Place {
+    type Target = harness::Place;
+
+    fn deref(&self) -> &harness::Place {
+        &self.place
+    }
 }
 
 impl Place {
     /// None, and a message, where the software GPU cannot be built.
     pub(crate) fn new() -> Option<Self> {
-        Self::of(Some(software::libraries()?))
+        let libraries = software::libraries()?;
+        let place =
+            harness::Place::new().with("LD_LIBRARY_PATH", libraries).with("XDG_CACHE_HOME", libraries);
+        Some(Self { place, is_software: true })
     }
 
     /// With the machine's own GPUs if they are asked for.
     pub(crate) fn anywhere() -> Option<Self> {
-        if software::is_real() { Self::of(None) } else { Self::new() }
-    }
-
-    fn of(libraries: Option<&'static Path>) -> Option<Self> {
-        Some(Self { runs: tempfile::tempdir().expect("a folder"), libraries })
+        if software::is_real() {
+            return Some(Self { place: harness::Place::new(), is_software: false });
+        }
+        Self::new()
     }
 
     /// Returns true if there are that many GPUs; prints a message if not.
     pub(crate) fn has(&self, gpus: usize) -> bool {
-        let there = if self.libraries.is_some() { gpus } else { phalanx_cuda::Device::count().unwrap_or(0) };
+        let there = if self.is_software { gpus } else { phalanx_cuda::Device::count().unwrap_or(0) };
         if there < gpus {
             println!("skipped: {gpus} ranks on {there} GPU(s)");
         }
         there >= gpus
     }
 
-    pub(crate) fn run(&self, name: &str) -> PathBuf {
-        self.runs.path().join(name)
-    }
-
-    pub(crate) fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-        let words = line.split(' ').filter(|part| !part.is_empty());
-        if let Some(libraries) = self.libraries {
-            command.env("LD_LIBRARY_PATH", libraries).env("XDG_CACHE_HOME", libraries);
-        }
-        command.args(words).current_dir(self.runs.path());
-        command
-    }
-
+    /// Runs a command with as many GPUs as a line that names ranks has ranks.
     pub(crate) fn output(&self, line: &str) -> Output {
-        // As many GPUs as a line that names ranks has ranks.
         let ranks = line.split("train.ranks=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or("1");
         self.command(line).env(DEVICES, ranks).output().expect("phalanx runs")
     }
 
+    /// Runs a command that must succeed. Returns its standard output and standard error.
     pub(crate) fn succeed(&self, line: &str) -> String {
         let output = self.output(line);
-        let text =
-            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{line}: {text}");
-        text
+        assert!(output.status.success(), "{line}: {}", both(&output));
+        both(&output)
     }
 
+    /// Runs a command that must fail. Returns its standard error.
     pub(crate) fn fail(&self, line: &str) -> String {
         let output = self.output(line);
         assert!(!output.status.success(), "{line} succeeded");
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        stderr(&output)
     }
-}
-
-/// A field of every logged line.
-pub(crate) fn column(run: &Path, name: &str) -> Vec<f64> {
-    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("is JSON"));
-    lines.filter_map(|line| line[name].as_f64()).collect()
 }
 
 /// Every number of every logged line that is a loss.
 pub(crate) fn losses(run: &Path) -> Vec<f64> {
-    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
-    let mut all = Vec::new();
-    for line in lines.lines() {
-        let line: Value = serde_json::from_str(line).expect("is JSON");
-        let fields = line.as_object().expect("is an object").iter();
-        all.extend(fields.filter(|(name, _)| name.ends_with("loss")).filter_map(|(_, value)| value.as_f64()));
-    }
-    all
+    let lines = results::lines(run);
+    let losses = lines.iter().flat_map(|line| line.numbers().filter(|(name, _)| name.ends_with("loss")));
+    losses.map(|(_, loss)| loss).collect()
 }
 
 /// One rank on a GPU and one on the CPU have the same losses.
@@ -122,24 +108,23 @@ fn compare(place: &Place, ranks: usize, line: &str, tolerance: f64, graphs: bool
         let text = train(&format!("train.device={device}"), device);
         assert_eq!(device == "cuda", text.contains("GPU 0, "), "{text}");
     }
-    let [on_cpu, on_gpu] = ["cpu", "cuda"].map(|name| losses(&place.run(name)));
+    let [on_cpu, on_gpu] = ["cpu", "cuda"].map(|name| losses(&place.path(name)));
     assert!(on_cpu.len() == on_gpu.len() && on_cpu.len() >= 5, "{} and {}", on_cpu.len(), on_gpu.len());
     let apart = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs().max(1e-3);
     let apart: Vec<f64> = on_cpu.iter().zip(&on_gpu).map(apart).collect();
     let greatest = apart.iter().copied().fold(0.0, f64::max);
     println!("{line}, {ranks} rank(s): losses at most {greatest:.1e} apart, {tolerance:.0e} allowed");
     assert!(apart.iter().all(|apart| *apart <= tolerance), "{line}: {on_cpu:?} and {on_gpu:?}");
-    let summary = fs::read(place.run("cuda").join("summary.json")).expect("reads");
-    let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+    let summary = json(&place.path("cuda/summary.json"));
     if graphs {
         train("train.device=cuda --set train.graphs=true", "graphs");
-        assert_eq!(losses(&place.run("graphs")), on_gpu, "{line}, by graphs");
-        let log = fs::read_to_string(place.run("graphs").join("logs/rank-0.log")).expect("reads");
+        assert_eq!(losses(&place.path("graphs")), on_gpu, "{line}, by graphs");
+        let log = results::log(&place.path("graphs"), 0);
         assert!(log.contains(" pieces of work are recorded as"), "{line}: nothing was recorded: {log}");
-        fs::remove_dir_all(place.run("graphs")).expect("removes");
+        fs::remove_dir_all(place.path("graphs")).expect("removes");
     }
     for name in ["cpu", "cuda"] {
-        fs::remove_dir_all(place.run(name)).expect("removes");
+        fs::remove_dir_all(place.path(name)).expect("removes");
     }
     summary["ranks"][0]["step_bytes_sent"].as_f64().unwrap_or(0.0)
 }
@@ -149,10 +134,10 @@ pub(crate) fn goes_on_bit_for_bit(place: &Place, common: &str) {
     place.succeed(&format!("{common} --steps 5 --out whole"));
     place.succeed(&format!("{common} --steps 3 --out parts"));
     place.succeed(&format!("{common} --steps 5 --out parts --resume"));
-    assert_eq!(column(&place.run("whole"), "loss"), column(&place.run("parts"), "loss"));
+    assert_eq!(column(&place.path("whole"), "loss"), column(&place.path("parts"), "loss"));
     for run in ["whole", "parts"] {
         place.succeed(&format!("export {run} --out {run}.safetensors"));
     }
-    let [whole, parts] = ["whole", "parts"].map(|run| fs::read(place.run(&format!("{run}.safetensors"))));
+    let [whole, parts] = ["whole", "parts"].map(|run| fs::read(place.path(&format!("{run}.safetensors"))));
     assert!(whole.expect("reads") == parts.expect("reads"), "the weights differ");
 }

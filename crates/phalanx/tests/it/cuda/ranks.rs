@@ -3,30 +3,23 @@
 use std::fs;
 
 use super::place::{DEVICES, Place, agree_on, agree_on_also_by_graphs, goes_on_bit_for_bit};
-use crate::victims::{kill, ranks_of};
+use crate::harness::Running;
+use crate::harness::processes::kill;
 
 #[test]
 fn a_lost_rank_is_named_by_ranks_on_gpus() {
     let Some(place) = Place::new() else { return };
     let line = "train tiny --steps 100000 --ranks 2 --set train.ranks=2 --set train.device=cuda --set log.every=1 --out lost";
-    let mut running = place.command(line);
-    running.env(DEVICES, "2").stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
-    let running = running.spawn().expect("phalanx runs");
-    let started = std::time::Instant::now();
-    let wait = std::time::Duration::from_millis(50);
-    while fs::read_to_string(place.run("lost").join("metrics.jsonl")).map_or(0, |lines| lines.lines().count())
-        < 3
-    {
-        assert!(started.elapsed().as_secs() < 240, "three steps");
-        std::thread::sleep(wait);
-    }
-    kill(*ranks_of(&running).last().expect("a rank"));
-    let output = running.wait_with_output().expect("phalanx ends");
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && error.contains("rank "), "{error}");
+    let mut command = place.command(line);
+    command.env(DEVICES, "2");
+    let mut running = Running::spawn(place.path("lost"), command);
+    running.wait_for_step(3);
+    kill(*running.ranks().last().expect("a rank"));
+    let error = running.fail();
+    assert!(error.contains("rank "), "{error}");
     assert!(error.contains("signal 9") || error.contains("killed"), "{error}");
     // The other one has seen it too, unless it was ended before it could say so.
-    let logs = fs::read_dir(place.run("lost").join("logs")).expect("logs").flatten();
+    let logs = fs::read_dir(place.path("lost/logs")).expect("logs").flatten();
     let said: String = logs.filter_map(|log| fs::read_to_string(log.path()).ok()).collect();
     assert!(said.contains("was lost") || said.contains("a rank is gone"), "{said}");
 }

@@ -1,13 +1,10 @@
 //! Ranks with a GPU each that do not take every step together.
 
 use std::fs;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
-use super::place::{DEVICES, Place, agree_on, column, goes_on_bit_for_bit, losses};
-use crate::victims::{kill, ranks_of};
+use super::place::{DEVICES, Place, agree_on, column, goes_on_bit_for_bit, json, losses};
+use crate::harness::Running;
+use crate::harness::processes::kill;
 
 /// Returns the settings of a run on 2 GPUs.
 fn on_two(line: &str) -> String {
@@ -18,7 +15,7 @@ fn on_two(line: &str) -> String {
 
 /// A run of twelve steps that is evaluated after every four knows the test split better and better.
 fn assert_learns(place: &Place, run: &str) {
-    let (steps, tests) = (column(&place.run(run), "loss"), column(&place.run(run), "test_loss"));
+    let (steps, tests) = (column(&place.path(run), "loss"), column(&place.path(run), "test_loss"));
     assert_eq!((steps.len(), tests.len()), (12, 3), "{run}");
     assert!(tests[2] < 0.98 * tests[0], "{run}: {tests:?}");
 }
@@ -86,7 +83,7 @@ fn servers_update_what_gpus_compute_with() {
     goes_on_bit_for_bit(&place, &on_two("--strategy ps-bsp --set train.accumulate=2"));
     // `whole` has pushed and pulled; here gradients are summed, and every GPU updates.
     place.succeed(&on_two("--strategy ddp --set train.accumulate=2 --steps 5 --out summed"));
-    let [pulled, summed] = ["whole", "summed"].map(|run| losses(&place.run(run)));
+    let [pulled, summed] = ["whole", "summed"].map(|run| losses(&place.path(run)));
     for (a, b) in summed.iter().zip(&pulled) {
         assert!((a - b).abs() <= 1e-5 * a.abs(), "{summed:?} and {pulled:?}");
     }
@@ -95,7 +92,7 @@ fn servers_update_what_gpus_compute_with() {
             format!("--strategy {strategy} --set optim.lr=0.002 --set eval.every=4 --steps 12 --out apart");
         place.succeed(&on_two(&line));
         assert_learns(&place, "apart");
-        fs::remove_dir_all(place.run("apart")).expect("removes");
+        fs::remove_dir_all(place.path("apart")).expect("removes");
     }
 }
 
@@ -111,28 +108,18 @@ fn those_who_are_left_go_on_with_their_gpus() {
              --set train.device=cuda --set sync.min_workers=1 --set train.global_batch=12 --strategy {strategy} --out left \
              --set chaos.delay={slow}"
         );
-        let mut running = place.command(&line);
-        running.env(DEVICES, ranks.to_string()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let running = running.spawn().expect("phalanx runs");
-        let lines = || {
-            let lines = fs::read_to_string(place.run("left").join("metrics.jsonl"));
-            lines.map_or(0, |lines| lines.lines().count())
-        };
-        let begun = Instant::now();
-        while lines() < 3 {
-            assert!(begun.elapsed() < Duration::from_secs(240), "three steps of {strategy}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let mut command = place.command(&line);
+        command.env(DEVICES, ranks.to_string());
+        let mut running = Running::spawn(place.path("left"), command);
+        running.wait_for_step(3);
         // The last worker; a server comes after it.
-        kill(ranks_of(&running)[ranks - 1]);
-        let output = running.wait_with_output().expect("phalanx ends");
-        assert!(output.status.success(), "{strategy}: {}", String::from_utf8_lossy(&output.stderr));
-        let summary = fs::read(place.run("left").join("summary.json")).expect("reads");
-        let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+        kill(running.ranks()[ranks - 1]);
+        running.succeed();
+        let summary = json(&place.path("left").join("summary.json"));
         assert_eq!(summary["dead"][0]["rank"].as_u64(), Some(ranks as u64 - 1), "{strategy}");
-        let seen = column(&place.run("left"), "loss");
+        let seen = column(&place.path("left"), "loss");
         assert!(seen.len() == 30 && seen.iter().all(|loss| loss.is_finite()), "{strategy}: {seen:?}");
-        fs::remove_dir_all(place.run("left")).expect("removes");
+        fs::remove_dir_all(place.path("left")).expect("removes");
     }
 }
 

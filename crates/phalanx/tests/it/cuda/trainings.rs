@@ -2,9 +2,7 @@
 
 use std::fs;
 
-use serde_json::Value;
-
-use super::place::{Place, agree, column, goes_on_bit_for_bit};
+use super::place::{Place, agree, column, goes_on_bit_for_bit, json};
 
 #[test]
 fn an_autoencoder_trains_as_on_the_processor() {
@@ -25,11 +23,10 @@ fn a_run_on_a_gpu_goes_on_bit_for_bit() {
     let common =
         "train tiny --set train.ranks=1 --set log.every=1 --set train.device=cuda --set train.ema=0.9";
     goes_on_bit_for_bit(&place, common);
-    let energy = column(&place.run("whole"), "gpu_energy_joules");
+    let energy = column(&place.path("whole"), "gpu_energy_joules");
     assert!(energy.len() == 5 && energy.is_sorted() && energy[4] > energy[0], "{energy:?}");
-    assert_eq!(column(&place.run("whole"), "gpu_power_watts"), [123.456; 5]);
-    let summary = fs::read(place.run("whole").join("summary.json")).expect("reads");
-    let summary: Value = serde_json::from_slice(&summary).expect("is JSON");
+    assert_eq!(column(&place.path("whole"), "gpu_power_watts"), [123.456; 5]);
+    let summary = json(&place.path("whole").join("summary.json"));
     let peak = |kind: &str| summary["metrics"][format!("gpu_peak_{kind}_bytes")].as_u64().expect("a number");
     // Of 143,467 parameters: weights; two moments and the averages, which the optimizer's kind has too.
     assert_eq!((peak("gradients"), peak("optimizer")), (143_467 * 4, 143_467 * 12));
@@ -44,7 +41,7 @@ fn losses_are_read_a_step_late_and_are_the_same() {
     place.succeed(&format!("{common} --set log.every=1 --out each"));
     place.succeed(&format!("{common} --set log.every=3 --out some"));
     for name in ["loss", "grad_norm"] {
-        let [each, some] = ["each", "some"].map(|run| column(&place.run(run), name));
+        let [each, some] = ["each", "some"].map(|run| column(&place.path(run), name));
         assert_eq!(each.len(), 7, "{name}");
         assert_eq!(some, [0, 2, 5, 6].map(|step| each[step]), "{name}");
     }
@@ -54,6 +51,6 @@ fn losses_are_read_a_step_late_and_are_the_same() {
         "train tiny --steps 9 --set train.ranks=1 --set train.device=cuda {broken} --out broken"
     ));
     assert!(error.contains("is not finite") || error.contains("NaN") || error.contains("inf"), "{error}");
-    let saved = fs::read_dir(place.run("broken").join("checkpoints")).map_or(0, Iterator::count);
+    let saved = fs::read_dir(place.path("broken").join("checkpoints")).map_or(0, Iterator::count);
     assert_eq!(saved, 0, "{error}");
 }

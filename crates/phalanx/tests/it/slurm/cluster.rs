@@ -150,25 +150,9 @@ impl Drop for Cluster {
     }
 }
 
-/// The step of the last line of a run's metrics.
-pub(crate) fn step(run: &Path) -> u64 {
-    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
-    let last = text.lines().last().and_then(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    last.and_then(|line| line["step"].as_u64()).unwrap_or(0)
-}
-
 /// A word of a run's summary.
 pub(crate) fn summary(run: &Path, key: &str) -> serde_json::Value {
     let text = fs::read_to_string(run.join("summary.json")).unwrap_or_else(|_| "{}".to_owned());
     serde_json::from_str::<serde_json::Value>(&text)
         .map_or(serde_json::Value::Null, |summary| summary[key].clone())
-}
-
-/// The losses of a run's lines.
-pub(crate) fn losses(run: &Path) -> Vec<(u64, f64)> {
-    let text = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
-    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("is JSON"));
-    lines
-        .map(|line| (line["step"].as_u64().expect("a step"), line["loss"].as_f64().expect("a loss")))
-        .collect()
 }

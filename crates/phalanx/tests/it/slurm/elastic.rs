@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use super::cluster::{Cluster, step, summary};
+use super::cluster::{Cluster, summary};
 use super::{SLOW, state, submit};
+use crate::harness::processes::kill;
+use crate::harness::results::step;
 
 /// After every change, all end in the weights of a run whose world never changed.
 const STEADY: &str = "--set train.logical_ranks=4 --set eval.enabled=false";
@@ -90,5 +92,5 @@ fn kill_rank(run: &Path, rank: usize) {
     let found: Vec<_> = processes.filter(|process| is_it(process)).collect();
     assert_eq!(found.len(), 1, "{found:?}");
     let id = found[0].file_name().and_then(std::ffi::OsStr::to_str).expect("a number");
-    assert!(std::process::Command::new("kill").args(["-9", id]).status().expect("kill runs").success());
+    kill(id.parse().expect("a number"));
 }

@@ -8,7 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use cluster::{Cluster, KILL_WAIT, losses, step, summary};
+use cluster::{Cluster, KILL_WAIT, summary};
+
+use crate::harness::results::{checkpoint, losses, step};
 
 /// Steps of 50 ms, so that there is time to interrupt them.
 const SLOW: &str =
@@ -88,8 +90,7 @@ fn a_job_that_is_queued_again_goes_on_to_the_bit(cluster: &Cluster) {
     comes_back(cluster, &id, &run);
     cluster.wait("the end", || summary(&run, "status") == "finished");
     assert_eq!(losses(&run), losses(&cluster.path("whole")));
-    let weights =
-        |run: &Path| fs::read(run.join("checkpoints/step-00000150/model.safetensors")).expect("reads");
+    let weights = |run: &Path| fs::read(checkpoint(run, 150).join("model.safetensors")).expect("reads");
     assert_eq!(weights(&run), weights(&cluster.path("whole")));
     let said = cluster.succeed("logs --follow again");
     assert!(said.contains("resumed") || said.contains("step"), "{said}");
