@@ -203,7 +203,7 @@ fn a_paused_run_can_be_stopped_and_later_requests_are_refused() {
 
         let late = place.output("watch run --ask save");
         assert_eq!(late.status.code(), Some(1));
-        assert!(both(&late).contains("`save`: the run is over"), "{}", both(&late));
+        assert!(both(&late).contains("`save` is not possible: the run is over"), "{}", both(&late));
         let shown = place.succeed_with_errors("watch run");
         for words in ["step      1/100000  loss ", "interrupted", "images/s"] {
             assert!(shown.contains(words), "{words:?} is not in {shown}");

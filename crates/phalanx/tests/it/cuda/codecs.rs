@@ -8,7 +8,7 @@ use super::place::{Place, agree_on, agree_on_also_by_graphs, column, goes_on_bit
 const ALWAYS: &str = "--set codec.when=always";
 
 #[test]
-fn integers_with_scales_train_as_those_of_processors() {
+fn integers_with_scales_train_as_on_the_cpu() {
     let Some(place) = Place::anywhere() else { return };
     let whole = agree_on(&place, 2, "tiny --steps 5 --strategy ddp", 1e-4);
     let line = |strategy: &str, kind: &str| {
@@ -36,7 +36,7 @@ fn integers_with_scales_train_by_further_strategies() {
 }
 
 #[test]
-fn levels_at_random_and_signs_train_as_those_of_processors() {
+fn levels_at_random_and_signs_train_as_on_the_cpu() {
     let Some(place) = Place::anywhere() else { return };
     let qsgd = format!("tiny --steps 6 --strategy ddp --set codec.kind=qsgd {ALWAYS}");
     agree_on_also_by_graphs(&place, 2, &qsgd, 1e-3);
@@ -54,7 +54,7 @@ fn sparse(kind: &str) -> String {
 }
 
 #[test]
-fn entries_train_as_those_of_processors() {
+fn entries_train_as_on_the_cpu() {
     let Some(place) = Place::anywhere() else { return };
     agree_on(&place, 2, &format!("{} --strategy zero2", sparse("topk")), 2e-3);
     agree_on_also_by_graphs(&place, 2, &format!("{} --strategy fsdp", sparse("topk-int8")), 2e-3);
@@ -75,7 +75,7 @@ fn entries_train_by_further_strategies() {
 }
 
 #[test]
-fn parameters_gathered_rounded_train_as_those_of_processors() {
+fn parameters_gathered_rounded_train_as_on_the_cpu() {
     let Some(place) = Place::anywhere() else { return };
     let rounded = "--set codec.weights=int8";
     agree_on(&place, 2, &format!("tiny --steps 5 --strategy fsdp {rounded}"), 1e-3);
@@ -114,7 +114,7 @@ fn codecs_between_groups_train_by_further_strategies() {
 }
 
 #[test]
-fn codecs_between_groups_alone_train_as_on_processors() {
+fn codecs_between_groups_alone_train_as_on_the_cpu() {
     let Some(place) = Place::anywhere() else { return };
     let between = format!("--set codec.scope=inter-host --set codec.kind=int8 {ALWAYS}");
     agree_on(&place, 4, &format!("tiny --steps 5 --strategy ddp {between}"), 1e-4);
@@ -123,7 +123,7 @@ fn codecs_between_groups_alone_train_as_on_processors() {
 }
 
 #[test]
-fn products_of_thin_matrices_train_as_those_of_processors() {
+fn products_of_thin_matrices_train_as_on_the_cpu() {
     let Some(place) = Place::anywhere() else { return };
     let power = format!("--set codec.kind=powersgd --set codec.rank=2 {ALWAYS}");
     agree_on_also_by_graphs(&place, 2, &format!("tiny --steps 6 --strategy zero2 {power}"), 5e-3);

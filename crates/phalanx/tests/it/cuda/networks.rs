@@ -82,7 +82,7 @@ fn networks_against_each_other_train_as_on_the_processor() {
 }
 
 #[test]
-fn networks_of_each_family_train_on_two_gpus_as_on_two_processors() {
+fn networks_of_each_family_train_on_two_gpus_as_by_two_cpu_ranks() {
     let Some(place) = Place::anywhere() else { return };
     agree_on(&place, 2, &format!("{UNET} --strategy fsdp"), 1e-4);
     agree_on(&place, 2, &format!("{CLIP} --strategy ddp"), 1e-4);
@@ -91,14 +91,14 @@ fn networks_of_each_family_train_on_two_gpus_as_on_two_processors() {
 
 #[test]
 #[ignore = "four GPUs in fibres take minutes: cargo xtask test --full"]
-fn autoencoders_train_on_gpus_as_on_as_many_processors() {
+fn autoencoders_train_on_gpus_as_by_as_many_cpu_ranks() {
     agrees_on_ranks("tiny --steps 5", 1e-4, 2e-2);
 }
 
 #[test]
 #[ignore = "four GPUs in fibres take minutes: cargo xtask test --full"]
 // At the preset's rate roundings grow: by 1e-2 in five steps.
-fn residual_networks_train_on_gpus_as_on_as_many_processors() {
+fn residual_networks_train_on_gpus_as_by_as_many_cpu_ranks() {
     agrees_on_ranks(
         &format!(
             "cifar10-resnet18 {CLASSIFIER} --set model.width=16 --set train.global_batch=8 --set optim.lr=0.01"
@@ -110,14 +110,14 @@ fn residual_networks_train_on_gpus_as_on_as_many_processors() {
 
 #[test]
 #[ignore = "four GPUs in fibres take minutes: cargo xtask test --full"]
-fn unets_and_clip_train_on_gpus_as_on_as_many_processors() {
+fn unets_and_clip_train_on_gpus_as_by_as_many_cpu_ranks() {
     agrees_on_ranks(UNET, 1e-4, 1e-3);
     agrees_on_ranks(CLIP, 1e-4, 3e-2);
 }
 
 #[test]
 #[ignore = "four GPUs in fibres take minutes: cargo xtask test --full"]
-fn networks_against_each_other_train_on_gpus_as_on_as_many_processors() {
+fn networks_against_each_other_train_on_gpus_as_by_as_many_cpu_ranks() {
     agrees_on_ranks(STACKGAN, 1e-4, 2e-2);
 }
 

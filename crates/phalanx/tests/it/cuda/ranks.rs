@@ -42,7 +42,7 @@ fn ranks_with_a_gpu_each_train_as_on_the_processor() {
 }
 
 #[test]
-fn gradients_rounded_by_gpus_train_as_those_rounded_by_processors() {
+fn gradients_rounded_by_gpus_train_as_those_rounded_on_the_cpu() {
     let Some(place) = Place::anywhere() else { return };
     let rounded = "tiny --set codec.kind=bf16 --set codec.when=always";
     let half = agree_on(&place, 2, &format!("{rounded} --steps 5 --strategy ddp"), 5e-4);
