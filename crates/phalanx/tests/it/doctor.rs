@@ -39,7 +39,7 @@ fn hosts_are_looked_at_in_pairs() {
     place.write("train.bin", [7; 100]);
     let said = doctor(&[place.folder(); 3]);
     for (rank, output) in said.iter().enumerate() {
-        assert!(output.status.success(), "rank {rank}: {}", stderr(&output));
+        assert!(output.status.success(), "rank {rank}: {}", stderr(output));
         assert_eq!(output.stdout.is_empty(), rank > 0, "only rank 0 speaks");
     }
     let shown = text(&said[0].stdout);

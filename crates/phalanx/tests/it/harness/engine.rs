@@ -62,11 +62,14 @@ pub(crate) fn try_train(
     }
 }
 
+/// The row of an evaluation.
+type OfMeasures<Row> = fn(&[(String, f64)]) -> Row;
+
 /// The rows that rank 0 reports: of steps, and of evaluations.
 pub(crate) struct Recorder<Row> {
     rows: Arc<Mutex<Vec<Row>>>,
     of_step: fn(&StepReport) -> Row,
-    of_measures: Option<fn(&[(String, f64)]) -> Row>,
+    of_measures: Option<OfMeasures<Row>>,
 }
 
 impl<Row> Clone for Recorder<Row> {
@@ -82,7 +85,7 @@ impl<Row: 'static> Recorder<Row> {
     }
 
     /// Records a row of each evaluation, too.
-    pub(crate) fn and_evaluations(self, of_measures: fn(&[(String, f64)]) -> Row) -> Self {
+    pub(crate) fn and_evaluations(self, of_measures: OfMeasures<Row>) -> Self {
         Self { of_measures: Some(of_measures), ..self }
     }
 
