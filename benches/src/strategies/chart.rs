@@ -92,7 +92,7 @@ impl Panel {
         svg.y_axis(&y, sides, "stroke=\"#ddd\"", &ticks.collect::<Vec<_>>());
         svg.horizontal(base, sides, "stroke=\"#555\"");
         let entries: Vec<_> =
-            self.legend.iter().map(|(colour, name)| (*name, Mark::Square(*colour))).collect();
+            self.legend.iter().map(|(colour, name)| (*name, Mark::Square(colour))).collect();
         let width: f64 = entries.iter().map(|(name, _)| legend_width(name)).sum();
         svg.legend((sides.1 - width, WIDTH), top + 18.0, &entries);
         let slot = (WIDTH - LEFT - RIGHT) / rows.len().max(1) as f64;

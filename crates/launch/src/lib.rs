@@ -30,6 +30,7 @@ pub mod checkup;
 pub use agent::{AgentError, Order};
 pub use hosts::{Hosts, HostsError};
 pub use parent_pipe::{ParentPipe, SECRET_FILE};
+pub use port::free_port;
 pub use remote::{RemoteError, RemoteSupervisor};
 pub use supervisor::{Ended, LaunchError, Place, RankFailure, Replacements, Supervisor};
 

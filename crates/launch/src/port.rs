@@ -11,8 +11,11 @@ const PORTS: Range<u16> = 10_240..20_000;
 /// The number of ports tried.
 const DRAWN: usize = 16;
 
-/// Returns a free port of the loopback interface.
-pub(super) fn free_port() -> io::Result<u16> {
+/// Returns a free port of the loopback interface, which the system gives to no outgoing connection.
+///
+/// # Errors
+/// If the system has no random numbers or no free port.
+pub fn free_port() -> io::Result<u16> {
     for _ in 0..DRAWN {
         let mut drawn = [0; 8];
         getrandom::fill(&mut drawn).map_err(|error| io::Error::other(error.to_string()))?;

@@ -1,7 +1,7 @@
 //! Inputs one after the other, and the limits that a reader must hold for each.
 
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -61,9 +61,8 @@ pub fn within_limits(reader: &Reader, input: &[u8]) {
         read = catch_unwind(AssertUnwindSafe(|| (reader.read)(input)));
     });
     let message = MESSAGE.take().unwrap_or_default();
-    if let Err(panic) = read {
-        eprintln!("{}: {message}", reader.name);
-        resume_unwind(panic);
+    if read.is_err() {
+        panic!("{}: {message}", reader.name);
     }
     let (taken, most) = (taken.bytes_max as usize, reader.memory + FACTOR * input.len());
     assert!(taken <= most, "{}: {taken} bytes of memory for {} of input", reader.name, input.len());

@@ -19,6 +19,7 @@ fn only_the_programs_print() {
             || name.contains("/examples/")
             || name.contains("/tests/")
             || name.starts_with("benches/")
+            || name.ends_with("/build.rs")
             || ["fuzz/src/main.rs", "fuzz/src/guided.rs", "parity/src/main.rs"].contains(&name.as_str())
         {
             continue;

@@ -73,15 +73,16 @@ impl Runner<'_> {
         let ended = Mutex::new(vec![TrainingEnd::Stopped; runs.len()]);
         std::thread::scope(|scope| {
             for _ in 0..self.parallel.clamp(1, runs.len().max(1)) {
-                scope.spawn(|| {
-                    while interrupts() == 0 {
-                        let at = next.fetch_add(1, Ordering::Relaxed);
-                        let Some((run, resolved)) = runs.get(at) else { break };
-                        let Some(end) = self.train_unfinished(run, resolved, interrupts) else { continue };
-                        told(at, &end);
-                        ended.lock().unwrap_or_else(PoisonError::into_inner)[at] = end;
-                    }
-                });
+                let next_run = || {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    runs.get(at).filter(|_| interrupts() == 0).map(|run| (at, run))
+                };
+                let train_next = |(at, (run, resolved)): (usize, &(Run, Resolved))| {
+                    let Some(end) = self.train_unfinished(run, resolved, interrupts) else { return };
+                    told(at, &end);
+                    ended.lock().unwrap_or_else(PoisonError::into_inner)[at] = end;
+                };
+                scope.spawn(move || std::iter::from_fn(next_run).for_each(train_next));
             }
         });
         ended.into_inner().unwrap_or_else(PoisonError::into_inner)

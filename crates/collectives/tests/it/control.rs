@@ -1,11 +1,10 @@
 //! The control plane: notices between ranks, and the agreement to stop after the same step. Random ranks request it at random
 //! times, ranks are in step or not, and one dies during the vote.
 
-use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::common::{Random, Way, on_ranks, rank_process, side_by_side};
+use crate::common::{Random, Way, listener, on_ranks, rank_process, side_by_side};
 use phalanx_collectives::{
     CommError, Communicator, Control, Notice, ReduceOp, Stop, Timeouts, WorldConfig, connect,
     connect_with_listener, threads,
@@ -338,7 +337,7 @@ fn signal(child: &Child, name: &str) {
 #[test]
 fn a_rank_that_dies_during_the_vote_is_named_to_who_is_held() {
     side_by_side(&[0, 2], 2, |&victim| {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listener = listener();
         let port = listener.local_addr().expect("bound").port();
         let mut listener = (victim != 0).then_some(listener);
         let test = "control::as_a_rank_of_another_process";

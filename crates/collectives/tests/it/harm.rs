@@ -1,11 +1,10 @@
 //! A process is killed or stopped during each operation: all other ranks name it within five seconds. And several processes run
 //! many operations, and leave nothing behind.
 
-use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::common::{rank_process, side_by_side};
+use crate::common::{listener, rank_process, side_by_side};
 use phalanx_collectives::{
     CommError, Communicator, ReduceOp, Result, SharedBuffer, Timeouts, WorldConfig, connect,
     connect_with_listener,
@@ -99,7 +98,7 @@ fn as_rank(place: &str) -> Command {
 /// Starts `victim` as a process in a world of three whose other ranks are threads. Applies `harm` to it during its work, and checks
 /// that the others name it within five seconds.
 fn harm_one(victim: usize, shared: bool, name: &'static str, harm: impl Fn(&mut Child)) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listener = listener();
     let port = listener.local_addr().expect("bound").port();
     // As a process of its own, rank 0 opens its listener itself.
     let mut listener = (victim != 0).then_some(listener);
@@ -270,7 +269,7 @@ fn shared_memory() -> (bool, Vec<String>) {
 fn four_processes_do_many_mixed_operations() {
     const OPERATIONS: usize = 100_000;
     for memory in ["shared", "apart"] {
-        let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound").port();
+        let port = listener().local_addr().expect("bound").port();
         let temporary = tempfile::tempdir().expect("a folder");
         let mut ranks: Vec<_> = (0..4)
             .map(|rank| {

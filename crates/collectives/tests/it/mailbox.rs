@@ -1,10 +1,9 @@
 //! Messages from any rank, on every transport: in order for each sender and channel, of all lengths, during operations that they do
 //! not affect, between ranks that are out of step, and when ranks leave or die.
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use crate::common::{Random, WAYS, Way, on_ranks, rank_process, side_by_side};
+use crate::common::{Random, WAYS, Way, listener, on_ranks, rank_process, side_by_side};
 use phalanx_collectives::{CommError, Communicator, ReduceOp, WorldConfig, connect, connect_with_listener};
 
 const CHANNELS: u32 = 3;
@@ -288,7 +287,7 @@ fn as_a_rank_of_another_process() {
 #[test]
 fn a_killed_process_is_named_to_who_waits_for_messages() {
     side_by_side(&[(2, true), (0, false)], 2, |&(victim, shared)| {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listener = listener();
         let port = listener.local_addr().expect("bound").port();
         let mut listener = (victim != 0).then_some(listener);
         let memory = if shared { "shared" } else { "apart" };

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use half::bf16;
@@ -34,8 +35,11 @@ fn rank() -> Option<Communicator> {
 }
 
 fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // The system gives no outgoing connection a port of these, so it is still free when rank 0 listens.
+    let first = 10_000 + (std::process::id() % 90) as u16 * 100;
+    let mut ports = (0..1000).map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % 100);
+    ports.find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
 }
 
 /// Runs `ranks` in two processes, and `watch` with them here.

@@ -38,7 +38,7 @@ fn undisturbed(line: &str) -> Arc<Undisturbed> {
     })
 }
 
-/// Who left and who came, change by change.
+/// The ranks that left and the ranks that came, change by change.
 fn changes(summary: &Summary) -> Vec<(Vec<usize>, Vec<usize>)> {
     summary.changes.iter().map(|change| (change.left.clone(), change.came.clone())).collect()
 }

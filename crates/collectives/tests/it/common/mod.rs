@@ -11,6 +11,7 @@ pub(crate) use process::{rank_process, side_by_side};
 pub(crate) use random::Random;
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use phalanx_collectives::{
@@ -91,4 +92,13 @@ pub(crate) fn on_ranks<R: Send + 'static>(
         })
         .collect();
     running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+}
+
+/// Returns a listener at a port that the system gives to no outgoing connection, so that a rank in another process can listen at it
+/// after this one is dropped.
+pub(crate) fn listener() -> TcpListener {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 120) as u16 * 100;
+    let mut ports = (0..1000).map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % 100);
+    ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).expect("a free port")
 }

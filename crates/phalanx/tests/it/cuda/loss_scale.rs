@@ -147,7 +147,8 @@ fn ranks_with_a_gpu_each_leave_the_same_steps_out() {
 #[test]
 fn a_scale_that_never_fits_ends_a_run_on_gpus() {
     let Some(place) = Place::anywhere() else { return };
-    let line = "train tiny --steps 60 --set train.precision=f16 --set train.loss_scale=1e30 --set train.device=cuda \
+    let line = "train tiny --steps 60 --set model.kind=mlp --set model.mlp_width=16 --set model.mlp_depth=1 --set model.image_size=8 \
+                --set train.global_batch=8 --set train.precision=f16 --set train.loss_scale=1e30 --set train.device=cuda \
                 --set log.every=100 --set checkpoint.every=100 --set train.ranks=1";
     let said = place.fail(&format!("{line} --out never"));
     let told = "step 41: the gradients are not finite";

@@ -139,8 +139,7 @@ pub(crate) fn both(output: &Output) -> String {
     format!("{}\n{}", text(&output.stdout), text(&output.stderr))
 }
 
-/// A port of this host that was free a moment ago.
+/// A port of this host that was free a moment ago, and that no connection is given.
 pub(crate) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
+    phalanx_launch::free_port().expect("a free port")
 }

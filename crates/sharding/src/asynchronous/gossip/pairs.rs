@@ -26,8 +26,6 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Pairs {
     mail: Communicator,
-    /// The world of the messages. A rank keeps it while another may ask for an average.
-    _world: Communicator,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -50,8 +48,7 @@ impl Pairs {
     pub(super) fn start(mail: Communicator, replica: &Replica) -> Result<Arc<Self>> {
         let own = Self::of(replica)?;
         let state = Mutex::new(State { own, ..State::default() });
-        let world = replica.comm.clone();
-        let pairs = Arc::new(Self { mail, _world: world, state, changed: Condvar::new() });
+        let pairs = Arc::new(Self { mail, state, changed: Condvar::new() });
         let answering = Answering(pairs.clone());
         let name = format!("phalanx-gossip-{}", pairs.mail.rank());
         let spawned = std::thread::Builder::new().name(name).spawn(move || answering.run());
@@ -128,8 +125,10 @@ impl Pairs {
 
     /// Checks that the answering thread still runs.
     fn check(&self, state: &State) -> Result<()> {
-        let failed = state.failed.as_ref().map(|reason| ShardingError::state("ad-psgd", reason.clone()));
-        failed.map_or(Ok(()), Err)
+        let Some(reason) = &state.failed else { return Ok(()) };
+        // A lost rank is an error of the world, and the others go on without it.
+        self.mail.check()?;
+        Err(ShardingError::state("ad-psgd", reason.clone()))
     }
 
     /// Waits until all answers to this rank have come.

@@ -62,8 +62,7 @@ pub(crate) fn server_hears(choice: Choice, said: &[Said]) -> Result<()> {
     let (pace, options, own) = (choice.pace(), choice.options(), &world()[WORKERS]);
     let bound = options.bound(pace);
     let pace = (bound, pace == ServerPace::Together);
-    let server =
-        Server::new(&server_params, places, pace, (options, choice.encoding()?), (own.clone(), own.clone()));
+    let server = Server::new(&server_params, places, pace, (options, choice.encoding()?), own.clone());
     let values: Vec<Vec<f32>> =
         server_params.iter().map(|server_param| vec![0.5; server_param.owned().len()]).collect();
     // Where workers may be apart the second has lost a step, which it will take again.

@@ -177,9 +177,8 @@ impl ParameterServer {
         let own = places.server_on(rank);
         let server_params = server_params(&replica, own, places)?;
         let pace = (options.bound(pace), together);
-        let both = (mail.clone(), replica.comm.clone());
-        let server =
-            own.map(|_| Server::new(&server_params, places, pace, (options.clone(), encoding.clone()), both));
+        let settings = (options.clone(), encoding.clone());
+        let server = own.map(|_| Server::new(&server_params, places, pace, settings, mail.clone()));
         let pusher = pusher(&replica, &encoding, overlap, (&mail, places))?;
         let state = Mutex::new(WorkerState::new(places.servers));
         let this = Self {

@@ -32,8 +32,6 @@ pub(super) struct Server {
     options: SyncOptions,
     encoding: Encoding,
     mail: Communicator,
-    /// The world of the messages. A server keeps it while a worker may send requests.
-    _world: Communicator,
     state: Mutex<ServerState>,
     changed: Condvar,
 }
@@ -107,7 +105,7 @@ impl Server {
         places: Places,
         (bound, together): (Option<u64>, bool),
         (options, encoding): (SyncOptions, Encoding),
-        (mail, world): (Communicator, Communicator),
+        mail: Communicator,
     ) -> Arc<Self> {
         let (buckets, workers) = (server_params.len(), places.workers);
         let state = ServerState {
@@ -124,18 +122,7 @@ impl Server {
         };
         let (changed, state) = (Condvar::new(), Mutex::new(state));
         let (server_params, apart) = (server_params.to_vec(), places.are_apart());
-        Arc::new(Self {
-            server_params,
-            workers,
-            apart,
-            together,
-            options,
-            encoding,
-            mail,
-            _world: world,
-            state,
-            changed,
-        })
+        Arc::new(Self { server_params, workers, apart, together, options, encoding, mail, state, changed })
     }
 
     /// Does what workers say, on a thread of its own, until all have left or the world breaks.

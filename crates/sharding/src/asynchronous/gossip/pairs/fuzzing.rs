@@ -11,7 +11,7 @@ pub(in crate::asynchronous::gossip) fn hears(own: Vec<Vec<f32>>, said: &[Said]) 
     let (mail, lengths) = (&world()[0], own.iter().map(Vec::len).collect::<Vec<_>>());
     let state = State { owed: own.len(), own, ..State::default() };
     let (state, changed) = (Mutex::new(state), Condvar::new());
-    let pairs = Pairs { mail: mail.clone(), _world: mail.clone(), state, changed };
+    let pairs = Pairs { mail: mail.clone(), state, changed };
     for Said { from, bytes } in said {
         let heard = Message::read(bytes).and_then(|message| hear(&pairs, *from, message));
         if !matches!(heard, Ok(false)) {
