@@ -4,7 +4,7 @@
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::common::{Random, Way, listener, on_ranks, rank_process, side_by_side};
+use crate::common::{Random, Way, listener_of_rank_0, on_ranks, own_port, rank_process, side_by_side};
 use phalanx_collectives::{
     CommError, Communicator, Control, Notice, ReduceOp, Stop, Timeouts, WorldConfig, connect,
     connect_with_listener, threads,
@@ -337,9 +337,8 @@ fn signal(child: &Child, name: &str) {
 #[test]
 fn a_rank_that_dies_during_the_vote_is_named_to_who_is_held() {
     side_by_side(&[0, 2], 2, |&victim| {
-        let listener = listener();
-        let port = listener.local_addr().expect("bound").port();
-        let mut listener = (victim != 0).then_some(listener);
+        let port = own_port();
+        let mut listener = listener_of_rank_0(port, victim == 0);
         let test = "control::as_a_rank_of_another_process";
         let place = format!("{victim},{port}");
         let mut child = rank_process(test, ROLE, &place).spawn().expect("this program runs again");

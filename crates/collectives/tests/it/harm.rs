@@ -4,7 +4,7 @@
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::common::{listener, rank_process, side_by_side};
+use crate::common::{listener_of_rank_0, own_port, rank_process, side_by_side};
 use phalanx_collectives::{
     CommError, Communicator, ReduceOp, Result, SharedBuffer, Timeouts, WorldConfig, connect,
     connect_with_listener,
@@ -98,10 +98,9 @@ fn as_rank(place: &str) -> Command {
 /// Starts `victim` as a process in a world of three whose other ranks are threads. Applies `harm` to it during its work, and checks
 /// that the others name it within five seconds.
 fn harm_one(victim: usize, shared: bool, name: &'static str, harm: impl Fn(&mut Child)) {
-    let listener = listener();
-    let port = listener.local_addr().expect("bound").port();
+    let port = own_port();
     // As a process of its own, rank 0 opens its listener itself.
-    let mut listener = (victim != 0).then_some(listener);
+    let mut listener = listener_of_rank_0(port, victim == 0);
     let memory = if shared { "shared" } else { "apart" };
     let mut child = as_rank(&format!("{victim},3,{port},{memory},{name}")).spawn().expect("a rank");
     let (working, begun) = std::sync::mpsc::channel();
@@ -269,7 +268,7 @@ fn shared_memory() -> (bool, Vec<String>) {
 fn four_processes_do_many_mixed_operations() {
     const OPERATIONS: usize = 100_000;
     for memory in ["shared", "apart"] {
-        let port = listener().local_addr().expect("bound").port();
+        let port = own_port();
         let temporary = tempfile::tempdir().expect("a folder");
         let mut ranks: Vec<_> = (0..4)
             .map(|rank| {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Random, WAYS, Way, listener, on_ranks, rank_process, side_by_side};
+use crate::common::{Random, WAYS, Way, listener_of_rank_0, on_ranks, own_port, rank_process, side_by_side};
 use phalanx_collectives::{CommError, Communicator, ReduceOp, WorldConfig, connect, connect_with_listener};
 
 const CHANNELS: u32 = 3;
@@ -287,9 +287,8 @@ fn as_a_rank_of_another_process() {
 #[test]
 fn a_killed_process_is_named_to_who_waits_for_messages() {
     side_by_side(&[(2, true), (0, false)], 2, |&(victim, shared)| {
-        let listener = listener();
-        let port = listener.local_addr().expect("bound").port();
-        let mut listener = (victim != 0).then_some(listener);
+        let port = own_port();
+        let mut listener = listener_of_rank_0(port, victim == 0);
         let memory = if shared { "shared" } else { "apart" };
         let test = "mailbox::as_a_rank_of_another_process";
         let place = format!("{victim},{port},{memory}");

@@ -2,14 +2,14 @@
 //! Only one of two groups that cannot reach each other goes on, and none after a rank gave up.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Child;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::common::{listener, rank_process};
+use crate::common::{listener_of_rank_0, own_port, rank_process};
 use phalanx_collectives::{
     CommError, Communicator, Newcomers, RebuiltWorld, ReduceOp, WorldConfig, connect, connect_with_listener,
     rejoin, rejoin_with, threads,
@@ -112,10 +112,9 @@ fn hear(sums: &Receiver<i32>, expected: i32) {
 #[test]
 fn surviving_ranks_go_on_after_a_death_in_any_operation() {
     for victims in [[2, 3], [3, 1], [1, 2], [0, 2], [3, 0], [0, 1]] {
-        let listener = listener();
-        let port = listener.local_addr().expect("bound").port();
+        let port = own_port();
         // As a process of its own, rank 0 binds the port itself.
-        let mut listener = Some(listener).filter(|_| !victims.contains(&0));
+        let mut listener = listener_of_rank_0(port, victims.contains(&0));
         let mut children: Vec<_> = victims.iter().map(|rank| child(*rank, 4, port)).collect();
         let (says, sums) = channel();
         let others: Vec<_> = (0..4)
@@ -204,8 +203,7 @@ fn a_newcomer_that_does_not_come_is_given_up_and_at_once_where_a_member_is_lost(
 
 /// Returns a free port.
 fn free_port() -> u16 {
-    let listener = listener();
-    listener.local_addr().expect("bound").port()
+    own_port()
 }
 
 #[test]
@@ -283,7 +281,7 @@ fn of_a_rank_0_that_may_live_elsewhere_only_more_than_half_are_independent() {
 
 /// Forwards connections from the returned port to `port`, until the sender is used.
 fn relay(port: u16) -> (u16, Sender<()>) {
-    let listener = listener();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let own = listener.local_addr().expect("bound").port();
     let (cut, cuts) = channel::<()>();
     std::thread::spawn(move || {

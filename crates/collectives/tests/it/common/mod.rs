@@ -94,11 +94,14 @@ pub(crate) fn on_ranks<R: Send + 'static>(
     running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
 }
 
-/// Returns a listener at a port that the system gives to no outgoing connection, so that a rank in another process can listen at it
-/// after this one is dropped.
-pub(crate) fn listener() -> TcpListener {
+/// Returns a port for a rank of another process: the system gives it to no outgoing connection, and no other test of this process
+/// has it. It is not tried: a listener that is closed again can live on for a moment in a process that another test is starting.
+pub(crate) fn own_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 20_000 + (std::process::id() % 120) as u16 * 100;
-    let mut ports = (0..1000).map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % 100);
-    ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).expect("a free port")
+    20_000 + (std::process::id() % 120) as u16 * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100
+}
+
+/// Returns a listener at one's own port for rank 0, unless that is a process, which listens itself.
+pub(crate) fn listener_of_rank_0(port: u16, is_process: bool) -> Option<TcpListener> {
+    (!is_process).then(|| TcpListener::bind(("127.0.0.1", port)).expect("a free port"))
 }
