@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::run::{RunData, State};
+use super::run::RunData;
 use super::sweep::{Sweep, read_sweep};
 
 /// The options of a report.
@@ -116,9 +116,10 @@ impl Report {
     }
 
     /// Returns the position up to which the files of the only run were read, if it is under way.
+    #[cfg(feature = "live")]
     pub(crate) fn position_if_under_way(&self) -> Option<String> {
         match self.runs.as_slice() {
-            [run] if run.state == State::UnderWay => Some(run.tails.position().to_string()),
+            [run] if run.state == super::run::State::UnderWay => Some(run.tails.position().to_string()),
             _ => None,
         }
     }

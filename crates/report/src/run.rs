@@ -162,6 +162,7 @@ fn read_summary(path: &Path) -> Result<Value, String> {
 }
 
 /// Returns the state of a run in words; its lines reach up to `last_step`.
+#[cfg(feature = "live")]
 pub(crate) fn run_state(folder: &Path, summary: &Value, last_step: u64) -> &'static str {
     state(folder, summary, last_step).words()
 }

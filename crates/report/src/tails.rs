@@ -34,6 +34,7 @@ impl std::fmt::Display for Position {
 
 impl Position {
     /// Reads what `Display` has written; what is no such text is the beginning.
+    #[cfg(any(test, feature = "live"))]
     pub(crate) fn parse(text: &str) -> Self {
         let parts = text.split('_').filter_map(|part| {
             let (name, lines) = part.split_once('.')?;
@@ -60,6 +61,7 @@ impl Tails {
     }
 
     /// Returns the position up to which the files were read.
+    #[cfg(any(test, feature = "live"))]
     pub(crate) fn position(&self) -> Position {
         let two = [("metrics".to_owned(), self.metrics.lines()), ("ranks".to_owned(), self.by_rank.lines())];
         let usage = self.usage.iter().map(|(rank, tail, _)| (format!("usage-{rank}"), tail.lines()));

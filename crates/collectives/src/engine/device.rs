@@ -19,7 +19,12 @@ pub(crate) enum Part<'a> {
     /// In a separate buffer.
     Apart(DeviceMut<'a>),
     /// A part for each rank at `out`, and the part from each rank for this one at a part of another buffer.
-    Exchange { out: &'a [Range<usize>], to: DeviceMut<'a>, inn: &'a [Range<usize>] },
+    Exchange {
+        out: &'a [Range<usize>],
+        #[cfg_attr(not(feature = "nccl"), expect(dead_code, reason = "only NCCL moves bytes between GPUs"))]
+        to: DeviceMut<'a>,
+        inn: &'a [Range<usize>],
+    },
 }
 
 /// Facts of an operation in addition to its tag, which ranks compare.

@@ -46,6 +46,7 @@ enum Mode {
     /// In a file, which nothing is fetched from or by.
     File,
     /// From a server that tells, at this address, of new points; `None` if the runs are over.
+    #[cfg(feature = "live")]
     Served {
         /// The address of the events.
         events: Option<String>,
@@ -96,6 +97,7 @@ impl Report {
     }
 
     /// The page, for a server that tells of new points at an address.
+    #[cfg(feature = "live")]
     pub(crate) fn served(&self, events: Option<String>) -> String {
         page(self, &Mode::Served { events })
     }
@@ -173,6 +175,7 @@ impl Page<'_> {
         let Self { html, report, charts, headings, .. } = self;
         let (events, served) = match mode {
             Mode::File => (None, false),
+            #[cfg(feature = "live")]
             Mode::Served { events } => (events.as_deref(), true),
         };
         let entries = report.runs.iter().enumerate().map(|(number, run)| RunEntry {

@@ -28,6 +28,7 @@ fn explained(error: TrainError) -> TrainError {
 /// The recorded work of one phase: a recording for each shape of steps, such as that of the last step of an epoch.
 #[derive(Debug, Default)]
 pub(super) struct GraphCapture {
+    #[cfg(feature = "cuda")]
     shapes: Vec<StepShape>,
     #[cfg(feature = "cuda")]
     recording: Option<(phalanx_cuda::Gpu, phalanx_cuda::GraphReplay)>,
