@@ -16,7 +16,7 @@ pub(crate) fn words(lines: &[&str]) -> Vec<String> {
 /// The preset `tiny` with settings.
 ///
 /// # Errors
-/// The settings that are unknown or unsound.
+/// If a setting is unknown or unsound.
 pub(crate) fn try_resolve(settings: &[&str]) -> Result<Resolved, String> {
     let resolved = phalanx::program().resolve("tiny", &words(settings));
     let resolved = resolved.and_then(|resolved| resolved.validate().map(|()| resolved));
@@ -44,7 +44,7 @@ pub(crate) fn run_in(path: &Path) -> RunFolder {
 /// Trains, or resumes, in a folder by `train.ranks` ranks and the servers.
 ///
 /// # Errors
-/// Those of the training.
+/// If the training fails.
 pub(crate) fn try_train(
     folder: &RunFolder,
     resolved: &Resolved,
