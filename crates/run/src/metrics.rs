@@ -79,7 +79,7 @@ impl MetricsWriter {
         Ok(Self { path: path.to_owned(), file, last })
     }
 
-    /// The last line that was there when the file was opened.
+    /// The last line of the file.
     pub fn last(&self) -> Option<&Line> {
         self.last.as_ref()
     }
@@ -91,7 +91,9 @@ impl MetricsWriter {
     pub fn write(&mut self, line: &Line) -> Result<(), RunError> {
         let mut bytes = serde_json::to_vec(&line.0).map_err(|error| malformed(&self.path, &error))?;
         bytes.push(b'\n');
-        self.file.write_all(&bytes).map_err(RunError::io("write", &self.path))
+        self.file.write_all(&bytes).map_err(RunError::io("write", &self.path))?;
+        self.last = Some(line.clone());
+        Ok(())
     }
 }
 
@@ -158,7 +160,9 @@ mod tests {
             .write_all(b"{\"step\":4")
             .expect("writes");
         let mut writer = MetricsWriter::open(&path, 20).expect("opens");
+        assert_eq!(writer.last().map(Line::step), Some(20));
         writer.write(&Line::new(30).with("loss", 0.5).with("lr", f64::NAN)).expect("writes");
+        assert_eq!(writer.last().map(Line::step), Some(30));
         let text = std::fs::read_to_string(&path).expect("reads");
         assert_eq!(text.lines().last(), Some(r#"{"step":30,"loss":0.5,"lr":null}"#));
         let steps: Vec<u64> = read_metrics(&path).expect("reads").iter().map(Line::step).collect();

@@ -52,7 +52,11 @@ impl Reporter {
         view: &mut RunView<'_, '_>,
     ) -> Result<(), TrainError> {
         let window = self.meter.take_window();
+        // Training has taken as long as the slowest rank says, and it does not become shorter when that rank is lost.
+        let before =
+            self.lines.as_ref().and_then(|lines| lines.last()).and_then(|line| line.number("seconds"));
         let report = StepReport {
+            seconds: report.seconds.max(before.unwrap_or_default()),
             images_per_second: window.rate(),
             data_share: window.share(window.data),
             communication_share: view.env.device.is_host().then(|| window.share(window.communication)),
