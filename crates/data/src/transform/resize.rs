@@ -2,8 +2,9 @@
 
 use crate::choices::choices;
 use crate::error::{DataError, Result};
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use image::RgbImage;
 
 /// The resampling filter. All but [`Nearest`](Filter::Nearest) widen their kernel when they reduce an image, as
@@ -89,13 +90,19 @@ impl Resize {
             Filter::Bicubic => ResizeAlg::Convolution(FilterType::CatmullRom),
             Filter::Lanczos3 => ResizeAlg::Convolution(FilterType::Lanczos3),
         };
-        let from = ImageRef::new(width, height, image.as_raw(), PixelType::U8x3)
-            .map_err(|e| failed(e.to_string()))?;
-        let mut to = Image::new(new_width, new_height, PixelType::U8x3);
+        // With the pixel type known to the compiler, only its code is instantiated.
+        let from = TypedImageRef::<U8x3>::from_buffer(width, height, image.as_raw());
+        let from = from.map_err(|error| failed(error.to_string()))?;
+        let mut pixels = vec![0; 3 * new_width as usize * new_height as usize];
+        let to = TypedImage::<U8x3>::from_buffer(new_width, new_height, &mut pixels);
         Resizer::new()
-            .resize(&from, &mut to, &ResizeOptions::new().resize_alg(algorithm))
-            .map_err(|e| failed(e.to_string()))?;
-        RgbImage::from_raw(new_width, new_height, to.into_vec())
+            .resize_typed(
+                &from,
+                &mut to.map_err(|error| failed(error.to_string()))?,
+                &ResizeOptions::new().resize_alg(algorithm),
+            )
+            .map_err(|error| failed(error.to_string()))?;
+        RgbImage::from_raw(new_width, new_height, pixels)
             .ok_or_else(|| failed(format!("{new_width}x{new_height} pixels were not made")))
     }
 }
