@@ -13,7 +13,7 @@ const STEPS: &[(&str, &[&str])] = &[
     ("kernels against the CPU's, graphs, replays", &["test", "--package", "phalanx-cuda"]),
     (
         "NCCL between the GPUs of this machine",
-        &["test", "--package", "phalanx-collectives", "--features", "nccl", "--test", "nccl"],
+        &["test", "--package", "phalanx-collectives", "--features", "nccl", "--test", "it", "nccl::"],
     ),
     (
         "ops and whole trainings against the CPU's",

@@ -1,7 +1,7 @@
 //! Integration tests of the collectives.
 //!
-//! Tests that need processes start this program again with the name of a test that plays a rank. Programs that are ranks of a launcher,
-//! or whose GPU ends the process on an error, are `tests/mpi.rs` and `tests/nccl/`.
+//! Tests that need processes start this program again with the name of a test that plays a rank. Ranks of MPI's launcher are another
+//! program, `tests/mpi.rs`.
 
 mod common;
 
@@ -13,6 +13,8 @@ mod harm;
 mod hosts;
 mod mailbox;
 mod meeting;
+#[cfg(feature = "nccl")]
+mod nccl;
 mod parts;
 mod rejoin;
 mod secrets;

@@ -10,8 +10,8 @@ use phalanx_collectives::{Algorithm, Coalesced, CommError, Communicator, Element
 
 use crate::common::Way;
 use crate::common::checks::check_all;
-use crate::gpus::{OnGpu, on_gpus, real};
-use crate::software;
+use super::gpus::{OnGpu, on_gpus, real};
+use super::software;
 
 /// The connections of ranks on the host: through shared memory, and as if on two hosts.
 const WAYS: [Way; 2] = [Way::Threads, Way::TwoHosts];
@@ -276,7 +276,7 @@ fn arguments_are_checked() {
         refused(comm.using(Algorithm::Tree).all_reduce(&mut here(7), ReduceOp::Sum), "none by tree");
         refused(Coalesced::new(vec![here(3)]).map(drop), "memory of GPU");
         if nccl::device_count() > 1 {
-            let other = crate::gpus::open((comm.rank() + 1) % 2);
+            let other = super::gpus::open((comm.rank() + 1) % 2);
             let elsewhere = other.new_stream().expect("a sound GPU");
             refused(comm.all_reduce(&mut OnGpu::new(&elsewhere, &[1.0_f32]), ReduceOp::Sum), "of GPU");
         }

@@ -6,8 +6,8 @@ use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{CommError, Communicator, ReduceOp};
 
 use crate::common::{Way, on_ranks};
-use crate::gpus::{OnGpu, on_gpus, on_gpus_with, open, real};
-use crate::software;
+use super::gpus::{OnGpu, on_gpus, on_gpus_with, open, real};
+use super::software;
 
 const WAYS: [Way; 2] = [Way::Threads, Way::TwoHosts];
 

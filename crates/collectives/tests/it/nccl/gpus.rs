@@ -7,7 +7,7 @@ use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{BoxError, Communicator, DType, DeviceMut, Element, FlatBuffer, SliceMut};
 
 use crate::common::{Way, on_ranks};
-use crate::software;
+use super::software;
 
 /// Set if tests run on the machine's own GPUs.
 const REAL: &str = "PHALANX_TEST_GPU";

@@ -2,11 +2,8 @@
 //!
 //! The GPUs are the software GPU's, and NCCL is its stand-in: streams are queues with random delays, and a missing wait ends the
 //! process. With `PHALANX_TEST_GPU=1` all tests run on the machine's own GPUs and NCCL, as far as there are enough.
-#![cfg(feature = "nccl")]
 
-#[path = "../it/common/mod.rs"]
-mod common;
-#[path = "../../../cuda/tests/software/mod.rs"]
+#[path = "../../../../cuda/tests/software/mod.rs"]
 mod software;
 
 mod conformance;

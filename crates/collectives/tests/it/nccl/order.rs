@@ -9,8 +9,8 @@ use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{Communicator, ReduceOp};
 
 use crate::common::{Way, on_ranks};
-use crate::gpus::{OnGpu, on_gpus_with, open, real};
-use crate::software;
+use super::gpus::{OnGpu, on_gpus_with, open, real};
+use super::software;
 
 const SLOW: (&str, &str) = ("SOFTWARE_GPU_DELAY", "5000");
 

@@ -9,9 +9,9 @@ use half::bf16;
 use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{Communicator, ReduceOp, WorldConfig, connect};
 
-use crate::conformance::check_device;
-use crate::gpus::{OnGpu, open, real};
-use crate::software;
+use super::conformance::check_device;
+use super::gpus::{OnGpu, open, real};
+use super::software;
 
 /// Set in processes that are ranks: "rank port".
 const RANK: &str = "PHALANX_TEST_RANK";

@@ -5,8 +5,8 @@ use std::ptr::{null, null_mut};
 
 use phalanx_collectives::nccl::cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
 
-use crate::gpus::{open, real};
-use crate::software;
+use super::gpus::{open, real};
+use super::software;
 
 const F32: c_int = 7;
 const SUM: c_int = 0;
