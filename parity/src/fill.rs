@@ -5,10 +5,7 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Returns the first value of the counter of the tensor `name`.
 pub fn base(name: &str, seed: u64) -> u64 {
-    let hash = name
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    hash.wrapping_add(seed.wrapping_mul(GOLDEN))
+    phalanx_kernels::fnv1a(name.as_bytes()).wrapping_add(seed.wrapping_mul(GOLDEN))
 }
 
 /// `n` numbers, evenly spread over [-scale, scale), for the tensor called `name`.

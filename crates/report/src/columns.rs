@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::tail::Object;
+use super::object_tail::Object;
 
 /// A number, when it was measured, and what it is.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod html;
+mod object_tail;
 mod tail;
 mod thin;
 

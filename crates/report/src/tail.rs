@@ -1,26 +1,21 @@
-//! Files of JSON lines, read as far as they are written, and on from there.
+//! A text file that another process appends to.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
-
-/// The object of a line.
-pub(crate) type Object = Map<String, Value>;
-
-/// A file of JSON objects, one a line, and how far it was read.
+/// Follows a file from its beginning, or from near its end.
 #[derive(Debug, Clone)]
 pub(crate) struct Tail {
     path: PathBuf,
+    /// The distance in bytes from the end at which reading begins.
+    from_end: u64,
+    /// The file that is read: a resumed run writes another one into its place.
+    identity: Option<FileIdentity>,
     offset: u64,
-    /// Which file it was: a run that is resumed writes another one into its place.
-    identity: Option<u64>,
-    /// Complete lines that were read.
-    lines: usize,
-    /// The number of lines that are no JSON objects.
-    broken: usize,
-    /// Bytes behind the last complete line.
+    /// True if reading began in the middle of a line, whose end is skipped.
+    skips: bool,
+    /// Bytes behind the last whole line.
     rest: u64,
 }
 
@@ -33,10 +28,22 @@ pub(crate) enum Found {
     Another,
 }
 
+/// Distinguishes a file from others of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    number: u64,
+}
+
 impl Tail {
-    /// The beginning of a file, which need not exist yet.
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, offset: 0, identity: None, lines: 0, broken: 0, rest: 0 }
+    /// Follows all of a file, which need not exist yet.
+    pub(crate) fn whole(path: PathBuf) -> Self {
+        Self::last(path, u64::MAX)
+    }
+
+    /// Follows a file from the first line of its last `bytes` bytes.
+    pub(crate) fn last(path: PathBuf, bytes: u64) -> Self {
+        Self { path, from_end: bytes, identity: None, offset: 0, skips: false, rest: 0 }
     }
 
     /// The file.
@@ -44,26 +51,16 @@ impl Tail {
         &self.path
     }
 
-    /// Complete lines so far.
-    pub(crate) fn lines(&self) -> usize {
-        self.lines
-    }
-
-    /// Lines so far that are no JSON objects.
-    pub(crate) fn broken(&self) -> usize {
-        self.broken
-    }
-
     /// Returns true if the file ends in the middle of a line.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.rest > 0
     }
 
-    /// Reads the complete lines that are there by now, each with its number from 0 on.
+    /// Reads the new whole lines, without their ends.
     ///
     /// # Errors
-    /// If the file is there and cannot be read.
-    pub(crate) fn read(&mut self, mut each: impl FnMut(usize, &Object)) -> io::Result<Found> {
+    /// If the file exists and cannot be read.
+    pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<Found> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -72,68 +69,100 @@ impl Tail {
             Err(error) => return Err(error),
         };
         let metadata = file.metadata()?;
-        let identity = Some(identity(&metadata));
-        if metadata.len() < self.offset || (self.identity.is_some() && self.identity != identity) {
-            return Ok(Found::Another);
+        let identity = FileIdentity::of(&metadata);
+        match self.identity {
+            None => {
+                // The first line is cut off, unless the one before it ends just there.
+                let start = metadata.len().saturating_sub(self.from_end);
+                (self.skips, self.offset) = (start > 0, start.saturating_sub(1));
+                self.identity = Some(identity);
+            }
+            Some(known) if known != identity || metadata.len() < self.offset => return Ok(Found::Another),
+            Some(_) => {}
         }
-        self.identity = identity;
         file.seek(SeekFrom::Start(self.offset))?;
         let mut reader = BufReader::with_capacity(1 << 16, file);
         let (mut line, mut count) = (Vec::new(), 0);
         loop {
             line.clear();
             let length = reader.read_until(b'\n', &mut line)? as u64;
-            if line.last() != Some(&b'\n') {
+            if line.pop_if(|last| *last == b'\n').is_none() {
                 self.rest = length;
                 return Ok(Found::Lines(count));
             }
             self.offset += length;
-            match serde_json::from_slice::<Object>(&line) {
-                Ok(object) => each(self.lines, &object),
-                Err(_) => self.broken += 1,
+            if !std::mem::take(&mut self.skips) {
+                each(&line);
+                count += 1;
             }
-            self.lines += 1;
-            count += 1;
         }
     }
 }
 
-#[cfg(unix)]
-fn identity(metadata: &std::fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(metadata)
-}
+impl FileIdentity {
+    #[cfg(unix)]
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        Self { device: metadata.dev(), number: metadata.ino() }
+    }
 
-#[cfg(not(unix))]
-fn identity(_: &std::fs::Metadata) -> u64 {
-    0
+    #[cfg(not(unix))]
+    fn of(_: &std::fs::Metadata) -> Self {
+        Self { device: 0, number: 0 }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
+    fn append(path: &Path, text: &str) {
+        let mut file = File::options().create(true).append(true).open(path).expect("opens");
+        file.write_all(text.as_bytes()).expect("writes");
+    }
+
+    fn read(tail: &mut Tail) -> (Found, Vec<String>) {
+        let mut lines = Vec::new();
+        let each = |line: &[u8]| lines.push(String::from_utf8(line.to_vec()).expect("text"));
+        (tail.read(each).expect("reads"), lines)
+    }
+
     #[test]
-    fn lines_come_when_they_are_complete() {
+    fn whole_lines_come_once_and_another_file_is_noticed() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("metrics.jsonl");
-        let mut tail = Tail::new(path.clone());
-        let read = |tail: &mut Tail| {
-            let mut steps = Vec::new();
-            let found =
-                tail.read(|_, line| steps.push(line["step"].as_u64().expect("a step"))).expect("reads");
-            (found, steps)
-        };
+        let path = folder.path().join("lines");
+        let mut tail = Tail::whole(path.clone());
         assert_eq!(read(&mut tail), (Found::Lines(0), vec![]), "there is no file yet");
-        std::fs::write(&path, "{\"step\":1}\nnonsense\n{\"step\":2}\n{\"st").expect("writes");
-        assert_eq!(read(&mut tail), (Found::Lines(3), vec![1, 2]));
-        assert!(tail.broken() == 1 && tail.is_cut_off());
-        let mut file = File::options().append(true).open(&path).expect("opens");
-        io::Write::write_all(&mut file, b"ep\":3}\n").expect("writes");
-        assert_eq!(read(&mut tail), (Found::Lines(1), vec![3]));
+        append(&path, "one\ntw");
+        assert_eq!(read(&mut tail), (Found::Lines(1), vec!["one".to_owned()]));
+        assert!(tail.is_cut_off());
+        append(&path, "o\nthree\n");
+        assert_eq!(read(&mut tail), (Found::Lines(2), vec!["two".to_owned(), "three".to_owned()]));
         assert_eq!(read(&mut tail), (Found::Lines(0), vec![]));
         assert!(!tail.is_cut_off());
-        // A run that is resumed takes the later lines out, and writes a file anew.
-        phalanx_run::write_aside(&path, b"{\"step\":1}\n").expect("writes");
+        // Written aside and renamed, as a resumed run does; longer than what was there.
+        phalanx_run::write_aside(&path, b"one\nother lines\nof a longer file\n").expect("writes");
         assert_eq!(read(&mut tail), (Found::Another, vec![]));
+        // The same file, shortened.
+        let mut tail = Tail::whole(path.clone());
+        assert_eq!(read(&mut tail).0, Found::Lines(3));
+        std::fs::write(&path, "cut\n").expect("writes");
+        assert_eq!(read(&mut tail), (Found::Another, vec![]));
+    }
+
+    #[test]
+    fn a_long_file_is_followed_from_its_last_whole_lines() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lines");
+        append(&path, "first\nsecond\nthird\n");
+        for (bytes, first) in [(6, "third"), (7, "third"), (12, "third"), (13, "second"), (99, "first")] {
+            assert_eq!(read(&mut Tail::last(path.clone(), bytes)).1[0], first, "{bytes}");
+        }
+        let mut tail = Tail::last(path.clone(), 3);
+        assert_eq!(read(&mut tail).1, [""; 0]);
+        append(&path, "fourth\n");
+        assert_eq!(read(&mut tail).1, ["fourth"]);
     }
 }

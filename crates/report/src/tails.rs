@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::columns::{Point, of_metrics, of_rank};
-use super::tail::{Found, Object, Tail};
+use super::object_tail::{Object, ObjectTail};
+use super::tail::Found;
 use super::usage::Usage;
 
 /// Ranks whose files are looked for.
@@ -13,9 +14,9 @@ const MAX_RANKS: usize = 4096;
 /// The growing files of a run.
 #[derive(Debug)]
 pub(crate) struct Tails {
-    metrics: Tail,
-    by_rank: Tail,
-    usage: Vec<(usize, Tail, Usage)>,
+    metrics: ObjectTail,
+    by_rank: ObjectTail,
+    usage: Vec<(usize, ObjectTail, Usage)>,
     logs: PathBuf,
     /// Lines that are known already, by the names of files.
     known: Position,
@@ -52,8 +53,8 @@ impl Tails {
     /// The files of a run, of which these lines are known already and not told.
     pub(crate) fn new(folder: &Path, known: Position) -> Self {
         Self {
-            metrics: Tail::new(folder.join("metrics.jsonl")),
-            by_rank: Tail::new(folder.join("metrics-by-rank.jsonl")),
+            metrics: ObjectTail::new(folder.join("metrics.jsonl")),
+            by_rank: ObjectTail::new(folder.join("metrics-by-rank.jsonl")),
             usage: Vec::new(),
             logs: folder.join("logs"),
             known,
@@ -78,7 +79,7 @@ impl Tails {
         mut told: impl FnMut(Point),
         mut line_told: impl FnMut(&Object),
     ) -> Result<bool, String> {
-        let problem = |tail: &Tail, error: &std::io::Error| {
+        let problem = |tail: &ObjectTail, error: &std::io::Error| {
             let name = tail.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             format!("{name} cannot be read: {error}")
         };
@@ -124,14 +125,14 @@ impl Tails {
             let rank = name.to_str().and_then(|name| rank_of(name, ".usage.jsonl"));
             let Some(rank) = rank.filter(|rank| *rank < MAX_RANKS) else { continue };
             if !self.usage.iter().any(|(known, ..)| *known == rank) {
-                self.usage.push((rank, Tail::new(entry.path()), Usage::default()));
+                self.usage.push((rank, ObjectTail::new(entry.path()), Usage::default()));
             }
         }
         self.usage.sort_by_key(|(rank, ..)| *rank);
     }
 
     /// The files.
-    pub(crate) fn files(&self) -> impl Iterator<Item = &Tail> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = &ObjectTail> {
         [&self.metrics, &self.by_rank].into_iter().chain(self.usage.iter().map(|(_, tail, _)| tail))
     }
 

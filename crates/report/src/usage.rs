@@ -1,7 +1,7 @@
 //! The resources of a rank's process over time: rates and shares from the lines of `logs/rank-N.usage.jsonl`.
 
 use super::columns::Point;
-use super::tail::Object;
+use super::object_tail::Object;
 
 /// A break between two lines from which on it is one of the run: nothing was measured, as it did not run.
 const BREAK_SECONDS: f64 = 60.0;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
-use super::tail::Object;
+use super::object_tail::Object;
 
 /// A complaint, told once however often it came.
 #[derive(Debug, Clone, PartialEq)]

@@ -22,6 +22,17 @@ pub fn write_aside(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), sync_folder)
 }
 
+/// Writes a temporary file in the same folder and renames it to `path`, so that no reader sees half of it. Unlike [`write_aside`]
+/// it does not wait for the disk: for files that need not survive a crash of the machine.
+///
+/// # Errors
+/// If the file cannot be written.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = path.with_file_name(format!(".{name}"));
+    fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, path))
+}
+
 /// Has the names in a folder reach the disk.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     // An empty path is the current folder.

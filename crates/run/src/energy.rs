@@ -15,6 +15,16 @@ pub enum EnergyKind {
     Absent,
 }
 
+impl std::fmt::Display for EnergyKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Measured => "measured",
+            Self::Estimated => "estimated",
+            Self::Absent => "absent",
+        })
+    }
+}
+
 /// The energy of the CPUs, or of the GPUs, in a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EnergyPart {

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::REPLICA_THREAD;
+use super::atomic::replace;
 
 /// Why a rank failed, as written to `logs/rank-N.error.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,10 +60,7 @@ impl FailureReport {
         if path.exists() {
             return Ok(());
         }
-        // Renamed into place so that the supervisor never reads half a report.
-        let aside = logs.join(format!(".rank-{}.error.json", self.rank));
-        std::fs::write(&aside, serde_json::to_vec(self)?)?;
-        std::fs::rename(aside, path)
+        replace(&path, &serde_json::to_vec(self)?)
     }
 
     /// Returns true if the rank failed by itself. Such a failure ends the run, even one that survives lost ranks.

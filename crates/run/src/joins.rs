@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
+use super::atomic::replace;
 
 /// The size limit of a ticket's file in bytes.
 const LONGEST: u64 = 4096;
@@ -100,7 +101,8 @@ impl JoinTicket {
             };
         }
         self.said += 1;
-        replace(&self.folder.join("waits"), self.said.to_string().as_bytes())?;
+        let path = self.folder.join("waits");
+        replace(&path, self.said.to_string().as_bytes()).map_err(RunError::io("write", &path))?;
         Ok(None)
     }
 
@@ -118,18 +120,13 @@ impl JoinTicket {
         let path = Self::of(joins, number).invitation();
         let malformed =
             |error: serde_json::Error| RunError::Malformed { path: path.clone(), problem: error.to_string() };
-        replace(&path, &serde_json::to_vec(invitation).map_err(malformed)?)
+        let bytes = serde_json::to_vec(invitation).map_err(malformed)?;
+        replace(&path, &bytes).map_err(RunError::io("write", &path))
     }
 
     fn invitation(&self) -> PathBuf {
         self.folder.join("invitation.json")
     }
-}
-
-/// Writes a file atomically.
-fn replace(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
-    let aside = path.with_extension("new");
-    fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, path)).map_err(RunError::io("write", path))
 }
 
 /// The processes that wait, as seen by repeated looks.

@@ -46,6 +46,7 @@ mod summary_table;
 pub mod svg;
 mod synchrony_picture;
 mod tensorboard;
+mod usage_line;
 
 pub use atomic::{sync_folder, write_aside};
 pub use chart::{Panel, Series, panels_svg};
@@ -67,6 +68,7 @@ pub use summary::{DeadRank, RankSummary, Summary, SyncSummary, WorldChange};
 pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;
 pub use tensorboard::EventFile;
+pub use usage_line::{GpuLine, MemoryLine, TimeLine, TransferLine, UsageLine};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

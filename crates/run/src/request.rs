@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
+use super::atomic::replace;
 
 /// Bytes of a file that are read: a request has fewer.
 const LONGEST: u64 = 256;
@@ -79,10 +80,8 @@ impl Request {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{now:020}-{}-{count}", std::process::id());
-        let (aside, path) = (folder.join(format!(".{name}")), folder.join(name));
-        // Renamed into place, so that no reader sees half of it.
-        fs::write(&aside, self.text()).map_err(RunError::io("write", &aside))?;
-        fs::rename(&aside, &path).map_err(RunError::io("write", &path))?;
+        let path = folder.join(name);
+        replace(&path, self.text().as_bytes()).map_err(RunError::io("write", &path))?;
         Ok(path)
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
+use super::atomic::replace;
 
 /// The activity of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -75,8 +76,7 @@ impl RunState {
         };
         let mut bytes = serde_json::to_vec_pretty(self).map_err(malformed)?;
         bytes.push(b'\n');
-        let aside = path.with_file_name(".state.json");
-        fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, path)).map_err(RunError::io("write", path))
+        replace(path, &bytes).map_err(RunError::io("write", path))
     }
 
     /// Reads a state.

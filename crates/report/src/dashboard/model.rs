@@ -7,8 +7,8 @@ use std::time::Duration;
 use image::RgbImage;
 
 use super::curve::Curve;
-use super::usage::{Recent, Usage};
-use phalanx_run::{Doing, Line, RunState, Summary};
+use super::usage::Recent;
+use phalanx_run::{Doing, Line, RunState, Summary, UsageLine};
 
 /// The number of log lines kept.
 const LOG_LINES: usize = 5000;
@@ -114,7 +114,7 @@ impl Model {
 
     /// Takes a line of `logs/rank-N.usage.jsonl`. One that cannot be read counts for nothing.
     pub(super) fn take_usage(&mut self, rank: usize, text: &str) {
-        if let Ok(usage) = serde_json::from_str::<Usage>(text) {
+        if let Ok(usage) = serde_json::from_str::<UsageLine>(text) {
             self.ranks.entry(rank).or_default().push(usage);
         }
     }
@@ -198,8 +198,8 @@ impl Model {
     /// Watts of all ranks together, and whether they are measured or estimated.
     pub(super) fn watts(&self) -> Option<(f64, String)> {
         let last = || self.ranks.values().filter_map(Recent::last);
-        let watts: Vec<f64> = last().filter_map(Usage::watts).collect();
-        let kind = last().find_map(|usage| usage.energy.clone()).unwrap_or_default();
+        let watts: Vec<f64> = last().filter_map(UsageLine::watts).collect();
+        let kind = last().find_map(|usage| usage.energy).map(|kind| kind.to_string()).unwrap_or_default();
         (!watts.is_empty()).then(|| (watts.iter().sum(), kind))
     }
 }

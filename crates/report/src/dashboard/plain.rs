@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::asking::Asking;
 use super::model::{Model, Status};
 use super::source::Source;
-use super::tail::Tail;
+use super::tail::TextTail;
 use phalanx_run::{Line, Refusal, Request, RunError, RunFolder, finished, format};
 
 /// The interval at which files are read.
@@ -26,7 +26,7 @@ pub enum Outcome {
 /// summary.
 pub fn follow(folder: &RunFolder, interrupts: &dyn Fn() -> usize, tell: &mut dyn FnMut(&str)) -> Outcome {
     let (mut source, mut model) = (Source::new(folder, None), Model::default());
-    let mut metrics = Tail::whole(&folder.metrics());
+    let mut metrics = TextTail::whole(&folder.metrics());
     let (mut told, mut step, signals) = (None, 0, interrupts());
     loop {
         // The state first: what it says of the end is not believed before all lines are read that came before it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::model::{Model, Sample};
-use super::tail::Tail;
+use super::tail::TextTail;
 use phalanx_run::FailureReport;
 use phalanx_run::{RunFolder, RunState, Summary};
 
@@ -22,9 +22,9 @@ pub(super) struct Source {
     folder: RunFolder,
     /// Files written before this time belong to an earlier attempt.
     since: Option<SystemTime>,
-    metrics: Tail,
-    usages: BTreeMap<usize, Tail>,
-    logs: BTreeMap<usize, Tail>,
+    metrics: TextTail,
+    usages: BTreeMap<usize, TextTail>,
+    logs: BTreeMap<usize, TextTail>,
     /// Which files that are read as a whole were read, and when they were changed.
     seen: BTreeMap<PathBuf, (SystemTime, u64)>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Source {
 impl Source {
     /// The files of a run; of states, summaries and failures only those that were written `since` then.
     pub(super) fn new(folder: &RunFolder, since: Option<SystemTime>) -> Self {
-        let metrics = Tail::whole(&folder.metrics());
+        let metrics = TextTail::whole(&folder.metrics());
         let (usages, logs, seen) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { folder: folder.clone(), since, metrics, usages, logs, seen }
     }
@@ -70,14 +70,14 @@ impl Source {
             let path = self.folder.logs().join(&name);
             match kind {
                 "log" => {
-                    let tail = self.logs.entry(rank).or_insert_with(|| Tail::last(&path, LOG_BYTES));
+                    let tail = self.logs.entry(rank).or_insert_with(|| TextTail::last(&path, LOG_BYTES));
                     for line in tail.look().lines {
                         model.take_log(Some(rank), &line);
                         changed = true;
                     }
                 }
                 "usage.jsonl" => {
-                    let tail = self.usages.entry(rank).or_insert_with(|| Tail::last(&path, USAGE_BYTES));
+                    let tail = self.usages.entry(rank).or_insert_with(|| TextTail::last(&path, USAGE_BYTES));
                     for line in tail.look().lines {
                         model.take_usage(rank, &line);
                         changed = true;

@@ -1,6 +1,6 @@
 //! The resources of a run over time, rank by rank: CPUs, memory by kind, network, disks, page faults, energy.
 //!
-//! A [`Sampler`] reads about once a second, on a thread of its own, and appends a line ([`UsageLine`]) to the rank's
+//! A [`Sampler`] reads about once a second, on a thread of its own, and appends a line ([`phalanx_run::UsageLine`]) to the rank's
 //! file in `logs/`. The system gives its part ([`ProcessUsage`], [`Powercap`]); the training gives the rest at a step's
 //! end, by a [`Progress`]. Unknown numbers are left out, and energy has a source.
 
@@ -14,6 +14,4 @@ pub use energy::{CpuEnergy, RankEnergy, together};
 pub use powercap::{FOLDER_VARIABLE, Powercap, PowercapError};
 pub use process::ProcessUsage;
 pub use progress::{Progress, ProgressCounters, StateBytes};
-pub use sampler::{
-    GpuLine, GpuReading, MemoryLine, ResourceUse, SampledRank, Sampler, TimeLine, TransferLine, UsageLine,
-};
+pub use sampler::{GpuReading, ResourceUse, SampledRank, Sampler};

@@ -6,8 +6,7 @@ use ratatui::text::{Line, Span};
 
 use super::super::model::Model;
 use super::super::palette::Depth;
-use super::super::usage::Usage;
-use phalanx_run::format;
+use phalanx_run::{UsageLine, format};
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Depth) {
     for (row, (name, value)) in area.rows().zip(rows(model)) {
@@ -28,22 +27,23 @@ fn rows(model: &Model) -> Vec<(&'static str, String)> {
     }
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);
     // The slowest rank holds up the others.
-    let most = |of: fn(&Usage) -> Option<f64>| {
+    let most = |of: fn(&UsageLine) -> Option<f64>| {
         model.ranks.values().filter_map(|recent| recent.share(of)).reduce(f64::max)
     };
     let exposed =
-        most(|usage| usage.spent.communication_exposed_seconds).or(model.latest("communication_share"));
+        most(|usage| Some(usage.times.communication_exposed_seconds)).or(model.latest("communication_share"));
     if let Some(exposed) = exposed {
-        let hidden = most(|usage| usage.spent.communication_hidden_seconds);
+        let hidden = most(|usage| Some(usage.times.communication_hidden_seconds));
         let hidden = hidden.map_or_else(String::new, |hidden| format!(", {} hidden", percent(hidden)));
         rows.push(("comm", format!("{} exposed{hidden}", percent(exposed))));
     }
-    if let Some(data) = most(|usage| usage.spent.data_seconds).or(model.latest("data_share")) {
+    if let Some(data) = most(|usage| Some(usage.times.data_seconds)).or(model.latest("data_share")) {
         rows.push(("data", format!("{} waiting", percent(data))));
     }
-    let resident: Vec<f64> =
+    let resident: Vec<u64> =
         model.ranks.values().filter_map(|recent| recent.last()?.resident_bytes).collect();
-    let memory = (!resident.is_empty()).then(|| resident.iter().sum()).or(model.latest("memory_bytes"));
+    let memory =
+        (!resident.is_empty()).then(|| resident.iter().sum::<u64>() as f64).or(model.latest("memory_bytes"));
     if let Some(memory) = memory {
         let whose = if resident.len() > 1 { ", all ranks" } else { "" };
         rows.push(("memory", format!("{}{whose}", format::bytes(memory as u64))));

@@ -46,9 +46,9 @@ fn bar(share: f64) -> String {
     format!("{}{}", "█".repeat(filled), "░".repeat(8 - filled))
 }
 
-fn kinds<'a>(kinds: impl IntoIterator<Item = (&'a str, f64)>, depth: Depth) -> Line<'static> {
+fn kinds<'a>(kinds: impl IntoIterator<Item = (&'a str, u64)>, depth: Depth) -> Line<'static> {
     let parts: Vec<String> =
-        kinds.into_iter().map(|(name, bytes)| format!("{name} {}", format::bytes(bytes as u64))).collect();
+        kinds.into_iter().map(|(name, bytes)| format!("{name} {}", format::bytes(bytes))).collect();
     Line::from(Span::styled(format!("   {}", parts.join("  ")), depth.faint()))
 }
 
@@ -61,15 +61,15 @@ fn of_usage(rank: usize, recent: &Recent, depth: Depth) -> [Line<'static>; 2] {
     if let Some(busy) = last.gpu.gpu_percent {
         first.push(Span::raw(format!("gpu {} {busy:.0}%  ", bar(busy / 100.0))));
     }
-    if let Some(exposed) = recent.share(|usage| usage.spent.communication_exposed_seconds) {
+    if let Some(exposed) = recent.share(|usage| Some(usage.times.communication_exposed_seconds)) {
         first.push(Span::raw("comm "));
         let style = if exposed > 0.3 { depth.warning() } else { depth.good() };
         first.push(Span::styled(bar(exposed), style));
         first.push(Span::raw(format!(" {:.0}%  ", 100.0 * exposed)));
     }
     let network = [
-        ("↑", recent.rate(|usage| usage.network_sent_bytes)),
-        ("↓", recent.rate(|usage| usage.network_received_bytes)),
+        ("↑", recent.rate(|usage| Some(usage.transfers.network_sent_bytes as f64))),
+        ("↓", recent.rate(|usage| Some(usage.transfers.network_received_bytes as f64))),
     ];
     for (arrow, rate) in network {
         if let Some(rate) = rate.filter(|rate| *rate > 0.0) {
@@ -79,11 +79,11 @@ fn of_usage(rank: usize, recent: &Recent, depth: Depth) -> [Line<'static>; 2] {
     if let Some(watts) = last.watts() {
         first.push(Span::raw(format!(" {watts:.0} W")));
     }
-    if let Some(host) = &last.host {
-        first.push(Span::styled(format!("  {host}"), depth.faint()));
+    if !last.host.is_empty() {
+        first.push(Span::styled(format!("  {}", last.host), depth.faint()));
     }
     let gpu = last.gpu.gpu_memory_bytes.map(|bytes| ("gpu", bytes));
-    [Line::from(first), kinds(last.memory().into_iter().chain(gpu), depth)]
+    [Line::from(first), kinds(last.memory_by_kind().into_iter().chain(gpu), depth)]
 }
 
 fn of_summary(rank: &RankSummary, depth: Depth) -> [Line<'static>; 2] {
@@ -98,13 +98,13 @@ fn of_summary(rank: &RankSummary, depth: Depth) -> [Line<'static>; 2] {
         format::bytes(rank.bytes_sent),
     );
     let memory = [
-        ("param", rank.parameter_bytes as f64),
-        ("grad", rank.gradient_bytes as f64),
-        ("optim", rank.optimizer_bytes as f64),
-        ("peak", rank.peak_memory_bytes.unwrap_or_default() as f64),
+        ("param", rank.parameter_bytes),
+        ("grad", rank.gradient_bytes),
+        ("optim", rank.optimizer_bytes),
+        ("peak", rank.peak_memory_bytes.unwrap_or_default()),
     ];
     let first = Line::from(vec![Span::styled(format!("{:<3}", rank.rank), depth.chosen()), Span::raw(first)]);
-    [first, kinds(memory.into_iter().filter(|(_, bytes)| *bytes > 0.0), depth)]
+    [first, kinds(memory.into_iter().filter(|(_, bytes)| *bytes > 0), depth)]
 }
 
 /// Returns the title of the pane of samples.
