@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use phalanx_kernels::{
     Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Context,
-    Conv2dShape, Finish, NormInput, batch_norm_train, batch_norm_train_backward, conv2d_backward_input,
+    Conv2dShape, Epilogue, NormInput, batch_norm_train, batch_norm_train_backward, conv2d_backward_input,
     conv2d_backward_weight, conv2d_forward,
 };
 use serde_json::{Value as Json, json};
@@ -20,7 +20,7 @@ use crate::rounds::alternate;
 /// The arguments of a measurement.
 #[derive(Debug, Args)]
 pub(crate) struct KernelArgs {
-    /// Only operations whose name contains this
+    /// Only operations with this text in their name
     #[arg(long, default_value = "")]
     filter: String,
     #[command(flatten)]
@@ -121,7 +121,7 @@ impl Work {
         }
     }
 
-    /// Operations of forward and backward, and bytes that must be moved at least.
+    /// Returns the operations of forward and backward, and the least number of bytes to move.
     fn cost(self) -> (f64, f64) {
         match self {
             Self::Conv { inputs, outputs, size, kernel, stride, groups } => {
@@ -163,7 +163,7 @@ impl Work {
                 let activation = Activation::Relu;
                 Box::new(move || {
                     let (mut mean, mut m2) = (vec![0.0; channels], vec![0.0; channels]);
-                    let finish = Finish::with(activation);
+                    let finish = Epilogue::with(activation);
                     let input = NormInput { x: &x, gamma: &gamma, beta: &beta, eps: 1e-5 };
                     let to = BatchNormOutput { y: &mut y, mean: &mut mean, moment: &mut m2 };
                     batch_norm_train(context, dims, input, finish, to)?;
@@ -214,7 +214,7 @@ pub(crate) fn run(args: &KernelArgs) -> Result<()> {
         let ours = medians.ours[0];
         let ratio = medians.theirs.map(|theirs| theirs / ours);
         let (operations, bytes) = work.cost();
-        // The least time by either limit; a copied byte is one read and one written.
+        // The least time by either limit. A copied byte is read once and written once.
         let least = (operations / machine.flops).max(bytes / 2.0 / machine.copy);
         println!(
             "{:<46} {:>6.2} ms {:>8.0} {:>6.0}% {:>7}",

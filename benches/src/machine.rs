@@ -17,7 +17,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Measures them, in about a second.
+    /// Measures the limits in about a second.
     pub(crate) fn measure(threads: usize) -> Self {
         let flops =
             median((0..5).map(|_| in_parallel(threads, || Arch::new().dispatch(MultiplyAdds))).collect());
@@ -26,7 +26,7 @@ impl Machine {
     }
 }
 
-/// The sum of what threads reach at the same time.
+/// Returns the sum of the rates of concurrent threads.
 fn in_parallel(threads: usize, work: impl Fn() -> f64 + Sync) -> f64 {
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(&work)).collect();

@@ -1,10 +1,9 @@
 //! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench collectives`, `bench codecs`, `bench memory`,
-//! `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings that are disturbed.
+//! `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings with injected faults.
 //!
-//! Every figure is a median of rounds. With `--peer torch` the same work is done by PyTorch in the same call, one
-//! round of ours and one of theirs in turn, so that other load of the machine meets both; the ratio is the
-//! figure to quote. The machine's own limits, the rate of fused multiply-adds in registers and of copies in
-//! memory, are measured first, and results are also given as parts of them.
+//! Every figure is a median of rounds. With `--peer torch` PyTorch does the same work in the same call. Rounds of both
+//! alternate, so that other load of the machine affects both; quote the ratio. The machine's limits are measured first:
+//! the rate of fused multiply-adds in registers and of copies in memory. Results are also given as fractions of them.
 #![forbid(unsafe_code)]
 
 mod chaos;
@@ -29,7 +28,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value as Json;
 
-/// Without it every step faults its buffers in anew; the programs that train use the same.
+/// Keeps freed buffers. Otherwise every step faults its pages in again. The training programs use the same allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -55,9 +54,9 @@ enum Command {
     Memory(memory::MemoryArgs),
     /// All strategies in one table, by whole trainings
     Strategies(strategies::StrategiesArgs),
-    /// Training steps of this build next to those of another
+    /// Training steps of this build compared with another build
     Versions(versions::VersionsArgs),
-    /// Trainings that are killed, stopped and cut off, and resumed
+    /// Trainings with killed, stopped and disconnected ranks, resumed to the end
     Chaos(chaos::ChaosArgs),
 }
 
@@ -67,13 +66,13 @@ struct Common {
     /// Threads, of each rank
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     threads: u64,
-    /// Rounds that the medians are taken over
+    /// Rounds, for the medians
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// Does the same work with this library in turn
+    /// Also do the work with this library, in alternation
     #[arg(long, value_enum)]
     peer: Option<peer::Library>,
-    /// Writes the results here too
+    /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -88,7 +87,7 @@ impl Common {
     }
 }
 
-/// Writes results to a file, if one was named.
+/// Writes results to a file, if one is given.
 fn write(path: Option<&Path>, results: &Json) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     let text = serde_json::to_string_pretty(results)? + "\n";

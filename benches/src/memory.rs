@@ -1,8 +1,8 @@
-//! `bench memory`: what strategies hold by prediction, and by the ranks' own account.
+//! `bench memory`: predicted and measured memory of strategies.
 //!
-//! A multilayer perceptron of the size asked for is trained some steps on drawn pictures. The memory of a rank's process is the
-//! system's account of it (`VmHWM`), so it holds everything: the program itself, images, activations, buffers of
-//! communication. No checkpoint is written, because saving copies what a rank holds, and nothing is evaluated.
+//! Trains a multilayer perceptron of the requested size for some steps on drawn images. The memory of a rank is the
+//! peak of its process (`VmHWM`). It includes the program, images, activations and communication buffers. Checkpoints
+//! and evaluation are off, because a checkpoint copies the rank's state.
 
 use std::path::PathBuf;
 
@@ -23,13 +23,13 @@ pub(crate) struct MemoryArgs {
     /// The model, as in model.kind
     #[arg(long, default_value = "mlp")]
     model: String,
-    /// Parameters of an mlp, about; its width follows
+    /// Approximate number of parameters of an mlp; determines its width
     #[arg(long, default_value_t = 400e6)]
     parameters: f64,
     /// Hidden layers of an mlp
     #[arg(long, default_value_t = 24)]
     depth: usize,
-    /// Strategies, with commas between them; or all
+    /// Strategies, separated by commas; or all
     #[arg(long, default_value = "fsdp", value_delimiter = ',')]
     strategy: Vec<String>,
     /// Ranks, each a process
@@ -50,18 +50,18 @@ pub(crate) struct MemoryArgs {
     /// Threads of each rank
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Overrides a key of the trainings' configuration
+    /// Override a configuration key of the trainings
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
     /// The folder of the runs, which must be empty [default: runs/memory-TIME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Writes the results here too
+    /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Returns the width of hidden layers with which a perceptron comes nearest to a number of parameters.
+/// Returns the width of hidden layers for about this number of parameters.
 fn width(parameters: f64, depth: usize, inputs: usize, num_classes: usize) -> usize {
     // (depth - 1) w^2 + (inputs + depth + classes) w = P.
     let (a, b) = (depth.saturating_sub(1) as f64, (inputs + depth + num_classes) as f64);
@@ -78,7 +78,7 @@ fn width(parameters: f64, depth: usize, inputs: usize, num_classes: usize) -> us
 impl MemoryArgs {
     fn training(&self, strategy: &str) -> Training {
         let batch = self.batch * self.ranks;
-        // Shapes have seven classes; that the width is off by some numbers does no harm.
+        // Shapes have seven classes. A small error of the width does no harm.
         let width = width(self.parameters, self.depth, 3 * self.image_size * self.image_size, 7);
         let config = format!(
             "[model]\nkind = {:?}\nimage_size = {}\nmlp_width = {width}\nmlp_depth = {}\n\n[data]\nimages = {}\n\
@@ -109,7 +109,7 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The measured memory next to the planned, of the ranks with the most.
+/// Compares measured and planned memory, each of the rank with the most.
 fn row(plan: &MemoryPlan, ddp: &MemoryPlan, summary: &Summary) -> Json {
     let most = |of: fn(&phalanx_run::RankSummary) -> u64| summary.ranks.iter().map(of).max().unwrap_or(0);
     let peak = program::peak_memory(summary);
@@ -221,7 +221,7 @@ mod tests {
         for (parameters, depth) in [(400e6, 24), (400e6, 6), (20e6, 8), (1e4, 1)] {
             let width = width(parameters, depth, 3072, 8);
             let found = MlpConfig { inputs: 3072, width, depth, num_classes: 8 }.num_parameters() as f64;
-            // One more feature in each layer is the step.
+            // The width is a whole number, so the parameters change in steps.
             let step = (2 * depth * width + 3072) as f64;
             assert!((found - parameters).abs() <= step, "{parameters} in {depth}: {width} gives {found}");
         }

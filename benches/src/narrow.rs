@@ -1,4 +1,4 @@
-//! bf16 against f32: the same work on the same threads in turn.
+//! bf16 compared with f32: the same work on the same threads, in alternation.
 
 use std::time::Instant;
 
@@ -112,7 +112,7 @@ impl Work {
     }
 }
 
-/// Measures, prints a table and gives it.
+/// Measures, prints a table and returns it.
 pub(crate) fn run(context: &Context, rounds: u64, filter: &str) -> Result<Vec<Json>> {
     let works: Vec<_> =
         WORKS.iter().filter(|work| format!("bf16 {}", work.name()).contains(filter)).collect();

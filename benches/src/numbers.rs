@@ -1,6 +1,6 @@
-//! Operands to measure with.
+//! Operands of measurements.
 
-/// Numbers without pattern between -0.5 and 0.5.
+/// Returns pseudo-random numbers between -0.5 and 0.5.
 pub(crate) fn numbers(len: usize) -> Vec<f32> {
     let mut state = 0x9E37_79B9_u32;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! A peer: another library that does the same work, in a process of its own that obeys line by line.
+//! A peer: another library that does the same work in a separate process. It takes one request a line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -21,30 +21,30 @@ pub(crate) struct Peer {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// Its name and version, for the report.
+    /// The name and version of the library, for the report.
     pub(crate) version: String,
 }
 
-/// A peer that has one piece of work ready.
+/// A peer with prepared work.
 #[derive(Debug)]
-pub(crate) struct Prepared<'a>(&'a mut Peer);
+pub(crate) struct PreparedPeer<'a>(&'a mut Peer);
 
 const HOW: &str = "PyTorch as a peer needs a Python with torch and torchvision:\n  python3 -m venv \
                    benches/peers/venv\n  benches/peers/venv/bin/pip install torch torchvision\nor name one in \
                    PHALANX_PEER_PYTHON";
 
-/// Where the peers' scripts are.
+/// Returns the folder of the peers' scripts.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")
 }
 
-/// The Python that has the libraries.
+/// Returns the Python interpreter that has the libraries.
 fn python() -> PathBuf {
     std::env::var_os("PHALANX_PEER_PYTHON")
         .map_or_else(|| folder().join("venv").join("bin").join("python"), PathBuf::from)
 }
 
-/// Runs one of the scripts that need no further orders, and reads its answer.
+/// Runs a script without further requests, and reads its answer.
 fn script(name: &str, work: &Json) -> Result<Json> {
     let python = python();
     let output = Command::new(&python)
@@ -54,27 +54,28 @@ fn script(name: &str, work: &Json) -> Result<Json> {
         .output()
         .with_context(|| format!("cannot start {}\n{HOW}", python.display()))?;
     if !output.status.success() {
-        bail!("the peer ended with {}; what it said is above\n{HOW}", output.status);
+        bail!("the peer ended with {}; its output is above\n{HOW}", output.status);
     }
     serde_json::from_slice(&output.stdout)
         .with_context(|| format!("the peer answered {:?}", String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Gloo's median seconds of an operation between processes, for every size.
+/// Measures Gloo: the median seconds of an operation between processes, for every size.
 pub(crate) fn gloo(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Result<Vec<f64>> {
     let work = json!({ "op": op, "ranks": ranks, "sizes": sizes, "rounds": rounds });
     Ok(serde_json::from_value(script("gloo_peer.py", &work)?)?)
 }
 
-/// The version, and the median seconds of a training step, of PyTorch's DDP or FSDP2 over Gloo between processes.
+/// Measures PyTorch's DDP or FSDP2 over Gloo between processes. Returns the version, and the median seconds of a
+/// training step.
 pub(crate) fn torch_ranks(work: &Json) -> Result<(String, f64)> {
     let answer = script("torch_ranks_peer.py", work)?;
     let seconds = answer["seconds"].as_f64().with_context(|| format!("the peer answered {answer}"))?;
     Ok((answer["version"].as_str().unwrap_or("unknown").to_owned(), seconds))
 }
 
-/// OpenMPI's median seconds of an operation between processes, for every size: a program in C, compiled with the system's
-/// `mpicc` and started with its `mpirun`.
+/// Measures OpenMPI: the median seconds of an operation between processes, for every size. Compiles a C program with
+/// the system's `mpicc` and starts it with `mpirun`.
 pub(crate) fn openmpi(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Result<Vec<f64>> {
     const HOW: &str = "--peer openmpi needs mpicc and mpirun, on Debian from openmpi-bin and libopenmpi-dev";
     let program = std::env::temp_dir().join(format!("phalanx-mpi-peer-{}", std::process::id()));
@@ -85,9 +86,9 @@ pub(crate) fn openmpi(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Res
         .status()
         .with_context(|| format!("cannot start mpicc\n{HOW}"))?;
     if !compiled.success() {
-        bail!("mpicc ended with {compiled}; what it said is above\n{HOW}");
+        bail!("mpicc ended with {compiled}; its output is above\n{HOW}");
     }
-    // As root, and with more ranks than cores, mpirun wants to be told that this is meant.
+    // mpirun needs explicit options to run as root and with more ranks than cores.
     let output = Command::new("mpirun")
         .args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()])
         .arg(&program)
@@ -95,11 +96,11 @@ pub(crate) fn openmpi(op: &str, ranks: usize, sizes: &[u64], rounds: u64) -> Res
         .args(sizes.iter().map(u64::to_string))
         .stderr(Stdio::inherit())
         .output();
-    // Nothing is lost if the temporary program stays.
+    // A leftover temporary program does no harm.
     let _ = std::fs::remove_file(&program);
     let output = output.with_context(|| format!("cannot start mpirun\n{HOW}"))?;
     if !output.status.success() {
-        bail!("the peer ended with {}; what it said is above\n{HOW}", output.status);
+        bail!("the peer ended with {}; its output is above\n{HOW}", output.status);
     }
     serde_json::from_slice(&output.stdout)
         .with_context(|| format!("the peer answered {:?}", String::from_utf8_lossy(&output.stdout)))
@@ -126,10 +127,10 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Makes a piece of work ready. `None` if the peer has no such work.
-    pub(crate) fn prepare(&mut self, work: &Json) -> Result<Option<Prepared<'_>>> {
+    /// Prepares work. `None` if the peer does not support it.
+    pub(crate) fn prepare(&mut self, work: &Json) -> Result<Option<PreparedPeer<'_>>> {
         let answer = self.ask(&json!({ "prepare": work }))?;
-        Ok((answer["ready"] == true).then_some(Prepared(self)))
+        Ok((answer["ready"] == true).then_some(PreparedPeer(self)))
     }
 
     fn ask(&mut self, question: &Json) -> Result<Json> {
@@ -141,7 +142,7 @@ impl Peer {
         let mut line = String::new();
         self.output.read_line(&mut line).context("the peer's answer cannot be read")?;
         if line.is_empty() {
-            bail!("the peer ended without an answer; what it said is above");
+            bail!("the peer ended without an answer; its output is above");
         }
         serde_json::from_str(&line).with_context(|| format!("the peer answered {line:?}"))
     }
@@ -149,20 +150,20 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It ends when its input does; nothing is lost if it is ended before.
+        // The peer exits when its input closes. Killing it earlier loses nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Prepared<'_> {
-    /// Repeats the work and gives the seconds of one repetition.
+impl PreparedPeer<'_> {
+    /// Repeats the work. Returns the seconds of one repetition.
     pub(crate) fn run(&mut self, repetitions: u64) -> Result<f64> {
         let answer = self.0.ask(&json!({ "run": repetitions }))?;
         answer["seconds"].as_f64().with_context(|| format!("the peer answered {answer}"))
     }
 
-    /// The most memory that the peer has held, in bytes.
+    /// Returns the peak memory of the peer, in bytes.
     pub(crate) fn peak_memory(&mut self) -> Result<u64> {
         let answer = self.0.ask(&json!({ "memory": true }))?;
         answer["bytes"].as_u64().with_context(|| format!("the peer answered {answer}"))

@@ -1,4 +1,4 @@
-//! Whole trainings by the program `phalanx`, each in processes of its own, and what they report.
+//! Whole trainings by the program `phalanx`, each in its own processes, and their results.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use anyhow::{Context as _, Result, bail};
 use phalanx_run::{RunFolder, Summary};
 use phalanx_trainer::config::Resolved;
 
-/// In an environment with this variable the benchmarks' program is `phalanx` itself: the trainer that they are linked with,
-/// so that what is measured is always what was built.
+/// The environment variable that makes the benchmark program run as `phalanx`. It is linked with the trainer, so a
+/// measurement always uses the current build.
 const AS_PHALANX: &str = "PHALANX_BENCH_AS_PHALANX";
 
-/// The exit code of the program if it was started as `phalanx`.
+/// Runs `phalanx` and returns its exit code, if the program was started as `phalanx`.
 pub(crate) fn as_phalanx() -> Option<ExitCode> {
     std::env::var_os(AS_PHALANX).map(|_| phalanx::main(&phalanx::program()))
 }
 
-/// The program `phalanx`, to be given arguments.
+/// Returns the command `phalanx`, without arguments.
 pub(crate) fn phalanx() -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(AS_PHALANX, "1");
@@ -27,7 +27,7 @@ pub(crate) fn phalanx() -> Result<Command> {
 /// A training to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Training {
-    /// Its name among others, which is that of its files.
+    /// The name of the training and of its files.
     pub(crate) name: String,
     /// The configuration, as TOML.
     pub(crate) config: String,
@@ -55,7 +55,7 @@ impl Training {
         Ok(path)
     }
 
-    /// Runs it in `folder` and reads its summary; `told` hears every line of a step.
+    /// Runs the training in `folder` and reads its summary. `told` receives the line of every step.
     pub(crate) fn run(&self, folder: &Path, mut told: impl FnMut(&str)) -> Result<Summary> {
         let (config, out) = (self.write(folder)?, folder.join(&self.name));
         let mut command = phalanx()?;
@@ -68,7 +68,7 @@ impl Training {
         let mut errors = child.stderr.take().context("the program has an error stream")?;
         let said = std::thread::spawn(move || {
             let mut said = String::new();
-            // What cannot be read is no message.
+            // An unreadable line is not a message.
             let _ = errors.read_to_string(&mut said);
             said
         });
@@ -86,7 +86,7 @@ impl Training {
     }
 }
 
-/// The folder that results go to, made anew: `wanted`, or one in `runs` named after what is measured and the time.
+/// Creates the folder of the results: `wanted`, or a folder in `runs` named after the measurement and the time.
 pub(crate) fn folder(wanted: Option<&Path>, what: &str) -> Result<PathBuf> {
     let named = || Path::new("runs").join(format!("{what}-{}", phalanx_run::timestamp()));
     let path = wanted.map_or_else(named, Path::to_owned);
@@ -97,7 +97,7 @@ pub(crate) fn folder(wanted: Option<&Path>, what: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The largest memory of any rank, in bytes; `None` where the system does not say.
+/// Returns the peak memory of the largest rank, in bytes. `None` if the system does not report it.
 pub(crate) fn peak_memory(summary: &Summary) -> Option<u64> {
     summary.ranks.iter().map(|rank| rank.peak_memory_bytes).collect::<Option<Vec<_>>>()?.into_iter().max()
 }

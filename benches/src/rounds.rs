@@ -1,39 +1,38 @@
-//! Rounds of ours and theirs in turn.
+//! Alternating rounds of Phalanx and a peer.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::peer::Prepared;
+use crate::peer::PreparedPeer;
 
-/// The length of one round, so that the clock and the wake-up of threads do not count.
+/// The length of one round. It makes clock resolution and thread wake-up negligible.
 const ROUND: Duration = Duration::from_millis(60);
 
-/// A pause before each round of either side: idle threads of an OpenMP program go on spinning for a while, and should
-/// not take the other's time.
+/// The pause before each round. Idle OpenMP threads spin for a while, which would slow the other side.
 const PAUSE: Duration = Duration::from_millis(40);
 
 /// Median seconds of one repetition.
 #[derive(Debug, Clone)]
 pub(crate) struct Medians {
-    /// Of each of ours.
+    /// Phalanx, by piece of work.
     pub(crate) ours: Vec<f64>,
-    /// The peer's, if there is one and it can do this.
+    /// The peer, if it supports the work.
     pub(crate) theirs: Option<f64>,
 }
 
-/// The middle of some numbers.
+/// Returns the median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Alternates `rounds` rounds of each of `ours`, which repeats its work so often as it is told, and of the peer. Each round
-/// repeats the work so often that it lasts a while; a first one, not counted, warms up.
+/// Alternates `rounds` rounds of each of `ours` and of the peer, after one warm-up round. A round repeats the work to
+/// reach its minimum length.
 pub(crate) fn alternate(
     rounds: u64,
     ours: &mut [&mut dyn FnMut(u64) -> Result<()>],
-    mut theirs: Option<&mut Prepared<'_>>,
+    mut theirs: Option<&mut PreparedPeer<'_>>,
 ) -> Result<Medians> {
     let repetitions = |seconds: f64| (ROUND.as_secs_f64() / seconds.max(1e-9)).ceil().clamp(1.0, 1e4) as u64;
     let mut our_repetitions = Vec::new();

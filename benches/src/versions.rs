@@ -15,10 +15,10 @@ pub(crate) struct VersionsArgs {
     /// The program of the other version: its target/release/phalanx-bench
     #[arg(long, value_name = "PROGRAM")]
     before: PathBuf,
-    /// Models, with commas between
+    /// Models, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "resnet18,mobilenetv2,cvae")]
     model: Vec<String>,
-    /// Strategies, with commas between
+    /// Strategies, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "none,ddp,fsdp")]
     strategy: Vec<String>,
     /// Ranks, as threads of each process
@@ -30,17 +30,17 @@ pub(crate) struct VersionsArgs {
     /// Rounds of each run
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// Runs of each program for each model and strategy, in turn with those of the other
+    /// Runs of each program for each model and strategy, in alternation
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
-    /// Writes the results here too
+    /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// The numbers of one run of a program.
+/// The costs of one run of a program.
 #[derive(Debug, Clone, Copy)]
-struct Found {
+struct RunCosts {
     seconds: f64,
     peak_bytes: f64,
 }
@@ -52,7 +52,7 @@ fn measure(
     model: &str,
     strategy: &str,
     results: &Path,
-) -> Result<Found> {
+) -> Result<RunCosts> {
     let mut command = Command::new(program);
     command.args(["train", "--model", model, "--strategy", strategy, "--threads", "1"]);
     for (option, value) in [("--ranks", args.ranks), ("--batch", args.batch), ("--rounds", args.rounds)] {
@@ -67,7 +67,7 @@ fn measure(
         let missing = || format!("{} reports no {name}", program.display());
         value.get(name).and_then(Json::as_f64).with_context(missing)
     };
-    Ok(Found {
+    Ok(RunCosts {
         seconds: number(&found["strategies"][0], "seconds_per_step")?,
         peak_bytes: number(&found, "peak_memory_bytes")?,
     })
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &VersionsArgs) -> Result<()> {
             let once = |program: &Path| measure(program, args, model, strategy, &results);
             let (mut before, mut after) = (Vec::new(), Vec::new());
             for run in 0..args.runs {
-                // Each program goes first every other time, so that drifts of the machine affect both.
+                // The programs alternate in going first, so that drifts of the machine affect both.
                 if run % 2 == 0 {
                     before.push(once(&args.before)?);
                     after.push(once(&own)?);
@@ -93,7 +93,8 @@ pub(crate) fn run(args: &VersionsArgs) -> Result<()> {
                     before.push(once(&args.before)?);
                 }
             }
-            let middle = |found: &[Found], of: fn(&Found) -> f64| median(found.iter().map(of).collect());
+            let middle =
+                |found: &[RunCosts], of: fn(&RunCosts) -> f64| median(found.iter().map(of).collect());
             let [old, new] = [&before, &after].map(|found| middle(found, |found| found.seconds));
             let [old_peak, new_peak] = [&before, &after].map(|found| middle(found, |found| found.peak_bytes));
             // Pair by pair, as the speed of a shared machine drifts between pairs.
@@ -113,7 +114,7 @@ pub(crate) fn run(args: &VersionsArgs) -> Result<()> {
             }));
         }
     }
-    // Only a leftover if it cannot be removed.
+    // A leftover file does no harm.
     let _ = std::fs::remove_file(&results);
     crate::write(args.json.as_deref(), &json!({ "ranks": args.ranks, "batch": args.batch, "rows": rows }))
 }

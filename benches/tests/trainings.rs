@@ -1,4 +1,4 @@
-//! The measurements that train by the program itself: tables that are whole, and memory that is as planned.
+//! Measurements that run whole trainings: complete tables, and memory as planned.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -22,7 +22,7 @@ fn read(path: &Path) -> Json {
     serde_json::from_slice(&std::fs::read(path).expect("reads")).expect("is JSON")
 }
 
-/// A perceptron on few small pictures.
+/// A perceptron on a few small images.
 const SMALL: &str = "strategies --model mlp --set model.mlp_width=24 --data shapes --limit 48 --set data.test_images=16 \
     --image-size 16 --batch 12 --set log.every=1";
 
@@ -58,7 +58,7 @@ fn a_table_has_a_row_for_every_strategy() {
         let among = row["ranks"].as_u64().expect("ranks") > 1;
         assert_eq!(number("bytes_sent_per_rank_and_step") > 0.0, among, "{name}");
         let name = name.as_str().expect("a name");
-        // The same images in the same order: only the order of sums differs, where all ranks take every step together.
+        // The images and their order are equal. In synchronous strategies only the order of sums differs.
         let together = name == "one-rank"
             || phalanx_sharding::Strategy::named(name).expect("a row").is_bulk_synchronous();
         let (loss, alone) = (number("loss"), rows[0]["loss"].as_f64().expect("a loss"));
@@ -95,7 +95,7 @@ fn rows_that_fail_say_so_and_the_others_go_on() {
     assert_eq!(markdown.matches("| failed: ").count(), failed, "{markdown}");
 }
 
-/// Compares bytes exactly, and gives the most memory of a rank and what was planned for it.
+/// Compares bytes exactly. Returns the peak memory of the largest rank, and its plan.
 fn memory(folder: &Path, parameters: &str, ranks: usize) -> Vec<(String, u64, u64)> {
     let out = format!("memory-{parameters}");
     let line = format!(
@@ -122,7 +122,7 @@ fn memory(folder: &Path, parameters: &str, ranks: usize) -> Vec<(String, u64, u6
 #[ignore = "trains 20 million parameters on four ranks by every strategy: cargo xtask test --full"]
 fn processes_hold_little_more_than_planned() {
     let folder = tempfile::tempdir().expect("a folder");
-    // What a process holds without a model: the program, its threads, images.
+    // The memory of a process without a model: the program, its threads, images.
     let empty = memory(folder.path(), "1e4", 4);
     for ((name, _, program), (_, planned, peak)) in empty.into_iter().zip(memory(folder.path(), "20e6", 4)) {
         let grown = peak.saturating_sub(program);

@@ -23,7 +23,7 @@ static TARGET: LazyLock<&Target> = LazyLock::new(|| {
     })
 });
 
-/// Writes the inputs of the reader, a file each, and the dictionary of its words.
+/// Writes each input of the reader to a file, and the dictionary of its words.
 fn prepare(folder: &Path) -> std::io::Result<()> {
     let inputs = folder.join("inputs");
     fs::create_dir_all(&inputs)?;
@@ -53,7 +53,7 @@ fuzz_target!(
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     let mut random = Random::new(u64::from(seed));
     let mut input = data[..size].to_vec();
-    // In half of the cases the input keeps its form; libFuzzer changes the others, and those that have lost it.
+    // Half of the inputs are changed in their form. libFuzzer changes the others, and inputs without a valid form.
     if random.once_in(2) && (TARGET.change)(&mut input, &mut random) && input.len() <= max_size {
         data[..input.len()].copy_from_slice(&input);
         input.len()

@@ -1,8 +1,8 @@
-//! Readers of bytes from outside, for tests and for guided fuzzing: bytes that other processes send, and contents of files.
+//! Readers of external bytes, for tests and guided fuzzing: messages of other processes, and contents of files.
 //!
-//! A [`targets::Target`] is a reader with inputs that it reads and changes that keep their form, so that damage also lies behind
-//! checksums and lengths. `cargo test` gives each reader its kept inputs and some damaged ones. `cargo xtask fuzz` builds the
-//! program of this crate with `--cfg fuzzing`: libFuzzer, guided by the edges that inputs reach.
+//! A [`targets::Target`] is a reader with valid inputs and a mutator that keeps their form, so that damage passes
+//! checksums and lengths. `cargo test` runs each reader on its kept inputs and some damaged ones. `cargo xtask fuzz`
+//! builds this crate's program with `--cfg fuzzing`, for libFuzzer.
 #![forbid(unsafe_code)]
 
 pub mod targets;

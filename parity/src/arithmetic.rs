@@ -1,4 +1,4 @@
-//! The condition of a quantity: its change in f64 when inputs change as by rounding.
+//! The condition of a quantity: its change in f64 under rounding errors of the inputs.
 //!
 //! Batch norm over few values, and activations with kinks, amplify rounding, so that some recorded values differ from exact
 //! arithmetic by more than the usual tolerance. A quantity that misses its tolerance is therefore computed in f64 with weights and
@@ -41,7 +41,7 @@ impl Arithmetic {
     }
 }
 
-/// Compares what is measured in f32 with what is recorded, and widens tolerances that are missed as far as rounding alone goes.
+/// Compares measured f32 values with recorded ones. Widens a missed tolerance to the effect of rounding.
 pub(super) fn compare_widened<M>(
     recorded: &M,
     measure: impl Fn(Arithmetic) -> Result<M, ParityError>,
@@ -56,7 +56,7 @@ pub(super) fn compare_widened<M>(
         let disturbed = measure(Arithmetic { dtype: DType::F64, errors: Some(seed) })?;
         let noises = compare(&disturbed, &exact);
         for quantity in &mut quantities {
-            // What was measured may be more than what is recorded, and in another order.
+            // The measured values may include unrecorded ones, and have another order.
             let noise = noises.iter().find(|noise| noise.name == quantity.name);
             quantity.widen(NOISE_FACTOR * noise.map_or(0.0, |noise| noise.error));
         }

@@ -1,15 +1,14 @@
 //! `resnet*.json` and `mobilenet_v2.json`: a forward pass, three training steps, and a forward pass after them.
 //!
-//! Some of these quantities cannot be compared as closely as one would like: batch norm over the four or eight
-//! values that a 32×32 image leaves of a map in the last stage amplifies rounding, and after a step or two what
-//! is left is chaos. PyTorch's own f32 values then differ from exact arithmetic by more than the usual
-//! tolerance; see [`crate::arithmetic`].
+//! Some of these quantities need a wider tolerance. In the last stage, batch norm over the four or eight values of a
+//! 32×32 image's map amplifies rounding. After two steps the differences are chaotic. PyTorch's own f32 values then
+//! differ from exact arithmetic by more than the usual tolerance; see [`crate::arithmetic`].
 
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use phalanx_models::{MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
-use phalanx_tensor::loss::{Over, cross_entropy};
+use phalanx_tensor::loss::{LossDivisor, cross_entropy};
 use phalanx_tensor::optim::{Optimizer as _, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Result, Session, StoreBuilder, Tape, Value};
 use serde_json::Value as Json;
@@ -22,13 +21,13 @@ use crate::{ParityError, Quantity, Reference, fill};
 const BEFORE: f64 = 1e-4;
 const GRADIENTS: f64 = 1e-3;
 const LATER: f64 = 2e-3;
-/// A gradient that is zero but for rounding, as that of a bias before a batch norm, has no relative error; below
-/// this part of the largest norm the error is taken relative to that.
+/// The floor of gradient norms, as a fraction of the largest. Below it, errors are relative to the floor. The gradient
+/// of a bias before a batch norm is only rounding, so it has no relative error.
 const FLOOR: f64 = 1e-5;
 
 type Forward = Box<dyn Fn(&Tape, &Value) -> Result<Value>>;
 
-/// Everything that a file records, as computed here.
+/// The computed values of everything that a file records.
 struct Measured {
     parameters: f64,
     logits: Vec<f64>,
@@ -42,7 +41,7 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
     compare_widened(&recorded(reference)?, |arithmetic| measure(reference, arithmetic), compare)
 }
 
-/// The values that the file records.
+/// Reads the recorded values.
 fn recorded(reference: &Reference<'_>) -> Result<Measured, ParityError> {
     let json = reference.json;
     let named = |json: &Json| -> Vec<(String, f64)> {
@@ -97,7 +96,7 @@ fn compare(found: &Measured, expected: &Measured) -> Vec<Quantity> {
     quantities
 }
 
-/// Computes everything that the file records.
+/// Computes the recorded quantities.
 fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<Measured, ParityError> {
     let json = reference.json;
     let name = json["model"].as_str().ok_or_else(|| reference.lacks("model"))?;
@@ -127,7 +126,7 @@ fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<Measured
     let (mut losses, mut gradients) = (Vec::new(), Vec::new());
     for step in 0..json["train_steps"].as_array().map_or(0, Vec::len) {
         let tape = Tape::recording(Session::training(context.clone(), Key::new(0).step(step as u64)));
-        let loss = cross_entropy(&tape, &forward(&tape, &images)?, &labels, 0.0, Over::Batch)?;
+        let loss = cross_entropy(&tape, &forward(&tape, &images)?, &labels, 0.0, LossDivisor::Batch)?;
         losses.extend(doubles(&loss.tensor()?)?);
         store.zero_grads();
         tape.backward(&loss)?;
@@ -147,7 +146,7 @@ fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<Measured
     Ok(Measured { parameters, logits: before, losses, gradients, buffers, logits_after })
 }
 
-/// The model of a file by its name, and its parameters filled by formula.
+/// Builds the model that a file names, with parameters filled by formula.
 fn build(
     reference: &Reference<'_>,
     name: &str,

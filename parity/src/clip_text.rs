@@ -38,7 +38,7 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
     Ok(quantities)
 }
 
-/// The pooled features of texts that are given as token ids, by an encoder filled by formula.
+/// Computes the pooled features of token ids, by an encoder filled by formula.
 fn features(reference: &Reference<'_>, texts: &[Vec<u32>]) -> Result<Vec<Vec<f64>>, ParityError> {
     let size = |key: &str| {
         let size = reference.json["config"][key].as_u64().and_then(|size| usize::try_from(size).ok());
@@ -59,7 +59,7 @@ fn features(reference: &Reference<'_>, texts: &[Vec<u32>]) -> Result<Vec<Vec<f64
         param.set(&Tensor::from_vec(value(param, reference.seed), param.dims(), &Device::Cpu)?)?;
     }
 
-    // Begin and end marks are the two largest ids; the ids between them are cut off to fit.
+    // The start and end tokens are the two largest ids. The ids between them are reduced to the vocabulary.
     let (start, end) = (config.vocab as u32 - 2, config.vocab as u32 - 1);
     let mut ids = Vec::with_capacity(texts.len() * config.context);
     for text in texts {
@@ -76,7 +76,7 @@ fn features(reference: &Reference<'_>, texts: &[Vec<u32>]) -> Result<Vec<Vec<f64
     Ok(pooled.into_iter().map(|row| row.into_iter().map(f64::from).collect()).collect())
 }
 
-/// The value of a parameter: as those of the classifiers, but for matrices the fan is the last dimension, and
+/// Returns the value of a parameter, as for the classifiers, except: the fan of matrices is the last dimension, and
 /// embeddings have half the scale.
 fn value(param: &Param, seed: u64) -> Vec<f32> {
     let (name, dims) = (param.name(), param.dims());

@@ -1,5 +1,5 @@
-//! `codecs.json`: what codecs of gradients send and keep, by the codecs themselves among ranks that are threads, and integers
-//! and levels by their kernels.
+//! `codecs.json`: messages and residuals of gradient codecs between threads, and the integers and levels of their
+//! kernels.
 
 use std::sync::Arc;
 
@@ -28,13 +28,13 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
     Ok(found)
 }
 
-/// The most workers of a reference, each of which is a thread.
+/// The largest number of workers in a reference. Each is a thread.
 const MOST_WORKERS: usize = 64;
 
-/// The greatest count in a reference: of elements, or of rows.
+/// The largest number of elements or rows in a reference.
 const MOST: u64 = 1 << 10;
 
-/// A count; none if it is far beyond what references have.
+/// Reads a count. Returns 0 if it is missing or exceeds [`MOST`].
 fn whole(json: &Value, key: &str) -> usize {
     let known = json[key].as_u64().filter(|number| *number <= MOST);
     known.and_then(|number| usize::try_from(number).ok()).unwrap_or(0)
@@ -48,7 +48,7 @@ fn l2(values: &[f32]) -> f64 {
     wide(values).iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// The sum of every rank's gradients, one set of them a rank, and what each rank then keeps.
+/// Sums the gradients of all ranks. Also returns the state of each rank's codec.
 fn summed(
     codecs: &[Arc<dyn GradCodec>],
     bucket: &Bucket,
@@ -79,7 +79,7 @@ fn kept<'s>(state: &'s CodecState, field: &str) -> &'s [f32] {
     state.iter().find(|(name, _)| *name == named).map_or(&[], |(_, values)| values)
 }
 
-/// The largest entries of one worker, and what it keeps of the others.
+/// Compares top-k of one worker: the sent entries and the residual.
 fn entries(
     reference: &Reference<'_>,
     part: &str,
@@ -120,7 +120,7 @@ fn entries(
     Ok(())
 }
 
-/// Thin products of two workers.
+/// Compares PowerSGD of two workers.
 fn power_sgd(reference: &Reference<'_>, found: &mut Vec<Quantity>) -> Result<(), ParityError> {
     let json = &reference.json["powersgd"];
     let (rows, columns, rank) = (whole(json, "rows"), whole(json, "columns"), whole(json, "rank"));
@@ -163,12 +163,12 @@ fn kernel(error: KernelError) -> ParityError {
     ShardingError::from(error).into()
 }
 
-/// Integers of 8 bits by chunk.
+/// Compares int8 by chunk.
 fn int8(reference: &Reference<'_>, found: &mut Vec<Quantity>) -> Result<(), ParityError> {
     let json = &reference.json["int8"];
     let (n, chunk, context) = (whole(json, "n"), whole(json, "chunk"), Context::new(1));
     let mut x = fill::sym("int8.x", reference.seed, n, 1.0);
-    // What the file's `input` says.
+    // As in the file's `input`.
     for (i, x) in x.iter_mut().enumerate() {
         *x = match i {
             256 => 127.0,
@@ -212,7 +212,7 @@ fn int8(reference: &Reference<'_>, found: &mut Vec<Quantity>) -> Result<(), Pari
     Ok(())
 }
 
-/// Levels at random.
+/// Compares QSGD's stochastic levels.
 fn qsgd(reference: &Reference<'_>, found: &mut Vec<Quantity>) -> Result<(), ParityError> {
     let json = &reference.json["qsgd"];
     let (n, context) = (whole(json, "n"), Context::new(1));

@@ -1,5 +1,5 @@
-//! `unet.json`, `unet_pixel.json` and `autoencoder_kl.json`: outputs, values on the way, three training steps and
-//! gradients of the networks of diffusion.
+//! `unet.json`, `unet_pixel.json` and `autoencoder_kl.json`: outputs, activations, three training steps and gradients
+//! of diffusion networks.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use phalanx_models::diffusion::{
     AutoencoderKL, AutoencoderKLConfig, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig,
     UNet2DModel,
 };
-use phalanx_tensor::loss::{Over, l1, mse};
+use phalanx_tensor::loss::{LossDivisor, l1, mse};
 use phalanx_tensor::optim::{Adam, Optimizer as _};
 use phalanx_tensor::{
     BuildOptions, Context, Key, ParamStore, Result, Scope, Session, StoreBuilder, Tape, Value, ops,
@@ -23,7 +23,7 @@ const BEFORE: f64 = 1e-4;
 const GRADIENTS: f64 = 1e-3;
 const LATER: f64 = 2e-3;
 const AFTER: f64 = 1e-2;
-/// Norms below this part of the largest are rounding.
+/// Norms below this fraction of the largest are rounding errors.
 const FLOOR: f64 = 1e-5;
 
 /// The outputs and intermediate values of a network, by name.
@@ -31,12 +31,12 @@ type Run = Box<dyn Fn(&Tape, &mut dyn FnMut(&str, &Value)) -> Result<()>>;
 /// The loss of a training step, and its parts by name.
 type LossOf = Box<dyn Fn(&Tape) -> Result<(Value, Vec<(&'static str, Value)>)>>;
 
-/// A network with what the file asks of it.
-struct Subject {
+/// A network and the computations that the file records.
+struct ReferenceNetwork {
     store: ParamStore,
     run: Run,
     loss: LossOf,
-    /// Outputs that the file records at its top, by its keys.
+    /// The keys of the outputs at the top level of the file.
     outputs: &'static [&'static str],
     after: Option<&'static str>,
 }
@@ -51,7 +51,7 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
         _ => return Err(reference.unknown("model", model)),
     };
     let context = Arc::new(Context::new(1));
-    let Subject { store, run, loss, outputs, after } = subject;
+    let ReferenceNetwork { store, run, loss, outputs, after } = subject;
     let mut quantities = vec![Quantity::exact(
         "param_count",
         &[store.num_parameters() as f64],
@@ -85,7 +85,7 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
         compare(&mut quantities, key, &before, key, &json[*key], BEFORE);
     }
     for (name, expected) in json["activations"].as_object().into_iter().flatten() {
-        // What lies inside of a block is not seen from outside.
+        // Activations inside of a block are not observable.
         if before.iter().any(|(known, _)| known == name) {
             compare(&mut quantities, &format!("at {name}"), &before, name, expected, BEFORE);
         }
@@ -97,7 +97,7 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
     Ok(quantities)
 }
 
-/// Three steps of AdamW, with the gradients of the first.
+/// Compares three steps of AdamW, and the gradients of the first.
 fn train(
     reference: &Reference<'_>,
     store: &ParamStore,
@@ -154,7 +154,7 @@ fn train(
     Ok(())
 }
 
-/// Compares the first elements and the norm of what was seen under a name.
+/// Compares the first elements and the norm of a named value.
 fn compare(
     quantities: &mut Vec<Quantity>,
     what: &str,
@@ -187,7 +187,7 @@ fn filled<M>(
     Ok((model, store))
 }
 
-/// A number of the configuration.
+/// Returns a number of the configuration.
 fn size(reference: &Reference<'_>, key: &str) -> Result<usize, ParityError> {
     let size = reference.json["config"][key].as_u64().and_then(|size| usize::try_from(size).ok());
     size.ok_or_else(|| reference.lacks(key))
@@ -197,7 +197,7 @@ fn sizes(json: &Json) -> Vec<usize> {
     numbers(json).into_iter().map(|size| size as usize).collect()
 }
 
-/// The widths of levels, and which of them attend.
+/// Returns the widths of the levels, and the levels with attention.
 fn levels(reference: &Reference<'_>) -> Result<(Vec<usize>, Vec<bool>), ParityError> {
     let config = &reference.json["config"];
     let types = config["down_block_types"].as_array().ok_or_else(|| reference.lacks("down_block_types"))?;
@@ -205,13 +205,13 @@ fn levels(reference: &Reference<'_>) -> Result<(Vec<usize>, Vec<bool>), ParityEr
     Ok((sizes(&config["block_out_channels"]), attends.collect()))
 }
 
-/// `sym(name, dims, scale)` as the file's formulae have it.
+/// Computes `sym(name, dims, scale)` of the file's formulae.
 fn sym(reference: &Reference<'_>, name: &str, dims: &[usize], scale: f64) -> Result<Value, ParityError> {
     let values = fill::sym(name, reference.seed, dims.iter().product(), scale);
     Ok(Value::constant(Tensor::from_vec(values, dims, &Device::Cpu)?))
 }
 
-fn conditioned(reference: &Reference<'_>) -> Result<Subject, ParityError> {
+fn conditioned(reference: &Reference<'_>) -> Result<ReferenceNetwork, ParityError> {
     let (block_out_channels, attention) = levels(reference)?;
     let heads = size(reference, "heads")?;
     let config = UNet2DConditionConfig {
@@ -235,7 +235,7 @@ fn conditioned(reference: &Reference<'_>) -> Result<Subject, ParityError> {
     let others = numbers(&reference.json["output_other_timesteps"]["timesteps"]);
     let (again, sample_again, text_again, steps_again) =
         (model.clone(), sample.clone(), text.clone(), timesteps.clone());
-    Ok(Subject {
+    Ok(ReferenceNetwork {
         store,
         run: Box::new(move |tape, watch| {
             let output = model.forward_watched(tape, &sample, &timesteps, &text, watch)?;
@@ -245,14 +245,14 @@ fn conditioned(reference: &Reference<'_>) -> Result<Subject, ParityError> {
         }),
         loss: Box::new(move |tape| {
             let output = again.forward(tape, &sample_again, &steps_again, &text_again)?;
-            Ok((mse(tape, &output, &target, Over::Batch)?, Vec::new()))
+            Ok((mse(tape, &output, &target, LossDivisor::Batch)?, Vec::new()))
         }),
         outputs: &["output", "output_other_timesteps"],
         after: Some("output_after"),
     })
 }
 
-fn plain(reference: &Reference<'_>) -> Result<Subject, ParityError> {
+fn plain(reference: &Reference<'_>) -> Result<ReferenceNetwork, ParityError> {
     let (block_out_channels, attention) = levels(reference)?;
     let config = UNet2DConfig {
         block_out_channels,
@@ -268,7 +268,7 @@ fn plain(reference: &Reference<'_>) -> Result<Subject, ParityError> {
     let (sample, target) = (sym(reference, "input", &dims, 1.0)?, sym(reference, "eps", &dims, 1.7)?);
     let timesteps = numbers(&reference.json["inputs"]["timesteps"]);
     let (again, sample_again, steps_again) = (model.clone(), sample.clone(), timesteps.clone());
-    Ok(Subject {
+    Ok(ReferenceNetwork {
         store,
         run: Box::new(move |tape, watch| {
             let output = model.forward_watched(tape, &sample, &timesteps, watch)?;
@@ -277,14 +277,14 @@ fn plain(reference: &Reference<'_>) -> Result<Subject, ParityError> {
         }),
         loss: Box::new(move |tape| {
             let output = again.forward(tape, &sample_again, &steps_again)?;
-            Ok((mse(tape, &output, &target, Over::Batch)?, Vec::new()))
+            Ok((mse(tape, &output, &target, LossDivisor::Batch)?, Vec::new()))
         }),
         outputs: &["output"],
         after: Some("output_after"),
     })
 }
 
-fn autoencoder(reference: &Reference<'_>) -> Result<Subject, ParityError> {
+fn autoencoder(reference: &Reference<'_>) -> Result<ReferenceNetwork, ParityError> {
     let config = AutoencoderKLConfig {
         in_channels: size(reference, "in_channels")?,
         out_channels: size(reference, "out_channels")?,
@@ -299,7 +299,7 @@ fn autoencoder(reference: &Reference<'_>) -> Result<Subject, ParityError> {
     let images = sym(reference, "input", &[2, config.in_channels, side, side], 1.0)?;
     let noise = sym(reference, "ae_eps", &[2, config.latent_channels, small, small], 1.7)?;
     let (again, images_again, noise_again) = (model.clone(), images.clone(), noise.clone());
-    Ok(Subject {
+    Ok(ReferenceNetwork {
         store,
         run: Box::new(move |tape, watch| {
             let latent = model.encode_watched(tape, &images, watch)?;
@@ -314,7 +314,10 @@ fn autoencoder(reference: &Reference<'_>) -> Result<Subject, ParityError> {
         loss: Box::new(move |tape| {
             let latent = again.encode(tape, &images_again)?;
             let decoded = again.decode(tape, &latent.sample(tape, &noise_again)?)?;
-            let (l1, kl) = (l1(tape, &decoded, &images_again, Over::Batch)?, latent.kl(tape, Over::Batch)?);
+            let (l1, kl) = (
+                l1(tape, &decoded, &images_again, LossDivisor::Batch)?,
+                latent.kl(tape, LossDivisor::Batch)?,
+            );
             let total = ops::add(tape, &l1, &ops::scale(tape, &kl, 1e-4)?)?;
             Ok((total, vec![("l1", l1), ("kl", kl)]))
         }),

@@ -8,7 +8,7 @@ pub fn base(name: &str, seed: u64) -> u64 {
     phalanx_kernels::fnv1a(name.as_bytes()).wrapping_add(seed.wrapping_mul(GOLDEN))
 }
 
-/// `n` numbers, evenly spread over [-scale, scale), for the tensor called `name`.
+/// Returns `n` uniform numbers in [-scale, scale) for the tensor `name`.
 pub fn sym(name: &str, seed: u64, n: usize, scale: f64) -> Vec<f32> {
     let start = base(name, seed);
     (1..=n as u64)
@@ -23,12 +23,12 @@ pub fn sym(name: &str, seed: u64, n: usize, scale: f64) -> Vec<f32> {
         .collect()
 }
 
-/// The value of a model's parameter by its name and shape.
+/// Returns the values of a model's parameter by its name and shape.
 pub fn parameter(name: &str, seed: u64, dims: &[usize]) -> Vec<f32> {
     let n: usize = dims.iter().product();
     match dims {
         [_] | [] if name.ends_with("weight") => {
-            // `1 + s` is taken before rounding, as the formula says.
+            // `1 + s` is computed before rounding, as in the formula.
             sym64(name, seed, n, 0.1).map(|s| (1.0 + s) as f32).collect()
         }
         [_] | [] => sym(name, seed, n, 0.1),

@@ -1,8 +1,8 @@
-//! Compares what Phalanx computes with recorded values of the reference implementations.
+//! Compares the results of Phalanx with recorded values of the reference implementations.
 //!
-//! A reference file is JSON. It names the formula of its inputs ([`fill`]) and lists the outputs of PyTorch.
-//! [`check`] recognises the subject of a file, computes its quantities with the crates of this workspace, and returns
-//! every [`Quantity`] with its worst relative error.
+//! A reference file is JSON. It names the formula of its inputs ([`fill`]) and lists the outputs of PyTorch. [`check`]
+//! finds the topic of a file and computes its quantities with the crates of this workspace. It returns every
+//! [`Quantity`] with its worst relative error.
 #![forbid(unsafe_code)]
 
 mod arithmetic;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Why a file could not be compared at all.
+/// The reason why a file could not be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParityError {
@@ -33,10 +33,10 @@ pub enum ParityError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The file is no reference file that this program knows.
+    /// The file is not a known reference file.
     #[error("{}: {problem}", path.display())]
     Unknown {
         /// The file.
@@ -89,7 +89,7 @@ impl Reference<'_> {
 /// Compares one file.
 ///
 /// # Errors
-/// If the file cannot be read or is about something unknown. A difference is no error: see [`Quantity::passes`].
+/// If the file cannot be read or has an unknown topic. A difference is not an error: see [`Quantity::passes`].
 pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
     let bytes = std::fs::read(path).map_err(|source| ParityError::Read { path: path.to_owned(), source })?;
     let unknown = |problem: String| ParityError::Unknown { path: path.to_owned(), problem };

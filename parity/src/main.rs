@@ -1,4 +1,4 @@
-//! The program `phalanx-parity`: compares reference files with what Phalanx computes, and prints pass or fail for each quantity.
+//! The program `phalanx-parity`: compares Phalanx with reference files, and prints pass or fail for each quantity.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// One quantity of a reference file and how far this program is from it.
+/// One quantity of a reference file, and the error of this program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Quantity {
     /// The name of the quantity.
@@ -11,11 +11,11 @@ pub struct Quantity {
     pub count: usize,
     /// The worst relative error.
     pub error: f64,
-    /// The relative error that is allowed.
+    /// The allowed relative error.
     pub tolerance: f64,
-    /// The widened tolerance, if rounding alone changes the quantity by about as much.
+    /// The widened tolerance, if rounding errors exceed the usual one.
     pub widened: Option<f64>,
-    /// Where the worst error is, in words, if there is more than one number.
+    /// The position of the worst error, if there are several numbers.
     pub worst: Option<String>,
 }
 
@@ -25,9 +25,9 @@ impl Quantity {
         self.error <= self.widened.unwrap_or(self.tolerance)
     }
 
-    /// Allows an error of `tolerance` if that is more than what is allowed already and the quantity needs it.
+    /// Raises the tolerance to `tolerance` if the quantity misses its current one.
     pub(super) fn widen(&mut self, tolerance: f64) {
-        // What compares equal or not at all has no tolerance to widen.
+        // Exact comparisons have no tolerance.
         if self.tolerance > 0.0
             && self.error > self.tolerance
             && tolerance > self.widened.unwrap_or(self.tolerance)
@@ -36,7 +36,7 @@ impl Quantity {
         }
     }
 
-    /// Compares numbers that belong together, such as logits: errors are relative to the largest of them.
+    /// Compares the numbers of one vector, such as logits: errors are relative to the largest.
     pub fn vector(name: &str, found: &[f64], expected: &[f64], tolerance: f64) -> Self {
         let scale = expected.iter().fold(0.0_f64, |max, value| max.max(value.abs()));
         let named = expected.iter().zip(found).enumerate();
@@ -45,8 +45,8 @@ impl Quantity {
         Self::worst_of(name, errors.collect(), found.len() == expected.len(), tolerance)
     }
 
-    /// Compares numbers with names of their own, such as the norms of gradients: each error is relative to its
-    /// own number, but not to less than `floor` of the largest, below which only rounding is left.
+    /// Compares independent numbers with names, such as norms of gradients. Each error is relative to its number, or to
+    /// the fraction `floor` of the largest if that is more: smaller numbers are rounding errors.
     pub fn each(name: &str, pairs: &[(String, f64, f64)], floor: f64, tolerance: f64) -> Self {
         let largest = pairs.iter().fold(0.0_f64, |max, (_, _, expected)| max.max(expected.abs()));
         let errors = pairs.iter().map(|(at, found, expected)| {
@@ -55,7 +55,7 @@ impl Quantity {
         Self::worst_of(name, errors.collect(), true, tolerance)
     }
 
-    /// Compares what must be equal.
+    /// Compares values that must be equal.
     pub fn exact<T: PartialEq>(name: &str, found: &[T], expected: &[T]) -> Self {
         let wrong = found.iter().zip(expected).position(|(found, expected)| found != expected);
         let equal = wrong.is_none() && found.len() == expected.len();
@@ -74,7 +74,7 @@ impl Quantity {
         let count = errors.len();
         let relative = |difference: f64, scale: f64| {
             let error = if difference == 0.0 { 0.0 } else { difference / scale.max(f64::MIN_POSITIVE) };
-            // NaN would lose every comparison and so never be the worst.
+            // NaN fails every comparison, so it would never be the worst.
             if error.is_nan() { f64::INFINITY } else { error }
         };
         let errors = errors.into_iter().map(|(at, difference, scale)| (at, relative(difference, scale)));
@@ -88,7 +88,7 @@ impl Quantity {
     }
 }
 
-/// The numbers of a JSON array, an empty list if it is none.
+/// Returns the numbers of a JSON array, or an empty list for other values.
 pub(super) fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().into_iter().flatten().map(|value| value.as_f64().unwrap_or(f64::NAN)).collect()
 }

@@ -20,7 +20,7 @@ const RATIOS: f64 = 2e-5;
 
 const DIMS: [usize; 4] = [2, 3, 8, 8];
 
-/// The formula of the arrays of a file.
+/// A toy network, and the arrays of a file by formula.
 struct Toy<'a> {
     reference: &'a Reference<'a>,
     tape: Tape,
@@ -34,7 +34,7 @@ impl<'a> Toy<'a> {
         Ok(Self { reference, tape, x0 })
     }
 
-    /// 0.9·tanh(x) + `known`·x0.
+    /// Computes 0.9·tanh(x) + `known`·x0.
     fn model(&self, x: &Value, known: f64) -> Result<Value, ParityError> {
         let bent = ops::scale(&self.tape, &ops::tanh(&self.tape, x)?, 0.9)?;
         Ok(ops::add(&self.tape, &bent, &ops::scale(&self.tape, &self.x0, known)?)?)
@@ -98,7 +98,7 @@ pub(super) fn check_samplers(reference: &Reference<'_>) -> Result<Vec<Quantity>,
             let expected = numbers(&recorded["betas"]);
             let name_of = format!("{name} betas");
             quantities.push(match ratios {
-                // All are at most 1, so that this is an absolute error.
+                // All values are at most 1, so this is an absolute error.
                 true => Quantity::vector(&name_of, &betas, &expected, RATIOS),
                 false => each(&name_of, &betas, &expected),
             });
@@ -121,7 +121,7 @@ pub(super) fn check_samplers(reference: &Reference<'_>) -> Result<Vec<Quantity>,
     Ok(quantities)
 }
 
-/// The value of a schedule at a step; NaN, which equals no reference, for a step that it does not have.
+/// Returns the value of a schedule at a step. NaN, which equals no reference, for a step outside of it.
 fn at_step(values: &[f64], at: usize) -> f64 {
     values.get(at).copied().unwrap_or(f64::NAN)
 }
@@ -132,8 +132,8 @@ fn each(name: &str, found: &[f64], expected: &[f64]) -> Quantity {
     Quantity::each(name, &pairs, 1e-12, SCHEDULE)
 }
 
-/// Noise levels √((1 − ā)/ā). The reference keeps ā in f32, and of one near 1 that leaves 1 − ā a rounding error of
-/// 2⁻²⁴, the level one of 2⁻²⁴/2σ, which is allowed besides the tolerance.
+/// Compares noise levels σ = √((1 − ā)/ā). The reference keeps ā in f32. Near 1, its rounding error of 2⁻²⁴ makes an
+/// error of 2⁻²⁴/2σ in the level, which is added to the tolerance.
 fn levels(name: &str, found: &[f64], expected: &[f64]) -> Quantity {
     let rounding = (-25_f64).exp2();
     let scaled = |(at, (found, expected)): (usize, (&f64, &f64))| {
@@ -195,18 +195,18 @@ fn guidance(toy: &Toy<'_>, recorded: &Json) -> Result<Vec<Quantity>, ParityError
     Ok(quantities)
 }
 
-/// Where a sampler has been.
-struct Walked {
+/// The path of a sampler: the norms after each step, and the last sample.
+struct SamplerPath {
     norms: Vec<f64>,
     last: Vec<f64>,
 }
 
-/// Walks from noise with a network that sees the sample as the sampler gives it.
+/// Samples from noise, with the scaled model input of the sampler.
 fn walk(
     toy: &Toy<'_>,
     sampler: &mut dyn Sampler,
     model: &mut dyn FnMut(&Value) -> Result<Value, ParityError>,
-) -> Result<Walked, ParityError> {
+) -> Result<SamplerPath, ParityError> {
     let (tape, reference) = (&toy.tape, toy.reference);
     let mut x = ops::scale(tape, &sym(reference, "eps", 1.7)?, sampler.init_noise_sigma())?;
     let mut norms = Vec::new();
@@ -219,17 +219,17 @@ fn walk(
         x = sampler.step(tape, &x, &output, at, &mut noise)?.sample;
         norms.push(norm(&doubles(&x)?));
     }
-    Ok(Walked { norms, last: doubles(&x)? })
+    Ok(SamplerPath { norms, last: doubles(&x)? })
 }
 
 /// Compares a path with the recorded one.
-fn path(name: &str, walked: &Walked, sampler: &dyn Sampler, recorded: &Json) -> Vec<Quantity> {
+fn path(name: &str, walked: &SamplerPath, sampler: &dyn Sampler, recorded: &Json) -> Vec<Quantity> {
     // The reference keeps timesteps in f32.
     let found: Vec<f32> = sampler.timesteps().iter().map(|timestep| *timestep as f32).collect();
     let expected: Vec<f32> =
         numbers(&recorded["timesteps"]).into_iter().map(|number| number as f32).collect();
     let mut quantities = Vec::new();
-    // Of a thousand only the first and last are listed.
+    // For a thousand timesteps the file lists only the first and last.
     if expected.len() == found.len() {
         quantities.push(match expected.iter().all(|timestep| timestep.fract() == 0.0) {
             true => Quantity::exact(&format!("{name} timesteps"), &found, &expected),

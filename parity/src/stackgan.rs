@@ -1,12 +1,12 @@
 //! `stackgan.json`: the images, judgements, losses and gradients of both stages.
 //!
-//! The gradients of stage II come through a discriminator of nine layers with batch norm over four images, whose kinks rounding
-//! moves; see [`crate::arithmetic`].
+//! The gradients of stage II pass a discriminator of nine layers with batch norm over four images. Rounding moves the
+//! kinks of its activations; see [`crate::arithmetic`].
 
 use std::sync::Arc;
 
 use candle_core::DType;
-use phalanx_models::stackgan::{Discriminator, Generated, SampleWeights, generator_loss};
+use phalanx_models::stackgan::{Discriminator, GeneratorOutput, SampleWeights, generator_loss};
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::{
     BuildOptions, Context, Key, ParamStore, Scope, Session, StoreBuilder, Tape, TensorError, Value, ops,
@@ -20,11 +20,10 @@ use crate::{ParityError, Quantity, Reference, fill};
 const TOLERANCE: f64 = 1e-4;
 const GRADIENT_TOLERANCE: f64 = 1e-3;
 
-/// The weight of the divergence that the authors' code has.
+/// The weight of the KL divergence in the authors' code.
 const KL_WEIGHT: f64 = 2.0;
 
-/// A gradient that is zero but for rounding has no relative error; below this part of the largest norm the error is taken
-/// relative to that.
+/// The floor of gradient norms, as a fraction of the largest. Below it, errors are relative to the floor.
 const FLOOR: f64 = 1e-5;
 
 /// The recorded values of a stage: names with numbers, and the norms of gradients by parameter.
@@ -45,7 +44,7 @@ fn compare(found: &[MeasuredStage; 2], expected: &[MeasuredStage; 2]) -> Vec<Qua
         let outputs = expected.outputs.iter().map(move |(key, expected)| {
             let found = found.outputs.iter().find(|(known, _)| known == key);
             let found = found.map_or(&[][..], |(_, numbers)| numbers);
-            // Of images the first elements are recorded.
+            // The file records the first elements of images.
             let found = &found[..found.len().min(expected.len())];
             Quantity::vector(&format!("{name}: {key}"), found, expected, TOLERANCE)
         });
@@ -60,7 +59,7 @@ fn compare(found: &[MeasuredStage; 2], expected: &[MeasuredStage; 2]) -> Vec<Qua
     compared.collect()
 }
 
-/// The values that the file records.
+/// Reads the recorded values.
 fn recorded(reference: &Reference<'_>) -> Result<[MeasuredStage; 2], ParityError> {
     let of_stage = |name: &'static str| {
         let recorded = reference.json[name].as_object().ok_or_else(|| reference.lacks(name))?;
@@ -84,7 +83,7 @@ fn recorded(reference: &Reference<'_>) -> Result<[MeasuredStage; 2], ParityError
     Ok([of_stage("stage1")?, of_stage("stage2")?])
 }
 
-/// A network whose parameters are filled under their names with a prefix.
+/// Builds a network, with parameters filled by their names with a prefix.
 fn filled<N>(
     prefix: &str,
     reference: &Reference<'_>,
@@ -110,11 +109,11 @@ fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// One stage: what its generator has made on a tape, and who judges it.
+/// One stage: the output of its generator on a tape, and its discriminator.
 struct Stage<'a> {
     name: &'static str,
     tape: &'a Tape,
-    generated: &'a Generated,
+    generated: &'a GeneratorOutput,
     of_generator: &'a ParamStore,
     discriminator: &'a Discriminator,
 }
@@ -136,7 +135,7 @@ impl Stage<'_> {
         }
         let weights = vec![1.0; generated.image.dims()[0]];
         let counts = SampleWeights { weights: &weights, sum: weights.len() as f64 };
-        // The values were recorded with the condition not cut off.
+        // The values were recorded without detaching the condition.
         let shown = &generated.condition.mu;
         let losses = generator_loss(tape, discriminator, generated, shown, KL_WEIGHT, counts)?;
         push("kl", flat(&losses.kl)?);
@@ -151,7 +150,7 @@ impl Stage<'_> {
     }
 }
 
-/// Computes everything that the file records.
+/// Computes the recorded quantities.
 fn measure(reference: &Reference<'_>, arithmetic: Arithmetic) -> Result<[MeasuredStage; 2], ParityError> {
     let size = |key: &str| {
         let size = reference.json["config"][key].as_u64().and_then(|size| usize::try_from(size).ok());

@@ -1,11 +1,11 @@
 //! `synchrony.json`: scripted asynchronous and stale-synchronous servers, synchronous steps, and rounds of DiLoCo.
 //!
-//! Schedules are replayed against the store that parameter servers have, to the event; the synchronous steps are those of
-//! `ps-bsp`, and the rounds those of `diloco`, each by two ranks of this process.
+//! Schedules are replayed event by event on the store of parameter servers. The synchronous steps use `ps-bsp` and the
+//! rounds `diloco`, each with two ranks in this process.
 
 use candle_core::{Device, Tensor};
 use phalanx_collectives::threads;
-use phalanx_sharding::synchrony::{Act, Pushed, VersionedStore, Waiting};
+use phalanx_sharding::synchrony::{Act, PushResult, RequestQueues, VersionedStore};
 use phalanx_sharding::{Options, PlainUpdate, SharedUpdate, Strategy, SyncOptions, parallelize};
 use phalanx_tensor::optim::{Adam, Sgd};
 use phalanx_tensor::{BuildOptions, FlatStorage, Init, StoreBuilder};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::report::numbers;
 use crate::{ParityError, Quantity, Reference, fill};
 
-/// Numbers that a worker's loss is a function of.
+/// The number of parameters of a worker's loss.
 const N: usize = 64;
 
 /// The tolerance of weights.
@@ -71,10 +71,10 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
     Ok(quantities)
 }
 
-/// Has two workers attempt acts in order, each pull being answered once it is admitted.
+/// Replays the acts of two workers in order. Each pull is answered once it is admitted.
 fn replay(name: &str, problem: &Problem, attempts: &Value, run: &Value, bound: Option<u64>) -> Vec<Quantity> {
     let mut store = VersionedStore::new(problem.start.clone(), 2, bound);
-    let mut waiting = Waiting::new(2);
+    let mut waiting = RequestQueues::new(2);
     let mut copies = [problem.start.clone(), problem.start.clone()];
     let (mut events, mut pushes, mut norms) = (Vec::new(), Vec::new(), Vec::new());
     for attempt in attempts.as_array().into_iter().flatten() {
@@ -88,7 +88,7 @@ fn replay(name: &str, problem: &Problem, attempts: &Value, run: &Value, bound: O
                 continue;
             }
             let gradient = problem.gradient(worker, &copies[worker]);
-            let (Pushed { pulled, version }, norm) = store.push(worker, |w: &mut Vec<f32>, _| {
+            let (PushResult { pulled, version }, norm) = store.push(worker, |w: &mut Vec<f32>, _| {
                 w.iter_mut().zip(gradient).for_each(|(w, g)| *w -= g);
                 norm(w)
             });
@@ -121,7 +121,7 @@ fn weights(name: &str, found: &[f32], recorded: &Value) -> Quantity {
     Quantity::vector(name, &found, &numbers(recorded), TOLERANCE)
 }
 
-/// Five steps down the mean gradient, by `ps-bsp`.
+/// Compares five steps along the mean gradient, by `ps-bsp`.
 fn synchronous(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, ParityError> {
     let steps = numbers(&recorded["w_l2_after_each"]).len();
     let ranks = on_two_ranks(problem, "ps-bsp", &SyncOptions::default(), (steps, 0.5, false))?;
@@ -133,7 +133,7 @@ fn synchronous(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, Par
     ])
 }
 
-/// Rounds of steps of AdamW by each rank, and outer steps with Nesterov momentum.
+/// Compares rounds of local AdamW steps, with outer steps of Nesterov momentum.
 fn diloco(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, ParityError> {
     let every = recorded["H"].as_u64().unwrap_or(1);
     let rounds = recorded["rounds"].as_array().cloned().unwrap_or_default();
@@ -162,15 +162,15 @@ fn diloco(problem: &Problem, recorded: &Value) -> Result<Vec<Quantity>, ParityEr
     Ok(quantities)
 }
 
-/// The history of a rank.
+/// The losses and weights of a rank.
 struct Run {
-    /// Its loss before each step.
+    /// The loss before each step.
     losses: Vec<f64>,
-    /// Its weights after each step.
+    /// The weights after each step.
     after: Vec<Vec<f32>>,
 }
 
-/// Two ranks under a strategy, each with the gradients of its own loss, by AdamW or plain gradient descent.
+/// Trains two ranks with a strategy, each with its own loss, by AdamW or gradient descent.
 fn on_two_ranks(
     problem: &Problem,
     strategy: &'static str,
@@ -182,7 +182,7 @@ fn on_two_ranks(
         std::thread::spawn(move || -> Result<Run, ParityError> {
             let rank = comm.rank();
             let builder = StoreBuilder::new(BuildOptions::default());
-            // Outside of any block, so that it is there when a step has begun.
+            // The parameter is outside of any block, so it is resident at the start of a step.
             let w = builder.root().param("w", (1, N), Init::ZEROS)?;
             let store = builder.build()?;
             w.set(&Tensor::from_vec(problem.start.clone(), (1, N), &Device::Cpu)?)?;
@@ -208,7 +208,7 @@ fn on_two_ranks(
                 let gradient = Tensor::from_vec(problem.gradient(rank, &now), N, &Device::Cpu)?;
                 store.buckets()[0].set_grads(&FlatStorage::new(gradient)?)?;
                 step.finish_with(&rule, rate)?;
-                // Between meetings each rank's own, and otherwise what all have.
+                // Between synchronisations each rank has its own weights.
                 let shown = strategy != "diloco";
                 if shown {
                     parallel.unshard()?;

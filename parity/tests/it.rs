@@ -1,10 +1,10 @@
-//! The reference files, where they are at hand.
+//! Comparisons with the reference files, if they exist.
 
 use std::path::{Path, PathBuf};
 
 use phalanx_parity::{Quantity, check};
 
-/// Returns a reference file next to the repository, or prints that there is none.
+/// Returns a reference file next to the repository, or prints that it is missing.
 fn golden(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/golden").join(name);
     if path.is_file() {

@@ -1,6 +1,6 @@
-//! `cargo xtask docs`: makes tables and pictures of the documentation again, by the commands in the pages.
+//! `cargo xtask docs`: regenerates tables and pictures of the documentation by the commands in the pages.
 //!
-//! A comment in a page names the command of the table or picture after it:
+//! A comment in a page names the command of the next table or picture:
 //!
 //! ```text
 //! <!-- made by | phalanx study codecs --quick --data cifar10=$CIFAR10 --out $OUT | 8 minutes | 1.md -->
@@ -10,14 +10,14 @@
 //! (a picture, `docs/curves-of-tiny.svg`, which is replaced by the file `curves.svg`)
 //! ```
 //!
-//! The file `-` is what the command prints. Commands that are the same run once. They run in a folder of their own, with the
-//! program built in release mode; one that wants `$CIFAR10` is left out where that names no folder.
+//! The file `-` is the command's output. Equal commands run once. Each runs in its own folder, with the program built
+//! in release mode. Commands with `$CIFAR10` are skipped if that is not a folder.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Commands that take longer run with `--all` only.
+/// The limit of a command's time without `--all`.
 const MINUTES: u32 = 10;
 /// The beginning of a comment.
 const BEGIN: &str = "<!-- made by | ";
@@ -33,13 +33,14 @@ struct Entry {
     line: usize,
     command: String,
     minutes: u32,
-    /// The file that the command leaves in `$OUT`; `-` is what it prints.
+    /// The file that the command writes to `$OUT`; `-` is its output.
     file: String,
-    /// The picture next to the page that becomes that file; none if the lines up to the end do.
+    /// The picture to replace, next to the page. `None` to replace the lines up to the end mark.
     picture: Option<String>,
 }
 
-/// Makes again what takes at most ten minutes, `--all`: everything, `--list`: nothing; words choose among commands and files.
+/// Regenerates everything that takes at most ten minutes. `--all` regenerates everything, `--list` nothing. Other words
+/// select commands and files.
 pub(crate) fn docs(arguments: &[String], root: &Path, target: &Path) -> Result<ExitCode, String> {
     let (mut all, mut list, mut words) = (false, false, Vec::new());
     for argument in arguments {
@@ -55,7 +56,9 @@ pub(crate) fn docs(arguments: &[String], root: &Path, target: &Path) -> Result<E
                 return Ok(ExitCode::SUCCESS);
             }
             option if option.starts_with('-') => {
-                return Err(format!("docs knows no {option}; it takes --all, --list and words to choose by"));
+                return Err(format!(
+                    "unknown option {option} of docs; use --all, --list, or words that select commands"
+                ));
             }
             word => words.push(word),
         }
@@ -97,7 +100,7 @@ pub(crate) fn docs(arguments: &[String], root: &Path, target: &Path) -> Result<E
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The pages that may hold tables and pictures.
+/// Returns the pages that may hold tables and pictures.
 fn pages(root: &Path) -> Result<Vec<PathBuf>, String> {
     let folder = root.join("docs");
     let entries =
@@ -109,7 +112,7 @@ fn pages(root: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(pages)
 }
 
-/// The comments of a page.
+/// Returns the comments of a page.
 fn parse(page: &Path, text: &str) -> Result<Vec<Entry>, String> {
     let mut found = Vec::new();
     for (line, content) in text.lines().enumerate() {
@@ -142,7 +145,7 @@ fn parse(page: &Path, text: &str) -> Result<Vec<Entry>, String> {
     Ok(found)
 }
 
-/// Runs a command, and puts what it made in place.
+/// Runs a command, and replaces its tables and pictures.
 fn make(command: &str, entries: &[Entry], root: &Path, target: &Path) -> Result<(), String> {
     let folder = target.join("docs").join(format!("{:016x}", hash(command)));
     let _ = std::fs::remove_dir_all(&folder);
@@ -163,7 +166,7 @@ fn make(command: &str, entries: &[Entry], root: &Path, target: &Path) -> Result<
         return Err(format!("{command}: {}", output.status));
     }
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    // From the end of each page, so that lines stay where they were found.
+    // Backwards in each page, so that earlier line numbers stay valid.
     for made in entries.iter().rev() {
         let file = folder.join("out").join(&made.file);
         match &made.picture {
@@ -186,7 +189,7 @@ fn make(command: &str, entries: &[Entry], root: &Path, target: &Path) -> Result<
     Ok(())
 }
 
-/// A page whose lines between a comment and its end are others. What is no markdown is set as a block.
+/// Returns a page with new lines between a comment and its end. Text that is not Markdown becomes a code block.
 fn replaced(text: &str, made: &Entry, new: &str) -> Result<String, String> {
     let lines: Vec<&str> = text.lines().collect();
     // Other tables may have moved it.
@@ -211,7 +214,7 @@ fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
-/// FNV-1a, to name a folder after its command.
+/// FNV-1a, for the folder's name of a command.
 fn hash(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: every reader of bytes from outside under libFuzzer, guided by the code that its inputs reach.
+//! `cargo xtask fuzz`: coverage-guided fuzzing of every reader of external bytes, by libFuzzer.
 //!
-//! A reader has the folder `target/fuzz/READER`: `inputs` are known inputs, `found` those that reached new code, `failed` those that broke
-//! a limit, and `log` is libFuzzer's output.
+//! A reader has the folder `target/fuzz/READER`: `inputs` has known inputs, `found` inputs that reached new code,
+//! `failed` inputs that broke a limit, and `log` is libFuzzer's output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use crate::{cargo_path, code, root, target};
 
-/// The flags of a build for libFuzzer, as `cargo fuzz` has them. They need no nightly toolchain.
+/// The flags of a build for libFuzzer, as in `cargo fuzz`. They work with the stable toolchain.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                      -Cllvm-args=-sanitizer-coverage-trace-compares";
@@ -17,7 +17,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 /// The limits of one input: seconds, MiB of the whole process, and bytes of the input.
 const LIMITS: [&str; 3] = ["-timeout=30", "-rss_limit_mb=4096", "-max_len=65536"];
 
-/// The most bytes of inputs in an archive of the tree.
+/// The size limit of an archive of inputs in the tree, in bytes.
 const MOST_KEPT: u64 = 96 << 10;
 
 const HELP: &str = "\
@@ -32,7 +32,7 @@ Gives damaged bytes to readers of bytes from outside: all of them, or the named 
   --keep        put the shortest inputs that reach all known code into the tree, as fuzz/corpus/READER.tar.gz
   --list        print the readers";
 
-/// The words of the command line.
+/// The arguments of the command line.
 struct Arguments {
     readers: Vec<String>,
     file: Option<PathBuf>,
@@ -114,9 +114,9 @@ pub(crate) fn fuzz(words: &[String]) -> Result<ExitCode, String> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Builds the fuzzer in a target folder of its own. Returns its path, or the exit code of a failed build.
+/// Builds the fuzzer in a separate target folder. Returns its path, or the exit code of a failed build.
 fn build() -> Result<Result<PathBuf, ExitCode>, String> {
-    // With a named target the flags are kept from build scripts and macros.
+    // With `--target` the flags do not apply to build scripts and macros.
     let (host, folder) = (host()?, target().join("guided"));
     let mut command = Command::new(cargo_path());
     command.args(["build", "--package", "phalanx-fuzz", "--profile", "fuzz", "--target", &host]);
@@ -141,7 +141,7 @@ impl Reader<'_> {
         command
     }
 
-    /// Searches for inputs that break a limit. Returns true if there was none.
+    /// Searches for inputs that break a limit. Returns true if it finds none.
     fn search(&self, seconds: f64, seed: u64) -> Result<bool, String> {
         let in_folder = |name: &str| self.folder.join(name);
         for folder in ["inputs", "found", "failed"] {
@@ -169,7 +169,7 @@ impl Reader<'_> {
         Ok(status.success())
     }
 
-    /// Puts the shortest inputs that reach all known code into the tree.
+    /// Writes the smallest set of inputs with the full known coverage to the tree.
     fn keep(&self) -> Result<(), String> {
         let [merged, kept] = ["merged", "kept"].map(|name| self.folder.join(name));
         for folder in [&merged, &kept] {
@@ -197,7 +197,7 @@ impl Reader<'_> {
             fs::write(kept.join(format!("{number:04}")), input).map_err(cannot)?;
         }
         let archive = root().join("fuzz/corpus").join(format!("{}.tar.gz", self.name));
-        // The same inputs make the same bytes.
+        // Equal inputs give equal bytes.
         let pack = "tar --format=ustar --sort=name --owner=0 --group=0 --mode=644 --mtime=@0 -cf - -- * | gzip -9n > \"$ARCHIVE\"";
         let status =
             Command::new("sh").args(["-c", pack]).env("ARCHIVE", &archive).current_dir(&kept).status();
@@ -235,7 +235,7 @@ fn read(file: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The triple that the compiler builds for.
+/// Returns the target triple of the compiler.
 fn host() -> Result<String, String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output =

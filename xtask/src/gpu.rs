@@ -4,10 +4,10 @@ use std::process::{Command, ExitCode};
 
 use crate::{cargo_path, root, target};
 
-/// Makes tests use the machine's own GPUs and libraries in place of the software GPU.
+/// The environment variable that makes tests use the machine's GPUs instead of the software GPU.
 const REAL: &str = "PHALANX_TEST_GPU";
 
-/// The commands in their order: from single kernels to whole trainings, so that the first failure is the nearest to its cause.
+/// The commands, from single kernels to whole trainings, so that the first failure is closest to its cause.
 const STEPS: &[(&str, &[&str])] = &[
     ("the machine as the program sees it", &["run", "--release", "--package", "phalanx", "--", "doctor"]),
     ("kernels against the CPU's, graphs, replays", &["test", "--package", "phalanx-cuda"]),
@@ -21,13 +21,13 @@ const STEPS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The training that compute-sanitizer watches.
+/// The training under compute-sanitizer.
 const WATCHED: &[&str] =
     &["train", "tiny", "--steps", "3", "--set", "train.ranks=1", "--set", "train.device=cuda"];
 
 pub(crate) fn test(arguments: &[String]) -> Result<ExitCode, String> {
     if let Some(unknown) = arguments.iter().find(|argument| *argument != "--gpu") {
-        return Err(format!("`test --gpu` takes nothing else, and was given `{unknown}`"));
+        return Err(format!("`test --gpu` takes no further argument: `{unknown}`"));
     }
     let mut failed = Vec::new();
     for (what, command) in STEPS {
@@ -50,7 +50,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<ExitCode, String> {
     Err(format!("failed: {}", failed.join("; ")))
 }
 
-/// Returns true if compute-sanitizer finds no fault in a training.
+/// Runs a training under compute-sanitizer. Returns true if it finds no error.
 ///
 /// # Errors
 /// If it is not installed.
@@ -59,7 +59,7 @@ fn sanitized() -> Result<bool, String> {
     Command::new(sanitizer)
         .arg("--version")
         .output()
-        .map_err(|_| format!("there is no `{sanitizer}` on the path; CUDA toolkits have it"))?;
+        .map_err(|_| format!("`{sanitizer}` is not on the PATH; it is part of the CUDA toolkit"))?;
     let out = std::env::temp_dir().join(format!("phalanx-sanitizer-{}", std::process::id()));
     let program = target().join("release").join("phalanx");
     let status = Command::new(sanitizer)
@@ -70,7 +70,7 @@ fn sanitized() -> Result<bool, String> {
         .arg(&out)
         .status()
         .map_err(|error| format!("cannot start {sanitizer}: {error}"))?;
-    // The folder is of no use; if it stays, it stays among temporary files.
+    // A leftover temporary folder does no harm.
     let _ = std::fs::remove_dir_all(&out);
     Ok(status.success())
 }

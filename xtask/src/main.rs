@@ -1,6 +1,6 @@
-//! `cargo xtask`: the tasks of a developer. Without dependencies, so that it starts at once on a fresh clone.
+//! `cargo xtask`: developer tasks. It has no dependencies, so it builds quickly on a fresh clone.
 //!
-//! A word that is no task is a command or an option of `phalanx`: the program is built in release mode and run with it.
+//! Any other word is a command or an option of `phalanx`: xtask builds the program in release mode and runs it.
 
 mod docs;
 mod fuzz;
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
                 "--include-ignored",
                 "--nocapture",
             ];
-            // With this variable they fail where SLURM is missing.
+            // With this variable the tests fail without SLURM instead of being skipped.
             run(Command::new(cargo_path()).args(test).env("PHALANX_TEST_SLURM", "1").current_dir(root()))
         }
         "test" => {
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
             println!("{HELP}");
             return ExitCode::SUCCESS;
         }
-        // Every other word is a command or an option of the program, which explains its own mistakes.
+        // The program itself reports errors in its arguments.
         command => program(command, &arguments),
     };
     outcome.unwrap_or_else(|message| {
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Checks the house rules; `--count` writes the table of counts, `--show PLACE` lists what is counted there.
+/// Checks the house rules. `--count` writes the table of counts, `--show PLACE` lists the findings there.
 fn tidy(arguments: &[String]) -> Result<ExitCode, String> {
     let mut command = Command::new(cargo_path());
     command.args(["test", "--quiet", "--package", "xtask", "--test", "tidy"]).current_dir(root());
@@ -118,13 +118,13 @@ fn tidy(arguments: &[String]) -> Result<ExitCode, String> {
     run(command.args(["counts::", "--", "--nocapture"]).env("PHALANX_TIDY_COUNTS", task))
 }
 
-/// Builds a program of the developers in release mode and runs it in the current folder.
+/// Builds a developer program in release mode and runs it in the current folder.
 fn developers_program(name: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) -> Result<ExitCode, String> {
     if let Some(failed) = build(name)? {
         return Ok(failed);
     }
-    // The settings that `phalanx` makes for itself: without them candle's own threads would spin next to those of the kernels, and
-    // the allocator would give pages back between steps.
+    // The settings that `phalanx` makes itself. Without them candle's threads would spin next to the kernels' threads,
+    // and the allocator would return pages between steps.
     let settings = [("CANDLE_NUM_THREADS", "1"), ("MIMALLOC_PURGE_DELAY", "10000")];
     run(Command::new(built(name)).args(arguments).envs(settings))
 }
@@ -139,9 +139,9 @@ fn program(command: &str, arguments: &[String]) -> Result<ExitCode, String> {
 
 /// Builds a program in release mode. Returns the exit code of a failed build.
 ///
-/// The selection of packages decides the features of their dependencies. Programs of the developers are built with all
-/// packages selected, `phalanx` with the default ones, as by `cargo build`; both selections have the same features (a test of
-/// tidy compares them), so no crate is compiled twice.
+/// The selected packages decide the features of their dependencies. Developer programs are built with all packages,
+/// `phalanx` with the default ones, as by `cargo build`. Both have the same features (a test of tidy compares them), so
+/// no crate is compiled twice.
 fn build(program: &str) -> Result<Option<ExitCode>, String> {
     let mut build = Command::new(cargo_path());
     build.args(["build", "--release", "--bin", program]);
@@ -153,12 +153,12 @@ fn build(program: &str) -> Result<Option<ExitCode>, String> {
     Ok((!status.success()).then(|| code(status)))
 }
 
-/// The path of a program that [`build`] has built.
+/// Returns the path of a program built by [`build`].
 fn built(program: &str) -> PathBuf {
     target().join("release").join(format!("{program}{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// Runs cargo in the workspace's root.
+/// Runs cargo in the root of the workspace.
 fn cargo(arguments: &[&str]) -> Result<ExitCode, String> {
     run(Command::new(cargo_path()).args(arguments).current_dir(root()))
 }
@@ -167,7 +167,7 @@ fn prefixed<'a>(prefix: &[&'a str], arguments: &'a [String]) -> Vec<&'a str> {
     prefix.iter().copied().chain(arguments.iter().map(String::as_str)).collect()
 }
 
-/// Replaces this process by the command where the system can do that, so that signals and exit codes pass.
+/// Replaces this process by the command if the system supports it, so that signals and exit codes pass through.
 fn run(command: &mut Command) -> Result<ExitCode, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     #[cfg(unix)]

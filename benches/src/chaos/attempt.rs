@@ -9,14 +9,14 @@ use phalanx_checkpoint::Checkpoint;
 use phalanx_run::{Line, Summary, WorldChange, read_metrics};
 
 use super::event::Kind;
-use super::running::{Ended, Running};
+use super::running::{ProcessResults, Running};
 use super::schedule::{Attempt, Schedule};
 use crate::program::phalanx;
 
-/// The time between two looks at a training.
+/// The interval between two polls of a training.
 const LOOK: Duration = Duration::from_millis(3);
 
-/// The delay of each step, in milliseconds, where ranks may join: without it the training is over before they come.
+/// The delay of each step of an elastic training, in milliseconds. Without it the training ends before a rank joins.
 const STEP_MS: u64 = 25;
 
 /// The end of an attempt.
@@ -33,7 +33,7 @@ pub(crate) enum Outcome {
 
 /// The result of an attempt.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct AttemptResult {
     pub(crate) outcome: Outcome,
     /// The disturbances before the end, with their times.
     pub(crate) events: Vec<(Kind, Instant)>,
@@ -62,11 +62,16 @@ fn is_saving(run: &Path) -> bool {
 }
 
 impl Attempt {
-    /// Runs the attempt in a folder, and resumes an earlier attempt there. Not ending by the deadline is an error.
-    pub(crate) fn run(&self, folder: &Path, settings: &[String], deadline: Duration) -> Result<Done> {
+    /// Runs the attempt in a folder, or resumes the earlier attempt there. Returns an error if it misses the deadline.
+    pub(crate) fn run(
+        &self,
+        folder: &Path,
+        settings: &[String],
+        deadline: Duration,
+    ) -> Result<AttemptResult> {
         let run = std::path::absolute(folder.join("run"))?;
         let resumes = run.join("config.toml").is_file();
-        // A first attempt that was killed at once may have left a folder that nothing can be resumed from.
+        // A first attempt that was killed early may have left a folder without a checkpoint.
         let _ = if resumes { Ok(()) } else { std::fs::remove_dir_all(&run) };
         let before = if resumes { newest_step(&run) } else { 0 };
         let begun = Instant::now();
@@ -75,7 +80,7 @@ impl Attempt {
         let mut events = Vec::new();
         // The time when the next event was due, without its delay.
         let mut since = None::<Instant>;
-        // Steps count from where this attempt goes on; the metrics may still have lines of later ones for a while.
+        // Steps count from the resumed checkpoint. The metrics may still contain lines of later steps.
         let mut trimmed = !resumes;
         let ended = loop {
             if let Some(ended) = running.ended()? {
@@ -100,7 +105,7 @@ impl Attempt {
                     && wait < LOOK
                 {
                     std::thread::sleep(wait);
-                    // Before its rank is there nothing can happen to it.
+                    // An event needs a running rank.
                     if running.disturb(event, || join(&run))? {
                         events.push((event.kind, Instant::now()));
                         due.next();
@@ -145,17 +150,17 @@ impl Attempt {
 /// Returns the result of an attempt whose processes have ended.
 fn conclude(
     run: &Path,
-    ended: Ended,
+    ended: ProcessResults,
     events: Vec<(Kind, Instant)>,
     first_step: Option<Instant>,
-) -> Result<Done> {
+) -> Result<AttemptResult> {
     let summary = Summary::read(&run.join("summary.json")).ok();
     for said in &ended.joined {
         super::check_named(said)?;
     }
     let (well, said) = ended.launcher;
     let outcome = match (&summary, well) {
-        // Ranks that had joined may have gone on without the launcher.
+        // Joined ranks may have continued without the launcher.
         (Some(summary), _) if summary.status == "finished" => Outcome::Finished,
         (_, true) => Outcome::Saved,
         (_, false) if ended.launcher_was_killed => {
@@ -164,7 +169,7 @@ fn conclude(
         (_, false) => Outcome::Failed { said },
     };
     let changes = summary.map(|summary| summary.changes).filter(|_| outcome == Outcome::Finished);
-    Ok(Done { outcome, events, first_step, changes: changes.unwrap_or_default() })
+    Ok(AttemptResult { outcome, events, first_step, changes: changes.unwrap_or_default() })
 }
 
 /// Returns the command by which a rank joins a run.
@@ -174,7 +179,7 @@ fn join(run: &PathBuf) -> Result<Command> {
     Ok(command)
 }
 
-/// Waits until ranks whose launcher was killed have ended.
+/// Waits until the ranks of a killed launcher have ended.
 fn wait_for_leftovers(run: &Path, deadline: Duration) -> Result<()> {
     let run = run.display().to_string();
     let begun = Instant::now();

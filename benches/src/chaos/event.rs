@@ -7,19 +7,19 @@ use clap::ValueEnum;
 /// The kind of a disturbance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// A rank is killed at any instant.
+    /// A rank is killed at a random instant.
     Kill,
     /// A rank is killed while a checkpoint is being written.
     Saving,
-    /// A rank is stopped for a time that may be longer than the others wait.
+    /// A rank is stopped, possibly for longer than the timeout of the others.
     Stop,
     /// All connections of a rank are cut.
     Cut,
-    /// The launcher is killed, and with it its ranks.
+    /// The launcher is killed together with its ranks.
     Launcher,
-    /// A rank joins while training goes on.
+    /// A rank joins during training.
     Join,
-    /// A rank leaves while training goes on.
+    /// A rank leaves during training.
     Leave,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// True if the world changes while training goes on.
+    /// True if the event changes the world during training.
     pub(crate) fn is_of_elastic_worlds(self) -> bool {
         matches!(self, Self::Join | Self::Leave)
     }
@@ -46,7 +46,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Event {
     pub(crate) kind: Kind,
-    /// The rank; after changes of the world the index among the present ranks, modulo their number.
+    /// The rank. After changes of the world: the index among the present ranks, modulo their number.
     pub(crate) rank: usize,
     /// The number of steps of this attempt before it; 0 is before the rendezvous.
     pub(crate) steps: u64,

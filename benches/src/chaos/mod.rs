@@ -1,9 +1,8 @@
-//! `cargo xtask chaos`: trainings that are killed, stopped and cut off, and whose ranks come and leave, at drawn instants, resumed
-//! until they are finished.
+//! `cargo xtask chaos`: resumes randomly disturbed trainings until they finish. Ranks are killed, stopped,
+//! disconnected, added and removed.
 //!
-//! The seed determines all draws. Every training has logical ranks, so it must end with the weights of the undisturbed one,
-//! independent of its faults and of the ranks that continued it. An attempt that fails must say why. One that does not end
-//! before the deadline is a failure.
+//! The seed determines all random choices. Every training has logical ranks, so it must end with the weights of the
+//! undisturbed training. A failed attempt must name a cause. An attempt that misses the deadline is a failure.
 
 mod attempt;
 mod event;
@@ -20,13 +19,13 @@ use clap::Args;
 use phalanx_checkpoint::{Checkpoint, Hashes};
 use serde_json::json;
 
-use attempt::{Done, Outcome};
+use attempt::{AttemptResult, Outcome};
 use event::Kind;
 use schedule::{Attempt, Schedule};
 
 use crate::rounds::median;
 
-/// Draws schedules of failures and sees what becomes of small trainings.
+/// Run small trainings under random schedules of failures.
 #[derive(Debug, Args)]
 pub(crate) struct ChaosArgs {
     /// Seed of all random choices
@@ -35,30 +34,30 @@ pub(crate) struct ChaosArgs {
     /// Number of trainings
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
-    /// The first of them, to see one again
+    /// Number of the first training, to repeat one
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Ends after the schedule that is under way by then
+    /// Stop after the schedule that runs at this time
     #[arg(long)]
     minutes: Option<f64>,
     /// Seconds within which an attempt must end
     #[arg(long, default_value_t = 90.0)]
     deadline: f64,
-    /// Keeps the folders of trainings that took more seconds than this to go on
+    /// Keep the folders of trainings that took more seconds than this to recover
     #[arg(long, value_name = "SECONDS")]
     keep_slow: Option<f64>,
-    /// Draws events of this kind alone
+    /// Draw only events of this kind
     #[arg(long, value_enum)]
     only: Option<Kind>,
-    /// The folder of the trainings; those that ended right are removed
+    /// The folder of the trainings; successful ones are removed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Writes the results here too
+    /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// The settings of all trainings: steps of a few milliseconds, and a checkpoint after every other.
+/// The settings of all trainings: steps of a few milliseconds, and a checkpoint every two steps.
 pub(crate) const TRAINING: &[&str] = &[
     "model.kind=mlp",
     "model.mlp_width=48",
@@ -84,7 +83,7 @@ pub(crate) const TRAINING: &[&str] = &[
 
 /// The sums over all schedules.
 #[derive(Debug, Default)]
-struct Tally {
+struct Totals {
     schedules: u64,
     ended_right: u64,
     attempts: u64,
@@ -93,9 +92,10 @@ struct Tally {
     resumed: u64,
     /// The number of events of each kind.
     events: BTreeMap<&'static str, u64>,
-    /// Worlds that followed another while training went on.
+    /// Changes of the world during training.
     changes: u64,
-    /// Seconds from an event to the next step, of trainings that were resumed, and of those that went on, with the schedule's number.
+    /// Seconds from an event to the next step, of resumed trainings (`resuming`) and of elastic ones that continued
+    /// (`going_on`). Each has its schedule's number.
     resuming: Vec<(u64, f64)>,
     going_on: Vec<(u64, f64)>,
     failures: Vec<String>,
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<()> {
     let place = crate::program::folder(args.out.as_deref(), "chaos")?;
     let deadline = Duration::from_secs_f64(args.deadline);
     let expected = undisturbed(&place, deadline)?;
-    let (begun, mut tally, mut kept) = (Instant::now(), Tally::default(), false);
+    let (begun, mut tally, mut kept) = (Instant::now(), Totals::default(), false);
     for number in args.first..args.first + args.schedules {
         if args.minutes.is_some_and(|minutes| begun.elapsed().as_secs_f64() > 60.0 * minutes) {
             println!("the time is up after {} schedules", tally.schedules);
@@ -172,20 +172,20 @@ fn hashes(folder: &std::path::Path) -> Result<Hashes> {
     Ok(computed)
 }
 
-/// Follows a schedule to the end of its training.
+/// Runs a schedule to the end of its training.
 fn follow(
     (number, schedule): (u64, &Schedule),
     folder: &std::path::Path,
     expected: &Hashes,
     deadline: Duration,
-    tally: &mut Tally,
+    tally: &mut Totals,
 ) -> Result<()> {
     let mut since_event = None::<Instant>;
     for (at, attempt) in schedule.attempts.iter().enumerate() {
         tally.attempts += 1;
         tally.resumed += u64::from(at > 0);
         let done = attempt.run(folder, &schedule.settings, deadline);
-        let Done { outcome, events, first_step, changes } =
+        let AttemptResult { outcome, events, first_step, changes } =
             done.with_context(|| format!("attempt {}", at + 1))?;
         if let (Some(event), Some(first)) = (since_event.take(), first_step) {
             tally.resuming.push((number, first.saturating_duration_since(event).as_secs_f64()));
@@ -231,7 +231,7 @@ fn only_seconds(of_schedules: &[(u64, f64)]) -> Vec<f64> {
     of_schedules.iter().map(|(_, seconds)| *seconds).collect()
 }
 
-impl Tally {
+impl Totals {
     fn print(&self, took: Duration) {
         let events = self.events.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>();
         println!("\nschedules               {:6}", self.schedules);

@@ -1,10 +1,10 @@
-//! Processes that a training consists of, as the system lists them, and signals to them.
+//! The processes of a training, from the system's list, and signals to them.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
-/// The processes that `parent` has started, with the ranks that their environments say.
+/// Returns the child processes of `parent`, with the ranks from their environments.
 pub(crate) fn ranks_of(parent: u32) -> Vec<(usize, u32)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok) {
@@ -26,7 +26,7 @@ pub(crate) fn ranks_of(parent: u32) -> Vec<(usize, u32)> {
     found
 }
 
-/// Sends a signal, by its name without `SIG`; a process that has ended is no error.
+/// Sends a signal, by its name without `SIG`. A process that has ended is not an error.
 pub(crate) fn signal(process: u32, name: &str) -> Result<()> {
     let mut kill = Command::new("kill");
     kill.args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null());
@@ -34,7 +34,8 @@ pub(crate) fn signal(process: u32, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Shuts all TCP connections of a process, as a network does that fails; whether there was one. Both ends find it closed.
+/// Shuts all TCP connections of a process, like a network failure. Returns true if it had one. Both ends see a closed
+/// connection.
 #[cfg(target_os = "linux")]
 pub(crate) fn cut(process: u32) -> Result<bool> {
     use std::net::{Shutdown, TcpStream};
@@ -57,7 +58,7 @@ pub(crate) fn cut(process: u32) -> Result<bool> {
         };
         let Ok(socket) = pidfd_getfd(handle.as_fd(), number, PidfdGetfdFlags::empty()) else { continue };
         let socket = TcpStream::from(socket);
-        // What has no address at its other end is no connection over a network.
+        // A socket without a peer address is not a network connection.
         if socket.peer_addr().is_ok() && socket.shutdown(Shutdown::Both).is_ok() {
             found = true;
         }

@@ -1,4 +1,4 @@
-//! The processes of an attempt, while they run.
+//! The running processes of an attempt.
 
 use std::io::Read as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,9 +11,9 @@ use super::processes::{cut, ranks_of, signal};
 
 /// The launcher and the ranks that join. All are killed on drop.
 pub(crate) struct Running {
-    /// The launcher first.
+    /// The processes, the launcher first.
     children: Vec<Child>,
-    /// The error stream of each.
+    /// The error stream of each process.
     said: Vec<std::thread::JoinHandle<String>>,
     /// Processes that were killed or stopped on purpose.
     struck: Vec<u32>,
@@ -21,9 +21,9 @@ pub(crate) struct Running {
     stopped: Vec<(u32, Instant)>,
 }
 
-/// The ends of the processes of an attempt.
+/// The results of the processes of an attempt.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ProcessResults {
     /// True if the launcher succeeded, and its error stream.
     pub(crate) launcher: (bool, String),
     /// True if the launcher was killed on purpose.
@@ -58,7 +58,7 @@ impl Running {
         let mut errors = child.stderr.take().context("the program has an error stream")?;
         self.said.push(std::thread::spawn(move || {
             let mut said = Vec::new();
-            // An unreadable rest is no message.
+            // An unreadable line is not a message.
             let _ = errors.read_to_end(&mut said);
             String::from_utf8_lossy(&said).into_owned()
         }));
@@ -72,7 +72,7 @@ impl Running {
         launched.chain(self.children[1..].iter().map(Child::id)).collect()
     }
 
-    /// Carries out an event. Returns false if no process is there for it.
+    /// Carries out an event. Returns false if its process does not exist.
     pub(crate) fn disturb(&mut self, event: Event, join: impl Fn() -> Result<Command>) -> Result<bool> {
         match event.kind {
             Kind::Join => self.add(join()?)?,
@@ -99,7 +99,7 @@ impl Running {
         Ok(true)
     }
 
-    /// Continues processes whose stop is over.
+    /// Continues processes after the end of their stop.
     pub(crate) fn wake(&mut self) -> Result<()> {
         let now = Instant::now();
         for (process, _) in self.stopped.extract_if(.., |(_, at)| *at <= now) {
@@ -108,8 +108,8 @@ impl Running {
         Ok(())
     }
 
-    /// Returns the ends of all processes once all have ended.
-    pub(crate) fn ended(&mut self) -> Result<Option<Ended>> {
+    /// Returns the results once all processes have ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<ProcessResults>> {
         let statuses = self.children.iter_mut().map(Child::try_wait).collect::<std::io::Result<Vec<_>>>();
         let statuses: Option<Vec<ExitStatus>> =
             statuses.context("cannot wait for phalanx")?.into_iter().collect();
@@ -119,6 +119,6 @@ impl Running {
         let joined = (1..said.len()).filter(|at| !statuses[*at].success() && spared(*at));
         let joined = joined.map(|at| said[at].clone()).collect();
         let launcher = (statuses[0].success(), std::mem::take(&mut said[0]));
-        Ok(Some(Ended { launcher, launcher_was_killed: !spared(0), joined }))
+        Ok(Some(ProcessResults { launcher, launcher_was_killed: !spared(0), joined }))
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Attempt {
     pub(crate) events: Vec<Event>,
 }
 
-/// The disturbances of a training: of each of its attempts but the last.
+/// The attempts of a training with their disturbances. The last attempt has none.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Schedule {
     pub(crate) attempts: Vec<Attempt>,
@@ -42,13 +42,13 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// Random numbers, one after the other.
-struct Drawn {
+/// A sequence of random numbers.
+struct RandomDraws {
     key: Key,
     next: u64,
 }
 
-impl Drawn {
+impl RandomDraws {
     /// Returns a number in [0, 1).
     fn part(&mut self) -> f64 {
         let mut drawn = [0.0];
@@ -73,7 +73,8 @@ impl Schedule {
 
     /// Returns schedule `number` of a seed.
     pub(crate) fn draw(seed: u64, number: u64, only: Option<Kind>) -> Self {
-        let mut drawn = Drawn { key: Key::new(seed).stream("chaos").stream(&number.to_string()), next: 0 };
+        let mut drawn =
+            RandomDraws { key: Key::new(seed).stream("chaos").stream(&number.to_string()), next: 0 };
         let settings = vec![format!("checkpoint.asynchronous={}", drawn.below(4) > 0)];
         let disturbed = 1 + drawn.below(3);
         let mut attempts = Vec::new();
@@ -88,8 +89,8 @@ impl Schedule {
     }
 }
 
-/// Returns an attempt that its disturbance ends.
-fn fixed(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
+/// Draws an attempt that ends by its disturbance.
+fn fixed(drawn: &mut RandomDraws, only: Option<Kind>) -> Attempt {
     let (ranks, strategy) = crew(drawn);
     let kinds = [Kind::Kill, Kind::Kill, Kind::Saving, Kind::Saving, Kind::Stop, Kind::Cut, Kind::Launcher];
     let kind = only.unwrap_or(drawn.one_of(&kinds));
@@ -97,8 +98,8 @@ fn fixed(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
     Attempt { ranks, strategy, elastic: None, events: vec![event(drawn, kind, ranks, steps)] }
 }
 
-/// Returns an attempt that goes on through its disturbances if enough ranks are left.
-fn elastic(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
+/// Draws an attempt of an elastic world. It continues while enough ranks are left.
+fn elastic(drawn: &mut RandomDraws, only: Option<Kind>) -> Attempt {
     let (ranks, strategy) = crew(drawn);
     let kinds = [
         Kind::Join,
@@ -118,7 +119,7 @@ fn elastic(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
     steps.sort_unstable();
     let events = steps.into_iter().map(|steps| {
         let kind = only.unwrap_or(drawn.one_of(&kinds));
-        // Nothing can be joined before it is there.
+        // A rank can only join a running world.
         let steps = if kind == Kind::Join { steps.max(1) } else { steps };
         event(drawn, kind, Schedule::MOST, steps)
     });
@@ -126,7 +127,7 @@ fn elastic(drawn: &mut Drawn, only: Option<Kind>) -> Attempt {
     Attempt { ranks, strategy, elastic: Some(drawn.below(3)), events }
 }
 
-fn event(drawn: &mut Drawn, kind: Kind, ranks: usize, steps: u64) -> Event {
+fn event(drawn: &mut RandomDraws, kind: Kind, ranks: usize, steps: u64) -> Event {
     let rank = drawn.below(ranks);
     let ms = match kind {
         Kind::Saving => 20.0 * drawn.part() * drawn.part(),
@@ -137,8 +138,8 @@ fn event(drawn: &mut Drawn, kind: Kind, ranks: usize, steps: u64) -> Event {
     Event { kind, rank, steps, ms, lasts_ms }
 }
 
-/// Returns the number of ranks and their strategy.
-fn crew(drawn: &mut Drawn) -> (usize, &'static str) {
+/// Draws the number of ranks and their strategy.
+fn crew(drawn: &mut RandomDraws) -> (usize, &'static str) {
     let ranks = 2 + drawn.below(3);
     let strategies: &[&str] =
         if ranks == 4 { &["ddp", "zero2", "fsdp", "hsdp"] } else { &["ddp", "zero2", "fsdp"] };

@@ -1,4 +1,4 @@
-//! Two hosts on this machine that a slow link joins: network namespaces, and a token bucket at either end.
+//! Two hosts on this machine with a slow link: network namespaces, with a token bucket at either end.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 /// The ends of the link.
 const ADDRESSES: [&str; 2] = ["10.231.9.1", "10.231.9.2"];
 
-/// Two namespaces. They go when this is dropped.
+/// Two network namespaces. They are removed on drop.
 #[derive(Debug)]
 pub(super) struct Link {
     names: [String; 2],
@@ -25,7 +25,7 @@ fn run(program: &str, words: &str) -> Result<()> {
 }
 
 impl Link {
-    /// Joins two new namespaces. It takes root, `ip` and `tc`.
+    /// Connects two new namespaces. Needs root, `ip` and `tc`.
     pub(super) fn new() -> Result<Self> {
         let id = std::process::id() % 100_000;
         let link = Self { names: ["a", "b"].map(|end| format!("phxc{id}{end}")) };
@@ -45,7 +45,7 @@ impl Link {
     /// Limits each direction to a number of megabits a second.
     pub(super) fn limit(&self, megabits: u64) -> Result<()> {
         for name in &self.names {
-            // As much as comes in ten milliseconds may go at once, and half a second's may wait.
+            // Bursts of 10 ms are sent at once; the queue holds half a second.
             let burst = (megabits * 1_000_000 / 8 / 100).max(16 << 10);
             let rate = format!("rate {megabits}mbit burst {burst} latency 500ms");
             run("ip", &format!("netns exec {name} tc qdisc replace dev slow0 root tbf {rate}"))?;
@@ -53,7 +53,7 @@ impl Link {
         Ok(())
     }
 
-    /// A command that runs on the host of rank `rank` of two.
+    /// Returns a command that runs on the host of `rank`, 0 or 1.
     pub(super) fn command(&self, rank: usize) -> Result<Command> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[rank]]).arg(std::env::current_exe()?);
@@ -68,7 +68,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         for name in &self.names {
-            // What was not made need not go.
+            // An error means that the namespace was never created.
             let _ = run("ip", &format!("netns del {name}"));
         }
     }

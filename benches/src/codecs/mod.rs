@@ -1,9 +1,8 @@
-//! Codecs of gradients: how many bytes are left, how far off sums are, how fast kernels are, and what training over a slow link
-//! takes with each.
+//! Gradient codecs: ratio, error, speed of kernels, and step times over a slow link.
 //!
-//! The link joins two network namespaces with a token bucket at either end, so it takes root, `ip` and `tc`; `--mbits 0` leaves
-//! it out. The break-even bandwidth is the one below which a codec makes steps shorter: predicted by the bytes that it saves a
-//! second that it computes, and measured between the rates at which it is shorter and longer.
+//! The link joins two network namespaces with a token bucket at either end, so it needs root, `ip` and `tc`. `--mbits
+//! 0` omits it. Below the break-even bandwidth a codec makes steps shorter. The prediction is the number of saved bytes
+//! per second of computing. The measurement interpolates between the rates at which steps are shorter and longer.
 
 mod link;
 mod speed;
@@ -19,12 +18,12 @@ use serde_json::{Value as Json, json};
 
 use self::link::Link;
 use self::speed::Gradients;
-use self::training::{Order, Seen, over};
+use self::training::{Measurements, Order, over};
 
 /// The arguments of a measurement.
 #[derive(Debug, Args)]
 pub(crate) struct CodecsArgs {
-    /// Which codecs; all unless some are named
+    /// The codecs; all by default
     #[arg(long, value_delimiter = ',')]
     codec: Vec<String>,
     /// The part of gradients that top-k, random-k and DGC send
@@ -39,23 +38,23 @@ pub(crate) struct CodecsArgs {
     /// Rates of the link in Mbit/s, slowest first; 0 = no trainings
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000")]
     mbits: Vec<u64>,
-    /// Measured steps of each training, after one that is not
+    /// Measured steps of each training, after one warm-up step
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Images of a rank and step
     #[arg(long, default_value_t = 16)]
     batch: usize,
-    /// Rounds that the medians of kernels are taken over
+    /// Rounds of each kernel, for the median
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// Writes the rows here too
+    /// Also write the rows to this file
     #[arg(long, value_name = "FILE")]
     json: Option<std::path::PathBuf>,
 }
 
-/// The rate at which a codec makes steps as long as without: between two measured ones, along straight lines of the seconds over
-/// the time that a bit takes. `None` if it is shorter, or longer, at all of them.
-fn crossing(rates: &[u64], plain: &[Seen], coded: &[Seen]) -> Option<f64> {
+/// Returns the break-even rate of a codec, by linear interpolation of step seconds over seconds a bit. `None` if steps
+/// are shorter, or longer, at all rates.
+fn crossing(rates: &[u64], plain: &[Measurements], coded: &[Measurements]) -> Option<f64> {
     let gain = |at: usize| plain[at].step - coded[at].step;
     (1..rates.len()).find(|at| gain(at - 1) > 0.0 && gain(*at) <= 0.0).map(|at| {
         let (slow, fast) = (1.0 / rates[at - 1] as f64, 1.0 / rates[at] as f64);
@@ -121,7 +120,7 @@ fn over_links(
 ) -> Result<Vec<Json>> {
     let link = Link::new()?;
     let order = |kind, when| Order { settings: settings(kind), steps: args.steps, batch: args.batch, when };
-    let at_rates = |kind| -> Result<Vec<Seen>> {
+    let at_rates = |kind| -> Result<Vec<Measurements>> {
         let at = |rate: &u64| {
             link.limit(*rate)?;
             over(&link, &order(kind, CodecWhen::Always))
@@ -139,7 +138,7 @@ fn over_links(
     let mut trainings = Vec::new();
     for kind in std::iter::once(CodecKind::None).chain(kinds.iter().copied()) {
         let seen = if kind == CodecKind::None { plain.clone() } else { at_rates(kind)? };
-        // DGC is part of the optimizer, and its work is that of top-k and momentum.
+        // DGC is part of the optimizer; its cost is top-k and momentum.
         let measured = if kind == CodecKind::None {
             None
         } else {
@@ -151,13 +150,13 @@ fn over_links(
     Ok(trainings)
 }
 
-/// Prints the row of a codec and returns it. `plain` are the steps without a codec, `seen` those with it; `measured` tells the
-/// bytes that it saves and its computing time.
+/// Prints and returns the row of a codec. `plain` has the steps without a codec, `seen` the steps with it. `measured`
+/// has the saved bytes and the computing time.
 fn training(
     kind: CodecKind,
     rates: &[u64],
-    (plain, seen): (&[Seen], &[Seen]),
-    measured: Option<Seen>,
+    (plain, seen): (&[Measurements], &[Measurements]),
+    measured: Option<Measurements>,
 ) -> Json {
     print!("{:>10} {:>10.3}", kind.name(), seen[0].sent / 1e6);
     seen.iter().for_each(|seen| print!(" {:>9.3}", seen.step));
@@ -183,9 +182,10 @@ mod tests {
 
     #[test]
     fn a_crossing_lies_where_both_are_as_long() {
-        // Without the codec 8 megabits a step; with it 2, and 0.1 s of computing.
+        // Without the codec a step sends 8 megabits. With it: 2 megabits, and 0.1 s of computing.
         let seen = |megabits: f64, more: f64| {
-            let step = |rate: &u64| Seen { step: megabits / *rate as f64 + more, ..Seen::default() };
+            let step =
+                |rate: &u64| Measurements { step: megabits / *rate as f64 + more, ..Measurements::default() };
             [10, 100, 1000].iter().map(step).collect::<Vec<_>>()
         };
         let found = crossing(&[10, 100, 1000], &seen(8.0, 0.0), &seen(2.0, 0.1)).expect("they cross");

@@ -8,7 +8,7 @@ use phalanx_collectives::{Algorithm, threads};
 use phalanx_kernels::{Context, compress_lossless};
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 use phalanx_sharding::{Bucket, CodecKind, CodecSettings, Peers, SumGroup, SumPlacement};
-use phalanx_tensor::loss::{Over, cross_entropy};
+use phalanx_tensor::loss::{LossDivisor, cross_entropy};
 use phalanx_tensor::{BuildOptions, Key, Session, StoreBuilder, Tape, Value};
 
 use super::timing::coding_seconds;
@@ -17,7 +17,7 @@ use super::timing::coding_seconds;
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) kind: CodecKind,
-    /// Bytes that a rank of four sends without it, over those with it.
+    /// The compression ratio: bytes that one of four ranks sends without the codec, by the bytes with it.
     pub(super) ratio: f64,
     /// The distance of the sum over two ranks from the exact one, relative to it (L2).
     pub(super) error: f64,
@@ -51,7 +51,7 @@ impl Gradients {
                 Tensor::from_vec(pixels, (8, 3, 32, 32), &Device::Cpu)?.to_dtype(candle_core::DType::F32)?;
             let labels: Vec<u32> = (0..8).map(|at| (at + rank as u32) % 10).collect();
             let logits = model.forward(&tape, &Value::constant(images))?;
-            tape.backward(&cross_entropy(&tape, &logits, &labels, 0.0, Over::Count(16))?)?;
+            tape.backward(&cross_entropy(&tape, &logits, &labels, 0.0, LossDivisor::Count(16))?)?;
             let mut all = Vec::new();
             for param in store.buckets() {
                 let grads = param.grads()?.context("every parameter has a gradient")?;
@@ -77,7 +77,7 @@ impl Gradients {
         self.bucket.len
     }
 
-    /// The error of a sum by a codec.
+    /// Computes the error of a sum by a codec.
     fn error(&self, settings: &CodecSettings) -> Result<f64> {
         let exact = self.ranks[0].iter().zip(&self.ranks[1]).map(|(a, b)| f64::from(*a) + f64::from(*b));
         let exact: Vec<f64> = exact.collect();
@@ -118,7 +118,7 @@ impl Gradients {
         let among = SumGroup { rank: 0, ranks: 4, keeps: SumPlacement::All, algorithm: Algorithm::Auto };
         let mut sent = codec.bytes(&self.bucket, &among).sent as f64;
         if settings.kind == CodecKind::Lossless {
-            // What is promised is that it is not more.
+            // `bytes` is only an upper bound here, so the sent bytes are scaled by the real size.
             let mut message = Vec::new();
             compress_lossless(&Context::new(1), &self.ranks[0], &mut message);
             sent *= message.len() as f64 / (4 * self.len()) as f64;

@@ -14,7 +14,7 @@ use phalanx_sharding::{Bucket, CodecKind, CodecSettings};
 
 use crate::rounds::median;
 
-/// The median seconds of some work; a first round is not counted.
+/// Returns the median seconds of some work, after one warm-up round.
 fn timed(rounds: u64, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
     work()?;
     let mut round = || {
@@ -25,7 +25,7 @@ fn timed(rounds: u64, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(median((0..rounds).map(|_| round()).collect::<Result<_>>()?))
 }
 
-/// Seconds of encoding one rank's gradients `x`, and of decoding the message. Errors that are kept for later are part of encoding.
+/// Returns the seconds of encoding one rank's gradients `x`, with error feedback, and of decoding the message.
 pub(super) fn coding_seconds(
     settings: &CodecSettings,
     bucket: &Bucket,
@@ -36,7 +36,7 @@ pub(super) fn coding_seconds(
     let mut out = vec![0.0_f32; n];
     let mut scales = vec![0.0; scales_len(n, chunk)];
     Ok(match settings.kind {
-        CodecKind::None => bail!("what travels as it is is not encoded"),
+        CodecKind::None => bail!("uncompressed gradients are not encoded"),
         CodecKind::Bf16 => {
             let mut halves = vec![bf16::ZERO; n];
             let encode = timed(rounds, || Ok(narrow(&context, x, &mut halves)?))?;
@@ -87,7 +87,7 @@ pub(super) fn coding_seconds(
     })
 }
 
-/// Entries of gradients: accumulated, selected and taken out; and added to a sum that begins with zeros.
+/// Times the sparse codecs. Encoding accumulates, selects and removes entries. Decoding adds them to zeros.
 fn entries(settings: &CodecSettings, context: &Context, x: &[f32], rounds: u64) -> Result<[f64; 2]> {
     let (n, k) = (x.len(), (x.len() as f64 * settings.density).ceil() as usize);
     let (mut waiting, mut velocity) = (vec![0.0_f32; n], vec![0.0_f32; n]);
@@ -127,7 +127,8 @@ fn entries(settings: &CodecSettings, context: &Context, x: &[f32], rounds: u64) 
     Ok([encode, decode])
 }
 
-/// Thin products: P, its columns made orthonormal, and Q; and their product, with what it lacks.
+/// Times PowerSGD. Encoding computes P, orthonormalises its columns, and computes Q. Decoding computes P·Qᵀ and the
+/// residual.
 fn products(
     settings: &CodecSettings,
     context: &Context,

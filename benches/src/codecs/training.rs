@@ -1,4 +1,4 @@
-//! Training over a slow link: two ranks on hosts of their own, dense and by each codec.
+//! Training over a slow link: two ranks on separate hosts, without and with each codec.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::{ReduceOp, WorldConfig, connect};
 use phalanx_models::{MobileNetV2, MobileNetV2Config};
 use phalanx_sharding::{CodecSettings, CodecWhen, DataParallel, Observed as _, Options, Overlap, Strategy};
-use phalanx_tensor::loss::{Over, cross_entropy};
+use phalanx_tensor::loss::{LossDivisor, cross_entropy};
 use phalanx_tensor::optim::{Optimizer as _, Sgd};
 use phalanx_tensor::{BuildOptions, Context, Key, Session, StoreBuilder, Tape, Value};
 use serde_json::{Value as Json, json};
@@ -18,34 +18,35 @@ use serde_json::{Value as Json, json};
 use super::link::Link;
 use crate::rounds::median;
 
-/// In the environment of a process that is a rank of this benchmark: its work as JSON.
+/// The environment variable of a rank's process. It holds the rank's work as JSON.
 const RANK_VARIABLE: &str = "PHALANX_BENCH_CODEC_RANK";
 
 /// The settings of a training over the link.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Order {
     pub(super) settings: CodecSettings,
-    /// Measured steps; one more comes before.
+    /// Measured steps, after one warm-up step.
     pub(super) steps: u64,
-    /// Images of a rank and step.
+    /// Images of each rank in a step.
     pub(super) batch: usize,
-    /// Measures what the codec's own work takes, over as many steps as it needs.
+    /// When the codec runs. With a measured decision, it also measures the codec's computing time.
     pub(super) when: CodecWhen,
 }
 
 /// The measurements of rank 0.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Seen {
+pub(super) struct Measurements {
     /// Median seconds of a step.
     pub(super) step: f64,
     /// Bytes that a rank sends in a step.
     pub(super) sent: f64,
-    /// If it was measured: bytes that the codec saves in a step, and the seconds that it computes for that.
+    /// Bytes that the codec saves in a step, if measured.
     pub(super) saved: f64,
+    /// Seconds that the codec computes in a step, if measured.
     pub(super) coding: f64,
 }
 
-/// If this process was started as a rank of this benchmark: its part, and then true.
+/// Runs the rank's part and returns true if this process was started as a rank of this benchmark.
 pub(crate) fn as_rank() -> Result<bool> {
     let Ok(text) = std::env::var(RANK_VARIABLE) else { return Ok(false) };
     let order: Json = serde_json::from_str(&text).context("the work of a rank")?;
@@ -71,8 +72,8 @@ pub(crate) fn as_rank() -> Result<bool> {
     Ok(true)
 }
 
-/// One rank's training: a MobileNetV2 for CIFAR-10 under ddp.
-fn rank(config: &WorldConfig, order: &Order) -> Result<Seen> {
+/// Trains a MobileNetV2 for CIFAR-10 with ddp, on one rank.
+fn rank(config: &WorldConfig, order: &Order) -> Result<Measurements> {
     let comm = connect(config)?;
     let builder =
         StoreBuilder::new(BuildOptions { key: Key::new(1), bucket_bytes: 4 << 20, ..Default::default() });
@@ -98,8 +99,8 @@ fn rank(config: &WorldConfig, order: &Order) -> Result<Seen> {
     let images = Tensor::rand(-1.0_f32, 1.0, (order.batch, 3, 32, 32), &Device::Cpu)?;
     let labels: Vec<u32> = (0..order.batch as u32).map(|at| at % 10).collect();
     let mut sgd = Sgd::new(0.9, false, 5e-4);
-    let (mut seconds, mut sent, mut seen) = (Vec::new(), 0, Seen::default());
-    // A measured decision comes before the tenth step.
+    let (mut seconds, mut sent, mut seen) = (Vec::new(), 0, Measurements::default());
+    // The codec decides before the tenth step.
     let steps = if order.when == CodecWhen::Auto { 9 } else { order.steps };
     for step in 0..=steps {
         comm.barrier("step")?;
@@ -110,7 +111,7 @@ fn rank(config: &WorldConfig, order: &Order) -> Result<Seen> {
         };
         let tape = Tape::recording(session);
         let logits = model.forward(&tape, &Value::constant(images.clone()))?;
-        let loss = cross_entropy(&tape, &logits, &labels, 0.0, Over::Count(2 * order.batch))?;
+        let loss = cross_entropy(&tape, &logits, &labels, 0.0, LossDivisor::Count(2 * order.batch))?;
         let under_way = parallel.begin_step()?;
         tape.backward(&loss)?;
         under_way.finish(|params| sgd.step(params, 1e-3, &context))?;
@@ -127,11 +128,11 @@ fn rank(config: &WorldConfig, order: &Order) -> Result<Seen> {
         }
     }
     comm.barrier("end")?;
-    Ok(Seen { step: median(seconds), sent: sent as f64, ..seen })
+    Ok(Measurements { step: median(seconds), sent: sent as f64, ..seen })
 }
 
 /// Runs a training over the link.
-pub(super) fn over(link: &Link, order: &Order) -> Result<Seen> {
+pub(super) fn over(link: &Link, order: &Order) -> Result<Measurements> {
     let Order { settings, steps, batch, when } = order;
     let work = json!({
         "kind": settings.kind.name(), "density": settings.density, "rank": settings.rank, "chunk": settings.chunk,
@@ -146,9 +147,14 @@ pub(super) fn over(link: &Link, order: &Order) -> Result<Seen> {
     BufReader::new(ranks[0].stdout.take().context("rank 0 has an output")?).read_line(&mut line)?;
     for (rank, child) in ranks.iter_mut().enumerate() {
         let status = child.wait()?;
-        ensure!(status.success(), "rank {rank} ended with {status}; what it said is above");
+        ensure!(status.success(), "rank {rank} ended with {status}; its output is above");
     }
     let told: Json = serde_json::from_str(&line).with_context(|| format!("rank 0 answered {line:?}"))?;
     let number = |key: &str| told[key].as_f64().unwrap_or(f64::NAN);
-    Ok(Seen { step: number("step"), sent: number("sent"), saved: number("saved"), coding: number("coding") })
+    Ok(Measurements {
+        step: number("step"),
+        sent: number("sent"),
+        saved: number("saved"),
+        coding: number("coding"),
+    })
 }

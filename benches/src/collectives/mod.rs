@@ -1,8 +1,8 @@
 //! Collective operations between threads and between processes of this machine.
 //!
-//! Time, algorithm bandwidth and bus bandwidth are those of nccl-tests. Bytes are those of the larger of input and output.
-//! The algorithm bandwidth is bytes by time. The bus bandwidth is that times the part of the bytes that must cross a link:
-//! it compares with the hardware for every operation and number of ranks.
+//! Time, algorithm bandwidth and bus bandwidth are defined as in nccl-tests. The size is the larger of input and
+//! output. The algorithm bandwidth is bytes by time. The bus bandwidth is the algorithm bandwidth times the fraction of
+//! the bytes that must cross a link. It is comparable with the hardware's, for every operation and number of ranks.
 
 mod model;
 mod work;
@@ -15,11 +15,11 @@ use clap::{Args, ValueEnum};
 use phalanx_collectives::{Algorithm, Encryption, Secret, WorldConfig, connect, threads};
 use serde_json::{Value as Json, json};
 
-use self::work::{Op, Seen, Work};
+use self::work::{Measurements, Op, Work};
 use crate::peer::{gloo, openmpi};
 use crate::rounds::median;
 
-/// In the environment of a process that is a rank of the benchmark: its rank, the port, and the work as JSON.
+/// The environment variable of a rank's process. It holds the rank, the port, and the work as JSON.
 const RANK_VARIABLE: &str = "PHALANX_BENCH_RANK";
 
 /// The options of `bench collectives`.
@@ -34,40 +34,39 @@ pub(crate) struct CollectivesArgs {
     /// The transport between ranks
     #[arg(long, value_enum, default_value_t = Transport::Shm)]
     transport: Transport,
-    /// Which way the bytes go: auto, direct, ring, tree, halving-doubling, hierarchical, single, push-pull, 2d; several, or
-    /// all
+    /// The algorithms: auto, direct, ring, tree, halving-doubling, hierarchical, single, push-pull, 2d; several, or all
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     algorithm: Vec<String>,
     /// Sizes, as in 1KiB,64KiB,1MiB,16MiB
     #[arg(long, value_delimiter = ',', value_parser = size, default_value = "1KiB,64KiB,1MiB,16MiB")]
     sizes: Vec<u64>,
-    /// In buffers that lie in shared memory and are reduced in place
+    /// Reduce in place, in buffers in shared memory
     #[arg(long)]
     alloc: bool,
     /// Treat the ranks as spread over this number of hosts: memory inside a host, TCP between hosts
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     hosts: u64,
-    /// TCP connections between each two ranks
+    /// TCP connections between each pair of ranks
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     streams: u64,
-    /// Encrypts what goes over TCP
+    /// Encrypt TCP connections
     #[arg(long)]
     encrypted: bool,
-    /// Times every algorithm against what the cost model predicts, and predicts larger worlds
+    /// Compare every algorithm with the cost model, and predict larger worlds
     #[arg(long)]
     model: bool,
-    /// Rounds that the medians are taken over
+    /// Rounds, for the medians
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// Does the same with these in the same call
+    /// Also measure these libraries in the same call
     #[arg(long, value_enum, value_delimiter = ',')]
     peer: Vec<CollectivesPeer>,
-    /// Writes the rows here too
+    /// Also write the rows to this file
     #[arg(long, value_name = "FILE")]
     json: Option<std::path::PathBuf>,
 }
 
-/// The ways between ranks.
+/// The transports between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Transport {
     /// Threads of one process
@@ -78,7 +77,7 @@ enum Transport {
     Tcp,
 }
 
-/// Whom to compare with.
+/// The libraries to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum CollectivesPeer {
     /// PyTorch's Gloo
@@ -116,7 +115,7 @@ fn written(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// If this process was started as a rank of the benchmark: its part, and then true.
+/// Runs the rank's part and returns true if this process was started as a rank of the benchmark.
 pub(crate) fn as_rank() -> Result<bool> {
     let Ok(text) = std::env::var(RANK_VARIABLE) else { return Ok(false) };
     let order: Json = serde_json::from_str(&text).context("the work of a rank")?;
@@ -128,7 +127,7 @@ pub(crate) fn as_rank() -> Result<bool> {
     config.host = (hosts > 1).then(|| format!("host {}", own * hosts / ranks));
     config.transport.shared_memory = order["shared"] == true;
     config.transport.streams = usize::try_from(number("streams")?)?;
-    // A public secret: the benchmark measures its cost alone.
+    // The secret is public: only the cost of encryption is measured.
     config.credentials.secret = encrypted.then(|| Secret::new(b"of the benchmark")).transpose()?;
     config.credentials.encryption = if encrypted { Encryption::All } else { Encryption::None };
     let comm = connect(&config)?;
@@ -140,8 +139,8 @@ pub(crate) fn as_rank() -> Result<bool> {
     Ok(true)
 }
 
-/// Starts the ranks as processes and gives what rank 0 has seen.
-fn processes(args: &CollectivesArgs, work: &Work, ranks: usize) -> Result<Seen> {
+/// Starts the ranks as processes. Returns the measurements of rank 0.
+fn processes(args: &CollectivesArgs, work: &Work, ranks: usize) -> Result<Measurements> {
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let start = |rank: usize| -> Result<Child> {
         let order = json!({
@@ -158,12 +157,14 @@ fn processes(args: &CollectivesArgs, work: &Work, ranks: usize) -> Result<Seen> 
     BufReader::new(output).read_line(&mut line)?;
     for (rank, child) in children.iter_mut().enumerate() {
         let status = child.wait()?;
-        ensure!(status.success(), "rank {rank} ended with {status}; what it said is above");
+        ensure!(status.success(), "rank {rank} ended with {status}; its output is above");
     }
-    Seen::from_json(&serde_json::from_str(&line).with_context(|| format!("rank 0 answered {line:?}"))?)
+    Measurements::from_json(
+        &serde_json::from_str(&line).with_context(|| format!("rank 0 answered {line:?}"))?,
+    )
 }
 
-fn in_threads(work: &Work, ranks: usize) -> Result<Seen> {
+fn in_threads(work: &Work, ranks: usize) -> Result<Measurements> {
     std::thread::scope(|scope| {
         let run = |comm| scope.spawn(move || work::rank(&comm, work));
         let running: Vec<_> = threads(ranks)?.into_iter().map(run).collect();
@@ -178,10 +179,10 @@ fn in_threads(work: &Work, ranks: usize) -> Result<Seen> {
     })
 }
 
-/// The algorithms that are asked for.
+/// Returns the requested algorithms.
 fn algorithms(args: &CollectivesArgs) -> Result<Vec<Algorithm>> {
     let all = || Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Auto).collect();
-    // Between two ranks there is one way.
+    // Two ranks have only one algorithm.
     if matches!(args.op, Op::SendRecv | Op::Gossip) {
         return Ok(vec![Algorithm::Auto]);
     }
@@ -215,7 +216,7 @@ fn run_peers(args: &CollectivesArgs, op: &str, ranks: usize) -> Result<Vec<Vec<f
     args.peer.iter().map(run).collect()
 }
 
-/// Prints the heads of the columns.
+/// Prints the column headings.
 fn print_head(args: &CollectivesArgs) {
     print!(
         "{:>10} {:>17} {:>12} {:>12} {:>12} {:>10}",

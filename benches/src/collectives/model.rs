@@ -1,9 +1,9 @@
-//! Measured against predicted, and what the fit says of worlds that are not here.
+//! Measured and predicted times, and predictions for larger worlds.
 
 use phalanx_collectives::{Algorithm, CostModel, LinkCost};
 use serde_json::{Value as Json, json};
 
-use super::work::{Op, Seen, Work, costs_to_json};
+use super::work::{Measurements, Op, Work, costs_to_json};
 use super::written;
 use crate::rounds::median;
 
@@ -17,7 +17,7 @@ fn link(name: &str, cost: Option<LinkCost>) {
 }
 
 /// Prints the fit and both tables. Returns their numbers.
-pub(super) fn report(costs: CostModel, seen: &Seen, work: &Work, hosts: &[usize]) -> Json {
+pub(super) fn report(costs: CostModel, seen: &Measurements, work: &Work, hosts: &[usize]) -> Json {
     print_fit(&costs);
     let rows = compared(&costs, seen, work, hosts);
     let larger = predicted(costs, work);
@@ -26,7 +26,7 @@ pub(super) fn report(costs: CostModel, seen: &Seen, work: &Work, hosts: &[usize]
 
 /// Prints the costs that were fitted.
 fn print_fit(costs: &CostModel) {
-    println!("\nthe fit: what a message and a byte cost while all ranks send, and while one pair does");
+    println!("\nfitted costs of a message and a byte: while all ranks send, and while one pair sends");
     link("memory", costs.direct);
     for (name, alone, both) in [("local", "one pair", costs.local), ("remote", "one pair", costs.remote)] {
         link(name, both.map(|both| both.busy));
@@ -36,7 +36,7 @@ fn print_fit(costs: &CostModel) {
 }
 
 /// Prints measured and predicted times of this world.
-fn compared(costs: &CostModel, seen: &Seen, work: &Work, hosts: &[usize]) -> Vec<Json> {
+fn compared(costs: &CostModel, seen: &Measurements, work: &Work, hosts: &[usize]) -> Vec<Json> {
     let operation = work.op.name();
     println!("\nmeasured against predicted, {operation} among {} ranks", hosts.iter().sum::<usize>());
     println!("{:>10} {:>17} {:>12} {:>12} {:>9}", "bytes", "algorithm", "measured", "predicted", "ratio");

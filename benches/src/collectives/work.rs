@@ -18,9 +18,9 @@ pub(super) enum Op {
     AllToAll,
     Gather,
     Scatter,
-    /// Each rank sends to the next and receives from the one before
+    /// Each rank sends to the next and receives from the previous one
     SendRecv,
-    /// Each rank takes the mean with the one before and the one after, as gossip on a ring does
+    /// Each rank averages with its two neighbours, as gossip on a ring does
     Gossip,
 }
 
@@ -29,7 +29,7 @@ impl Op {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Bus bandwidth by algorithm bandwidth.
+    /// Returns the bus bandwidth divided by the algorithm bandwidth.
     pub(super) fn bus_factor(self, ranks: f64) -> f64 {
         match self {
             Self::AllReduce => 2.0 * (ranks - 1.0) / ranks,
@@ -56,7 +56,7 @@ impl Buffers {
         }
         let parts = match work.op {
             Op::Scatter => vec![vec![0.0; len / comm.world_size()]; comm.world_size()],
-            // The values of before the step, which both neighbours get.
+            // The values before the step, for both neighbours.
             Op::Gossip => vec![vec![0.0; len]],
             _ => Vec::new(),
         };
@@ -65,7 +65,7 @@ impl Buffers {
         Ok(Self::Plain { values: vec![0.0; len], other, parts })
     }
 
-    /// Runs once over as many bytes as the row says.
+    /// Runs the operation once, on the bytes of the row.
     fn run(&mut self, comm: &Communicator, op: Op) -> Result<()> {
         let (rank, world) = (comm.rank(), comm.world_size());
         match (op, self) {
@@ -146,26 +146,26 @@ impl Work {
 /// The times of one algorithm and size.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
-    /// The algorithm that was really used.
+    /// The algorithm that was used, also with auto.
     pub(super) algorithm: String,
     /// Seconds of each round.
     pub(super) seconds: Vec<f64>,
-    /// Bytes that rank 0 sent each time.
+    /// Bytes that rank 0 sends in each operation.
     pub(super) sent: f64,
 }
 
-/// `None` if there is no such way for the operation here.
+/// The times, or `None` if the algorithm does not support the operation in this world.
 pub(super) type Timed = Option<Cell>;
 
 /// The measurements of rank 0.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    /// By algorithm and size.
+pub(super) struct Measurements {
+    /// The times by algorithm and size.
     pub(super) timed: Vec<Vec<Timed>>,
     pub(super) costs: Option<CostModel>,
 }
 
-impl Seen {
+impl Measurements {
     pub(super) fn to_json(&self) -> Json {
         let cell = |cell: &Timed| match cell {
             Some(Cell { algorithm, seconds, sent }) => json!([algorithm, seconds, sent]),
@@ -195,9 +195,9 @@ fn costs_from_json(costs: &Json) -> Option<CostModel> {
     serde_json::from_value(costs.clone()).ok()
 }
 
-/// One rank's part; rank 0's seconds are what counts.
-pub(super) fn rank(comm: &Communicator, work: &Work) -> Result<Seen> {
-    let mut seen = Seen::default();
+/// Runs one rank's part. Only the seconds of rank 0 are reported.
+pub(super) fn rank(comm: &Communicator, work: &Work) -> Result<Measurements> {
+    let mut seen = Measurements::default();
     if work.model {
         seen.costs = Some(comm.costs()?);
     }
@@ -215,7 +215,7 @@ pub(super) fn rank(comm: &Communicator, work: &Work) -> Result<Seen> {
 fn time(comm: &Communicator, work: &Work, bytes: u64) -> Result<Timed> {
     let mut buffers = Buffers::new(comm, work, bytes)?;
     match buffers.run(comm, work.op) {
-        // Said by all ranks alike, before anything was sent.
+        // All ranks return this error before they send anything.
         Err(error) if work.algorithms.len() > 1 && is_lack(&error) => return Ok(None),
         other => other?,
     }
@@ -225,7 +225,7 @@ fn time(comm: &Communicator, work: &Work, bytes: u64) -> Result<Timed> {
         buffers.run(comm, work.op)?;
     }
     let with_any_way = comm.using(Algorithm::Auto);
-    // Rank 0 decides how often, so that a round lasts about a fiftieth of a second.
+    // Rank 0 chooses the number of repetitions, so that a round lasts about 20 ms.
     let (start, before) = (Instant::now(), comm.stats().bytes_sent);
     buffers.run(comm, work.op)?;
     let sent = (comm.stats().bytes_sent - before) as f64;

@@ -1,8 +1,8 @@
-//! The table as a picture that every browser shows: bars of speed, of memory, and of the share of communication.
+//! The table as an SVG: bars of speed, memory, and the share of communication.
 
 use phalanx_run::svg::{Anchor, GREY, Mark, Scale, Svg, legend_width, round_step, tick_label};
 
-use super::figures::{Figures, Row};
+use super::figures::{Row, RunMetrics};
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 72.0;
@@ -19,16 +19,16 @@ const VIOLET: &str = "#8250df";
 const RED: &str = "#d1242f";
 const PALE: &str = "#f0b3b8";
 
-/// A part of a bar: its colour, and its number from the figures.
-type Part = (&'static str, fn(&Figures) -> Option<f64>);
+/// A part of a bar: its colour and its value.
+type Part = (&'static str, fn(&RunMetrics) -> Option<f64>);
 
 /// A panel of bars, a bar for each row.
 struct Panel {
     title: &'static str,
     axis: &'static str,
-    /// From the axis upwards, one on the other.
+    /// The parts of a bar, from the axis upwards.
     parts: &'static [Part],
-    /// The meanings of the colours, if there are several.
+    /// The legend, if there are several colours.
     legend: &'static [(&'static str, &'static str)],
     decimals: usize,
 }
@@ -60,7 +60,7 @@ const PANELS: &[Panel] = &[
     },
 ];
 
-/// The picture.
+/// Draws the chart.
 pub(super) fn svg(title: &str, rows: &[Row]) -> String {
     let mut svg = Svg::file(WIDTH, HEAD + PANEL * PANELS.len() as f64);
     svg.text((LEFT, 26.0), Anchor::Start, "font-size=\"16\" font-weight=\"bold\"", "Strategies");
@@ -72,7 +72,7 @@ pub(super) fn svg(title: &str, rows: &[Row]) -> String {
 }
 
 impl Panel {
-    /// Returns the numbers of a row, if they are all known.
+    /// Returns the values of a row, if all are known.
     fn values(&self, row: &Row) -> Option<Vec<f64>> {
         let figures = row.outcome.as_ref().ok()?;
         self.parts.iter().map(|(_, value)| value(figures).filter(|value| value.is_finite())).collect()
@@ -127,8 +127,8 @@ impl Panel {
 mod tests {
     use super::*;
 
-    fn figures(images_per_second: f64, peak_memory: Option<u64>, exposed: f64) -> Figures {
-        Figures {
+    fn figures(images_per_second: f64, peak_memory: Option<u64>, exposed: f64) -> RunMetrics {
+        RunMetrics {
             steps: 3,
             seconds_per_epoch: 1.0,
             images_per_second,

@@ -1,21 +1,21 @@
-//! The figures of a run.
+//! The metrics of a run.
 
 use phalanx_run::Summary;
 use serde_json::Value as Json;
 
 use crate::program;
 
-/// Results and costs of a run. Times, shares and bytes are of training steps alone, means over the ranks.
+/// Results and costs of a run. Times, shares and bytes count only training steps, and are means over the ranks.
 #[derive(Debug, Clone)]
-pub(super) struct Figures {
+pub(super) struct RunMetrics {
     pub(super) steps: u64,
-    /// Seconds of training for one pass over the images, from the passes that were made.
+    /// Mean seconds of training for one epoch.
     pub(super) seconds_per_epoch: f64,
-    /// Over all ranks.
+    /// Images a second, summed over all ranks.
     pub(super) images_per_second: f64,
     /// The largest memory of any rank's process, in bytes.
     pub(super) peak_memory: Option<u64>,
-    /// Bytes that a rank sends.
+    /// Bytes that a rank sends in a step.
     pub(super) sent_per_step: f64,
     /// Seconds of a step.
     pub(super) step: f64,
@@ -26,11 +26,11 @@ pub(super) struct Figures {
     /// The training loss of the last step.
     pub(super) loss: Option<f64>,
     pub(super) test_loss: Option<f64>,
-    /// Between 0 and 1.
+    /// The accuracy on the test split, between 0 and 1.
     pub(super) test_accuracy: Option<f64>,
 }
 
-impl Figures {
+impl RunMetrics {
     pub(super) fn of(summary: &Summary) -> Self {
         let mean = |of: &dyn Fn(&phalanx_run::RankSummary) -> f64| {
             summary.ranks.iter().map(of).sum::<f64>() / summary.ranks.len().max(1) as f64
@@ -52,7 +52,7 @@ impl Figures {
         }
     }
 
-    /// The share of `seconds` in a step.
+    /// Returns `seconds` as a fraction of a step.
     pub(super) fn share(&self, seconds: f64) -> f64 {
         if self.step > 0.0 { seconds / self.step } else { 0.0 }
     }
@@ -63,5 +63,5 @@ impl Figures {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) ranks: usize,
-    pub(super) outcome: Result<Figures, String>,
+    pub(super) outcome: Result<RunMetrics, String>,
 }

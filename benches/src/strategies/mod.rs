@@ -1,7 +1,7 @@
 //! `bench strategies`: one table over all strategies, by whole trainings of the program.
 //!
-//! Every row is a training of the same model on the same images, with the same seed and the same global batch, in as many
-//! processes as there are ranks; the first row is one rank alone. What a row reports is in its run's `summary.json`.
+//! Every row trains the same model on the same images, with the same seed and the same global batch. Each rank is a
+//! process. The first row has one rank. The values of a row come from its run's `summary.json`.
 
 mod chart;
 mod figures;
@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use phalanx_sharding::STRATEGIES;
 
-use self::figures::{Figures, Row};
+use self::figures::{Row, RunMetrics};
 use self::report::Report;
 use crate::program::{self, Training};
 
@@ -37,7 +37,7 @@ pub(crate) struct StrategiesArgs {
     /// Passes over the training images
     #[arg(long, default_value_t = 1)]
     epochs: usize,
-    /// Stops after this step instead
+    /// Stop after this step instead
     #[arg(long)]
     steps: Option<u64>,
     /// At most this many training images; 0 = all
@@ -52,10 +52,10 @@ pub(crate) struct StrategiesArgs {
     /// Threads of each rank, the same in every row
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// The number that everything random follows from
+    /// The seed of all random numbers
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Overrides a key of all trainings' configuration
+    /// Override a configuration key of all trainings
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
     /// The folder of results and runs, which must be empty [default: runs/strategies-TIME]
@@ -67,7 +67,7 @@ impl StrategiesArgs {
     /// The training of a row.
     fn training(&self, name: &str, strategy: &str, ranks: usize) -> Training {
         let kind = self.data.split('=').next().unwrap_or_default();
-        // The preset of a model on images has the optimizer and the augmentations that belong to them.
+        // The preset of the model and the images sets the optimizer and the augmentations.
         let preset = format!("{kind}-{}", self.model);
         let mut config = String::new();
         if phalanx::program().catalogue().preset(&preset).is_some() {
@@ -103,18 +103,18 @@ impl StrategiesArgs {
 }
 
 /// Runs one row, showing its steps.
-fn measure(training: &Training, folder: &Path) -> Result<Figures> {
+fn measure(training: &Training, folder: &Path) -> Result<RunMetrics> {
     training.resolve(folder)?.validate()?;
     let mut shown = Instant::now();
     let summary = training.run(folder, |line| {
-        // Enough to see that it goes on.
+        // Prints only some steps, to show progress.
         if shown.elapsed().as_secs() >= 5 {
             println!("  {line}");
             shown = Instant::now();
         }
     })?;
     ensure!(summary.status == "finished", "the run was {}", summary.status);
-    Ok(Figures::of(&summary))
+    Ok(RunMetrics::of(&summary))
 }
 
 pub(crate) fn run(args: &StrategiesArgs) -> Result<()> {
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &StrategiesArgs) -> Result<()> {
             ranks: *ranks,
             outcome: outcome.map_err(|error| format!("{error:#}")),
         });
-        // After every row, so that what an interrupted measurement has is not lost.
+        // Written after every row, so that an interrupted measurement keeps its rows.
         report.write(&folder)?;
     }
     println!("\n{}", report.markdown());

@@ -1,4 +1,4 @@
-//! The table: its figures, as Markdown and as JSON.
+//! The table, as Markdown and as JSON.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::figures::Row;
 use super::{StrategiesArgs, chart};
 
-/// The table, and what it was measured with.
+/// The table and the settings of the measurement.
 #[derive(Debug)]
 pub(super) struct Report {
     what: String,
@@ -60,7 +60,7 @@ impl Report {
         Self { what, settings, machine: Machine::detect(), rows: Vec::new() }
     }
 
-    /// Writes the table in all its forms.
+    /// Writes the table in all formats.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let svg = chart::svg(&self.what, &self.rows);
         for (name, text) in [("strategies.md", self.markdown()), ("strategies.svg", svg)] {
@@ -70,7 +70,8 @@ impl Report {
         crate::write(Some(&folder.join("strategies.json")), &self.json())
     }
 
-    /// The speed of a row relative to `ranks` times that of one rank; `None` if one of both failed.
+    /// Returns the parallel efficiency of a row: its speed by `ranks` times the speed of one rank. `None` if either
+    /// failed.
     fn efficiency(&self, row: &Row) -> Option<f64> {
         let alone = self.rows.iter().find(|row| row.ranks == 1)?.outcome.as_ref().ok()?;
         let own = row.outcome.as_ref().ok()?;
@@ -102,7 +103,7 @@ impl Report {
                     or_dash(figures.test_accuracy.map(percent)),
                 ],
                 Err(error) => {
-                    // A cell is one line and knows no bars.
+                    // A Markdown cell has one line and no bars.
                     let error = error.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
                     let mut cells = vec![format!("failed: {error}")];
                     cells.resize(HEAD.len() - 2, String::new());

@@ -12,7 +12,7 @@ use phalanx_tensor::backend::{Cuda, CudaOptions, GraphReplay};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Device {
     Cpu,
-    /// A GPU for each rank; between several by NCCL
+    /// One GPU for each rank; NCCL between several
     Cuda,
 }
 
@@ -24,9 +24,9 @@ impl Device {
         }
     }
 
-    /// Returns the device of a rank. Algorithms are tried, and the fastest are taken, as the peer takes them.
-    pub(super) fn open(self, rank: usize) -> Result<Opened> {
-        Ok(Opened(match self {
+    /// Opens the device of a rank. Tries cuDNN's algorithms and uses the fastest, as the peer does.
+    pub(super) fn open(self, rank: usize) -> Result<RankDevice> {
+        Ok(RankDevice(match self {
             Self::Cpu => None,
             Self::Cuda => {
                 let options = CudaOptions { repeatable: false, ..CudaOptions::default() };
@@ -37,15 +37,15 @@ impl Device {
 }
 
 /// A rank's device.
-pub(super) struct Opened(Option<Cuda>);
+pub(super) struct RankDevice(Option<Cuda>);
 
-impl Opened {
-    /// Where arrays are made.
+impl RankDevice {
+    /// Returns the device of arrays.
     pub(super) fn compute(&self) -> ComputeDevice {
         self.0.as_ref().map_or_else(ComputeDevice::host, |cuda| ComputeDevice::of(Arc::new(cuda.clone())))
     }
 
-    /// The ranks of a world as those see them who compute here.
+    /// Returns the communicator of arrays on this device: NCCL on GPUs.
     pub(super) fn connected(&self, world: Communicator) -> Result<Communicator> {
         match &self.0 {
             Some(cuda) if world.world_size() > 1 => {
@@ -63,12 +63,12 @@ impl Opened {
         Ok(GraphReplay::new(self.0.as_ref().context("--graphs is for --device cuda")?.gpu()))
     }
 
-    /// Waits until everything that was queued is done.
+    /// Waits until all queued work is done.
     pub(super) fn finish(&self) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |cuda| Ok(cuda.gpu().synchronize()?))
     }
 
-    /// The most bytes of the GPU that were held at once.
+    /// Returns the peak memory of the GPU, in bytes.
     pub(super) fn peak_memory(&self) -> Option<u64> {
         Some(self.0.as_ref()?.gpu().pool().usage().peak_total as u64)
     }

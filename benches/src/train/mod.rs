@@ -18,12 +18,12 @@ use crate::rounds::alternate;
 use device::Device;
 use model::Model;
 use precision::Precision;
-use rank::Team;
+use rank::RankThreads;
 
 /// The arguments of a measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
-    /// The model [default: resnet18; with --device cuda a table of all, at the sizes that they are used at]
+    /// The model [default: resnet18; with --device cuda a table of all models at their usual sizes]
     #[arg(long, value_enum)]
     model: Option<Model>,
     /// Images of each rank in a step
@@ -35,21 +35,21 @@ pub(crate) struct TrainArgs {
     /// Ranks, as threads of this process
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
-    /// The parallel strategy: ddp, zero1, zero2, fsdp, hsdp; or none, without any communication. Several, with commas
-    /// between, take turns round by round, and are compared with the first
+    /// The parallel strategy: ddp, zero1, zero2, fsdp, hsdp; or none, without communication. Several, separated by
+    /// commas, alternate by round and are compared with the first
     #[arg(long, default_value = "ddp", value_delimiter = ',')]
     strategy: Vec<String>,
     /// The device of the ranks
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
     device: Device,
-    /// Precision of products and activations: f32; tf32, for GPUs; bf16 or f16, with weights in f32; or f32 whose products are rounded to
-    /// bf16 where that is faster
+    /// Precision of products and activations: f32; tf32, for GPUs; bf16 or f16, with weights in f32; or f32 with
+    /// products in bf16 where that is faster
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     precision: Precision,
     /// Recompute every N-th block in backward instead of keeping its activations; 1 for all, 0 for none
     #[arg(long, default_value_t = 0)]
     recompute: usize,
-    /// The first convolution is 3x3 without stride and there is no pooling after it
+    /// Use a first convolution of 3x3 without stride, and no pooling after it
     #[arg(long)]
     cifar_stem: bool,
     /// Merge messages up to this size in KiB
@@ -58,7 +58,7 @@ pub(crate) struct TrainArgs {
     /// Overlap of communication and computing
     #[arg(long, value_enum, default_value_t = OverlapChoice::Auto)]
     overlap: OverlapChoice,
-    /// With --device cuda: steps are recorded, and launched as CUDA graphs
+    /// With --device cuda: record steps and launch them as CUDA graphs
     #[arg(long)]
     graphs: bool,
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub(crate) struct TrainArgs {
 /// The overlap of communication and computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OverlapChoice {
-    /// But for sharded parameters where every core computes already
+    /// On, except for sharded parameters if every core already computes
     Auto,
     Always,
     Never,
@@ -92,11 +92,11 @@ struct Row<'a> {
     exposed: f64,
     hidden: f64,
     bytes_sent: f64,
-    /// The peer, and its seconds of a step.
+    /// The peer's name, and its seconds of a step.
     peer: Option<(String, f64)>,
 }
 
-/// The question to a machine with a GPU: the model, the size of images, the batch, and the stem for small images.
+/// The table of a GPU: the model, the size of images, the batch, and the stem for small images.
 const ON_GPUS: &[(Model, usize, usize, bool)] = &[
     (Model::Resnet18, 32, 512, true),
     (Model::Resnet50, 224, 64, false),
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         for precision in [Precision::Tf32, Precision::Bf16] {
             let one =
                 TrainArgs { model: Some(model), image_size, batch, cifar_stem, precision, ..args.clone() };
-            // One that does not fit, or that the peer cannot compile, takes no other with it.
+            // A failed model, such as one that exceeds the memory, does not end the measurement.
             all.push(measure(&one).unwrap_or_else(|error| {
                 failed += 1;
                 println!("{model:?}, {}: {error:#}", precision.name());
@@ -165,7 +165,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     let world = usize::try_from(args.ranks)?;
     let common = &args.common;
     let name = args.model().to_possible_value().context("a model has a name")?.get_name().to_owned();
-    // Several ranks are compared with as many processes of PyTorch's, after our rounds.
+    // Several ranks are compared with as many PyTorch processes, after Phalanx's rounds.
     let alone = common.peer.filter(|_| world == 1);
     let mut peer = alone.map(|library| Peer::start(library, common.threads())).transpose()?;
     let version = peer.as_ref().map(|peer| peer.version.clone());
@@ -182,7 +182,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     let (medians, mut rows, gpu_memory) = std::thread::scope(|scope| {
         let mut teams = Vec::new();
         for strategy in &args.strategy {
-            teams.push(Team::start(scope, args, strategy, world)?);
+            teams.push(RankThreads::start(scope, args, strategy, world)?);
         }
         let mut steps: Vec<_> = teams.iter_mut().map(|team| |count| team.steps(count)).collect();
         let mut ours: Vec<&mut dyn FnMut(u64) -> Result<()>> = Vec::new();
@@ -190,7 +190,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
         let medians = alternate(common.rounds, &mut ours, prepared.as_mut())?;
         let rows: Vec<Row<'_>> =
             teams.iter().zip(&medians.ours).map(|(team, seconds)| team.row(*seconds)).collect();
-        anyhow::Ok((medians, rows, teams.iter().filter_map(Team::gpu_memory).max()))
+        anyhow::Ok((medians, rows, teams.iter().filter_map(RankThreads::gpu_memory).max()))
     })?;
     if let (Some(theirs), Some(version)) = (medians.theirs, &version) {
         rows[0].peer = Some((version.clone(), theirs));
@@ -204,9 +204,9 @@ fn measure(args: &TrainArgs) -> Result<Json> {
             }))?);
         }
     }
-    // What a GPU holds is what there is little of.
+    // GPU memory is scarce, so it is reported.
     let memory = gpu_memory.or_else(phalanx_run::peak_memory);
-    let peer_memory = prepared.as_mut().map(crate::peer::Prepared::peak_memory).transpose()?;
+    let peer_memory = prepared.as_mut().map(crate::peer::PreparedPeer::peak_memory).transpose()?;
     print(args, &name, &rows, memory, peer_memory);
     let circumstances = json!({
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
@@ -218,8 +218,8 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     Ok(results(circumstances, rows.iter().map(|row| row.json(args, &rows[0])).collect()))
 }
 
-/// The report of a measurement: its circumstances, a row a strategy, and, where there is only one, its numbers next to
-/// the circumstances too.
+/// Returns the report of a measurement: its settings, and a row for each strategy. A single row's numbers are also next
+/// to the settings.
 fn results(mut circumstances: Json, rows: Vec<Json>) -> Json {
     if let [Json::Object(only)] = rows.as_slice() {
         for (key, value) in only {
@@ -230,7 +230,7 @@ fn results(mut circumstances: Json, rows: Vec<Json>) -> Json {
     circumstances
 }
 
-/// The peer of a strategy in PyTorch.
+/// Returns PyTorch's counterpart of a strategy.
 fn of_peer(strategy: &str) -> &'static str {
     if matches!(strategy, "fsdp" | "zero3") { "fsdp" } else { "ddp" }
 }

@@ -8,7 +8,7 @@ use phalanx_models::{
     ClipTextConfig, CvaeConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant,
     TextToImage,
 };
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{BuildOptions, ComputeDevice, ParamStore, StoreBuilder, Tape, Value};
 
 use super::TrainArgs;
@@ -21,15 +21,15 @@ pub(super) enum Model {
     Resnet50,
     Mobilenetv2,
     Cvae,
-    /// diffusers' U-Net of 64, 128 and 256 channels with a text of 16 tokens, on latent images of 4 channels and this size
+    /// diffusers' U-Net of 64, 128 and 256 channels with 16 text tokens, on latent images of 4 channels and this size
     Unet,
-    /// StackGAN's first stage, GF 128, DF 64: a step of the discriminator and one of the generator; the authors' at 64x64
+    /// StackGAN's first stage, GF 128, DF 64: a step of discriminator and generator; the authors use 64x64
     Stackgan1,
-    /// StackGAN's second stage, GF 128, DF 64, over a first one at a quarter of the size; the authors' at 256x256
+    /// StackGAN's second stage, GF 128, DF 64, over a first stage at a quarter of the size; the authors use 256x256
     Stackgan2,
 }
 
-pub(super) type Forward = Box<dyn Fn(&Tape, Over) -> phalanx_tensor::Result<Value>>;
+pub(super) type Forward = Box<dyn Fn(&Tape, LossDivisor) -> phalanx_tensor::Result<Value>>;
 
 /// Returns the layout of parameters, which decides the size of messages.
 pub(super) fn layout(args: &TrainArgs, device: &ComputeDevice) -> BuildOptions {

@@ -45,7 +45,7 @@ impl Precision {
         }
     }
 
-    /// The scale of the loss, which a dynamic one would not have changed in so few steps.
+    /// The loss scale. It is constant, because a dynamic scale would not change in so few steps.
     pub(super) fn loss_scale(self) -> f64 {
         if self == Self::F16 { 65_536.0 } else { 1.0 }
     }

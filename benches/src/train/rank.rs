@@ -1,4 +1,4 @@
-//! A rank that takes training steps on request, and a team of such ranks.
+//! A rank that takes training steps on request, and the threads of all ranks.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,7 +7,7 @@ use std::thread::Scope;
 use anyhow::{Context as _, Result, anyhow};
 use phalanx_collectives::{CommStats, Communicator, threads};
 use phalanx_sharding::Observed as _;
-use phalanx_tensor::loss::Over;
+use phalanx_tensor::loss::LossDivisor;
 use phalanx_tensor::optim::Sgd;
 use phalanx_tensor::{ComputeDevice, Context};
 
@@ -15,7 +15,7 @@ use super::model::{Model, build};
 use super::replica::{Replica, Step};
 use super::{Row, TrainArgs, stackgan};
 
-/// The step of a model with one loss and SGD.
+/// Builds the training step of a model with one loss and SGD.
 fn single_loss_step(
     args: &TrainArgs,
     strategy: &str,
@@ -28,7 +28,7 @@ fn single_loss_step(
     let mut sgd = Sgd::new(0.9, false, 5e-4);
     Ok(Box::new(move |context, step| {
         let tape = replica.tape(context, step);
-        let loss = forward(&tape, Over::Count(global))?;
+        let loss = forward(&tape, LossDivisor::Count(global))?;
         replica.step((&tape, &loss), &mut sgd, 1e-4, context)?;
         Ok(replica.parallel.stats())
     }))
@@ -37,11 +37,11 @@ fn single_loss_step(
 /// The report of a rank after some steps.
 struct RankReport {
     stats: CommStats,
-    /// The most bytes of its GPU that it held at once.
+    /// The peak memory of its GPU, in bytes.
     gpu_memory: Option<u64>,
 }
 
-/// One rank: takes the requested number of steps each time, and waits for its device.
+/// Runs one rank. For each request it takes that number of steps and waits for its device.
 fn rank(
     args: &TrainArgs,
     strategy: &str,
@@ -81,18 +81,18 @@ fn rank(
     Ok(())
 }
 
-/// The ranks of one strategy, as threads, which wait until they are told to take steps.
-pub(super) struct Team<'a> {
+/// The ranks of one strategy, as threads that wait for requests.
+pub(super) struct RankThreads<'a> {
     strategy: &'a str,
     ranks: Vec<(Sender<u64>, Receiver<Result<RankReport>>)>,
     /// The number of steps.
     taken: u64,
-    /// Of rank 0, after the first steps and after the last, each with the steps before.
+    /// The statistics of rank 0 after the first request and after the last, each with the number of steps.
     stats: Option<[(u64, CommStats); 2]>,
     gpu_memory: Option<u64>,
 }
 
-impl<'a> Team<'a> {
+impl<'a> RankThreads<'a> {
     pub(super) fn start<'scope>(
         scope: &'scope Scope<'scope, '_>,
         args: &'scope TrainArgs,
@@ -108,7 +108,7 @@ impl<'a> Team<'a> {
             let (tell, done) = channel();
             scope.spawn(move || {
                 if let Err(error) = rank(args, strategy, &comm, &told, &tell) {
-                    // The receiver is gone if another rank has failed.
+                    // The receiver is dropped if another rank failed.
                     let _ = tell.send(Err(error));
                 }
             });
@@ -117,7 +117,7 @@ impl<'a> Team<'a> {
         Ok(Self { strategy, ranks, taken: 0, stats: None, gpu_memory: None })
     }
 
-    /// Some steps of all ranks.
+    /// Takes `count` steps on all ranks.
     pub(super) fn steps(&mut self, count: u64) -> Result<()> {
         for (go, _) in &self.ranks {
             go.send(count).map_err(|_| anyhow!("a rank has ended"))?;
@@ -133,7 +133,7 @@ impl<'a> Team<'a> {
         Ok(())
     }
 
-    /// The most bytes that a rank's GPU held at once, if ranks have GPUs.
+    /// Returns the peak memory of the largest GPU, in bytes, if ranks have GPUs.
     pub(super) fn gpu_memory(&self) -> Option<u64> {
         self.gpu_memory
     }

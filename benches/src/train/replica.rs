@@ -11,7 +11,7 @@ use phalanx_tensor::{ComputeDevice, Context, Key, ParamStore, Recompute, Session
 use super::TrainArgs;
 use super::precision::Precision;
 
-/// A rank's training step. Returns the costs of communication so far.
+/// A rank's training step. It returns the communication statistics up to now.
 pub(super) type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<CommStats>>;
 
 /// A model with the strategy that reduces its gradients.
@@ -30,7 +30,7 @@ impl Replica {
         comm: Communicator,
         device: &ComputeDevice,
     ) -> Result<Self> {
-        // Without communication each rank is a world of its own.
+        // Without communication each rank is a separate world.
         let (comm, strategy) = match strategy {
             "none" => (threads(1)?.remove(0), "ddp"),
             name => (comm, name),

@@ -4,7 +4,7 @@ use anyhow::Result;
 use candle_core::{Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_models::stackgan::{
-    Discriminator, Generated, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
+    Discriminator, GeneratorOutput, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
 };
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_sharding::Observed as _;
@@ -15,21 +15,21 @@ use super::TrainArgs;
 use super::model::{Model, layout};
 use super::replica::{Replica, Step};
 
-/// The networks that make images: of stage I one, of stage II both, of which the first is not learnt.
-struct Maker {
+/// The generators. Stage II has both; the generator of stage I is then frozen.
+struct Generators {
     one: StageOneGenerator,
     two: Option<StageTwoGenerator>,
 }
 
-impl Maker {
-    fn make(&self, tape: &Tape, text: &Value, noise: &Value, condition: &Value) -> Result<Generated> {
+impl Generators {
+    fn make(&self, tape: &Tape, text: &Value, noise: &Value, condition: &Value) -> Result<GeneratorOutput> {
         let Some(two) = &self.two else { return Ok(self.one.forward(tape, text, noise, condition)?) };
         let small = tape.frozen(|tape| self.one.forward(tape, text, noise, condition))?;
         Ok(two.forward(tape, &small.image.detach(), text, condition)?)
     }
 }
 
-/// A step of the discriminator and one of the generator, with Adam as in the authors' code.
+/// Builds a step of discriminator and generator, with Adam as in the authors' code.
 pub(super) fn step(
     args: &TrainArgs,
     strategy: &str,
@@ -53,14 +53,14 @@ pub(super) fn step(
         }
         false => (None, Discriminator::stage_one(&of_d.root(), &config)?),
     };
-    // What is learnt of the generators is the last of them.
+    // Only the last generator is trained.
     let (still, learnt) =
         if second { (Some(of_one.build()?), of_g.build()?) } else { (None, of_one.build()?) };
     let (g, d) = (
         Replica::new(args, strategy, &learnt, comm.clone(), device)?,
         Replica::new(args, strategy, &of_d.build()?, comm, device)?,
     );
-    let maker = Maker { one, two };
+    let maker = Generators { one, two };
     let random = |dims: &[usize]| {
         let drawn = Tensor::rand(-1.0_f32, 1.0, dims, &Device::Cpu)?;
         Ok::<_, anyhow::Error>(Value::constant(device.put(&drawn)?))
@@ -70,7 +70,7 @@ pub(super) fn step(
     let (mut adam_g, mut adam_d) = (Adam::new((0.5, 0.999), 1e-8, 0.0), Adam::new((0.5, 0.999), 1e-8, 0.0));
     let weights = vec![1.0; batch];
     Ok(Box::new(move |context, step| {
-        // Its parameters belong to the store.
+        // Keeps the store of the frozen parameters alive.
         let _ = &still;
         let counts = SampleWeights { weights: &weights, sum: (batch * ranks) as f64 };
         let tape = g.tape(context, step);

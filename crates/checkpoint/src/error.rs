@@ -1,4 +1,4 @@
-//! Why a checkpoint cannot be written or read.
+//! Errors of writing and reading checkpoints.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ pub enum CheckpointError {
         step: u64,
         /// The attempted action.
         action: &'static str,
-        /// With what.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A rank does not find the folder that rank 0 has made for all.
@@ -40,7 +40,7 @@ pub enum CheckpointError {
         /// The problem that it reports.
         problem: String,
     },
-    /// A file is not what the index says.
+    /// A file differs from the index.
     #[error("checkpoint is damaged: {}: {problem}", path.display())]
     Damaged {
         /// The file.
@@ -48,7 +48,7 @@ pub enum CheckpointError {
         /// The problem with it.
         problem: String,
     },
-    /// A checkpoint is whole, and of another model.
+    /// A checkpoint is intact but belongs to another model.
     #[error("{}: does not fit this model: {problem}", path.display())]
     Unfit {
         /// The checkpoint's folder.
@@ -59,7 +59,7 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// `action` failed on `path`.
+    /// Returns the error of an `action` that failed on `path`.
     pub(super) fn io(step: u64, action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Io { step, action, path, source }

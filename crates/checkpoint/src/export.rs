@@ -1,4 +1,4 @@
-//! One safetensors file out of a checkpoint, with the reference names.
+//! Exports a checkpoint to one safetensors file with the reference names.
 
 use std::io;
 use std::path::Path;
@@ -54,7 +54,7 @@ impl Checkpoint {
                 let mut failed = None;
                 let region = Region::whole(&header.shape);
                 let read = reader.read_bytes(kind_of(&header.name), &header.name, &region, |_, bytes| {
-                    // What cannot be written is told apart from what cannot be read.
+                    // Write errors are distinguished from read errors.
                     if failed.is_none() {
                         failed = file.write_all(bytes).err();
                     }

@@ -11,7 +11,7 @@ pub struct FileEntry {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// The hash of what is in it.
+    /// The hash of its contents.
     #[serde(flatten)]
     pub checksum: Checksum,
 }

@@ -1,4 +1,4 @@
-//! The index of a checkpoint: which files there are, and which elements of which tensor lie where.
+//! The index of a checkpoint: its files, and the location of each tensor's elements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -68,7 +68,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Checks that nothing is there twice, in a file or of a tensor: what reading takes is then no more than what files have.
+    /// Rejects overlapping pieces, so loading never needs more memory than the size of the files.
     fn check_once(&self) -> Result<(), String> {
         let mut stored = BTreeSet::new();
         let mut there: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -89,7 +89,7 @@ impl Index {
         Ok(())
     }
 
-    /// The text of the index, a line for every file and for every piece.
+    /// Returns the text of the index, with a line for every file and every piece.
     pub(super) fn to_json(&self) -> serde_json::Result<String> {
         fn lines<T: Serialize>(items: &[T]) -> serde_json::Result<String> {
             let lines = items.iter().map(serde_json::to_string).collect::<serde_json::Result<Vec<_>>>()?;

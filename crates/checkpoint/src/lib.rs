@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn damage_is_named_and_an_older_one_is_used() {
-        type Harm = fn(&Path);
+        type Corruption = fn(&Path);
         const FILE: &str = "rank-1.safetensors";
         fn change(path: &Path, how: impl Fn(&mut Vec<u8>)) {
             let path = path.join(FILE);
@@ -252,7 +252,7 @@ mod tests {
             how(&mut bytes);
             fs::write(path, bytes).expect("writes");
         }
-        let harms: &[(Harm, &str)] = &[
+        let harms: &[(Corruption, &str)] = &[
             (|path| change(path, |bytes| bytes.truncate(95)), "rank-1.safetensors: has "),
             (|path| change(path, |bytes| bytes[80] ^= 1), "rank-1.safetensors: its checksum differs"),
             (|path| fs::remove_file(path.join(FILE)).expect("removes"), "rank-1.safetensors: No such file"),

@@ -92,8 +92,8 @@ impl Reader {
     /// Of each piece only the part that overlaps the region is read.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`] if elements are missing or a file does not hold what the index says, or cannot be read; and
-    /// those of `take`.
+    /// [`CheckpointError::Damaged`] if elements are missing, or a file differs from the index or cannot be read; errors
+    /// of `take`.
     pub fn read_bytes(
         &self,
         kind: &str,
@@ -247,7 +247,7 @@ impl Reader {
         Ok(state)
     }
 
-    /// Compares the names and shapes of the parameters and buffers of a training's networks with what is saved.
+    /// Compares the names and shapes of the parameters and buffers of a training's networks with the saved ones.
     ///
     /// # Errors
     /// [`CheckpointError::Unfit`] naming tensors that only the checkpoint or only the networks have, or whose shapes differ (a
@@ -349,7 +349,7 @@ impl Reader {
         CheckpointError::Unfit { path: self.folder.clone(), problem }
     }
 
-    /// The element type in which a tensor was saved; `None` if there is no such tensor or the index names no known type.
+    /// Returns the element type in which a tensor was saved; `None` if there is no such tensor or its type is unknown.
     pub fn dtype(&self, kind: &str, name: &str) -> Option<DType> {
         self.pieces(kind, name).first()?.element_type()
     }
@@ -390,7 +390,7 @@ fn windows(intervals: Vec<Interval>, most: usize) -> impl Iterator<Item = Vec<In
     })
 }
 
-/// Reads what a piece shares with a window into the window's bytes, `first` being the window's first element.
+/// Reads the elements that a piece shares with a window into the window's bytes. `first` is the window's first element.
 fn fetch(
     file: &TensorFile,
     key: &str,
@@ -400,7 +400,7 @@ fn fetch(
 ) -> Result<(), TensorError> {
     let mut rest = shared;
     while let [start, more @ ..] = rest {
-        // What lies close together in the file is read together.
+        // Ranges that are close together in the file are read together.
         let mut end = start.there + start.len;
         let near = more.iter().take_while(|next| {
             let (gap, all) = (next.there - end, next.there + next.len - start.there);

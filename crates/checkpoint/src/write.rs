@@ -25,7 +25,7 @@ pub struct NewPiece {
     pub name: String,
     /// The whole tensor's shape.
     pub shape: Vec<usize>,
-    /// Which of its elements.
+    /// The elements in this piece.
     pub region: Region,
     /// The tensor's name in the file.
     pub key: String,
@@ -227,7 +227,7 @@ impl StagingFolder {
     }
 
     /// Removes leftovers of interrupted saves, and makes `latest` name the newest checkpoint. The next save repeats
-    /// what fails here. Only rank 0 calls this, while no rank writes.
+    /// failed actions. Only rank 0 calls this, while no rank writes.
     pub fn clear(checkpoints: &Path) {
         remove_leftovers(checkpoints);
         let latest = checkpoints.join("latest");
@@ -264,7 +264,7 @@ fn prune(checkpoints: &Path, step: u64, keep: usize) {
     }
 }
 
-/// Removes what intervals that were killed while saving have left.
+/// Removes leftovers of interrupted saves.
 fn remove_leftovers(checkpoints: &Path) {
     for entry in fs::read_dir(checkpoints).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();

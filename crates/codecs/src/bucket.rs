@@ -35,7 +35,7 @@ impl MatrixRange {
 }
 
 impl Bucket {
-    /// The gradients of a bucket. Parameters of two and more dimensions are matrices.
+    /// Describes the gradients of a bucket. Parameters of two and more dimensions are matrices.
     pub fn of(slot: usize, param: &ParamBucket) -> Self {
         let matrices =
             param.entries().iter().filter(|entry| entry.shape.rank() > 1 && !entry.range.is_empty());
@@ -44,8 +44,8 @@ impl Bucket {
         Self { slot, len: param.len(), matrices: matrices.collect() }
     }
 
-    /// A shard of a bucket. Its elements belong to parts of parameters, so they are taken as one matrix that is nearly square
-    /// and a few numbers more.
+    /// Describes a shard of a bucket. Its elements belong to parts of parameters, so they form one nearly square matrix
+    /// and a short rest.
     pub fn of_shard(slot: usize, len: usize) -> Self {
         let rows = len.isqrt();
         let matrix = (rows > 1).then(|| MatrixRange { range: 0..len / rows * rows, rows });
@@ -56,17 +56,16 @@ impl Bucket {
 /// The part of a sum that each rank keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SumPlacement {
-    /// Every rank all of it.
+    /// Every rank keeps the whole sum.
     All,
-    /// Rank `r` of `n` elements `r·len/n .. (r + 1)·len/n`.
+    /// Rank `r` of `n` keeps elements `r·len/n .. (r + 1)·len/n`.
     Shard,
-    /// Rank 0 all of it, and the others nothing.
+    /// Rank 0 keeps the whole sum.
     Root,
 }
 
 impl SumPlacement {
-    /// The elements of `len` whose sum falls to rank `rank` of `ranks` to compute: its shard, or all and nothing where there is a
-    /// leader.
+    /// Returns the elements of `len` that rank `rank` of `ranks` sums: its shard, or with a leader all on rank 0.
     pub fn part(self, len: usize, ranks: usize, rank: usize) -> Range<usize> {
         match self {
             Self::All | Self::Shard => chunk(len, ranks, rank),
@@ -79,18 +78,18 @@ impl SumPlacement {
 /// The ranks that a bucket is summed over, as a plan knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SumGroup {
-    /// The rank that is asked about.
+    /// The rank.
     pub rank: usize,
     /// The number of ranks.
     pub ranks: usize,
     /// The part of the sum that each rank keeps.
     pub keeps: SumPlacement,
-    /// Which way reductions go.
+    /// The algorithm of reductions.
     pub algorithm: Algorithm,
 }
 
 impl SumGroup {
-    /// Bytes that the rank which sends most sends of [`crate::Peers::sum`] over `bytes`.
+    /// Returns the most bytes that a rank sends in [`crate::Peers::sum`] over `bytes`.
     pub fn summed(&self, bytes: u64) -> u64 {
         match self.keeps {
             SumPlacement::All => all_reduced(bytes, self.ranks, self.algorithm),
@@ -98,12 +97,13 @@ impl SumGroup {
         }
     }
 
-    /// Bytes that the rank sends of [`crate::Peers::all_to_all`] where the part for rank `r` has `part(r)` bytes.
+    /// Returns the bytes that the rank sends in [`crate::Peers::all_to_all`] if the part for rank `r` has `part(r)`
+    /// bytes.
     pub fn dealt(&self, part: impl Fn(usize) -> u64) -> u64 {
         (0..self.ranks).filter(|to| *to != self.rank).map(part).sum()
     }
 
-    /// Bytes that the rank sends of [`crate::Peers::all_gather`] of its message of `bytes`.
+    /// Returns the bytes that the rank sends in [`crate::Peers::all_gather`] of a message of `bytes`.
     pub fn gathered(&self, bytes: u64) -> u64 {
         (self.ranks as u64 - 1) * bytes
     }

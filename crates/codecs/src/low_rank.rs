@@ -1,4 +1,4 @@
-//! Matrices among gradients, and the thin ones that travel in their place: multiplied and made orthonormal, on the host or on a device.
+//! Low-rank factors of gradient matrices, multiplied and orthonormalised on the host or on a device.
 
 use std::ops::Range;
 
@@ -20,14 +20,14 @@ pub(crate) struct LowRank {
     /// Elements of all P, and of all Q.
     pub(crate) p_len: usize,
     pub(crate) q_len: usize,
-    /// Elements of the matrices, of which something is kept.
+    /// The number of elements of the matrices, which have a residual.
     pub(crate) held_len: usize,
     /// The elements that travel uncompressed, behind all P.
     plain: Vec<Range<usize>>,
 }
 
 impl LowRank {
-    /// Products of at most `rank` columns for a bucket's matrices, as long as that makes them smaller.
+    /// Selects the bucket's matrices that become smaller as products of at most `rank` columns.
     pub(crate) fn of(bucket: &Bucket, rank: usize) -> Self {
         let (mut this, mut end) = (Self::default(), 0);
         for matrix in &bucket.matrices {
@@ -47,12 +47,12 @@ impl LowRank {
         this
     }
 
-    /// Elements that travel as they are.
+    /// Returns the number of elements that are sent uncompressed.
     pub(crate) fn plain_len(&self) -> usize {
         self.plain.iter().map(ExactSizeIterator::len).sum()
     }
 
-    /// The copies that bring uncompressed elements to their place behind all P.
+    /// Returns the copies of uncompressed elements to their place behind all P.
     fn plain_runs(&self) -> Vec<Run> {
         let mut to = self.p_len;
         let runs = self.plain.iter().map(|range| {
@@ -63,7 +63,8 @@ impl LowRank {
         runs.filter(|run| run.len > 0).collect()
     }
 
-    /// Adds to matrices what is kept of them, and multiplies each by its Q. What travels first: all P, and what travels as it is.
+    /// Adds the residuals to the matrices and multiplies each by its Q. Returns the first message: all P and the
+    /// uncompressed elements.
     pub(crate) fn project(
         &self,
         numbers: &mut FlatSlice<'_>,
@@ -100,8 +101,8 @@ impl LowRank {
         }
     }
 
-    /// Of the sum of what travels first: makes P the mean with orthonormal columns, and puts in its place what travels as it is.
-    /// Whether all of it is finite.
+    /// Reads the sum of the first messages: P becomes the mean with orthonormal columns, and uncompressed elements are
+    /// copied to their place. Returns the flag of finite values.
     pub(crate) fn settle(
         &self,
         first: &mut StateBuffer,
@@ -126,7 +127,7 @@ impl LowRank {
                 let runs: Vec<Run> = self.plain_runs().into_iter().map(back).collect();
                 let of = (first.array(), flat.array());
                 codecs.move_runs(&runs, of, false, Some(spoiled.array()))?;
-                // What is not finite of P is not of Q either.
+                // Values of P that are not finite make Q not finite.
                 codecs.scale(first.narrow(0..self.p_len)?.array(), mean, spoiled.array())?;
                 codecs.orthogonalise(&self.matrices, first.array())?;
                 Ok(FiniteFlag::Device(spoiled))
@@ -135,7 +136,7 @@ impl LowRank {
         }
     }
 
-    /// Multiplies each matrix, transposed, by its P: all Q.
+    /// Returns all Q: each transposed matrix times its P.
     pub(crate) fn project_back(
         &self,
         numbers: &FlatSlice<'_>,
@@ -164,8 +165,8 @@ impl LowRank {
         }
     }
 
-    /// Makes matrices the sum that their thin ones say, whose Q is the sum over `ranks` and becomes the mean, and keeps what that lacks.
-    /// What is not finite makes them NaN; then nothing of what is kept changes, nor does `q`, which is the new Q otherwise.
+    /// Replaces the matrices by `ranks`·PQᵀ, where Q is the mean over the ranks, and keeps the residuals. `q` becomes
+    /// the new Q. If a value is not finite, the matrices become NaN and the state stays.
     pub(crate) fn expand(
         &self,
         numbers: &mut FlatSlice<'_>,
@@ -221,7 +222,7 @@ impl LowRank {
         }
     }
 
-    /// Adds to matrices what was kept of them.
+    /// Adds the residuals to the matrices.
     pub(crate) fn add_held(&self, numbers: &mut FlatSlice<'_>, held: &StateBuffer) -> Result<()> {
         let run = |thin: &ThinMatrix| Run { from: thin.held, to: thin.start, len: thin.elements().len() };
         numbers.add_runs(held, &self.matrices.iter().map(run).collect::<Vec<_>>())

@@ -20,18 +20,18 @@ pub(crate) trait Quantiser: std::fmt::Debug + Send + Sync {
         None
     }
 
-    /// The element type that numbers are rounded to, if that is all that messages are.
+    /// Returns the element type of messages that are only rounded numbers.
     fn rounds_to(&self) -> Option<DType> {
         None
     }
 
-    /// The most bytes of a message of `len` numbers; without loss of what the numbers are they may be fewer.
+    /// Returns the most bytes of a message of `len` numbers. Lossless messages may be shorter.
     fn message_len(&self, len: usize) -> usize;
 
     /// Appends a message. `draw` is a stream of random numbers for it.
     fn encode(&self, values: &[f32], draw: u64, out: &mut Vec<u8>) -> Result<()>;
 
-    /// Writes the numbers of a message, or adds them to what is there.
+    /// Decodes a message to `out`, or adds it to `out`.
     fn decode(&self, message: &[u8], out: &mut [f32], add: bool) -> Result<()>;
 }
 

@@ -56,7 +56,7 @@ impl Slots {
         })
     }
 
-    /// Adds the vector `field` of a bucket to gradients, and keeps nothing for it any more but its count.
+    /// Adds the vector `field` of a bucket to gradients, then clears the bucket's state except its step count.
     pub(crate) fn flush(
         &self,
         slot: usize,
@@ -68,7 +68,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Takes the vector `field` of a bucket out, where the numbers lie that it is for; zeros if there is none yet. Give it back by
+    /// Takes the vector `field` of a bucket, in the memory of `numbers`; zeros if there is none yet. Give it back by
     /// [`BucketState::give`].
     pub(crate) fn take(
         &self,
@@ -80,7 +80,7 @@ impl Slots {
         self.take_some(slot, kept, (field, numbers.len()), numbers)
     }
 
-    /// Takes out the vector of a name and length, in the memory of `numbers`; zeros if there is none yet. Give it back by
+    /// Takes the vector of a name and length, in the memory of `numbers`; zeros if there is none yet. Give it back by
     /// [`BucketState::give`].
     pub(crate) fn take_some(
         &self,
@@ -97,7 +97,7 @@ impl Slots {
         Ok(held)
     }
 
-    /// Takes the vector `field` of `len` numbers of a bucket out on the host, zeros if there is none yet; give it back by
+    /// Takes the vector `field` of `len` numbers of a bucket on the host; zeros if there is none yet. Give it back by
     /// [`BucketState::give`].
     pub(crate) fn take_host(
         &self,
@@ -121,20 +121,20 @@ impl Slots {
         }
     }
 
-    /// All of it, as `SLOT.FIELD`; what lies on a device is waited for.
+    /// Returns the state as `SLOT.FIELD`. Waits for values on a device.
     pub(crate) fn state(&self) -> Result<CodecState> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let states = kept.iter().map(|(slot, kept)| kept.state(*slot));
         Ok(states.collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Bytes of all of it.
+    /// Returns the bytes of the state.
     pub(crate) fn bytes(&self) -> u64 {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.values().flat_map(|kept| kept.0.values()).map(|held| 4 * held.len() as u64).sum()
     }
 
-    /// All of it as [`Slots::state`] would have it if `newer` were kept of its buckets.
+    /// Returns the state as [`Slots::state`] does, with the buckets of `newer` replaced.
     pub(crate) fn state_with<'a>(
         &self,
         newer: impl Iterator<Item = (usize, &'a BucketState)>,
@@ -146,8 +146,8 @@ impl Slots {
         Ok(slots.into_iter().filter_map(of).collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Replaces parts of the vector `field` of buckets by those of a state that [`Slots::state`] has given; `parts` gives of a
-    /// vector's length which. What there is none of yet is 0.
+    /// Replaces parts of the vector `field` of buckets by a state from [`Slots::state`]. `parts` returns the parts of a
+    /// vector of a given length. Missing values are 0.
     pub(crate) fn load_parts(
         &self,
         state: CodecState,
@@ -173,7 +173,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Takes over what [`Slots::state`] has given.
+    /// Restores a state from [`Slots::state`].
     pub(crate) fn load(&self, state: CodecState) -> Result<()> {
         let mut loaded: BTreeMap<usize, BucketState> = BTreeMap::new();
         for (name, held) in state {
@@ -193,7 +193,7 @@ impl Slots {
 }
 
 impl BucketState {
-    /// All of it, as `SLOT.FIELD`.
+    /// Returns the state as `SLOT.FIELD`.
     fn state(&self, slot: usize) -> Result<CodecState> {
         self.0.iter().map(|(field, held)| Ok((format!("{slot}.{field}"), held.read()?))).collect()
     }

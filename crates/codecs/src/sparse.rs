@@ -1,4 +1,4 @@
-//! The largest gradients alone, with what was not sent kept for later: top-k with error feedback, and Deep Gradient Compression.
+//! Sends the largest gradients and keeps the residuals: top-k with error feedback, and Deep Gradient Compression.
 
 use std::sync::Arc;
 
@@ -71,17 +71,17 @@ impl Sparse {
         kept: &mut BucketState,
         slot: usize,
         gradients: &mut FlatSlice<'_>,
-    ) -> Result<Waiting> {
+    ) -> Result<AccumulatedState> {
         let Some(momentum) = self.momentum else {
             let residual = self.slots.take(slot, kept, RESIDUAL, gradients)?;
             let sound = gradients.feed_back(&residual)?;
-            return Ok(Waiting { sound, first: residual, velocity: None });
+            return Ok(AccumulatedState { sound, first: residual, velocity: None });
         };
         let mut velocity = self.slots.take(slot, kept, VELOCITY, gradients)?;
         let mut sum = self.slots.take(slot, kept, SUM, gradients)?;
         let of = (&mut velocity, &mut sum);
         let sound = gradients.gather_momentum(of, momentum.factor, &self.context)?;
-        Ok(Waiting { sound, first: sum, velocity: Some(velocity) })
+        Ok(AccumulatedState { sound, first: sum, velocity: Some(velocity) })
     }
 
     /// Returns the density of a step.
@@ -104,7 +104,8 @@ impl Sparse {
         peers: &mut Peers<'_>,
     ) -> Result<()> {
         let (len, rank, ranks) = (gradients.len(), peers.rank(), peers.ranks());
-        let Waiting { sound, mut first, velocity } = self.accumulate(kept, bucket.slot, gradients)?;
+        let AccumulatedState { sound, mut first, velocity } =
+            self.accumulate(kept, bucket.slot, gradients)?;
         let (cut, taken) = (RankSplit { keeps, ranks }, entries(self.density_at(kept), len));
         let (picked, messages) = self.wire.pick(gradients, taken, (cut, rank))?;
         self.wire.keep_rest(gradients, (&picked, &messages), (&sound, &mut first))?;
@@ -122,8 +123,8 @@ impl Sparse {
     }
 }
 
-/// The accumulated state, and the flag of finite gradients.
-struct Waiting {
+/// The accumulated residual or momentum, and the flag of finite gradients.
+struct AccumulatedState {
     sound: FiniteFlag,
     /// The residual, or the sum of momentum.
     first: StateBuffer,

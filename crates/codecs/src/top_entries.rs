@@ -1,5 +1,5 @@
-//! The entries that are sent of many numbers: picked, made messages, taken away from what is kept, and added up, on the host or on a
-//! device.
+//! Selects the largest entries, encodes them, subtracts them from residuals, and sums received entries, on the host or
+//! on a device.
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ use crate::messages::{Messages, Packed};
 use crate::slice::{DeviceSlice, FiniteFlag, FlatSlice, RankSplit, StateBuffer, finite, mixed_memory};
 use crate::stream::CodecStream;
 
-/// Entries that were picked.
+/// The selected entries.
 #[derive(Debug)]
 pub(crate) enum TopEntries {
     Host {
         indices: Vec<u32>,
     },
-    /// Their indices behind their count, and what their messages say of them, if that is not what they are.
+    /// Their count and indices, and their decoded values if the message is lossy.
     Device {
         indices: FlatStorage,
         taken: usize,
@@ -32,7 +32,7 @@ pub(crate) enum TopEntries {
     },
 }
 
-/// Where the pieces of a message lie in a device's memory: the count and indices, then the numbers, as f32 or in chunks.
+/// The layout of a message in a device's memory: the count and indices, then the values, as f32 or in chunks.
 #[derive(Debug, Clone, Copy)]
 struct EncodedLayout {
     indices: usize,
@@ -70,7 +70,7 @@ impl EncodedLayout {
         Ok(message.narrow(self.indices..self.indices + bytes)?)
     }
 
-    /// The numbers of a message: where they lie in it, or decoded to `room`.
+    /// Returns the values of a message: in place, or decoded to `room`.
     fn read(
         &self,
         message: &FlatStorage,
@@ -84,15 +84,15 @@ impl EncodedLayout {
         Ok(room.clone())
     }
 
-    /// Room for decoded numbers, if there is anything to decode.
+    /// Returns memory for decoded values, if values are encoded.
     fn room(&self, stream: &CodecStream) -> Result<Option<FlatStorage>> {
         Ok(self.chunks.map(|_| stream.room(self.taken, DType::F32)).transpose()?)
     }
 }
 
 impl Entries {
-    /// The `taken` numbers of largest magnitude as messages: on the host to all, or to each rank what falls into its part; on a device
-    /// to all.
+    /// Encodes the `taken` numbers of largest magnitude as messages. On the host there is one message for all ranks, or
+    /// one for each rank's part; on a device one for all.
     pub(crate) fn pick(
         &self,
         numbers: &FlatSlice<'_>,
@@ -168,7 +168,7 @@ impl Entries {
         picked.take_from(sound, held)
     }
 
-    /// Overwrites numbers `own` by what messages of `taken` entries each say of them, added up in the order of ranks.
+    /// Overwrites numbers `own` by the sum of messages of `taken` entries each, in the order of ranks.
     pub(crate) fn add_up(
         &self,
         messages: &Messages,
@@ -206,12 +206,13 @@ impl Entries {
 }
 
 impl TopEntries {
-    /// Makes what is held of these entries 0, or what their messages do not say of them, unless the numbers are not finite.
+    /// Replaces the residuals of these entries by their rounding errors, or 0. If a value is not finite, residuals
+    /// stay.
     pub(crate) fn take_from(&self, sound: &FiniteFlag, held: &mut StateBuffer) -> Result<()> {
         self.taken_from(sound, held, true)
     }
 
-    /// Makes what is held of these entries 0, unless the numbers are not finite.
+    /// Sets the residuals of these entries to 0. If a value is not finite, residuals stay.
     pub(crate) fn clear(&self, sound: &FiniteFlag, held: &mut StateBuffer) -> Result<()> {
         self.taken_from(sound, held, false)
     }
@@ -237,7 +238,7 @@ impl TopEntries {
 }
 
 impl FlatSlice<'_> {
-    /// Makes all of them 0.
+    /// Sets all numbers to 0.
     pub(crate) fn clear(&mut self) -> Result<()> {
         match self {
             Self::Host(numbers) => {
@@ -248,8 +249,8 @@ impl FlatSlice<'_> {
         }
     }
 
-    /// velocity ← momentum·velocity + gradients, sum ← sum + velocity, and these gradients become the sum. If they are not finite they
-    /// become NaN, and the others stay.
+    /// Accumulates momentum: velocity ← momentum·velocity + gradients, sum ← sum + velocity. The gradients become the
+    /// sum. If a value is not finite, they become NaN and the state stays.
     pub(crate) fn gather_momentum(
         &mut self,
         (velocity, sum): (&mut StateBuffer, &mut StateBuffer),

@@ -42,19 +42,19 @@ impl std::str::FromStr for CodecWhen {
     }
 }
 
-/// Steps with the codec, and as many without. The first of each is not counted: memory is new to it.
+/// The number of measured steps with the codec, and without. The first of each is warm-up.
 const ROUND: u64 = 4;
 
-/// Where training waits for less than this part of plain communication, the rest is hidden behind computing already.
+/// The minimum exposed part of plain communication. Below it, communication is already hidden behind compute.
 const HIDDEN: f64 = 0.05;
 
-/// The name of what a checkpoint keeps of the decision.
+/// The name of the decision in a checkpoint.
 const SAVED: &str = "when";
 
 /// The measurement of a bucket, as the mean over ranks and steps, and the decision of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CodecVerdict {
-    /// Which bucket, in forward order.
+    /// The bucket, in forward order.
     pub bucket: usize,
     /// Its gradients.
     pub elements: usize,
@@ -167,7 +167,7 @@ impl Trial {
         SumMode { coded: run < ROUND, counts: !run.is_multiple_of(ROUND) }
     }
 
-    /// Notes what a sum has taken, and of it communication with the bytes that it has sent.
+    /// Records the duration of a sum, and the duration and bytes of its communication.
     pub fn note(&mut self, bucket: usize, way: SumMode, all: Duration, (moving, sent): (Duration, u64)) {
         if way.counts {
             let (sums, coded) = (&mut self.sums[bucket], usize::from(way.coded));
@@ -179,12 +179,12 @@ impl Trial {
         }
     }
 
-    /// Keeps what measures a sum on a device until that has happened.
+    /// Keeps the timer of a sum on a device until the sum is done.
     pub fn measure(&mut self, bucket: usize, way: SumMode, sent: u64, watch: SumTimer) {
         self.measuring.push((bucket, way, sent, watch));
     }
 
-    /// Notes what devices have measured until now; all of it, for which this waits, if `wait`.
+    /// Records the finished device measurements. With `wait`, waits for all of them.
     pub fn collect(&mut self, wait: bool) -> Result<()> {
         for (bucket, way, sent, watch) in std::mem::take(&mut self.measuring) {
             match watch.read(wait)? {
@@ -198,7 +198,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Notes how long training has waited for a sum.
+    /// Records the time that training waited for a sum.
     pub fn waited(&mut self, way: SumMode, waited: Duration) {
         if way.counts && !way.coded {
             self.waited += waited.as_secs_f64();
@@ -210,7 +210,7 @@ impl Trial {
         self.sums.iter().flatten().copied().chain([self.waited]).collect()
     }
 
-    /// Decides by what all `ranks` have measured together; `elements` are those of each bucket.
+    /// Decides by the summed measurements of all `ranks`. `elements` has the elements of each bucket.
     pub fn decide(&mut self, all: &[f64], ranks: usize, elements: &[usize]) {
         let share = 1.0 / (ranks as f64 * (ROUND - 1) as f64);
         let (sums, _) = all.as_chunks::<5>();
@@ -231,7 +231,7 @@ impl Trial {
         });
         let verdicts: Vec<_> = verdicts.collect();
         self.decided = Some(verdicts.iter().map(|verdict| verdict.pays).collect());
-        // What is not trained was never summed.
+        // Frozen buckets were never summed.
         self.news = verdicts.into_iter().filter(|verdict| self.runs[verdict.bucket] > 0).collect();
     }
 
@@ -248,12 +248,12 @@ impl Trial {
             .collect()
     }
 
-    /// Leaves out of what was saved what a trial has decided.
+    /// Removes the decision of a trial from saved state.
     pub fn forget(state: &mut CodecState) {
         state.retain(|(name, _)| name != SAVED);
     }
 
-    /// Takes over what was decided.
+    /// Restores a saved decision.
     pub fn load(&mut self, state: &mut CodecState) -> Result<()> {
         let Some(at) = state.iter().position(|(name, _)| name == SAVED) else {
             *self = Self::new(self.runs.len());

@@ -60,7 +60,7 @@ pub enum CommError {
         /// The last operation of each rank.
         last: Box<[(usize, String)]>,
     },
-    /// Bytes of an encrypted connection were altered on their way.
+    /// Bytes of an encrypted connection were altered in transit.
     #[error("data from rank {rank} was altered on its way, during {operation} (operation {sequence})")]
     Altered {
         /// The rank at the other end.
@@ -188,7 +188,7 @@ pub enum CommError {
     Nccl {
         /// The operation.
         operation: &'static str,
-        /// The problem, as far as it is known.
+        /// The problem, if it is known.
         problem: String,
     },
     /// A caller's buffer could not be read or written.

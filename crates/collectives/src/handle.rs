@@ -21,7 +21,7 @@ pub struct Handle<R> {
 
 enum State<R> {
     /// The communication thread sends the result.
-    Coming(Receiver<Result<R>>, Course),
+    Coming(Receiver<Result<R>>, SimulatedTimes),
     /// The GPU uses the buffers until it is done.
     OnDevice(OnDevice<R>),
 }
@@ -49,8 +49,11 @@ impl<R> std::fmt::Debug for Handle<R> {
 }
 
 impl<R> Handle<R> {
-    pub(crate) fn new((result, course): (Receiver<Result<R>>, Course), counters: Arc<Counters>) -> Self {
-        Self { state: State::Coming(result, course), counters }
+    pub(crate) fn new(
+        (result, times): (Receiver<Result<R>>, SimulatedTimes),
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self { state: State::Coming(result, times), counters }
     }
 
     /// A handle of an operation that was issued to a GPU, with its buffers.
@@ -72,14 +75,14 @@ impl<R> Handle<R> {
         let (sender, receiver) = bounded(1);
         // The channel has room, and the receiver exists.
         let _ = sender.send(result);
-        Self::new((receiver, Course::default()), counters)
+        Self::new((receiver, SimulatedTimes::default()), counters)
     }
 
     /// True if the operation has finished or failed. For buffers in GPU memory: true if the GPU is done with it, so that the memory
     /// can be reused without waiting.
     pub fn is_done(&self) -> bool {
         match &self.state {
-            State::Coming(result, course) => !result.is_empty() && course.is_over(),
+            State::Coming(result, times) => !result.is_empty() && times.is_over(),
             State::OnDevice(under_way) => under_way.operation.is_done(),
         }
     }
@@ -99,15 +102,15 @@ impl<R> Handle<R> {
                 let buffers = under_way.buffers.get_mut().unwrap_or_else(PoisonError::into_inner);
                 return buffers.take().ok_or(CommError::Closed);
             }
-            State::Coming(result, Course(Some(course))) => {
+            State::Coming(result, SimulatedTimes(Some(times))) => {
                 let clock = self.counters.clock();
                 let start = clock.now();
                 let received = clock.paused(|| result.recv());
-                course.catch_up();
+                times.catch_up();
                 self.counters.exposed(clock.now().saturating_sub(start));
                 return received.unwrap_or(Err(CommError::Closed));
             }
-            State::Coming(result, Course(None)) => result,
+            State::Coming(result, SimulatedTimes(None)) => result,
         };
         match result.try_recv() {
             Ok(result) => result,
@@ -124,9 +127,9 @@ impl<R> Handle<R> {
     }
 }
 
-/// The times of an operation by simulated clocks: its issue, its end, and its computation. Wall clocks need none of it.
+/// The times of an operation by simulated clocks: its issue, its end, and its CPU time. Empty with wall clocks.
 #[derive(Clone, Default)]
-pub(crate) struct Course(Option<Arc<Times>>);
+pub(crate) struct SimulatedTimes(Option<Arc<Times>>);
 
 struct Times {
     clock: Clock,
@@ -135,8 +138,8 @@ struct Times {
     worked: AtomicU64,
 }
 
-impl Course {
-    /// The times of an operation that is issued now.
+impl SimulatedTimes {
+    /// Starts the record of an operation that is issued now.
     pub(crate) fn begin(clock: Clock) -> Self {
         let times = || {
             let (over, worked) = (AtomicU64::new(u64::MAX), AtomicU64::default());

@@ -16,9 +16,9 @@ pub(crate) enum LinkError {
     Altered(usize),
 }
 
-/// The problem of one link.
+/// The fault of one link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum LinkFault {
     Closed,
     Timeout,
     Altered,
@@ -33,10 +33,10 @@ pub(crate) struct WaitLimits {
 
 impl WaitLimits {
     /// Returns the reason to end a wait that began at `start`, if there is one.
-    pub(crate) fn ended(&self, start: Instant) -> Option<Broken> {
+    pub(crate) fn ended(&self, start: Instant) -> Option<LinkFault> {
         if self.failure.is_set() {
-            return Some(Broken::Closed);
+            return Some(LinkFault::Closed);
         }
-        (start.elapsed() > self.timeout).then_some(Broken::Timeout)
+        (start.elapsed() > self.timeout).then_some(LinkFault::Timeout)
     }
 }

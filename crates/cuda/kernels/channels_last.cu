@@ -6,15 +6,15 @@ struct Pool {
 };
 
 // The position of an element: its channel, column, row and image.
-struct Place {
+struct Position {
     int channel, column, row;
     Size image;
 };
-DEVICE Place place_of(Size at, int channels, int width, int height) {
+DEVICE Position place_of(Size at, int channels, int width, int height) {
     const Size pixel = at / channels, line = pixel / width, image = line / height;
     return {int(at - pixel * channels), int(pixel - line * width), int(line - image * height), image};
 }
-DEVICE Size at_of(const Place &place, int row, int column, int height, int width, int channels) {
+DEVICE Size at_of(const Position &place, int row, int column, int height, int width, int channels) {
     return ((place.image * height + row) * width + column) * channels + place.channel;
 }
 
@@ -42,7 +42,7 @@ template <class X> DEVICE void max_pool2d(const X *x, X *y, u32 *positions, cons
     constexpr int N = PackOf<X>::value;
     each<N>(count, aligned(x, y, positions) && of.channels % N == 0, [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Place place = place_of(at, of.channels, of.out_width, of.out_height);
+        const Position place = place_of(at, of.channels, of.out_width, of.out_height);
         const int top = place.row * of.stride_y - of.padding_y, left = place.column * of.stride_x - of.padding_x;
         const int first_row = max(top, 0), first_column = max(left, 0);
         Wide<X> best[M], values[M];
@@ -69,7 +69,7 @@ template <class X> DEVICE void max_pool2d(const X *x, X *y, u32 *positions, cons
 struct Outputs {
     int top, bottom, left, right;
 };
-DEVICE Outputs outputs_over(const Pool &of, const Place &place) {
+DEVICE Outputs outputs_over(const Pool &of, const Position &place) {
     const int y = place.row + of.padding_y, x = place.column + of.padding_x;
     return {y < of.kernel_y ? 0 : (y - of.kernel_y) / of.stride_y + 1, min(y / of.stride_y + 1, of.out_height),
             x < of.kernel_x ? 0 : (x - of.kernel_x) / of.stride_x + 1, min(x / of.stride_x + 1, of.out_width)};
@@ -79,7 +79,7 @@ template <class G> DEVICE void max_pool2d_backward(const G *dy, const u32 *posit
     constexpr int N = PackOf<G>::value;
     each<N>(count, aligned(dy, positions, dx) && of.channels % N == 0, [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Place place = place_of(at, of.channels, of.width, of.height);
+        const Position place = place_of(at, of.channels, of.width, of.height);
         const Outputs outputs = outputs_over(of, place);
         const u32 own = u32(place.row * of.width + place.column);
         Wide<G> sums[M] = {}, grads[M];
@@ -106,7 +106,7 @@ template <class X> DEVICE void avg_pool2d(const X *x, X *y, const Pool &of, int 
     constexpr int N = PackOf<X>::value;
     each<N>(count, aligned(x, y) && of.channels % N == 0, [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Place place = place_of(at, of.channels, of.out_width, of.out_height);
+        const Position place = place_of(at, of.channels, of.out_width, of.out_height);
         const int top = place.row * of.stride_y - of.padding_y, left = place.column * of.stride_x - of.padding_x;
         Wide<X> sums[M] = {}, values[M];
         for (int row = max(top, 0); row < min(top + of.kernel_y, of.height); ++row)
@@ -126,7 +126,7 @@ template <class G> DEVICE void avg_pool2d_backward(const G *dy, G *dx, const Poo
     constexpr int N = PackOf<G>::value;
     each<N>(count, aligned(dy, dx) && of.channels % N == 0, [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Place place = place_of(at, of.channels, of.width, of.height);
+        const Position place = place_of(at, of.channels, of.width, of.height);
         const Outputs outputs = outputs_over(of, place);
         Wide<G> sums[M] = {}, grads[M];
         for (int row = outputs.top; row < outputs.bottom; ++row)
@@ -144,7 +144,7 @@ template <class G> DEVICE void avg_pool2d_backward(const G *dy, G *dx, const Poo
 template <class X> DEVICE void upsample_nearest2d(const X *x, X *y, int factor, int height, int width, int channels, Size count) {
     constexpr int N = PackOf<X>::value;
     each<N>(count, aligned(x, y) && channels % N == 0, [&](Size at, auto n) {
-        const Place place = place_of(at, channels, width, height);
+        const Position place = place_of(at, channels, width, height);
         Wide<X> values[decltype(n)::value];
         load(x + at_of(place, place.row / factor, place.column / factor, height / factor, width / factor, channels), values);
         store(y + at, values);
@@ -155,7 +155,7 @@ template <class G> DEVICE void upsample_nearest2d_backward(const G *dy, G *dx, i
     constexpr int N = PackOf<G>::value;
     each<N>(count, aligned(dy, dx) && channels % N == 0, [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Place place = place_of(at, channels, width, height);
+        const Position place = place_of(at, channels, width, height);
         Wide<G> sums[M] = {}, grads[M];
         for (int i = 0; i < factor; ++i)
             for (int j = 0; j < factor; ++j) {
@@ -178,7 +178,7 @@ template <class T> DEVICE void depthwise(const T *x, const T *w, T *y, const Dep
     constexpr int N = PackOf<T>::value;
     each<N>(count, aligned(x, w, y) && of.channels % N == 0, [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Place place = place_of(at, of.channels, of.out_width, of.out_height);
+        const Position place = place_of(at, of.channels, of.out_width, of.out_height);
         Wide<T> sums[M] = {}, values[M], weights[M];
         for (int ky = 0; ky < of.kernel_y; ++ky) {
             const int row = place.row * of.stride_y - of.padding_y + ky * of.dilation_y;
@@ -200,7 +200,7 @@ template <class T> DEVICE void depthwise_input(const T *dy, const T *w, T *dx, c
     constexpr int N = PackOf<T>::value;
     each<N>(count, aligned(dy, w, dx) && of.channels % N == 0, [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
-        const Place place = place_of(at, of.channels, of.width, of.height);
+        const Position place = place_of(at, of.channels, of.width, of.height);
         Wide<T> sums[M] = {}, grads[M], weights[M];
         for (int ky = 0; ky < of.kernel_y; ++ky) {
             const int down = place.row + of.padding_y - ky * of.dilation_y, row = down / of.stride_y;
@@ -231,7 +231,7 @@ DEVICE void depthwise_weight(const T *x, const T *dy, Wide<T> *parts, const Dept
     if (channel < of.channels)
 #pragma unroll 1
         for (Size pixel = first + threadIdx.y; pixel < end; pixel += 8) {
-            const Place place = place_of(pixel, 1, of.out_width, of.out_height);
+            const Position place = place_of(pixel, 1, of.out_width, of.out_height);
             const int row = place.row * of.stride_y - of.padding_y + ky * of.dilation_y;
             const int column = place.column * of.stride_x - of.padding_x + kx * of.dilation_x;
             if (row < 0 || row >= of.height || column < 0 || column >= of.width) continue;

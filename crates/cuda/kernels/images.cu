@@ -11,13 +11,13 @@ struct Last {
     int bytes, maps;
 };
 // The source of a map: the image, its first row and column (negative inside a black border), and 1 for a horizontal flip.
-struct Place {
+struct Crop {
     int image, top, left, flipped;
 };
 
 // Map n comes from places[n], or is all of image n without places. An index beyond the images gives NaN.
 template <class Y>
-DEVICE void images(const u8 *pixels, const Place *places, Y *y, const Images &shape, const Channels &by, const Last &last, Size count) {
+DEVICE void images(const u8 *pixels, const Crop *places, Y *y, const Images &shape, const Channels &by, const Last &last, Size count) {
     const int plane = shape.out_height * shape.out_width;
     const Size pixels_of_plane = Size(shape.height) * shape.width;
     // A thread for each pixel, so that its bytes are read once.
@@ -25,7 +25,7 @@ DEVICE void images(const u8 *pixels, const Place *places, Y *y, const Images &sh
         const Size sample = at / plane;
         const int place = int(at - sample * plane), row = place / shape.out_width;
         int column = place % shape.out_width;
-        Place from = {int(sample), 0, 0, 0};
+        Crop from = {int(sample), 0, 0, 0};
         if (places) from = places[sample];
         if (from.flipped) column = shape.out_width - 1 - column;
         const int down = row + from.top, across = column + from.left;
@@ -45,7 +45,7 @@ DEVICE void images(const u8 *pixels, const Place *places, Y *y, const Images &sh
 }
 
 #define IMAGES(S, Y)                                                                                                         \
-    KERNEL(images_##S, 256, const u8 *pixels, const Place *places, Y *y, Images shape, Channels by, Last last, Size count) { \
+    KERNEL(images_##S, 256, const u8 *pixels, const Crop *places, Y *y, Images shape, Channels by, Last last, Size count) {  \
         images(pixels, places, y, shape, by, last, count);                                                                   \
     }
 FOR_F32(IMAGES(f32, float))

@@ -1,8 +1,8 @@
 //! GPU training kernels over plain device slices: the counterpart of `phalanx-kernels` for NVIDIA GPUs.
 //!
-//! The crate knows no tensors, no autograd and no ranks. A [`Slice`] is a range of elements of one [`ElementType`] in device
-//! memory. Clones and views share the allocation. Functions take slices and return slices. They return before the device has
-//! finished; only [`Gpu::download`] and [`Gpu::synchronize`] wait.
+//! The crate has no tensors, no autograd and no ranks. A [`Slice`] is a range of elements of one [`ElementType`] in
+//! device memory. Clones and views share the allocation. Functions take slices and return slices. They return before
+//! the device has finished; only [`Gpu::download`] and [`Gpu::synchronize`] wait.
 //!
 //! # Modules
 //!

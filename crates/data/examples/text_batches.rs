@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use phalanx_data::{
-    BatchSource, Collated, Dataset, DistributedSampler, Loader, LoaderConfig, Order, PadTo, SamplerConfig,
-    SequenceCollation, SequenceConfig, Tail, TextFile, TextFileConfig,
+    BatchSource, CollatedDataset, Dataset, DistributedSampler, Loader, LoaderConfig, Order, PadTo,
+    SamplerConfig, SequenceCollation, SequenceConfig, Tail, TextFile, TextFileConfig,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = Arc::new(TextFile::open(&path, TextFileConfig::default())?);
     println!("{} lines, {} different tokens", file.len(), file.vocab());
     let config = SequenceConfig { predict_next: true, length: PadTo::Multiple(8), ..Default::default() };
-    let source: Arc<dyn BatchSource> = Arc::new(Collated::new(file.clone(), SequenceCollation::new(config)?));
+    let source: Arc<dyn BatchSource> =
+        Arc::new(CollatedDataset::new(file.clone(), SequenceCollation::new(config)?));
     for rank in 0..2 {
         let sampler = DistributedSampler::new(SamplerConfig {
             len: source.len(),

@@ -14,7 +14,7 @@
 use crate::captioned_image::CaptionedImage;
 use crate::dataset::{Split, check_index};
 use crate::decode::decode_file;
-use crate::error::{Checked, DataError, Result};
+use crate::error::{DataError, ParseResult, Result};
 use crate::exclusions::Exclusions;
 use crate::file_list::FileList;
 use crate::image_catalog::{Header, ImageCatalog};
@@ -149,7 +149,7 @@ impl ImageCatalog for CocoCaptions {
 fn captions_by_image<'a>(
     images: &'a [Image],
     annotations: &'a [Caption],
-) -> Checked<BTreeMap<u64, (&'a str, Vec<&'a str>)>> {
+) -> ParseResult<BTreeMap<u64, (&'a str, Vec<&'a str>)>> {
     let mut by_id: BTreeMap<u64, (&str, Vec<&str>)> = BTreeMap::new();
     for Image { id, file_name } in images {
         if !Path::new(file_name).components().all(|part| matches!(part, Component::Normal(_))) {

@@ -100,11 +100,12 @@ pub trait Dataset: Send + Sync {
 }
 
 /// A dataset whose samples have classes.
-pub trait Labelled: Dataset {
+pub trait LabelledDataset: Dataset {
     /// Returns the classes, in the order of their labels.
     fn class_names(&self) -> &[String];
 
-    /// Returns a sample's label, an index into [`class_names`](Labelled::class_names), without reading the sample.
+    /// Returns a sample's label without reading the sample: an index into
+    /// [`class_names`](LabelledDataset::class_names).
     ///
     /// # Errors
     /// If `index` is not below [`len`](Dataset::len).

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 /// The result of every fallible function of this crate.
 pub type Result<T> = std::result::Result<T, DataError>;
 
-/// A value, or the description of a problem, to which the caller adds the file or the line.
-pub(crate) type Checked<T> = std::result::Result<T, String>;
+/// A parsed or checked value, or the description of a problem. The caller adds the file or the line.
+pub(crate) type ParseResult<T> = std::result::Result<T, String>;
 
 /// An error of finding, reading, decoding, transforming or tokenising data.
 #[derive(Debug, thiserror::Error)]

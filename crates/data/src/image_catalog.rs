@@ -1,12 +1,12 @@
 //! Shared implementation of the image datasets whose pixels are the same in every epoch.
 //!
-//! A dataset implements [`ImageCatalog`], which asks for an image and its description by index; [`Dataset`] and
-//! [`Labelled`] follow from it.
+//! A dataset implements [`ImageCatalog`], which returns an image and its description by index; [`Dataset`] and
+//! [`LabelledDataset`] follow from it.
 
 use crate::attribute::Attribute;
 use crate::captioned_image::CaptionedImage;
 use crate::captions;
-use crate::dataset::{Dataset, Labelled, check_index};
+use crate::dataset::{Dataset, LabelledDataset, check_index};
 use crate::error::Result;
 use image::RgbImage;
 
@@ -75,7 +75,7 @@ impl<C: ImageCatalog> Dataset for C {
     }
 }
 
-impl<C: ImageCatalog> Labelled for C {
+impl<C: ImageCatalog> LabelledDataset for C {
     fn class_names(&self) -> &[String] {
         &self.header().class_names
     }

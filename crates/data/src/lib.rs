@@ -21,9 +21,9 @@
 //!
 //! A loss is a weighted mean over the global batch: the sum of each sample's loss times its weight, divided by
 //! [`StepBatch::global_weight`]. Weights are 1 unless a dataset [defines others](Dataset::weight), and 0 for padding.
-//! The sum depends on indices alone, so every rank knows it without communication.
+//! The sum depends on indices alone, so every rank computes it without communication.
 //!
-//! The crate knows no tensors, no devices and no communication: a batch is vectors of numbers with shapes, and a rank is
+//! The crate has no tensors, no devices and no communication: a batch is vectors of numbers with shapes, and a rank is
 //! two numbers in a configuration. It downloads nothing. It never repairs a file: a damaged image, a short file and a
 //! label out of range are errors that name the file and the row. Known damaged files can be [excluded](Exclusions).
 //!
@@ -34,14 +34,14 @@
 //! ```
 //! use std::sync::Arc;
 //! use phalanx_data::{
-//!     ClipTokenizer, Collated, DistributedSampler, Filter, ImageCollation, Loader, LoaderConfig, Order, SamplerConfig,
-//!     ShapesConfig, ShapesDataset, Tail, Transform, TransformConfig,
+//!     ClipTokenizer, CollatedDataset, DistributedSampler, Filter, ImageCollation, Loader, LoaderConfig, Order,
+//!     SamplerConfig, ShapesConfig, ShapesDataset, Tail, Transform, TransformConfig,
 //! };
 //!
 //! # fn main() -> phalanx_data::Result<()> {
 //! let dataset = ShapesDataset::new(ShapesConfig { len: 100, resolution: 32, ..Default::default() })?;
 //! let transform = Transform::new(TransformConfig::square(16, Filter::Bilinear))?;
-//! let source = Arc::new(Collated::new(Arc::new(dataset), ImageCollation::new(transform)));
+//! let source = Arc::new(CollatedDataset::new(Arc::new(dataset), ImageCollation::new(transform)));
 //! let sampler = |world_size, rank| {
 //!     DistributedSampler::new(SamplerConfig {
 //!         len: 100, world_size, rank, global_batch: 8, micro_batches: 1, seed: 1, order: Order::Shuffled, tail: Tail::Drop,
@@ -134,7 +134,7 @@ pub use collate::{
     Samples, SequenceCollation, SequenceConfig,
 };
 pub use cub::{CubCaptions, CubConfig, CubDataset};
-pub use dataset::{Dataset, Labelled, Split};
+pub use dataset::{Dataset, LabelledDataset, Split};
 pub use decode::decode as decode_image;
 pub use error::{DataError, Result};
 pub use exclusions::Exclusions;
@@ -144,7 +144,7 @@ pub use loader::{Loader, LoaderConfig};
 pub use sampler::{Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Tail};
 pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
 pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};
-pub use source::{BatchSource, Collated, SourceSubset};
+pub use source::{BatchSource, CollatedDataset, SourceSubset};
 pub use step_batch::{StepBatch, StepHeader};
 pub use subset::Subset;
 pub use text_file::{TextFile, TextFileConfig, TextSample, TextUnit};

@@ -54,12 +54,12 @@ pub trait BatchSource: Send + Sync {
 
 /// A dataset with its collation.
 #[derive(Debug)]
-pub struct Collated<D: ?Sized, C> {
+pub struct CollatedDataset<D: ?Sized, C> {
     collate: C,
     dataset: Arc<D>,
 }
 
-impl<D: Dataset + ?Sized, C: Collate<D::Item>> Collated<D, C> {
+impl<D: Dataset + ?Sized, C: Collate<D::Item>> CollatedDataset<D, C> {
     /// Joins a dataset and a collation.
     #[must_use]
     pub fn new(dataset: Arc<D>, collate: C) -> Self {
@@ -67,7 +67,7 @@ impl<D: Dataset + ?Sized, C: Collate<D::Item>> Collated<D, C> {
     }
 }
 
-impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource for Collated<D, C> {
+impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource for CollatedDataset<D, C> {
     fn name(&self) -> &str {
         self.dataset.name()
     }

@@ -1,7 +1,7 @@
 //! Subsets of datasets.
 
 use crate::attribute::Attribute;
-use crate::dataset::{Dataset, Labelled, check_index};
+use crate::dataset::{Dataset, LabelledDataset, check_index};
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for, shuffle};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl<D: Dataset + ?Sized> Subset<D> {
     }
 }
 
-impl<D: Labelled + ?Sized> Subset<D> {
+impl<D: LabelledDataset + ?Sized> Subset<D> {
     /// Selects `n` samples of every class by the seed.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl<D: Dataset + ?Sized> Dataset for Subset<D> {
     }
 }
 
-impl<D: Labelled + ?Sized> Labelled for Subset<D> {
+impl<D: LabelledDataset + ?Sized> LabelledDataset for Subset<D> {
     fn class_names(&self) -> &[String] {
         self.inner.class_names()
     }

@@ -2,8 +2,8 @@
 //!
 //! Libraries for inference have the forward kernels. Training also needs the gradients of a convolution's input and
 //! weights, the statistics of a batch norm and their derivative, the indices of pooling maxima, and optimizer steps in
-//! one pass. This crate has both and nothing else: no tensors, no autograd, no ranks. Every kernel takes slices and sizes,
-//! checks them, and returns an error that names the argument instead of panicking.
+//! one pass. This crate has only these: no tensors, no autograd, no ranks. Every kernel takes slices and sizes, checks
+//! them, and returns an error that names the argument instead of panicking.
 //!
 //! - [`Context`] has the threads and the scratch memory of a caller. The same input with the same number of threads gives
 //!   the same bits, and with the same [`Context::with_parts`] on any number of threads.
@@ -106,7 +106,7 @@ pub use linear::linear_forward;
 pub use loss_scale::{LOSS_SCALE_STATE, LossScaleOptions, LossScaleStep, clip_factor, loss_scale_step};
 pub use matmul::{Matrix, MatrixMut, matmul_batched, matmul_bf16};
 pub use norm::{
-    Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Finish,
+    Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Epilogue,
     GroupNormShape, NormBackward, NormGrads, NormInput, NormOutput, batch_norm_backward_input,
     batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
     batch_norm_train_backward, group_norm_backward, group_norm_forward, layer_norm_backward,

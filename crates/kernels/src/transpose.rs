@@ -283,9 +283,9 @@ pub(crate) fn to_planes<S: Simd>(
 mod tests {
     use super::*;
 
-    struct ThereAndBack;
+    struct RoundTrip;
 
-    impl WithSimd for ThereAndBack {
+    impl WithSimd for RoundTrip {
         type Output = ();
 
         #[inline(always)]
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn there_and_back_is_the_same() {
-        pulp::Arch::new().dispatch(ThereAndBack);
-        ThereAndBack.with_simd(pulp::Scalar);
+        pulp::Arch::new().dispatch(RoundTrip);
+        RoundTrip.with_simd(pulp::Scalar);
     }
 }

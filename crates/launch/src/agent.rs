@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::supervisor::{Ended, LaunchError, Place, Replacements, Supervisor};
+use super::supervisor::{HostPlacement, LaunchError, Replacements, Supervisor, SupervisorOutcome};
 
 /// The order of a launcher to a host, in one line. Secrets are not in command lines, which all users of a host can
 /// read.
@@ -105,7 +105,7 @@ impl Order {
     ///
     /// # Errors
     /// [`AgentError`].
-    pub fn carry_out(self, program: PathBuf) -> Result<Ended, AgentError> {
+    pub fn carry_out(self, program: PathBuf) -> Result<SupervisorOutcome, AgentError> {
         let own = env!("CARGO_PKG_VERSION");
         if self.version != own {
             let (host, own, theirs) = (self.host, own.to_owned(), self.version);
@@ -129,7 +129,7 @@ impl Order {
             replacements: Replacements::default(),
             secret_file: None,
             quiet: false,
-            place: Some(Place {
+            place: Some(HostPlacement {
                 first,
                 world_size: self.world_size,
                 master: self.master,

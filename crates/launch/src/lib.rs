@@ -32,7 +32,7 @@ pub use hosts::{Hosts, HostsError};
 pub use parent_pipe::{ParentPipe, SECRET_FILE};
 pub use port::free_port;
 pub use remote::{RemoteError, RemoteSupervisor};
-pub use supervisor::{Ended, LaunchError, Place, RankFailure, Replacements, Supervisor};
+pub use supervisor::{HostPlacement, LaunchError, RankFailure, Replacements, Supervisor, SupervisorOutcome};
 
 /// The variable that tells a rank that its standard output is its supervisor's, for the time when it takes over from rank 0.
 pub const KEEPS_OUTPUT: &str = "PHALANX_KEEPS_OUTPUT";

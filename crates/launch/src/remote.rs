@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::ABORTED;
 use super::agent::Order;
 use super::hosts::Hosts;
-use super::supervisor::{Ended, RankFailure};
+use super::supervisor::{RankFailure, SupervisorOutcome};
 use phalanx_run::FailureReport;
 
 /// The interval at which connections are polled.
@@ -145,7 +145,7 @@ impl Connection {
         Ok(())
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         if let (None, Some(input)) = (&self.ended, self.child.stdin.as_mut()) {
             // A host that is gone does not listen any more, which is noticed by its end.
             let _ = input.write_all(line.as_bytes()).and_then(|()| input.flush());
@@ -163,7 +163,7 @@ impl RemoteSupervisor {
     ///
     /// # Errors
     /// The failure that ended the job: the first that was a rank's own, or else the end of a connection.
-    pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, RemoteError> {
+    pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<SupervisorOutcome, RemoteError> {
         let probe = SharedFolderProbe(self.folder.join(format!(".hosts-{}", std::process::id())));
         let folder = |source| RemoteError::Folder { path: probe.0.clone(), source };
         std::fs::write(&probe.0, b"").map_err(folder)?;
@@ -194,18 +194,22 @@ impl RemoteSupervisor {
                 let obeyed =
                     |one: &Connection| one.ended.is_some_and(|status| status.code() == Some(ABORTED.into()));
                 let before = all.0.iter().any(obeyed);
-                return Ok(if before { Ended::BeforeMeeting } else { Ended::Finished });
+                return Ok(if before {
+                    SupervisorOutcome::BeforeMeeting
+                } else {
+                    SupervisorOutcome::Finished
+                });
             }
             match interrupts() {
                 0 => {}
                 1 if asked => {}
                 1 => {
                     asked = true;
-                    all.0.iter_mut().for_each(|one| one.tell("stop\n"));
+                    all.0.iter_mut().for_each(|one| one.send("stop\n"));
                 }
                 _ => {
                     end(&mut all.0)?;
-                    return Ok(Ended::Aborted);
+                    return Ok(SupervisorOutcome::Aborted);
                 }
             }
             std::thread::sleep(POLL);
@@ -249,7 +253,7 @@ impl RemoteSupervisor {
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
             let child = command.spawn().map_err(spawn)?;
             let mut one = Connection { host: host.to_owned(), first, ranks, child, ended: None };
-            one.tell(&format!("{order}\n"));
+            one.send(&format!("{order}\n"));
             all.0.push(one);
         }
         Ok(all)
@@ -306,7 +310,7 @@ fn described(one: &Connection) -> RemoteError {
 /// Has all hosts end their ranks, and cuts the connections to those that do not.
 fn end(all: &mut [Connection]) -> Result<(), RemoteError> {
     for one in all.iter_mut() {
-        one.tell("abort\n");
+        one.send("abort\n");
         drop(one.child.stdin.take());
     }
     let since = Instant::now();

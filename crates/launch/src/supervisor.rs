@@ -83,16 +83,16 @@ pub struct RankFailure {
     pub log: PathBuf,
 }
 
-/// The end of ranks that did not fail.
+/// The outcome of supervised ranks that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// All of them by themselves, after a request to stop or without.
+pub enum SupervisorOutcome {
+    /// All ranks ended normally, possibly after a request to stop.
     Finished,
-    /// They were asked to stop before they had met, so there was nothing to finish.
+    /// The ranks were stopped before the rendezvous, so nothing was trained.
     BeforeMeeting,
-    /// They were ended at once on request.
+    /// The ranks were killed on request.
     Aborted,
-    /// They were told to stop, here or elsewhere, and have saved: ranks say so by [`Supervisor::interrupted_code`].
+    /// The ranks were stopped and saved a checkpoint. They exit with [`Supervisor::interrupted_code`].
     Interrupted,
 }
 
@@ -111,35 +111,35 @@ pub struct Supervisor {
     pub least: Option<usize>,
     /// The replacements of dead ranks.
     pub replacements: Replacements,
-    /// Where the ranks' secret is kept while they run, for processes that join them; nothing if only the ranks are to know it.
+    /// The file that holds the secret of the ranks while they run, for joining processes; `None` to keep it private.
     pub secret_file: Option<PathBuf>,
-    /// True if the output of rank 0 goes to its log too, and not to this process's own output.
+    /// True if the output of rank 0 goes only to its log, not to the output of this process.
     pub quiet: bool,
-    /// Which of the ranks of several hosts these are, if they are not all.
-    pub place: Option<Place>,
+    /// The position of these ranks among the ranks of several hosts; `None` for a single host.
+    pub place: Option<HostPlacement>,
     /// The exit code, besides 0, of ranks that were asked to stop and have saved.
     pub interrupted_code: Option<u8>,
 }
 
 /// The ranks of one host among those of several.
 #[derive(Clone)]
-pub struct Place {
+pub struct HostPlacement {
     /// The first rank here.
     pub first: usize,
     /// The number of ranks on all hosts.
     pub world_size: usize,
-    /// Where rank 0 is.
+    /// The address of rank 0.
     pub master: String,
-    /// This host, as people know it.
+    /// The name of this host.
     pub host: String,
-    /// Further variables of the ranks' environment.
+    /// Additional environment variables of the ranks.
     pub environment: BTreeMap<String, String>,
     /// The secret that connections between ranks must prove, sent to ranks over their standard input; `None` if they
     /// find it elsewhere or have none.
     pub secret: Option<String>,
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for HostPlacement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { first, world_size, host, .. } = self;
         write!(f, "ranks from {first} of {world_size} on {host}")
@@ -149,7 +149,7 @@ impl std::fmt::Debug for Place {
 /// Returns a replacement's number, which no rank of the run has had, or the reason why there is none.
 type Claim = Arc<dyn Fn() -> Result<usize, String> + Send + Sync>;
 
-/// Ranks that are started in place of others that have died, to join those who are left.
+/// The replacements of dead ranks. They join the remaining ranks.
 #[derive(Clone, Default)]
 pub struct Replacements {
     /// The largest number of replacements.
@@ -158,7 +158,7 @@ pub struct Replacements {
 }
 
 impl Replacements {
-    /// Up to `most`, each of which gets its number from `claim`.
+    /// Allows up to `most` replacements. Each gets its number from `claim`.
     pub fn new(most: usize, claim: impl Fn() -> Result<usize, String> + Send + Sync + 'static) -> Self {
         Self { most, claim: Some(Arc::new(claim)) }
     }
@@ -220,7 +220,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// The failure that ended the job: the first that was a rank's own.
-    pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<Ended, LaunchError> {
+    pub fn run(&self, interrupts: impl Fn() -> usize) -> Result<SupervisorOutcome, LaunchError> {
         let file = SecretFile(self.secret_file.as_deref());
         let secret = match &self.place {
             Some(place) => line_of(place.secret.as_deref().unwrap_or_default()),
@@ -241,10 +241,10 @@ impl Supervisor {
                 let obeyed = asked_to_stop && ranks.0.iter().any(Rank::has_obeyed);
                 return match self.failure(&ranks.0, &[], asked_to_stop) {
                     // Ranks that wait for one that has obeyed complain that it is gone.
-                    Some(report) if !(obeyed && report.consequence) => Err(self.told(report)),
-                    _ if obeyed => Ok(Ended::BeforeMeeting),
-                    _ if ranks.0.iter().any(Rank::was_interrupted) => Ok(Ended::Interrupted),
-                    _ => Ok(Ended::Finished),
+                    Some(report) if !(obeyed && report.consequence) => Err(self.rank_error(report)),
+                    _ if obeyed => Ok(SupervisorOutcome::BeforeMeeting),
+                    _ if ranks.0.iter().any(Rank::was_interrupted) => Ok(SupervisorOutcome::Interrupted),
+                    _ => Ok(SupervisorOutcome::Finished),
                 };
             }
             let failed =
@@ -258,8 +258,8 @@ impl Supervisor {
                     end(&mut ranks.0)?;
                     // There is a failed rank, so there is a failure to tell.
                     return match self.failure(&ranks.0, &running, asked_to_stop) {
-                        Some(report) => Err(self.told(report)),
-                        None => Ok(Ended::Aborted),
+                        Some(report) => Err(self.rank_error(report)),
+                        None => Ok(SupervisorOutcome::Aborted),
                     };
                 }
             }
@@ -269,12 +269,12 @@ impl Supervisor {
                 1 => {
                     asked_to_stop = true;
                     for rank in &mut ranks.0 {
-                        rank.tell("stop\n");
+                        rank.send("stop\n");
                     }
                 }
                 _ => {
                     end(&mut ranks.0)?;
-                    return Ok(Ended::Aborted);
+                    return Ok(SupervisorOutcome::Aborted);
                 }
             }
             std::thread::sleep(POLL);
@@ -344,7 +344,7 @@ impl Supervisor {
         let interrupted_code = self.interrupted_code;
         let mut rank = Rank { rank, child, ended: None, missed: false, replaced: false, interrupted_code };
         // Not by its arguments or its environment, which others can list.
-        rank.tell(secret);
+        rank.send(secret);
         if let Some(place) = &self.place {
             let before = format!("[rank {} on {}] ", rank.rank, place.host);
             prefix(rank.child.stdout.take(), before.clone());
@@ -449,8 +449,8 @@ impl Supervisor {
         Some(failed.min_by_key(order)?.0)
     }
 
-    /// The error that tells a rank's failure.
-    fn told(&self, report: FailureReport) -> LaunchError {
+    /// Returns the error for a failure report.
+    fn rank_error(&self, report: FailureReport) -> LaunchError {
         let log = FailureReport::log_path(&self.logs, report.rank);
         LaunchError::Rank(RankFailure { rank: report.rank, message: report.message, log })
     }
@@ -489,7 +489,7 @@ impl Rank {
     }
 
     /// Writes a line to the rank's pipe. A rank that has ended no longer reads it, which is no error.
-    fn tell(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         if let (None, Some(pipe)) = (&self.ended, self.child.stdin.as_mut()) {
             let _ = pipe.write_all(line.as_bytes()).and_then(|()| pipe.flush());
         }
@@ -515,7 +515,7 @@ fn prefix(output: Option<impl io::Read + Send + 'static>, before: String) {
 /// Tells all ranks to end, and kills those that do not within [`GRACE`].
 fn end(ranks: &mut [Rank]) -> Result<(), LaunchError> {
     for rank in ranks.iter_mut() {
-        rank.tell("abort\n");
+        rank.send("abort\n");
         drop(rank.child.stdin.take());
     }
     let since = Instant::now();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use phalanx_launch::{ABORTED, Ended, LaunchError, ParentPipe, Replacements, Supervisor};
+use phalanx_launch::{ABORTED, LaunchError, ParentPipe, Replacements, Supervisor, SupervisorOutcome};
 use phalanx_run::{FailureReport, StopFlag};
 
 /// The variable that makes this program one of its ranks and says how it behaves.
@@ -107,7 +107,7 @@ fn supervise(
     ranks: usize,
     logs: &Path,
     interrupts: impl Fn() -> usize,
-) -> Result<Ended, LaunchError> {
+) -> Result<SupervisorOutcome, LaunchError> {
     let arguments = vec![
         format!("{ROLE}={role}"),
         std::env::current_exe().unwrap().display().to_string(),
@@ -179,19 +179,19 @@ fn failures_are_told() {
 
 fn ranks_that_finish_are_no_failure() {
     let logs = tempfile::tempdir().unwrap();
-    assert_eq!(supervise("finish", 3, logs.path(), || 0).unwrap(), Ended::Finished);
+    assert_eq!(supervise("finish", 3, logs.path(), || 0).unwrap(), SupervisorOutcome::Finished);
 }
 
 fn one_interrupt_stops_and_two_abort() {
     let logs = tempfile::tempdir().unwrap();
     let ready = |logs: &Path| (0..2).all(|rank| logs.join(format!("{rank}.pid")).exists());
     let once = || usize::from(ready(logs.path()));
-    assert_eq!(supervise("until-stopped", 2, logs.path(), once).unwrap(), Ended::Finished);
+    assert_eq!(supervise("until-stopped", 2, logs.path(), once).unwrap(), SupervisorOutcome::Finished);
     assert!((0..2).all(|rank| logs.path().join(format!("{rank}.stopped")).exists()));
 
     let logs = tempfile::tempdir().unwrap();
     let twice = || 2 * usize::from(ready(logs.path()));
-    assert_eq!(supervise("wait", 2, logs.path(), twice).unwrap(), Ended::Aborted);
+    assert_eq!(supervise("wait", 2, logs.path(), twice).unwrap(), SupervisorOutcome::Aborted);
     no_rank_left(logs.path(), 2);
 }
 
@@ -200,7 +200,7 @@ fn ranks_that_leave_before_they_have_met_are_no_failure() {
     let logs = tempfile::tempdir().unwrap();
     let once = || usize::from(ready(logs.path()));
     let since = Instant::now();
-    assert_eq!(supervise("until-met", 2, logs.path(), once).unwrap(), Ended::BeforeMeeting);
+    assert_eq!(supervise("until-met", 2, logs.path(), once).unwrap(), SupervisorOutcome::BeforeMeeting);
     assert!(since.elapsed() < Duration::from_secs(3), "took {:?}", since.elapsed());
     // A failure of a rank's own is told all the same.
     let logs = tempfile::tempdir().unwrap();

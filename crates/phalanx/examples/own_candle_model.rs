@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_nn::{Linear, Module as _, linear};
 use phalanx::{Program, Setup, StepInput, TaskSpec, TrainError, Training, number, settings};
-use phalanx_data::{Batch, Collated, Dataset, Samples, Split};
+use phalanx_data::{Batch, CollatedDataset, Dataset, Samples, Split};
 use phalanx_tensor::{CandleModule, Value, loss};
 
 settings! {
@@ -69,7 +69,7 @@ impl Fit {
 
 fn main() -> std::process::ExitCode {
     let task = TaskSpec::new("fit", "Learns a function of two numbers", Fit::build)
-        .data(|_, _, split| Ok(Arc::new(Collated::new(Arc::new(Points(split)), collate))));
+        .data(|_, _, split| Ok(Arc::new(CollatedDataset::new(Arc::new(Points(split)), collate))));
     let preset = "[train]\nsteps = 300\n[optim]\nlr = 1e-2\n";
     phalanx::main(&Program::new("own_candle_model").task(task).preset("sine", preset))
 }

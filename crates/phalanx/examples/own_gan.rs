@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use phalanx::{Loss, Program, Setup, StepInput, TaskSpec, TrainError, Training, number, settings};
-use phalanx_data::{Batch, Collated, Dataset, Samples, Split};
+use phalanx_data::{Batch, CollatedDataset, Dataset, Samples, Split};
 use phalanx_models::{Mlp, MlpConfig};
 use phalanx_tensor::{Value, loss, ops};
 
@@ -73,7 +73,7 @@ impl Gan {
 
 fn main() -> std::process::ExitCode {
     let task = TaskSpec::new("gan", "Learns where points lie", Gan::build)
-        .data(|_, _, split| Ok(Arc::new(Collated::new(Arc::new(Circle(split)), collate))));
+        .data(|_, _, split| Ok(Arc::new(CollatedDataset::new(Arc::new(Circle(split)), collate))));
     let preset = "[train]\nsteps = 200\n[optim]\nlr = 2e-3\nbetas = [0.5, 0.9]\n[critic.optim]\nlr = 1e-3\n";
     phalanx::main(&Program::new("own_gan").task(task).preset("circle", preset))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use phalanx::{Program, Setup, StepInput, TaskSpec, TrainError, Training, config::Config, number};
-use phalanx_data::{Collated, SequenceCollation, SequenceConfig, Split, TextFile, TextFileConfig};
+use phalanx_data::{CollatedDataset, SequenceCollation, SequenceConfig, Split, TextFile, TextFileConfig};
 use phalanx_tensor::nn::{Embedding, Linear, MultiHeadAttention};
 use phalanx_tensor::{Block, Init, Tape, TensorError, Value, loss, ops};
 
@@ -65,7 +65,7 @@ fn open(config: &Config, split: Split) -> Result<TextFile, TrainError> {
 fn main() -> std::process::ExitCode {
     let task = TaskSpec::new("text", "Learns a text's characters", Model::build).data(|(), config, split| {
         let lines = SequenceCollation::new(SequenceConfig { predict_next: true, ..Default::default() })?;
-        Ok(Arc::new(Collated::new(Arc::new(open(config, split)?), lines)))
+        Ok(Arc::new(CollatedDataset::new(Arc::new(open(config, split)?), lines)))
     });
     phalanx::main(&Program::new("own_language_model").task(task))
 }

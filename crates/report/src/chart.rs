@@ -1,4 +1,4 @@
-//! Charts as data: what the page draws, with and without scripts.
+//! The data of charts. The page draws them with and without scripts.
 
 use serde::{Serialize, Serializer};
 
@@ -9,13 +9,13 @@ use super::thin::thinned;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Unit {
-    /// Numbers.
+    /// Numbers without a unit.
     Plain,
     /// Bytes.
     Bytes,
-    /// Bytes in a second.
+    /// Bytes per second.
     BytesPerSecond,
-    /// Parts of a whole that is 1.
+    /// Fractions from 0 to 1.
     Share,
     /// Percent of one CPU core or GPU.
     Percent,
@@ -30,12 +30,12 @@ pub(crate) enum Unit {
 /// The quantity on the x axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Across {
-    /// Steps, or seconds of training where they are known.
+pub(crate) enum XAxis {
+    /// Steps, or seconds of training if known.
     Steps,
-    /// Seconds by the clock.
+    /// Seconds of wall time.
     Clock,
-    /// Numbers of ranks, which lines keep where others have steps.
+    /// Numbers of ranks, stored in the field `steps` of lines.
     Ranks,
 }
 
@@ -43,23 +43,23 @@ pub(crate) enum Across {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// Over each other.
+    /// Separate lines.
     Lines,
-    /// On top of each other, filled, at common places.
+    /// Stacked, filled areas with common x values.
     Areas,
 }
 
 /// A chart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Chart {
-    /// Its name in the page.
+    /// The id of its element in the page.
     pub(crate) id: String,
     /// The title.
     pub(crate) title: String,
     /// The style.
     pub(crate) kind: Kind,
     /// The x axis.
-    pub(crate) across: Across,
+    pub(crate) across: XAxis,
     /// The unit of its numbers.
     pub(crate) unit: Unit,
     /// Its lines.
@@ -71,34 +71,34 @@ pub(crate) struct Chart {
 pub(crate) struct Line {
     /// The name in the legend.
     pub(crate) name: String,
-    /// The key of its numbers, for points that come later.
+    /// The key of its numbers, for live updates.
     pub(crate) key: String,
-    /// The run, by its place in the report.
+    /// The index of the run in the report.
     pub(crate) run: usize,
-    /// The colour, below [`COLOURS`].
+    /// The colour index, below [`COLOURS`].
     pub(crate) colour: usize,
-    /// The dashes, below [`DASHES`].
+    /// The index of the dash pattern, below [`DASHES`].
     pub(crate) dash: usize,
     /// The steps.
-    #[serde(serialize_with = "short")]
+    #[serde(serialize_with = "serialize_compact")]
     pub(crate) steps: Vec<f64>,
-    /// The seconds; empty if they are not known.
-    #[serde(serialize_with = "short")]
+    /// The seconds; empty if unknown.
+    #[serde(serialize_with = "serialize_compact")]
     pub(crate) seconds: Vec<f64>,
-    /// The numbers.
-    #[serde(serialize_with = "short")]
+    /// The values.
+    #[serde(serialize_with = "serialize_compact")]
     pub(crate) values: Vec<f64>,
 }
 
-/// Colours of lines, as the style sheet has them.
+/// The number of line colours in the style sheet.
 pub(crate) const COLOURS: usize = 8;
-/// Dashes of lines, as the style sheet has them.
+/// The number of dash patterns in the style sheet.
 pub(crate) const DASHES: usize = 4;
 
 impl Line {
-    /// A line of all numbers of a column.
+    /// Creates a line from a column.
     pub(crate) fn of(name: &str, key: &str, column: &Column) -> Self {
-        // Of a resumed run some lines may be older than their seconds.
+        // Some lines of a resumed run may lack seconds.
         let known = column.seconds.iter().all(|seconds| seconds.is_finite());
         Self {
             name: name.to_owned(),
@@ -112,7 +112,7 @@ impl Line {
         }
     }
 
-    /// Keeps the points of these numbers.
+    /// Keeps only the points at the indices `kept`.
     fn keep(&mut self, kept: &[usize]) {
         let of = |all: &Vec<f64>| {
             if all.is_empty() { Vec::new() } else { kept.iter().map(|at| all[*at]).collect() }
@@ -120,23 +120,23 @@ impl Line {
         (self.steps, self.seconds, self.values) = (of(&self.steps), of(&self.seconds), of(&self.values));
     }
 
-    /// Where its points are, from left to right.
-    pub(crate) fn places(&self, across: Across) -> &[f64] {
+    /// Returns the x values of its points, in ascending order.
+    pub(crate) fn places(&self, across: XAxis) -> &[f64] {
         match across {
-            Across::Steps | Across::Ranks => &self.steps,
-            Across::Clock => &self.seconds,
+            XAxis::Steps | XAxis::Ranks => &self.steps,
+            XAxis::Clock => &self.seconds,
         }
     }
 }
 
 impl Chart {
-    /// A chart of lines over steps.
+    /// Creates a chart of lines over steps.
     pub(crate) fn lines(title: &str, unit: Unit, lines: Vec<Line>) -> Self {
         let (id, title) = (String::new(), title.to_owned());
-        Self { id, title, kind: Kind::Lines, across: Across::Steps, unit, lines }
+        Self { id, title, kind: Kind::Lines, across: XAxis::Steps, unit, lines }
     }
 
-    /// Leaves at most about `limit` points of each line, extremes among them.
+    /// Reduces each line to about `limit` points and keeps the extremes.
     pub(crate) fn thin(&mut self, limit: usize) {
         match self.kind {
             Kind::Lines => {
@@ -148,7 +148,7 @@ impl Chart {
                 }
             }
             Kind::Areas => {
-                // What lies on top of each other keeps its common places: those where the sum is extreme.
+                // Stacked lines keep common x values: those where the sum is extreme.
                 let count = self.lines.iter().map(|line| line.values.len()).min().unwrap_or_default();
                 let sum = |at: usize| self.lines.iter().map(|line| line.values[at]).sum::<f64>();
                 let kept = thinned(&(0..count).map(sum).collect::<Vec<_>>(), limit);
@@ -158,18 +158,18 @@ impl Chart {
     }
 }
 
-/// Numbers with six significant digits.
-fn short<S: Serializer>(numbers: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+/// Serialises numbers with six significant digits.
+fn serialize_compact<S: Serializer>(numbers: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(numbers.iter().map(|number| {
         let rounded = format!("{number:.5e}").parse().unwrap_or(*number);
-        Short(rounded)
+        CompactNumber(rounded)
     }))
 }
 
-/// A number without needless characters: whole ones without a point.
-struct Short(f64);
+/// A number that serialises as an integer if it is one.
+struct CompactNumber(f64);
 
-impl Serialize for Short {
+impl Serialize for CompactNumber {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.fract() == 0.0 && self.0.abs() < 1e15 {
             return serializer.serialize_i64(self.0 as i64);

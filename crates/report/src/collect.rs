@@ -1,4 +1,4 @@
-//! Which runs a report is of: given folders, those of a sweep, or all in a folder.
+//! Collects the runs of a report: given folders, the runs of a sweep, or all runs in a folder.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::sweep::{Sweep, read_sweep};
 /// The options of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The most pictures of a run that are shown: the first, the last, and those at even distances between.
+    /// The maximum number of samples of a run. They are evenly spaced and include the first and the last.
     pub pictures: usize,
 }
 
@@ -18,42 +18,42 @@ impl Default for Options {
     }
 }
 
-/// The most runs of a page, so that it stays one that browsers open at once.
+/// The maximum number of runs on a page, so that browsers open it quickly.
 const MAX_RUNS: usize = 200;
-/// The most pictures of all runs.
+/// The maximum number of samples over all runs.
 const ALL_PICTURES: usize = 240;
 
-/// Why there is no report.
+/// The error of collecting a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// There is no such folder.
+    /// The folder does not exist.
     #[error("there is no folder {}", .0.display())]
     Missing(PathBuf),
-    /// A folder is none of a run, of a sweep, or of runs.
+    /// The folder holds no run and no sweep.
     #[error("{} holds no run: it has no config.toml, no results.json of a sweep, and no folders of runs", .0.display())]
     NoRun(PathBuf),
 }
 
-/// The data of some runs.
+/// The data of one or several runs.
 #[derive(Debug)]
 pub struct Report {
     /// The title.
     pub(crate) title: String,
     /// The runs.
     pub(crate) runs: Vec<RunData>,
-    /// The sweeps that they belong to, with their tables.
+    /// The sweeps of the runs, with their tables.
     pub(crate) sweeps: Vec<Sweep>,
-    /// The files, besides runs, that could not be read.
+    /// The errors of files outside of runs.
     pub(crate) problems: Vec<String>,
 }
 
-/// Returns true if a folder is that of a run.
+/// Returns true if a folder holds a run.
 pub(crate) fn is_run(folder: &Path) -> bool {
     folder.join("config.toml").is_file()
 }
 
-/// The folders of runs right in a folder, by their names.
+/// Returns the run folders directly in a folder, sorted by name.
 fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_run(path)).collect();
@@ -61,7 +61,7 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The runs that a folder stands for.
+/// Returns the runs of a folder: itself, the runs of a sweep, or the runs in it.
 fn runs_of(folder: &Path) -> Result<Vec<PathBuf>, ReportError> {
     if !folder.is_dir() {
         return Err(ReportError::Missing(folder.to_owned()));
@@ -80,10 +80,10 @@ fn runs_of(folder: &Path) -> Result<Vec<PathBuf>, ReportError> {
 }
 
 impl Report {
-    /// Collects what there is of the runs in folders: of a run, of a sweep, or with folders of runs in them.
+    /// Collects runs. Each folder is a run, a sweep, or contains runs.
     ///
     /// # Errors
-    /// [`ReportError`] if one of them is nothing of that. What is damaged or missing in a run's folder is told in the report.
+    /// [`ReportError`] if a folder holds no run. Damaged files in a run's folder become warnings in the report.
     pub fn collect(folders: &[PathBuf], options: &Options) -> Result<Self, ReportError> {
         let (mut paths, mut sweeps, mut problems) = (Vec::new(), Vec::new(), Vec::new());
         for folder in folders {
@@ -115,7 +115,7 @@ impl Report {
         Ok(Self { title, runs, sweeps, problems })
     }
 
-    /// Returns the position up to which the files of the only run were read, if it is under way.
+    /// Returns the read position of a report of a single running run.
     #[cfg(feature = "live")]
     pub(crate) fn position_if_under_way(&self) -> Option<String> {
         match self.runs.as_slice() {
@@ -125,13 +125,13 @@ impl Report {
     }
 }
 
-/// The last name of a path, also of `.` and `a/..`.
+/// Returns the last component of a path, also of `.` and `a/..`.
 fn last_name(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     absolute.file_name().unwrap_or(absolute.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Short names that tell runs apart: as many of the last names of their paths as that takes.
+/// Returns short unique names: the shortest unique suffixes of the paths.
 fn names(paths: &[PathBuf]) -> Vec<String> {
     let absolute: Vec<Vec<String>> = paths
         .iter()

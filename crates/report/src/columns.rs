@@ -1,10 +1,10 @@
-//! Numbers of a run by name, over steps and seconds.
+//! The time series of a run by name, over steps and seconds.
 
 use std::collections::BTreeMap;
 
 use super::object_tail::Object;
 
-/// A number, when it was measured, and what it is.
+/// A measured value with its key, step and time.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Point {
     /// The key: `metrics/loss`, `rank/1/loss`, `usage/0/cpu_percent`.
@@ -13,18 +13,18 @@ pub(crate) struct Point {
     pub(crate) step: f64,
     /// Seconds of training; for a process, seconds of wall time. NaN where unknown.
     pub(crate) seconds: f64,
-    /// The number.
+    /// The value.
     pub(crate) value: f64,
 }
 
-/// The numbers of one name.
+/// A time series.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Column {
     /// The steps.
     pub(crate) steps: Vec<f64>,
     /// The seconds, NaN where unknown.
     pub(crate) seconds: Vec<f64>,
-    /// The numbers.
+    /// The values.
     pub(crate) values: Vec<f64>,
 }
 
@@ -34,7 +34,7 @@ impl Column {
         self.values.len()
     }
 
-    /// Adds one.
+    /// Appends a value.
     pub(crate) fn push(&mut self, step: f64, seconds: f64, value: f64) {
         self.steps.push(step);
         self.seconds.push(seconds);
@@ -42,7 +42,7 @@ impl Column {
     }
 }
 
-/// All numbers of a run, in the order in which their names came.
+/// All time series of a run, in the order of their first appearance.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Columns {
     order: Vec<String>,
@@ -50,7 +50,7 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Adds a number.
+    /// Appends a point to its column.
     pub(crate) fn push(&mut self, point: Point) {
         if !self.columns.contains_key(&point.key) {
             self.order.push(point.key.clone());
@@ -58,17 +58,17 @@ impl Columns {
         self.columns.entry(point.key).or_default().push(point.step, point.seconds, point.value);
     }
 
-    /// The numbers of a name.
+    /// Returns the column of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&Column> {
         self.columns.get(key)
     }
 
-    /// The names that begin so, without that beginning, in their order.
+    /// Returns the keys with the prefix `start`, without it, in their order.
     pub(crate) fn under<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a str> {
         self.order.iter().filter_map(move |key| key.strip_prefix(start))
     }
 
-    /// The ranks that have numbers under `start`: `rank/` or `usage/`.
+    /// Returns the ranks with columns under `start`: `rank/` or `usage/`.
     pub(crate) fn ranks(&self, start: &str) -> Vec<usize> {
         let mut ranks: Vec<usize> =
             self.under(start).filter_map(|rest| rest.split('/').next()?.parse().ok()).collect();
@@ -78,30 +78,31 @@ impl Columns {
     }
 }
 
-/// Keys of a line that say when and where it was measured, not what.
+/// The keys of a line that are coordinates, not measurements.
 const PLACES: [&str; 5] = ["step", "epoch", "rank", "seconds", "workers"];
 
 fn number(line: &Object, name: &str) -> Option<f64> {
     line.get(name)?.as_f64().filter(|value| value.is_finite())
 }
 
-fn measured(line: &Object, start: &str) -> Vec<Point> {
+fn points_of(line: &Object, start: &str) -> Vec<Point> {
     let step = number(line, "step").unwrap_or_default();
     let seconds = number(line, "seconds").unwrap_or(f64::NAN);
-    let told = line.iter().filter(|(name, _)| !PLACES.contains(&name.as_str()));
-    let told = told.filter_map(|(name, value)| Some((name, value.as_f64().filter(|v| v.is_finite())?)));
-    told.map(|(name, value)| Point { key: format!("{start}{name}"), step, seconds, value }).collect()
+    let measures = line.iter().filter(|(name, _)| !PLACES.contains(&name.as_str()));
+    let measures =
+        measures.filter_map(|(name, value)| Some((name, value.as_f64().filter(|v| v.is_finite())?)));
+    measures.map(|(name, value)| Point { key: format!("{start}{name}"), step, seconds, value }).collect()
 }
 
-/// The numbers of a line of `metrics.jsonl`.
+/// Returns the points of a line of `metrics.jsonl`.
 pub(crate) fn of_metrics(line: &Object) -> Vec<Point> {
-    measured(line, "metrics/")
+    points_of(line, "metrics/")
 }
 
-/// The numbers of a line of `metrics-by-rank.jsonl`; when the step was done is one of them.
+/// Returns the points of a line of `metrics-by-rank.jsonl`, including the time of the step.
 pub(crate) fn of_rank(line: &Object) -> Vec<Point> {
     let start = format!("rank/{}/", number(line, "rank").unwrap_or_default());
-    let mut points = measured(line, &start);
+    let mut points = points_of(line, &start);
     if let (Some(step), Some(seconds)) = (number(line, "step"), number(line, "seconds")) {
         points.push(Point { key: format!("{start}seconds"), step, seconds, value: seconds });
     }

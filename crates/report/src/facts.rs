@@ -9,10 +9,10 @@ use super::run::RunData;
 use super::settings::at;
 use phalanx_run::{Machine, format};
 
-/// A fact: what it is, and what it is for this run.
+/// A fact: its name and value.
 pub(crate) type Fact = (&'static str, String);
 
-/// A text of a value.
+/// Formats a JSON value.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -20,18 +20,18 @@ fn text(value: &Value) -> String {
 /// Returns the main facts about a run.
 pub(crate) fn facts(run: &RunData) -> Vec<Fact> {
     let mut facts: Vec<Fact> = Vec::new();
-    let mut add = |name: &'static str, told: Option<String>| {
-        facts.extend(told.filter(|told| !told.is_empty()).map(|told| (name, told)));
+    let mut add = |name: &'static str, value: Option<String>| {
+        facts.extend(value.filter(|value| !value.is_empty()).map(|value| (name, value)));
     };
     let set = |key: &str| run.setting(key).map(str::to_owned);
-    add("model", run.told("model").map(text).or_else(|| set("model.kind")));
+    add("model", run.summary_value("model").map(text).or_else(|| set("model.kind")));
     add("parameters", run.number("parameters").map(|count| format::count(count as u64)));
     let data = set("data.kind").map(|kind| match set("data.path").filter(|path| !path.is_empty()) {
         Some(path) => format!("{kind}, {path}"),
         None => kind,
     });
     add("data", data);
-    add("strategy", run.told("strategy").map(text).or_else(|| set("train.strategy")));
+    add("strategy", run.summary_value("strategy").map(text).or_else(|| set("train.strategy")));
     add("ranks", ranks(run));
     add("hosts", hosts(run));
     add("device", set("train.device"));
@@ -55,14 +55,14 @@ pub(crate) fn facts(run: &RunData) -> Vec<Fact> {
             .join("first")
             .join("config.toml")
             .is_file()
-            .then(|| "the run in its folder first/, which has a report of its own".to_owned()),
+            .then(|| "the run in its folder first/, which has a separate report".to_owned()),
     );
     add(
         "trace",
         run.folder
             .join("trace.json")
             .is_file()
-            .then(|| "trace.json, which Perfetto and chrome://tracing open".to_owned()),
+            .then(|| "trace.json; open it in Perfetto or chrome://tracing".to_owned()),
     );
     add("folder", Some(run.folder.display().to_string()));
     facts
@@ -94,8 +94,8 @@ fn hosts(run: &RunData) -> Option<String> {
             None => hosts.push((host.to_owned(), 1)),
         }
     }
-    let told: Vec<String> = hosts.iter().map(|(host, ranks)| format!("{host} ({ranks})")).collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    let known: Vec<String> = hosts.iter().map(|(host, ranks)| format!("{host} ({ranks})")).collect();
+    (!known.is_empty()).then(|| known.join(", "))
 }
 
 fn batch(run: &RunData) -> Option<String> {
@@ -121,16 +121,16 @@ fn steps(run: &RunData) -> String {
 }
 
 fn machine(run: &RunData) -> Option<String> {
-    let machine = Machine::deserialize(run.told("machine")?).ok()?;
+    let machine = Machine::deserialize(run.summary_value("machine")?).ok()?;
     let memory =
         machine.memory_bytes.map_or_else(String::new, |memory| format!(", {}", bytes(memory as f64)));
     Some(format!("{}, {} cores{memory}, {}", machine.processor, machine.cores, machine.system))
 }
 
-/// Energy in all, with how it is known.
+/// Formats the total energy and its source.
 fn energy(run: &RunData) -> Option<String> {
-    let told = energies(run);
-    let parts: Vec<String> = told
+    let known = energies(run);
+    let parts: Vec<String> = known
         .iter()
         .map(|energy| match energy.joules {
             Some(sum) => format!("{} {} ({})", energy.of, joules(sum), energy.kind),
@@ -147,7 +147,7 @@ pub(crate) struct Energy {
     pub(crate) of: &'static str,
     /// `measured`, `estimated` or `absent`.
     pub(crate) kind: String,
-    /// By which model it was estimated, or why nothing is known.
+    /// The model of the estimate, or the reason why the value is absent.
     pub(crate) model: String,
     /// The joules.
     pub(crate) joules: Option<f64>,
@@ -156,7 +156,7 @@ pub(crate) struct Energy {
 /// Returns the energy in a summary.
 pub(crate) fn energies(run: &RunData) -> Vec<Energy> {
     let of = |(name, of): (&str, &'static str)| {
-        let energy = run.told(&format!("energy.{name}"))?;
+        let energy = run.summary_value(&format!("energy.{name}"))?;
         Some(Energy {
             of,
             kind: at(energy, "kind").map(text)?,
@@ -167,10 +167,10 @@ pub(crate) fn energies(run: &RunData) -> Vec<Energy> {
     [("cpu", "CPUs"), ("gpu", "GPUs")].into_iter().filter_map(of).collect()
 }
 
-/// A number that comes first: what it is, what it is now, and the key of the numbers that come later, if they do.
+/// A headline number: name, value, and the key for live updates, if any.
 pub(crate) type Headline = (String, String, Option<String>);
 
-/// The few numbers that come first.
+/// Returns the headline numbers of a run.
 pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
     let mut found: Vec<Headline> = Vec::new();
     let last = |name: &str| {

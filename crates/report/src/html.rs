@@ -1,10 +1,10 @@
-//! Text as HTML.
+//! Escaping of text and JSON in HTML.
 
 pub(crate) use phalanx_run::svg::escape;
 
-/// JSON inside of a `script` element: nothing in it can end the element.
+/// Serialises a value for a `script` element, so that no content can end the element.
 pub(crate) fn script_json(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {
-    // Only strings can hold these characters, and in strings they may be written so.
+    // These characters occur only in strings, where JSON allows escapes.
     Ok(serde_json::to_string(value)?
         .replace('<', "\\u003c")
         .replace('>', "\\u003e")
@@ -12,7 +12,7 @@ pub(crate) fn script_json(value: &impl serde::Serialize) -> Result<String, serde
         .replace('\u{2029}', "\\u2029"))
 }
 
-/// A name that can be the name of an element: letters, digits and dashes.
+/// Converts a text to an element id of letters, digits and dashes.
 pub(crate) fn slug(text: &str) -> String {
     let mut slug = String::new();
     for c in text.chars() {

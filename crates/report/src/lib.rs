@@ -1,14 +1,14 @@
-//! Shows training runs from the folders that they leave: pages, a live page, a dashboard, and a diagnosis of failures.
+//! Reports on training runs from their folders: pages, a live page, a dashboard, and a diagnosis of failures.
 //!
 //! - A [`Report`] is one HTML page of one or several runs.
-//! - [`live`] serves the same pages from this machine while runs go on (feature `live`).
+//! - [`live`] serves the same pages from this machine and updates them (feature `live`).
 //! - [`dashboard`] shows one run on a terminal and passes requests to it (feature `dashboard`).
 //! - [`diagnose`] explains why a run failed or hung.
 //!
-//! It reads files and starts no training: it knows no tensors, no strategies and no configuration types.
+//! This crate only reads files. It does not depend on tensors, strategies or configuration types.
 //!
-//! A [`Report`] is collected from the files that exist in folders of runs. It becomes a single HTML file that fetches
-//! nothing: styles, scripts, numbers and pictures are in it. Its tables and first curves are visible without scripts.
+//! A [`Report`] is a single, self-contained HTML file with styles, scripts, numbers and images. Its tables and first
+//! curves are visible without scripts.
 
 #![forbid(unsafe_code)]
 
@@ -63,11 +63,11 @@ pub mod diagnose;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing {
-    //! The dashboard's reader for the fuzzer of this workspace.
+    //! The entry point of the fuzzer.
 
-    /// Shows the run in a folder on a screen in memory.
+    /// Renders the run in a folder to a screen in memory.
     pub fn dashboard(run: &std::path::Path) {
-        crate::dashboard::fuzzing::look(run);
+        crate::dashboard::fuzzing::render(run);
     }
 
     #[cfg(test)]

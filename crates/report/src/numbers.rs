@@ -1,10 +1,10 @@
-//! Numbers as the page writes them, and places for them along an axis.
+//! Formatting of numbers with units, and ticks of axes.
 
 use super::chart::Unit;
 use phalanx_run::format;
 use phalanx_run::svg::{self, tick_label};
 
-/// A number with its unit.
+/// Formats a number with its unit.
 pub(crate) fn with_unit(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Plain => format::number(value),
@@ -18,13 +18,13 @@ pub(crate) fn with_unit(value: f64, unit: Unit) -> String {
     }
 }
 
-/// Bytes with a binary unit.
+/// Formats bytes with a binary unit.
 pub(crate) fn bytes(value: f64) -> String {
     // Bytes of a process are below 2^53.
     format::bytes(value.max(0.0) as u64)
 }
 
-/// Seconds in the two largest units; short ones with their digits.
+/// Formats seconds: below a minute with decimals, otherwise in the two largest units.
 pub(crate) fn seconds(value: f64) -> String {
     if value < 60.0 {
         return format!("{} s", format::number(value));
@@ -32,7 +32,7 @@ pub(crate) fn seconds(value: f64) -> String {
     format::duration(std::time::Duration::from_secs_f64(value.min(1e15)))
 }
 
-/// Joules, large ones also as watt-hours.
+/// Formats joules; large values also in watt-hours.
 pub(crate) fn joules(value: f64) -> String {
     match value {
         large if large >= 36_000.0 => {
@@ -42,7 +42,7 @@ pub(crate) fn joules(value: f64) -> String {
     }
 }
 
-/// Round numbers between two, about `count` of them.
+/// Returns about `count` round numbers between `low` and `high`.
 pub(crate) fn ticks(low: f64, high: f64, count: usize, unit: Unit) -> Vec<f64> {
     // Bytes are round in powers of 1024.
     let base = match unit {
@@ -54,7 +54,7 @@ pub(crate) fn ticks(low: f64, high: f64, count: usize, unit: Unit) -> Vec<f64> {
     svg::ticks(low, high, count, base)
 }
 
-/// Renders the label of an axis.
+/// Formats the label of a tick.
 pub(crate) fn tick(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Bytes | Unit::BytesPerSecond => {

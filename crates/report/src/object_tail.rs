@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::tail::{Found, Tail};
+use super::tail::{TailRead, Tail};
 
 /// The object of a line.
 pub(crate) type Object = Map<String, Value>;
@@ -50,7 +50,7 @@ impl ObjectTail {
     ///
     /// # Errors
     /// If the file exists and cannot be read.
-    pub(crate) fn read(&mut self, mut each: impl FnMut(usize, &Object)) -> io::Result<Found> {
+    pub(crate) fn read(&mut self, mut each: impl FnMut(usize, &Object)) -> io::Result<TailRead> {
         let Self { tail, lines, broken } = self;
         tail.read(|line| {
             match serde_json::from_slice::<Object>(line) {
@@ -73,7 +73,7 @@ mod tests {
         std::fs::write(&path, "{\"step\":1}\nnonsense\n{\"step\":2}\n{\"st").expect("writes");
         let (mut tail, mut read) = (ObjectTail::new(path), Vec::new());
         let found = tail.read(|number, line| read.push((number, line["step"].as_u64()))).expect("reads");
-        assert_eq!(found, Found::Lines(3));
+        assert_eq!(found, TailRead::Lines(3));
         assert_eq!(read, [(0, Some(1)), (2, Some(2))]);
         assert_eq!((tail.lines(), tail.broken(), tail.is_cut_off()), (3, 1, true));
     }

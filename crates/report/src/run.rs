@@ -1,4 +1,4 @@
-//! The data in a run's folder, as far as its files exist.
+//! Reads the data in a run's folder. All files are optional except `config.toml`.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -11,24 +11,24 @@ use super::settings::{Settings, at, get, read_settings};
 use super::tails::{Position, Tails, rank_of};
 use super::warnings::Warnings;
 
-/// The time without writes after which a run counts as over.
+/// The time without writes after which a run counts as ended.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It has come to its end.
+    /// It finished.
     Finished,
-    /// It was stopped, and can be resumed if it has taken a checkpoint.
+    /// It was stopped. It can be resumed from a checkpoint.
     Interrupted,
-    /// It has written something lately, and no summary of it.
+    /// It has written recently and has no summary yet.
     UnderWay,
-    /// It has neither a summary nor written anything lately: it was killed, failed, or waits.
+    /// It has no summary and no recent writes: it was killed, failed, or hangs.
     Silent,
 }
 
 impl State {
-    /// In words.
+    /// Returns the displayed text.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Finished => "finished",
@@ -39,7 +39,7 @@ impl State {
     }
 }
 
-/// A run, as far as its files tell.
+/// The data of a run.
 #[derive(Debug)]
 pub(crate) struct RunData {
     /// Its name among the runs of a report.
@@ -52,9 +52,9 @@ pub(crate) struct RunData {
     pub(crate) settings: Settings,
     /// Its summary, or `null`.
     pub(crate) summary: Value,
-    /// Its numbers.
+    /// Its time series.
     pub(crate) columns: Columns,
-    /// The last step that any line tells of.
+    /// The last step in any line.
     pub(crate) last_step: u64,
     /// The samples.
     pub(crate) samples: Samples,
@@ -65,7 +65,7 @@ pub(crate) struct RunData {
 }
 
 impl RunData {
-    /// Reads a folder with a `config.toml`, and at most `pictures` of its pictures. Damage becomes a warning.
+    /// Reads a folder with a `config.toml`, and at most `pictures` samples. Damaged files become warnings.
     pub(crate) fn read(folder: &Path, name: &str, pictures: usize) -> Self {
         let mut warnings = Warnings::default();
         let settings = read_settings(&folder.join("config.toml")).unwrap_or_else(|problem| {
@@ -80,7 +80,7 @@ impl RunData {
         let (mut columns, mut last_step) = (Columns::default(), 0);
         let read = tails.read(
             |point| {
-                // Steps are whole numbers.
+                // Steps are integers.
                 last_step = last_step.max(point.step as u64);
                 columns.push(point);
             },
@@ -108,28 +108,28 @@ impl RunData {
         Self { name, folder, state, settings, summary, columns, last_step, samples, warnings, tails }
     }
 
-    /// A setting.
+    /// Returns a setting.
     pub(crate) fn setting(&self, key: &str) -> Option<&str> {
         get(&self.settings, key)
     }
 
-    /// A value of the summary.
-    pub(crate) fn told(&self, path: &str) -> Option<&Value> {
+    /// Returns a value of the summary.
+    pub(crate) fn summary_value(&self, path: &str) -> Option<&Value> {
         at(&self.summary, path)
     }
 
-    /// A number of the summary.
+    /// Returns a number of the summary.
     pub(crate) fn number(&self, path: &str) -> Option<f64> {
-        self.told(path)?.as_f64()
+        self.summary_value(path)?.as_f64()
     }
 
-    /// The ranks of the summary.
+    /// Returns the ranks of the summary.
     pub(crate) fn ranks(&self) -> &[Value] {
-        self.told("ranks").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+        self.summary_value("ranks").and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Adds complaints of ranks' logs, and why ranks failed.
+/// Adds warnings from logs and the failures of ranks.
 fn add_of_logs(warnings: &mut Warnings, logs: &Path) {
     let entries = std::fs::read_dir(logs).into_iter().flatten().flatten();
     let mut names: Vec<(usize, bool, PathBuf)> = entries
@@ -161,16 +161,16 @@ fn read_summary(path: &Path) -> Result<Value, String> {
     }
 }
 
-/// Returns the state of a run in words; its lines reach up to `last_step`.
+/// Returns the text of the state of a run whose lines end at `last_step`.
 #[cfg(feature = "live")]
 pub(crate) fn run_state(folder: &Path, summary: &Value, last_step: u64) -> &'static str {
     state(folder, summary, last_step).words()
 }
 
-/// Returns the state of a run whose lines reach up to `last_step`.
+/// Returns the state of a run whose lines end at `last_step`.
 fn state(folder: &Path, summary: &Value, last_step: u64) -> State {
     let ended_at = at(summary, "step").and_then(Value::as_u64);
-    // A run that was resumed has the summary of before until it ends again.
+    // A resumed run keeps the old summary until it ends again.
     if ended_at.is_some_and(|step| step >= last_step) {
         return match at(summary, "status").and_then(Value::as_str) {
             Some("finished") => State::Finished,
@@ -189,7 +189,7 @@ fn state(folder: &Path, summary: &Value, last_step: u64) -> State {
     .filter_map(|name| std::fs::metadata(folder.join(name)).ok()?.modified().ok())
     .max();
     let quiet = written.and_then(|written| SystemTime::now().duration_since(written).ok());
-    // A clock that is behind that of another host makes it appear in the future.
+    // The write may be in the future if the clocks of hosts differ.
     match quiet.is_none_or(|quiet| quiet < SILENCE) {
         true => State::UnderWay,
         false => State::Silent,

@@ -1,44 +1,44 @@
-//! The pictures that a run drew.
+//! The samples of a run.
 
 use std::path::{Path, PathBuf};
 
-/// A picture, with what is needed to lay it out before it is there.
+/// A grid of samples, with its size for the layout of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// After which step it was drawn.
+    /// The step after which it was drawn.
     pub(crate) step: u64,
     /// The file.
     pub(crate) path: PathBuf,
     /// The file's bytes.
     pub(crate) png: Vec<u8>,
-    /// Pixels across.
+    /// The width in pixels.
     pub(crate) width: u32,
-    /// Pixels down.
+    /// The height in pixels.
     pub(crate) height: u32,
 }
 
-/// The pictures of a run, fewer if there are many.
+/// The samples of a run, reduced to a maximum number.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples {
     /// The shown samples, in the order of steps.
     pub(crate) shown: Vec<Sample>,
     /// The number of samples.
     pub(crate) all: usize,
-    /// Files that are no whole pictures.
+    /// Errors of damaged files.
     pub(crate) damaged: Vec<String>,
-    /// The captions, of the last pictures drawn.
+    /// The captions of the last samples.
     pub(crate) prompts: Vec<String>,
 }
 
-/// The most bytes of a picture that is shown.
+/// The maximum size of a shown file in bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// The largest number of halvings of a picture.
+/// The maximum number of times that an image is halved.
 const MOST_HALVINGS: u32 = 6;
-/// The most prompts that are listed.
+/// The maximum number of listed prompts.
 const MAX_PROMPTS: usize = 256;
 
 impl Samples {
-    /// Reads at most `most` of the pictures in a folder `samples`: the first, the last, and those at even distances between.
+    /// Reads at most `most` evenly spaced files of a folder `samples`, including the first and the last.
     pub(crate) fn read(folder: &Path, most: usize) -> Self {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let mut found: Vec<(u64, PathBuf)> =
@@ -71,8 +71,7 @@ impl Samples {
 }
 
 impl Sample {
-    /// Returns the picture within `bytes`: unchanged, or scaled down until it fits. A file that is no picture is
-    /// returned unchanged.
+    /// Returns the image, scaled down by halving until it fits `bytes`. A file that is no image is returned unchanged.
     pub(crate) fn within(&self, bytes: usize) -> Self {
         if self.png.len() <= bytes {
             return self.clone();
@@ -96,12 +95,12 @@ impl Sample {
     }
 }
 
-/// The step in a name `step-00000300.png`.
+/// Parses the step of a file name `step-00000300.png`.
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     name.strip_prefix("step-")?.strip_suffix(".png")?.parse().ok()
 }
 
-/// The bytes of a picture and its size, or what is wrong with it.
+/// Reads the bytes and the size of an image.
 fn read(path: &Path) -> Result<(Vec<u8>, (u32, u32)), String> {
     let length = std::fs::metadata(path).map_err(|error| format!("cannot be read: {error}"))?.len();
     if length > MAX_BYTES {
@@ -110,7 +109,7 @@ fn read(path: &Path) -> Result<(Vec<u8>, (u32, u32)), String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
     let reader = image::ImageReader::with_format(std::io::Cursor::new(&bytes), image::ImageFormat::Png);
     let size = reader.into_dimensions().map_err(|error| format!("is no picture: {error}"))?;
-    // What every PNG ends with.
+    // Every PNG ends with this chunk.
     match bytes.ends_with(b"IEND\xaeB`\x82") {
         true => Ok((bytes, size)),
         false => Err("is cut off".to_owned()),

@@ -1,16 +1,16 @@
-//! The configuration of a run as keys and texts, whichever program has written it.
+//! The configuration of a run as keys and texts. It may come from any version of the program.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// Keys `section.key` with their values as texts, in the order of the alphabet.
+/// Keys `section.key` with their values as texts, in alphabetical order.
 pub(crate) type Settings = Vec<(String, String)>;
 
 /// Reads `config.toml`.
 ///
 /// # Errors
-/// What is wrong with the file, as a sentence that begins with its name.
+/// A message that begins with the name of the file.
 pub(crate) fn read_settings(path: &Path) -> Result<Settings, String> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("config.toml cannot be read: {error}"))?;
@@ -34,29 +34,29 @@ fn flatten(path: &str, value: &toml::Value, found: &mut Settings) {
     }
 }
 
-/// The value of a key.
+/// Returns the value of a key.
 pub(crate) fn get<'a>(settings: &'a Settings, key: &str) -> Option<&'a str> {
     settings.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
 }
 
-/// A key over several runs: its values, `None` where a run has no such key.
+/// A key and its values over several runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Compared<'a> {
+pub(crate) struct SettingRow<'a> {
     /// The key.
     pub(crate) key: &'a str,
-    /// The values, in the order of the runs.
+    /// The values, in the order of the runs; `None` for runs without this key.
     pub(crate) values: Vec<Option<&'a str>>,
 }
 
-impl Compared<'_> {
-    /// Returns true if runs differ in it.
+impl SettingRow<'_> {
+    /// Returns true if the values differ.
     pub(crate) fn differs(&self) -> bool {
         self.values.windows(2).any(|pair| pair[0] != pair[1])
     }
 }
 
-/// All keys of all runs: first those in which they differ.
-pub(crate) fn compare<'a>(runs: &[&'a Settings]) -> Vec<Compared<'a>> {
+/// Compares all keys of all runs. Keys that differ come first.
+pub(crate) fn compare<'a>(runs: &[&'a Settings]) -> Vec<SettingRow<'a>> {
     let mut keys: Vec<&str> = Vec::new();
     let mut known = std::collections::BTreeSet::new();
     for (key, _) in runs.iter().copied().flatten() {
@@ -68,13 +68,14 @@ pub(crate) fn compare<'a>(runs: &[&'a Settings]) -> Vec<Compared<'a>> {
         .iter()
         .map(|run| run.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
         .collect();
-    let row = |key: &'a str| Compared { key, values: maps.iter().map(|map| map.get(key).copied()).collect() };
-    let mut rows: Vec<Compared<'_>> = keys.into_iter().map(row).collect();
+    let row =
+        |key: &'a str| SettingRow { key, values: maps.iter().map(|map| map.get(key).copied()).collect() };
+    let mut rows: Vec<SettingRow<'_>> = keys.into_iter().map(row).collect();
     rows.sort_by_key(|row| !row.differs());
     rows
 }
 
-/// A value of a JSON document by a path of names, `a.b.c`.
+/// Returns a value of a JSON document by its path, `a.b.c`.
 pub(crate) fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(value, |value, name| value.get(name)).filter(|value| !value.is_null())
 }

@@ -1,8 +1,8 @@
-//! Charts as SVG in the page, for browsers without scripts.
+//! Charts as static SVG in the page, for browsers without scripts.
 
 use phalanx_run::svg::{Anchor, Scale, Svg};
 
-use super::chart::{Across, Chart, Kind, Line, Unit};
+use super::chart::{Chart, Kind, Line, Unit, XAxis};
 use super::numbers::{tick, ticks};
 use super::thin::thinned;
 
@@ -13,7 +13,7 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 34.0;
 
-/// The picture of a chart, of at most about `limit` points a line.
+/// Draws a chart with at most about `limit` points for each line.
 pub(crate) fn svg(chart: &Chart, limit: usize) -> String {
     let stacked = stacked(chart);
     let places = chart.lines.iter().flat_map(|line| line.places(chart.across).iter().copied());
@@ -26,9 +26,9 @@ pub(crate) fn svg(chart: &Chart, limit: usize) -> String {
     let of_x = ticks(x.low, x.high, 6, Unit::Plain).into_iter().map(|at| labelled(at, Unit::Plain));
     svg.x_axis(&x, HEIGHT - BOTTOM + 16.0, &of_x.collect::<Vec<_>>());
     let across = match chart.across {
-        Across::Steps => "steps",
-        Across::Clock => "seconds",
-        Across::Ranks => "ranks",
+        XAxis::Steps => "steps",
+        XAxis::Clock => "seconds",
+        XAxis::Ranks => "ranks",
     };
     svg.text((WIDTH - RIGHT, HEIGHT - 3.0), Anchor::End, "", across);
     for (line, bounds) in chart.lines.iter().zip(&stacked) {
@@ -43,7 +43,7 @@ fn height_scale(chart: &Chart, stacked: &[(Vec<f64>, Vec<f64>)]) -> Scale {
     let values = stacked.iter().flat_map(|(_, top)| top.iter().copied()).chain(floor);
     let mut y = Scale::over(values, HEIGHT - BOTTOM, TOP);
     if chart.kind == Kind::Lines {
-        // Lines do not run along the edges.
+        // Keep lines off the edges.
         let room = 0.04 * (y.high - y.low);
         y.low = if (0.0..room).contains(&y.low) { 0.0 } else { y.low - room };
         y.high += room;
@@ -51,7 +51,7 @@ fn height_scale(chart: &Chart, stacked: &[(Vec<f64>, Vec<f64>)]) -> Scale {
     y
 }
 
-/// Draws one line, or one area between its lower and upper bound. A line of a single point is a dot.
+/// Draws a line, or an area between its lower and upper bound. A single point is a dot.
 fn draw_line(
     svg: &mut Svg,
     chart: &Chart,
@@ -90,7 +90,7 @@ fn stacked(chart: &Chart) -> Vec<(Vec<f64>, Vec<f64>)> {
     lines.collect()
 }
 
-/// A chart in a sentence, for those who do not see it.
+/// Returns a text description of a chart for screen readers.
 fn described(chart: &Chart) -> String {
     let ends = |line: &Line| {
         let (first, last) = (line.values.first()?, line.values.last()?);
@@ -101,10 +101,10 @@ fn described(chart: &Chart) -> String {
             format!("{} from {first} to {last}", line.name)
         })
     };
-    let told: Vec<String> = chart.lines.iter().take(6).filter_map(ends).collect();
+    let descriptions: Vec<String> = chart.lines.iter().take(6).filter_map(ends).collect();
     let more = chart.lines.len().saturating_sub(6);
     let more = if more > 0 { format!("; and {more} more lines") } else { String::new() };
-    format!("{}: {}{more}", chart.title, told.join("; "))
+    format!("{}: {}{more}", chart.title, descriptions.join("; "))
 }
 
 #[cfg(test)]

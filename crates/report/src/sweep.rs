@@ -1,4 +1,4 @@
-//! The results of a sweep in `results.json`: its question, its conditions, and its tables.
+//! Reads the results of a sweep from `results.json`: description, conditions and tables.
 
 use std::path::{Path, PathBuf};
 
@@ -13,32 +13,32 @@ pub(crate) struct Sweep {
     pub(crate) folder: PathBuf,
     /// Its name; its folder's name by default.
     pub(crate) name: String,
-    /// Its question.
+    /// Its description.
     pub(crate) about: String,
-    /// On what it was measured, and how.
+    /// The conditions of the measurements.
     pub(crate) measured: String,
-    /// The meanings of columns.
+    /// The descriptions of columns.
     pub(crate) meanings: Vec<(String, String)>,
-    /// The loss that runs were asked to reach, and how low.
+    /// The target: the name of a loss, and the value to reach.
     pub(crate) target: Option<(String, f64)>,
     /// Its tables.
     pub(crate) tables: Vec<Table>,
 }
 
-/// A table: what its rows are by, what its numbers are, and the rows.
+/// A table of results.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Table {
-    /// The subject of its comparison.
+    /// The title.
     pub(crate) title: String,
     /// The axes of its rows.
     pub(crate) axes: Vec<String>,
-    /// Its numbers.
+    /// The names of its columns.
     pub(crate) columns: Vec<String>,
     /// The notes below it.
     pub(crate) notes: Vec<String>,
     /// Its rows.
     pub(crate) rows: Vec<Row>,
-    /// Speed-ups over ranks, for each way of the other axes.
+    /// The speed-ups over ranks, for each combination of the other axes.
     pub(crate) speedups: Vec<Speedups>,
 }
 
@@ -47,43 +47,43 @@ pub(crate) struct Table {
 pub(crate) struct Row {
     /// Its choices on the axes.
     pub(crate) choices: Vec<String>,
-    /// Means, with their deviations over seeds.
+    /// Means with standard deviations over seeds.
     pub(crate) numbers: Vec<Option<(f64, Option<f64>)>>,
     /// The published numbers, by column.
     pub(crate) published: Vec<Option<f64>>,
     /// True if it was predicted and not trained.
     pub(crate) predicted: bool,
-    /// The source of its energy numbers, in a word.
+    /// The source of its energy values: `measured`, `estimated` or `absent`.
     pub(crate) energy: Option<String>,
-    /// The folders of its runs, a seed each, below the sweep's `runs/`.
+    /// The folders of its runs in the sweep's `runs/`, one for each seed.
     pub(crate) runs: Vec<String>,
-    /// Why runs failed.
+    /// The errors of failed runs.
     pub(crate) errors: Vec<String>,
 }
 
-/// A line over numbers of ranks: its name, and its points.
-pub(crate) type OverRanks = (String, Vec<(f64, f64)>);
+/// A line of speed-ups: its name, and points of ranks and speed-up.
+pub(crate) type SpeedupLine = (String, Vec<(f64, f64)>);
 
-/// Lines over numbers of ranks.
+/// Speed-ups over numbers of ranks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Speedups {
-    /// Of which way.
+    /// The choices on the other axes.
     pub(crate) title: String,
     /// The lines.
-    pub(crate) lines: Vec<OverRanks>,
+    pub(crate) lines: Vec<SpeedupLine>,
 }
 
 impl Table {
-    /// Returns true if there are published numbers for a column.
+    /// Returns true if a column has published numbers.
     pub(crate) fn is_published(&self, column: usize) -> bool {
         self.rows.iter().any(|row| row.published.get(column).is_some_and(Option::is_some))
     }
 }
 
-/// Reads what a sweep has left in its folder; nothing if there is no `results.json`, as before it has ended.
+/// Reads the results of a sweep; `None` without a `results.json`, because the sweep has not ended.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// A message that begins with the name of the file.
 pub(crate) fn read_sweep(folder: &Path) -> Result<Option<Sweep>, String> {
     let bytes = match std::fs::read(folder.join("results.json")) {
         Ok(bytes) => bytes,
@@ -124,7 +124,7 @@ fn words(of: &Value, name: &str) -> Vec<String> {
 
 fn table(value: &Value) -> Table {
     let rows = list(value, "rows");
-    // Earlier versions did not say in which order columns are.
+    // Earlier versions did not store the order of columns.
     let keys = |named: &str, name: &str| {
         let mut keys = words(value, named);
         for row in rows {

@@ -19,13 +19,13 @@ pub(crate) struct Tail {
     rest: u64,
 }
 
-/// The result of reading on.
+/// The result of reading new lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// The number of new lines; 0 if nothing was written or there is no file yet.
+pub(crate) enum TailRead {
+    /// The number of new lines; 0 if nothing was written or the file does not exist yet.
     Lines(usize),
-    /// Another file, of which nothing was read: readers of the old lines must begin anew.
-    Another,
+    /// The file was replaced. Nothing was read; the caller must start again with a new [`Tail`].
+    Replaced,
 }
 
 /// Distinguishes a file from others of the same name.
@@ -46,7 +46,7 @@ impl Tail {
         Self { path, from_end: bytes, identity: None, offset: 0, skips: false, rest: 0 }
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -60,11 +60,11 @@ impl Tail {
     ///
     /// # Errors
     /// If the file exists and cannot be read.
-    pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<Found> {
+    pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<TailRead> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(if self.identity.is_none() { Found::Lines(0) } else { Found::Another });
+                return Ok(if self.identity.is_none() { TailRead::Lines(0) } else { TailRead::Replaced });
             }
             Err(error) => return Err(error),
         };
@@ -77,7 +77,7 @@ impl Tail {
                 (self.skips, self.offset) = (start > 0, start.saturating_sub(1));
                 self.identity = Some(identity);
             }
-            Some(known) if known != identity || metadata.len() < self.offset => return Ok(Found::Another),
+            Some(known) if known != identity || metadata.len() < self.offset => return Ok(TailRead::Replaced),
             Some(_) => {}
         }
         file.seek(SeekFrom::Start(self.offset))?;
@@ -88,7 +88,7 @@ impl Tail {
             let length = reader.read_until(b'\n', &mut line)? as u64;
             if line.pop_if(|last| *last == b'\n').is_none() {
                 self.rest = length;
-                return Ok(Found::Lines(count));
+                return Ok(TailRead::Lines(count));
             }
             self.offset += length;
             if !std::mem::take(&mut self.skips) {
@@ -123,7 +123,7 @@ mod tests {
         file.write_all(text.as_bytes()).expect("writes");
     }
 
-    fn read(tail: &mut Tail) -> (Found, Vec<String>) {
+    fn read(tail: &mut Tail) -> (TailRead, Vec<String>) {
         let mut lines = Vec::new();
         let each = |line: &[u8]| lines.push(String::from_utf8(line.to_vec()).expect("text"));
         (tail.read(each).expect("reads"), lines)
@@ -134,22 +134,22 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lines");
         let mut tail = Tail::whole(path.clone());
-        assert_eq!(read(&mut tail), (Found::Lines(0), vec![]), "there is no file yet");
+        assert_eq!(read(&mut tail), (TailRead::Lines(0), vec![]), "there is no file yet");
         append(&path, "one\ntw");
-        assert_eq!(read(&mut tail), (Found::Lines(1), vec!["one".to_owned()]));
+        assert_eq!(read(&mut tail), (TailRead::Lines(1), vec!["one".to_owned()]));
         assert!(tail.is_cut_off());
         append(&path, "o\nthree\n");
-        assert_eq!(read(&mut tail), (Found::Lines(2), vec!["two".to_owned(), "three".to_owned()]));
-        assert_eq!(read(&mut tail), (Found::Lines(0), vec![]));
+        assert_eq!(read(&mut tail), (TailRead::Lines(2), vec!["two".to_owned(), "three".to_owned()]));
+        assert_eq!(read(&mut tail), (TailRead::Lines(0), vec![]));
         assert!(!tail.is_cut_off());
         // Written aside and renamed, as a resumed run does; longer than what was there.
         phalanx_run::write_aside(&path, b"one\nother lines\nof a longer file\n").expect("writes");
-        assert_eq!(read(&mut tail), (Found::Another, vec![]));
+        assert_eq!(read(&mut tail), (TailRead::Replaced, vec![]));
         // The same file, shortened.
         let mut tail = Tail::whole(path.clone());
-        assert_eq!(read(&mut tail).0, Found::Lines(3));
+        assert_eq!(read(&mut tail).0, TailRead::Lines(3));
         std::fs::write(&path, "cut\n").expect("writes");
-        assert_eq!(read(&mut tail), (Found::Another, vec![]));
+        assert_eq!(read(&mut tail), (TailRead::Replaced, vec![]));
     }
 
     #[test]

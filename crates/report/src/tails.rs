@@ -1,14 +1,14 @@
-//! The growing files of a run together: numbers as they come, and how far that is.
+//! Incremental reading of all growing files of a run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::columns::{Point, of_metrics, of_rank};
 use super::object_tail::{Object, ObjectTail};
-use super::tail::Found;
+use super::tail::TailRead;
 use super::usage::Usage;
 
-/// Ranks whose files are looked for.
+/// The maximum number of ranks whose files are read.
 const MAX_RANKS: usize = 4096;
 
 /// The growing files of a run.
@@ -18,11 +18,11 @@ pub(crate) struct Tails {
     by_rank: ObjectTail,
     usage: Vec<(usize, ObjectTail, Usage)>,
     logs: PathBuf,
-    /// Lines that are known already, by the names of files.
+    /// The position up to which lines are already known.
     known: Position,
 }
 
-/// The numbers of lines read, by file: `metrics`, `ranks`, `usage-0`.
+/// A read position: the number of lines by file (`metrics`, `ranks`, `usage-0`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Position(BTreeMap<String, usize>);
 
@@ -34,7 +34,7 @@ impl std::fmt::Display for Position {
 }
 
 impl Position {
-    /// Reads what `Display` has written; what is no such text is the beginning.
+    /// Parses the output of `Display`. An invalid text is the beginning.
     #[cfg(any(test, feature = "live"))]
     pub(crate) fn parse(text: &str) -> Self {
         let parts = text.split('_').filter_map(|part| {
@@ -50,7 +50,7 @@ impl Position {
 }
 
 impl Tails {
-    /// The files of a run, of which these lines are known already and not told.
+    /// Opens the files of a run. Lines before the position `known` are skipped.
     pub(crate) fn new(folder: &Path, known: Position) -> Self {
         Self {
             metrics: ObjectTail::new(folder.join("metrics.jsonl")),
@@ -69,15 +69,15 @@ impl Tails {
         Position(two.into_iter().chain(usage).collect())
     }
 
-    /// Reads on: hears every number that is not known yet, and every such line of metrics. False if a file was replaced or is
-    /// shorter than what is known of it, so that all is to be read anew.
+    /// Reads new lines. Calls `on_point` with each new point and `on_metrics_line` with each new line of metrics.
+    /// Returns false if a file was replaced or truncated, so that all files must be read again.
     ///
     /// # Errors
-    /// The name of a file that cannot be read, and why.
+    /// A message that names the file that cannot be read.
     pub(crate) fn read(
         &mut self,
-        mut told: impl FnMut(Point),
-        mut line_told: impl FnMut(&Object),
+        mut on_point: impl FnMut(Point),
+        mut on_metrics_line: impl FnMut(&Object),
     ) -> Result<bool, String> {
         let problem = |tail: &ObjectTail, error: &std::io::Error| {
             let name = tail.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -87,37 +87,37 @@ impl Tails {
         let known = self.known.lines("metrics");
         let read = self.metrics.read(|number, line| {
             if number >= known {
-                of_metrics(line).into_iter().for_each(&mut told);
-                line_told(line);
+                of_metrics(line).into_iter().for_each(&mut on_point);
+                on_metrics_line(line);
             }
         });
-        whole &= read.map_err(|error| problem(&self.metrics, &error))? != Found::Another;
+        whole &= read.map_err(|error| problem(&self.metrics, &error))? != TailRead::Replaced;
         whole &= self.metrics.lines() >= known;
         let known = self.known.lines("ranks");
         let read = self.by_rank.read(|number, line| {
             if number >= known {
-                of_rank(line).into_iter().for_each(&mut told);
+                of_rank(line).into_iter().for_each(&mut on_point);
             }
         });
-        whole &= read.map_err(|error| problem(&self.by_rank, &error))? != Found::Another;
+        whole &= read.map_err(|error| problem(&self.by_rank, &error))? != TailRead::Replaced;
         whole &= self.by_rank.lines() >= known;
         self.find_usage();
         for (rank, tail, usage) in &mut self.usage {
             let known = self.known.lines(&format!("usage-{rank}"));
             let read = tail.read(|number, line| {
-                // Rates are made of two lines, so those that are known are read all the same.
+                // Rates need two lines, so known lines are read, too.
                 let points = usage.points(*rank, line);
                 if number >= known {
-                    points.into_iter().for_each(&mut told);
+                    points.into_iter().for_each(&mut on_point);
                 }
             });
-            whole &= read.map_err(|error| problem(tail, &error))? != Found::Another;
+            whole &= read.map_err(|error| problem(tail, &error))? != TailRead::Replaced;
             whole &= tail.lines() >= known;
         }
         Ok(whole)
     }
 
-    /// Looks for the files of ranks; they come when ranks begin.
+    /// Finds new usage files. Ranks create them when they start.
     fn find_usage(&mut self) {
         let entries = std::fs::read_dir(&self.logs).into_iter().flatten().flatten();
         for entry in entries {
@@ -136,13 +136,13 @@ impl Tails {
         [&self.metrics, &self.by_rank].into_iter().chain(self.usage.iter().map(|(_, tail, _)| tail))
     }
 
-    /// The last line of usage of each rank.
+    /// Returns the last usage line of each rank.
     pub(crate) fn last_usage(&self) -> impl Iterator<Item = (usize, &Object)> {
         self.usage.iter().filter_map(|(rank, _, usage)| Some((*rank, usage.last()?)))
     }
 }
 
-/// The rank in a file's name `rank-N…`.
+/// Parses the rank of a file name `rank-N` with this ending.
 pub(crate) fn rank_of(name: &str, ending: &str) -> Option<usize> {
     name.strip_prefix("rank-")?.strip_suffix(ending)?.parse().ok()
 }
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_not_told_again() {
+    fn known_lines_are_skipped() {
         let folder = tempfile::tempdir().expect("a folder");
         let logs = folder.path().join("logs");
         std::fs::create_dir(&logs).expect("a folder");
@@ -167,17 +167,17 @@ mod tests {
         .expect("writes");
         let read = |known: &str| {
             let mut tails = Tails::new(folder.path(), Position::parse(known));
-            let mut told = Vec::new();
-            let whole = tails.read(|point| told.push((point.key, point.value)), |_| {}).expect("reads");
-            (whole, told, tails.position().to_string())
+            let mut points = Vec::new();
+            let whole = tails.read(|point| points.push((point.key, point.value)), |_| {}).expect("reads");
+            (whole, points, tails.position().to_string())
         };
-        let (whole, told, position) = read("");
-        assert!(whole && told.len() == 5, "{told:?}");
+        let (whole, points, position) = read("");
+        assert!(whole && points.len() == 5, "{points:?}");
         assert_eq!(position, "metrics.2_ranks.0_usage-3.4");
-        let (whole, told, again) = read("metrics.1_usage-3.3");
+        let (whole, points, again) = read("metrics.1_usage-3.3");
         let rate = ("usage/3/network_sent".to_owned(), 500.0);
         assert_eq!(
-            (whole, told, again),
+            (whole, points, again),
             (true, vec![("metrics/loss".to_owned(), 1.0), rate], position.clone())
         );
         assert_eq!(read(&position).1, []);

@@ -1,8 +1,7 @@
-//! Fewer points that look like all of them.
+//! Downsampling of curves for drawing.
 
-/// The numbers of points of which a picture of `limit` points shows what one of all shows: of each of equal parts the first, the
-/// last, the smallest and the largest (M4, Jugel et al. 2014). They are in order, the first and the last point are among them,
-/// and so is every extreme of a part.
+/// Returns the indices of about `limit` points, in ascending order. Keeps the first, last, smallest and largest point
+/// of each of equal intervals (M4, Jugel et al. 2014).
 pub(crate) fn thinned(values: &[f64], limit: usize) -> Vec<usize> {
     let count = values.len();
     if count <= limit.max(4) {

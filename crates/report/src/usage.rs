@@ -1,18 +1,18 @@
-//! The resources of a rank's process over time: rates and shares from the lines of `logs/rank-N.usage.jsonl`.
+//! The resource use of a rank over time: rates and shares from `logs/rank-N.usage.jsonl`.
 
 use super::columns::Point;
 use super::object_tail::Object;
 
-/// A break between two lines from which on it is one of the run: nothing was measured, as it did not run.
+/// The time between two lines from which on it counts as a break: the run was stopped.
 const BREAK_SECONDS: f64 = 60.0;
 
-/// Numbers that are shown as they are told.
+/// Values that are shown unchanged.
 const PLAIN: [&str; 6] =
     ["cpu_percent", "gpu_percent", "cpu_watts", "gpu_watts", "resident_bytes", "gpu_memory_bytes"];
-/// The kinds of memory that the program accounts for.
+/// The kinds of memory of training state.
 pub(crate) const KINDS: [&str; 5] =
     ["parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes", "activation_bytes"];
-/// Sums since the process began, and what their change in a second is called.
+/// Cumulative values since the process started, and the names of their rates per second.
 const RATES: [(&str, &str); 6] = [
     ("network_sent_bytes", "network_sent"),
     ("network_received_bytes", "network_received"),
@@ -21,17 +21,17 @@ const RATES: [(&str, &str); 6] = [
     ("minor_faults", "minor_faults"),
     ("major_faults", "major_faults"),
 ];
-/// Sums since the process began that are shown as sums over the whole run.
+/// Cumulative values since the process started that are shown as sums over the whole run.
 const SUMS: [&str; 2] = ["cpu_joules", "gpu_joules"];
-/// Sums of seconds, of which the shares of time are made.
+/// Cumulative seconds from which the shares of time are computed.
 const SECONDS: [&str; 4] =
     ["data_seconds", "communication_exposed_seconds", "communication_hidden_seconds", "step_seconds"];
 
-/// The state of a rank's last line, from which the rates of the next are computed.
+/// The last line of a rank, from which the rates of the next line are computed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Usage {
     last: Option<Object>,
-    /// Seconds by the clock, without breaks.
+    /// The seconds of wall time, without breaks.
     elapsed: f64,
     /// The sums before the process was restarted.
     before: [f64; SUMS.len()],
@@ -42,18 +42,18 @@ fn number(line: &Object, name: &str) -> Option<f64> {
 }
 
 impl Usage {
-    /// The last line.
+    /// Returns the last line.
     pub(crate) fn last(&self) -> Option<&Object> {
         self.last.as_ref()
     }
 
-    /// The numbers of the next line of a rank.
+    /// Returns the points of the next line of a rank.
     pub(crate) fn points(&mut self, rank: usize, line: &Object) -> Vec<Point> {
         let last = self.last.take();
         let passed = last.as_ref().and_then(|last| Some(number(line, "time")? - number(last, "time")?));
         let passed = passed.filter(|passed| *passed > 0.0 && *passed < BREAK_SECONDS);
         self.elapsed += passed.unwrap_or_default();
-        // Sums begin anew with the process; a sum that is smaller than it was tells of another one.
+        // Sums restart with the process: a decreasing sum means a new process.
         let fell = |name: &&str| {
             let before = last.as_ref().and_then(|last| number(last, name));
             before.zip(number(line, name)).is_some_and(|(before, now)| now < before)
@@ -70,7 +70,7 @@ impl Usage {
         for (before, name) in self.before.iter().zip(SUMS) {
             values.extend(number(line, name).map(|sum| (name, before + sum)));
         }
-        // Where a GPU computes, what is trained lies in its memory.
+        // On a GPU, the training state is in GPU memory.
         let whole = number(line, "gpu_memory_bytes").or_else(|| number(line, "resident_bytes"));
         if let Some(whole) = whole {
             let known: f64 = KINDS.iter().filter_map(|name| number(line, name)).sum();
@@ -84,7 +84,7 @@ impl Usage {
             let [data, exposed, hidden, steps] = SECONDS.map(grown);
             if let Some(steps) = steps {
                 let (data, exposed) = (data.unwrap_or_default(), exposed.unwrap_or_default());
-                // A step that is under way is told when it is done, so that a line may tell of more than it took.
+                // A step is counted when it ends, so its seconds may exceed the interval of the line.
                 let whole = passed.max(steps).max(data + exposed).max(f64::MIN_POSITIVE);
                 let steps = steps.max(data + exposed);
                 values.push(("data_share", data / whole));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::object_tail::Object;
 
-/// A complaint, told once however often it came.
+/// A warning. Repeated warnings are counted.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Warning {
     /// The source: `step`, `rank 1`, a file's name.
@@ -15,28 +15,28 @@ pub(crate) struct Warning {
     pub(crate) text: String,
     /// The number of occurrences.
     pub(crate) count: usize,
-    /// The first and the last step, where it has any.
+    /// The first and the last step, if any.
     pub(crate) steps: Option<(u64, u64)>,
 }
 
-/// The complaints of a run.
+/// The warnings of a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warnings {
     all: Vec<Warning>,
-    /// Where each is, by who complains and its text without numbers.
+    /// The index of each warning, by its source and text without numbers.
     places: HashMap<String, usize>,
 }
 
-/// Bytes of a log that are looked at, from its end.
+/// The number of bytes at the end of a log that are searched.
 const LOG_BYTES: u64 = 1 << 20;
 
 impl Warnings {
-    /// All, in the order in which they came first.
+    /// Returns all warnings, in the order of their first occurrence.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Warning> {
         self.all.iter()
     }
 
-    /// Adds one; it is counted with one that differs in numbers alone.
+    /// Adds a warning. Warnings that differ only in numbers are counted together.
     pub(crate) fn add(&mut self, from: &str, text: &str, step: Option<u64>) {
         let kind = format!("{from}: {}", without_numbers(text));
         match self.places.get(&kind).map(|at| &mut self.all[*at]) {
@@ -55,14 +55,14 @@ impl Warnings {
         }
     }
 
-    /// Adds those of a line of metrics.
+    /// Adds the warnings of a metrics line.
     pub(crate) fn add_of_metrics(&mut self, line: &Object) {
         let step = line.get("step").and_then(serde_json::Value::as_u64);
         let texts = line.get("warnings").and_then(serde_json::Value::as_array).into_iter().flatten();
         texts.filter_map(serde_json::Value::as_str).for_each(|text| self.add("training", text, step));
     }
 
-    /// Adds warnings and errors of a rank's log: of one that is very long, those at its end.
+    /// Adds the warnings and errors in the last MiB of a rank's log.
     pub(crate) fn add_of_log(&mut self, path: &Path, rank: usize) {
         let read = || -> std::io::Result<Vec<u8>> {
             let mut file = std::fs::File::open(path)?;
@@ -95,7 +95,7 @@ fn without_numbers(text: &str) -> String {
             kept.push('#');
         }
     }
-    // A number with a point is one number.
+    // A decimal number is one number.
     kept.replace("#.#", "#")
 }
 

@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole or not at all.
+//! Atomic replacement of files.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -7,7 +7,7 @@ use std::path::Path;
 /// Writes a temporary file in the same folder, syncs it to disk, and renames it to `path`.
 ///
 /// # Errors
-/// If anything fails, such as a full disk; what was at `path` before is then still there.
+/// If an operation fails. The previous file at `path` is then unchanged.
 pub fn write_aside(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let aside = path.with_file_name(format!(".{name}.tmp"));
@@ -33,7 +33,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, path))
 }
 
-/// Has the names in a folder reach the disk.
+/// Syncs the entries of a folder to disk.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     // An empty path is the current folder.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

@@ -1,4 +1,4 @@
-//! Charts of lines: panels in rows, which share their colours and a legend.
+//! Line charts: panels in rows with common colours and a common legend.
 
 use serde::Serialize;
 
@@ -10,15 +10,15 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 44.0;
 /// The height of the title above all panels.
 const HEAD: f64 = 30.0;
-/// The dashes of lines. Lines that repeat a colour have the next ones.
+/// The dash patterns of lines. When colours repeat, the next pattern is used.
 const DASHES: [&str; 3] = ["", "6 3", "2 3"];
 
-/// A line.
+/// A line of a chart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
-    /// The name in the legend. Lines of one name have one colour in all panels.
+    /// The name in the legend. Lines with the same name have the same colour in all panels.
     pub name: String,
-    /// Its points. Points that are not finite are left out.
+    /// The points. Points that are not finite are left out.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -29,9 +29,9 @@ pub struct Panel {
     pub title: String,
     /// The label of the x axis.
     pub x: String,
-    /// Its lines.
+    /// The lines.
     pub series: Vec<Series>,
-    /// A level that is marked, and its label.
+    /// A marked level and its label.
     pub mark: Option<(f64, String)>,
 }
 
@@ -41,7 +41,7 @@ impl Series {
     }
 }
 
-/// Renders panels as SVG, `columns` in a row, each of the given width and height.
+/// Draws panels as SVG, `columns` in a row, each of the given width and height.
 pub fn panels_svg(title: &str, panels: &[Panel], columns: usize, (width, height): (f64, f64)) -> String {
     let mut names: Vec<&str> = Vec::new();
     for series in panels.iter().flat_map(|panel| &panel.series) {
@@ -63,7 +63,7 @@ pub fn panels_svg(title: &str, panels: &[Panel], columns: usize, (width, height)
     svg.finish()
 }
 
-/// Returns the colour and the dashes of a line.
+/// Returns the SVG attributes of a line: its colour and dash pattern.
 fn stroke(names: &[&str], name: &str) -> String {
     let at = names.iter().position(|known| known == &name).unwrap_or_default();
     let dash = DASHES[at / COLOURS.len() % DASHES.len()];
@@ -94,7 +94,7 @@ fn draw(svg: &mut Svg, panel: &Panel, names: &[&str], (ox, oy): (f64, f64), (wid
     }
 }
 
-/// Returns round numbers on a scale with their labels.
+/// Returns the ticks of a scale with their labels.
 fn labelled(scale: &Scale) -> Vec<(f64, String)> {
     ticks(scale.low, scale.high, 5, 1.0).into_iter().map(|tick| (tick, tick_label(tick))).collect()
 }

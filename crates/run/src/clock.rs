@@ -1,6 +1,6 @@
-//! The time of day, for names.
+//! Timestamps for folder names.
 
-/// The current time in UTC as `YYYYMMDD-HHMMSS`.
+/// Returns the current time in UTC as `YYYYMMDD-HHMMSS`.
 pub fn timestamp() -> String {
     of(jiff::Timestamp::now())
 }

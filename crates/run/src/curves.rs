@@ -1,9 +1,9 @@
-//! The loss over the steps, as a picture.
+//! A chart of the loss over the steps.
 
 use super::Line;
 use super::chart::{Panel, Series, panels_svg};
 
-/// Draws `names` (numbers of the lines) over the step. Names that no line has are left out.
+/// Draws the measurements `names` over the step. Names without values are left out.
 pub fn curves_svg(title: &str, lines: &[Line], names: &[&str]) -> String {
     let series = names.iter().map(|name| {
         let points = lines.iter().filter_map(|line| Some((line.step() as f64, line.number(name)?)));

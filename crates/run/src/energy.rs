@@ -1,16 +1,16 @@
-//! The energy of a run: joules and their source.
+//! The energy of a run, and the source of the numbers.
 
 use serde::{Deserialize, Serialize};
 
-/// The source of a number of joules, the most reliable first.
+/// The source of an energy value, the most reliable first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EnergyKind {
-    /// A counter of the hardware.
+    /// A hardware counter.
     Measured,
-    /// A model that is named.
+    /// A model, which the field `model` names.
     Estimated,
-    /// No source: the number is unknown.
+    /// No source: the value is unknown.
     #[default]
     Absent,
 }
@@ -25,27 +25,26 @@ impl std::fmt::Display for EnergyKind {
     }
 }
 
-/// The energy of the CPUs, or of the GPUs, in a run.
+/// The energy of the CPUs or of the GPUs in a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EnergyPart {
-    /// The source of the number.
+    /// The source of the value.
     pub kind: EnergyKind,
-    /// The counter or model, or the reason why there is no number.
+    /// The counter or model, or the reason why the value is absent.
     pub model: String,
-    /// Joules; `null` if they are absent.
+    /// The energy in joules; `null` if absent.
     pub joules: Option<f64>,
 }
 
-/// The energy that a run took, from its start, or from where it was resumed, to its end: evaluations, samples and checkpoints
-/// are part of it.
+/// The energy of a run from its start or resume to its end, including evaluations, samples and checkpoints.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EnergySummary {
     /// The energy of CPUs and their memory.
     pub cpu: EnergyPart,
     /// The energy of GPUs.
     pub gpu: EnergyPart,
-    /// All joules that are known, for each sample that was trained on.
+    /// The known energy in joules per training sample.
     pub joules_per_sample: Option<f64>,
-    /// All joules that are known, for each second that passed.
+    /// The known energy divided by the wall time, in watts.
     pub mean_watts: Option<f64>,
 }

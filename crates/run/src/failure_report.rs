@@ -1,4 +1,4 @@
-//! The report that a failing rank leaves for its supervisor.
+//! The report that a failing rank writes for its supervisor.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::REPLICA_THREAD;
 use super::atomic::replace;
 
-/// Why a rank failed, as written to `logs/rank-N.error.json`.
+/// The failure of a rank, as written to `logs/rank-N.error.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureReport {
     /// The rank.
     pub rank: usize,
-    /// When it failed, in milliseconds since 1970.
+    /// The time of the failure, in milliseconds since 1970.
     pub time_ms: u64,
     /// The error.
     pub message: String,
@@ -28,7 +28,7 @@ pub struct FailureReport {
 }
 
 impl FailureReport {
-    /// A report for this moment.
+    /// Creates a report with the current time.
     pub fn now(rank: usize, message: impl Into<String>, consequence: bool) -> Self {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
@@ -41,17 +41,17 @@ impl FailureReport {
         }
     }
 
-    /// Where rank `rank` reports.
+    /// Returns the path of the report of `rank`.
     pub fn path(logs: &Path, rank: usize) -> PathBuf {
         logs.join(format!("rank-{rank}.error.json"))
     }
 
-    /// Where rank `rank` logs.
+    /// Returns the path of the log of `rank`.
     pub fn log_path(logs: &Path, rank: usize) -> PathBuf {
         logs.join(format!("rank-{rank}.log"))
     }
 
-    /// Writes the report, unless the rank has reported already: what came first is what counts.
+    /// Writes the report, unless the rank has already written one: the first failure counts.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -63,27 +63,27 @@ impl FailureReport {
         replace(&path, &serde_json::to_vec(self)?)
     }
 
-    /// Returns true if the rank failed by itself. Such a failure ends the run, even one that survives lost ranks.
+    /// Returns true if the rank failed by itself. Such a failure ends even an elastic run.
     pub fn is_own_fault(&self) -> bool {
         !self.consequence && !self.left_out && !self.died
     }
 
-    /// Reads the report of `rank`, if it left one.
+    /// Reads the report of `rank`, if it exists.
     pub fn read(logs: &Path, rank: usize) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(Self::path(logs, rank)).ok()?).ok()
     }
 
-    /// Turns every panic of this process into a report and ends the process. Otherwise a rank would wait for ever for a
-    /// helper thread that has panicked, and the other ranks for that rank. The message also goes to `also`, such as the
-    /// log. Loaders return the panics of their own threads as errors, as do the threads that start replicas
-    /// ([`REPLICA_THREAD`]).
+    /// Installs a panic hook that writes a report and ends the process. Also passes the message to `also`, for example
+    /// the log. Threads of data loaders and replicas ([`REPLICA_THREAD`]) only log: their parents return the error.
+    ///
+    /// Without the hook, a rank would wait forever for a helper thread that has panicked.
     pub fn on_panic(logs: &Path, rank: usize, also: impl Fn(&str) + Send + Sync + 'static) {
         let logs = logs.to_owned();
         std::panic::set_hook(Box::new(move |info| {
             let payload = info.payload();
             let text = payload.downcast_ref::<&str>().copied();
             let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-            let message = text.unwrap_or("a value that is no text");
+            let message = text.unwrap_or("panic payload is no string");
             let place = info.location().map(|place| format!(" at {}:{}", place.file(), place.line()));
             let message = format!("panicked{}: {message}", place.unwrap_or_default());
             let thread = std::thread::current();
@@ -93,7 +93,7 @@ impl FailureReport {
             if caught {
                 return;
             }
-            // If even the report cannot be written, the exit code still says that something failed.
+            // If the report cannot be written, the exit code still signals the failure.
             let _ = Self::now(rank, message, false).write(&logs);
             std::process::exit(101);
         }));

@@ -1,4 +1,4 @@
-//! The folder of a run: made once, never overwritten, found again.
+//! The folder of a run. A new run never overwrites an existing folder.
 
 use std::fs;
 use std::io;
@@ -6,38 +6,38 @@ use std::path::{Path, PathBuf};
 
 use super::clock::timestamp;
 
-/// Why a run's folder cannot be used.
+/// The error of opening or creating a run's folder.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The folder of a new run holds one already.
+    /// The folder of a new run already holds a run.
     #[error("{} already holds a run; continue it with --resume, or choose another folder with --out", .0.display())]
     Exists(PathBuf),
-    /// The folder of a new run holds something else.
+    /// The folder of a new run is not empty.
     #[error("{} is not empty and holds no run; choose another folder with --out", .0.display())]
     NotEmpty(PathBuf),
-    /// A folder that should hold a run does not.
+    /// The folder holds no run.
     #[error("{} holds no run: it has no config.toml", .0.display())]
     NoRun(PathBuf),
-    /// There is nothing to continue.
+    /// No run of this name exists.
     #[error("there is no run of `{name}` in {} to resume; name its folder with --out", runs.display())]
     NothingToResume {
         /// The preset's name.
         name: String,
-        /// Where runs were looked for.
+        /// The folder that was searched.
         runs: PathBuf,
     },
-    /// A file or folder cannot be written or read.
+    /// An I/O operation on a file or folder failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// The attempted action.
         action: &'static str,
-        /// With what.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: io::Error,
     },
-    /// A file does not hold what it should.
+    /// The content of a file is invalid.
     #[error("{}: {problem}", path.display())]
     Malformed {
         /// The file.
@@ -48,21 +48,21 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// `action` failed on `path`.
+    /// Returns a constructor of the error that `action` failed on `path`.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
 }
 
-/// The folder of one run. See the [module](super) for what is in it.
+/// The folder of one run. The [module](super) lists its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunFolder(PathBuf);
 
 impl RunFolder {
-    /// Makes the folder of a new run: `out`, or `runs/NAME-TIME`.
+    /// Creates the folder of a new run: `out`, or `runs/NAME-TIME`.
     ///
     /// # Errors
-    /// [`RunError::Exists`] or [`RunError::NotEmpty`] rather than overwriting anything.
+    /// [`RunError::Exists`] or [`RunError::NotEmpty`] if the folder is in use.
     pub fn create(out: Option<&Path>, runs: &Path, name: &str) -> Result<Self, RunError> {
         let path = match out {
             Some(out) => out.to_owned(),
@@ -77,7 +77,7 @@ impl RunFolder {
         if path.join("config.toml").exists() {
             return Err(RunError::Exists(path));
         }
-        // Ranks on other hosts may have made the folder of their logs already.
+        // Ranks on other hosts may already have created the folder `logs`.
         let foreign = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != "logs");
         if fs::read_dir(&path).is_ok_and(|mut entries| entries.any(foreign)) {
             return Err(RunError::NotEmpty(path));
@@ -92,7 +92,7 @@ impl RunFolder {
     /// Opens the folder of an existing run.
     ///
     /// # Errors
-    /// [`RunError::NoRun`] if there is none.
+    /// [`RunError::NoRun`] if the folder holds no run.
     pub fn open(path: &Path) -> Result<Self, RunError> {
         if !path.join("config.toml").is_file() {
             return Err(RunError::NoRun(path.to_owned()));
@@ -104,15 +104,14 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Gives the folder up to another run if this one never took a step, as where its data is not found: what is left are its
-    /// logs, and its configuration among them.
-    /// True if it did.
+    /// Clears the folder for another run if this run never took a step, for example because its data is missing. Keeps
+    /// the logs, and moves the configuration to them. Returns true if the folder was cleared.
     ///
     /// # Errors
     /// If a file cannot be removed.
-    pub fn give_up_unless_begun(&self) -> Result<bool, RunError> {
+    pub fn release_unless_started(&self) -> Result<bool, RunError> {
         let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
-        let told = fs::metadata(self.metrics()).is_ok_and(|metrics| metrics.len() > 0);
+        let has_metrics = fs::metadata(self.metrics()).is_ok_and(|metrics| metrics.len() > 0);
         let known = [
             "config.toml",
             "metrics.jsonl",
@@ -126,7 +125,7 @@ impl RunFolder {
         ];
         let foreign = |entry: fs::DirEntry| !known.iter().any(|name| entry.file_name() == *name);
         let mut entries = fs::read_dir(&self.0).map_err(RunError::io("read", &self.0))?.flatten();
-        if told
+        if has_metrics
             || entries.any(foreign)
             || ![self.checkpoints(), self.samples()].iter().all(|part| is_empty(part))
         {
@@ -150,25 +149,25 @@ impl RunFolder {
         Ok(true)
     }
 
-    /// The folder that rank 0 of the same run makes, for a rank that another host may have started earlier.
+    /// Opens the folder on a rank other than 0. Creates it if rank 0 has not done so yet.
     ///
     /// # Errors
-    /// If the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn join(path: &Path) -> Result<Self, RunError> {
         let folder = Self(path.to_owned());
         fs::create_dir_all(folder.logs()).map_err(RunError::io("create", path))?;
         Ok(folder)
     }
 
-    /// The newest run called `NAME-…` in `runs`.
+    /// Opens the newest run `NAME-…` in `runs`.
     ///
     /// # Errors
-    /// [`RunError::NothingToResume`] if there is none.
+    /// [`RunError::NothingToResume`] if no such run exists.
     pub fn newest(runs: &Path, name: &str) -> Result<Self, RunError> {
         let prefix = format!("{name}-");
         let is_run = |path: &PathBuf| {
             let named = path.file_name().and_then(std::ffi::OsStr::to_str).is_some_and(|file| {
-                // `shapes-cvae-2025…` is no run of `shapes`: after the prefix comes a year.
+                // `shapes-cvae-2025…` is no run of `shapes`: a year must follow the prefix.
                 file.strip_prefix(&prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
             });
             named && path.join("config.toml").is_file()
@@ -179,7 +178,7 @@ impl RunFolder {
         Self::open(&newest.ok_or_else(nothing)?)
     }
 
-    /// The folder itself.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -189,12 +188,12 @@ impl RunFolder {
         self.0.join("config.toml")
     }
 
-    /// The line for every logged step.
+    /// The metrics: one line for each logged step.
     pub fn metrics(&self) -> PathBuf {
         self.0.join("metrics.jsonl")
     }
 
-    /// The lines of each rank, if ranks do not take every step together.
+    /// The metrics by rank, under strategies whose ranks do not take every step together.
     pub fn metrics_by_rank(&self) -> PathBuf {
         self.0.join("metrics-by-rank.jsonl")
     }
@@ -204,17 +203,17 @@ impl RunFolder {
         self.0.join("state.json")
     }
 
-    /// The folder of what users ask the run for.
+    /// The folder of requests of users.
     pub fn requests(&self) -> PathBuf {
         self.0.join("requests")
     }
 
-    /// The folder of processes that want to take part.
+    /// The folder of processes that wait to join.
     pub fn joins(&self) -> PathBuf {
         self.0.join("joins")
     }
 
-    /// The file with the secret of ranks that others may join, while they run.
+    /// The file with the secret of the ranks. It exists while the run can be joined.
     pub fn secret(&self) -> PathBuf {
         self.0.join("secret")
     }
@@ -224,12 +223,12 @@ impl RunFolder {
         self.0.join("summary.json")
     }
 
-    /// The picture of the loss.
+    /// The chart of the loss.
     pub fn curves(&self) -> PathBuf {
         self.0.join("curves.svg")
     }
 
-    /// The picture of staleness and waiting.
+    /// The chart of staleness and waiting times.
     pub fn synchrony(&self) -> PathBuf {
         self.0.join("synchrony.svg")
     }
@@ -259,7 +258,7 @@ impl RunFolder {
         self.0.join("trace.json")
     }
 
-    /// The trace of one rank, of a run that has failed.
+    /// The trace of one rank, written if the run failed.
     pub fn trace_of_rank(&self, rank: usize) -> PathBuf {
         self.logs().join(format!("rank-{rank}.trace.json"))
     }

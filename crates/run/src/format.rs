@@ -1,10 +1,10 @@
-//! Numbers, durations and lines of metrics as text.
+//! Formatting of numbers, durations and metrics lines.
 
 use std::time::Duration;
 
 use super::Line;
 
-/// A number with about four significant digits.
+/// Formats a number with about four significant digits.
 pub fn number(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 {
@@ -17,12 +17,12 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Bytes with a binary unit and two decimals.
+/// Formats bytes with a binary unit and two decimals.
 pub fn bytes(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
 
-/// Rows as lines, the first column to the left and the others to the right.
+/// Formats rows as lines. The first column is left-aligned, the others are right-aligned.
 pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width =
@@ -38,12 +38,12 @@ pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A count with thousands apart.
+/// Formats a count with thousands separators.
 pub fn count(value: u64) -> String {
     indicatif::HumanCount(value).to_string()
 }
 
-/// A duration in its two largest units.
+/// Formats a duration in its two largest units.
 pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -53,14 +53,15 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// Renders a line of `metrics.jsonl` like the line of its step on the console.
+/// Formats a line of `metrics.jsonl` like the console output of its step.
 pub fn metrics(line: &Line) -> String {
     let bookkeeping =
         ["epoch", "seconds", "images_per_s", "memory_bytes", "data_share", "communication_share"];
-    let told = line.numbers().filter(|(name, _)| !bookkeeping.contains(name) && !name.starts_with("test_"));
+    let measures =
+        line.numbers().filter(|(name, _)| !bookkeeping.contains(name) && !name.starts_with("test_"));
     let short = |name: &str| name.strip_suffix("_norm").unwrap_or(name).to_owned();
     let mut parts: Vec<String> =
-        told.map(|(name, value)| format!("{} {}", short(name), number(value))).collect();
+        measures.map(|(name, value)| format!("{} {}", short(name), number(value))).collect();
     parts.extend(line.number("images_per_s").map(|rate| format!("{} images/s", count(rate.round() as u64))));
     parts.extend(line.number("memory_bytes").map(|memory| format!("mem {}", bytes(memory as u64))));
     parts.extend(line.number("data_share").map(|share| format!("data {:.0}%", 100.0 * share)));
@@ -68,7 +69,7 @@ pub fn metrics(line: &Line) -> String {
     parts.join("  ")
 }
 
-/// Renders the test measures in a line of `metrics.jsonl`; `None` if the test split was not evaluated.
+/// Formats the test metrics in a line of `metrics.jsonl`; `None` if the test split was not evaluated.
 pub fn evaluated(line: &Line) -> Option<String> {
     let measures: Vec<String> = line
         .numbers()

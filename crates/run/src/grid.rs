@@ -1,4 +1,4 @@
-//! Grids of pictures, laid out as torchvision's `make_grid` does: left to right, with a border of 2 pixels.
+//! Grids of images in the layout of torchvision's `make_grid`: left to right, with a border of 2 pixels.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use image::{ImageFormat, Rgb, RgbImage};
 use super::RunError;
 use super::atomic::write_aside;
 
-/// Pixels between pictures and around the grid.
+/// Pixels between images and around the grid.
 const PADDING: usize = 2;
 
-/// A grid that is filled picture by picture.
+/// A grid of images, filled one image at a time.
 #[derive(Debug, Clone)]
 pub struct Grid {
     canvas: RgbImage,
@@ -21,10 +21,10 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// An empty grid for `count` pictures, `columns` in a row.
+    /// Creates an empty grid for `count` images, `columns` in a row.
     ///
     /// # Errors
-    /// [`RunError::Malformed`] for a picture without pixels or a grid without columns.
+    /// [`RunError::Malformed`] for an image without pixels or a grid without columns.
     pub fn new(count: usize, columns: usize, width: usize, height: usize) -> Result<Self, RunError> {
         let problem = format!("cannot lay out {count} pictures of {width}x{height} in {columns} columns");
         let wrong = || RunError::Malformed { path: "grid".into(), problem };
@@ -38,10 +38,10 @@ impl Grid {
         Ok(Self { canvas: RgbImage::new(w, h), columns, width, height, filled: 0 })
     }
 
-    /// Adds one picture: `[3, height, width]`, planar, with values from -1 (black) to 1 (full).
+    /// Adds one image: `[3, height, width]`, planar, with values from -1 (black) to 1 (full intensity).
     ///
     /// # Errors
-    /// [`RunError::Malformed`] if the number of values is another, or the grid is full.
+    /// [`RunError::Malformed`] if the number of values does not match, or the grid is full.
     pub fn push(&mut self, pixels: &[f32]) -> Result<(), RunError> {
         let (row, column) = (self.filled / self.columns, self.filled % self.columns);
         let (top, left) =
@@ -55,7 +55,7 @@ impl Grid {
             for x in 0..self.width {
                 let at = y * self.width + x;
                 let level = |channel: usize| {
-                    // What is not a number becomes black.
+                    // NaN becomes black.
                     ((pixels[channel * plane + at] * 0.5 + 0.5) * 255.0).round().clamp(0.0, 255.0) as u8
                 };
                 self.canvas.put_pixel(
@@ -69,7 +69,7 @@ impl Grid {
         Ok(())
     }
 
-    /// Writes the grid as PNG, magnified by whole pixels as long as it stays below 800 of them.
+    /// Writes the grid as PNG. Small grids are magnified by an integer factor of up to 4, to at most 800 pixels.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -1,5 +1,5 @@
-//! Processes that want to take part in a run that goes on: each has a folder of its own, called by its number, in a folder of the
-//! run's. There it says again and again that it waits, and there it is told where the others meet.
+//! Joining a running run. Each process that wants to join has a folder `joins/NUMBER` in the run's folder. There it
+//! renews a heartbeat file while it waits, and receives an invitation with the address of the rendezvous.
 //!
 //! Any process that sees the run's folder can join, also from another host. The invitation is no secret: a process that
 //! connects must prove the run's secret.
@@ -19,36 +19,36 @@ use super::atomic::replace;
 /// The size limit of a ticket's file in bytes.
 const LONGEST: u64 = 4096;
 
-/// The age up to which a ticket counts as waiting.
+/// The maximum age of a heartbeat.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// The invitation of a newcomer: its rank, and where the ranks meet.
+/// The invitation of a joining process: its rank, and the address of the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invitation {
     /// Its rank.
     pub rank: usize,
-    /// The number of ranks, the newcomer included.
+    /// The number of ranks, including the invited one.
     pub world_size: usize,
-    /// The number of ranks on the host of the rank that invites.
+    /// The number of ranks on the host of the inviting rank.
     pub local_world_size: usize,
-    /// The address where they meet.
+    /// The address of the rendezvous.
     pub address: String,
-    /// The port.
+    /// The port of the rendezvous.
     pub port: u16,
     /// The job's name.
     pub job: String,
 }
 
-/// The place of a process that wants to take part.
+/// The claim of a process to a rank number, while it waits to join.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JoinTicket {
     folder: PathBuf,
     number: usize,
-    said: u64,
+    beat: u64,
 }
 
 impl JoinTicket {
-    /// Takes the first number from `from` on that no process has had, in the folder `joins`.
+    /// Claims the first unused number from `from` on, in the folder `joins`.
     ///
     /// # Errors
     /// If the folder cannot be written.
@@ -57,7 +57,7 @@ impl JoinTicket {
         for number in from.. {
             let folder = joins.join(number.to_string());
             match fs::create_dir(&folder) {
-                Ok(()) => return Ok(Self { folder, number, said: 0 }),
+                Ok(()) => return Ok(Self { folder, number, beat: 0 }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(RunError::io("create", &folder)(error)),
             }
@@ -65,7 +65,7 @@ impl JoinTicket {
         Err(RunError::Malformed { path: joins.to_owned(), problem: "has no number left".to_owned() })
     }
 
-    /// Keeps newcomers from these numbers, which ranks of the run have.
+    /// Reserves the numbers of ranks of the run, so that no joining process claims them.
     ///
     /// # Errors
     /// If the folder cannot be written.
@@ -77,9 +77,9 @@ impl JoinTicket {
         Ok(())
     }
 
-    /// Returns the ticket of a process whose number was claimed for it.
+    /// Returns the ticket of a number that was claimed before.
     pub fn of(joins: &Path, number: usize) -> Self {
-        Self { folder: joins.join(number.to_string()), number, said: 0 }
+        Self { folder: joins.join(number.to_string()), number, beat: 0 }
     }
 
     /// The number.
@@ -87,11 +87,11 @@ impl JoinTicket {
         self.number
     }
 
-    /// Says once more that the process waits. An invitation, if one has come: it is taken, and counts once.
+    /// Renews the heartbeat. Returns an invitation if one has arrived, and removes its file.
     ///
     /// # Errors
-    /// If the folder cannot be read or written, as when the run has begun anew.
-    pub fn wait(&mut self) -> Result<Option<Invitation>, RunError> {
+    /// If the folder cannot be read or written, for example because the run was restarted.
+    pub fn poll(&mut self) -> Result<Option<Invitation>, RunError> {
         let path = self.invitation();
         if let Ok(bytes) = fs::read(&path) {
             fs::remove_file(&path).map_err(RunError::io("remove", &path))?;
@@ -100,19 +100,19 @@ impl JoinTicket {
                 Err(error) => Err(RunError::Malformed { path, problem: error.to_string() }),
             };
         }
-        self.said += 1;
+        self.beat += 1;
         let path = self.folder.join("waits");
-        replace(&path, self.said.to_string().as_bytes()).map_err(RunError::io("write", &path))?;
+        replace(&path, self.beat.to_string().as_bytes()).map_err(RunError::io("write", &path))?;
         Ok(None)
     }
 
-    /// Says that the process waits no longer.
+    /// Removes the heartbeat.
     pub fn stop_waiting(&self) {
-        // Who says nothing for a while is taken to have gone as well.
+        // If this fails, the heartbeat expires.
         let _ = fs::remove_file(self.folder.join("waits"));
     }
 
-    /// Tells the process of this number where the others meet.
+    /// Writes the invitation of the process with this number.
     ///
     /// # Errors
     /// If the folder cannot be written.
@@ -129,50 +129,50 @@ impl JoinTicket {
     }
 }
 
-/// The processes that wait, as seen by repeated looks.
+/// The processes that wait to join, detected by polling their heartbeats.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct JoinCandidates {
     joins: PathBuf,
-    /// By number what was said last, and when that was seen to be new; nothing of the first that is seen.
-    heard: BTreeMap<usize, (String, Option<Instant>)>,
+    /// The last heartbeat of each number, and when it was seen to change. A first heartbeat has no time.
+    last_seen: BTreeMap<usize, (String, Option<Instant>)>,
 }
 
-impl Waiting {
-    /// For those who wait in the folder `joins`.
+impl JoinCandidates {
+    /// Watches the folder `joins`.
     pub fn at(joins: &Path) -> Self {
-        Self { joins: joins.to_owned(), heard: BTreeMap::new() }
+        Self { joins: joins.to_owned(), last_seen: BTreeMap::new() }
     }
 
-    /// The numbers of those who have said a moment ago that they wait, the lowest first. Clocks of other hosts do not count: what
-    /// they say must have changed between two looks.
+    /// Returns the numbers of processes with a fresh heartbeat, in ascending order. A heartbeat is fresh if it changed
+    /// between two polls: clocks of other hosts are not compared.
     ///
     /// # Errors
     /// If the folder cannot be read. A missing folder has no waiting processes.
-    pub fn look(&mut self) -> Result<Vec<usize>, RunError> {
+    pub fn poll(&mut self) -> Result<Vec<usize>, RunError> {
         let Ok(entries) = fs::read_dir(&self.joins) else { return Ok(Vec::new()) };
         let now = Instant::now();
-        let mut there = BTreeMap::new();
+        let mut present = BTreeMap::new();
         for entry in entries.flatten() {
             let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            // One that is being replaced is read by the next look.
+            // A file that is being replaced is read by the next poll.
             let waits = entry.path().join("waits");
-            // Other users may be able to write there, so anything may be there.
+            // Other users may be able to write to the folder, so check the type and size of the file.
             if !fs::metadata(&waits).is_ok_and(|found| found.is_file() && found.len() <= LONGEST) {
                 continue;
             }
-            let Ok(said) = fs::read_to_string(waits) else { continue };
-            let when = match self.heard.remove(&number) {
+            let Ok(beat) = fs::read_to_string(waits) else { continue };
+            let when = match self.last_seen.remove(&number) {
                 None => None,
-                Some((before, when)) if before == said => when,
+                Some((before, when)) if before == beat => when,
                 Some(_) => Some(now),
             };
-            there.insert(number, (said, when));
+            present.insert(number, (beat, when));
         }
-        self.heard = there;
+        self.last_seen = present;
         let is_fresh = |when: &Option<Instant>| when.is_some_and(|when| now.duration_since(when) < FRESH);
-        Ok(self.heard.iter().filter(|(_, (_, when))| is_fresh(when)).map(|(number, _)| *number).collect())
+        Ok(self.last_seen.iter().filter(|(_, (_, when))| is_fresh(when)).map(|(number, _)| *number).collect())
     }
 }
 
@@ -181,22 +181,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_is_seen_and_told_once() {
+    fn waiting_processes_are_found_and_invited_once() {
         let place = tempfile::tempdir().expect("a folder");
         let joins = place.path().join("joins");
-        let mut waiting = Waiting::at(&joins);
-        assert!(waiting.look().expect("no folder").is_empty());
+        let mut waiting = JoinCandidates::at(&joins);
+        assert!(waiting.poll().expect("no folder").is_empty());
         let mut first = JoinTicket::claim(&joins, 3).expect("free");
         let mut second = JoinTicket::claim(&joins, 3).expect("free");
         assert_eq!((first.number(), second.number()), (3, 4));
-        assert_eq!(first.wait().expect("writes"), None);
-        assert_eq!(second.wait().expect("writes"), None);
+        assert_eq!(first.poll().expect("writes"), None);
+        assert_eq!(second.poll().expect("writes"), None);
         // A leftover of a process that is gone does not count until it changes.
-        assert!(waiting.look().expect("reads").is_empty());
-        assert_eq!(second.wait().expect("writes"), None);
-        assert_eq!(waiting.look().expect("reads"), [4]);
-        assert_eq!(first.wait().expect("writes"), None);
-        assert_eq!(waiting.look().expect("reads"), [3, 4]);
+        assert!(waiting.poll().expect("reads").is_empty());
+        assert_eq!(second.poll().expect("writes"), None);
+        assert_eq!(waiting.poll().expect("reads"), [4]);
+        assert_eq!(first.poll().expect("writes"), None);
+        assert_eq!(waiting.poll().expect("reads"), [3, 4]);
         let invitation = Invitation {
             rank: 2,
             world_size: 3,
@@ -206,10 +206,10 @@ mod tests {
             job: String::new(),
         };
         JoinTicket::invite(&joins, 4, &invitation).expect("writes");
-        assert_eq!(second.wait().expect("reads"), Some(invitation));
+        assert_eq!(second.poll().expect("reads"), Some(invitation));
         second.stop_waiting();
-        assert_eq!(waiting.look().expect("reads"), [3]);
-        assert_eq!(second.wait().expect("writes"), None, "an invitation counts once");
+        assert_eq!(waiting.poll().expect("reads"), [3]);
+        assert_eq!(second.poll().expect("writes"), None, "an invitation counts once");
         assert_eq!(
             JoinTicket::of(&joins, 4).number(),
             JoinTicket::claim(&joins, 4).expect("free").number() - 1

@@ -2,25 +2,25 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `config.toml` | the resolved configuration, which can be run again |
-//! | `metrics.jsonl` | a line for every logged step |
-//! | `metrics-by-rank.jsonl` | where ranks do not take every step together, a line for each rank and step: when it was done, and its own losses |
-//! | `state.json` | what the run is doing now: see [`RunState`] |
-//! | `requests/` | what users have asked the run for, and it has not heard yet: see [`Request`] |
-//! | `joins/` | processes that want to take part, where the world may change: see [`JoinTicket`] |
+//! | `config.toml` | the resolved configuration; `phalanx train` accepts it |
+//! | `metrics.jsonl` | one line for each logged step |
+//! | `metrics-by-rank.jsonl` | if ranks do not take every step together: time and losses of each rank and step |
+//! | `state.json` | the current state: see [`RunState`] |
+//! | `requests/` | pending requests of users: see [`Request`] |
+//! | `joins/` | processes that wait to join an elastic run: see [`JoinTicket`] |
 //! | `job.sh`, `job.json`; `join.sh`, `join-N.json` | the job that trains it, and jobs that join it  |
-//! | `summary.json` | how the run ended, what it reached and what it cost |
+//! | `summary.json` | the outcome, metrics and cost |
 //! | `checkpoints/` | checkpoints: safetensors and a JSON index |
-//! | `samples/` | grids of pictures, as PNG |
+//! | `samples/` | grids of samples, as PNG |
 //! | `curves.svg` | the loss over the steps |
-//! | `synchrony.svg` | how stale updates were and how long ranks waited, if ranks do not take every step together |
-//! | `first/` | the run that this one builds on, if it was trained with it: a folder like this |
-//! | `report.html` | the page that `phalanx report` makes of all this |
+//! | `synchrony.svg` | staleness and waiting times, if ranks do not take every step together |
+//! | `first/` | the run of the first stage, if both stages were trained together |
+//! | `report.html` | the page that `phalanx report` writes |
 //! | `events.out.tfevents.…` | the same numbers and samples for TensorBoard, if `log.tensorboard` is set |
-//! | `logs/rank-N.log` | what each rank has to say |
-//! | `logs/rank-N.usage.jsonl` | what each rank used, about once a second |
-//! | `trace.json` | what all ranks did when, if that was asked for |
-//! | `logs/rank-N.flight.json` | what a rank last did with the others, if that failed, and its stacks; `phalanx diagnose` reads them |
+//! | `logs/rank-N.log` | the log of each rank |
+//! | `logs/rank-N.usage.jsonl` | the resource use of each rank, about once a second |
+//! | `trace.json` | the trace of all ranks, if enabled |
+//! | `logs/rank-N.flight.json` | after a failure: the last operations and stacks of a rank, for `phalanx diagnose` |
 
 #![forbid(unsafe_code)]
 
@@ -56,13 +56,13 @@ pub use energy::{EnergyKind, EnergyPart, EnergySummary};
 pub use failure_report::FailureReport;
 pub use folder::{RunError, RunFolder};
 pub use grid::Grid;
-pub use joins::{Invitation, JoinTicket, Waiting};
+pub use joins::{Invitation, JoinCandidates, JoinTicket};
 pub use machine::{Machine, host_name, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics};
 pub use picture::{read_mask, read_picture};
 pub use process::{REPLICA_THREAD, SUPERVISED};
 pub use request::{Refusal, Request};
-pub use state::{Doing, RunState};
+pub use state::{RunActivity, RunState};
 pub use stop::{StopFlag, StopSubscription};
 pub use summary::{DeadRank, RankSummary, Summary, SyncSummary, WorldChange};
 pub use summary_table::{aligned, finished};

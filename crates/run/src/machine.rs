@@ -1,17 +1,17 @@
-//! The machine, and the memory that this process uses.
+//! The machine, and the memory use of this process.
 
 use serde::{Deserialize, Serialize};
 
-/// The machine, as far as it can be told without privileges.
+/// The properties of the machine that are readable without privileges.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// The CPU's name.
     pub processor: String,
-    /// Cores that this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
-    /// Memory in bytes; `null` where the system does not say.
+    /// Memory in bytes; `null` if unknown.
     pub memory_bytes: Option<u64>,
-    /// Instruction sets that matter to the kernels.
+    /// The instruction sets that the kernels can use.
     pub features: Vec<String>,
     /// Operating system and architecture.
     pub system: String,
@@ -20,7 +20,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine.
+    /// Returns the properties of this machine.
     pub fn detect() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
@@ -40,24 +40,24 @@ impl Machine {
     }
 }
 
-/// The name of this host.
+/// Returns the name of this host.
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { "this host".to_owned() } else { name.to_owned() }
 }
 
-/// The most memory that this process has held at once, in bytes; `None` where the system does not say.
+/// Returns the peak resident memory of this process in bytes; `None` if unknown.
 pub fn peak_memory() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM:")
 }
 
-/// The memory that this process holds now, in bytes; `None` where the system does not say.
+/// Returns the resident memory of this process in bytes; `None` if unknown.
 pub fn resident_memory() -> Option<u64> {
     kilobytes("/proc/self/status", "VmRSS:")
 }
 
-/// A line `name   1234 kB` of a file of Linux's, in bytes.
+/// Parses a line `name   1234 kB` of a file in `/proc`. Returns bytes.
 fn kilobytes(path: &str, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,4 +1,4 @@
-//! `metrics.jsonl`: one JSON object a line, one line a logged step.
+//! `metrics.jsonl`: one JSON object for each logged step, one per line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,46 +9,46 @@ use serde_json::{Map, Value};
 use super::RunError;
 use super::atomic::write_aside;
 
-/// One line: `step` first, then the measurements in the order of insertion.
+/// One line of metrics: `step`, then the measurements in order of insertion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line(Map<String, Value>);
 
 impl Line {
-    /// A line for `step`.
+    /// Creates a line for `step`.
     pub fn new(step: u64) -> Self {
         Self(Map::from_iter([("step".to_owned(), Value::from(step))]))
     }
 
-    /// Adds a measurement. JSON has no infinities, so what is not finite becomes `null`.
+    /// Adds a measurement. JSON has no infinities, so a non-finite value becomes `null`.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.0.insert(name.to_owned(), value.into());
         self
     }
 
-    /// The line that a text holds; `None` if it is no JSON object.
+    /// Parses a line; `None` if it is no JSON object.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok().map(Self)
     }
 
-    /// Names and values of all numbers besides the step, in the order of the line.
+    /// Returns the names and values of all numbers except the step, in their order.
     pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
         let numbers = self.0.iter().filter(|(name, _)| *name != "step");
         numbers.filter_map(|(name, value)| Some((name.as_str(), value.as_f64()?)))
     }
 
-    /// The step.
+    /// Returns the step.
     pub fn step(&self) -> u64 {
         self.0.get("step").and_then(Value::as_u64).unwrap_or_default()
     }
 
-    /// A number of the line.
+    /// Returns a number by name.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.0.get(name)?.as_f64()
     }
 }
 
-/// Appends lines, each of which is in the file when [`MetricsWriter::write`] returns.
+/// An appending writer. Each line is in the file when [`MetricsWriter::write`] returns.
 #[derive(Debug)]
 pub struct MetricsWriter {
     path: PathBuf,
@@ -57,8 +57,8 @@ pub struct MetricsWriter {
 }
 
 impl MetricsWriter {
-    /// Opens the file for a run that has done `step` steps. Lines of later steps, which a run that is resumed
-    /// from a checkpoint will do again, are taken out first.
+    /// Opens the file for a run that has completed `step` steps. Removes lines of later steps, because a run that is
+    /// resumed from a checkpoint repeats them.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -66,7 +66,7 @@ impl MetricsWriter {
         let mut last = None;
         if path.exists() {
             let mut kept = Vec::new();
-            // A line that was cut off when the run was killed belongs to no checkpointed step.
+            // A truncated last line of a killed run belongs to no checkpointed step.
             for line in read_metrics(path)?.into_iter().filter(|line| line.step() <= step) {
                 serde_json::to_writer(&mut kept, &line.0).map_err(|error| malformed(path, &error))?;
                 kept.push(b'\n');
@@ -79,7 +79,7 @@ impl MetricsWriter {
         Ok(Self { path: path.to_owned(), file, last })
     }
 
-    /// The last line of the file.
+    /// Returns the last line of the file.
     pub fn last(&self) -> Option<&Line> {
         self.last.as_ref()
     }
@@ -101,7 +101,7 @@ fn malformed(path: &Path, error: &serde_json::Error) -> RunError {
     RunError::Malformed { path: path.to_owned(), problem: error.to_string() }
 }
 
-/// All lines of a file, without a last one that was cut off.
+/// Reads all lines of a file. Ignores a truncated last line.
 ///
 /// # Errors
 /// If the file cannot be read, or a line before the last is no JSON object.

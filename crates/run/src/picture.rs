@@ -1,4 +1,4 @@
-//! Pictures that are given: read from files, resized, as numbers.
+//! Input images: read from files, cropped and resized.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ fn read(path: &Path, size: usize, filter: FilterType) -> Result<RgbImage, RunErr
     if picture.width() == 0 || picture.height() == 0 {
         return Err(malformed("it has no pixels".to_owned()));
     }
-    // The square in its middle.
+    // The central square.
     let edge = picture.width().min(picture.height());
     let (left, top) = ((picture.width() - edge) / 2, (picture.height() - edge) / 2);
     let square = image::imageops::crop_imm(&picture, left, top, edge, edge).to_image();
     Ok(if edge == side { square } else { resize(&square, side, side, filter) })
 }
 
-/// The square in the middle of a picture, resized: `[3, size, size]`, planar in [-1, 1].
+/// Reads the central square of an image, resized: `[3, size, size]`, planar in [-1, 1].
 ///
 /// # Errors
 /// [`RunError::Io`] and [`RunError::Malformed`] if the file cannot be read or is no picture.
@@ -32,7 +32,7 @@ pub fn read_picture(path: &Path, size: usize) -> Result<Vec<f32>, RunError> {
     Ok((0..3).flat_map(plane).collect())
 }
 
-/// The square in the middle of a picture, resized: 1 where it is bright and 0 where it is dark, `[size, size]`.
+/// Reads the central square of an image as a mask, resized: 1 for bright and 0 for dark pixels, `[size, size]`.
 ///
 /// # Errors
 /// [`RunError::Io`] and [`RunError::Malformed`] if the file cannot be read or is no picture.

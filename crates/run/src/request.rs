@@ -1,7 +1,7 @@
-//! Requests of users to a running run: one small file each, in the run's folder.
+//! Requests of users to a running run: one small file for each, in the run's folder.
 //!
-//! Any process that sees the folder can ask, also one of another host. Rank 0 looks between two steps, takes the files in
-//! the order of their names, which begin with the time, and removes each that it has heard.
+//! Any process that sees the folder can send a request, also from another host. Rank 0 polls the folder between steps.
+//! It reads the files in the order of their names, which begin with the time, and removes each after reading.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -14,30 +14,31 @@ use serde::{Deserialize, Serialize};
 use super::RunError;
 use super::atomic::replace;
 
-/// Bytes of a file that are read: a request has fewer.
+/// The maximum number of bytes read from a request file.
 const LONGEST: u64 = 256;
 
-/// Says why a run by the strategy of this name cannot do a request; none if it can. Strategies belong to a higher layer.
+/// Returns the reason why a run with the strategy of this name refuses a request; `None` if it accepts. A callback
+/// because strategies belong to a higher layer.
 pub type Refusal = fn(Request, &str) -> Option<String>;
 
 /// A request to a running run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// To take no further step until [`Request::Resume`].
+    /// Take no further step until [`Request::Resume`].
     Pause,
-    /// To go on after [`Request::Pause`].
+    /// Continue after [`Request::Pause`].
     Resume,
-    /// To save a checkpoint before the next step.
+    /// Save a checkpoint before the next step.
     Save,
-    /// To save a checkpoint and end.
+    /// Save a checkpoint and end the run.
     Stop,
-    /// To go on without the rank of this number, which leaves; where the world may change.
+    /// Remove the rank of this number and continue without it. Elastic runs only.
     Leave(usize),
 }
 
 impl Request {
-    /// Its name: `pause`, `resume`, `save`, `stop` or `leave`.
+    /// Returns the name: `pause`, `resume`, `save`, `stop` or `leave`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pause => "pause",
@@ -48,7 +49,7 @@ impl Request {
         }
     }
 
-    /// Returns the contents of its file: its name, and for `leave` the rank's number.
+    /// Returns the contents of the request file: the name, and for `leave` the rank number.
     fn text(self) -> String {
         match self {
             Self::Leave(number) => format!("leave {number}"),
@@ -56,7 +57,7 @@ impl Request {
         }
     }
 
-    /// Parses the contents of a file.
+    /// Parses the contents of a request file.
     fn parse(text: &str) -> Option<Self> {
         let leave =
             text.strip_prefix("leave ").and_then(|number| number.trim().parse().ok()).map(Self::Leave);
@@ -64,13 +65,12 @@ impl Request {
         leave.or_else(|| all.into_iter().find(|request| request.name() == text))
     }
 
-    /// True if all ranks do it before the same step, which needs ranks that are never more than a bounded number of steps apart.
+    /// Returns true if all ranks must act before the same step. Strategies with unbounded staleness refuse these.
     pub fn needs_same_step(self) -> bool {
         matches!(self, Self::Pause | Self::Save)
     }
 
-    /// Asks the run whose requests are in `folder`. The file that is returned is there until the run has heard the
-    /// request.
+    /// Writes the request to `folder`. Returns the file, which the run removes when it takes the request.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -85,11 +85,9 @@ impl Request {
         Ok(path)
     }
 
-    /// Takes the requests, the oldest first, and removes their files. A file that holds no request is returned as its
-    /// content. Entries that are no files, that may not be removed, or that have vanished are skipped: no content of
-    /// the folder ends the run.
-    ///
-    /// A folder that is not there holds none.
+    /// Reads all requests, the oldest first, and removes their files. For a file without a valid request, returns its
+    /// content as `Err`. Skips entries that are no files, cannot be removed, or have vanished: no content of the folder
+    /// may end the run. A missing folder holds no requests.
     pub fn take(folder: &Path) -> Vec<Result<Self, String>> {
         let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
         let files = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
@@ -101,7 +99,7 @@ impl Request {
                 let mut bytes = Vec::new();
                 file.take(LONGEST).read_to_end(&mut bytes).map(|_| bytes)
             });
-            // One that stays would be heard again and again.
+            // A file that cannot be removed would be read again and again.
             fs::remove_file(&path).ok()?;
             Some(match read {
                 Ok(bytes) => {

@@ -1,4 +1,4 @@
-//! `state.json`: what a run is doing now, for those who watch it.
+//! `state.json`: the current state of a run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,15 +12,15 @@ use super::atomic::replace;
 /// The activity of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Doing {
-    /// It takes steps, or does what follows one.
+pub enum RunActivity {
+    /// The run takes steps, evaluates, or saves.
     #[default]
     Training,
-    /// It takes no step until it is asked to go on.
+    /// The run takes no step until it is resumed.
     Paused,
-    /// It has ended and left its summary.
+    /// The run has ended and written its summary.
     Ended,
-    /// It has failed.
+    /// The run has failed.
     Failed,
 }
 
@@ -28,24 +28,24 @@ pub enum Doing {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunState {
     /// The activity.
-    pub doing: Doing,
-    /// The last step that was done.
+    pub doing: RunActivity,
+    /// The last completed step.
     pub step: u64,
-    /// The step after which it ends.
+    /// The last step of the run.
     pub total: u64,
-    /// Steps in an epoch.
+    /// The number of steps in an epoch.
     pub steps_per_epoch: u64,
-    /// The model, in words.
+    /// A description of the model.
     pub model: String,
-    /// Numbers that are learnt.
+    /// The number of trainable parameters.
     pub parameters: u64,
-    /// The data, in words.
+    /// A description of the data.
     pub data: String,
-    /// Ranks that train.
+    /// The number of ranks that train.
     pub world_size: usize,
-    /// Ranks that only serve.
+    /// The number of ranks that are only parameter servers.
     pub servers: usize,
-    /// Compute threads of each rank.
+    /// The number of compute threads of each rank.
     pub threads: usize,
     /// The device.
     pub device: String,
@@ -53,19 +53,19 @@ pub struct RunState {
     pub strategy: String,
     /// The host of rank 0.
     pub host: String,
-    /// The process of rank 0.
+    /// The process id of rank 0.
     pub process: u32,
-    /// The number of times that the remaining ranks have met again since this attempt began. The rank that has taken
-    /// over from rank 0 is called rank 0 here.
+    /// The number of rendezvous since this attempt began. If another rank took over from rank 0, the fields above
+    /// describe that rank.
     #[serde(default)]
     pub meetings: u64,
-    /// Where the world may change: who takes part, by number, and on which host.
+    /// The host of each rank, by rank number, in elastic runs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<usize, String>,
 }
 
 impl RunState {
-    /// Writes the state into place. It need not survive a crash of the machine, so nothing waits for the disk.
+    /// Writes the state atomically, without syncing to disk: it need not survive a crash of the machine.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -82,7 +82,7 @@ impl RunState {
     /// Reads a state.
     ///
     /// # Errors
-    /// If the file cannot be read or is no state.
+    /// If the file cannot be read or parsed.
     pub fn read(path: &Path) -> Result<Self, RunError> {
         let bytes = fs::read(path).map_err(RunError::io("read", path))?;
         let malformed = |error: serde_json::Error| RunError::Malformed {
@@ -92,7 +92,7 @@ impl RunState {
         serde_json::from_slice(&bytes).map_err(malformed)
     }
 
-    /// Returns true if the process of rank 0 is alive; `None` if it is on another host, or the system does not tell.
+    /// Returns true if the process of rank 0 is alive; `None` if it is on another host or cannot be inspected.
     pub fn is_alive(&self) -> Option<bool> {
         if self.host != super::machine::host_name() {
             return None;
@@ -101,7 +101,7 @@ impl RunState {
         {
             use rustix::process::{Pid, test_kill_process};
             let process = Pid::from_raw(i32::try_from(self.process).ok()?)?;
-            // A process of another user exists even if it may not be signalled. A zombie does not count.
+            // A process of another user exists even if signalling it is not permitted. A zombie counts as ended.
             let there = !matches!(test_kill_process(process), Err(rustix::io::Errno::SRCH));
             let about = fs::read_to_string(format!("/proc/{}/stat", self.process)).unwrap_or_default();
             let has_ended =

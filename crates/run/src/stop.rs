@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A request to stop the run after the current step. Clones share it.
+/// A request to stop the run after the current step. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct StopFlag(Arc<Shared>);
 
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Listeners {
     }
 }
 
-/// A subscription to the stop, until it is dropped.
+/// A subscription to the stop request. It ends when dropped.
 #[derive(Debug)]
 pub struct StopSubscription {
     flag: StopFlag,
@@ -43,9 +43,9 @@ impl StopFlag {
     /// Requests the stop. Returns true for the first request.
     pub fn raise(&self) -> bool {
         let first = !self.0.raised.swap(true, Ordering::SeqCst);
-        // Called without the lock, so that a listener may take its time, or stop listening.
+        // Called without the lock, so that a listener may block or unsubscribe.
         let waiting = std::mem::take(&mut self.listeners().waiting);
-        waiting.into_values().for_each(|tell| tell());
+        waiting.into_values().for_each(|callback| callback());
         first
     }
 
@@ -54,17 +54,17 @@ impl StopFlag {
         self.0.raised.load(Ordering::SeqCst)
     }
 
-    /// Calls `tell` once: on the thread that requests the stop, or now if it was requested already.
-    pub fn subscribe(&self, tell: impl FnOnce() + Send + 'static) -> StopSubscription {
+    /// Calls `callback` once: on the thread that requests the stop, or immediately if the stop was already requested.
+    pub fn subscribe(&self, callback: impl FnOnce() + Send + 'static) -> StopSubscription {
         let mut listeners = self.listeners();
         let number = listeners.next;
         listeners.next += 1;
         // The flag is raised before the lock is taken: either `raise` finds this listener, or this code sees the flag.
         if self.is_raised() {
             drop(listeners);
-            tell();
+            callback();
         } else {
-            listeners.waiting.insert(number, Box::new(tell));
+            listeners.waiting.insert(number, Box::new(callback));
         }
         StopSubscription { flag: self.clone(), number }
     }

@@ -1,4 +1,4 @@
-//! `summary.json`: how a run ended, what it reached and what it cost.
+//! `summary.json`: the outcome of a run, its metrics and its cost.
 
 use std::path::Path;
 
@@ -8,78 +8,76 @@ use serde_json::{Map, Value};
 use super::atomic::write_aside;
 use super::{EnergySummary, Machine, RunError};
 
-/// The account of one rank.
+/// The resource use of one rank.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RankSummary {
     /// The rank.
     pub rank: usize,
-    /// The most memory that its process held at once, in bytes, other ranks that are threads of it included; `null` where the
-    /// system does not say.
+    /// The peak memory of its process in bytes, including other ranks that are threads of it; `null` if unknown.
     pub peak_memory_bytes: Option<u64>,
-    /// Bytes of parameters that it holds.
+    /// The bytes of parameters that it holds.
     pub parameter_bytes: u64,
-    /// Bytes of gradients that it holds.
+    /// The bytes of gradients that it holds.
     pub gradient_bytes: u64,
-    /// Bytes of optimizer state that it holds, with averages and what codecs and strategies keep.
+    /// The bytes of optimizer state that it holds, including weight averages and the state of codecs and strategies.
     pub optimizer_bytes: u64,
-    /// The most bytes of gathered parameters that it held at once, for the blocks that ran; 0 where parameters are not
-    /// sharded. Gathering for samples is not counted.
+    /// The peak bytes of gathered parameters; 0 if parameters are not sharded. Gathering for samples is not counted.
     #[serde(default)]
     pub gathered_bytes: u64,
-    /// Bytes that it sent to other ranks.
+    /// The bytes sent to other ranks.
     pub bytes_sent: u64,
-    /// Bytes that it received from other ranks.
+    /// The bytes received from other ranks.
     pub bytes_received: u64,
-    /// Seconds in which it waited for communication and did nothing else.
+    /// The seconds of exposed communication: the rank waited and did nothing else.
     pub communication_exposed_seconds: f64,
-    /// Seconds of communication that ran while it computed, in training steps.
+    /// The seconds of hidden communication in training steps: it overlapped with compute.
     pub communication_hidden_seconds: f64,
-    /// Seconds in which it waited for data.
+    /// The seconds spent waiting for data.
     pub data_seconds: f64,
-    /// Seconds of training steps, all of the above included.
+    /// The seconds of training steps, including all of the above.
     pub step_seconds: f64,
-    /// Bytes that it sent in these steps: without those of the start, of evaluations and of checkpoints.
+    /// The bytes sent in training steps, without startup, evaluations and checkpoints.
     #[serde(default)]
     pub step_bytes_sent: u64,
-    /// CPU seconds of its process during the run. The first rank of a process accounts for the process.
+    /// The CPU seconds of its process during the run. Only the first rank of a process has this value.
     #[serde(default)]
     pub cpu_seconds: Option<f64>,
-    /// Page faults of its process that the system answered without a disk.
+    /// The minor page faults of its process.
     #[serde(default)]
     pub minor_faults: Option<u64>,
-    /// Page faults of its process that waited for a disk.
+    /// The major page faults of its process.
     #[serde(default)]
     pub major_faults: Option<u64>,
-    /// Bytes that came from disks for its process.
+    /// The bytes that its process read from disks.
     #[serde(default)]
     pub disk_read_bytes: Option<u64>,
-    /// Bytes that went to disks for its process.
+    /// The bytes that its process wrote to disks.
     #[serde(default)]
     pub disk_written_bytes: Option<u64>,
-    /// Joules of its CPUs and its GPU, as far as [`Summary::energy`] has them.
+    /// The known energy of its CPUs and GPU in joules; see [`Summary::energy`].
     #[serde(default)]
     pub joules: Option<f64>,
-    /// Its synchrony with the others, under strategies whose ranks do not take every step together.
+    /// The synchrony statistics, under strategies whose ranks do not take every step together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchrony: Option<SyncSummary>,
 }
 
-/// The synchrony of a rank with the others.
+/// The synchrony of a rank with the other ranks.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SyncSummary {
-    /// The number of updates computed from values that were 0, 1, 2, … updates old, as seen by the server on this rank.
+    /// The histogram of staleness: updates from values that were 0, 1, 2, … updates old, counted by this rank's server.
     pub staleness: Vec<u64>,
-    /// The number of steps begun by a worker that was 0, 1, 2, … steps ahead of the slowest, as seen by the server on
-    /// this rank.
+    /// The histogram of leads: steps begun by a worker that was 0, 1, 2, … steps ahead of the slowest, counted by this
+    /// rank's server.
     pub leads: Vec<u64>,
-    /// Seconds in which this rank was held up by others.
+    /// The seconds that this rank waited for other ranks.
     pub waited_seconds: f64,
-    /// The most steps that any two workers ever were apart.
+    /// The largest difference in steps between any two workers.
     pub clock_spread: u64,
-    /// The number of meetings of this rank with others: averages, outer steps, exchanges; for a worker with servers,
-    /// its steps.
+    /// The number of synchronisations of this rank: averages, outer steps or exchanges; steps for a worker with
+    /// servers.
     pub meetings: u64,
-    /// The root mean square distance of the ranks from their mean, when it was last computed.
+    /// The root mean square distance of the ranks from their mean, as last computed.
     pub consensus_distance: Option<f64>,
 }
 
@@ -87,72 +85,72 @@ fn is_none(servers: &usize) -> bool {
     *servers == 0
 }
 
-/// A worker that has died without ending the run.
+/// A worker that died without ending the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadRank {
-    /// Its number when the run began.
+    /// Its rank number when the run began.
     pub rank: usize,
     /// Its host.
     pub host: String,
-    /// The first step that the others shared without it, counted from 1.
+    /// The first step without it, counted from 1.
     pub from_step: u64,
-    /// The cause of its death, as seen by a supervisor.
+    /// The cause of its death, as reported by a supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
 
-/// A world that followed another one while training went on.
+/// A change of the set of ranks during training.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct WorldChange {
-    /// The last step that was done before.
+    /// The last step before the change.
     pub after_step: u64,
-    /// Ranks that were lost or left, by their numbers in the run.
+    /// The numbers of ranks that were lost or left.
     pub left: Vec<usize>,
-    /// Ranks that came, by their numbers in the run.
+    /// The numbers of ranks that joined.
     pub came: Vec<usize>,
-    /// Ranks that went on.
+    /// The number of ranks after the change.
     pub ranks: usize,
-    /// Seconds from when the change was noticed until the next step was done; `null` if none was.
+    /// The seconds from the detection of the change to the end of the next step; `null` if no step followed.
     pub seconds: Option<f64>,
-    /// Bytes of state that ranks gave each other for it.
+    /// The bytes of state that ranks transferred.
     pub bytes: u64,
 }
 
-/// The end of a run.
+/// The summary of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// `finished`, or `interrupted`.
     pub status: String,
-    /// The last step that was done, counted from the start of the run.
+    /// The last completed step, counted from the start of the run.
     pub step: u64,
-    /// Passes over the training images.
+    /// The number of epochs.
     pub epochs: f64,
-    /// The model.
+    /// A description of the model.
     pub model: String,
-    /// Numbers that are learnt.
+    /// The number of trainable parameters.
     pub parameters: u64,
-    /// Ranks that trained.
+    /// The number of ranks that trained.
     pub world_size: usize,
-    /// Ranks that only served.
+    /// The number of ranks that were only parameter servers.
     #[serde(default, skip_serializing_if = "is_none")]
     pub servers: usize,
     /// The strategy.
     pub strategy: String,
-    /// Images over all ranks and a second of training, evaluation and checkpoints not counted.
+    /// The images per second over all ranks, without evaluations and checkpoints.
     pub images_per_second: f64,
-    /// Seconds since the program started or resumed.
+    /// The seconds since the program started or resumed.
     pub wall_seconds: f64,
-    /// The last training loss, the test split's measures, and so on.
+    /// The last metrics: training loss, test metrics and others.
     pub metrics: Map<String, Value>,
-    /// The energy that it took; `null` in summaries of earlier versions.
+    /// The energy of the run; `null` in summaries of earlier versions.
     #[serde(default)]
     pub energy: Option<EnergySummary>,
-    /// The account of each rank. Dead ranks are missing.
+    /// The resource use of each rank. Dead ranks are missing.
     pub ranks: Vec<RankSummary>,
-    /// Workers that have died without ending the run.
+    /// The workers that died without ending the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dead: Vec<DeadRank>,
-    /// The worlds that followed the first one.
+    /// The changes of the set of ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<WorldChange>,
     /// The machine of rank 0.
@@ -166,7 +164,7 @@ impl Summary {
         format!("interrupted after step {step}; continue with: {program} train --resume --out {folder}")
     }
 
-    /// Writes the summary into place.
+    /// Writes the summary atomically.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -183,7 +181,7 @@ impl Summary {
     /// Reads a summary.
     ///
     /// # Errors
-    /// If the file cannot be read or is no summary.
+    /// If the file cannot be read or parsed.
     pub fn read(path: &Path) -> Result<Self, RunError> {
         let bytes = std::fs::read(path).map_err(RunError::io("read", path))?;
         serde_json::from_slice(&bytes)

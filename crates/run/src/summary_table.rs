@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::format::{bytes, count, duration, number};
 use super::{EnergyKind, EnergySummary, Summary};
 
-/// Pairs as lines with the second column aligned.
+/// Formats pairs as lines with the second column aligned.
 pub fn aligned(rows: &[(String, String)]) -> Vec<String> {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
     rows.iter().map(|(name, value)| format!("  {name:<width$}  {value}")).collect()
 }
 
-/// Renders the energy of a run and how it was determined; `None` if it is unknown.
+/// Formats the energy of a run and its source; `None` if it is unknown.
 fn energy(energy: &EnergySummary) -> Option<String> {
     let known = [("CPUs", &energy.cpu), ("GPUs", &energy.gpu)];
     let known = known.into_iter().filter_map(|(whose, part)| {
@@ -20,10 +20,10 @@ fn energy(energy: &EnergySummary) -> Option<String> {
     });
     let known: Vec<String> = known.collect();
     let watts = energy.mean_watts?;
-    Some(format!("{}; {} W in the mean", known.join(", "), number(watts)))
+    Some(format!("{}; mean power {} W", known.join(", "), number(watts)))
 }
 
-/// Renders the end of a run.
+/// Formats the summary of a run.
 pub fn finished(summary: &Summary) -> Vec<String> {
     let mut rows = vec![
         ("steps".to_owned(), format!("{} ({:.2} epochs)", count(summary.step), summary.epochs)),

@@ -1,9 +1,9 @@
-//! The elements of SVG pictures: texts, lines, bars, scales, axes and legends.
+//! A writer of SVG: texts, lines, bars, scales, axes and legends.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Colours that people with any colour vision can tell apart next to each other, dark enough on white.
+/// Colours that are distinguishable with any colour vision, and dark enough on white.
 pub const COLOURS: [&str; 10] = [
     "#1f6feb", "#d1242f", "#2da44e", "#8250df", "#bf8700", "#0a7b83", "#c0399f", "#57606a", "#953800",
     "#5e6b00",
@@ -34,11 +34,11 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Returns the scale that holds all finite `numbers`. A single number is in the middle; without numbers it is 0 to 1.
+    /// Returns the scale over all finite `numbers`. A single number is centred; without numbers the scale is 0 to 1.
     pub fn over(numbers: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let finite = numbers.filter(|number| number.is_finite());
         let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), n| (l.min(n), h.max(n)));
-        // Numbers that differ by rounding alone count as one.
+        // Numbers that differ only by rounding count as one.
         let apart = high - low > 1e-9 * low.abs().max(high.abs());
         let (low, high) = match (low.is_finite(), apart) {
             (true, true) => (low, high),
@@ -77,12 +77,12 @@ pub fn ticks(low: f64, high: f64, count: usize, base: f64) -> Vec<f64> {
         return vec![low];
     }
     let step = round_step(span / base / count.max(1) as f64 * 0.999) * base;
-    // A tick that rounding has moved past the end is at the end.
+    // Include a tick that rounding has moved past the end.
     let first = (low / step - 1e-9).ceil();
     (0..=2 * count)
         .map(|at| (first + at as f64) * step)
         .take_while(|tick| *tick <= high + 1e-9 * span)
-        // Rounding leaves -0 and 0.30000000000000004.
+        // Rounding may give -0 or 0.30000000000000004.
         .map(|tick| if tick.abs() < step * 1e-9 { 0.0 } else { tick })
         .collect()
 }
@@ -132,12 +132,12 @@ pub enum Mark {
     Square(&'static str),
 }
 
-/// A picture. Its methods append elements; `attributes` are written as they are, texts are escaped.
+/// An SVG image. Its methods append elements. `attributes` are written unescaped; texts are escaped.
 #[derive(Debug)]
 pub struct Svg(String);
 
 impl Svg {
-    /// Begins a file with a white background and letters of 12 units.
+    /// Begins a file with a white background and a font size of 12 units.
     pub fn file(width: f64, height: f64) -> Self {
         Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height:.0}\" font-family=\"sans-serif\" \
@@ -145,7 +145,7 @@ impl Svg {
         ))
     }
 
-    /// Begins an element of a page, of the style class `class`, that a screen reader reads as `label`.
+    /// Begins an inline element of the CSS class `class`. Screen readers read `label`.
     pub fn element(width: f64, height: f64, class: &str, label: &str) -> Self {
         Self(format!(
             "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">",
@@ -153,7 +153,7 @@ impl Svg {
         ))
     }
 
-    /// Ends the picture.
+    /// Returns the complete SVG text.
     pub fn finish(mut self) -> String {
         self.0.push_str("</svg>\n");
         self.0
@@ -176,7 +176,7 @@ impl Svg {
         let _ = writeln!(self.0, "<text x=\"{x:.1}\" y=\"{y:.1}\"{anchor}{gap}{attributes}>{text}</text>");
     }
 
-    /// Writes a text upwards, centred at a point.
+    /// Writes a text rotated by 90 degrees, centred at a point.
     pub fn upward_text(&mut self, (x, y): (f64, f64), text: &str) {
         let text = escape(text);
         let _ = writeln!(
@@ -190,7 +190,7 @@ impl Svg {
         self.tag("path", attributes, format_args!("d=\"M{left:.1} {y:.1}H{right:.1}\""));
     }
 
-    /// Draws a filled rectangle by its upper left corner, width and height.
+    /// Draws a filled rectangle, given its upper left corner, width and height.
     pub fn bar(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), colour: &str) {
         let place = format!("x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"");
         self.tag("rect", &place, format_args!("fill=\"{colour}\""));
@@ -201,12 +201,12 @@ impl Svg {
         self.tag("circle", attributes, format_args!("cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\""));
     }
 
-    /// Draws a line through points. No points draw nothing.
+    /// Draws a line through points. Draws nothing without points.
     pub fn polyline(&mut self, points: &[(f64, f64)], attributes: &str) {
         self.shape("polyline", points, attributes);
     }
 
-    /// Draws the filled area that points enclose. No points draw nothing.
+    /// Draws a filled polygon. Draws nothing without points.
     pub fn polygon(&mut self, points: &[(f64, f64)], attributes: &str) {
         self.shape("polygon", points, attributes);
     }
@@ -218,7 +218,7 @@ impl Svg {
         }
     }
 
-    /// Draws the y axis: for every tick its label left of the panel and a line, with the attributes `grid`, across it.
+    /// Draws the y axis: a label left of the panel and a grid line, with the attributes `grid`, for each tick.
     pub fn y_axis(&mut self, y: &Scale, (left, right): (f64, f64), grid: &str, ticks: &[(f64, String)]) {
         for (value, label) in ticks {
             let at = y.at(*value);
@@ -232,13 +232,13 @@ impl Svg {
         let right = x.from.max(x.to);
         for (value, label) in ticks {
             let at = x.at(*value);
-            // One at the right edge does not cross it.
+            // A label at the right edge must not cross it.
             let anchor = if at > right - 16.0 { Anchor::End } else { Anchor::Middle };
             self.text((at, y), anchor, "", label);
         }
     }
 
-    /// Draws a legend in as many rows as it needs, the first on the baseline `top`. Returns the baseline of the last.
+    /// Draws a legend, wrapped into rows, the first on the baseline `top`. Returns the baseline of the last row.
     pub fn legend(&mut self, (left, right): (f64, f64), top: f64, entries: &[(&str, Mark)]) -> f64 {
         let names: Vec<&str> = entries.iter().map(|(name, _)| *name).collect();
         let places = legend_places(&names, (left, right), top);
@@ -253,7 +253,7 @@ impl Svg {
     }
 }
 
-/// Returns the width of an entry of a legend, with the gap behind it. A letter has about 6.4 units.
+/// Returns the width of a legend entry, including the gap after it. A letter is about 6.4 units wide.
 pub fn legend_width(name: &str) -> f64 {
     24.0 + 6.4 * name.chars().count() as f64 + 18.0
 }
@@ -263,7 +263,7 @@ pub fn legend_height(names: &[&str], sides: (f64, f64)) -> f64 {
     legend_places(names, sides, 0.0).last().map_or(0.0, |place| place.1 + LEGEND_ROW)
 }
 
-/// Returns where the entries of a legend begin, with their baselines.
+/// Returns the left ends and baselines of the legend entries.
 fn legend_places(names: &[&str], (left, right): (f64, f64), top: f64) -> Vec<(f64, f64)> {
     let (mut x, mut y) = (left, top);
     let place = |name: &&str| {

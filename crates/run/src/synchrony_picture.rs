@@ -11,7 +11,7 @@ const PANEL: f64 = 150.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 
-/// Draws histograms of staleness and of how far workers were ahead, over all ranks, and the seconds that each rank waited. `None`
+/// Draws histograms of staleness and of worker leads over all ranks, and the waiting time of each rank. Returns `None`
 /// if ranks took every step together.
 pub fn synchrony_svg(title: &str, ranks: &[RankSummary]) -> Option<String> {
     let of: Vec<_> = ranks.iter().filter_map(|rank| rank.synchrony.as_ref()).collect();
@@ -23,8 +23,8 @@ pub fn synchrony_svg(title: &str, ranks: &[RankSummary]) -> Option<String> {
     let waited: Vec<f64> = of.iter().map(|rank| rank.waited_seconds).collect();
     let spread = of.iter().map(|rank| rank.clock_spread).max().unwrap_or(0);
     let panels = [
-        ("updates, by how many updates old their values were", staleness),
-        ("steps, by how many steps the worker was ahead of the slowest", leads),
+        ("updates by staleness (in updates)", staleness),
+        ("steps by lead over the slowest worker (in steps)", leads),
         ("seconds waited, by rank", waited),
     ];
     let panels: Vec<_> = panels.iter().filter(|(_, bars)| !bars.is_empty()).collect();
@@ -37,7 +37,7 @@ pub fn synchrony_svg(title: &str, ranks: &[RankSummary]) -> Option<String> {
     Some(svg.finish())
 }
 
-/// Adds up counts by their position.
+/// Sums histograms bin by bin.
 fn sum<'a>(counts: impl Iterator<Item = &'a [u64]>) -> Vec<f64> {
     let mut sum: Vec<f64> = Vec::new();
     for counts in counts {
@@ -47,7 +47,7 @@ fn sum<'a>(counts: impl Iterator<Item = &'a [u64]>) -> Vec<f64> {
     sum
 }
 
-/// Renders a row of bars, with their numbers below and the largest value at the side.
+/// Draws a row of bars, with bin numbers below and the largest value at the left.
 fn panel(svg: &mut Svg, top: f64, name: &str, bars: &[f64], colour: &str) {
     let (base, room) = (top + PANEL - 34.0, PANEL - 58.0);
     let most = bars.iter().copied().fold(0.0, f64::max);
@@ -55,7 +55,7 @@ fn panel(svg: &mut Svg, top: f64, name: &str, bars: &[f64], colour: &str) {
     svg.text((LEFT, top + 14.0), Anchor::Start, "", name);
     svg.horizontal(base, (LEFT, WIDTH - RIGHT), "stroke=\"#999\"");
     svg.text((LEFT - 6.0, base - room + 4.0), Anchor::End, "", &tick_label(most));
-    // As many numbers as there is room for.
+    // Skip numbers for which there is no room.
     let every = bars.len().div_ceil(24).max(1);
     for (number, value) in bars.iter().enumerate() {
         let (x, tall) = (LEFT + step * number as f64, if most > 0.0 { value / most * room } else { 0.0 });

@@ -34,7 +34,7 @@ fn train(comm: Communicator) -> Result<(), AnyError> {
         let output = model.forward(&tape, &[&Value::constant(points)], |(hidden, out), x| {
             out.forward(&hidden.forward(&x[0])?.tanh()?)
         })?;
-        let loss = loss::mse(&tape, &output, &Value::constant(target), loss::Over::Count(64 * world))?;
+        let loss = loss::mse(&tape, &output, &Value::constant(target), loss::LossDivisor::Count(64 * world))?;
         let step_under_way = parallel.begin_step()?;
         tape.backward(&loss)?;
         step_under_way.finish(|params| adam.step(params, 0.01, &context))?;

@@ -41,7 +41,7 @@ fn work(comm: Communicator, strategy: &str) -> Result<(Duration, SyncStats), Any
         let sample = Tensor::randn(0.0_f32, 1.0, (8, 16), &Device::Cpu)?;
         let logits = layer.forward(&tape, &Value::constant(sample))?;
         let classes: Vec<u32> = (0..8).map(|n| n % 4).collect();
-        let loss = loss::cross_entropy(&tape, &logits, &classes, 0.0, loss::Over::Count(8 * WORKERS))?;
+        let loss = loss::cross_entropy(&tape, &logits, &classes, 0.0, loss::LossDivisor::Count(8 * WORKERS))?;
         tape.backward(&loss)?;
         // Each worker has a slow step now and then, and worker 1 is a little slower than the others.
         let slow = at % 8 == 2 * rank as u64 || rank == 1 && at % 3 == 0;

@@ -1,11 +1,11 @@
-//! Readers of bytes that other ranks send, for the fuzzer of this workspace. Each takes any bytes; what it must never do is to panic,
-//! and what else it must hold is asserted here.
+//! Readers of bytes that other ranks send, for the fuzzer of this workspace. Each accepts any bytes, must not panic,
+//! and asserts its invariants.
 
 use crate::Result;
 use crate::asynchronous::gossip;
 use crate::asynchronous::message::{Kind, Message};
 use crate::asynchronous::parameter_server::fuzzing::{Choice, server_hears, worker_hears};
-use crate::rehearsed::{Said, taken, world};
+use crate::rehearsed::{InjectedMessage, taken, world};
 use phalanx_codecs::{CodecKind, CodecSettings, PushCodec, WeightRounding};
 
 /// The number of codecs of [`push_of`].
@@ -14,10 +14,11 @@ pub const CODECS: u8 = 10;
 /// The numbers of all kinds of messages.
 pub const KINDS: std::ops::RangeInclusive<u64> = Kind::Push as u64..=Kind::ValuesCoded as u64;
 
-/// The most numbers that a message is read as.
+/// The largest number of values that is read from a message.
 const LONGEST: usize = 4096;
 
-/// The codec of a number below [`CODECS`]: those by which gradients are pushed, and then that of rounded values.
+/// Returns the codec of a number below [`CODECS`]: first the codecs of pushed gradients, then the codec of rounded
+/// values.
 fn codec(number: u8) -> Result<PushCodec> {
     let pushing = CodecKind::ALL.iter().filter(|kind| kind.pushes() && **kind != CodecKind::None);
     let pushing = pushing.copied().nth(usize::from(number % CODECS)).and_then(|kind| {
@@ -27,7 +28,7 @@ fn codec(number: u8) -> Result<PushCodec> {
     Ok(pushing.unwrap_or_else(|| WeightRounding::Int8 { chunk: 3 }.codec())?)
 }
 
-/// A message of numbers by a codec, as ranks make it.
+/// Encodes numbers by a codec, as ranks do.
 ///
 /// # Errors
 /// Errors of the codec.
@@ -81,12 +82,12 @@ const ECHO: u32 = 9;
 const CHANNELS: [u32; 3] = [1, 2, ECHO];
 
 /// Reads messages: sender, length, bytes.
-fn said(mut bytes: &[u8]) -> Vec<Said> {
+fn said(mut bytes: &[u8]) -> Vec<InjectedMessage> {
     let mut all = Vec::new();
     while let Some(([from, low, high], rest)) = bytes.split_first_chunk::<3>() {
         let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
         let (message, rest) = rest.split_at(length);
-        all.push(Said { from: usize::from(*from) % world().len(), bytes: message.to_vec() });
+        all.push(InjectedMessage { from: usize::from(*from) % world().len(), bytes: message.to_vec() });
         bytes = rest;
     }
     all
@@ -98,8 +99,8 @@ fn echo(message: &Message) -> Result<Vec<u8>> {
     Ok(world()[0].recv_any(ECHO)?.1)
 }
 
-/// A message as ranks write it: its kind, the number of an attempt or a version, a bucket, a learning rate, and numbers or what a
-/// codec has made of them.
+/// Encodes a message as ranks do: its kind, the number of an attempt or a version, a bucket, a learning rate, and plain
+/// or encoded numbers.
 ///
 /// # Errors
 /// If there is no such kind.
@@ -125,7 +126,7 @@ pub fn strategy_messages(bytes: &[u8]) {
         }
     }
     let said = said(rest);
-    for Said { bytes, .. } in &said {
+    for InjectedMessage { bytes, .. } in &said {
         if let Ok(message) = Message::read(bytes) {
             let written = echo(&message).unwrap_or_else(|error| panic!("it cannot be sent: {error}"));
             assert_eq!(written, *bytes, "{message:?}");
@@ -151,8 +152,8 @@ mod tests {
 
     #[test]
     fn readers_hold_their_limits() {
-        type Named = (&'static str, fn(&[u8]));
-        let readers: [Named; 2] =
+        type NamedReader = (&'static str, fn(&[u8]));
+        let readers: [NamedReader; 2] =
             [("pushes", super::pushes), ("strategy_messages", super::strategy_messages)];
         for (name, read) in readers {
             check(Reader { name, read, memory: 48 << 20 }, Vec::new(), 200, |_, _| false);

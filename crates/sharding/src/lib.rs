@@ -43,7 +43,7 @@
 //!     let sample = Tensor::new(&[[1.0_f32, 2.0, rank as f32]], &Device::Cpu)?;
 //!     let logits = layer.forward(&tape, &Value::constant(sample))?;
 //!     // Divided by the global batch of two, so that the sum over ranks is the mean.
-//!     let loss = loss::cross_entropy(&tape, &logits, &[rank as u32], 0.0, loss::Over::Count(2))?;
+//!     let loss = loss::cross_entropy(&tape, &logits, &[rank as u32], 0.0, loss::LossDivisor::Count(2))?;
 //!     let step = parallel.begin_step()?;
 //!     tape.backward(&loss)?;
 //!     step.finish(|params| Sgd::new(0.0, false, 0.0).step(params, 0.1, &context))?;
@@ -82,7 +82,7 @@ pub use asynchronous::parameter_server::ParameterServer;
 pub use asynchronous::synchrony::{self, CatchUp, SyncOptions, Topology};
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
-pub use mesh::placement::{Placed, Placement, local_ranges};
+pub use mesh::placement::{DistributedTensor, Placement, local_ranges};
 pub use mesh::process_group::RankGroup;
 pub use mesh::{AXES, AxisKind, Degree, Degrees, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
@@ -98,7 +98,7 @@ pub use phalanx_codecs::{
     SumPlacement, WeightRounding,
 };
 pub use predict::plan::{self, MemoryPlan, Workload};
-pub use predict::timing::{Computing, Reach, StepTime};
+pub use predict::timing::{ClusterModel, ComputeTimes, StepTime};
 pub use strategy::{
     AlongAxis, DataAxes, GossipKind, Meeting, Partition, Ranks, STRATEGIES, ServerPace, StatePartition,
     Strategy, Synchrony,

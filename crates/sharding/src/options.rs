@@ -16,7 +16,7 @@ pub struct Options {
     /// Where parameters are sharded: the upper limit of gathered bytes for prefetching. A bucket in use is gathered in any
     /// case.
     pub gathered_bytes: usize,
-    /// Which way gradients and parameters go between ranks. A named way is taken or refused.
+    /// The algorithm of collectives for gradients and parameters. A named algorithm is used or refused.
     pub algorithm: Algorithm,
     /// The codec of gradients, if there is one.
     pub codec: Option<Arc<dyn GradCodec>>,

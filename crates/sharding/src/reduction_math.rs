@@ -7,15 +7,15 @@ use phalanx_tensor::backend::{AverageUpdate, BinaryOp, EmaOptions, ParamUpdate, 
 use crate::Result;
 use phalanx_codecs::buffer::with_singles;
 
-/// A copy of the numbers on the host, for which this waits if they lie on a device.
+/// Returns a copy of the values on the host. Waits if they are on a device.
 ///
 /// # Errors
-/// If they are not of f32; and the back end's.
+/// If the values are not f32; errors of the back end.
 pub(crate) fn numbers(flat: &FlatStorage) -> Result<Vec<f32>> {
     Ok(with_singles(&on_host(flat)?, |numbers| numbers.to_vec())?)
 }
 
-/// The numbers on the host: the memory itself, or a copy of a device's, for which this waits.
+/// Returns the values on the host: the memory itself, or a copy from a device, for which this waits.
 ///
 /// # Errors
 /// The back end's.
@@ -23,10 +23,10 @@ pub(crate) fn on_host(flat: &FlatStorage) -> Result<FlatStorage> {
     Ok(FlatStorage::new(flat.to_host()?)?)
 }
 
-/// Overwrites the values by as many of the host. On a device the copy stream brings them, and later computation waits for it.
+/// Overwrites the values by host values. On a device the copy stream uploads them, and later computation waits for it.
 ///
 /// # Errors
-/// If they are not as many; and the back end's.
+/// If the lengths differ; errors of the back end.
 pub(crate) fn write(flat: &FlatStorage, numbers: &[f32]) -> Result<()> {
     let Some(backend) = flat.array().device_backend() else {
         return Ok(with_singles(flat, |own| own.copy_from_slice(numbers))?);
@@ -34,14 +34,14 @@ pub(crate) fn write(flat: &FlatStorage, numbers: &[f32]) -> Result<()> {
     if numbers.is_empty() {
         return Ok(());
     }
-    // What was computed before may still read the old ones, so they arrive elsewhere.
+    // Earlier computation may still read the old values, so the upload uses other memory.
     let arriving = FlatStorage::new(backend.unwritten(&Shape::from(numbers.len()), DType::F32)?)?;
     let numbers = FlatStorage::new(Tensor::from_slice(numbers, numbers.len(), &Device::Cpu)?)?;
     arriving.begin_upload_from(&numbers)?.wait()?;
     Ok(flat.copy_from(&arriving)?)
 }
 
-/// Multiplies the numbers by a factor.
+/// Multiplies the values by a factor.
 ///
 /// # Errors
 /// The back end's.
@@ -67,7 +67,7 @@ pub(crate) fn divide(flat: &FlatStorage, ranks: usize) -> Result<()> {
     }
 }
 
-/// `a − b`, in memory of its own.
+/// Returns `a − b` in new memory.
 ///
 /// # Errors
 /// If they lie apart; and the back end's.
@@ -82,7 +82,7 @@ pub(crate) fn difference(a: &FlatStorage, b: &FlatStorage) -> Result<FlatStorage
     Ok(difference)
 }
 
-/// The sum of the squares of `a − b`, for which this waits.
+/// Returns the sum of the squares of `a − b`. Waits for the device.
 ///
 /// # Errors
 /// If they lie apart; and the back end's.
@@ -102,8 +102,8 @@ pub(crate) struct OuterStep {
 }
 
 impl OuterStep {
-    /// One step of DiLoCo's outer optimizer with d, the mean of what `ranks` ranks have summed up: m ← μ·m + d,
-    /// values ← values − η·(d + μ·m), which is Nesterov's momentum as PyTorch has it. The sum is overwritten.
+    /// Takes one step of DiLoCo's outer optimizer with d, the sum divided by `ranks`: m ← μ·m + d, values ← values −
+    /// η·(d + μ·m), which is Nesterov's momentum as PyTorch has it. The sum is overwritten.
     ///
     /// # Errors
     /// If they lie apart; and the back end's.
@@ -135,7 +135,7 @@ impl OuterStep {
     }
 }
 
-/// own ← keep·own + (1 − keep)·other.
+/// Blends two buffers: own ← keep·own + (1 − keep)·other.
 ///
 /// # Errors
 /// If they lie apart; and the back end's.
@@ -144,7 +144,7 @@ pub(crate) fn blend(own: &FlatStorage, keep: f64, other: &FlatStorage) -> Result
         return Ok(own.copy_from(other)?);
     }
     if let Some(backend) = own.array().device_backend() {
-        // An average whose start is long ago keeps as much as it may.
+        // An old average uses the largest factor.
         let options = EmaOptions { decay: keep, updates: 1 << 52 };
         let of = AverageUpdate { average: own.array(), weights: other.array(), scaled: None };
         return Ok(backend.ema_step(options, of)?);

@@ -1,4 +1,4 @@
-//! A world of threads in which drawn messages are heard, for the fuzzer of this workspace.
+//! A world of threads that receives random messages, for the fuzzer of this workspace.
 
 use std::sync::OnceLock;
 
@@ -9,29 +9,29 @@ use crate::error::Result;
 
 /// A message from one rank to another, outside of collectives.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct InjectedMessage {
     pub(crate) from: usize,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Some ranks as threads, for all cases.
+/// Returns ranks as threads, shared by all cases.
 fn ranks(of: &'static OnceLock<Vec<Communicator>>, count: usize) -> &'static [Communicator] {
     of.get_or_init(|| threads(count).unwrap_or_else(|error| unreachable!("a world of threads: {error}")))
 }
 
-/// Three ranks that send each other messages.
+/// Returns three ranks that send each other messages.
 pub(crate) fn world() -> &'static [Communicator] {
     static WORLD: OnceLock<Vec<Communicator>> = OnceLock::new();
     ranks(&WORLD, 3)
 }
 
-/// A world of one rank.
+/// Returns a world of one rank.
 pub(crate) fn alone() -> &'static Communicator {
     static ALONE: OnceLock<Vec<Communicator>> = OnceLock::new();
     &ranks(&ALONE, 1)[0]
 }
 
-/// A model of two buckets, of 8 and 3 elements.
+/// Returns a model of two buckets with 8 and 3 elements.
 pub(crate) fn store() -> Result<ParamStore> {
     let builder = StoreBuilder::new(BuildOptions::default());
     nn::Linear::new(&builder.root().pp("a").block(), 3, 2)?;
@@ -39,7 +39,7 @@ pub(crate) fn store() -> Result<ParamStore> {
     Ok(builder.build()?)
 }
 
-/// All that has come to a rank.
+/// Returns all received messages of a rank.
 pub(crate) fn taken(rank: usize, channel: u32) -> Result<Vec<Vec<u8>>> {
     let mut all = Vec::new();
     while let Some((_, bytes)) = world()[rank].try_recv(channel)? {
@@ -48,9 +48,9 @@ pub(crate) fn taken(rank: usize, channel: u32) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Sends all messages to rank 0, and a garbled one last, so that a receiver of more does not wait.
-pub(crate) fn all_say(channel: u32, said: &[Said]) -> Result<()> {
-    for Said { from, bytes } in said {
+/// Sends all messages to rank 0, then a malformed one, so that a receiver that expects more does not wait.
+pub(crate) fn all_say(channel: u32, said: &[InjectedMessage]) -> Result<()> {
+    for InjectedMessage { from, bytes } in said {
         world()[*from].send_to(0, channel, bytes)?;
     }
     Ok(world()[1].send_to(0, channel, &[])?)

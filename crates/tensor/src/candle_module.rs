@@ -29,9 +29,9 @@ pub struct CandleModule<M> {
 
 /// The variables that a module requests, sorted by name: candle's order may differ between runs.
 #[derive(Clone, Default)]
-struct Asked(Arc<Mutex<BTreeMap<String, (Shape, candle_nn::Init)>>>);
+struct VariableRequests(Arc<Mutex<BTreeMap<String, (Shape, candle_nn::Init)>>>);
 
-impl SimpleBackend for Asked {
+impl SimpleBackend for VariableRequests {
     fn get(
         &self,
         shape: Shape,
@@ -93,12 +93,12 @@ impl<M> CandleModule<M> {
     /// Registers the variables of the module that `build` makes.
     ///
     /// # Errors
-    /// candle's, and duplicate names.
+    /// Errors of candle, and duplicate names.
     pub fn register(
         scope: &Scope,
         build: impl Fn(VarBuilder<'_>) -> candle_core::Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let asked = Asked::default();
+        let asked = VariableRequests::default();
         build(VarBuilder::from_backend(Box::new(asked.clone()), scope.dtype(), Device::Cpu))?;
         let asked = std::mem::take(&mut *asked.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut params = Vec::with_capacity(asked.len());
@@ -112,7 +112,7 @@ impl<M> CandleModule<M> {
     /// Runs the module: `run` gets the module and the tensors of the inputs.
     ///
     /// # Errors
-    /// candle's, and those of [`Tape::segment`].
+    /// Errors of candle and of [`Tape::segment`].
     pub fn forward(
         &self,
         tape: &Tape,

@@ -15,7 +15,7 @@ use crate::{Context, Result, TensorError};
 /// largest gradient of its input (at least 1e-3).
 ///
 /// # Errors
-/// Those of `f`, and if an input is not f64.
+/// Errors of `f`, and if an input is not f64.
 pub fn check_gradients(inputs: &[Tensor], f: impl Fn(&Tape, &[Value]) -> Result<Value>) -> Result<f64> {
     const STEP: f64 = 1e-5;
     if let Some(input) = inputs.iter().find(|input| input.dtype() != DType::F64) {

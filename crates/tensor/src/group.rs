@@ -1,4 +1,4 @@
-//! Collective operations, as ops call them. This crate knows no transport.
+//! The interface of collective operations for ops. This crate has no transport.
 
 use candle_core::{Device, Tensor};
 
@@ -20,28 +20,28 @@ pub trait ProcessGroup: std::fmt::Debug + Send + Sync {
     /// Replaces every element by its sum over the ranks. All ranks give equally many.
     ///
     /// # Errors
-    /// The transport's.
+    /// Errors of the transport.
     fn all_reduce(&self, values: &Array) -> HookResult;
 
     /// Gathers the parts of all ranks: `values` has `lens[0]` elements of rank 0, then those of rank 1, and so on.
     /// This rank's part must be in place; the other parts are overwritten.
     ///
     /// # Errors
-    /// The transport's, and if `lens` do not add up to the number of elements.
+    /// Errors of the transport, and if `lens` do not add up to the number of elements.
     fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult;
 
     /// Replaces this rank's part of `values`, laid out as in [`ProcessGroup::all_gather`], by its sum over the ranks.
     /// The other parts are unspecified afterwards.
     ///
     /// # Errors
-    /// The transport's, and if `lens` do not add up to the number of elements.
+    /// Errors of the transport, and if `lens` do not add up to the number of elements.
     fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult;
 }
 
 /// Gathers a count of every rank, such as its number of rows.
 ///
 /// # Errors
-/// The transport's.
+/// Errors of the transport.
 pub fn gather_counts(
     group: &dyn ProcessGroup,
     own: usize,

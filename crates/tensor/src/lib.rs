@@ -52,7 +52,7 @@
 //! for step in 0..20 {
 //!     let tape = Tape::recording(Session::training(context.clone(), Key::new(1).step(step)));
 //!     let logits = layer.forward(&tape, &Value::constant(images.clone()))?;
-//!     let loss = loss::cross_entropy(&tape, &logits, &labels, 0.0, loss::Over::Batch)?;
+//!     let loss = loss::cross_entropy(&tape, &logits, &labels, 0.0, loss::LossDivisor::Batch)?;
 //!     losses.push(loss.tensor()?.to_scalar::<f32>()?);
 //!     store.zero_grads();
 //!     tape.backward(&loss)?;
@@ -97,7 +97,7 @@ pub use store::{
     ParamState, ParamStore, Scope, StoreBuilder, UnreducedGrads,
 };
 pub use tape::{
-    Block, Grads, Listener, LossFactor, Recompute, Saved, Session, Tape, Value, take_peak_recorded_bytes,
+    Block, Grads, Listener, LossFactor, Recompute, SavedValue, Session, Tape, Value, take_peak_recorded_bytes,
 };
 
 /// Tests of the README's examples.

@@ -45,7 +45,7 @@ impl Key {
         Self { rank: rank as u64 + 1, ..self }
     }
 
-    /// Seed, step, rank and stream, the start of a back end's generator; [`Key::uniform`] says what it draws.
+    /// Seed, step, rank and stream, the start of a back end's generator; [`Key::uniform`] documents the draws.
     #[cfg(feature = "cuda")]
     pub(crate) fn words(self) -> [u64; 4] {
         [self.seed, self.step, self.rank, self.stream]

@@ -102,7 +102,7 @@ impl<'a> Contiguous<'a> {
         Ok(Self { op, elements })
     }
 
-    /// Locks a tensor for reading whose elements do not have 16 bits: buckets, buffers, and their addends.
+    /// Locks a tensor of elements without 16 bits for reading: buckets, buffers, and their addends.
     pub(crate) fn locked(op: &'static str, tensor: &'a Tensor) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         match (&*storage, layout.contiguous_offsets()) {
@@ -128,7 +128,7 @@ impl<'a> Contiguous<'a> {
 }
 
 /// A contiguous CPU tensor's elements of exactly type `I` under its read lock: indices, masks.
-pub(crate) struct Exact<'a, I> {
+pub(crate) struct TypedElements<'a, I> {
     op: &'static str,
     storage: StorageRef<'a>,
     range: std::ops::Range<usize>,
@@ -136,12 +136,12 @@ pub(crate) struct Exact<'a, I> {
 }
 
 /// Indices of rows, classes, maxima.
-pub(crate) type Indices<'a> = Exact<'a, u32>;
+pub(crate) type Indices<'a> = TypedElements<'a, u32>;
 
 /// A mask.
-pub(crate) type Bytes<'a> = Exact<'a, u8>;
+pub(crate) type Bytes<'a> = TypedElements<'a, u8>;
 
-impl<'a, I: WithDType> Exact<'a, I> {
+impl<'a, I: WithDType> TypedElements<'a, I> {
     /// Locks `tensor` for reading.
     pub(crate) fn of(op: &'static str, tensor: &'a Tensor) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
@@ -178,9 +178,9 @@ pub(crate) fn with_slice_mut<T: Scalar, R>(
 ) -> Result<R> {
     struct Run<F, R>(&'static str, RefCell<(Option<F>, Option<Result<R>>)>, std::marker::PhantomData<()>);
 
-    struct Typed<'r, T, F, R>(&'r Run<F, R>, std::marker::PhantomData<T>);
+    struct SliceOp<'r, T, F, R>(&'r Run<F, R>, std::marker::PhantomData<T>);
 
-    impl<T: Scalar, R, F: FnOnce(&mut [T]) -> Result<R>> InplaceOp1 for Typed<'_, T, F, R> {
+    impl<T: Scalar, R, F: FnOnce(&mut [T]) -> Result<R>> InplaceOp1 for SliceOp<'_, T, F, R> {
         fn name(&self) -> &'static str {
             self.0.0
         }
@@ -200,7 +200,7 @@ pub(crate) fn with_slice_mut<T: Scalar, R>(
         return Err(unsupported_device(op, tensor.device()));
     }
     let run = Run(op, RefCell::new((Some(f), None)), std::marker::PhantomData);
-    tensor.inplace_op1(&Typed::<T, _, R>(&run, std::marker::PhantomData))?;
+    tensor.inplace_op1(&SliceOp::<T, _, R>(&run, std::marker::PhantomData))?;
     run.1
         .into_inner()
         .1

@@ -9,34 +9,34 @@ pub const PREFIX: &str = "phalanx_trace::";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Category {
-    /// A whole rank: what is inside belongs to it. It has no time of its own.
+    /// A whole rank: nested spans belong to it. It has no time of its own.
     Rank,
     /// A step, from its batch to its losses.
     Step,
     /// Forward, backward and updates.
     Compute,
-    /// Moving bytes between ranks.
+    /// Communication between ranks.
     Communication,
-    /// Handing an operation to a GPU, which runs it later.
+    /// Enqueuing an operation on a GPU, which runs it later.
     Issuing,
-    /// Finding out whether ranks have issued the same to their GPUs.
+    /// Checking that ranks have issued the same operations to their GPUs.
     Agreement,
     /// Waiting for other ranks, or for communication.
     Waiting,
-    /// Making batches, and waiting for them.
+    /// Building batches, and waiting for them.
     Data,
     /// Gradients of a bucket are complete, and their reduction is issued.
     Gradients,
-    /// Evaluation, and drawing samples.
+    /// Evaluation and sampling.
     Evaluation,
     /// Copying and writing checkpoints, and waiting for them.
     Saving,
-    /// Numbers over time.
+    /// Counters over time.
     Counter,
 }
 
 impl Category {
-    /// All of them.
+    /// All categories.
     pub const ALL: [Self; 12] = [
         Self::Rank,
         Self::Step,
@@ -52,7 +52,7 @@ impl Category {
         Self::Counter,
     ];
 
-    /// Its name, in targets and in files.
+    /// Returns the name in targets and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rank => "rank",
@@ -70,12 +70,12 @@ impl Category {
         }
     }
 
-    /// The one of this name.
+    /// Returns the category of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|category| category.name() == name)
     }
 
-    /// Returns the category of spans with this target, if a trace has them.
+    /// Returns the category of a span target; `None` for other targets.
     pub fn of_target(target: &str) -> Option<Self> {
         Self::named(target.strip_prefix(PREFIX)?)
     }

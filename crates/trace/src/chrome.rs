@@ -1,45 +1,45 @@
-//! Traces in Chrome's format, which Perfetto and `chrome://tracing` open.
+//! Writes traces in Chrome's format, for Perfetto and `chrome://tracing`.
 //!
-//! The file is one JSON object. In `traceEvents` each rank is a process and each of its threads a thread: spans are `X`, the way
-//! from where an operation is issued to where it runs is a flow of an `s` and an `f`, numbers over time are `C`, names are `M`.
-//! Times are microseconds from the first event on, by rank 0's clock. `otherData` says what the clocks may be wrong by.
+//! The file is one JSON object. In `traceEvents`, each rank is a process. Spans are events `X`, counters `C`, names
+//! `M`. A flow of the events `s` and `f` connects the issue of an operation with its execution. Times are microseconds
+//! since the first event, by rank 0's clock. `otherData` has the uncertainty of the clocks.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
 use super::clock::Alignment;
-use super::event::{Arg, Event, EventKind, Issued};
+use super::event::{Arg, Event, EventKind, IssuePoint};
 use super::recorder::RecordedTrace;
 
-/// The producer's name in `otherData`, by which readers recognise the file.
+/// The producer in `otherData`, which identifies files of this program.
 pub const PRODUCER: &str = "phalanx";
 
-/// The facts about a rank that its events do not hold.
+/// Properties of a rank that its events do not have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankFacts {
-    /// Its number when the run began.
+    /// Its rank number when the run began.
     pub rank: usize,
     /// The name of its host.
     pub host: String,
     /// Its clock relative to rank 0's.
     pub alignment: Alignment,
-    /// Events that were left out.
+    /// The number of dropped events.
     pub left_out: usize,
 }
 
-/// When the first of these events began, in nanoseconds of rank 0's clock.
+/// Returns the start of the first event in nanoseconds of rank 0's clock.
 pub fn first_of(trace: &RecordedTrace, alignment: &Alignment) -> Option<f64> {
     let first = trace.events.iter().map(|event| event.begin).min()?;
     Some(alignment.to_first(first))
 }
 
-/// The events of a rank as JSON, one a line with a comma behind each but the last, in the order of their beginning for each
-/// thread. Times are microseconds since `origin`, in nanoseconds of rank 0's clock.
+/// Serialises the events of a rank as comma-separated lines of JSON, sorted by start for each thread. Times are
+/// microseconds since `origin`, which is in nanoseconds of rank 0's clock.
 pub fn events_json(trace: RecordedTrace, facts: &RankFacts, origin: f64) -> String {
     let RecordedTrace { tracks, mut events, .. } = trace;
     let pid = facts.rank;
-    // Whole nanoseconds, so that what ended with its parent still does when it is written down.
+    // Rounded to nanoseconds, so that spans that end together still do in the file.
     let time = |at: u64| ((facts.alignment.to_first(at) - origin).max(0.0).round()) / 1000.0;
     let mut lines = Vec::with_capacity(events.len() + tracks.len());
     let meta = |name: &str, tid: usize, args: Value| {
@@ -56,10 +56,10 @@ pub fn events_json(trace: RecordedTrace, facts: &RankFacts, origin: f64) -> Stri
         let order = if tracks[track].computes { 0 } else { track + 1 };
         lines.push(meta("thread_sort_index", track, json!({"sort_index": order})));
     }
-    // A span that holds another comes before it.
+    // Outer spans come first.
     events.sort_by_key(|event| (event.track, event.begin, std::cmp::Reverse(event.end())));
     let mut flows = 0_u64;
-    // Serialised apart, since names are not known to be free of quotes.
+    // Serialised by serde_json, because names may contain quotes.
     let quoted = |text: &str| Value::from(text).to_string();
     for event in &events {
         let (begin, tid, args) = (time(event.begin), event.track, Value::Object(args(event)));
@@ -72,9 +72,9 @@ pub fn events_json(trace: RecordedTrace, facts: &RankFacts, origin: f64) -> Stri
         };
         let duration = ((time(end) - begin) * 1000.0).round().max(0.0) / 1000.0;
         lines.push(format!("{{\"ph\":\"X\",{what},\"dur\":{duration},\"args\":{args}}}"));
-        if let Some(Issued { track, at }) = issued {
+        if let Some(IssuePoint { track, at }) = issued {
             flows += 1;
-            // Ranks number their own.
+            // Flow ids are unique within a rank.
             let flow = format!("\"name\":\"issued\",\"cat\":\"flow\",\"id\":\"{pid}.{flows}\",\"pid\":{pid}");
             let at = time(at).min(begin);
             lines.push(format!("{{\"ph\":\"s\",{flow},\"tid\":{track},\"ts\":{at}}}"));
@@ -84,7 +84,7 @@ pub fn events_json(trace: RecordedTrace, facts: &RankFacts, origin: f64) -> Stri
     lines.join(",\n")
 }
 
-/// Returns the role of a thread, by its name.
+/// Returns the role of a thread from its name.
 fn role(name: &str, computes: bool) -> String {
     if computes {
         return "compute".to_owned();
@@ -107,8 +107,8 @@ fn args(event: &Event) -> Map<String, Value> {
     event.args.iter().map(|(name, arg)| ((*name).to_owned(), value(arg))).collect()
 }
 
-/// The whole file, of the events of all ranks as [`events_json`] gives them. `world_size` ranks began the run; `complete` says
-/// whether it came to its end.
+/// Returns the content of a trace file, from the events of all ranks as returned by [`events_json`]. `world_size` is
+/// the initial number of ranks; `complete` is true if the run ended normally.
 pub fn file(ranks: &[(RankFacts, String)], world_size: usize, complete: bool) -> String {
     let clocks: Vec<Value> = ranks
         .iter()
@@ -176,7 +176,7 @@ mod tests {
                 1,
                 "outer",
                 3000,
-                EventKind::Span { end: 5000, issued: Some(Issued { track: 0, at: 2500 }) },
+                EventKind::Span { end: 5000, issued: Some(IssuePoint { track: 0, at: 2500 }) },
             ),
             event(0, "bytes", 2000, EventKind::Counter),
         ];

@@ -1,12 +1,11 @@
-//! The clock of a trace, and how far the clocks of ranks are apart.
+//! The clock of a trace, and the offsets between the clocks of ranks.
 //!
-//! A rank's clock is the system's that never goes back, which the processes of one running system share. How far that of another
-//! host is from rank 0's is found by messages there and back: half of the time that they were on their way for is how wrong the
-//! estimate can be.
+//! Ranks use the monotonic clock of their system, which all its processes share. The offset of another host's clock
+//! from rank 0's is estimated from round trips. The uncertainty is half of the round-trip time.
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds of a clock that never goes back. Processes of one system have the same.
+/// Returns the monotonic clock in nanoseconds. Processes of one system share it.
 #[cfg(unix)]
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -14,44 +13,44 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Nanoseconds of a clock that never goes back, from the first call of the process on.
+/// Returns the nanoseconds of a monotonic clock since the first call of the process.
 #[cfg(not(unix))]
 pub fn now() -> u64 {
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     BEGUN.get_or_init(std::time::Instant::now).elapsed().as_nanos() as u64
 }
 
-/// A message that went to a rank and came back, with the times at which it left and arrived, in nanoseconds.
+/// The send and receive times of a round trip, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundTrip {
-    /// When it left, by the own clock.
+    /// The send time, by the own clock.
     pub sent: u64,
-    /// When it arrived, by the other's clock.
+    /// The receive time, by the other clock.
     pub received: u64,
-    /// When the answer left, by the other's clock.
+    /// The send time of the reply, by the other clock.
     pub answered: u64,
-    /// When the answer arrived, by the own clock.
+    /// The receive time of the reply, by the own clock.
     pub returned: u64,
 }
 
-/// The lead of another rank's clock over this one's.
+/// The offset of another rank's clock from this rank's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Offset {
-    /// When that was found, in nanoseconds of the own clock.
+    /// The time of the measurement, in nanoseconds of the own clock.
     pub at: u64,
-    /// Nanoseconds by which the other's clock is ahead; below 0 if it is behind.
+    /// The nanoseconds by which the other clock is ahead; negative if it is behind.
     pub ahead: i64,
-    /// Nanoseconds by which that may be wrong.
+    /// The uncertainty in nanoseconds.
     pub uncertainty: u64,
 }
 
 impl RoundTrip {
-    /// Nanoseconds on the way, there and back.
+    /// Returns the network time of the round trip in nanoseconds.
     pub fn on_the_way(&self) -> u64 {
         (self.returned - self.sent).saturating_sub(self.answered - self.received)
     }
 
-    /// The offset that it shows: both ways are taken to be as long.
+    /// Estimates the offset, assuming that both directions take the same time.
     pub fn offset(&self) -> Offset {
         let ahead =
             (self.received as i128 - self.sent as i128) + (self.answered as i128 - self.returned as i128);
@@ -64,7 +63,7 @@ impl RoundTrip {
 }
 
 impl Offset {
-    /// This offset from a third clock, as one from the clock that is `other` ahead of that.
+    /// Converts this offset from a third clock to an offset from the clock that is `other` ahead of it.
     #[must_use]
     pub fn seen_from(&self, other: &Self) -> Self {
         if other.ahead == 0 && other.uncertainty == 0 {
@@ -78,8 +77,8 @@ impl Offset {
     }
 }
 
-/// The offset that the quickest of several messages shows. If `same_system` and it is no larger than it may be wrong, both have
-/// one clock: then it is 0, and sure.
+/// Estimates the offset from the fastest of several round trips. If `same_system` and the offset is within its
+/// uncertainty, both share one clock: the offset is exactly 0.
 pub fn best(trips: impl IntoIterator<Item = RoundTrip>, same_system: bool) -> Option<Offset> {
     let found = trips.into_iter().min_by_key(RoundTrip::on_the_way)?.offset();
     match same_system && found.ahead.unsigned_abs() <= found.uncertainty {
@@ -91,14 +90,14 @@ pub fn best(trips: impl IntoIterator<Item = RoundTrip>, same_system: bool) -> Op
 /// A rank's clock relative to rank 0's, measured at the start and at the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Alignment {
-    /// At the start.
+    /// The offset at the start.
     pub start: Offset,
-    /// At the end.
+    /// The offset at the end.
     pub end: Offset,
 }
 
 impl Alignment {
-    /// The time of rank 0's clock at which this rank's clock showed `time`. In between the offset is taken to have grown evenly.
+    /// Converts `time` of this rank's clock to rank 0's clock. The offset is interpolated linearly.
     pub fn to_first(&self, time: u64) -> f64 {
         let (start, end) = (self.start, self.end);
         let span = end.at as f64 - start.at as f64;
@@ -107,7 +106,7 @@ impl Alignment {
         time as f64 - (start.ahead as f64 + part * (end.ahead as f64 - start.ahead as f64))
     }
 
-    /// Nanoseconds by which times of this rank may be wrong.
+    /// Returns the uncertainty of times of this rank in nanoseconds.
     pub fn uncertainty(&self) -> u64 {
         self.start.uncertainty.max(self.end.uncertainty)
     }
@@ -119,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_quickest_message_says_how_far_clocks_are_apart() {
-        // The other's clock is 1000 ahead; ways take what they take.
+        // The other clock is 1000 ahead.
         let trip = |sent: u64, there: u64, back: u64| RoundTrip {
             sent,
             received: sent + there + 1000,

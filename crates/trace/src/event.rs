@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::category::Category;
 
-/// A number or a word that goes with an event.
+/// An argument of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arg {
     /// A count.
@@ -15,41 +15,41 @@ pub enum Arg {
     Text(Cow<'static, str>),
 }
 
-/// Where and when an operation was issued that another thread has run.
+/// The thread and time at which an operation was issued that another thread ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Issued {
-    /// The thread that issued it, as the number of its track.
+pub struct IssuePoint {
+    /// The track index of the issuing thread.
     pub track: usize,
-    /// When, in nanoseconds.
+    /// The time in nanoseconds.
     pub at: u64,
 }
 
 /// The kind of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventKind {
-    /// Something that took time.
+    /// A span with a duration.
     Span {
-        /// When it ended, in nanoseconds.
+        /// The end time in nanoseconds.
         end: u64,
-        /// The thread that issued it, if it was another one.
-        issued: Option<Issued>,
+        /// The issue point, if another thread issued it.
+        issued: Option<IssuePoint>,
     },
-    /// Numbers had these values, which go with the event.
+    /// A sample of counters. The arguments hold the values.
     Counter,
 }
 
-/// Something that a rank has recorded.
+/// A recorded event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// The rank; `None` if nothing said which.
+    /// The rank; `None` if unknown.
     pub rank: Option<usize>,
-    /// The thread, as the number of its track.
+    /// The track index of the thread.
     pub track: usize,
     /// Its name.
     pub name: Cow<'static, str>,
     /// The category.
     pub category: Category,
-    /// When it began, in nanoseconds of the clock of [`super::clock::now`].
+    /// The start time in nanoseconds of [`super::clock::now`].
     pub begin: u64,
     /// The kind.
     pub kind: EventKind,
@@ -58,7 +58,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// When it ended.
+    /// Returns the end time.
     pub fn end(&self) -> u64 {
         match self.kind {
             EventKind::Span { end, .. } => end,
@@ -67,11 +67,11 @@ impl Event {
     }
 }
 
-/// A thread that has recorded something.
+/// A thread that has recorded events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Track {
-    /// The thread's name, or what it does.
+    /// The name or role of the thread.
     pub name: String,
-    /// True if it is the thread of a rank, which computes.
+    /// True if it is the compute thread of a rank.
     pub computes: bool,
 }

@@ -1,4 +1,4 @@
-//! Trace files as they are read: the spans of all ranks, checked against the rules of the format.
+//! Reads and validates trace files: the spans of all ranks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::category::Category;
 use super::chrome::PRODUCER;
 
-/// Why a trace cannot be read.
+/// The error of reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
@@ -16,7 +16,7 @@ pub enum TraceError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: std::io::Error,
     },
     /// The file is no trace.
@@ -40,23 +40,23 @@ pub struct FileEvent {
     pub name: String,
     /// The category; `None` if this program has no such category.
     pub category: Option<Category>,
-    /// When it began, in microseconds.
+    /// The start time in microseconds.
     pub begin: f64,
-    /// When it ended.
+    /// The end time in microseconds.
     pub end: f64,
     /// The arguments.
     pub args: Map<String, Value>,
-    /// The thread that issued it, and when, if that was another one.
+    /// The thread and time of its issue, if another thread issued it.
     pub issued: Option<(u64, f64)>,
 }
 
 impl FileEvent {
-    /// A count that goes with it.
+    /// Returns an integer argument.
     pub fn count(&self, name: &str) -> Option<u64> {
         self.args.get(name)?.as_u64()
     }
 
-    /// Microseconds that it took.
+    /// Returns the duration in microseconds.
     pub fn duration(&self) -> f64 {
         self.end - self.begin
     }
@@ -67,11 +67,11 @@ impl FileEvent {
 pub struct TraceFile {
     /// True if this program has written it.
     pub is_own: bool,
-    /// The spans, by process, thread and beginning; one that holds another comes before it.
+    /// The spans, sorted by process, thread and start. Outer spans come first.
     pub spans: Vec<FileEvent>,
-    /// Microseconds by which times of ranks may be wrong.
+    /// The uncertainty of times between ranks in microseconds.
     pub uncertainty: f64,
-    /// Events that were left out for want of room.
+    /// The number of events that were dropped because the buffer was full.
     pub left_out: u64,
 }
 
@@ -79,20 +79,20 @@ impl TraceFile {
     /// Reads a trace.
     ///
     /// # Errors
-    /// [`TraceError`], if the file cannot be read or breaks the rules of the format.
+    /// [`TraceError`] if the file cannot be read or is malformed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let io = |source| TraceError::Io { path: path.to_owned(), source };
         let text = std::fs::read_to_string(path).map_err(io)?;
         Self::parse(&text).map_err(|problem| TraceError::Malformed { path: path.to_owned(), problem })
     }
 
-    /// Reads the text of a trace.
+    /// Parses a trace.
     ///
     /// # Errors
-    /// Which rule of the format it breaks.
+    /// A description of the problem.
     pub fn parse(text: &str) -> Result<Self, String> {
         let read: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        // The format allows the bare list.
+        // The format also allows a list without an enclosing object.
         let events = read.as_array().or_else(|| read.get("traceEvents")?.as_array());
         let events = events.ok_or("it has no list `traceEvents`")?;
         let other = &read["otherData"];
@@ -136,7 +136,7 @@ impl TraceFile {
         });
     }
 
-    /// Joins each span with the flow that ends at its beginning.
+    /// Attaches each flow to the span at whose start it ends.
     fn connect(&mut self, Flows { starts, ends }: &Flows) -> Result<(), String> {
         for (id, tid, at) in ends {
             let start = starts
@@ -144,7 +144,7 @@ impl TraceFile {
                 .ok_or_else(|| format!("flow {} of process {} ends without a start", id.1, id.0))?;
             let place = (id.0, *tid);
             let from = self.spans.partition_point(|span| ((span.pid, span.tid), span.begin) < (place, *at));
-            // Of spans that begin together, those that were issued elsewhere move bytes.
+            // If several spans start at the same time, the issued one is the communication.
             let here = self.spans[from..]
                 .iter_mut()
                 .take_while(|span| (span.pid, span.tid) == place && span.begin <= *at);
@@ -156,7 +156,7 @@ impl TraceFile {
         Ok(())
     }
 
-    /// The processes, in order.
+    /// Returns the process ids in ascending order.
     pub fn ranks(&self) -> Vec<u64> {
         let mut ranks: Vec<u64> = self.spans.iter().map(|span| span.pid).collect();
         ranks.sort_unstable();
@@ -164,7 +164,7 @@ impl TraceFile {
         ranks
     }
 
-    /// The spans of a process.
+    /// Returns the spans of a process.
     pub fn of_rank(&self, pid: u64) -> &[FileEvent] {
         let first = self.spans.partition_point(|span| span.pid < pid);
         let last = self.spans.partition_point(|span| span.pid <= pid);
@@ -175,16 +175,16 @@ impl TraceFile {
 /// The process and the name of a flow.
 type FlowId = (u64, String);
 
-/// The arrows from where operations were issued to where they began.
+/// The flows from the issue of operations to their start.
 #[derive(Default)]
 struct Flows {
-    /// The thread and the time of each start.
+    /// The thread and time of each start.
     starts: BTreeMap<FlowId, (u64, f64)>,
-    /// The flow, the thread and the time of each end.
+    /// The flow, thread and time of each end.
     ends: Vec<(FlowId, u64, f64)>,
 }
 
-/// An event as it is in the file, with its number for messages.
+/// An event of the file, with its number for messages.
 struct RawEvent<'a> {
     number: usize,
     json: &'a Value,
@@ -210,7 +210,7 @@ impl RawEvent<'_> {
 
     /// Returns the process and the thread.
     fn place(&self) -> Result<(u64, u64), String> {
-        // Other programs name processes and threads by words, too.
+        // Other programs may use strings as process and thread ids.
         let of = |name: &str| match &self.json[name] {
             Value::Number(number) => number.as_u64(),
             Value::String(text) => Some(text.parse().unwrap_or_else(|_| number_of(text))),
@@ -247,7 +247,7 @@ impl RawEvent<'_> {
     }
 }
 
-/// A number for a process or thread that has a name.
+/// Returns a number for a process or thread with a string id.
 fn number_of(name: &str) -> u64 {
     blake3::hash(name.as_bytes()).as_bytes().iter().take(6).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }

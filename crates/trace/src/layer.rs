@@ -14,7 +14,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::category::{Category, PREFIX};
 use super::clock;
-use super::event::{Arg, Event, EventKind, Issued};
+use super::event::{Arg, Event, EventKind, IssuePoint};
 use super::recorder::Recorder;
 
 /// Collects the spans of a trace: see [`layer`].
@@ -38,13 +38,13 @@ pub struct TraceLayer(&'static Recorder);
 /// ```
 pub fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
     let recorder = Recorder::install();
-    TraceLayer(recorder).with_filter(Wanted(recorder))
+    TraceLayer(recorder).with_filter(TraceFilter(recorder))
 }
 
-/// The filter of the layer.
-struct Wanted(&'static Recorder);
+/// The filter of the layer: accepts only spans of a trace.
+struct TraceFilter(&'static Recorder);
 
-impl<S> Filter<S> for Wanted {
+impl<S> Filter<S> for TraceFilter {
     fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         metadata.target().starts_with(PREFIX)
             && (self.0.is_recording() || Category::of_target(metadata.target()) == Some(Category::Rank))
@@ -63,12 +63,12 @@ impl<S> Filter<S> for Wanted {
 }
 
 /// A span that has not closed.
-struct Open {
+struct OpenSpan {
     category: Category,
     rank: Option<usize>,
-    made: Issued,
-    /// The thread that has entered it, when it did first, and when it left it last.
-    inside: Option<(usize, u64, u64)>,
+    created: IssuePoint,
+    /// The track of the thread that entered it, the time of the first entry, and of the last exit.
+    entered: Option<(usize, u64, u64)>,
     fields: Fields,
 }
 
@@ -130,8 +130,8 @@ impl Visit for Fields {
 }
 
 impl TraceLayer {
-    fn here(&self) -> Issued {
-        Issued { track: self.0.track_here(), at: clock::now() }
+    fn issue_point(&self) -> IssuePoint {
+        IssuePoint { track: self.0.current_track(), at: clock::now() }
     }
 }
 
@@ -142,21 +142,27 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
         let own = fields.count("rank").filter(|_| category == Category::Rank).map(|rank| rank as usize);
-        let of_parent = || span.parent()?.extensions().get::<Open>()?.rank;
-        let rank = own.or_else(of_parent).or_else(|| self.0.rank_here());
+        let of_parent = || span.parent()?.extensions().get::<OpenSpan>()?.rank;
+        let rank = own.or_else(of_parent).or_else(|| self.0.current_rank());
         if let Some(parent) = span.parent()
-            && let Some(parent) = parent.extensions().get::<Open>()
+            && let Some(parent) = parent.extensions().get::<OpenSpan>()
             && parent.category == Category::Gradients
             && let Some(bucket) = parent.fields.count("bucket")
         {
             fields.0.push(("bucket", Arg::Count(bucket)));
         }
-        span.extensions_mut().insert(Open { category, rank, made: self.here(), inside: None, fields });
+        span.extensions_mut().insert(OpenSpan {
+            category,
+            rank,
+            created: self.issue_point(),
+            entered: None,
+            fields,
+        });
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        if let Some(open) = span.extensions_mut().get_mut::<Open>() {
+        if let Some(open) = span.extensions_mut().get_mut::<OpenSpan>() {
             values.record(&mut open.fields);
         }
     }
@@ -164,34 +170,34 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
         let mut extensions = span.extensions_mut();
-        let Some(open) = extensions.get_mut::<Open>() else { return };
+        let Some(open) = extensions.get_mut::<OpenSpan>() else { return };
         if open.category == Category::Rank {
             return self.0.become_rank(open.rank);
         }
-        if open.inside.is_none() {
-            let here = self.here();
-            open.inside = Some((here.track, here.at, here.at));
+        if open.entered.is_none() {
+            let now = self.issue_point();
+            open.entered = Some((now.track, now.at, now.at));
         }
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
         let mut extensions = span.extensions_mut();
-        let Some(open) = extensions.get_mut::<Open>() else { return };
+        let Some(open) = extensions.get_mut::<OpenSpan>() else { return };
         if open.category == Category::Rank {
             return self.0.become_rank(None);
         }
-        if let Some((_, _, left)) = &mut open.inside {
+        if let Some((_, _, left)) = &mut open.entered {
             *left = clock::now();
         }
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        let Some(open) = span.extensions_mut().remove::<Open>() else { return };
-        // What was never entered took no time.
-        let Some((track, begin, end)) = open.inside else { return };
-        let issued = (open.made.track != track).then_some(open.made);
+        let Some(open) = span.extensions_mut().remove::<OpenSpan>() else { return };
+        // A span that was never entered has no duration.
+        let Some((track, begin, end)) = open.entered else { return };
+        let issued = (open.created.track != track).then_some(open.created);
         self.0.keep(Event {
             rank: open.rank,
             track,
@@ -210,16 +216,16 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
         }
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let of_parent = || context.event_span(event)?.extensions().get::<Open>()?.rank;
+        let of_parent = || context.event_span(event)?.extensions().get::<OpenSpan>()?.rank;
         let own = fields.count("rank").map(|rank| rank as usize);
-        let rank = own.or_else(of_parent).or_else(|| self.0.rank_here());
+        let rank = own.or_else(of_parent).or_else(|| self.0.current_rank());
         let name = match fields.0.iter().find(|(name, _)| *name == "message") {
             Some((_, Arg::Text(text))) => text.clone(),
             _ => Cow::Borrowed(metadata.name()),
         };
         fields.0.retain(|(name, _)| !["message", "rank"].contains(name));
-        let here = self.here();
-        let (track, begin) = (here.track, here.at);
+        let now = self.issue_point();
+        let (track, begin) = (now.track, now.at);
         let (category, kind) = (Category::Counter, EventKind::Counter);
         self.0.keep(Event { rank, track, name, category, begin, kind, args: fields.0 });
     }

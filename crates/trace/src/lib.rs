@@ -1,10 +1,10 @@
-//! When each rank did what: spans of all ranks on one clock, in Chrome's trace format, and what can be read from them.
+//! Tracing of all ranks on a common clock, in Chrome's trace format, and analysis of traces.
 //!
-//! The crates below emit `tracing` spans of level TRACE whose targets begin with [`PREFIX`]; what follows it is the
-//! [`Category`]. A [`layer`] collects them, thread by thread, while steps are recorded that [`TraceSteps`] names; without it
-//! these spans are disabled, which `tracing` checks once for each call site. At the end of a run each rank renders its
-//! events ([`chrome`]) by rank 0's clock, as far as [`clock`] has measured it, and rank 0 writes them into one file.
-//! [`TraceFile`] reads such a file, [`TraceSummary`] tells what ranks waited for, and [`StepLanes`] what they did in some steps.
+//! Other crates emit `tracing` spans of level TRACE whose targets are [`PREFIX`] and the [`Category`]. A [`layer`]
+//! collects them by thread while the steps of [`TraceSteps`] run. Without the layer these spans are disabled; `tracing`
+//! checks this once for each call site. At the end of a run, each rank converts its events ([`chrome`]) to rank 0's
+//! clock, by the offset that [`clock`] measured, and rank 0 writes them to one file. [`TraceFile`] reads such a file.
+//! [`TraceSummary`] computes waiting times, and [`StepLanes`] timelines of some steps.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ mod steps;
 mod summary;
 
 pub use category::{Category, PREFIX};
-pub use event::{Arg, Event, EventKind, Issued, Track};
+pub use event::{Arg, Event, EventKind, IssuePoint, Track};
 pub use file::{FileEvent, TraceError, TraceFile};
 pub use layer::{TraceLayer, layer};
 pub use recorder::{RecordedTrace, Recorder};

@@ -1,4 +1,4 @@
-//! Where a process keeps what its threads have recorded until a rank takes it.
+//! The buffer of recorded events of a process.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::event::{Event, Track};
 
-/// Events of a process that are kept at most; what comes after is counted and left out.
+/// The maximum number of buffered events of a process. Further events are only counted.
 const MOST: usize = 4_000_000;
 
-/// Events for which a thread has room from the first.
+/// The initial capacity of the buffer of a thread.
 const ROOM: usize = 256;
 
-/// The events of one thread. Only the thread writes, so its lock is free nearly always.
+/// The events of one thread. Only this thread writes, so the lock is almost never contended.
 type Buffer = Arc<Mutex<Vec<Event>>>;
 
 /// The events of the threads of this process.
@@ -21,26 +21,26 @@ pub struct Recorder {
     recording: AtomicBool,
     events: AtomicUsize,
     left_out: AtomicUsize,
-    threads: Mutex<Vec<Recorded>>,
+    threads: Mutex<Vec<RecordedThread>>,
 }
 
-/// A thread, or several of one name that were there one after the other.
+/// A thread, or successive threads with the same name.
 #[derive(Debug)]
-struct Recorded {
+struct RecordedThread {
     track: Track,
     buffer: Buffer,
     /// True if the thread has ended.
     ended: bool,
 }
 
-/// A thread's hold of what it records.
-struct Here {
+/// The handle of a thread to its buffer. Dropping it marks the thread as ended.
+struct ThreadRecorder {
     recorder: &'static Recorder,
     track: usize,
     buffer: Buffer,
 }
 
-impl Drop for Here {
+impl Drop for ThreadRecorder {
     fn drop(&mut self) {
         self.recorder.threads()[self.track].ended = true;
     }
@@ -49,19 +49,19 @@ impl Drop for Here {
 /// The recorded events of a rank.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RecordedTrace {
-    /// The threads of the process, by the numbers that events name them by.
+    /// The threads of the process. Events refer to them by index.
     pub tracks: Vec<Track>,
-    /// The events, in no order.
+    /// The events, unordered.
     pub events: Vec<Event>,
-    /// Events of the process that were left out for want of room.
+    /// The number of events that were dropped because the buffer was full.
     pub left_out: usize,
 }
 
 static INSTALLED: OnceLock<Recorder> = OnceLock::new();
 
 thread_local! {
-    static HERE: OnceCell<Here> = const { OnceCell::new() };
-    /// The rank whose own thread this is.
+    static THREAD: OnceCell<ThreadRecorder> = const { OnceCell::new() };
+    /// The rank that this thread runs.
     static RANK: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -76,7 +76,7 @@ impl Recorder {
         INSTALLED.get_or_init(Self::default)
     }
 
-    /// Records from now on, or no longer.
+    /// Starts or stops recording.
     pub fn record(&self, yes: bool) {
         self.recording.store(yes, Ordering::Relaxed);
     }
@@ -86,53 +86,54 @@ impl Recorder {
         self.recording.load(Ordering::Relaxed)
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<Recorded>> {
+    fn threads(&self) -> MutexGuard<'_, Vec<RecordedThread>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rank whose own thread this is, if it is one.
-    pub(super) fn rank_here(&self) -> Option<usize> {
+    /// Returns the rank that this thread runs, if any.
+    pub(super) fn current_rank(&self) -> Option<usize> {
         RANK.get()
     }
 
-    /// Says that this thread is a rank's own, or no longer.
+    /// Sets the rank that this thread runs.
     pub(super) fn become_rank(&'static self, rank: Option<usize>) {
         RANK.set(rank);
         if let Some(rank) = rank {
-            let track = self.track_here();
+            let track = self.current_track();
             let mut threads = self.threads();
             threads[track].track = Track { name: format!("rank {rank}"), computes: true };
         }
     }
 
-    /// This thread's hold of what it records. A thread takes the place of one that has ended and had its name, so that those that
-    /// come and go, as for each checkpoint, are one in a trace.
-    fn join(&'static self) -> Here {
+    /// Registers this thread. Reuses the track of an ended thread with the same name, so that short-lived threads, such
+    /// as those of checkpoints, share a track.
+    fn join(&'static self) -> ThreadRecorder {
         let name = std::thread::current().name().unwrap_or("a thread").to_owned();
         let mut threads = self.threads();
-        let same = |thread: &Recorded| thread.ended && !thread.track.computes && thread.track.name == name;
+        let same =
+            |thread: &RecordedThread| thread.ended && !thread.track.computes && thread.track.name == name;
         let track = threads.iter().position(same).unwrap_or_else(|| {
             let buffer = Arc::new(Mutex::new(Vec::with_capacity(ROOM)));
-            threads.push(Recorded { track: Track { name, computes: false }, buffer, ended: false });
+            threads.push(RecordedThread { track: Track { name, computes: false }, buffer, ended: false });
             threads.len() - 1
         });
         threads[track].ended = false;
-        Here { recorder: self, track, buffer: threads[track].buffer.clone() }
+        ThreadRecorder { recorder: self, track, buffer: threads[track].buffer.clone() }
     }
 
-    /// The number of this thread's track.
-    pub(super) fn track_here(&'static self) -> usize {
-        HERE.with(|here| here.get_or_init(|| self.join()).track)
+    /// Returns the track index of this thread.
+    pub(super) fn current_track(&'static self) -> usize {
+        THREAD.with(|thread| thread.get_or_init(|| self.join()).track)
     }
 
-    /// Keeps an event, with those of this thread.
+    /// Adds an event to the buffer of this thread.
     pub(super) fn keep(&'static self, event: Event) {
         if self.events.fetch_add(1, Ordering::Relaxed) >= MOST {
             self.left_out.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        HERE.with(|here| {
-            let buffer = &here.get_or_init(|| self.join()).buffer;
+        THREAD.with(|thread| {
+            let buffer = &thread.get_or_init(|| self.join()).buffer;
             buffer.lock().unwrap_or_else(PoisonError::into_inner).push(event);
         });
     }
@@ -145,7 +146,7 @@ impl Recorder {
             tracks: threads.iter().map(|thread| thread.track.clone()).collect(),
             events: Vec::new(),
         };
-        for Recorded { buffer, .. } in threads.iter() {
+        for RecordedThread { buffer, .. } in threads.iter() {
             let mut events = buffer.lock().unwrap_or_else(PoisonError::into_inner);
             let wanted = |event: &mut Event| event.rank.map_or(the_rest, |of| of == rank);
             taken.events.extend(events.extract_if(.., wanted));
@@ -177,8 +178,8 @@ mod tests {
         };
         let keep = move |rank| {
             let work = move || {
-                recorder.keep(event(rank, recorder.track_here()));
-                recorder.track_here()
+                recorder.keep(event(rank, recorder.current_track()));
+                recorder.current_track()
             };
             let thread = std::thread::Builder::new().name("writes".to_owned()).spawn(work);
             thread.expect("a thread").join().expect("no panic")

@@ -1,21 +1,21 @@
-//! Which steps of a run are recorded.
+//! The selection of steps that are traced.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The steps of a run, counted from 1, of which a trace tells.
+/// The traced steps of a run, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TraceSteps {
-    /// None: there is no trace.
+    /// No steps: no trace.
     #[default]
     None,
-    /// All, with what comes before, between and after them.
+    /// All steps, including the time before, between and after them.
     All,
-    /// From the first to the last, both included, with what comes between them.
+    /// The steps from the first to the last, inclusive, and the time between them.
     Range {
-        /// The first.
+        /// The first step.
         first: u64,
-        /// The last.
+        /// The last step.
         last: u64,
     },
 }
@@ -39,7 +39,7 @@ impl TraceSteps {
 impl FromStr for TraceSteps {
     type Err = String;
 
-    /// Reads nothing, `all`, or `a..b`.
+    /// Parses the empty text, `all`, or `a..b`.
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.is_empty() {

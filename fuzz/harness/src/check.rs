@@ -1,4 +1,4 @@
-//! Inputs one after the other, and the limits that a reader must hold for each.
+//! Runs a reader on its inputs, and checks its limits for each.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,31 +10,31 @@ use crate::damage;
 use crate::kept::kept;
 use crate::random::Random;
 
-/// Bytes of memory that a reader may take for each byte of its input: a byte of JSON becomes some tens of bytes of values, a byte of a
+/// Allowed bytes of memory for each byte of input. A byte of JSON becomes some tens of bytes of values, a byte of a
 /// picture or of compressed data some hundreds.
 const FACTOR: usize = 4096;
 
-/// The longest time for one input in a test, also on a busy machine. Most take a millisecond.
+/// The time limit of one input in a test, also on a busy machine. Most take a millisecond.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// A reader of bytes from outside.
+/// A reader of external bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader {
     /// The name of the reader and of its kept inputs.
     pub name: &'static str,
-    /// Reads an input. An error is thrown away: a reader may refuse any input.
+    /// Reads an input. Errors are ignored: a reader may reject any input.
     pub read: fn(&[u8]),
-    /// Bytes of memory that it may take for an empty input: its buffers and tables.
+    /// Allowed bytes of memory for an empty input: buffers and tables.
     pub memory: usize,
 }
 
 thread_local! {
-    /// While this thread reads an input: the message of the last panic.
+    /// The message of the last panic, while this thread reads an input.
     static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps the message of a panic while an input is read, in place of printing it with a backtrace: finding the names of the functions takes
-/// a hundred megabytes, which are not the reader's. Readers may catch the panics of a library.
+/// Keeps the message of a panic while an input is read, instead of printing a backtrace: resolving function names takes
+/// a hundred megabytes. Readers may catch the panics of a library.
 fn keep_messages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -52,7 +52,7 @@ fn keep_messages() {
 /// Reads one input.
 ///
 /// # Panics
-/// If the reader panics, or takes more memory on its thread than its limit.
+/// If the reader panics, or its thread exceeds the memory limit.
 pub fn within_limits(reader: &Reader, input: &[u8]) {
     keep_messages();
     MESSAGE.set(Some(String::new()));
@@ -68,11 +68,11 @@ pub fn within_limits(reader: &Reader, input: &[u8]) {
     assert!(taken <= most, "{}: {taken} bytes of memory for {} of input", reader.name, input.len());
 }
 
-/// Gives a reader its kept inputs, the further ones in `seeds`, and `damaged` inputs made of both: each by `change`, which knows the
-/// form of inputs, or by [`damage::bytes`] where that returns false.
+/// Runs a reader on its kept inputs, on `seeds`, and on `damaged` inputs made of both. `change` damages an input and
+/// keeps its form. If it returns false, [`damage::bytes`] does.
 ///
 /// # Panics
-/// If the reader does not hold a limit; the message has the input.
+/// If the reader breaks a limit. The message has the input.
 pub fn check(
     reader: Reader,
     seeds: Vec<Vec<u8>>,
@@ -118,12 +118,12 @@ pub fn check(
 mod tests {
     use super::*;
 
-    /// A reader that fails, and words of its failure.
-    type Bad = (fn(&[u8]), &'static str);
+    /// A reader that fails, and a part of its message.
+    type FailingReader = (fn(&[u8]), &'static str);
 
     #[test]
     fn failures_of_readers_are_found() {
-        let bad: [Bad; 3] = [
+        let bad: [FailingReader; 3] = [
             (|_| panic!("at once"), "at once"),
             (
                 |_| std::thread::scope(|scope| drop(scope.spawn(|| panic!("in a part")))),

@@ -1,11 +1,11 @@
-//! Changes of bytes that keep most of what they were.
+//! Small random changes of bytes.
 
 use crate::random::Random;
 
-/// The longest input that is made.
+/// The largest size of an input.
 const LONGEST: usize = 64 << 10;
 
-/// Changes an input in one to four places. Pieces may be taken from `other`.
+/// Changes an input at one to four positions, possibly with pieces of `other`.
 pub fn bytes(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     for _ in 0..1 + random.below(4) {
         once(input, other, random);

@@ -41,7 +41,7 @@ pub fn join<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8>
     input
 }
 
-/// Writes the files of an input below a folder. Files whose names are no plain relative paths are left out.
+/// Writes the files of an input below a folder. Skips names that are not plain relative paths.
 pub fn write(input: &[u8], folder: &Path) {
     for (name, contents) in split(input) {
         let is_plain =
@@ -75,7 +75,7 @@ pub fn change(input: &mut Vec<u8>, random: &mut Random) -> bool {
 /// Creates a temporary folder.
 ///
 /// # Panics
-/// If the system refuses it.
+/// If the system cannot create it.
 pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap_or_else(|error| panic!("a temporary folder: {error}"))
 }

@@ -1,10 +1,10 @@
-//! Changes of JSON that leave it JSON: values of other types, numbers at edges, removed and repeated entries.
+//! Random changes of valid JSON: values of other types, extreme numbers, removed and repeated entries.
 
 use serde_json::{Map, Value};
 
 use crate::random::Random;
 
-/// Changes one to four values of a JSON text. Returns false and leaves the text as it is if that is not JSON.
+/// Changes one to four values of a JSON text. Returns false, without a change, if the text is not JSON.
 pub fn change(text: &mut Vec<u8>, random: &mut Random) -> bool {
     let Ok(mut value) = serde_json::from_slice::<Value>(text) else { return false };
     for _ in 0..1 + random.below(4) {
@@ -15,7 +15,7 @@ pub fn change(text: &mut Vec<u8>, random: &mut Random) -> bool {
 }
 
 fn once(value: &mut Value, random: &mut Random) {
-    // Goes down until it stops somewhere.
+    // Descends to a random depth.
     if !random.once_in(4) {
         match value {
             Value::Array(items) if !items.is_empty() => {

@@ -1,4 +1,4 @@
-//! The inputs of a reader that are kept in the tree.
+//! The inputs of a reader in the tree.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
@@ -7,8 +7,8 @@ use std::path::Path;
 use flate2::read::GzDecoder;
 use tar::Archive;
 
-/// The inputs of a reader: the files of `fuzz/corpus/NAME`, which failed once, and those in the archive `fuzz/corpus/NAME.tar.gz`, which
-/// guided runs have found.
+/// Returns the inputs of a reader: the files of `fuzz/corpus/NAME`, which failed once, and the archive
+/// `fuzz/corpus/NAME.tar.gz` of inputs from guided runs.
 ///
 /// # Panics
 /// If the archive is damaged.
@@ -23,7 +23,7 @@ pub fn kept(reader: &str) -> Vec<Vec<u8>> {
     inputs
 }
 
-/// The inputs of an archive, in its order; none if there is no archive.
+/// Returns the inputs of an archive in order; empty without an archive.
 fn archived(archive: &Path) -> io::Result<Vec<Vec<u8>>> {
     let file = match File::open(archive) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

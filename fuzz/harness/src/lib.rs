@@ -1,7 +1,8 @@
-//! Checks the limits that every reader of bytes from outside must hold: no panic, bounded memory, an end.
+//! Checks the limits of every reader of external bytes: no panic, bounded memory, bounded time.
 //!
-//! [`check`] gives a reader its kept inputs ([`kept`]), and damaged ones ([`damage`]) that a fixed seed makes. Unit tests of crates use
-//! it for readers that are private to them, the fuzzer's own tests for all others. Guided runs use [`within_limits`] for each input.
+//! [`check`] runs a reader on its kept inputs ([`kept`]), and on inputs damaged with a fixed seed ([`damage`]). Unit
+//! tests of crates use it for private readers, the fuzzer's tests for all others. Guided runs use [`within_limits`] for
+//! each input.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -1,11 +1,11 @@
-//! Random numbers of a seed.
+//! Random numbers from a seed.
 
 /// A generator of random numbers: SplitMix64 (Steele, Lea & Flood 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The generator of a seed.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -24,12 +24,12 @@ impl Random {
         if limit == 0 { 0 } else { (self.number() % limit as u64) as usize }
     }
 
-    /// Returns true once in `times`.
+    /// Returns true with probability 1/`times`.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// Returns one of `all`.
+    /// Returns a random element of `all`.
     ///
     /// # Panics
     /// If `all` is empty.
@@ -37,7 +37,7 @@ impl Random {
         &all[self.below(all.len())]
     }
 
-    /// Returns a number at an edge: near 0, next to a power of two, or at the end of a type; one time in four any number.
+    /// Returns a number near 0, near a power of two, or at the limit of a type; one time in four any number.
     pub fn awkward(&mut self) -> u64 {
         match self.below(4) {
             0 => self.below(20) as u64,

@@ -6,12 +6,14 @@ use std::path::Path;
 use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_launch::cluster::{JobRecord, Torchrun};
 use phalanx_run::FailureReport;
-use phalanx_run::{Invitation, JoinTicket, Line, MetricsWriter, Request, RunState, Waiting, read_metrics};
+use phalanx_run::{
+    Invitation, JoinCandidates, JoinTicket, Line, MetricsWriter, Request, RunState, read_metrics,
+};
 use phalanx_trainer::engine::refusal;
 
 use super::Target;
 
-/// The files of these names below a folder, as an input.
+/// Returns the files of these names below a folder, as an input.
 pub(super) fn read_back(folder: &Path, names: &[&str]) -> Vec<u8> {
     let files: Vec<(&str, Vec<u8>)> = names
         .iter()
@@ -23,7 +25,7 @@ pub(super) fn read_back(folder: &Path, names: &[&str]) -> Vec<u8> {
     files::join(files.iter().map(|(name, contents)| (*name, contents.as_slice())))
 }
 
-/// A launch by torchrun that has a name.
+/// A named launch by torchrun.
 fn launch() -> Option<Torchrun> {
     Torchrun::of(&|name| (name == "TORCHELASTIC_RUN_ID").then(|| "a".to_owned()))
 }
@@ -53,13 +55,13 @@ fn write_run(run: &Path) -> Option<()> {
     std::fs::create_dir_all(run.join("requests")).ok()?;
     let asked = [Request::Pause, Request::Resume, Request::Save, Request::Leave(1), Request::Stop];
     for (number, request) in asked.into_iter().enumerate() {
-        // Their own names begin with the time.
+        // The run's own names begin with the time.
         let posted = request.post(&run.join("requests")).ok()?;
         std::fs::rename(posted, run.join(format!("requests/{number}"))).ok()?;
     }
     let joins = run.join("joins");
-    JoinTicket::claim(&joins, 2).ok()?.wait().ok()?;
-    JoinTicket::claim(&joins, 3).ok()?.wait().ok()?;
+    JoinTicket::claim(&joins, 2).ok()?.poll().ok()?;
+    JoinTicket::claim(&joins, 3).ok()?.poll().ok()?;
     let invitation = Invitation {
         rank: 2,
         world_size: 3,
@@ -92,14 +94,14 @@ fn write_run(run: &Path) -> Option<()> {
     Some(())
 }
 
-/// The folder of a run as an input.
+/// Returns the folder of a run as an input.
 fn requests() -> Vec<Vec<u8>> {
     let place = folder();
     assert!(write_run(place.path()).is_some(), "a run's folder is written");
     vec![read_back(place.path(), &FILES)]
 }
 
-/// Reads all of it; what is read can be written, and is read then as it was.
+/// Reads all files. Checks that values survive writing and reading.
 fn read_requests(bytes: &[u8]) {
     let place = folder();
     let run = place.path();
@@ -134,7 +136,7 @@ fn read_requests(bytes: &[u8]) {
     go_on(&run.join("metrics.jsonl"));
 }
 
-/// Hears what was asked for, each request once, and asks for it again.
+/// Reads each request once, and writes it again.
 fn hear(run: &Path, copy: &Path) {
     let folder = run.join("requests");
     let heard = Request::take(&folder);
@@ -148,26 +150,26 @@ fn hear(run: &Path, copy: &Path) {
     }
 }
 
-/// Reads the waiting ranks. A rank without news does not wait, and an invitation counts once.
+/// Reads the waiting ranks. A rank without recent updates is ignored, and an invitation counts once.
 fn meet(run: &Path) {
     let joins = run.join("joins");
-    let mut waiting = Waiting::at(&joins);
+    let mut waiting = JoinCandidates::at(&joins);
     for _ in 0..2 {
-        let fresh = waiting.look().unwrap_or_default();
+        let fresh = waiting.poll().unwrap_or_default();
         assert!(fresh.is_empty(), "{fresh:?} wait, who have said nothing");
     }
     let mut ticket = JoinTicket::of(&joins, 3);
-    if let Ok(Some(invitation)) = ticket.wait() {
-        let again = ticket.wait();
+    if let Ok(Some(invitation)) = ticket.poll() {
+        let again = ticket.poll();
         assert!(!matches!(again, Ok(Some(_))), "{invitation:?} was heard twice");
     }
     if let Ok(ticket) = JoinTicket::claim(&joins, 0) {
         ticket.stop_waiting();
     }
-    let _ = waiting.look();
+    let _ = waiting.poll();
 }
 
-/// Goes on with metrics after step 10: what was later is gone, and the rest stays as it is.
+/// Continues the metrics after step 10. Later lines are removed, the others unchanged.
 fn go_on(path: &Path) {
     let Ok(metrics) = MetricsWriter::open(path, 10) else { return };
     let last = metrics.last().map(Line::step);

@@ -9,7 +9,7 @@ use phalanx_kernels::{
 
 use super::Target;
 
-/// The kernels of codecs, by their numbers in inputs.
+/// The numbers of the codecs' kernels in inputs.
 const INT8: u8 = 0;
 const INT4: u8 = 1;
 const QSGD: u8 = 2;
@@ -20,10 +20,10 @@ const ENTRIES: u8 = 5;
 /// Levels of QSGD.
 const LEVELS: u8 = 127;
 
-/// The most numbers that a message is read as.
+/// The largest number of decoded values.
 pub(super) const LONGEST: usize = 4096;
 
-/// Numbers of many sizes, and some that are none.
+/// Returns numbers of many magnitudes, with some NaN and infinity.
 pub(super) fn numbers(len: usize) -> Vec<f32> {
     let number = |at: usize| match at % 61 {
         60 => f32::from_bits(at as u32),
@@ -34,10 +34,10 @@ pub(super) fn numbers(len: usize) -> Vec<f32> {
     (0..len).map(number).collect()
 }
 
-/// An input of the kernels: which one, how many numbers there are, how many share a scale, how many words of four bytes are scales
-/// or indices, and the message.
+/// An input of the kernels: the kernel, the number of values, the values of a scale, the 32-bit words of scales or
+/// indices, and the message.
 #[derive(Debug, Clone, PartialEq)]
-struct Coded {
+struct CodecInput {
     kind: u8,
     len: usize,
     chunk: usize,
@@ -45,12 +45,12 @@ struct Coded {
     message: Vec<u8>,
 }
 
-/// The bytes of words of four.
+/// Returns the bytes of 32-bit words.
 fn words_of<T: Copy>(words: &[T], bytes: impl Fn(T) -> [u8; 4]) -> Vec<u8> {
     words.iter().flat_map(|word| bytes(*word)).collect()
 }
 
-impl Coded {
+impl CodecInput {
     fn read(bytes: &[u8]) -> Option<Self> {
         let ([kind, numbers @ ..], message) = bytes.split_first_chunk::<7>()?;
         let [len, chunk, words] =
@@ -63,7 +63,7 @@ impl Coded {
         [&[self.kind][..], numbers.as_flattened(), &self.message].concat()
     }
 
-    /// The numbers that a kernel makes a message of.
+    /// Encodes test values with a kernel.
     fn of(kind: u8, len: usize, chunk: usize) -> Option<Self> {
         let (context, values) = (Context::new(1), numbers(len));
         let mut scales = vec![0.0; scales_len(len, chunk)];
@@ -102,7 +102,7 @@ impl Coded {
         Some(Self { kind, len, chunk, words, message: [head, bytes].concat() })
     }
 
-    /// Returns the bytes behind the scales of a number of values, if they can share scales in this way.
+    /// Returns the number of bytes after the scales, if the values can be divided into such chunks.
     fn rest(&self) -> Option<usize> {
         let (bytes, multiple) = match self.kind {
             INT8 | QSGD => (self.len, 1),
@@ -112,13 +112,13 @@ impl Coded {
         (self.chunk > 0 && self.chunk.is_multiple_of(multiple)).then_some(bytes)
     }
 
-    /// The words and what is behind them, as far as they are there.
+    /// Returns the words of the message, and the bytes after them.
     fn pieces(&self) -> (&[[u8; 4]], &[u8]) {
         let (words, rest) = self.message.split_at((4 * self.words).min(self.message.len()));
         (words.as_chunks().0, rest)
     }
 
-    /// Decodes to `out`, or adds to its values.
+    /// Decodes the message to `out`, or adds to its values.
     fn decode(&self, out: &mut [f32], add: bool) -> bool {
         let (context, chunk, (words, rest)) = (Context::new(1), self.chunk, self.pieces());
         let scales: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
@@ -139,7 +139,7 @@ impl Coded {
         decoded.is_ok()
     }
 
-    /// Returns true if it must be decoded: messages of ranks are never refused, and wrong sizes always.
+    /// Returns true if the sizes are valid: then decoding must succeed. Wrong sizes must be rejected.
     fn fits(&self) -> Option<bool> {
         let (words, rest) = self.pieces();
         match self.kind {
@@ -157,13 +157,13 @@ impl Coded {
 }
 
 fn coded() -> Vec<Vec<u8>> {
-    let all = (INT8..=ENTRIES).flat_map(|kind| [0, 1, 9, 64, 301].map(|len| Coded::of(kind, len, 16)));
+    let all = (INT8..=ENTRIES).flat_map(|kind| [0, 1, 9, 64, 301].map(|len| CodecInput::of(kind, len, 16)));
     let all: Option<Vec<_>> = all.map(|coded| Some(coded?.write())).collect();
     assert!(all.is_some(), "numbers are encoded");
     all.unwrap_or_default()
 }
 
-/// Overwrites some bytes behind the first `from`, so that there are as many.
+/// Overwrites some bytes after the first `from`. Keeps the length.
 pub(super) fn in_place(input: &mut [u8], from: usize, random: &mut Random) -> bool {
     if input.len() <= from {
         return false;
@@ -176,8 +176,8 @@ pub(super) fn in_place(input: &mut [u8], from: usize, random: &mut Random) -> bo
     true
 }
 
-/// Has one exponent come less often and another as much more often in a message of `len` numbers without loss, so that the table of
-/// frequencies stays one.
+/// Moves frequency from one exponent to another in a lossless message of `len` numbers. The table of frequencies stays
+/// valid.
 pub(super) fn other_frequencies(message: &mut [u8], len: usize, random: &mut Random) -> bool {
     const CODED: u8 = 1;
     let table = 1 + 3 * len;
@@ -193,9 +193,9 @@ pub(super) fn other_frequencies(message: &mut [u8], len: usize, random: &mut Ran
     true
 }
 
-/// Changes a message in place, or how many numbers it is of with its length.
+/// Changes a message in place, or its number of values together with its length.
 fn of_numbers(input: &mut Vec<u8>, random: &mut Random) -> bool {
-    let Some(mut coded) = Coded::read(input) else { return false };
+    let Some(mut coded) = CodecInput::read(input) else { return false };
     match random.below(3) {
         0 if coded.kind == LOSSLESS => other_frequencies(&mut input[7..], coded.len, random),
         0 if coded.kind < LOSSLESS => {
@@ -208,7 +208,7 @@ fn of_numbers(input: &mut Vec<u8>, random: &mut Random) -> bool {
             true
         }
         0 => {
-            // Neither more nor fewer, but other entries.
+            // Changes entries and keeps their number.
             let words = coded.words.min(coded.message.len() / 4);
             for word in coded.message.as_chunks_mut::<4>().0.iter_mut().take(words) {
                 if random.once_in(4) {
@@ -227,7 +227,7 @@ fn same(one: &[f32], other: &[f32]) -> bool {
 }
 
 fn decode(bytes: &[u8]) {
-    let Some(coded) = Coded::read(bytes) else { return };
+    let Some(coded) = CodecInput::read(bytes) else { return };
     let (mut values, mut sums) = (vec![0.0; coded.len], vec![0.0; coded.len]);
     let is_decoded = coded.decode(&mut values, false);
     assert_eq!(coded.decode(&mut sums, true), is_decoded);

@@ -6,7 +6,7 @@ use phalanx_fuzz_harness::Random;
 use super::network::messages;
 use super::{Target, of_json};
 
-/// A script: whose watch it is, whose processes have ended, and who says what; null ends the words of a rank.
+/// A script: the observing rank, the ended processes, and the messages of each rank; null closes a rank's connection.
 fn script(own: usize, ended: &[usize], said: &[(usize, &str)]) -> Vec<u8> {
     let said: Vec<String> = said.iter().map(|(rank, message)| format!("[{rank},{message}]")).collect();
     format!(r#"{{"own":{own},"ended":{ended:?},"said":[{}]}}"#, said.join(",")).into_bytes()
@@ -92,7 +92,7 @@ pub(super) const CONTROL: Target = Target {
     memory: 48 << 20,
 };
 
-/// An input: this rank, how many there are, how long each one's words are, and these.
+/// Returns an input: this rank, the number of ranks, the length of each one's text, and the texts.
 fn told(own: u8, words: &[Vec<u8>]) -> Vec<u8> {
     let lengths: Vec<u8> = words.iter().map(|words| words.len() as u8).collect();
     [&[own, words.len() as u8 - 1][..], &lengths, &words.concat()].concat()
@@ -114,7 +114,7 @@ fn gathered() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Changes one rank's words, and says how long they are.
+/// Changes one rank's text, and updates its length.
 fn of_one(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let Some((&[own, world], rest)) = input.split_first_chunk::<2>() else { return false };
     let Some((lengths, mut rest)) = rest.split_at_checked(usize::from(world % 8) + 1) else { return false };
@@ -162,7 +162,7 @@ fn stamps() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Changes when one of the messages has left; how long they are stays.
+/// Changes the send time of a message, without changing its length.
 fn of_stamps(input: &mut Vec<u8>, random: &mut Random) -> bool {
     const HEADER: usize = 9;
     let (mut at, mut all) = (0, Vec::new());

@@ -1,4 +1,4 @@
-//! Data sets: tables and lists.
+//! Datasets: tables and lists.
 
 use std::sync::Arc;
 
@@ -105,8 +105,8 @@ pub(super) const CIFAR_BINARY: Target = Target {
     memory: 48 << 20,
 };
 
-/// Tables of every form that their reader has a way of its own for: compressed or not, pages of both versions, with dictionaries and
-/// without.
+/// Returns tables for every code path of the reader: compressed or not, pages of both versions, with and without
+/// dictionaries.
 fn parquet() -> Vec<Vec<u8>> {
     let forms = [
         (Compression::UNCOMPRESSED, WriterVersion::PARQUET_1_0, true),
@@ -164,7 +164,7 @@ fn read_parquet(bytes: &[u8]) {
     }
 }
 
-/// Changes the metadata at the end, and gives it its length.
+/// Changes the metadata at the end, and updates its length.
 fn footer(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let Some((_, tail)) = input.split_last_chunk::<8>() else { return false };
     let length = u32::from_le_bytes(std::array::from_fn(|at| tail[at])) as usize;
@@ -245,7 +245,7 @@ fn read_text(bytes: &[u8]) {
             }
         }
     }
-    // A text to be tokenized comes from anywhere, too.
+    // Texts to tokenise are external input, too.
     static CLIP: std::sync::OnceLock<Option<ClipTokenizer>> = std::sync::OnceLock::new();
     if let Some(tokenizer) = CLIP.get_or_init(|| ClipTokenizer::new().ok()) {
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]);
@@ -265,6 +265,6 @@ pub(super) const TEXT_LINES: Target = Target {
     change: no_form,
     read: read_text,
     cases: 200,
-    // The table of CLIP's tokenizer is made with the first text.
+    // The first text builds the table of CLIP's tokenizer.
     memory: 256 << 20,
 };

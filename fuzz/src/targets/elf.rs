@@ -1,20 +1,19 @@
-//! A small program in ELF, to have names of functions looked up in.
+//! A small ELF program, for the lookup of function names.
 
 /// Bytes of the file's header, of a section's, and of a symbol.
 const HEADER: usize = 64;
 const SECTION: usize = 64;
 const SYMBOL: usize = 24;
 
-/// Where code lies in memory, and how long it is.
+/// The address and the length of the code.
 const CODE: (u64, u64) = (0x1000, 0x100);
 
-/// Numbers of 8 bytes each, one after the other.
+/// Returns the bytes of 64-bit numbers.
 fn words(all: &[u64]) -> Vec<u8> {
     all.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A section's header: its name, kind, flags, address, place, length, the section that it goes with, and a number about that, what it
-/// is aligned to, and the length of an entry.
+/// Returns a section header: name, type, flags, address, offset, size, link, info, alignment, and entry size.
 fn section(
     name: u32,
     kind: u32,
@@ -27,13 +26,13 @@ fn section(
         .concat()
 }
 
-/// A symbol: a function at an address.
+/// Returns the symbol of a function at an address.
 fn function(name: u32, address: u64, length: u64) -> Vec<u8> {
-    // It is global, and of the first section.
+    // Global, in the first section.
     [name.to_le_bytes().as_slice(), &[0x12, 0, 1, 0], &words(&[address, length])].concat()
 }
 
-/// A shared object for x86-64 with two functions, one of which walks stacks.
+/// Returns a shared object for x86-64 with two functions, one of them a stack walker.
 pub(super) fn program() -> Vec<u8> {
     let names = b"\0.text\0.symtab\0.strtab\0.shstrtab\0";
     let functions = b"\0phalanx_trainer::sleep::h0123456789abcdef\0_ZN3abc3defE\0";

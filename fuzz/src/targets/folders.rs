@@ -1,4 +1,4 @@
-//! Folders and files that other programs have written: pipelines of diffusers, and lists of hosts; and what ranks that failed have left.
+//! Folders and files of other programs: diffusers pipelines and host lists. Also records of failed ranks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(super) const DIFFUSERS: Target = Target {
 const PLACE: &str = "/PLACE";
 const LENGTH: &str = "4242424242";
 
-/// Records of ranks that hung, and the same of a rank whose stacks are in a program in the folder of its record.
+/// Returns records of hung ranks, and of a rank whose stack is in a program in the record's folder.
 fn flight() -> Vec<Vec<u8>> {
     let plain = include_str!("seeds/flight");
     let with_program = plain.replace("/nonexistent/phalanx", &format!("{PLACE}/program"));
@@ -50,7 +50,7 @@ fn flight() -> Vec<Vec<u8>> {
     vec![plain.as_bytes().to_vec(), [program.as_slice(), with_program.as_bytes()].concat()]
 }
 
-/// Puts the folder, and the length of the program in it, into the records that lie there.
+/// Fills the placeholders of the records in a folder: its path, and the length of its program.
 fn place_program(folder: &Path) {
     let length = std::fs::metadata(folder.join("program")).map_or(0, |found| found.len()).to_string();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -91,7 +91,7 @@ fn read_hosts(bytes: &[u8]) {
     {
         let _ = hosts.ranks();
     }
-    // An option is no name of a file.
+    // An option is not a file name.
     let text = String::from_utf8_lossy(bytes).replace('/', "|");
     let _ = Hosts::read(&text).map(|hosts| hosts.ranks());
 }

@@ -1,4 +1,4 @@
-//! Lists that go with data: classes and their names, windows of a text, single pictures.
+//! Lists of datasets: classes and their names, windows of a text, single pictures.
 
 use image::ImageFormat;
 use phalanx_data::{
@@ -12,7 +12,7 @@ use super::Target;
 use super::pictures::picture;
 use super::shards::tar;
 
-/// ImageNet as torchvision wants it and as Kaggle gives it, shards with names of classes, a text, and a picture.
+/// Returns ImageNet in torchvision's and in Kaggle's layout, shards with class names, a text, and a picture.
 fn lists() -> Vec<Vec<u8>> {
     let (jpeg, png) = (picture(ImageFormat::Jpeg), picture(ImageFormat::Png));
     let shard = tar(&[("a.png", &png), ("a.cls", b"1"), ("b.png", &png), ("b.cls", b"0")]);
@@ -77,7 +77,7 @@ fn read_lists(bytes: &[u8]) {
     }
 }
 
-/// Cuts a text into windows, also such as are longer than it.
+/// Divides a text into windows, also into windows longer than the text.
 fn read_windows(text: &[u8]) {
     let windows = [(8, 3, TextUnit::Bytes), (4, 9, TextUnit::Characters), (usize::MAX, 1, TextUnit::Bytes)];
     for (tokens, stride, unit) in windows {

@@ -1,6 +1,7 @@
-//! The readers, each with inputs that it reads and changes that keep the form of its inputs.
+//! The readers, each with valid inputs and a mutator that keeps their form.
 //!
-//! Readers that are private to their crate are here in guided runs alone; their crate's unit tests read their kept inputs.
+//! Readers that are private to their crate are included only in guided runs. Their crate's unit tests read their kept
+//! inputs.
 use phalanx_fuzz_harness::{Random, Reader, json};
 
 mod asked;
@@ -27,24 +28,24 @@ mod shards;
 mod strategies;
 mod tensors;
 
-/// A reader of bytes from outside.
+/// A reader of external bytes.
 #[derive(Debug)]
 pub struct Target {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Its inputs, in a line.
+    /// A description of the inputs, in one line.
     pub about: &'static str,
-    /// Makes inputs that it reads.
+    /// Makes valid inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Words of its format.
+    /// Words of the format, for the dictionary.
     pub words: &'static [&'static str],
-    /// Changes an input so that it keeps its form. Returns false and leaves the input as it is if that has lost its form.
+    /// Changes an input and keeps its form. Returns false, without a change, if the input has no valid form.
     pub change: fn(&mut Vec<u8>, &mut Random) -> bool,
-    /// Reads. An error is thrown away: a reader may refuse any input.
+    /// Reads an input. Errors are ignored: a reader may reject any input.
     pub read: fn(&[u8]),
     /// The number of damaged inputs in `cargo test`.
     pub cases: usize,
-    /// Bytes of memory that it may take for an empty input: its buffers and tables.
+    /// Allowed bytes of memory for an empty input: buffers and tables.
     pub memory: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Bytes of other processes, and variables of launchers.
+//! Messages of other processes, and variables of launchers.
 
 use phalanx_collectives::fuzzing;
 use phalanx_fuzz_harness::{Random, json};
@@ -7,7 +7,7 @@ use super::{Target, no_form, of_json};
 
 const PROCESS: &str = r#"{"host":"a","id":7,"began":12}"#;
 
-/// Messages of every kind with something in it.
+/// Returns messages of every kind with content.
 pub(super) fn messages() -> Vec<String> {
     let register = format!(
         r#"{{"Register":{{"protocol":8,"job":"job","rank":2,"world_size":4,"data":"127.0.0.1:4000","process":{PROCESS}}}}}"#
@@ -41,7 +41,7 @@ fn frames() -> Vec<Vec<u8>> {
     all.into_iter().chain([together]).collect()
 }
 
-/// Changes the message in the first frame, and gives it its length.
+/// Changes the message in the first frame, and updates its length.
 fn in_a_frame(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let Some((length, rest)) = input.split_first_chunk::<4>() else { return false };
     let Some(message) = rest.get(..u32::from_be_bytes(*length) as usize) else { return false };
@@ -73,7 +73,7 @@ fn registrations() -> Vec<Vec<u8>> {
     vec![of_rank(1), of_rank(2), of_rank(3), of_rank(0), of_rank(4)]
 }
 
-/// Changes the registration behind a hello.
+/// Changes the registration after a hello.
 fn behind_a_hello(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let hello = fuzzing::hello_of(0).len();
     if input.len() < hello {
@@ -96,7 +96,7 @@ pub(super) const REGISTRATIONS: Target = Target {
     memory: 48 << 20,
 };
 
-/// Recorded halves of handshakes: their keys are of connections that are over.
+/// Recorded halves of handshakes. Their connections are closed, so their keys are useless.
 fn handshakes() -> Vec<Vec<u8>> {
     let as_caller = [vec![0], fuzzing::first_words(), vec![0; 16]].concat();
     let answer = [vec![1, 0], vec![9; 48]].concat();
@@ -138,7 +138,7 @@ fn mail() -> Vec<Vec<u8>> {
     vec![message(3, b"abc"), [message(0, b""), message(5, b"hello")].concat(), message(1 << 32, b"little")]
 }
 
-/// Changes when one of the messages has left, and may have all come again.
+/// Changes the send time of a message, and may repeat all messages.
 fn of_mail(input: &mut Vec<u8>, random: &mut Random) -> bool {
     const HEADER: usize = 24;
     let (mut at, mut all) = (0_usize, Vec::new());

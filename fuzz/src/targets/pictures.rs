@@ -1,4 +1,4 @@
-//! Pictures, behind the checksums of their formats.
+//! Pictures, with damage behind the checksums of their formats.
 
 use std::io::Cursor;
 
@@ -9,7 +9,7 @@ use phalanx_fuzz_harness::{Random, damage};
 
 use super::Target;
 
-/// A small picture in a format.
+/// Returns a small picture in a format.
 pub(super) fn picture(format: ImageFormat) -> Vec<u8> {
     let image = RgbImage::from_fn(9, 7, |x, y| image::Rgb([x as u8 * 20, y as u8 * 30, 90]));
     let mut bytes = Cursor::new(Vec::new());
@@ -31,7 +31,7 @@ fn pictures() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Opens the folder that an input holds as CIFAR-10, in any of its forms, and reads some pictures.
+/// Opens the folder of an input as CIFAR-10, in any of its formats, and reads some pictures.
 pub(super) fn open_images(bytes: &[u8]) {
     let place = folder();
     files::write(bytes, place.path());
@@ -49,11 +49,12 @@ pub(super) const PICTURES: Target = Target {
     change: damaged,
     read: open_images,
     cases: 200,
-    // Pictures of up to 256 MiB of pixels are decoded, for which a decoder may take twice as much.
+    // Pictures of up to 256 MiB of pixels are decoded. A decoder may take twice as much.
     memory: 560 << 20,
 };
 
-/// Changes a chunk of a PNG, and gives it its length and checksum; of other pictures, and now and then, any bytes.
+/// Changes a chunk of a PNG, and updates its length and checksum. For other pictures, and sometimes for a PNG, changes
+/// any bytes.
 fn damaged(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let mut all: Vec<(String, Vec<u8>)> =
         files::split(input).into_iter().map(|(name, contents)| (name, contents.to_vec())).collect();

@@ -17,7 +17,7 @@ fn pushes() -> Vec<Vec<u8>> {
     all.unwrap_or_default()
 }
 
-/// Changes a message in place, or how many numbers or entries it is of with its length.
+/// Changes a message in place, or its number of values or entries together with its length.
 fn of_a_push(input: &mut Vec<u8>, random: &mut Random) -> bool {
     const HEADER: usize = 3;
     let Some((&[number, low, high], message)) = input.split_first_chunk::<HEADER>() else { return false };

@@ -1,4 +1,4 @@
-//! Folders of runs, configurations, and what browsers send to the live page.
+//! Folders of runs, configurations, and browser requests to the live page.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -176,8 +176,8 @@ pub(super) const SWEEP: Target = Target {
     memory: 48 << 20,
 };
 
-/// The folder of a run, and one with rarer files: metrics by rank, a second rank that failed, a picture, and results that a sweep
-/// has found.
+/// Returns the folder of a run, and one with rarer files: metrics by rank, a second failed rank, a picture, and results
+/// of a sweep.
 fn run_folders() -> Vec<Vec<u8>> {
     let plain = include_bytes!("seeds/run_folder");
     let by_rank = b"{\"step\":1,\"rank\":0,\"seconds\":0.1,\"loss\":0.5}\n{\"step\":1,\"rank\":1,\"seconds\":0.2,\"loss\":0.25}\n{\"step\":2,\"rank\":1,\"seconds\":0.3,\"loss\":0.125}\n";
@@ -231,7 +231,7 @@ pub(super) const RUN_FOLDER: Target = Target {
     memory: 48 << 20,
 };
 
-/// A server of a folder with a run, for all cases, and its port.
+/// Starts a server of a folder with a run, for all cases. Returns its port.
 fn server() -> &'static Server {
     static SERVER: OnceLock<(Server, tempfile::TempDir)> = OnceLock::new();
     let (server, _) = SERVER.get_or_init(|| {
@@ -262,7 +262,7 @@ fn requests() -> Vec<Vec<u8>> {
 }
 
 fn ask(bytes: &[u8]) {
-    // What follows a run never ends.
+    // A stream that follows a run never ends.
     if bytes.windows(7).any(|window| window == b"/events") {
         return;
     }

@@ -1,4 +1,4 @@
-//! Damage to checkpoints that lies behind their checksums.
+//! Damage to checkpoints, behind their checksums.
 use phalanx_fuzz_harness::{Random, damage, files, json};
 
 use super::tensors;
@@ -6,8 +6,7 @@ use super::tensors;
 /// The name of the index.
 pub(super) const INDEX: &str = "checkpoint.json";
 
-/// Changes the index or a file of tensors, and updates the lengths and checksums in the index; one time in five it leaves them as they
-/// were.
+/// Changes the index or a file of tensors, and updates lengths and checksums in the index, except one time in five.
 pub(super) fn change(input: &mut Vec<u8>, random: &mut Random) -> bool {
     if random.once_in(5) {
         return files::change(input, random);

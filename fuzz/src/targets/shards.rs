@@ -36,7 +36,7 @@ fn shards() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Changes the header of a member, and gives it its checksum.
+/// Changes the header of a member, and updates its checksum.
 #[allow(clippy::ptr_arg, reason = "changes of other forms make inputs longer")]
 fn member(input: &mut Vec<u8>, random: &mut Random) -> bool {
     const BLOCK: usize = 512;
@@ -61,7 +61,7 @@ fn read_shards(bytes: &[u8]) {
     if std::fs::write(&path, bytes).is_err() {
         return;
     }
-    // The index in memory, made and stored, and as it is stored.
+    // The index in memory, the stored one, and the one read back.
     for index in [None, Some(place.path().join("index")), Some(place.path().join("index"))] {
         let shards = vec![path.clone()];
         let config =
@@ -97,14 +97,14 @@ pub(super) const PATTERNS: Target = Target {
     change: no_form,
     read: |bytes| drop(expand(&String::from_utf8_lossy(bytes).replace('/', "-"))),
     cases: 300,
-    // A million names are meant to be possible.
+    // A million names are allowed.
     memory: 1 << 30,
 };
 
-/// The key of a stored index: its format, the length of the shard and its time of change.
+/// The key of a stored index: its format, and the length and modification time of the shard.
 const OF_SHARD: usize = 24;
 
-/// A shard with a stored index of it, given the rest of that.
+/// Returns a shard with a stored index, given the index after its key.
 fn with_index<T>(use_it: impl FnOnce(&ArchivesConfig, &std::path::Path) -> T) -> Option<T> {
     let place = folder();
     let (path, index) = (place.path().join("s.tar"), place.path().join("index"));

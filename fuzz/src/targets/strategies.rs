@@ -8,7 +8,7 @@ use super::Target;
 /// Bytes of a message before its numbers.
 const HEADER: usize = 32;
 
-/// Kinds of messages, by what is sent for them.
+/// The kinds of messages.
 const PUSH: u64 = 1;
 const PUSHED: u64 = 2;
 const DROP: u64 = 3;
@@ -27,7 +27,7 @@ const PUSH_CODED: u64 = 16;
 const VALUES_CODED: u64 = 17;
 
 /// A sender and its message.
-type Said = (u8, Vec<u8>);
+type SentMessage = (u8, Vec<u8>);
 
 fn message(kind: u64, number: u64, bucket: usize, values: usize, coded: usize) -> Vec<u8> {
     let values: Vec<f32> = (0..values).map(|at| at as f32 * 0.5 - 1.0).collect();
@@ -35,13 +35,13 @@ fn message(kind: u64, number: u64, bucket: usize, values: usize, coded: usize) -
     made.unwrap_or_else(|error| panic!("a message: {error}"))
 }
 
-/// A word with nothing behind its header.
+/// Returns a message without values.
 fn word(kind: u64, number: u64) -> Vec<u8> {
     message(kind, number, 0, 0, 0)
 }
 
-/// An input: who hears it, options, a codec, and what is said.
-fn join(head: [u8; 3], said: &[Said]) -> Vec<u8> {
+/// Returns an input: the receiver, the options, a codec, and the messages.
+fn join(head: [u8; 3], said: &[SentMessage]) -> Vec<u8> {
     let mut input = head.to_vec();
     for (from, bytes) in said {
         input.push(*from);
@@ -51,7 +51,7 @@ fn join(head: [u8; 3], said: &[Said]) -> Vec<u8> {
     input
 }
 
-fn split(input: &[u8]) -> Option<([u8; 3], Vec<Said>)> {
+fn split(input: &[u8]) -> Option<([u8; 3], Vec<SentMessage>)> {
     let (head, mut rest) = input.split_first_chunk::<3>()?;
     let mut said = Vec::new();
     while let Some(([from, low, high], after)) = rest.split_first_chunk::<3>() {
@@ -62,8 +62,8 @@ fn split(input: &[u8]) -> Option<([u8; 3], Vec<Said>)> {
     Some((*head, said))
 }
 
-/// A step of a worker whose gradients are summed with another's, or used alone.
-fn step(worker: u8, attempt: u64, together: bool) -> Vec<Said> {
+/// Returns the messages of a worker's step. `together` sums its gradients with another worker's.
+fn step(worker: u8, attempt: u64, together: bool) -> Vec<SentMessage> {
     let pushed = if together { vec![word(PUSHED, attempt)] } else { vec![] };
     let pushes = [message(PUSH, attempt, 1, 2, 0), message(PUSH, attempt, 0, 7, 0)];
     let ends = [word(COMMIT, attempt), word(PULL, attempt)];
@@ -74,7 +74,7 @@ fn seeds() -> Vec<Vec<u8>> {
     [to_a_server(), to_a_worker(), to_a_peer()].concat()
 }
 
-/// Returns what a parameter server receives.
+/// Returns messages to a parameter server.
 fn to_a_server() -> Vec<Vec<u8>> {
     const SERVER: u8 = 2;
     let (together, bounded, free) = (0, 1 << 6, 2 << 6);
@@ -108,10 +108,10 @@ fn to_a_server() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Returns what a worker receives from servers.
+/// Returns messages of servers to a worker.
 fn to_a_worker() -> Vec<Vec<u8>> {
     let free = 2 << 6;
-    // Halves of buckets of 8 and 3 values, of servers on ranks 1 and 2.
+    // Halves of buckets of 8 and 3 values, from servers on ranks 1 and 2.
     let halves = |version: u64| {
         [(1, 0, 4), (2, 0, 4), (1, 1, 1), (2, 1, 2)]
             .map(|(from, bucket, values)| (from, message(VALUES, version, bucket, values, 0)))
@@ -126,7 +126,7 @@ fn to_a_worker() -> Vec<Vec<u8>> {
     vec![join([1, free, 0], &answers), join([1, free, 0], &unchanged), join([1, free | 1, 0], &rounded)]
 }
 
-/// Returns what a rank receives from its peers.
+/// Returns messages of peers to a rank.
 fn to_a_peer() -> Vec<Vec<u8>> {
     let pairs = [
         (1, message(ASK, 3, 0, 3, 0)),
@@ -145,7 +145,7 @@ fn to_a_peer() -> Vec<Vec<u8>> {
     vec![join([2, 0, 0], &pairs), join([3, 0, 0], &rounds), join([4, 0, 0], &rounds)]
 }
 
-/// Changes a word of a message's header, how many numbers it has, or a byte of them.
+/// Changes a word of a message's header, its number of values, or a byte of them.
 fn of_message(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.len() < HEADER {
         return;
@@ -171,7 +171,7 @@ fn of_message(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Changes what is said so that it stays messages: one of them, who says it, and when.
+/// Changes a message, its sender or its position. The input stays a list of messages.
 fn of_messages(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let Some((mut head, mut said)) = split(input).filter(|(_, said)| !said.is_empty()) else { return false };
     for _ in 0..1 + random.below(3) {

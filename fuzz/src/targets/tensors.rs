@@ -28,7 +28,7 @@ fn safetensors() -> Vec<Vec<u8>> {
     all
 }
 
-/// Changes the header, and gives it its length.
+/// Changes the header, and updates its length.
 pub(super) fn header(input: &mut Vec<u8>, random: &mut Random) -> bool {
     let Some((length, rest)) = input.split_first_chunk::<8>() else { return false };
     let Some(header) =
@@ -94,7 +94,7 @@ pub(super) const TENSOR_RANGES: Target = Target {
     memory: 48 << 20,
 };
 
-/// A file of PyTorch, small: `torch.save({"w": torch.zeros(2, 3)}, ...)`.
+/// A small PyTorch file: `torch.save({"w": torch.zeros(2, 3)}, ...)`.
 fn pickle() -> Vec<Vec<u8>> {
     vec![include_bytes!("seeds/small.pth").to_vec()]
 }

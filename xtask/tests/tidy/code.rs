@@ -16,7 +16,7 @@ pub(crate) enum Token {
     Mark(char),
 }
 
-/// Where a string that begins at `at` ends, if one does: `"…"`, `r#"…"#`, with a `b` or `c` before.
+/// Returns the end of the string that begins at `at`, if any: `"…"`, `r#"…"#`, with `b` or `c` before it.
 fn end_of_string(text: &[char], at: usize) -> Option<usize> {
     let mut open = at;
     while matches!(text.get(open), Some('b' | 'c')) && open < at + 1 {
@@ -39,7 +39,7 @@ fn end_of_string(text: &[char], at: usize) -> Option<usize> {
     Some(end)
 }
 
-/// Where a comment that begins at `at` ends, if one does.
+/// Returns the end of the comment that begins at `at`, if any.
 fn end_of_comment(text: &[char], at: usize) -> Option<usize> {
     if text.get(at) != Some(&'/') {
         return None;
@@ -61,7 +61,7 @@ fn end_of_comment(text: &[char], at: usize) -> Option<usize> {
     }
 }
 
-/// Where a character that begins at `at` ends, if one does; a lifetime is none.
+/// Returns the end of the character that begins at `at`, if any. A lifetime is not a character.
 fn end_of_character(text: &[char], at: usize) -> Option<usize> {
     match (text.get(at), text.get(at + 1), text.get(at + 2)) {
         (Some('\''), Some('\\'), _) => {
@@ -129,12 +129,12 @@ fn is(token: Option<&Token>, word: &str) -> bool {
     matches!(token, Some(Token::Word(found)) if found == word)
 }
 
-/// Leaves out every item behind `#[cfg(test)]`.
+/// Removes every item with `#[cfg(test)]`.
 pub(crate) fn without_test_items(tokens: &[Token]) -> Vec<Token> {
     outside_tests(tokens).map(|at| tokens[at].clone()).collect()
 }
 
-/// The places of tokens outside of items behind `#[cfg(test)]`.
+/// Returns the indices of tokens outside of items with `#[cfg(test)]`.
 pub(crate) fn outside_tests(tokens: &[Token]) -> impl Iterator<Item = usize> {
     let test: Vec<Token> = super::code::tokens("#[cfg(test)]");
     let (mut kept, mut at) = (Vec::new(), 0);
@@ -163,14 +163,14 @@ pub(crate) fn outside_tests(tokens: &[Token]) -> impl Iterator<Item = usize> {
     kept.into_iter()
 }
 
-/// A path, and the name under which a `use` brings its end in.
+/// An imported path, and its name in the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) path: Vec<String>,
     pub(crate) name: String,
 }
 
-/// The paths of the tree that begins at `at`, behind `prefix`; and where it ends.
+/// Collects the paths of the `use` tree that begins at `at`, with `prefix` before them. Returns its end.
 fn tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<Named>) -> usize {
     let mut path = prefix.to_vec();
     loop {
@@ -197,7 +197,7 @@ fn tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<Name
                 }
                 at += 1;
             }
-            // Something that is no path: stepped over, so that every call gets on.
+            // Not a path: skipped, so that every call advances.
             _ => return at + 1,
         }
         if tokens.get(at) == Some(&Token::Colons)
@@ -218,7 +218,8 @@ fn tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<Name
     }
 }
 
-/// Every path that begins with `crate` or `super`, made absolute for a file of the module `own`: without the `crate`.
+/// Returns every path that begins with `crate` or `super`, as an absolute path without `crate`. `own` is the module of
+/// the file.
 pub(crate) fn paths(tokens: &[Token], own: &[String]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for at in 0..tokens.len() {
@@ -231,7 +232,7 @@ pub(crate) fn paths(tokens: &[Token], own: &[String]) -> Vec<Vec<String>> {
     found.into_iter().filter_map(|named| absolute(&named.path, own)).collect()
 }
 
-/// A path without its `crate`, or with the modules that its `super`s stand for; `None` if it leads out of the crate.
+/// Resolves `crate` and `super` of a path. `None` if it leads out of the crate.
 fn absolute(path: &[String], own: &[String]) -> Option<Vec<String>> {
     let supers = path.iter().take_while(|part| *part == "super").count();
     if supers > 0 {

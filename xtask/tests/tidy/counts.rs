@@ -1,7 +1,7 @@
-//! Counts that may only fall: forbidden words and items that are too large, folder by folder.
+//! Counts that may only decrease: forbidden words and too large items, by folder.
 //!
-//! `counts.txt` holds the numbers. `cargo xtask tidy --count` writes it anew, and `cargo xtask tidy --show PLACE` lists what is counted
-//! in files whose path begins with PLACE.
+//! `counts.txt` holds the counts. `cargo xtask tidy --count` rewrites it. `cargo xtask tidy --show PLACE` lists the
+//! findings in files whose path begins with PLACE.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +11,13 @@ use crate::shapes::large;
 use crate::sources::{all_sources, pages, root};
 use crate::words::{of_page, of_source};
 
-/// Names the task of a run: `write` for the table, or the beginning of the paths to list.
+/// The environment variable of the task: `write` for the table, or the beginning of the paths to list.
 const TASK: &str = "PHALANX_TIDY_COUNTS";
 
-/// Files about forbidden words.
+/// Files that define forbidden words.
 const ABOUT_WORDS: &[&str] = &["xtask/tests/tidy/words.rs"];
 
-/// A finding: kind, file, line, and what it is.
+/// A finding: kind, file, line, and text.
 struct Finding {
     kind: &'static str,
     file: String,
@@ -25,7 +25,7 @@ struct Finding {
     what: String,
 }
 
-/// The folder that a file is counted under: a crate, or `docs`.
+/// Returns the folder of a file in the counts: a crate, or `docs`.
 fn folder(file: &str) -> String {
     let depth = if file.starts_with("crates/") { 2 } else { 1 };
     let parts: Vec<&str> = file.split('/').collect();

@@ -1,12 +1,12 @@
-//! Dependencies: which crate may use which, and why each library is used.
+//! The allowed dependencies between crates, and the reason for each library.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::sources::{report, root};
 
-/// The allowed edges between the crates of this workspace, and those that only tests and examples may take besides. Adding
-/// one is a decision; see the architecture page.
+/// The allowed dependencies between the crates of this workspace, then the additional ones of tests and examples.
+/// Adding one is a decision; see the architecture page.
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("kernels", &[], &[]),
     ("cuda", &["kernels"], &["collectives"]),
@@ -61,7 +61,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// The dependencies in a manifest, and whether they are those of tests and examples alone.
+/// Returns the dependencies in a manifest, with true for those that only tests and examples use.
 fn dependencies(manifest: &str) -> Vec<(bool, &str)> {
     let (mut inside, mut of_tests) = (false, false);
     let mut found = Vec::new();

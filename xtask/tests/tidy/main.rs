@@ -1,7 +1,8 @@
-//! The house rules as tests: the invariants of `docs/architecture.md`, read off the sources.
+//! The house rules as tests: the invariants of `docs/architecture.md`, checked on the sources.
 //!
-//! `sources` finds and reads the files, `code` takes them apart. `edges` looks at crates, `features` at their selection, `modules` at circles inside of them, `safety`
-//! at unsafe code, `style` at single files, `paths` at pages. `counts` holds numbers that may only fall: of `words` and of `shapes`.
+//! `sources` finds and reads the files, `code` parses them. `edges` checks dependencies of crates, `features` their
+//! features, and `modules` cycles between modules. `safety` checks unsafe code, `style` single files, `paths` pages.
+//! `counts` holds the counts of `words` and `shapes`, which may only decrease.
 
 mod code;
 mod counts;

@@ -1,6 +1,6 @@
-//! Modules of one folder form no circle, so that a reader can begin at the bottom.
+//! Modules of one folder have no cyclic dependencies, so that a reader can begin at the bottom.
 //!
-//! Every folder of every crate is looked at. A module may use types of its parent's own file: that is no circle between
+//! Every folder of every crate is checked. A module may use types of its parent's file: that is not a cycle between
 //! siblings.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::code::{paths, tokens, uses, without_test_items};
 use crate::sources::{all_sources, report};
 
-/// Circles that stay: the folder, its modules, and the reason.
+/// The permanent cycles: the folder, its modules, and the reason.
 const ACCEPTED: &[(&str, &[&str], &str)] = &[
     (
         "crates/cuda/src/memory",
@@ -22,7 +22,7 @@ const ACCEPTED: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// Circles that are to be mended. An entry goes when its circle does; none is added.
+/// The cycles to remove. Delete an entry with its cycle; do not add any.
 const NOT_MENDED: &[(&str, &[&str])] = &[];
 
 /// A folder of modules, and the path of its own module from the crate's root.
@@ -31,7 +31,7 @@ struct Area {
     own: Vec<String>,
 }
 
-/// The modules that each module names, with one place for each.
+/// The modules that each module names, with one location for each.
 type Edges = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Area {
@@ -110,7 +110,7 @@ fn areas(files: &[(String, String)]) -> Vec<Area> {
     found
 }
 
-/// Everything that can be reached from a module, itself only if there is a way back.
+/// Returns all modules reachable from a module, including itself only in a cycle.
 fn reached<'a>(edges: &'a Edges, from: &str) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();
     let mut open: Vec<&str> = vec![from];
@@ -124,7 +124,7 @@ fn reached<'a>(edges: &'a Edges, from: &str) -> BTreeSet<&'a str> {
     found
 }
 
-/// The modules that reach each other, as sets, each with the places where one names another of its set.
+/// Returns the cycles: sets of modules that reach each other, with the locations of the references.
 fn circles(edges: &Edges) -> Vec<(BTreeSet<&str>, Vec<&str>)> {
     let mut found: Vec<(BTreeSet<&str>, Vec<&str>)> = Vec::new();
     for module in edges.keys() {
@@ -141,7 +141,7 @@ fn circles(edges: &Edges) -> Vec<(BTreeSet<&str>, Vec<&str>)> {
     found
 }
 
-/// True if every module of a circle is in an entry for its folder.
+/// Returns true if every module of a cycle is in an entry for its folder.
 fn is_in(entry: (&str, &[&str]), folder: &str, circle: &BTreeSet<String>) -> bool {
     entry.0 == folder && circle.iter().all(|module| entry.1.contains(&module.as_str()))
 }

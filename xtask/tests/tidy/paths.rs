@@ -1,21 +1,21 @@
-//! Paths that pages name exist.
+//! Checks that the paths in pages exist.
 
 use std::collections::BTreeSet;
 
 use crate::sources::{all_files, pages, report};
 
-/// Folders at the root; a path that begins with one of them is meant from there.
+/// Folders at the root. A path that begins with one of them is relative to the root.
 const TOPS: &[&str] = &["crates", "docs", "xtask", "benches", "fuzz", "parity", ".ci"];
 
-/// Endings of files in the tree; of what a run writes others are.
+/// Extensions of files in the tree. Files written by runs have others.
 const ENDINGS: &[&str] = &[".rs", ".cu", ".cuh", ".cpp", ".hpp", ".h", ".md", ".svg", ".css"];
 
-/// The texts in back-ticks of a line, outside of blocks.
+/// Returns the texts in back-ticks of a line, outside of code blocks.
 fn in_ticks(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// The paths that `a/{b,c}.rs` stands for.
+/// Expands the braces of a path such as `a/{b,c}.rs`.
 fn expanded(path: &str) -> Vec<String> {
     match (path.find('{'), path.find('}')) {
         (Some(open), Some(close)) if open < close => path[open + 1..close]
@@ -26,7 +26,7 @@ fn expanded(path: &str) -> Vec<String> {
     }
 }
 
-/// The path that a text in back-ticks is, if it is one of a file or folder of the tree.
+/// Returns a text in back-ticks as a path, if it looks like a file or folder of the tree.
 fn path_of(text: &str) -> Option<&str> {
     let path = text.split_once(':').map_or(text, |(path, _)| path).trim_end_matches('/');
     let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-{},".contains(c));
@@ -45,7 +45,7 @@ fn path_of(text: &str) -> Option<&str> {
 fn paths_in_pages_exist() {
     let mut known: BTreeSet<String> = BTreeSet::new();
     for file in all_files() {
-        // Every end of the path that begins with a name: pages of a crate name paths from its folder or its sources.
+        // Paths may be relative to a crate's folder or its sources.
         let parts: Vec<&str> = file.split('/').collect();
         for end in 1..=parts.len() {
             known.extend((0..end).map(|begin| parts[begin..end].join("/")));

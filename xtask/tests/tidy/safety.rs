@@ -1,4 +1,4 @@
-//! Where unsafe code may be.
+//! The modules with unsafe code.
 
 use std::fs;
 

@@ -2,18 +2,18 @@
 
 use crate::code::{Token, lined_tokens, outside_tests};
 
-/// The most lines of a function.
+/// The largest number of lines of a function.
 const MAX_LINES: usize = 60;
 /// The deepest nesting of control flow in a function.
 const MAX_NESTING: usize = 4;
-/// The most fields of a struct.
+/// The largest number of fields of a struct.
 const MAX_FIELDS: usize = 15;
-/// The most methods of a trait.
+/// The largest number of methods of a trait.
 const MAX_METHODS: usize = 12;
 
 /// An item that is larger than the rule allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Large {
+pub(crate) struct LargeItem {
     pub(crate) kind: &'static str,
     pub(crate) line: usize,
     pub(crate) name: String,
@@ -50,7 +50,7 @@ impl Code {
         }
     }
 
-    /// The place of the brace that opens the body of the item at `at`, if it has a body.
+    /// Returns the index of the brace that opens the body of the item at `at`, if it has a body.
     fn body(&self, at: usize) -> Option<usize> {
         let mut depth = 0_usize;
         for at in at..self.tokens.len() {
@@ -65,7 +65,7 @@ impl Code {
         None
     }
 
-    /// The place of the bracket that closes the one at `open`.
+    /// Returns the index of the bracket that closes the one at `open`.
     fn close(&self, open: usize) -> usize {
         let mut depth = 0_usize;
         for at in open..self.tokens.len() {
@@ -81,7 +81,7 @@ impl Code {
         self.tokens.len().saturating_sub(1)
     }
 
-    /// The number of tokens directly inside of the braces at `open` that `counts` accepts.
+    /// Returns the number of tokens directly inside the braces at `open` that `counts` accepts.
     fn count(&self, open: usize, counts: impl Fn(usize) -> bool) -> usize {
         let (end, mut at, mut found) = (self.close(open), open + 1, 0);
         while at < end {
@@ -95,11 +95,11 @@ impl Code {
         found
     }
 
-    /// The deepest nesting of `if`, `match`, `for`, `while`, `loop` and closures with a block in the body at `open`. An `else if` is as
-    /// deep as its `if`, an arm as deep as its `match`.
+    /// Returns the deepest nesting of `if`, `match`, `for`, `while`, `loop` and block closures in the body at `open`.
+    /// An `else if` is as deep as its `if`, an arm as deep as its `match`.
     fn nesting(&self, open: usize) -> usize {
         let end = self.close(open);
-        // Of each open bracket: what it adds to the depth, and if a header of control flow stands open inside of it.
+        // For each open bracket: its depth, and true if a control-flow header is open inside of it.
         let (mut stack, mut deepest) = (vec![(0, false)], 0);
         for at in open + 1..end {
             match self.mark(at) {
@@ -124,7 +124,7 @@ impl Code {
         deepest
     }
 
-    /// True if the `if` at `at` is the guard of an arm: its next brace comes after `=>`.
+    /// Returns true if the `if` at `at` is the guard of an arm: its next brace comes after `=>`.
     fn is_guard(&self, at: usize) -> bool {
         let mut next = at + 1;
         while next < self.tokens.len() {
@@ -139,14 +139,14 @@ impl Code {
         false
     }
 
-    /// True if the brace at `at` follows `else`, `loop` or the parameters of a closure.
+    /// Returns true if the brace at `at` follows `else`, `loop` or the parameters of a closure.
     fn opens_block(&self, at: usize) -> bool {
         matches!(self.word(at - 1), Some("else" | "loop")) || self.mark(at - 1) == Some('|')
     }
 }
 
-/// The items of a file that are too large.
-pub(crate) fn large(text: &str) -> Vec<Large> {
+/// Returns the too large items of a file.
+pub(crate) fn large(text: &str) -> Vec<LargeItem> {
     let code = Code::of(text);
     let mut found = Vec::new();
     for at in 0..code.tokens.len() {
@@ -154,7 +154,7 @@ pub(crate) fn large(text: &str) -> Vec<Large> {
         let Some(open) = code.body(at + 2) else { continue };
         let mut check = |kind, size, most| {
             if size > most {
-                found.push(Large { kind, line: code.lines[at], name: name.to_owned(), size });
+                found.push(LargeItem { kind, line: code.lines[at], name: name.to_owned(), size });
             }
         };
         match kind {

@@ -1,4 +1,4 @@
-//! The files of the workspace, and how breaches are told.
+//! The files of the workspace, and the report of violations.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The folders that hold sources.
+/// The folders with sources.
 const TOPS: [&str; 5] = ["crates", "xtask", "benches", "fuzz", "parity"];
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -29,7 +29,7 @@ fn name(path: &Path) -> String {
     path.strip_prefix(root()).expect("below the root").display().to_string()
 }
 
-/// The path from the root of every file in the folders of sources, in `docs` and in the root itself.
+/// Returns the path from the root of every file in the source folders, `docs` and the root.
 pub(crate) fn all_files() -> Vec<String> {
     let mut found = Vec::new();
     for top in TOPS.into_iter().chain(["docs", ".ci"]) {
@@ -48,19 +48,19 @@ fn ending_with(ending: &str) -> Vec<(String, String)> {
     all_files().into_iter().filter(|name| name.ends_with(ending)).map(read).collect()
 }
 
-/// Every Rust file of the workspace with its path from the root and its text.
+/// Returns every Rust file of the workspace, with its path from the root and its text.
 pub(crate) fn all_sources() -> Vec<(String, String)> {
     ending_with(".rs")
 }
 
-/// Every page with its path from the root and its text, without the changelog.
+/// Returns every page except the changelog, with its path from the root and its text.
 pub(crate) fn pages() -> Vec<(String, String)> {
     let mut pages = ending_with(".md");
     pages.retain(|(name, _)| name != "CHANGELOG.md");
     pages
 }
 
-/// Collects every breach before failing, so that one run shows them all.
+/// Collects all violations before failing, so that one run shows them all.
 pub(crate) fn report(rule: &str, breaches: &[String]) {
     assert!(breaches.is_empty(), "{rule}:\n  {}", breaches.join("\n  "));
 }

@@ -1,9 +1,9 @@
-//! Rules for single files: what they open with, how long they are, who prints, what docs say.
+//! Rules for single files: module docs, length, printing, and doc comments.
 
 use crate::code::without_tests;
 use crate::sources::{all_sources, report};
 
-/// The longest a source file may be.
+/// The largest number of lines of a source file.
 const MAX_LINES: usize = 600;
 
 #[test]
@@ -82,7 +82,7 @@ fn models_know_no_ranks_and_no_files() {
 
 #[test]
 fn doc_lines_stand_alone() {
-    // What is the same as what came before is not known to who reads one item's page.
+    // A reader of one item's page does not see the item before it.
     let leaning = ["The same", "As above", "Like the above"];
     let mut breaches = Vec::new();
     for (name, text) in all_sources() {

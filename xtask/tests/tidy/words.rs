@@ -1,10 +1,10 @@
-//! Words that readers stumble over: riddles in place of terms, persons for programs, doc comments that begin with a question.
+//! Forbidden words: riddles instead of terms, persons instead of programs, doc comments that begin with a question.
 //!
 //! They are counted in the comments, strings and names of sources, and in pages.
 
 use crate::code::{Piece, Token, pieces};
 
-/// Words of prose that have a plainer one, as wholes with a space on either side.
+/// Words with a plainer alternative, with a space on either side.
 const WORDS: &[&str] = &[
     " whoever ",
     " whomever ",
@@ -28,14 +28,14 @@ const WORDS: &[&str] = &[
     " way around ",
 ];
 
-/// First words of a doc comment that ask instead of naming the thing.
+/// Question words that may not begin a doc comment.
 const BEGINNINGS: &[&str] = &["What", "Whatever", "How", "Whether", "Those", "That", "Who", "Whose"];
 
-/// Parts of names, in small letters.
+/// Forbidden parts of names, in lower case.
 const PARTS: &[&str] =
     &["whoever", "nobody", "somebody", "everybody", "anybody", "whatever", "beside", "meanwhile"];
 
-/// Whole names that hide what they stand for.
+/// Forbidden names: they hide their meaning.
 const NAMES: &[&str] = &[
     "Told",
     "Desk",
@@ -51,21 +51,21 @@ const NAMES: &[&str] = &[
     "Made",
 ];
 
-/// A word that was found.
+/// A forbidden word in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hit {
     pub(crate) line: usize,
     pub(crate) word: String,
 }
 
-/// The small words of a text in one line, with single spaces around each.
+/// Returns the words of a text in lower case, with single spaces around each.
 fn normal(text: &str) -> String {
     let letters = text.chars().map(|c| if c.is_alphanumeric() || c == '\'' { c } else { ' ' });
     let small = letters.collect::<String>().to_lowercase();
     format!(" {} ", small.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The forbidden words of a line of prose.
+/// Finds the forbidden words of a line of prose.
 fn in_prose(line: usize, text: &str, found: &mut Vec<Hit>) {
     let text = normal(text);
     for word in WORDS {
@@ -74,7 +74,7 @@ fn in_prose(line: usize, text: &str, found: &mut Vec<Hit>) {
     }
 }
 
-/// The small parts of a name: those of `RankReport` and `rank_report` are `rank`, `report`.
+/// Returns the parts of a name in lower case: `rank` and `report` for `RankReport` and `rank_report`.
 fn parts(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     for letter in name.chars() {
@@ -88,10 +88,10 @@ fn parts(name: &str) -> Vec<String> {
     parts
 }
 
-/// The forbidden words of a Rust source.
+/// Finds the forbidden words of a Rust source.
 pub(crate) fn of_source(text: &str) -> Vec<Hit> {
     let mut found = Vec::new();
-    // The line behind the last doc comment, which goes on there.
+    // The line after the last doc comment, which may continue there.
     let mut after_doc = 0;
     for (line, piece) in pieces(text) {
         match piece {
@@ -125,7 +125,7 @@ pub(crate) fn of_source(text: &str) -> Vec<Hit> {
     found
 }
 
-/// The forbidden words of a page.
+/// Finds the forbidden words of a page.
 pub(crate) fn of_page(text: &str) -> Vec<Hit> {
     let mut found = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -92,10 +92,10 @@ fn flat_parts(shape: &[usize], cuts: &[usize]) -> Vec<Region> {
 }
 
 /// A shape, where its dimensions are cut for writing and for reading, where it is cut in a row, and which of both is done.
-type Drawn = (Vec<usize>, Vec<Vec<usize>>, Vec<Vec<usize>>, Vec<usize>, bool, bool);
+type RegionCase = (Vec<usize>, Vec<Vec<usize>>, Vec<Vec<usize>>, Vec<usize>, bool, bool);
 
 /// A shape and, for each dimension, where it is cut.
-fn drawn() -> impl Strategy<Value = Drawn> {
+fn drawn() -> impl Strategy<Value = RegionCase> {
     let cuts = || prop::collection::vec(prop::collection::vec(0_usize..64, 0..3), 4);
     (
         prop::collection::vec(1_usize..7, 1..=4),
@@ -125,7 +125,7 @@ proptest! {
         for region in grid(&shape, &read).iter().chain(&flat_parts(&shape, &parts)) {
             check(&checkpoint, &tensor, region);
         }
-        // Without one of the pieces, what only it has is missing, and everything else is there.
+        // Without one of the pieces, only its elements are missing.
         if let [first, rest @ ..] = pieces.as_slice() {
             let folder = tempfile::tempdir().expect("a folder");
             if !rest.is_empty() {

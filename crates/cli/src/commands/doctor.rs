@@ -67,13 +67,13 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), CliError> {
 fn gpus() {
     use std::time::Duration;
 
-    use phalanx_cuda::libraries::{Found, Library};
+    use phalanx_cuda::libraries::{FoundLibrary, Library};
     use phalanx_cuda::nvml::Monitor;
     use phalanx_cuda::{Device, Gpu, GpuError, Options, self_test};
 
     for library in Library::ALL {
         let found = match library.find() {
-            Ok(Found { file, version }) => format!("{version} ({file})"),
+            Ok(FoundLibrary { file, version }) => format!("{version} ({file})"),
             Err(GpuError::MissingLibrary { tried, purpose, .. }) => {
                 format!("not there; it {purpose}; tried {}", tried.join(", "))
             }

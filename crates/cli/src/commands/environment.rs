@@ -1,18 +1,16 @@
-//! Settings that libraries take from the environment alone.
+//! Settings that libraries read only from the environment.
 
 /// The default settings of the environment.
 ///
-/// candle's elementwise operations wake a pool of threads that wait for each other in a loop that burns a core. The
-/// kernels here share the cores among the ranks already, so that pool only takes time from them: with two ranks on
-/// two cores a quarter of all time.
+/// candle's elementwise operations use a thread pool with busy-waiting. Our kernels already share the cores among the
+/// ranks, so the pool only costs time: a quarter of all time with two ranks on two cores.
 ///
-/// The allocator gives freed pages back to the system after some milliseconds, which a training step is longer than:
-/// every step would fault its activations in anew.
+/// The allocator returns freed pages to the system after some milliseconds. A training step takes longer, so every step
+/// would page-fault its activations again.
 #[cfg(unix)]
 const SETTINGS: &[(&str, &str)] = &[("CANDLE_NUM_THREADS", "1"), ("MIMALLOC_PURGE_DELAY", "10000")];
 
-/// Starts this program anew, in this process, with the settings that are missing. Changing the environment of a
-/// running process is not safe, so the process gets a new one.
+/// Re-executes this program with the missing settings. Changing the environment of a running process is not safe.
 pub(super) fn complete() {
     #[cfg(unix)]
     {
@@ -23,7 +21,7 @@ pub(super) fn complete() {
         }
         if let Ok(program) = std::env::current_exe() {
             let mut command = std::process::Command::new(program);
-            // This returns only if it fails; then there is less speed, and nothing else is wrong.
+            // `exec` returns only on failure. The program then runs slower, but correctly.
             let _ = command.args(std::env::args_os().skip(1)).envs(missing().copied()).exec();
         }
     }

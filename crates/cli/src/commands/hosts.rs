@@ -1,4 +1,4 @@
-//! `phalanx train --hosts`: ranks on several hosts, over ssh.
+//! `phalanx train --hosts`: starts ranks on several hosts over ssh.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,16 +6,15 @@ use std::path::Path;
 use phalanx_collectives::{CommError, Secret};
 
 use super::error::CliError;
-use phalanx_launch::{ABORTED, Ended, Hosts, Order, RemoteSupervisor, SECRET_FILE};
+use phalanx_launch::{ABORTED, Hosts, Order, RemoteSupervisor, SECRET_FILE, SupervisorOutcome};
 use phalanx_run::RunFolder;
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine;
 
-/// The default command for connections to hosts. It never asks for passwords, and notices within half a minute that a
-/// host is gone.
+/// The default ssh command. It never prompts for passwords, and detects within 30 seconds that a host is down.
 pub(super) const SSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3";
 
-/// Variables of this project that are each process's own, or secret.
+/// Environment variables that are not passed to other hosts: secrets, or specific to a process.
 const NOT_PASSED_ON: &[&str] = &[phalanx_run::SUPERVISED, phalanx_launch::KEEPS_OUTPUT, SECRET_FILE];
 
 /// The ranks of each host, and the command that starts them.
@@ -52,8 +51,7 @@ impl SshHosts {
         Err(CliError::Usage(format!("--hosts: {problem}")))
     }
 
-    /// Returns the supervisor of a run whose folder all hosts see; `survives` is true if it continues without lost
-    /// ranks.
+    /// Returns the supervisor of a run in a shared folder. `survives` is true if the run continues without lost ranks.
     pub(super) fn supervisor(
         &self,
         program: &Path,
@@ -87,12 +85,12 @@ fn random() -> Result<String, CliError> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The secret that the user has given, or one for this run.
+/// Returns the secret of the user, or a random one for this run.
 fn secret() -> Result<String, CliError> {
     match std::env::var_os(SECRET_FILE) {
         Some(path) => {
             let path = Path::new(&path);
-            // As ranks read it that are given it themselves, on what the file and its secret must be.
+            // Checks the file and its secret by the same rules as ranks that read it themselves.
             let refused = |error: CommError| CliError::Usage(format!("{SECRET_FILE}: {error}"));
             Secret::from_file(path).map_err(refused)?;
             let read = std::fs::read_to_string(path);
@@ -103,16 +101,16 @@ fn secret() -> Result<String, CliError> {
     }
 }
 
-/// Starts the ranks of this host, as the launcher's order says.
+/// Reads the order of the launcher and starts the ranks of this host.
 pub(super) fn carry_out() -> Result<(), CliError> {
     let program = std::env::current_exe().map_err(CliError::failed)?;
     let order = Order::read().map_err(|error| CliError::Usage(error.to_string()))?;
     match order.carry_out(program) {
-        Ok(Ended::Finished) => Ok(()),
-        Ok(Ended::BeforeMeeting | Ended::Aborted | Ended::Interrupted) => {
-            Err(CliError::Ended { message: String::new(), code: ABORTED })
-        }
-        // The launcher tells the failures of ranks, from what they have reported.
+        Ok(SupervisorOutcome::Finished) => Ok(()),
+        Ok(
+            SupervisorOutcome::BeforeMeeting | SupervisorOutcome::Aborted | SupervisorOutcome::Interrupted,
+        ) => Err(CliError::Ended { message: String::new(), code: ABORTED }),
+        // The launcher prints the failures of ranks from their reports.
         Err(phalanx_launch::AgentError::Launch(phalanx_launch::LaunchError::Rank(_))) => {
             Err(CliError::Reported)
         }

@@ -9,7 +9,7 @@ use clap::Args;
 use super::error::CliError;
 use super::interrupts::Interrupts;
 use super::resolve::RUNS;
-use phalanx_launch::cluster::{JobRecord, Queued, Slurm};
+use phalanx_launch::cluster::{JobRecord, QueueEntry, Slurm};
 use phalanx_run::format;
 
 use crate::console::out;
@@ -87,7 +87,7 @@ fn of_job(
     rows: &mut Vec<Vec<String>>,
     run: &Path,
     record: &JobRecord,
-    queued: &[Queued],
+    queued: &[QueueEntry],
 ) -> Result<(), CliError> {
     if !record.array {
         rows.push(row(run, &record.id.to_string(), queued.first()));
@@ -119,7 +119,7 @@ fn tasks(place: &Path) -> Result<Vec<(u64, PathBuf)>, RunError> {
     Ok(tasks)
 }
 
-fn row(run: &Path, id: &str, queued: Option<&Queued>) -> Vec<String> {
+fn row(run: &Path, id: &str, queued: Option<&QueueEntry>) -> Vec<String> {
     let folder = RunFolder::open(run).ok();
     let line = folder.as_ref().and_then(|folder| read_metrics(&folder.metrics()).ok()?.pop());
     let summary = folder.as_ref().and_then(|folder| Summary::read(&folder.summary()).ok());

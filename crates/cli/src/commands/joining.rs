@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use phalanx_run::{Doing, JoinTicket, RunFolder, RunState, StopFlag};
+use phalanx_run::{JoinTicket, RunActivity, RunFolder, RunState, StopFlag};
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{self, RunEnd, Task, World};
 
@@ -70,15 +70,16 @@ impl JoiningProcess<'_> {
                 ticket.stop_waiting();
                 return Ok(None);
             }
-            if let Some(invitation) = ticket.wait().map_err(CliError::failed)? {
+            if let Some(invitation) = ticket.poll().map_err(CliError::failed)? {
                 ticket.stop_waiting();
                 return Ok(Some(
                     engine::invited_world(&invitation, &self.folder.secret()).map_err(CliError::failed)?,
                 ));
             }
             let state = RunState::read(&self.folder.state()).ok();
-            let has_ended =
-                state.as_ref().is_some_and(|state| matches!(state.doing, Doing::Ended | Doing::Failed));
+            let has_ended = state
+                .as_ref()
+                .is_some_and(|state| matches!(state.doing, RunActivity::Ended | RunActivity::Failed));
             if state.is_some_and(|state| state.is_alive() == Some(false)) {
                 gone.get_or_insert_with(Instant::now);
             } else {

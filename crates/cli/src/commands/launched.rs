@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::error::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
-use super::process::{observer, told_to_end, train};
+use super::process::{cancelled_error, observer, train};
 use super::resolve::{RUNS, write_config};
 use crate::console::{OriginalOutput, err};
-use phalanx_launch::cluster::{Survival, Torchrun, survival};
+use phalanx_launch::cluster::{RankSurvival, Torchrun, survival};
 use phalanx_launch::{ABORTED, ParentPipe, SECRET_FILE};
 use phalanx_run::StopFlag;
 use phalanx_run::{JoinTicket, RunError, RunFolder};
@@ -30,14 +30,14 @@ pub(super) fn check_elastic(resolved: &Resolved, world: &World) -> Result<(), Cl
         return Ok(());
     }
     match survival(&|name| std::env::var(name).ok()) {
-        Survival::Never { launcher, why } => {
+        RankSurvival::Never { launcher, why } => {
             return Err(CliError::Usage(format!("elastic.min: {launcher} has started this rank, and {why}")));
         }
-        Survival::Doubtful(problem) if world.rank() == 0 => {
+        RankSurvival::Doubtful(problem) if world.rank() == 0 => {
             tracing::warn!("{problem}");
             err(&format!("warning: {problem}"));
         }
-        Survival::Doubtful(_) | Survival::Likely => {}
+        RankSurvival::Doubtful(_) | RankSurvival::Likely => {}
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ fn open_folder(
         let name = || Ok::<_, TrainError>(create()?.path().display().to_string());
         let path = world.agree(stop, resolved.config.comm.timeout, name).map_err(|error| {
             match error.is_cancelled() {
-                true => told_to_end(world.rank(), &error, told_code()),
+                true => cancelled_error(world.rank(), &error, told_code()),
                 false => CliError::failed(error),
             }
         })?;

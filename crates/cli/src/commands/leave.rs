@@ -8,7 +8,7 @@ use super::error::CliError;
 use super::resolve::configuration_of;
 use crate::Program;
 use crate::console::out;
-use phalanx_run::{Doing, Request, RunFolder, RunState};
+use phalanx_run::{Request, RunActivity, RunFolder, RunState};
 
 /// Has ranks leave a run that goes on without them, wherever they are: one after the other, each between two steps.
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(super) fn run(program: &Program, args: &LeaveArgs) -> Result<(), CliError> {
         ))
     })?;
     let state = RunState::read(&folder.state()).map_err(CliError::failed)?;
-    if matches!(state.doing, Doing::Ended | Doing::Failed) {
+    if matches!(state.doing, RunActivity::Ended | RunActivity::Failed) {
         return Err(CliError::Usage(format!("the run in {shown} has ended")));
     }
     let members = &state.members;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use phalanx_collectives::FlightRecord;
-use phalanx_launch::{Ended, Replacements, Supervisor};
+use phalanx_launch::{Replacements, Supervisor, SupervisorOutcome};
 use phalanx_report::dashboard;
 use phalanx_run::{JoinTicket, RunFolder, StopFlag, Summary};
 use phalanx_trainer::config::{Config, Resolved};
@@ -74,7 +74,7 @@ impl LocalTraining<'_> {
         ranks.run(&folder, &resolved).inspect_err(|_| {
             // The same command can be given again once its cause is mended. This error is the one that counts.
             if is_new {
-                let _ = folder.give_up_unless_begun();
+                let _ = folder.release_unless_started();
             }
         })?;
         let is_interrupted =
@@ -160,15 +160,22 @@ impl Ranks<'_> {
             }
         });
         let message = match ended? {
-            Ended::Finished | Ended::Interrupted => return Ok(()),
-            Ended::BeforeMeeting => "told to end while the ranks looked for each other; nothing was trained",
-            Ended::Aborted => "aborted",
+            SupervisorOutcome::Finished | SupervisorOutcome::Interrupted => return Ok(()),
+            SupervisorOutcome::BeforeMeeting => {
+                "told to end while the ranks looked for each other; nothing was trained"
+            }
+            SupervisorOutcome::Aborted => "aborted",
         };
         Err(CliError::Ended { message: message.to_owned(), code: self.interrupts.exit_code() })
     }
 
     /// Starts `ranks` processes and watches them to their end.
-    fn supervise(&self, folder: &RunFolder, config: &Config, ranks: usize) -> Result<Ended, CliError> {
+    fn supervise(
+        &self,
+        folder: &RunFolder,
+        config: &Config,
+        ranks: usize,
+    ) -> Result<SupervisorOutcome, CliError> {
         let executable = std::env::current_exe().map_err(CliError::failed)?;
         let told = std::cell::Cell::new(false);
         let interrupted = || {

@@ -12,7 +12,7 @@ use super::interrupts::{Interrupts, announce};
 use super::launched;
 use super::train_args::{Node, TrainArgs};
 use crate::Program;
-use phalanx_launch::{Ended, Place, Replacements, Supervisor};
+use phalanx_launch::{HostPlacement, Replacements, Supervisor, SupervisorOutcome};
 use phalanx_run::{RunFolder, host_name};
 use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, Task};
@@ -50,16 +50,16 @@ pub(super) fn run(
         count
     });
     let (message, code) = match ended.map_err(CliError::failed)? {
-        Ended::Finished => return Ok(()),
-        Ended::Interrupted => (String::new(), args.interrupted_code),
-        Ended::BeforeMeeting => (
+        SupervisorOutcome::Finished => return Ok(()),
+        SupervisorOutcome::Interrupted => (String::new(), args.interrupted_code),
+        SupervisorOutcome::BeforeMeeting => (
             format!(
                 "{}: told to end while the ranks looked for each other; nothing was trained",
                 program.name()
             ),
             interrupts.exit_code(),
         ),
-        Ended::Aborted => ("aborted".to_owned(), interrupts.exit_code()),
+        SupervisorOutcome::Aborted => ("aborted".to_owned(), interrupts.exit_code()),
     };
     Err(CliError::Ended { message, code })
 }
@@ -86,7 +86,7 @@ fn supervisor(
         replacements: Replacements::default(),
         secret_file: None,
         quiet: false,
-        place: Some(Place {
+        place: Some(HostPlacement {
             first: node.rank * node.ranks,
             world_size: node.world_size(),
             master: node.master.clone(),

@@ -1,4 +1,4 @@
-//! `phalanx plan`: what each strategy would hold and send, before anything runs.
+//! `phalanx plan`: predicts memory and traffic of each strategy without running it.
 
 mod json;
 mod ratio;
@@ -16,7 +16,7 @@ use phalanx_trainer::config::Resolved;
 use crate::console::out;
 use phalanx_trainer::engine;
 
-/// Says what each strategy would hold on a rank and send in a step; nothing is allocated, read or trained.
+/// Predict the memory and traffic of each strategy. Nothing is allocated, read or trained.
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
     /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: the defaults of all keys].
@@ -36,23 +36,23 @@ pub(super) struct PlanArgs {
     /// The optimizer, as in optim.kind.
     #[arg(long, value_name = "NAME")]
     optimizer: Option<String>,
-    /// Images in a step over all ranks; without it as many as the ranks can share evenly.
+    /// Images in a step over all ranks [default: a number that the ranks share evenly].
     #[arg(long)]
     batch: Option<u32>,
-    /// The link that each rank has, bandwidth and latency, as in comm.link; with --step-ms the plan says how long steps take.
+    /// Bandwidth and latency of the link of each rank, as in comm.link; with --step-ms the plan predicts step times.
     #[arg(long, value_name = "10Gbit,20us")]
     link: Option<String>,
-    /// Milliseconds of a step of one rank alone with its share of the batch, as measured (step_ms of a study, or `seconds` of
-    /// metrics.jsonl).
+    /// Measured milliseconds of a step of a single rank with its share of the batch (step_ms of a study, or `seconds`
+    /// of metrics.jsonl).
     #[arg(long, value_name = "MS", requires = "link")]
     step_ms: Option<f64>,
     /// The images: shapes, cifar10, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
     data: Option<String>,
-    /// Overrides a key (see `phalanx config show`).
+    /// Override a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
-    /// Prints JSON, with all ranks and exact bytes.
+    /// Print JSON, with all ranks and exact bytes.
     #[arg(long)]
     json: bool,
 }
@@ -66,7 +66,7 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         None => None,
     };
     if let Some(ms) = args.step_ms.filter(|ms| !(ms.is_finite() && *ms > 0.0)) {
-        return Err(CliError::Usage(format!("--step-ms {ms}: a step takes more than 0 ms")));
+        return Err(CliError::Usage(format!("--step-ms {ms}: must be above 0")));
     }
     let seconds = args.step_ms.map(|ms| ms / 1e3);
     let task = task_of(program, config)?;
@@ -82,10 +82,10 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The configuration that the arguments ask for.
+/// Resolves the configuration from the arguments.
 fn configuration(program: &Program, args: &PlanArgs) -> Result<Resolved, CliError> {
     let mut resolved = program.catalogue().resolve(args.config.as_deref(), &[])?;
-    // Which keys there are depends on the model.
+    // The model determines which keys exist.
     if let Some(model) = &args.model {
         resolved.set_value(&format!("--model {model}"), "model.kind", Value::String(model.clone()))?;
     }
@@ -117,7 +117,7 @@ fn configuration(program: &Program, args: &PlanArgs) -> Result<Resolved, CliErro
         }
     }
     if args.batch.is_none() {
-        // The batch changes nothing of what is planned, so it need not stand in the way.
+        // The plan does not depend on the batch, so an indivisible batch need not be an error.
         let train = &mut resolved.config.train;
         let pieces = train.ranks.saturating_mul(train.accumulate).max(1);
         train.global_batch = train.global_batch.div_ceil(pieces).max(1).saturating_mul(pieces);

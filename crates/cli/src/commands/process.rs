@@ -114,15 +114,15 @@ pub(super) fn train(
     engine::train(task, folder, resolved, world, stop, observer()).map_err(|error| {
         if error.is_cancelled() {
             tracing::info!("{error}");
-            return told_to_end(rank, &error, told_code());
+            return cancelled_error(rank, &error, told_code());
         }
         report(folder, rank, &error);
         CliError::failed(error)
     })
 }
 
-/// Returns the result of a rank that was asked to end before it had met the others.
-pub(super) fn told_to_end(rank: usize, error: &TrainError, code: u8) -> CliError {
+/// Returns the result of a rank that was stopped before the rendezvous.
+pub(super) fn cancelled_error(rank: usize, error: &TrainError, code: u8) -> CliError {
     CliError::Ended { message: format!("rank {rank}: {error}; nothing was trained"), code }
 }
 

@@ -1,4 +1,4 @@
-//! `phalanx rank`: one rank of a run under a supervisor.
+//! `phalanx rank`: runs one rank of a run under a supervisor.
 
 use std::path::PathBuf;
 
@@ -15,20 +15,20 @@ use super::resolve::task_of;
 use crate::Program;
 use crate::console::OriginalOutput;
 
-/// Runs one rank of a run whose folder exists; `phalanx train` starts these.
+/// Run one rank of an existing run. `phalanx train` starts these processes.
 #[derive(Debug, Args)]
 pub(super) struct RankArgs {
     /// The run's folder.
     folder: PathBuf,
-    /// Prints nothing.
+    /// Print nothing.
     #[arg(long)]
     quiet: bool,
-    /// Joins those who have begun, under this number.
+    /// Join the running ranks under this number.
     #[arg(long)]
     join: Option<usize>,
 }
 
-/// A rank that a supervisor has started.
+/// Runs a rank that a supervisor has started.
 pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let stop = StopFlag::default();
     let pipe = ParentPipe::follow(&stop).map_err(CliError::failed)?;
@@ -42,11 +42,11 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     };
     let leave = StopFlag::default();
     if resolved.config.elastic().is_some() {
-        // A signal to one rank is meant for it alone.
+        // A signal to one rank concerns only this rank.
         let flag = leave.clone();
         Interrupts::leave_first(&flag)?;
     } else {
-        // Some tell all processes to end at once: `systemctl stop`, a job's script without `srun`.
+        // `systemctl stop`, and job scripts without `srun`, signal all processes at once.
         Interrupts::stop_quietly(&stop)?;
     }
     if let Some(number) = args.join {
@@ -68,13 +68,13 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let is_first = world.rank() == 0;
     let observer = || observer(args.quiet, is_first, kept);
     if engine::in_one_process(&resolved.config) {
-        // This process is all that its supervisor knows of, so it reports for all ranks.
+        // The supervisor knows only this process, so it reports for all ranks.
         return run_here(&task, &folder, &resolved, &stop, observer()).map_err(|error| {
             let _ = FailureReport::now(0, error.to_string(), false).write(&folder.logs());
             CliError::Reported
         });
     }
-    // The supervisor tells the failure, from the report that is written in here, or that a rank has ended when it was asked to.
+    // The supervisor prints the failure from the report, or that the rank was stopped.
     match train(&task, &folder, &resolved, &world, &stop, observer, || ABORTED) {
         Err(CliError::Ended { code, .. }) => Err(CliError::Ended { message: String::new(), code }),
         outcome => outcome.map(drop).map_err(|_| CliError::Reported),

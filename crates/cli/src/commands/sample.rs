@@ -48,7 +48,7 @@ pub(super) struct SampleArgs {
     strip: bool,
     /// Diffusion: rows lead from each prompt to the next one (`texts`), or from one noise to another (`noises`).
     #[arg(long, value_name = "texts|noises", conflicts_with = "image")]
-    between: Option<Between>,
+    between: Option<InterpolationEnds>,
     /// Diffusion: a picture to begin from, instead of noise alone.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
@@ -63,26 +63,26 @@ pub(super) struct SampleArgs {
 /// The sampler of diffusion, by options that override the configuration.
 #[derive(Debug, Args)]
 struct DiffusionArgs {
-    /// Diffusion: how often the network is asked [default: as configured in model.sample_steps].
+    /// Diffusion: the number of sampling steps [default: as configured in model.sample_steps].
     #[arg(long)]
     steps: Option<u32>,
-    /// Diffusion: how far prompts are exaggerated; 1 = not [default: as configured in model.guidance].
+    /// Diffusion: the scale of classifier-free guidance; 1 = off [default: as configured in model.guidance].
     #[arg(long, value_name = "SCALE")]
     guidance: Option<f64>,
     /// Diffusion: ddpm, ddim, dpm-solver++ or euler [default: as configured in model.sampler].
     #[arg(long, value_name = "NAME")]
     sampler: Option<String>,
-    /// Diffusion, ddim: how much noise a step adds, 0 to 1 [default: as configured in model.eta].
+    /// Diffusion, ddim: the noise that a step adds, 0 to 1 [default: as configured in model.eta].
     #[arg(long)]
     eta: Option<f64>,
 }
 
 /// The ends of an interpolation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Between {
-    /// Two prompts.
+enum InterpolationEnds {
+    /// Interpolate between two prompts.
     Texts,
-    /// Two noises.
+    /// Interpolate between two noises.
     Noises,
 }
 
@@ -158,8 +158,8 @@ fn drawing(args: &SampleArgs, columns: usize, size: usize) -> Result<Drawing, Cl
             let strength = args.strength.unwrap_or(if mask.is_some() { 1.0 } else { 0.7 });
             DrawingKind::From { image: read_picture(image, size).map_err(CliError::failed)?, strength, mask }
         }
-        (None, Some(Between::Texts)) => DrawingKind::BetweenTexts,
-        (None, Some(Between::Noises)) => DrawingKind::BetweenNoises,
+        (None, Some(InterpolationEnds::Texts)) => DrawingKind::BetweenTexts,
+        (None, Some(InterpolationEnds::Noises)) => DrawingKind::BetweenNoises,
         (None, None) if args.strip => DrawingKind::Strip,
         (None, None) => DrawingKind::Samples,
     };

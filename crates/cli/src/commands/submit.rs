@@ -187,7 +187,7 @@ impl Runs {
         }
         for (path, _) in &self.new {
             // What went wrong before is what is told, whether this succeeds or not.
-            let _ = RunFolder::open(path).map(|folder| folder.give_up_unless_begun());
+            let _ = RunFolder::open(path).map(|folder| folder.release_unless_started());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use phalanx_collectives::{Clock, CostModel, SimulatedLink};
-use phalanx_sharding::{Overlap, Reach};
+use phalanx_sharding::{ClusterModel, Overlap};
 
 use super::error::CliError;
 use super::interrupts::{Interrupts, announce};
@@ -110,7 +110,7 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &RunOptions) 
     let interrupts = Interrupts::listen()?;
     let ended = sweep.train(&interrupts)?;
     let outcomes = sweep.outcomes(program, &ended)?;
-    sweep.tell(&outcomes)?;
+    sweep.write_results(&outcomes)?;
     if interrupts.count() > 0 {
         let message = "interrupted; the same command goes on".to_owned();
         return Err(CliError::Ended { message, code: interrupts.exit_code() });
@@ -246,7 +246,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Prints the tables, and writes them, the pictures and the page.
-    fn tell(&self, outcomes: &sweep::Outcomes) -> Result<(), CliError> {
+    fn write_results(&self, outcomes: &sweep::Outcomes) -> Result<(), CliError> {
         let trained =
             || self.runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
         let conditions = Conditions {
@@ -302,7 +302,7 @@ fn predict_steps(
         sweep::predict(table, outcomes, |run| {
             let config = &runs[run].1.config;
             let (plan, costs, hosts) = &plans[run];
-            let reach = Reach {
+            let cluster = ClusterModel {
                 costs: costs.as_ref()?,
                 hosts,
                 algorithm: config.comm.algorithm,
@@ -310,7 +310,7 @@ fn predict_steps(
                 scattered: config.scattered_bytes(),
             };
             let share = config.train.global_batch as f64 / config.train.ranks.max(1) as f64;
-            Some(RunPlan { plan: plan.clone()?, reach, share, computes: computes_alike(&runs[run].1) })
+            Some(RunPlan { plan: plan.clone()?, cluster, share, computes: computes_alike(&runs[run].1) })
         });
     }
     Ok(())

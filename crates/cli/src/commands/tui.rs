@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use super::interrupts::Interrupts;
 use crate::console::{err, out};
-use phalanx_launch::{Ended, LaunchError, Supervisor};
-use phalanx_report::dashboard::{Own, show};
+use phalanx_launch::{LaunchError, Supervisor, SupervisorOutcome};
+use phalanx_report::dashboard::{OwnTraining, show};
 use phalanx_run::{RunFolder, Summary, finished};
 use phalanx_trainer::engine::refusal;
 
@@ -16,11 +16,11 @@ pub(super) fn supervise(
     folder: &RunFolder,
     program: &str,
     interrupts: &Interrupts,
-) -> Result<Ended, LaunchError> {
+) -> Result<SupervisorOutcome, LaunchError> {
     let begun = SystemTime::now();
     let ended = std::thread::scope(|scope| {
         let supervising = scope.spawn(|| supervisor.run(|| interrupts.count()));
-        let own = Own { ended: &|| supervising.is_finished(), interrupt: &|| interrupts.interrupt() };
+        let own = OwnTraining { ended: &|| supervising.is_finished(), interrupt: &|| interrupts.interrupt() };
         if let Err(error) = show(folder, Some(own), refusal, &|| interrupts.count()) {
             err(&format!("warning: the dashboard cannot be shown, and the training goes on: {error}"));
         }

@@ -1,4 +1,4 @@
-//! `phalanx watch`: shows a run that is under way or over, or sends it a request.
+//! `phalanx watch`: shows a running or finished run, or sends it a request.
 
 use std::path::PathBuf;
 
@@ -7,19 +7,19 @@ use clap::{Args, ValueEnum};
 use super::error::CliError;
 use super::interrupts::Interrupts;
 use crate::console::out;
-use phalanx_report::dashboard::{self, Left, Outcome};
+use phalanx_report::dashboard::{self, ExitReason, Outcome};
 use phalanx_run::{Request, RunFolder};
 use phalanx_trainer::engine::refusal;
 
-/// Shows a run, under way or over: a dashboard on a terminal (`?` tells its keys), its lines elsewhere.
+/// Show a running or finished run: a dashboard on a terminal (`?` shows its keys), otherwise its metrics lines.
 #[derive(Debug, Args)]
 pub(super) struct WatchArgs {
     /// The run's folder.
     run: PathBuf,
-    /// Prints lines also on a terminal.
+    /// Print lines also on a terminal.
     #[arg(long)]
     plain: bool,
-    /// Shows nothing, but asks the run for something and waits until it has heard.
+    /// Send a request to the run and wait until the run takes it.
     #[arg(long, value_name = "REQUEST", conflicts_with = "plain")]
     ask: Option<RunRequest>,
 }
@@ -27,13 +27,13 @@ pub(super) struct WatchArgs {
 /// A request to a run.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum RunRequest {
-    /// To take no further step.
+    /// Take no further step.
     Pause,
-    /// To go on after a pause.
+    /// Continue after a pause.
     Resume,
-    /// To save a checkpoint before the next step.
+    /// Save a checkpoint before the next step.
     Save,
-    /// To save a checkpoint and end.
+    /// Save a checkpoint and end the run.
     Stop,
 }
 
@@ -54,13 +54,12 @@ pub(super) fn run(args: &WatchArgs) -> Result<(), CliError> {
     let count = || interrupts.count();
     let interrupted = || CliError::Ended { message: String::new(), code: interrupts.exit_code() };
     let outcome = match args.ask {
-        Some(ask) => {
-            dashboard::ask(&folder, ask.into(), refusal, &count, &mut out).map_err(CliError::failed)?
-        }
+        Some(ask) => dashboard::send_request(&folder, ask.into(), refusal, &count, &mut out)
+            .map_err(CliError::failed)?,
         None if !args.plain && dashboard::is_terminal() => {
             return match dashboard::show(&folder, None, refusal, &count).map_err(CliError::failed)? {
-                Left::Interrupted => Err(interrupted()),
-                Left::Ended | Left::Leaves => Ok(()),
+                ExitReason::Interrupted => Err(interrupted()),
+                ExitReason::Ended | ExitReason::Quit => Ok(()),
             };
         }
         None => dashboard::follow(&folder, &count, &mut out),

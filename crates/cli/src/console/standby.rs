@@ -1,16 +1,15 @@
-//! The standard output of a launcher, kept by a rank that may take over from rank 0.
+//! Keeps the original standard output in a rank that may take over from rank 0.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// A standard output that this process had before it was redirected, if it was.
+/// The original standard output of this process, if it was redirected.
 #[derive(Debug, Default)]
 pub struct OriginalOutput(Option<File>);
 
 impl OriginalOutput {
-    /// Keeps this process's standard output, and sends what is printed from now on to the end of a file, as foreign code may that
-    /// prints on every rank.
+    /// Keeps the standard output and redirects later output to the end of a file. Foreign code may print on every rank.
     ///
     /// # Errors
     /// If the file cannot be opened or the system refuses.
@@ -22,7 +21,7 @@ impl OriginalOutput {
         Ok(Self(Some(kept.into())))
     }
 
-    /// Nothing is redirected here.
+    /// Redirects nothing on this platform.
     ///
     /// # Errors
     /// None.
@@ -31,7 +30,7 @@ impl OriginalOutput {
         Ok(Self(None))
     }
 
-    /// The output; none where this process's own is still what it was.
+    /// Returns the original output; `None` if it was not redirected.
     pub fn into_file(self) -> Option<File> {
         self.0
     }

@@ -1,10 +1,10 @@
-//! The references of a table's rows: other rows, other columns, and published numbers.
+//! Comparisons in the tables of sweeps: with other rows, other columns, and published numbers.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// A column that compares a number of a run with another one: of another row, of another column, or both.
+/// A column that compares a number with a number of another row, another column, or both.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Relative {
@@ -12,13 +12,14 @@ pub struct Relative {
     pub name: String,
     /// The number that is compared.
     pub of: String,
-    /// The number that it is compared with; the same one if nothing is said.
+    /// The number that it is compared with; by default the same number.
     #[serde(default)]
     pub against: Option<String>,
-    /// Choices of the row that it is compared with, by the titles of their axes. Of axes that are not named it has those of the row itself.
+    /// The choices of the reference row, by axis title. On other axes the reference row has the choices of the row
+    /// itself.
     #[serde(default)]
     pub to: BTreeMap<String, toml::Value>,
-    /// A number that both are divided by before, such as `ranks`.
+    /// A number by which both are divided first, such as `ranks`.
     #[serde(default)]
     pub per: Option<String>,
     /// The kind of comparison.
@@ -35,21 +36,21 @@ pub enum Comparison {
     Ratio,
     /// The other over the number: a speed-up of times.
     Inverse,
-    /// The ratio less 1: how much more it is, as a part of the other.
+    /// The ratio less 1: the relative change.
     Change,
-    /// The inverse less 1: what a speed lacks, as a part of it.
+    /// The inverse less 1: the relative overhead of a speed.
     Overhead,
 }
 
-/// Published numbers of trainings that rows repeat; tables show them next to the measured ones.
+/// Published numbers, which tables show next to the measured ones.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Published {
-    /// Choices of the rows that they are of, all of those named.
+pub struct PublishedNumbers {
+    /// The choices of the matching rows. Rows must have all of them.
     pub of: BTreeMap<String, toml::Value>,
     /// The numbers, by column.
     pub numbers: BTreeMap<String, f64>,
-    /// Where they are from, and what they were measured on.
+    /// The source and the hardware of the numbers.
     #[serde(default)]
     pub source: String,
 }
@@ -59,7 +60,7 @@ pub(super) fn choice_name(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
 
-/// Returns true if a row of a table with such axes has all `wanted` choices.
+/// Returns true if a row has all `wanted` choices.
 pub(super) fn matches(wanted: &BTreeMap<String, toml::Value>, axes: &[String], row: &[String]) -> bool {
     wanted.iter().all(|(axis, wanted)| {
         let own = axes.iter().position(|name| name == axis).and_then(|at| row.get(at));
@@ -67,7 +68,7 @@ pub(super) fn matches(wanted: &BTreeMap<String, toml::Value>, axes: &[String], r
     })
 }
 
-/// Refuses choices of axes that there are not, and choices that their axes do not have. A drawn value may be any.
+/// Rejects choices of unknown axes and unknown choices. Sampled axes accept any value.
 pub(super) fn known(
     wanted: &BTreeMap<String, toml::Value>,
     axes: &[(String, Vec<String>)],
@@ -85,8 +86,7 @@ pub(super) fn known(
     Ok(())
 }
 
-/// Returns true if `other` has the choices `to`, and the choices of `row` for axes that are not named, in a table of
-/// these axes.
+/// Returns true if `other` is the reference row of `row`: it has the choices `to`, and those of `row` on other axes.
 pub(super) fn is_base(
     to: &BTreeMap<String, toml::Value>,
     axes: &[String],
@@ -157,7 +157,7 @@ impl Relative {
     }
 }
 
-impl Published {
+impl PublishedNumbers {
     /// Refuses numbers of columns that a table does not have, and of rows that one of these axes (titles and choices) cannot have.
     pub(super) fn check(&self, axes: &[(String, Vec<String>)], columns: &[String]) -> Result<(), String> {
         known(&self.of, axes).map_err(|problem| format!("[[published]]: {problem}"))?;

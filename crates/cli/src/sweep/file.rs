@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::compared::{Published, Relative, choice_name};
+use super::compared::{PublishedNumbers, Relative, choice_name};
 use phalanx_trainer::config::nearest;
 
 /// A sweep, as its file describes it.
@@ -35,7 +35,7 @@ pub struct SweepFile {
     pub relative: Vec<Relative>,
     /// Numbers that others have published, in all parts.
     #[serde(default)]
-    pub published: Vec<Published>,
+    pub published: Vec<PublishedNumbers>,
     /// Choices of the row whose run, of one rank, tells how long ranks compute, for `predicted_step_ms`.
     #[serde(default)]
     pub predict: BTreeMap<String, toml::Value>,
@@ -99,7 +99,7 @@ pub struct Part {
     pub relative: Vec<Relative>,
     /// Numbers that others have published of its rows.
     #[serde(default)]
-    pub published: Vec<Published>,
+    pub published: Vec<PublishedNumbers>,
     /// The chart in addition to the losses.
     #[serde(default)]
     pub scaling: Option<Scaling>,

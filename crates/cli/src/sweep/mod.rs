@@ -41,7 +41,7 @@ mod scaling;
 
 mod results;
 
-pub use compared::{Comparison, Published, Relative};
+pub use compared::{Comparison, PublishedNumbers, Relative};
 pub use energy::EnergySource;
 pub use file::{Axis, Choice, Part, Random, Range, Scaling, SweepFile, SweepFileError, Target};
 pub use outcome::{NUMBERS, Outcome, Point};

@@ -1,7 +1,7 @@
 //! Step times predicted by the cost model from one rank's computation: for measured rows, and for rows that are not
 //! trained.
 
-use phalanx_sharding::{Computing, MemoryPlan, Reach};
+use phalanx_sharding::{ClusterModel, ComputeTimes, MemoryPlan};
 
 use super::compared::is_base;
 use super::outcome::Outcome;
@@ -14,7 +14,7 @@ pub struct RunPlan<'a> {
     /// The memory and messages of its strategy.
     pub plan: MemoryPlan,
     /// The links between its ranks.
-    pub reach: Reach<'a>,
+    pub cluster: ClusterModel<'a>,
     /// Images of a step on each rank.
     pub share: f64,
     /// A key of its computation: runs with equal keys compute the same for each image.
@@ -43,10 +43,10 @@ pub fn predict<'a>(table: &Table, outcomes: &mut Outcomes, plan: impl Fn(usize) 
                 };
                 measured.extend(step_of(outcomes, other).map(|seconds| (of_other.share, seconds)));
             }
-            let Some(computing) = Computing::of_share(&measured, of_run.share) else { continue };
-            let Some(time) = of_run.plan.step_time(computing, &of_run.reach) else { continue };
+            let Some(computing) = ComputeTimes::of_share(&measured, of_run.share) else { continue };
+            let Some(time) = of_run.plan.step_time(computing, &of_run.cluster) else { continue };
             let Ok(outcome) = outcomes[*run].get_or_insert_with(|| Ok(Outcome::default())) else { continue };
-            let ranks = of_run.reach.hosts.iter().sum::<usize>() as f64;
+            let ranks = of_run.cluster.hosts.iter().sum::<usize>() as f64;
             outcome.numbers.entry("ranks".to_owned()).or_insert(ranks);
             outcome.numbers.insert("predicted_step_ms".to_owned(), 1e3 * time.whole);
             outcome.numbers.insert("predicted_communication_ms".to_owned(), 1e3 * time.communication);
@@ -61,7 +61,7 @@ fn step_of(outcomes: &Outcomes, run: usize) -> Option<f64> {
 }
 
 fn is_alone(of: &RunPlan<'_>) -> bool {
-    of.reach.hosts.iter().sum::<usize>() == 1
+    of.cluster.hosts.iter().sum::<usize>() == 1
 }
 
 #[cfg(test)]
@@ -83,14 +83,14 @@ mod tests {
             let made = MemoryPlan::new(&[], ddp, &workload).expect("fits");
             let plan = MemoryPlan { buckets: vec![vec![10_000_000]], ..made };
             let (hosts, algorithm) = (&hosts[run][..], Algorithm::Ring);
-            let reach = Reach { costs: &costs, hosts, algorithm, overlaps: true, scattered: 0 };
+            let cluster = ClusterModel { costs: &costs, hosts, algorithm, overlaps: true, scattered: 0 };
             // The fourth is one rank with less to do, of another table, and the fifth computes something else.
             let (share, computes) = match run {
                 3 => (8.0, "a".to_owned()),
                 4 => (4.0, "b".to_owned()),
                 _ => (32.0 / ranks as f64, "a".to_owned()),
             };
-            Some(RunPlan { plan, reach, share, computes })
+            Some(RunPlan { plan, cluster, share, computes })
         };
         let trial =
             |ranks: &str, run| Trial { choices: vec![ranks.into()], runs: vec![run], ..Trial::default() };

@@ -66,15 +66,15 @@ impl LinkCosts {
     }
 }
 
-/// The terms of the formulas.
-struct Flat {
+/// The terms of the cost formulas of one level of links.
+struct CostTerms {
     link: LinkCosts,
     gamma: f64,
     n: f64,
     bytes: f64,
 }
 
-impl Flat {
+impl CostTerms {
     fn log(&self) -> f64 {
         self.n.log2().ceil()
     }
@@ -162,7 +162,7 @@ impl CostModel {
             let ways = if kind == Kind::AllReduce { 2.0 } else { 1.0 };
             return Some(link.alpha + ways * (n - 1.0) / n * bytes * link.beta);
         }
-        let flat = Flat { link: link?, gamma: self.gamma, n, bytes };
+        let flat = CostTerms { link: link?, gamma: self.gamma, n, bytes };
         let (logs, reduced) = (flat.log(), bytes * self.gamma);
         Some(match (algorithm, kind) {
             (Algorithm::Ring | Algorithm::PushPull, Kind::AllReduce) => flat.ring(),
@@ -195,14 +195,14 @@ impl CostModel {
         })
     }
 
-    fn hierarchical(&self, kind: Kind, flat: &Flat, hosts: &[usize]) -> Option<f64> {
+    fn hierarchical(&self, kind: Kind, flat: &CostTerms, hosts: &[usize]) -> Option<f64> {
         let most = hosts.iter().copied().max().unwrap_or(1);
         let even = hosts.iter().all(|ranks| *ranks == most);
         let (n, bytes) = (most as f64, flat.bytes);
         // Inside a host, any operation takes a synchronisation and the others' share of the bytes through memory.
         let meeting = |link: LinkCost| link.alpha + (n - 1.0) / n * bytes * link.beta;
-        let messages = self.local.map(|link| Flat { link, ..*flat }.among(most, bytes));
-        let inside = |by_messages: fn(&Flat) -> f64| match (most, self.direct, &messages) {
+        let messages = self.local.map(|link| CostTerms { link, ..*flat }.among(most, bytes));
+        let inside = |by_messages: fn(&CostTerms) -> f64| match (most, self.direct, &messages) {
             (1, ..) => Some(0.0),
             (_, Some(link), _) => Some(meeting(link)),
             (_, None, Some(flat)) => Some(by_messages(flat)),
@@ -213,15 +213,15 @@ impl CostModel {
         let several = hosts.len() > 1;
         Some(match kind {
             Kind::AllReduce => {
-                let down = inside(if even { Flat::ring_scatter } else { Flat::single })?;
-                let up = inside(if even { Flat::ring_gather } else { Flat::single })?;
+                let down = inside(if even { CostTerms::ring_scatter } else { CostTerms::single })?;
+                let up = inside(if even { CostTerms::ring_gather } else { CostTerms::single })?;
                 down + up + if several { across.ring() } else { 0.0 }
             }
             _ => {
                 let pieces = (bytes / PIECE as f64).ceil().max(1.0);
                 let steps = (hosts.len() as f64 - 2.0 + pieces).max(0.0);
                 let between = if several { steps * flat.link.busy.step(bytes / pieces) } else { 0.0 };
-                between + inside(Flat::single)?
+                between + inside(CostTerms::single)?
             }
         })
     }

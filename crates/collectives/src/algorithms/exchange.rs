@@ -19,10 +19,10 @@ pub(crate) trait Messages {
 
 /// The treatment of received values.
 #[derive(Clone, Copy)]
-pub(crate) enum Take {
-    /// They replace the present values.
+pub(crate) enum ReceiveMode {
+    /// They replace the current values.
     Copy,
-    /// They are reduced into the present values.
+    /// They are reduced into the current values.
     Reduce(Reduction),
 }
 
@@ -35,10 +35,10 @@ pub(crate) trait Exchange: Messages {
     fn scratch(&mut self) -> &mut Vec<u64>;
 
     /// Receives the elements of one message into a part of the buffer.
-    fn take<T: Element>(&mut self, values: &mut [T], from: usize, take: Take) -> Result<()> {
+    fn take<T: Element>(&mut self, values: &mut [T], from: usize, take: ReceiveMode) -> Result<()> {
         match take {
-            Take::Copy => self.receive(from, bytemuck::cast_slice_mut(values)),
-            Take::Reduce(reduction) => {
+            ReceiveMode::Copy => self.receive(from, bytemuck::cast_slice_mut(values)),
+            ReceiveMode::Reduce(reduction) => {
                 let mut scratch = std::mem::take(self.scratch());
                 let len = size_of_val(values);
                 scratch.resize(len.div_ceil(8).max(scratch.len()), 0);
@@ -59,10 +59,10 @@ pub(crate) trait Exchange: Messages {
         &mut self,
         values: &mut [T],
         out: Option<(usize, Range<usize>)>,
-        inn: Option<(usize, Range<usize>, Take)>,
+        inn: Option<(usize, Range<usize>, ReceiveMode)>,
     ) -> Result<()> {
         let to = out.as_ref().map_or(0, |(to, _)| *to);
-        let (from, take) = inn.as_ref().map_or((0, Take::Copy), |(from, _, take)| (*from, *take));
+        let (from, take) = inn.as_ref().map_or((0, ReceiveMode::Copy), |(from, _, take)| (*from, *take));
         let mut outgoing = out.into_iter().flat_map(|(_, range)| pieces::<T>(range));
         let mut incoming = inn.into_iter().flat_map(|(_, range, _)| pieces::<T>(range));
         loop {

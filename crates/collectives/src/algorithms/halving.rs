@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::Group;
-use super::exchange::{Exchange, Take};
+use super::exchange::{Exchange, ReceiveMode};
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::partition::chunk;
@@ -43,7 +43,7 @@ pub(crate) fn reduce_scatter<T: Element>(
     for (partner, keep, give) in steps(group.own(), size) {
         let partner = group.at(partner);
         let (out, inn) = (span(len, size, &give), span(len, size, &keep));
-        peers.exchange(values, Some((partner, out)), Some((partner, inn, Take::Reduce(reduction))))?;
+        peers.exchange(values, Some((partner, out)), Some((partner, inn, ReceiveMode::Reduce(reduction))))?;
     }
     reduction.complete(&mut values[chunk(len, size, group.own())]);
     Ok(())
@@ -59,7 +59,7 @@ pub(crate) fn all_gather<T: Element>(
     for (partner, have, lack) in steps(group.own(), size).into_iter().rev() {
         let partner = group.at(partner);
         let (out, inn) = (span(len, size, &have), span(len, size, &lack));
-        peers.exchange(values, Some((partner, out)), Some((partner, inn, Take::Copy)))?;
+        peers.exchange(values, Some((partner, out)), Some((partner, inn, ReceiveMode::Copy)))?;
     }
     Ok(())
 }
@@ -79,10 +79,10 @@ pub(crate) fn all_reduce<T: Element>(
     if folded && own % 2 == 1 {
         let partner = group.at(own - 1);
         peers.exchange(values, Some((partner, 0..len)), None)?;
-        return peers.exchange(values, None, Some((partner, 0..len, Take::Copy)));
+        return peers.exchange(values, None, Some((partner, 0..len, ReceiveMode::Copy)));
     }
     if folded {
-        let inn = (group.at(own + 1), 0..len, Take::Reduce(reduction));
+        let inn = (group.at(own + 1), 0..len, ReceiveMode::Reduce(reduction));
         peers.exchange(values, None, Some(inn))?;
     }
     let stay = (0..size).filter(|place| *place >= 2 * extra || place % 2 == 0).map(|place| group.at(place));

@@ -4,7 +4,7 @@
 //! If all hosts have equally many ranks, all ranks take part between hosts: a reduce-scatter inside each host, an all-reduce among
 //! the ranks of one place on each host, an all-gather inside. Otherwise the first rank of each host represents the others.
 
-use super::exchange::{Exchange, Take};
+use super::exchange::{Exchange, ReceiveMode};
 use super::{Group, ring, single};
 use crate::dtype::Element;
 use crate::error::Result;
@@ -13,7 +13,7 @@ use crate::reduce::Reduction;
 
 /// The hosts of ranks, and operations among ranks of one host without messages.
 ///
-/// Operations on the host return false without doing anything if its ranks share no memory.
+/// Operations on the host return false without doing anything if its ranks share no memory, which is the default.
 pub(crate) trait Hosts: Exchange {
     /// Returns this rank.
     fn rank(&self) -> usize;
@@ -22,16 +22,24 @@ pub(crate) trait Hosts: Exchange {
     fn hosts(&self) -> &[usize];
 
     /// Replaces this rank's chunk of the buffer by the reduction on the host.
-    fn reduce_scatter_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool>;
+    fn reduce_scatter_on_host<T: Element>(&mut self, _values: &mut [T], _: Reduction) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Copies the chunk of each rank to all buffers of the host.
-    fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool>;
+    fn all_gather_on_host<T: Element>(&mut self, _values: &mut [T]) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Replaces the first rank's buffer by the reduction on the host.
-    fn reduce_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool>;
+    fn reduce_on_host<T: Element>(&mut self, _values: &mut [T], _: Reduction) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Copies the first rank's buffer to the others of the host.
-    fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool>;
+    fn broadcast_on_host<T: Element>(&mut self, _values: &mut [T]) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// Returns the ranks of each host, in order.
@@ -100,7 +108,7 @@ pub(crate) fn broadcast<T: Element>(peers: &mut impl Hosts, values: &mut [T], ro
         peers.exchange(values, Some((first, all.clone())), None)?;
     }
     if root != first && peers.rank() == first {
-        peers.exchange(values, None, Some((root, all, Take::Copy)))?;
+        peers.exchange(values, None, Some((root, all, ReceiveMode::Copy)))?;
     }
     if let Some(leaders) = leaders(peers) {
         let place = leaders.place_of(first).unwrap_or(0);

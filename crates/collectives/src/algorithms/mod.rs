@@ -16,7 +16,7 @@ pub(crate) mod ring;
 pub(crate) mod single;
 pub(crate) mod tree;
 
-pub(crate) use exchange::{Exchange, Messages, Take};
+pub(crate) use exchange::{Exchange, Messages, ReceiveMode};
 pub(crate) use group::Group;
 pub(crate) use hierarchical::Hosts;
 

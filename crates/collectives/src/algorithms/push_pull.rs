@@ -3,7 +3,7 @@
 //! between all pairs.
 
 use super::Group;
-use super::exchange::{Exchange, Take};
+use super::exchange::{Exchange, ReceiveMode};
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::partition::chunk;
@@ -21,7 +21,7 @@ pub(crate) fn reduce_scatter<T: Element>(
     for step in 1..size {
         let (to, from) = ((own + step) % size, group.behind(step));
         let out = (group.at(to), chunk(len, size, to));
-        let inn = (group.at(from), served.clone(), Take::Reduce(reduction));
+        let inn = (group.at(from), served.clone(), ReceiveMode::Reduce(reduction));
         peers.exchange(values, Some(out), Some(inn))?;
     }
     reduction.complete(&mut values[served]);
@@ -38,7 +38,7 @@ pub(crate) fn all_gather<T: Element>(
     for step in 1..size {
         let (to, from) = ((own + step) % size, group.behind(step));
         let out = (group.at(to), chunk(len, size, own));
-        let inn = (group.at(from), chunk(len, size, from), Take::Copy);
+        let inn = (group.at(from), chunk(len, size, from), ReceiveMode::Copy);
         peers.exchange(values, Some(out), Some(inn))?;
     }
     Ok(())

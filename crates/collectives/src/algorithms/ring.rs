@@ -5,7 +5,7 @@
 //! fixed order and then copied, so the result has the same bits on every rank.
 
 use super::Group;
-use super::exchange::{Exchange, Take};
+use super::exchange::{Exchange, ReceiveMode};
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::partition::{chunk, pieces};
@@ -22,7 +22,7 @@ pub(crate) fn reduce_scatter<T: Element>(
     for step in 0..size - 1 {
         let outgoing = chunk(len, size, group.behind(step + 1));
         let incoming = chunk(len, size, group.behind(step + 2));
-        let take = Take::Reduce(reduction);
+        let take = ReceiveMode::Reduce(reduction);
         peers.exchange(values, Some((group.next(), outgoing)), Some((group.previous(), incoming, take)))?;
     }
     reduction.complete(&mut values[chunk(len, size, group.own())]);
@@ -39,7 +39,7 @@ pub(crate) fn all_gather<T: Element>(
     for step in 0..size - 1 {
         let outgoing = chunk(len, size, group.behind(step));
         let incoming = chunk(len, size, group.behind(step + 1));
-        let inn = (group.previous(), incoming, Take::Copy);
+        let inn = (group.previous(), incoming, ReceiveMode::Copy);
         peers.exchange(values, Some((group.next(), outgoing)), Some(inn))?;
     }
     Ok(())
@@ -69,7 +69,7 @@ pub(crate) fn broadcast<T: Element>(
     let last = (group.own() + 1) % group.len() == root;
     for piece in pieces::<T>(0..values.len()) {
         if group.own() != root {
-            peers.take(&mut values[piece.clone()], group.previous(), Take::Copy)?;
+            peers.take(&mut values[piece.clone()], group.previous(), ReceiveMode::Copy)?;
         }
         if !last {
             peers.send(group.next(), bytemuck::cast_slice(&values[piece]))?;
@@ -94,7 +94,7 @@ pub(crate) fn reduce<T: Element>(
         return peers.exchange(values, Some((group.at(root), own)), None);
     }
     for place in (0..size).filter(|place| *place != root) {
-        peers.exchange(values, None, Some((group.at(place), chunk(len, size, place), Take::Copy)))?;
+        peers.exchange(values, None, Some((group.at(place), chunk(len, size, place), ReceiveMode::Copy)))?;
     }
     Ok(())
 }

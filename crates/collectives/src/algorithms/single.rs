@@ -1,6 +1,6 @@
 //! Single reducer: one rank reduces for all. The simplest algorithm, and the slowest for more than a few ranks.
 
-use super::exchange::{Exchange, Take};
+use super::exchange::{Exchange, ReceiveMode};
 use super::{Group, MAX_MESSAGE};
 use crate::dtype::Element;
 use crate::error::Result;
@@ -20,7 +20,7 @@ pub(crate) fn reduce<T: Element>(
     }
     for step in 1..size {
         let from = group.at(root + step);
-        peers.exchange(values, None, Some((from, all.clone(), Take::Reduce(reduction))))?;
+        peers.exchange(values, None, Some((from, all.clone(), ReceiveMode::Reduce(reduction))))?;
     }
     reduction.complete(values);
     Ok(())
@@ -35,7 +35,7 @@ pub(crate) fn broadcast<T: Element>(
 ) -> Result<()> {
     let (all, size) = (0..values.len(), group.len());
     if group.own() != root {
-        return peers.exchange(values, None, Some((group.at(root), all, Take::Copy)));
+        return peers.exchange(values, None, Some((group.at(root), all, ReceiveMode::Copy)));
     }
     for step in 1..size {
         peers.exchange(values, Some((group.at(root + step), all.clone())), None)?;

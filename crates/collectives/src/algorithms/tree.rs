@@ -4,7 +4,7 @@
 //! more bit below its lowest. Large buffers go in pieces, so that a piece moves up while the next arrives.
 
 use super::Group;
-use super::exchange::{Exchange, Take};
+use super::exchange::{Exchange, ReceiveMode};
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::partition::pieces;
@@ -32,7 +32,7 @@ pub(crate) fn reduce<T: Element>(
     let (parent, children) = relatives(group, root);
     for piece in pieces::<T>(0..values.len()) {
         for child in &children {
-            peers.take(&mut values[piece.clone()], *child, Take::Reduce(reduction))?;
+            peers.take(&mut values[piece.clone()], *child, ReceiveMode::Reduce(reduction))?;
         }
         match parent {
             Some(parent) => peers.send(parent, bytemuck::cast_slice(&values[piece]))?,
@@ -52,7 +52,7 @@ pub(crate) fn broadcast<T: Element>(
     let (parent, children) = relatives(group, root);
     for piece in pieces::<T>(0..values.len()) {
         if let Some(parent) = parent {
-            peers.take(&mut values[piece.clone()], parent, Take::Copy)?;
+            peers.take(&mut values[piece.clone()], parent, ReceiveMode::Copy)?;
         }
         // The farthest child has the largest subtree.
         for child in children.iter().rev() {

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{Communicator, Job, Wish, perform, span};
+use super::{AlgorithmChoice, Communicator, Job, perform, span};
 use crate::buffer::{DeviceMut, FlatBuffer};
 use crate::engine::{DeviceOperation, Engine, Facts, Part};
 use crate::error::{CommError, Result};
@@ -115,9 +115,9 @@ impl Communicator {
             );
             return Err(CommError::Argument { operation: tag.kind.name(), problem });
         };
-        let wanted = match self.wish {
-            Wish::Only(algorithm) => tag.with_algorithm(algorithm),
-            Wish::Prefer(_) => tag,
+        let wanted = match self.choice {
+            AlgorithmChoice::Only(algorithm) => tag.with_algorithm(algorithm),
+            AlgorithmChoice::Prefer(_) => tag,
         };
         device.check(wanted, &whole, &part)?;
         if self.inner.moving.load(Ordering::Acquire) > 0 {
@@ -129,15 +129,16 @@ impl Communicator {
             Part::Exchange { out, inn, .. } => Facts::Exchange { out: lengths(out), inn: lengths(inn) },
             Part::Chunk | Part::Apart(_) => Facts::Same(String::new()),
         };
-        let (counters, wish, label) = (self.inner.counters.clone(), self.wish, self.label.clone());
+        let (counters, choice, label) = (self.inner.counters.clone(), self.choice, self.label.clone());
         // Before the operation is issued, which may wait for ranks that have called another one.
         let agree: Job = Box::new(move |engine| {
             engine.in_background(true);
             // If it fails, the engine breaks the world, which tells the other ranks.
             let span = span::agreement(tag);
-            let _ = perform(engine, &counters, (Scope::World, tag, wish), label.as_ref(), &span, |engine| {
-                engine.agree(&facts)
-            });
+            let _ =
+                perform(engine, &counters, (Scope::World, tag, choice), label.as_ref(), &span, |engine| {
+                    engine.agree(&facts)
+                });
             engine.in_background(false);
         });
         self.queue_job(jobs, agree)?;

@@ -59,16 +59,51 @@ impl PartOperation {
 }
 
 impl Communicator {
-    /// Describes the operation, if the part has the right length.
-    fn tag_of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+    fn of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
         &self,
-        way: PartOperation,
+        operation: PartOperation,
+        buffers: (&mut B, &mut P),
+        op: Option<ReduceOp>,
+    ) -> Result<()> {
+        let (tag, with) = self.checked_part(operation, &*buffers.0, &*buffers.1, op)?;
+        if let Some(under_way) = self.both_on_device(tag, buffers.0, buffers.1)? {
+            return under_way.hand_over();
+        }
+        self.run(Scope::World, tag, |engine| operation.run(engine, tag, with, buffers))
+    }
+
+    fn of_part_async<B: FlatBuffer, P: FlatBuffer>(
+        &self,
+        operation: PartOperation,
+        (mut whole, mut part): (B, P),
+        op: Option<ReduceOp>,
+    ) -> Handle<(B, P)> {
+        let begun = self.checked_part(operation, &whole, &part, op).and_then(|(tag, with)| {
+            let under_way = self.both_on_device(tag, &mut whole, &mut part)?;
+            Ok((tag, with, under_way))
+        });
+        let counters = || self.inner.counters.clone();
+        match begun {
+            Err(error) => Handle::failed(error, counters()),
+            Ok((_, _, Some(under_way))) => Handle::on_device((whole, part), under_way, counters()),
+            Ok((tag, with, None)) => self.issue(Scope::World, tag, move |engine| {
+                operation.run(engine, tag, with, (&mut whole, &mut part))?;
+                Ok((whole, part))
+            }),
+        }
+    }
+
+    /// Describes the operation, if the part has the right length and the type can be reduced.
+    fn checked_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
+        &self,
+        operation: PartOperation,
         whole: &B,
         part: &P,
-    ) -> Result<Tag> {
+        op: Option<ReduceOp>,
+    ) -> Result<(Tag, ReduceOp)> {
         let own = chunk(whole.len(), self.world_size(), self.rank());
         if (part.dtype(), part.len()) != (whole.dtype(), own.len()) {
-            let operation = way.kind().name();
+            let operation = operation.kind().name();
             let (is, holds) = (part.dtype().name(), part.len());
             let problem = format!(
                 "rank {}'s part of {} {} is {} of them, not {holds} {is}",
@@ -79,51 +114,7 @@ impl Communicator {
             );
             return Err(CommError::Argument { operation, problem });
         }
-        Ok(Tag::new(way.kind(), whole.dtype(), whole.len()))
-    }
-
-    fn of_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
-        &self,
-        way: PartOperation,
-        buffers: (&mut B, &mut P),
-        op: Option<ReduceOp>,
-    ) -> Result<()> {
-        let (tag, with) = self.checked_part(way, &*buffers.0, &*buffers.1, op)?;
-        if let Some(under_way) = self.both_on_device(tag, buffers.0, buffers.1)? {
-            return under_way.hand_over();
-        }
-        self.run(Scope::World, tag, |engine| way.run(engine, tag, with, buffers))
-    }
-
-    fn of_part_async<B: FlatBuffer, P: FlatBuffer>(
-        &self,
-        way: PartOperation,
-        (mut whole, mut part): (B, P),
-        op: Option<ReduceOp>,
-    ) -> Handle<(B, P)> {
-        let begun = self.checked_part(way, &whole, &part, op).and_then(|(tag, with)| {
-            let under_way = self.both_on_device(tag, &mut whole, &mut part)?;
-            Ok((tag, with, under_way))
-        });
-        let counters = || self.inner.counters.clone();
-        match begun {
-            Err(error) => Handle::failed(error, counters()),
-            Ok((_, _, Some(under_way))) => Handle::on_device((whole, part), under_way, counters()),
-            Ok((tag, with, None)) => self.issue(Scope::World, tag, move |engine| {
-                way.run(engine, tag, with, (&mut whole, &mut part))?;
-                Ok((whole, part))
-            }),
-        }
-    }
-
-    fn checked_part<B: FlatBuffer + ?Sized, P: FlatBuffer + ?Sized>(
-        &self,
-        way: PartOperation,
-        whole: &B,
-        part: &P,
-        op: Option<ReduceOp>,
-    ) -> Result<(Tag, ReduceOp)> {
-        let tag = self.tag_of_part(way, whole, part)?;
+        let tag = Tag::new(operation.kind(), whole.dtype(), whole.len());
         let with = op.unwrap_or(ReduceOp::Sum);
         with.check(tag.dtype)?;
         Ok((op.map_or(tag, |op| tag.with_op(op)), with))

@@ -23,10 +23,10 @@ use crate::algorithms::cost::CostModel;
 use crate::buffer::{FlatBuffer, SliceMut};
 use crate::control::Control;
 use crate::dtype::DType;
-use crate::engine::{DeviceQueue, Ending, Engine};
+use crate::engine::{DeviceQueue, Engine, ExitActions};
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
-use crate::handle::{Course, Handle};
+use crate::handle::{Handle, SimulatedTimes};
 use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Scope, Tag};
 use crate::recorder::OperationRecord;
@@ -44,16 +44,16 @@ struct Queue {
 
 /// The choice of algorithms of a communicator.
 #[derive(Debug, Clone, Copy)]
-enum Wish {
+enum AlgorithmChoice {
     /// This algorithm where it exists, otherwise the best one.
     Prefer(Algorithm),
     /// This algorithm only.
     Only(Algorithm),
 }
 
-impl Wish {
+impl AlgorithmChoice {
     /// Returns the tag of an operation of all ranks with the chosen algorithm.
-    fn granted(self, engine: &dyn Engine, scope: Scope, tag: Tag) -> Tag {
+    fn apply(self, engine: &dyn Engine, scope: Scope, tag: Tag) -> Tag {
         match (scope, self) {
             (Scope::World, Self::Only(algorithm)) => tag.with_algorithm(algorithm),
             (Scope::World, Self::Prefer(algorithm)) if engine.offers(tag.kind, algorithm) => {
@@ -74,15 +74,15 @@ impl Wish {
 #[derive(Clone)]
 pub struct Communicator {
     inner: Arc<Inner>,
-    wish: Wish,
+    choice: AlgorithmChoice,
     /// True if asynchronous operations run on the caller's thread.
     blocking: bool,
     /// The label of its operations in the flight recorder.
     label: Option<Arc<str>>,
 }
 
-/// The place of this rank in its world.
-struct Place {
+/// The position of this rank in its world, and the hosts of all ranks.
+struct RankPosition {
     rank: usize,
     world_size: usize,
     /// The number among the ranks of its host.
@@ -92,7 +92,7 @@ struct Place {
 }
 
 struct Inner {
-    place: Place,
+    position: RankPosition,
     counters: Arc<Counters>,
     queue: Mutex<Queue>,
     /// Jobs that are queued or running. Without any, a caller may run its operation itself.
@@ -108,7 +108,7 @@ struct Inner {
     engine: Arc<Mutex<Option<Box<dyn Engine>>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// The actions that leave the world and abort it. A part of a world has nothing to leave.
-    ending: Ending,
+    ending: ExitActions,
     /// The mailbox, or the name of the library that has none. `None` once the communicator is shut down.
     mailbox: Mutex<Option<std::result::Result<Mailbox, &'static str>>>,
     /// The control plane of the world, or the name of the library that has none.
@@ -133,14 +133,14 @@ fn guarded<R>(run: impl FnOnce() -> Result<R>) -> Result<R> {
 fn perform<R>(
     engine: &mut dyn Engine,
     counters: &Counters,
-    (scope, tag, wish): (Scope, Tag, Wish),
+    (scope, tag, choice): (Scope, Tag, AlgorithmChoice),
     label: Option<&Arc<str>>,
     span: &Span,
     run: impl FnOnce(&mut dyn Engine) -> Result<R>,
 ) -> Result<R> {
     let _inside = span.enter();
     let (start, (sent, received)) = (counters.begin(), engine.traffic());
-    let begun = engine.begin(scope, wish.granted(engine, scope, tag));
+    let begun = engine.begin(scope, choice.apply(engine, scope, tag));
     // An operation that is not available was never begun.
     if let Err(error @ CommError::Argument { .. }) = begun {
         return Err(error);
@@ -184,7 +184,7 @@ impl Communicator {
         engine: Box<dyn Engine>,
         local_rank: usize,
         prefer: Algorithm,
-        ending: Ending,
+        ending: ExitActions,
     ) -> std::io::Result<Self> {
         let (rank, world_size, hosts) = (engine.rank(), engine.world_size(), engine.hosts());
         let (mailbox, control) = (engine.mailbox(), engine.control());
@@ -202,7 +202,7 @@ impl Communicator {
             }
         })?;
         let inner = Inner {
-            place: Place { rank, world_size, local_rank, hosts },
+            position: RankPosition { rank, world_size, local_rank, hosts },
             counters: Arc::new(counters),
             queue: Mutex::new(Queue { jobs: Some(queue) }),
             pending,
@@ -217,27 +217,32 @@ impl Communicator {
             control,
             splits: AtomicU32::new(0),
         };
-        Ok(Self { inner: Arc::new(inner), wish: Wish::Prefer(prefer), blocking: false, label: None })
+        Ok(Self {
+            inner: Arc::new(inner),
+            choice: AlgorithmChoice::Prefer(prefer),
+            blocking: false,
+            label: None,
+        })
     }
 
     /// Returns this rank, from 0.
     pub fn rank(&self) -> usize {
-        self.inner.place.rank
+        self.inner.position.rank
     }
 
     /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
-        self.inner.place.world_size
+        self.inner.position.world_size
     }
 
     /// Returns this rank among those of its host, from 0.
     pub fn local_rank(&self) -> usize {
-        self.inner.place.local_rank
+        self.inner.position.local_rank
     }
 
     /// Returns the host of each rank, numbered from 0 in the order of ranks.
     pub fn hosts(&self) -> &[usize] {
-        &self.inner.place.hosts
+        &self.inner.position.hosts
     }
 
     /// Returns the clock that times this rank's operations: wall time, unless links are simulated.
@@ -260,7 +265,7 @@ impl Communicator {
     /// have the same preference. [`Algorithm::Auto`] is none. All ranks must prefer the same.
     #[must_use]
     pub fn preferring(&self, algorithm: Algorithm) -> Self {
-        Self { wish: Wish::Prefer(algorithm), ..self.clone() }
+        Self { choice: AlgorithmChoice::Prefer(algorithm), ..self.clone() }
     }
 
     /// Returns this communicator with a required algorithm.
@@ -268,7 +273,7 @@ impl Communicator {
     /// Operations without this algorithm, or whose world does not allow it, return [`CommError::Argument`] with the available ones.
     #[must_use]
     pub fn using(&self, algorithm: Algorithm) -> Self {
-        Self { wish: Wish::Only(algorithm), ..self.clone() }
+        Self { choice: AlgorithmChoice::Only(algorithm), ..self.clone() }
     }
 
     /// Returns this communicator with asynchronous operations that run at once on the calling thread. They are over when their
@@ -321,15 +326,15 @@ impl Communicator {
             return Handle::of(self.run(scope, tag, run), self.inner.counters.clone());
         }
         let (sender, receiver) = bounded(1);
-        let (counters, wish, label) = (self.inner.counters.clone(), self.wish, self.label.clone());
+        let (counters, choice, label) = (self.inner.counters.clone(), self.choice, self.label.clone());
         let (answer, moving) = (sender.clone(), self.inner.moving.clone());
         let span = span::operation(tag);
-        let course = Course::begin(counters.clock());
-        let theirs = course.clone();
+        let times = SimulatedTimes::begin(counters.clock());
+        let theirs = times.clone();
         let job: Job = Box::new(move |engine| {
             let result = theirs.run(|| {
                 engine.in_background(true);
-                let result = perform(engine, &counters, (scope, tag, wish), label.as_ref(), &span, run);
+                let result = perform(engine, &counters, (scope, tag, choice), label.as_ref(), &span, run);
                 engine.in_background(false);
                 result
             });
@@ -345,7 +350,7 @@ impl Communicator {
             self.inner.moving.fetch_sub(1, Ordering::Relaxed);
             let _ = sender.send(Err(CommError::Closed));
         }
-        Handle::new((receiver, course), self.inner.counters.clone())
+        Handle::new((receiver, times), self.inner.counters.clone())
     }
 
     /// Queues a job for the communication thread.
@@ -390,7 +395,9 @@ impl Communicator {
     fn run<R>(&self, scope: Scope, tag: Tag, run: impl FnOnce(&mut dyn Engine) -> Result<R>) -> Result<R> {
         let span = span::operation(tag);
         let label = self.label.as_ref();
-        self.inline(|engine, counters| perform(engine, counters, (scope, tag, self.wish), label, &span, run))
+        self.inline(|engine, counters| {
+            perform(engine, counters, (scope, tag, self.choice), label, &span, run)
+        })
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -405,7 +412,7 @@ impl Communicator {
         Err(CommError::Argument { operation, problem })
     }
 
-    /// Checks that the world is intact, as far as this rank knows. Does not wait. Call this before the host uses GPU results that
+    /// Checks this rank's failure flag of the world. Does not wait. Call this before the host uses GPU results that
     /// depend on operations: if the world breaks, operations on a GPU end early.
     ///
     /// # Errors

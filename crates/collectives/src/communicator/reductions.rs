@@ -10,7 +10,7 @@ use crate::operation::{Kind, Tag};
 use crate::partition::chunk;
 
 /// The action of an in-place operation on an opened buffer.
-type Act = fn(&mut dyn Engine, crate::SliceMut<'_>, ReduceOp) -> Result<()>;
+type InPlaceAction = fn(&mut dyn Engine, crate::SliceMut<'_>, ReduceOp) -> Result<()>;
 
 /// An operation on one buffer that has the same length on every rank.
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ pub(super) struct InPlace {
     kind: Kind,
     /// Its kind on memory that all ranks map.
     region: Kind,
-    act: Act,
+    act: InPlaceAction,
 }
 
 const ALL_REDUCE: InPlace = InPlace {

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Communicator, Wish};
+use super::{AlgorithmChoice, Communicator};
 #[cfg(feature = "nccl")]
 use crate::engine::Backend;
-use crate::engine::Ending;
+use crate::engine::ExitActions;
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
 
@@ -41,17 +41,17 @@ impl Communicator {
         let local = own
             .map_or(0, |group| group.iter().take_while(|rank| **rank != self.rank()).filter(before).count());
         let ending = self.outlives(engine.ending());
-        let prefer = match self.wish {
-            Wish::Prefer(algorithm) => algorithm,
-            Wish::Only(_) => Algorithm::Auto,
+        let prefer = match self.choice {
+            AlgorithmChoice::Prefer(algorithm) => algorithm,
+            AlgorithmChoice::Only(_) => Algorithm::Auto,
         };
         let part = Self::start(engine, local, prefer, ending);
         Ok(Some(part.map_err(|error| CommError::Buffer(format!("cannot start a thread: {error}")))?))
     }
 
-    /// Returns the ending of a part of this communicator, which keeps this one open as long as the part lives.
-    pub(crate) fn outlives(&self, ending: Ending) -> Ending {
-        Ending { _whole: Some(self.inner.clone()), ..ending }
+    /// Returns the exit actions of a part of this communicator. The part keeps this one open.
+    pub(crate) fn outlives(&self, ending: ExitActions) -> ExitActions {
+        ExitActions { _whole: Some(self.inner.clone()), ..ending }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The control thread of the coordinator: rank 0, or the rank that took over from it. It hears all ranks, passes news on, and
-//! counts votes.
+//! The control thread of the coordinator: rank 0, or the rank that took over from it. It receives the messages of all
+//! ranks, forwards them, and counts votes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::command::{Command, RejoinPlan, RejoinRequest, StopRequest};
 use super::frame::{self, Message};
 use super::job_state::{Notice, Stop};
-use super::listener::{Listener, Received};
+use super::listener::{ConnectionEvent, Listener};
 use super::rejoin::{Rejoin, RejoinDecision};
 use super::state::{Activities, Connection, Heartbeat, Peer, RankState};
 use super::succession::{Succession, send_away};
@@ -23,7 +23,7 @@ use crate::failure::Cause;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The rank that asked for the activity of all ranks.
-enum Asker {
+enum Requester {
     Rank(usize),
     /// This rank's own program.
     Program(Sender<Activities>),
@@ -32,7 +32,7 @@ enum Asker {
 /// A question to all ranks whose answers are collected.
 struct Question {
     number: u64,
-    from: Asker,
+    from: Requester,
     answers: Activities,
     until: Instant,
 }
@@ -75,7 +75,7 @@ struct Coordinator {
     has_taken_over: bool,
     heartbeat: Heartbeat,
     /// The queue that listeners write to.
-    to: UnboundedSender<Received>,
+    to: UnboundedSender<ConnectionEvent>,
     questions: Vec<Question>,
     /// The number of questions so far.
     asked: u64,
@@ -89,7 +89,7 @@ struct Coordinator {
 pub(super) enum Origin {
     /// It is rank 0 and has met all others.
     First(Vec<Peer>),
-    /// It took over. The connections are those of ranks that have called it; the request is its own, if it is still open.
+    /// It took over. It has the connections of ranks that called it, and its own open request.
     Successor(Vec<Peer>, Option<RejoinRequest>),
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn run(
     state: RankState,
     succession: Succession,
 ) {
-    let (to, mut received) = unbounded_channel::<Received>();
+    let (to, mut received) = unbounded_channel::<ConnectionEvent>();
     let mut coordinator = Coordinator::new(heartbeat, origin, state, succession, to);
     let mut beat = tokio::time::interval(heartbeat.interval);
     let mut look = tokio::time::interval(LOOK);
@@ -136,7 +136,7 @@ impl Coordinator {
         origin: Origin,
         state: RankState,
         succession: Succession,
-        to: UnboundedSender<Received>,
+        to: UnboundedSender<ConnectionEvent>,
     ) -> Self {
         let (own, world_size) = (succession.own, succession.world_size);
         let has_taken_over = matches!(origin, Origin::Successor(..));
@@ -205,12 +205,17 @@ impl Coordinator {
         self.conclude_rejoin();
     }
 
-    fn on_received(&mut self, received: Received) {
-        let Received { rank, connection, message } = received;
+    fn on_received(&mut self, received: ConnectionEvent) {
+        let ConnectionEvent { rank, connection, message } = received;
         // Messages of an earlier connection of a rank no longer count.
         if self.connections.get(&rank) != Some(&connection) {
             return;
         }
+        self.handle(rank, message);
+    }
+
+    /// Handles a message of a rank, or the end of its connection.
+    fn handle(&mut self, rank: usize, message: Option<Message>) {
         match message {
             Some(message) => self.on_message(rank, message),
             None => {
@@ -223,7 +228,7 @@ impl Coordinator {
     fn on_message(&mut self, rank: usize, message: Message) {
         match message {
             Message::Bye => self.on_goodbye(rank),
-            Message::Ask { communicator } => self.ask(communicator, Asker::Rank(rank)),
+            Message::Ask { communicator } => self.ask(communicator, Requester::Rank(rank)),
             Message::Doing { question, doing } => {
                 if let Some(asked) = self.questions.iter_mut().find(|asked| asked.number == question) {
                     asked.answers[rank] = Some(doing);
@@ -275,7 +280,7 @@ impl Coordinator {
     /// Forgets a rank whose connection is gone.
     fn lose(&mut self, rank: usize) -> Cause {
         self.writers.retain(|writer| writer.rank != rank);
-        // Ranks that are held hear of the loss; the vote is void.
+        // Waiting ranks are told of the loss, and the vote is void.
         self.vote = None;
         self.requests.clear();
         self.rejoin.lose(rank);
@@ -292,7 +297,7 @@ impl Coordinator {
         let own = self.succession.own;
         match command {
             Command::Broken(cause, told) => self.tell(&cause.into(), Some(&told)),
-            Command::Ask(communicator, answer) => self.ask(communicator, Asker::Program(answer)),
+            Command::Ask(communicator, answer) => self.ask(communicator, Requester::Program(answer)),
             Command::Post(name, payload) => self.state.job.deliver(name, Notice { from: own, payload }),
             Command::Announce(name, payload) => self.tell(&Message::Notice { name, payload }, None),
             Command::Stop(request) => self.request_stop(own, request),
@@ -308,19 +313,13 @@ impl Coordinator {
     }
 
     /// Leaves in good order, after the vote that is under way.
-    async fn leave(mut self, mut received: UnboundedReceiver<Received>) {
-        // The others are held until there is a verdict. All answer at once.
+    async fn leave(mut self, mut received: UnboundedReceiver<ConnectionEvent>) {
+        // The other ranks wait for the verdict. All answer at once.
         let _ = timeout(PARTING, async {
             while self.vote.is_some()
-                && let Some(Received { rank, message, .. }) = received.recv().await
+                && let Some(ConnectionEvent { rank, message, .. }) = received.recv().await
             {
-                match message {
-                    Some(message) => self.on_message(rank, message),
-                    None => {
-                        let cause = self.lose(rank);
-                        self.on_broken(cause);
-                    }
-                }
+                self.handle(rank, message);
             }
         })
         .await;
@@ -408,7 +407,7 @@ impl Coordinator {
     }
 
     /// Asks all ranks for their activity.
-    fn ask(&mut self, communicator: u32, from: Asker) {
+    fn ask(&mut self, communicator: u32, from: Requester) {
         self.asked += 1;
         let mut answers = vec![None; self.succession.world_size];
         answers[self.succession.own] = Some(self.state.recorder.activity(communicator));
@@ -427,8 +426,8 @@ impl Coordinator {
         self.questions = open;
         for Question { from, answers, .. } in due {
             match from {
-                Asker::Program(answer) => drop(answer.send(answers)),
-                Asker::Rank(rank) => {
+                Requester::Program(answer) => drop(answer.send(answers)),
+                Requester::Rank(rank) => {
                     if let Some(writer) = self.writers.iter().find(|writer| writer.rank == rank) {
                         let message = Message::All { doing: answers };
                         let _ = writer.messages.send(Outgoing { message, told: None });

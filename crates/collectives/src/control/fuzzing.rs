@@ -1,4 +1,4 @@
-//! A rank's control thread under messages of other ranks, for the fuzzer of this workspace.
+//! Runs a rank's control thread against scripted messages of other ranks, for the fuzzer of this workspace.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,33 +22,33 @@ const WORLD: usize = 4;
 /// The rank that is the coordinator at first.
 const COORDINATOR: usize = 0;
 
-/// Bytes that a connection holds: more than any input, so that a rank that does not read delays no other.
+/// The buffer size of a connection in bytes. It exceeds any input, so a rank that does not read delays no other.
 const ROOM: usize = 4 << 20;
 
-/// A heartbeat so long that silence never counts.
+/// The heartbeat interval and timeout, too long to expire.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The number of turns after which every task has done what it can.
+/// The number of yields after which every task is idle.
 const TURNS: usize = 8;
 
 /// An action of a rank.
-enum Word {
-    /// It says this. The rank whose watch is tried wants what it would say this for.
-    Says(Message),
+enum ScriptedEvent {
+    /// The rank sends a message. The tested rank runs the command that sends it.
+    Message(Message),
     /// Its connection breaks.
-    Breaks,
-    /// It has lost the coordinator and knocks at this rank's door.
-    Knocks,
+    Disconnect,
+    /// It has lost the coordinator and connects to the tested rank.
+    Reconnect,
 }
 
-/// The actions of all ranks around one.
+/// The events of all ranks around the tested one.
 struct Script {
-    /// The rank whose watch is tried.
+    /// The tested rank.
     own: usize,
     /// Ranks whose processes have ended.
     ended: Vec<usize>,
-    /// By whom, and what, one after the other.
-    said: Vec<(usize, Word)>,
+    /// The events in order, with their ranks.
+    events: Vec<(usize, ScriptedEvent)>,
 }
 
 fn rank(value: &Value) -> Option<usize> {
@@ -60,47 +60,48 @@ impl Script {
     fn of(value: &Value) -> Self {
         let list =
             |name: &str| value.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let word = |value: &Value| match value.as_str() {
-            Some("Knock") => Word::Knocks,
-            _ => serde_json::from_value(value.clone()).map_or(Word::Breaks, Word::Says),
+        let event = |value: &Value| match value.as_str() {
+            Some("Knock") => ScriptedEvent::Reconnect,
+            _ => serde_json::from_value(value.clone())
+                .map_or(ScriptedEvent::Disconnect, ScriptedEvent::Message),
         };
-        let said = |item: &Value| Some((rank(item.get(0)?)?, word(item.get(1)?)));
+        let parse = |item: &Value| Some((rank(item.get(0)?)?, event(item.get(1)?)));
         Self {
             own: value.get("own").and_then(rank).unwrap_or(COORDINATOR),
             ended: list("ended").iter().filter_map(rank).collect(),
-            said: list("said").iter().filter_map(said).collect(),
+            events: list("said").iter().filter_map(parse).collect(),
         }
     }
 
-    /// Takes the messages of lower ranks, which the tried rank gets when it calls them. Each answers once.
-    fn behind_doors(&mut self) -> BTreeMap<usize, Vec<Message>> {
-        let mut behind: BTreeMap<usize, Vec<Message>> = BTreeMap::new();
+    /// Takes the messages of lower ranks, which the tested rank receives when it calls them. Each answers once.
+    fn take_calls(&mut self) -> BTreeMap<usize, Vec<Message>> {
+        let mut calls: BTreeMap<usize, Vec<Message>> = BTreeMap::new();
         let mut rest = Vec::new();
-        for (rank, word) in std::mem::take(&mut self.said) {
-            match word {
-                Word::Says(message) if COORDINATOR < rank && rank < self.own => {
-                    behind.entry(rank).or_default().push(message);
+        for (rank, event) in std::mem::take(&mut self.events) {
+            match event {
+                ScriptedEvent::Message(message) if COORDINATOR < rank && rank < self.own => {
+                    calls.entry(rank).or_default().push(message);
                 }
-                word => rest.push((rank, word)),
+                event => rest.push((rank, event)),
             }
         }
-        self.said = rest;
-        behind
+        self.events = rest;
+        calls
     }
 }
 
-/// The doors of the others.
-struct Behind {
+/// The other ranks, as the tested rank calls them.
+struct ScriptedPeers {
     ended: Vec<usize>,
-    said: Mutex<BTreeMap<usize, Vec<Message>>>,
+    messages: Mutex<BTreeMap<usize, Vec<Message>>>,
 }
 
-impl PeerDirectory for Behind {
+impl PeerDirectory for ScriptedPeers {
     fn call(&self, rank: usize) -> Dialing {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
+        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
         Box::pin(async move {
             let (here, mut there) = duplex(ROOM);
-            for message in said.ok_or("no rank answers")? {
+            for message in messages.ok_or("no rank answers")? {
                 frame::write(&mut there, &message).await.map_err(|error| error.to_string())?;
             }
             Ok(Box::new(here) as Connection)
@@ -117,14 +118,14 @@ impl PeerDirectory for Behind {
 }
 
 /// The answer to a rank's rejoin request.
-type Answered = Receiver<Result<RejoinPlan, RejoinRefusal>>;
+type RejoinAnswer = Receiver<Result<RejoinPlan, RejoinRefusal>>;
 
 /// Returns the command that makes the rank send this message.
-fn command(message: Message, wishes: &mut Vec<Answered>) -> Option<Command> {
+fn command(message: Message, answers: &mut Vec<RejoinAnswer>) -> Option<Command> {
     Some(match message {
         Message::Rejoin => {
             let (answer, answered) = bounded(1);
-            wishes.push(answered);
+            answers.push(answered);
             Command::Rejoin(RejoinRequest { port: 7, answer })
         }
         Message::Ask { communicator } => Command::Ask(communicator, bounded(1).0),
@@ -151,30 +152,30 @@ fn check(members: &[usize]) {
 
 /// Plays the other ranks: sends the script's messages, hangs up, and reads the rank's messages.
 async fn others(
-    Script { own, said, .. }: Script,
+    Script { own, events, .. }: Script,
     mut ends: BTreeMap<usize, DuplexStream>,
     (commands, callers): (UnboundedSender<Command>, UnboundedSender<Peer>),
 ) {
-    let (mut wishes, mut over) = (Vec::new(), Vec::new());
+    let (mut answers, mut over) = (Vec::new(), Vec::new());
     settle().await;
-    for (rank, word) in said {
-        match word {
-            Word::Says(message) if rank == own => {
-                // The watch may have ended.
-                let _ = command(message, &mut wishes).map(|command| commands.send(command));
+    for (rank, event) in events {
+        match event {
+            ScriptedEvent::Message(message) if rank == own => {
+                // The control thread may have ended.
+                let _ = command(message, &mut answers).map(|command| commands.send(command));
             }
-            Word::Says(message) => {
+            ScriptedEvent::Message(message) => {
                 if let Some(end) = ends.get_mut(&rank) {
                     let _ = frame::write(end, &message).await;
                 }
             }
-            Word::Breaks => {
+            ScriptedEvent::Disconnect => {
                 if let Some(mut end) = ends.remove(&rank) {
                     let _ = end.shutdown().await;
                     over.push(end);
                 }
             }
-            Word::Knocks if rank != own => {
+            ScriptedEvent::Reconnect if rank != own => {
                 let (here, there) = duplex(ROOM);
                 if let Some(mut end) = ends.insert(rank, there) {
                     let _ = end.shutdown().await;
@@ -182,7 +183,7 @@ async fn others(
                 }
                 let _ = callers.send(Peer { rank, connection: Box::new(here) });
             }
-            Word::Knocks => {}
+            ScriptedEvent::Reconnect => {}
         }
         settle().await;
     }
@@ -200,23 +201,23 @@ async fn others(
             match frame::read(&mut rest).await {
                 Ok(Message::Rejoined { members, .. }) => check(&members),
                 Ok(_) => {}
-                Err(error) => panic!("a rank has said what is no message: {error}"),
+                Err(error) => panic!("a rank sent a malformed message: {error}"),
             }
         }
     }
-    for answered in wishes {
+    for answered in answers {
         if let Ok(Ok(RejoinPlan { members, .. })) = answered.try_recv() {
             check(&members);
         }
     }
 }
 
-/// A rank's watch in a world of four ranks, around which happens what is in JSON: as the coordinator, as another rank, and as one that
-/// follows a coordinator that is lost or looks for who does.
+/// Runs the control thread of one of four ranks against a script in JSON. The rank is the coordinator or a member, and
+/// may have to follow or replace a lost coordinator.
 pub(crate) async fn watched(bytes: &[u8]) -> Result<(), serde_json::Error> {
     let mut script = Script::of(&serde_json::from_slice(bytes)?);
     let own = script.own;
-    let peers = Behind { ended: script.ended.clone(), said: Mutex::new(script.behind_doors()) };
+    let peers = ScriptedPeers { ended: script.ended.clone(), messages: Mutex::new(script.take_calls()) };
     let (commands, receiver) = unbounded_channel();
     let (calling, callers) = unbounded_channel();
     let succession = Succession::new(own, WORLD, Arc::new(peers), callers);
@@ -233,7 +234,7 @@ pub(crate) async fn watched(bytes: &[u8]) -> Result<(), serde_json::Error> {
         _ => Role::Member(connection(COORDINATOR)),
     };
     let heartbeat = Heartbeat { interval: HOUR, timeout: HOUR };
-    let watch = super::run(heartbeat, role, receiver, RankState::default(), succession);
-    tokio::join!(watch, others(script, ends, (commands, calling)));
+    let run = super::run(heartbeat, role, receiver, RankState::default(), succession);
+    tokio::join!(run, others(script, ends, (commands, calling)));
     Ok(())
 }

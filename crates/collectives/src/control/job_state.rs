@@ -201,10 +201,7 @@ impl JobState {
             if left.is_zero() {
                 return Ok(None);
             }
-            if state.left {
-                return Err(WaitError::Left);
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.wait(state, failure, Some(left))?;
         }
     }
 }

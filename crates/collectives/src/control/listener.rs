@@ -10,8 +10,8 @@ use super::frame::{self, Message};
 use super::state::Connection;
 use crate::encrypted::is_altered;
 
-/// A message from a rank, or the end of its connection.
-pub(super) struct Received {
+/// An event of a connection: a message from a rank, or the end of the connection.
+pub(super) struct ConnectionEvent {
     pub(super) rank: usize,
     /// The number of the rank's connection. A rank that reconnects gets the next one.
     pub(super) connection: u64,
@@ -31,11 +31,11 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Passes on messages until the connection breaks, is silent for too long, or says goodbye. If a message was altered on its
-    /// way, this rank gives up.
-    pub(super) async fn run(self, mut from: ReadHalf<Connection>, to: UnboundedSender<Received>) {
+    /// Passes on messages until the connection breaks, is silent for too long, or says goodbye. If a message was
+    /// altered in transit, this rank aborts.
+    pub(super) async fn run(self, mut from: ReadHalf<Connection>, to: UnboundedSender<ConnectionEvent>) {
         let Self { own, rank, connection, timeout: limit } = self;
-        let received = |message| Received { rank, connection, message };
+        let received = |message| ConnectionEvent { rank, connection, message };
         loop {
             match timeout(limit, frame::read(&mut from)).await {
                 Ok(Ok(message)) => {

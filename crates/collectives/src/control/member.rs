@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::command::{Command, RejoinPlan, RejoinRequest, StopRequest};
 use super::frame::{self, Message};
 use super::job_state::{Notice, Stop};
-use super::listener::{Listener, Received};
+use super::listener::{ConnectionEvent, Listener};
 use super::state::{Activities, Connection, Heartbeat, Peer, RankState};
 use super::succession::Succession;
 use super::timeouts::PARTING;
@@ -30,7 +30,7 @@ struct Member<'a> {
     /// The coordinator's rank.
     coordinator: usize,
     writer: WriteHalf<Connection>,
-    received: UnboundedReceiver<Received>,
+    received: UnboundedReceiver<ConnectionEvent>,
     state: &'a RankState,
     succession: &'a mut Succession,
     /// False once the coordinator has left in good order.

@@ -53,11 +53,11 @@ struct HeldCaller {
     since: Instant,
 }
 
-/// The result of the search for a coordinator. A rejoin request that is still open goes with it.
+/// The result of the search for a coordinator. It includes an open rejoin request.
 pub(super) enum SearchResult {
     /// Another rank took over and accepted this one.
     Coordinator(Peer, Option<RejoinRequest>),
-    /// This rank takes over. The connections are those of ranks that have called it.
+    /// This rank takes over. It has the connections of ranks that called it.
     Own(Vec<Peer>, Option<RejoinRequest>),
     /// This rank left during the search.
     Left,
@@ -129,7 +129,7 @@ impl Succession {
                     Some(Command::Rejoin(request)) => rejoin = Some(request),
                     Some(Command::Spawn(task)) => drop(tokio::spawn(task)),
                     Some(Command::Leave) | None => return SearchResult::Left,
-                    // Without a coordinator no rank hears of the others, and questions have no answer.
+                    // Without a coordinator, questions have no answer.
                     Some(
                         Command::Broken(..)
                         | Command::Ask(..)

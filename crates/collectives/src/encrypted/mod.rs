@@ -25,21 +25,21 @@ const LONGEST: usize = 65_535 - TAG;
 /// Records of one direction under one key; 4 GiB if they are the longest.
 const REKEY: u64 = 1 << 16;
 
-/// Bytes of an encrypted connection that differ from those that the other end sent.
+/// A failed message authentication code: received bytes differ from the sent ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("bytes of an encrypted connection were altered on their way")]
-pub(crate) struct Altered;
+pub(crate) struct MacError;
 
-impl From<Altered> for io::Error {
-    fn from(altered: Altered) -> Self {
+impl From<MacError> for io::Error {
+    fn from(altered: MacError) -> Self {
         Self::new(io::ErrorKind::InvalidData, altered)
     }
 }
 
-/// True if reading failed because bytes were altered on their way.
+/// True if a read failed because bytes were altered in transit.
 pub(crate) fn is_altered(error: &io::Error) -> bool {
     let Some(inner) = error.get_ref() else { return false };
-    inner.is::<Altered>()
+    inner.is::<MacError>()
 }
 
 /// The keys of both directions. Encryptor and decryptor number their records themselves, so neither waits for the other.
@@ -133,12 +133,12 @@ impl std::fmt::Debug for Decryptor {
 }
 
 /// Decrypts the next message of a direction.
-fn decrypt(keys: &Keys, decrypted: &mut u64, message: &[u8], into: &mut [u8]) -> Result<usize, Altered> {
+fn decrypt(keys: &Keys, decrypted: &mut u64, message: &[u8], into: &mut [u8]) -> Result<usize, MacError> {
     if *decrypted > 0 && decrypted.is_multiple_of(REKEY) {
         keys.write().unwrap_or_else(PoisonError::into_inner).rekey_incoming();
     }
     let keys = keys.read().unwrap_or_else(PoisonError::into_inner);
-    let count = keys.read_message(*decrypted, message, into).map_err(|_| Altered)?;
+    let count = keys.read_message(*decrypted, message, into).map_err(|_| MacError)?;
     *decrypted += 1;
     Ok(count)
 }
@@ -184,8 +184,8 @@ impl Decryptor {
     /// Takes bytes of the stream; `None` until more were received.
     ///
     /// # Errors
-    /// [`Altered`] if a record is not the next one of the other end, and for everything after it.
-    pub(crate) fn take(&mut self, into: &mut [u8]) -> Result<Option<usize>, Altered> {
+    /// [`MacError`] if a record is not the next one of the other end, and for everything after it.
+    pub(crate) fn take(&mut self, into: &mut [u8]) -> Result<Option<usize>, MacError> {
         loop {
             if self.taken < self.filled || into.is_empty() {
                 let count = into.len().min(self.filled - self.taken);
@@ -195,7 +195,7 @@ impl Decryptor {
             }
             let Some(length) = self.announced() else { return Ok(None) };
             if length < TAG {
-                return Err(Altered);
+                return Err(MacError);
             }
             let begin = self.start + LENGTH;
             if self.end - begin < length {
@@ -255,7 +255,7 @@ pub(crate) mod tests {
         out
     }
 
-    fn drain(decryptor: &mut Decryptor, by: usize) -> Result<Vec<u8>, Altered> {
+    fn drain(decryptor: &mut Decryptor, by: usize) -> Result<Vec<u8>, MacError> {
         let (mut all, mut some) = (Vec::new(), vec![0; by]);
         while let Some(count) = decryptor.take(&mut some)? {
             all.extend_from_slice(&some[..count]);
@@ -298,16 +298,16 @@ pub(crate) mod tests {
             put(&mut decryptor, &records.concat());
             // A record is not valid for the end that encrypted it.
             put(&mut back, &records[0]);
-            assert_eq!(drain(&mut back, 10), Err(Altered));
+            assert_eq!(drain(&mut back, 10), Err(MacError));
             drain(&mut decryptor, 10)
         };
         assert_eq!(attempt(|_| {}), Ok(b"onetwothree".to_vec()));
-        assert_eq!(attempt(|records| records[1][4] ^= 1), Err(Altered));
-        assert_eq!(attempt(|records| records[2][20] ^= 128), Err(Altered));
-        assert_eq!(attempt(|records| records[1][1] = 3), Err(Altered), "shorter than a tag");
-        assert_eq!(attempt(|records| drop(records.remove(1))), Err(Altered));
-        assert_eq!(attempt(|records| records.swap(0, 1)), Err(Altered));
-        assert_eq!(attempt(|records| records.insert(1, records[0].clone())), Err(Altered));
+        assert_eq!(attempt(|records| records[1][4] ^= 1), Err(MacError));
+        assert_eq!(attempt(|records| records[2][20] ^= 128), Err(MacError));
+        assert_eq!(attempt(|records| records[1][1] = 3), Err(MacError), "shorter than a tag");
+        assert_eq!(attempt(|records| drop(records.remove(1))), Err(MacError));
+        assert_eq!(attempt(|records| records.swap(0, 1)), Err(MacError));
+        assert_eq!(attempt(|records| records.insert(1, records[0].clone())), Err(MacError));
         // A record that is not complete is not there yet.
         assert_eq!(attempt(|records| records[2].truncate(9)), Ok(b"onetwo".to_vec()));
     }

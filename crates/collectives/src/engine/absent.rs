@@ -68,20 +68,4 @@ impl Hosts for Backend {
     fn hosts(&self) -> &[usize] {
         &self.hosts
     }
-
-    fn reduce_scatter_on_host<T: Element>(&mut self, _: &mut [T], _: Reduction) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn all_gather_on_host<T: Element>(&mut self, _: &mut [T]) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn reduce_on_host<T: Element>(&mut self, _: &mut [T], _: Reduction) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn broadcast_on_host<T: Element>(&mut self, _: &mut [T]) -> Result<bool> {
-        Ok(false)
-    }
 }

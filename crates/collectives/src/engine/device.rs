@@ -107,7 +107,7 @@ pub(crate) trait DeviceOperation: Send + Sync {
     /// Makes the computing streams wait for it. The host does not wait.
     ///
     /// # Errors
-    /// The error of the world, as far as it is known now.
+    /// The error of the world, if one is known.
     fn hand_over(&self) -> Result<()>;
 }
 

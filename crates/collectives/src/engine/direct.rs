@@ -7,20 +7,20 @@ use crate::dtype::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Kind, Tag};
 use crate::reduce::Reduction;
-use crate::shared::{Note, Region, SlotError, SlotExchange, Visit};
+use crate::shared::{Note, Region, SlotError, SlotExchange, SlotOp};
 use crate::waiting::LinkError;
 
 impl Backend {
     /// Runs an operation on the slot exchange of this host.
     fn on_slots<R>(
         &mut self,
-        run: impl FnOnce(&mut SlotExchange, Visit<'_>) -> std::result::Result<R, SlotError>,
+        run: impl FnOnce(&mut SlotExchange, SlotOp<'_>) -> std::result::Result<R, SlotError>,
     ) -> Result<R> {
         let Some(HostMemory { group, mut slots }) = self.host_memory.take() else {
             return Err(self.broken(LinkError::Closed(self.rank)));
         };
         let note = Note::new(self.sequence, self.tag);
-        let result = run(&mut slots, Visit { note, limits: &self.limits });
+        let result = run(&mut slots, SlotOp { note, limits: &self.limits });
         let result = result.map_err(|error| match error {
             SlotError::Link(LinkError::Closed(rank)) => self.broken(LinkError::Closed(group.at(rank))),
             SlotError::Link(LinkError::Timeout(rank)) => self.broken(LinkError::Timeout(group.at(rank))),
@@ -37,6 +37,18 @@ impl Backend {
         result
     }
 
+    /// Runs an operation on the slot exchange of this host. Returns false if its ranks share no memory.
+    fn if_shared(
+        &mut self,
+        run: impl FnOnce(&mut SlotExchange, SlotOp<'_>) -> std::result::Result<(), SlotError>,
+    ) -> Result<bool> {
+        let shared = self.host_memory.is_some();
+        if shared {
+            self.on_slots(run)?;
+        }
+        Ok(shared)
+    }
+
     /// Counts bytes that this rank reads of others, and that others read of it.
     fn count(&mut self, ways: usize, bytes: usize) {
         let moved = (ways * bytes * (self.world_size - 1) / self.world_size) as u64;
@@ -50,7 +62,7 @@ impl Backend {
         reduction: Reduction,
     ) -> Result<()> {
         self.count(2, size_of_val(values));
-        self.on_slots(|slots, visit| slots.all_reduce(values, reduction, visit))
+        self.on_slots(|slots, op| slots.all_reduce(values, reduction, op))
     }
 
     pub(crate) fn direct_reduce_scatter<T: Element>(
@@ -59,12 +71,12 @@ impl Backend {
         reduction: Reduction,
     ) -> Result<()> {
         self.count(1, size_of_val(values));
-        self.on_slots(|slots, visit| slots.reduce_scatter(values, reduction, visit))
+        self.on_slots(|slots, op| slots.reduce_scatter(values, reduction, op))
     }
 
     pub(crate) fn direct_all_gather<T: Element>(&mut self, values: &mut [T]) -> Result<()> {
         self.count(1, size_of_val(values));
-        self.on_slots(|slots, visit| slots.all_gather(values, visit))
+        self.on_slots(|slots, op| slots.all_gather(values, op))
     }
 
     /// True if the current operation on this buffer reads other ranks' buffers in place.
@@ -84,9 +96,7 @@ impl Backend {
         let exposes = self.exposes(values);
         if exposes {
             self.count(1, size_of_val(values));
-            self.on_slots(|slots, visit| {
-                slots.reduce_scatter_cross_memory(values, Some(part), reduction, visit)
-            })?;
+            self.on_slots(|slots, op| slots.reduce_scatter_cross_memory(values, Some(part), reduction, op))?;
         }
         Ok(exposes)
     }
@@ -101,7 +111,7 @@ impl Backend {
         let exposes = self.exposes(values);
         if exposes {
             self.count(1, size_of_val(values));
-            self.on_slots(|slots, visit| slots.all_gather_cross_memory(values, Some(part), visit))?;
+            self.on_slots(|slots, op| slots.all_gather_cross_memory(values, Some(part), op))?;
         }
         Ok(exposes)
     }
@@ -113,16 +123,16 @@ impl Backend {
         root: usize,
     ) -> Result<()> {
         self.count(1, size_of_val(values));
-        self.on_slots(|slots, visit| slots.reduce(values, reduction, root, visit))
+        self.on_slots(|slots, op| slots.reduce(values, reduction, root, op))
     }
 
     pub(crate) fn direct_broadcast<T: Element>(&mut self, values: &mut [T], root: usize) -> Result<()> {
         self.count(1, size_of_val(values));
-        self.on_slots(|slots, visit| slots.broadcast(bytemuck::cast_slice_mut(values), root, visit))
+        self.on_slots(|slots, op| slots.broadcast(bytemuck::cast_slice_mut(values), root, op))
     }
 
     pub(crate) fn direct_gather(&mut self, own: &[u8], root: Option<usize>) -> Result<Vec<Vec<u8>>> {
-        let all = self.on_slots(|slots, visit| slots.gather(own, root, visit))?;
+        let all = self.on_slots(|slots, op| slots.gather(own, root, op))?;
         // All other ranks read it, or the root alone.
         let readers = if root.is_none() { self.world_size - 1 } else { usize::from(root != Some(self.rank)) };
         self.traffic.sent += (readers * own.len()) as u64;
@@ -132,7 +142,7 @@ impl Backend {
     }
 
     pub(crate) fn direct_scatter(&mut self, parts: &[&[u8]], root: Option<usize>) -> Result<Vec<Vec<u8>>> {
-        let all = self.on_slots(|slots, visit| slots.scatter(parts, root, visit))?;
+        let all = self.on_slots(|slots, op| slots.scatter(parts, root, op))?;
         self.traffic.sent += parts.iter().map(|part| part.len()).sum::<usize>() as u64;
         self.traffic.received += all.iter().map(Vec::len).sum::<usize>() as u64;
         Ok(all)
@@ -146,10 +156,10 @@ impl Backend {
     ) -> Result<()> {
         let kind = self.tag.kind;
         self.count(if kind == Kind::AllReduceInPlace { 2 } else { 1 }, region.bytes());
-        self.on_slots(|slots, visit| match kind {
-            Kind::AllGatherInPlace => slots.all_gather_in::<T>(region, visit),
-            Kind::ReduceScatterInPlace => slots.reduce_in::<T>(region, reduction, false, visit),
-            _ => slots.reduce_in::<T>(region, reduction, true, visit),
+        self.on_slots(|slots, op| match kind {
+            Kind::AllGatherInPlace => slots.all_gather_in::<T>(region, op),
+            Kind::ReduceScatterInPlace => slots.reduce_in::<T>(region, reduction, false, op),
+            _ => slots.reduce_in::<T>(region, reduction, true, op),
         })
     }
 }
@@ -164,34 +174,18 @@ impl Hosts for Backend {
     }
 
     fn reduce_scatter_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool> {
-        let here = self.host_memory.is_some();
-        if here {
-            self.on_slots(|slots, visit| slots.reduce_scatter(values, reduction, visit))?;
-        }
-        Ok(here)
+        self.if_shared(|slots, op| slots.reduce_scatter(values, reduction, op))
     }
 
     fn all_gather_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
-        let here = self.host_memory.is_some();
-        if here {
-            self.on_slots(|slots, visit| slots.all_gather(values, visit))?;
-        }
-        Ok(here)
+        self.if_shared(|slots, op| slots.all_gather(values, op))
     }
 
     fn reduce_on_host<T: Element>(&mut self, values: &mut [T], reduction: Reduction) -> Result<bool> {
-        let here = self.host_memory.is_some();
-        if here {
-            self.on_slots(|slots, visit| slots.reduce(values, reduction, 0, visit))?;
-        }
-        Ok(here)
+        self.if_shared(|slots, op| slots.reduce(values, reduction, 0, op))
     }
 
     fn broadcast_on_host<T: Element>(&mut self, values: &mut [T]) -> Result<bool> {
-        let here = self.host_memory.is_some();
-        if here {
-            self.on_slots(|slots, visit| slots.broadcast(bytemuck::cast_slice_mut(values), 0, visit))?;
-        }
-        Ok(here)
+        self.if_shared(|slots, op| slots.broadcast(bytemuck::cast_slice_mut(values), 0, op))
     }
 }

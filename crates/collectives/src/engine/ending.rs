@@ -1,4 +1,4 @@
-//! The end of a communicator: abort or leave.
+//! The exit of a communicator: abort or leave.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::control::ControlPlane;
 use crate::failure::Cause;
 
 /// The actions of a communicator that aborts, or leaves its world in good order.
-pub(crate) struct Ending {
+pub(crate) struct ExitActions {
     /// Aborts for a reason.
     pub(crate) abort: Box<dyn Fn(&str) + Send + Sync>,
     /// Leaves; `None` for a communicator of some of a world's ranks.
@@ -17,7 +17,7 @@ pub(crate) struct Ending {
     pub(crate) _whole: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-impl Ending {
+impl ExitActions {
     /// The actions of rank `rank` in the communicator of the world.
     pub(crate) fn of_world(shared: &Shared, rank: usize) -> Self {
         let (control, mail) = (shared.control.clone(), shared.mail.clone());

@@ -30,7 +30,7 @@ mod split;
 pub(crate) use absent::{agree, of_threads};
 pub(crate) use backend::{Backend, Connector, Members, Shared};
 pub(crate) use device::{DeviceOperation, DeviceQueue, Facts, Part, same_facts};
-pub(crate) use ending::Ending;
+pub(crate) use ending::ExitActions;
 #[cfg(target_os = "linux")]
 pub(crate) use host_memory::{agree, of_threads};
 pub(crate) use memory::HostMemory;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::backend::{Backend, Shared};
-use super::ending::Ending;
+use super::ending::ExitActions;
 use super::traits::{Description, Engine, Lifetime, Movement, Reductions, Services};
 use crate::algorithms::cost::CostModel;
 use crate::algorithms::{Messages, gathered, grid, halving, hierarchical, push_pull, ring, single, tree};
@@ -161,8 +161,8 @@ impl Lifetime for Backend {
         Ok(Box::new(self.part(groups, number)?))
     }
 
-    fn ending(&self) -> Ending {
-        Ending::of_part(&self.shared.control, self.members[self.rank])
+    fn ending(&self) -> ExitActions {
+        ExitActions::of_part(&self.shared.control, self.members[self.rank])
     }
 
     fn label(&self, label: &Arc<str>) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 #[cfg(feature = "nccl")]
 use super::backend::Backend;
 use super::device::{DeviceQueue, Facts};
-use super::ending::Ending;
+use super::ending::ExitActions;
 use crate::algorithms::cost::CostModel;
 use crate::buffer::SliceMut;
 use crate::control::Control;
@@ -40,8 +40,10 @@ pub(crate) trait Description {
         Clock::Wall
     }
 
-    /// True if an operation of all ranks can use this algorithm here.
-    fn offers(&self, kind: Kind, algorithm: Algorithm) -> bool;
+    /// True if an operation of all ranks can use this algorithm here. By default the library behind the engine chooses.
+    fn offers(&self, _: Kind, algorithm: Algorithm) -> bool {
+        algorithm == Algorithm::Auto
+    }
 
     /// Returns the host of each rank, numbered in the order of appearance.
     fn hosts(&self) -> Vec<usize>;
@@ -80,7 +82,9 @@ pub(crate) trait Lifetime: Description + Movement {
 
     /// Makes memory of `bytes` bytes for each rank that all ranks map; `None` if some rank cannot. Every rank calls this at the
     /// same place.
-    fn alloc(&mut self, bytes: usize) -> Result<Option<Region>>;
+    fn alloc(&mut self, _bytes: usize) -> Result<Option<Region>> {
+        Ok(None)
+    }
 
     /// Returns the costs of links, and measures them at the first call. Every rank calls this at the same place.
     fn costs(&mut self) -> Result<CostModel>;
@@ -90,7 +94,7 @@ pub(crate) trait Lifetime: Description + Movement {
     fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>>;
 
     /// Returns the actions by which a communicator of some of a world's ranks aborts and leaves.
-    fn ending(&self) -> Ending;
+    fn ending(&self) -> ExitActions;
 }
 
 /// Services next to operations.

@@ -2,7 +2,7 @@
 
 use super::interface;
 use super::pmi::PmiJob;
-use super::rank_info::{NumberVariables, RankInfo, RankNumbers, RankZeroHost};
+use super::rank_info::{RankInfo, RankNumbers, RankZeroHost};
 use super::variables::{Variables, invalid, port};
 use crate::error::Result;
 
@@ -11,15 +11,8 @@ pub(super) fn rank_info(
     get: Variables<'_>,
     ask_pmi: &dyn Fn(u64, bool) -> Result<PmiJob>,
 ) -> Result<RankInfo> {
-    let numbers = RankNumbers::read(
-        get,
-        &NumberVariables {
-            rank: "PMI_RANK",
-            world_size: "PMI_SIZE",
-            local_rank: "MPI_LOCALRANKID",
-            local_world_size: Some("MPI_LOCALNRANKS"),
-        },
-    )?;
+    let numbers =
+        RankNumbers::read(get, ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"], Some("MPI_LOCALNRANKS"))?;
     let port = port(get, "MASTER_PORT")?;
     let (job, rank_0) = match (RankZeroHost::given_or_local(get, &numbers), port) {
         // Everything is given: the launcher is not asked.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::interface;
-use super::rank_info::{NumberVariables, RankInfo, RankNumbers, RankZeroHost};
+use super::rank_info::{RankInfo, RankNumbers, RankZeroHost};
 use super::slurm;
 use super::variables::{Variables, invalid, is_on, port};
 use crate::error::Result;
@@ -11,15 +11,8 @@ use crate::error::Result;
 /// Reads the rank that `mpirun`'s variables describe. Version 4 gives the addresses of `mpirun`'s host, version 5 its name as
 /// part of the job's. Rank 0 is on that host unless `mpirun` was told otherwise.
 pub(super) fn rank_info(get: Variables<'_>, node_address: &dyn Fn(&str) -> String) -> Result<RankInfo> {
-    let numbers = RankNumbers::read(
-        get,
-        &NumberVariables {
-            rank: "OMPI_COMM_WORLD_RANK",
-            world_size: "OMPI_COMM_WORLD_SIZE",
-            local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-            local_world_size: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
-        },
-    )?;
+    const NAMES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"];
+    let numbers = RankNumbers::read(get, NAMES, Some("OMPI_COMM_WORLD_LOCAL_SIZE"))?;
     let name = get("PMIX_NAMESPACE").or_else(|| get("OMPI_MCA_ess_base_jobid"));
     let rank_0 = match RankZeroHost::given_or_local(get, &numbers) {
         Some(rank_0) => rank_0,

@@ -156,18 +156,18 @@ mod tests {
     use super::*;
 
     /// Recorded answers, and the questions asked so far.
-    struct Recorded {
+    struct RecordedServer {
         answers: Cursor<&'static str>,
         asked: Vec<u8>,
     }
 
-    impl Read for Recorded {
+    impl Read for RecordedServer {
         fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
             self.answers.read(into)
         }
     }
 
-    impl Write for Recorded {
+    impl Write for RecordedServer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.asked.write(bytes)
         }
@@ -178,7 +178,8 @@ mod tests {
     }
 
     fn run(rank: u64, exchange: bool, answers: &'static str) -> (Result<PmiJob>, String) {
-        let mut server = Server { stream: Recorded { answers: Cursor::new(answers), asked: Vec::new() } };
+        let mut server =
+            Server { stream: RecordedServer { answers: Cursor::new(answers), asked: Vec::new() } };
         let own = || vec![[10, 0, 0, 2].into(), [192, 0, 2, 2].into()];
         let answer = talk(&mut server, rank, exchange, own);
         (answer, String::from_utf8(server.stream.asked).expect("text"))

@@ -68,23 +68,19 @@ pub(super) struct RankNumbers {
     pub(super) local_world_size: Option<u64>,
 }
 
-/// The names of the variables that hold a rank's numbers. The variables of the local numbers need not be set.
-pub(super) struct NumberVariables {
-    pub(super) rank: &'static str,
-    pub(super) world_size: &'static str,
-    pub(super) local_rank: &'static str,
-    /// `None` if no variable holds this number alone.
-    pub(super) local_world_size: Option<&'static str>,
-}
-
 impl RankNumbers {
-    /// Reads the numbers from variables of these names.
-    pub(super) fn read(get: Variables<'_>, names: &NumberVariables) -> Result<Self> {
-        let because = if get(names.rank).is_some() { names.rank } else { names.world_size };
-        let rank = required(get, names.rank, because)?;
-        let world_size = required(get, names.world_size, because)?;
-        let local_rank = number(get, names.local_rank)?.unwrap_or(rank);
-        let local_world_size = names.local_world_size.map(|name| number(get, name)).transpose()?.flatten();
+    /// Reads the rank, the number of ranks and the local rank from the variables `names`, and the number of local ranks
+    /// from `local_world_size`. The variables of the local numbers need not be set.
+    pub(super) fn read(
+        get: Variables<'_>,
+        names: [&'static str; 3],
+        local_world_size: Option<&'static str>,
+    ) -> Result<Self> {
+        let because = if get(names[0]).is_some() { names[0] } else { names[1] };
+        let rank = required(get, names[0], because)?;
+        let world_size = required(get, names[1], because)?;
+        let local_rank = number(get, names[2])?.unwrap_or(rank);
+        let local_world_size = local_world_size.map(|name| number(get, name)).transpose()?.flatten();
         Ok(Self { rank, world_size, local_rank, local_world_size })
     }
 

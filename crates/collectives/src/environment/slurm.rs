@@ -2,21 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::rank_info::{NumberVariables, RankInfo, RankNumbers, RankZeroHost};
+use super::rank_info::{RankInfo, RankNumbers, RankZeroHost};
 use super::variables::{Variables, invalid, is_on, number, port};
 use crate::error::Result;
 
 /// Reads the rank that the variables of a step of `srun` describe.
 pub(super) fn rank_info(get: Variables<'_>, node_address: &dyn Fn(&str) -> String) -> Result<RankInfo> {
-    let numbers = RankNumbers::read(
-        get,
-        &NumberVariables {
-            rank: "SLURM_PROCID",
-            world_size: "SLURM_NTASKS",
-            local_rank: "SLURM_LOCALID",
-            local_world_size: None,
-        },
-    )?;
+    let numbers = RankNumbers::read(get, ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"], None)?;
     let node = number(get, "SLURM_NODEID")?.unwrap_or(0);
     let per_node = get("SLURM_STEP_TASKS_PER_NODE").or_else(|| get("SLURM_TASKS_PER_NODE"));
     let local_world_size = per_node

@@ -1,6 +1,6 @@
 //! Variables of torchrun, and of other programs that set `RANK` and `WORLD_SIZE`.
 
-use super::rank_info::{NumberVariables, RankInfo, RankNumbers, RankZeroHost};
+use super::rank_info::{RankInfo, RankNumbers, RankZeroHost};
 use super::variables::{Variables, invalid, number, port};
 use crate::error::Result;
 
@@ -9,15 +9,7 @@ pub(super) const DEFAULT_PORT: u16 = 29_500;
 
 /// Reads the rank that torchrun's variables describe. Scripts and Phalanx's own supervisors set the same ones.
 pub(super) fn rank_info(get: Variables<'_>) -> Result<RankInfo> {
-    let numbers = RankNumbers::read(
-        get,
-        &NumberVariables {
-            rank: "RANK",
-            world_size: "WORLD_SIZE",
-            local_rank: "LOCAL_RANK",
-            local_world_size: Some("LOCAL_WORLD_SIZE"),
-        },
-    )?;
+    let numbers = RankNumbers::read(get, ["RANK", "WORLD_SIZE", "LOCAL_RANK"], Some("LOCAL_WORLD_SIZE"))?;
     let rank_0 = RankZeroHost::given_or_local(get, &numbers)
         .ok_or_else(|| invalid("MASTER_ADDR", "is not set; it is the host where rank 0 listens"))?;
     let given = port(get, "MASTER_PORT")?;

@@ -1,8 +1,8 @@
 //! The flight record of a rank, written when its world breaks: its last operations, the states of the other ranks' processes on its
 //! host, and, if ranks hang or disagree, the stacks of its threads.
 //!
-//! A separate thread writes it as soon as this rank hears that the world is broken, so a rank that computes, reads data or sleeps
-//! leaves its record too. A stopped process cannot; the other ranks of its host record that.
+//! A separate thread writes it as soon as this rank learns that the world is broken. So a rank that computes, reads
+//! data or sleeps leaves its record too. A stopped process cannot; the other ranks of its host record that.
 
 mod stacks;
 
@@ -33,7 +33,7 @@ pub struct FlightRecord {
     pub time_ms: u64,
     /// The time of writing, in seconds since this rank's world began, like the times of operations.
     pub seconds: f64,
-    /// The reason why the world is broken, as far as this rank knows.
+    /// The reason why the world is broken, if this rank knows it.
     pub cause: String,
     /// The rank that is lost or gave up, if it is known.
     pub named: Option<usize>,

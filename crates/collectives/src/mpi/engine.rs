@@ -6,21 +6,16 @@ use std::sync::Arc;
 use super::mail::{MAIL_TIMEOUT, MpiMail};
 use super::numbered;
 use super::raw::{Comm, SendRequest, abort};
-use super::universe::Seat;
+use super::universe::EngineGuard;
 use super::world::World;
 use crate::algorithms::cost::CostModel;
-use crate::buffer::{SliceMut, on_slice};
 use crate::control::Control;
-use crate::dtype::{DType, ReduceOp};
-use crate::engine::{
-    Description, Ending, Engine, Lifetime, Movement, Reductions, Services, measure, part_id,
-};
+use crate::dtype::DType;
+use crate::engine::{Description, Engine, ExitActions, Lifetime, Services, measure, part_id};
 use crate::error::{CommError, Result};
 use crate::mailbox::Mailbox;
 use crate::operation::{Algorithm, Kind, Scope, Sequences, Tag};
 use crate::recorder::OperationRecord;
-use crate::reduce::Reduction;
-use crate::shared::Region;
 
 /// One communicator over MPI. The order of fields is that of dropping: pending messages, the communicator, then perhaps MPI
 /// itself.
@@ -30,7 +25,7 @@ pub(super) struct Mpi {
     pub(super) comm: Comm,
     /// Messages that belong to no operation, if MPI allows calls from several threads.
     mail: Option<Arc<MpiMail>>,
-    seat: Seat,
+    guard: EngineGuard,
     pub(super) world: Arc<World>,
     /// The number of this communicator; 0 is the world.
     id: u32,
@@ -53,7 +48,7 @@ impl Mpi {
     pub(super) fn new(
         world: Arc<World>,
         mail: Option<Arc<MpiMail>>,
-        seat: Seat,
+        guard: EngineGuard,
         comm: Comm,
         id: u32,
         members: Vec<usize>,
@@ -64,7 +59,7 @@ impl Mpi {
             sequences: Sequences::new(comm.size),
             comm,
             mail,
-            seat,
+            guard,
             world,
             id,
             members,
@@ -107,7 +102,7 @@ impl Mpi {
 }
 
 /// The error of a buffer in memory that MPI cannot use.
-fn not_in_place(kind: Kind) -> CommError {
+pub(super) fn not_in_place(kind: Kind) -> CommError {
     let problem = "the buffer is in shared memory of another communicator; MPI needs plain memory";
     CommError::Argument { operation: kind.name(), problem: problem.into() }
 }
@@ -127,10 +122,6 @@ impl Description for Mpi {
 
     fn traffic(&self) -> (u64, u64) {
         (self.sent, self.received)
-    }
-
-    fn offers(&self, _: Kind, algorithm: Algorithm) -> bool {
-        algorithm == Algorithm::Auto
     }
 
     fn under_way(&self) -> (u32, u64, Tag) {
@@ -173,7 +164,7 @@ impl Lifetime for Mpi {
             _ => return,
         };
         if alone {
-            self.seat.universe().strand();
+            self.guard.universe().strand();
         }
         // The first failure counts.
         let _ = self.world.failure.set((self.members[self.comm.rank], error.to_string()));
@@ -191,16 +182,12 @@ impl Lifetime for Mpi {
         Ok(costs)
     }
 
-    fn alloc(&mut self, _: usize) -> Result<Option<Region>> {
-        Ok(None)
-    }
-
     fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
         let rank = self.comm.rank;
         let position = groups.iter().position(|group| group.contains(&rank));
         let (colour, group) = position.map_or((0, &[][..]), |at| (at, groups[at].as_slice()));
         let key = group.iter().position(|other| *other == rank).unwrap_or(0);
-        let seat = self.seat.universe().enter()?;
+        let guard = self.guard.universe().enter()?;
         let comm = self.comm.split(colour, key)?;
         let members: Vec<usize> = group.iter().map(|rank| self.members[*rank]).collect();
         let hosts: Vec<usize> = group.iter().map(|rank| self.hosts[*rank]).collect();
@@ -208,7 +195,7 @@ impl Lifetime for Mpi {
         Ok(Box::new(Self::new(
             self.world.clone(),
             self.mail.clone(),
-            seat,
+            guard,
             comm,
             id,
             members,
@@ -216,7 +203,7 @@ impl Lifetime for Mpi {
         )))
     }
 
-    fn ending(&self) -> Ending {
+    fn ending(&self) -> ExitActions {
         let (world, rank) = (self.world.clone(), self.members[self.comm.rank]);
         let give_up = move |reason: &str| {
             tracing::error!(rank, reason, "this rank gives up; MPI ends all ranks");
@@ -224,7 +211,7 @@ impl Lifetime for Mpi {
                 abort(&universe);
             }
         };
-        Ending { abort: Box::new(give_up), leave: None, _whole: None }
+        ExitActions { abort: Box::new(give_up), leave: None, _whole: None }
     }
 }
 
@@ -241,69 +228,6 @@ impl Services for Mpi {
 
     fn control(&self) -> std::result::Result<Control, &'static str> {
         Err("MPI")
-    }
-}
-
-impl Reductions for Mpi {
-    fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
-        self.all_reduce_any(values, Reduction::new(op, self.comm.size))
-    }
-
-    fn in_place(&mut self, _: &Region, _: ReduceOp) -> Result<()> {
-        Err(not_in_place(self.tag.kind))
-    }
-
-    fn reduce_scatter(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
-        self.reduce_scatter_any(values, Reduction::new(op, self.comm.size))
-    }
-
-    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
-        self.reduce_any(values, Reduction::new(op, self.comm.size), root)
-    }
-}
-
-impl Movement for Mpi {
-    fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
-        on_slice!(values, |values| self.all_gather_chunks(values))
-    }
-
-    fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.gather_everywhere(own)
-    }
-
-    fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()> {
-        on_slice!(values, |values| self.broadcast_from(values, root))
-    }
-
-    fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
-        self.gather_at(own, root)
-    }
-
-    fn scatter(&mut self, parts: &[&[u8]], root: usize) -> Result<Vec<u8>> {
-        self.scatter_from(parts, root)
-    }
-
-    fn all_to_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
-        self.exchange_all(parts)
-    }
-
-    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
-        self.send(to, bytes)
-    }
-
-    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
-        self.receive(from, into)
-    }
-
-    fn send_recv(
-        &mut self,
-        to: usize,
-        bytes: &[u8],
-        from: usize,
-        into: &mut [u8],
-        incoming: usize,
-    ) -> Result<()> {
-        self.send_and_receive(to, bytes, from, into, incoming)
     }
 }
 

@@ -23,8 +23,8 @@ const SENDS: usize = 1 << 14;
 /// The longest wait of a sender for room, and of a receiver for a message.
 pub(super) const MAIL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The first and the longest pause between two looks.
-const REST: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+/// The first and the longest pause between two polls.
+const BACKOFF: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// One rank's mail.
 pub(super) struct MpiMail {
@@ -39,17 +39,17 @@ struct State {
     comm: Comm,
 }
 
-/// A pause that grows with each look.
-struct Rest(Duration);
+/// A pause that grows with each poll.
+struct Backoff(Duration);
 
-impl Rest {
+impl Backoff {
     fn new() -> Self {
-        Self(REST[0])
+        Self(BACKOFF[0])
     }
 
-    fn rest(&mut self) {
+    fn sleep(&mut self) {
         std::thread::sleep(self.0);
-        self.0 = (2 * self.0).min(REST[1]);
+        self.0 = (2 * self.0).min(BACKOFF[1]);
     }
 }
 
@@ -120,7 +120,7 @@ impl Mail for MpiMail {
         envelope.extend_from_slice(&channel.communicator.to_le_bytes());
         envelope.extend_from_slice(&channel.number.to_le_bytes());
         envelope.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-        let (begun, mut rest, step) = (Instant::now(), Rest::new(), self.world.settings.piece);
+        let (begun, mut backoff, step) = (Instant::now(), Backoff::new(), self.world.settings.piece);
         loop {
             let mut state = self.state();
             // Two ranks that have sent each other many messages both make room by receiving.
@@ -138,19 +138,19 @@ impl Mail for MpiMail {
             if begun.elapsed() > MAIL_TIMEOUT {
                 return Err(CommError::NoRoom { rank: to, seconds: MAIL_TIMEOUT.as_secs_f64() });
             }
-            rest.rest();
+            backoff.sleep();
         }
     }
 
     fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
-        let (until, mut rest) = (Instant::now() + at_most, Rest::new());
+        let (until, mut backoff) = (Instant::now() + at_most, Backoff::new());
         loop {
             self.take_in()?;
             let found = self.inbox.take(channel, Duration::ZERO)?;
             if found.is_some() || Instant::now() >= until {
                 return Ok(found);
             }
-            rest.rest();
+            backoff.sleep();
         }
     }
 
@@ -161,7 +161,7 @@ impl Mail for MpiMail {
 impl Drop for MpiMail {
     /// Delivers all messages: ranks receive until all messages of all ranks were sent.
     fn drop(&mut self) {
-        let (piece, mut rest) = (self.world.settings.piece, Rest::new());
+        let (piece, mut backoff) = (self.world.settings.piece, Backoff::new());
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if self.world.check_failure().is_err() || !state.comm.ends_well() {
             return;
@@ -182,7 +182,7 @@ impl Drop for MpiMail {
             {
                 return;
             }
-            rest.rest();
+            backoff.sleep();
         }
     }
 }

@@ -5,7 +5,6 @@ use super::partition::part_of;
 use super::raw::{DATA, HEADER, SendRequest};
 use crate::algorithms::Messages;
 use crate::error::Result;
-use crate::operation::{Scope, Tag};
 
 /// Messages to others, and their headers, that may be under way.
 const SENDS: usize = 64;
@@ -25,13 +24,13 @@ impl Mpi {
     }
 
     /// Returns the number of pieces of a message; an empty one has one empty piece.
-    fn pieces(&self, bytes: usize) -> usize {
+    pub(super) fn pieces(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.world.settings.piece).max(1)
     }
 
     /// Starts to send bytes, of which MPI gets a copy: two ranks may send to each other before they receive. So all pieces of a
     /// message start, and a rank that is far ahead waits before the next message.
-    fn begin_send(&mut self, bytes: &[u8], to: usize) -> Result<()> {
+    pub(super) fn begin_send(&mut self, bytes: &[u8], to: usize) -> Result<()> {
         self.make_room()?;
         let range = |round| part_of(0..bytes.len(), round, self.world.settings.piece);
         let pieces = (0..self.pieces(bytes.len()))
@@ -57,18 +56,6 @@ impl Mpi {
         Ok(())
     }
 
-    pub(super) fn send(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
-        self.begin_send(bytes, to)?;
-        self.count(bytes.len(), 0);
-        Ok(())
-    }
-
-    pub(super) fn receive(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
-        self.receive_pieces(from, into)?;
-        self.count(0, into.len());
-        Ok(())
-    }
-
     /// Receives the pieces of a message.
     pub(super) fn receive_pieces(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
         let (len, step) = (into.len(), self.world.settings.piece);
@@ -80,35 +67,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Sends to one rank while it receives from one: a send and a receive, each with its own number.
-    pub(super) fn send_and_receive(
-        &mut self,
-        to: usize,
-        bytes: &[u8],
-        from: usize,
-        into: &mut [u8],
-        incoming: usize,
-    ) -> Result<()> {
-        // If one call does not suffice, all sends must be under way before any wait.
-        let at_once =
-            !self.world.settings.check && self.pieces(bytes.len()) == 1 && self.pieces(into.len()) == 1;
-        if !at_once {
-            self.begin_send(bytes, to)?;
-        }
-        self.sequence = self.next(Scope::From(from));
-        self.tag = Tag { count: incoming as u64, ..self.tag };
-        self.check(Scope::From(from))?;
-        if at_once {
-            let got = self.comm.exchange(bytes, to, into, from)?;
-            self.check_length(from, into.len(), got)?;
-        } else {
-            self.receive_pieces(from, into)?;
-        }
-        self.count(bytes.len(), into.len());
-        Ok(())
-    }
-
-    fn check_length(&self, from: usize, wanted: usize, got: usize) -> Result<()> {
+    pub(super) fn check_length(&self, from: usize, wanted: usize, got: usize) -> Result<()> {
         if got == wanted {
             return Ok(());
         }

@@ -67,15 +67,15 @@ use world::World;
 /// malformed or differs between ranks.
 pub fn connect_mpi() -> Result<Communicator> {
     let own = Settings::from_env();
-    let seat = Universe::get()?.enter()?;
-    let comm = Comm::world(seat.universe().clone())?;
+    let guard = Universe::get()?.enter()?;
+    let comm = Comm::world(guard.universe().clone())?;
     let settings = Settings::agree(own, &comm)?;
     let hosts = hosts(&comm)?;
-    let world = Arc::new(World::new(settings, seat.universe()));
+    let world = Arc::new(World::new(settings, guard.universe()));
     // Every rank makes it. Without MPI_THREAD_MULTIPLE it cannot be used next to operations.
-    let for_mail = Comm::world(seat.universe().clone())?;
-    let mail = seat.universe().is_multiple().then(|| Arc::new(MpiMail::new(world.clone(), for_mail)));
-    let engine = Mpi::new(world, mail, seat, comm, 0, (0..hosts.len()).collect(), hosts);
+    let for_mail = Comm::world(guard.universe().clone())?;
+    let mail = guard.universe().is_multiple().then(|| Arc::new(MpiMail::new(world.clone(), for_mail)));
+    let engine = Mpi::new(world, mail, guard, comm, 0, (0..hosts.len()).collect(), hosts);
     let hosts = engine.hosts();
     let local = hosts[..engine.rank()].iter().filter(|host| **host == hosts[engine.rank()]).count();
     let ending = engine.ending();

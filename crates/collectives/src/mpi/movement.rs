@@ -4,9 +4,11 @@ use super::collective::Parts;
 use super::engine::Mpi;
 use super::partition::part_of;
 use super::scratch::{COPIED, typed};
+use crate::buffer::{SliceMut, on_slice};
 use crate::dtype::{Element, ReduceOp};
+use crate::engine::Movement;
 use crate::error::Result;
-use crate::operation::Kind;
+use crate::operation::{Kind, Scope, Tag};
 use crate::partition::chunk;
 
 /// Parts of different lengths in rounds of at most `step` bytes of each.
@@ -58,7 +60,7 @@ impl Mpi {
         Ok(all.into_iter().map(|length| length as usize).collect())
     }
 
-    pub(super) fn all_gather_chunks<T: Element>(&mut self, values: &mut [T]) -> Result<()> {
+    fn all_gather_chunks<T: Element>(&mut self, values: &mut [T]) -> Result<()> {
         let (len, rank, ranks) = (values.len(), self.comm.rank, self.comm.size);
         let own = chunk(len, ranks, rank);
         if len <= self.world.settings.piece {
@@ -85,7 +87,7 @@ impl Mpi {
         Ok(())
     }
 
-    pub(super) fn broadcast_from<T: Element>(&mut self, values: &mut [T], root: usize) -> Result<()> {
+    fn broadcast_from<T: Element>(&mut self, values: &mut [T], root: usize) -> Result<()> {
         let bytes = size_of_val(values);
         for piece in values.chunks_mut(self.world.settings.piece) {
             self.comm.broadcast(piece, root)?;
@@ -97,9 +99,15 @@ impl Mpi {
         }
         Ok(())
     }
+}
 
-    /// Returns the bytes of all ranks on every rank. This is a barrier too, as no rank returns before all have called.
-    pub(super) fn gather_everywhere(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+impl Movement for Mpi {
+    fn all_gather(&mut self, values: SliceMut<'_>) -> Result<()> {
+        on_slice!(values, |values| self.all_gather_chunks(values))
+    }
+
+    /// This is a barrier too, as no rank returns before all have called.
+    fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = self.lengths(own.len())?;
         let rounds = self.rounds(lengths.iter().copied().max().unwrap_or(0));
         let mut parts = room(&lengths);
@@ -113,8 +121,11 @@ impl Mpi {
         Ok(parts)
     }
 
-    /// Returns the bytes of all ranks at the root; nothing elsewhere.
-    pub(super) fn gather_at(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
+    fn broadcast(&mut self, values: SliceMut<'_>, root: usize) -> Result<()> {
+        on_slice!(values, |values| self.broadcast_from(values, root))
+    }
+
+    fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
         // All ranks must know the number of rounds.
         let lengths = self.lengths(own.len())?;
         let rounds = self.rounds(lengths.iter().copied().max().unwrap_or(0));
@@ -134,8 +145,7 @@ impl Mpi {
         Ok(parts)
     }
 
-    /// Returns this rank's part of the root's.
-    pub(super) fn scatter_from(&mut self, parts: &[&[u8]], root: usize) -> Result<Vec<u8>> {
+    fn scatter(&mut self, parts: &[&[u8]], root: usize) -> Result<Vec<u8>> {
         let (rank, ranks) = (self.comm.rank, self.comm.size);
         let at_root = rank == root;
         let mut lengths = vec![0_i64; ranks];
@@ -163,8 +173,7 @@ impl Mpi {
         Ok(own)
     }
 
-    /// Returns this rank's part of every rank's.
-    pub(super) fn exchange_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+    fn all_to_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
         let (rank, ranks) = (self.comm.rank, self.comm.size);
         let out: Vec<usize> = parts.iter().map(|part| part.len()).collect();
         let (back, longest) = if self.tag.kind == Kind::AllToAll {
@@ -191,6 +200,46 @@ impl Mpi {
         let others = |lengths: &[usize]| lengths.iter().sum::<usize>() - lengths[rank];
         self.count(others(&out), others(&back));
         Ok(got)
+    }
+
+    fn send_to(&mut self, to: usize, bytes: &[u8]) -> Result<()> {
+        self.begin_send(bytes, to)?;
+        self.count(bytes.len(), 0);
+        Ok(())
+    }
+
+    fn receive_from(&mut self, from: usize, into: &mut [u8]) -> Result<()> {
+        self.receive_pieces(from, into)?;
+        self.count(0, into.len());
+        Ok(())
+    }
+
+    /// Sends to one rank while it receives from one: a send and a receive, each with its own number.
+    fn send_recv(
+        &mut self,
+        to: usize,
+        bytes: &[u8],
+        from: usize,
+        into: &mut [u8],
+        incoming: usize,
+    ) -> Result<()> {
+        // If one call does not suffice, all sends must be under way before any wait.
+        let at_once =
+            !self.world.settings.check && self.pieces(bytes.len()) == 1 && self.pieces(into.len()) == 1;
+        if !at_once {
+            self.begin_send(bytes, to)?;
+        }
+        self.sequence = self.next(Scope::From(from));
+        self.tag = Tag { count: incoming as u64, ..self.tag };
+        self.check(Scope::From(from))?;
+        if at_once {
+            let got = self.comm.exchange(bytes, to, into, from)?;
+            self.check_length(from, into.len(), got)?;
+        } else {
+            self.receive_pieces(from, into)?;
+        }
+        self.count(bytes.len(), into.len());
+        Ok(())
     }
 }
 

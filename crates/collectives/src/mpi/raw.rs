@@ -97,7 +97,7 @@ impl Comm {
         })
     }
 
-    /// A communicator of the processes that could share memory: those of a host.
+    /// Splits off the processes of this host, which can share memory.
     pub(super) fn of_host(&self) -> Result<Self> {
         // SAFETY: the communicator is alive, and the rest are constants of MPI.
         Self::made_by("MPI_Comm_split_type", self.universe.clone(), |raw| unsafe {
@@ -217,7 +217,7 @@ impl Drop for Comm {
     }
 }
 
-/// A message on its way, with its bytes.
+/// A message that is being sent, with its bytes.
 pub(super) struct SendRequest {
     request: ffi::MPI_Request,
     bytes: Vec<u8>,

@@ -3,13 +3,16 @@
 use half::slice::HalfFloatSliceExt;
 
 use super::collective::{Number, Parts};
-use super::engine::Mpi;
+use super::engine::{Mpi, not_in_place};
 use super::partition::part_of;
 use super::scratch::{COPIED, typed};
 use crate::buffer::SliceMut;
+use crate::dtype::ReduceOp;
+use crate::engine::Reductions;
 use crate::error::Result;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
+use crate::shared::Region;
 
 /// Runs the same code on values of a type that MPI reduces. 16-bit floats are converted to f32, and rounded once afterwards if
 /// `$back` is true.
@@ -40,25 +43,28 @@ where
     Ok(())
 }
 
-impl Mpi {
-    pub(super) fn all_reduce_any(&mut self, values: SliceMut<'_>, reduction: Reduction) -> Result<()> {
+impl Reductions for Mpi {
+    fn all_reduce(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
+        let reduction = Reduction::new(op, self.comm.size);
         on_numbers!(values, true, |values| self.all_reduce_numbers(values, reduction))
     }
 
-    pub(super) fn reduce_scatter_any(&mut self, values: SliceMut<'_>, reduction: Reduction) -> Result<()> {
+    fn in_place(&mut self, _: &Region, _: ReduceOp) -> Result<()> {
+        Err(not_in_place(self.tag.kind))
+    }
+
+    fn reduce_scatter(&mut self, values: SliceMut<'_>, op: ReduceOp) -> Result<()> {
+        let reduction = Reduction::new(op, self.comm.size);
         on_numbers!(values, true, |values| self.reduce_scatter_numbers(values, reduction))
     }
 
-    pub(super) fn reduce_any(
-        &mut self,
-        values: SliceMut<'_>,
-        reduction: Reduction,
-        root: usize,
-    ) -> Result<()> {
-        let back = self.comm.rank == root;
+    fn reduce(&mut self, values: SliceMut<'_>, op: ReduceOp, root: usize) -> Result<()> {
+        let (reduction, back) = (Reduction::new(op, self.comm.size), self.comm.rank == root);
         on_numbers!(values, back, |values| self.reduce_numbers(values, reduction, root))
     }
+}
 
+impl Mpi {
     fn all_reduce_numbers<T: Number>(&mut self, values: &mut [T], reduction: Reduction) -> Result<()> {
         for piece in values.chunks_mut(COPIED.min(self.world.settings.piece)) {
             let own = typed::<T>(&mut self.scratch, piece.len());

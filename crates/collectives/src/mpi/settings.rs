@@ -15,7 +15,7 @@ pub(super) struct Settings {
     pub(super) piece: usize,
 }
 
-/// The message of a rank to the others: whether its variables are valid, and their values.
+/// The message of a rank to the others: a flag of valid variables, and their values.
 type SettingWords = [i64; 3];
 
 fn wrong(variable: &'static str, problem: String) -> CommError {

@@ -18,41 +18,41 @@ pub(super) struct Universe {
     /// True if an operation failed on this rank while others may still wait for it.
     stranded: AtomicBool,
     /// The thread that initialised MPI and waits for its end; `None` if the program initialised it.
-    keeper: Option<Keeper>,
+    mpi_thread: Option<MpiThread>,
 }
 
-/// An engine's use of MPI.
-pub(super) struct Seat(Arc<Universe>);
+/// A guard that counts an engine of this process.
+pub(super) struct EngineGuard(Arc<Universe>);
 
-impl Seat {
+impl EngineGuard {
     pub(super) fn universe(&self) -> &Arc<Universe> {
         &self.0
     }
 }
 
-impl Drop for Seat {
+impl Drop for EngineGuard {
     fn drop(&mut self) {
         self.0.engines.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// MPI must be finalised by the thread that initialised it, while a communicator may be dropped on any; so a thread is kept for
-/// that.
-struct Keeper {
+/// The thread that initialises and finalises MPI. Both must happen on one thread, but a communicator may be dropped on
+/// any.
+struct MpiThread {
     end: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 /// The state of MPI in this process.
 #[derive(Default)]
-struct Known {
+struct ProcessState {
     /// MPI, if it runs.
     universe: Weak<Universe>,
     /// True if it was ever initialised here.
     begun: bool,
 }
 
-static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+static STATE: Mutex<Option<ProcessState>> = Mutex::new(None);
 
 fn problem(problem: impl Into<String>) -> CommError {
     CommError::Mpi { operation: "MPI_Init_thread", problem: problem.into() }
@@ -61,7 +61,7 @@ fn problem(problem: impl Into<String>) -> CommError {
 impl Universe {
     /// Returns MPI, initialised now if it was not before.
     pub(super) fn get() -> Result<Arc<Self>> {
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_default();
         if let Some(universe) = known.universe.upgrade() {
             return Ok(universe);
@@ -69,16 +69,16 @@ impl Universe {
         if known.begun || ::mpi::is_finalized() {
             return Err(problem("MPI has ended in this process, and cannot begin a second time"));
         }
-        let (level, keeper) = if ::mpi::is_initialized() {
+        let (level, mpi_thread) = if ::mpi::is_initialized() {
             (::mpi::environment::threading_support(), None)
         } else {
-            let (level, keeper) = begin()?;
+            let (level, mpi_thread) = begin()?;
             known.begun = true;
-            (level, Some(keeper))
+            (level, Some(mpi_thread))
         };
         let (engines, stranded) = (AtomicUsize::new(0), AtomicBool::new(false));
         let multiple = level == Threading::Multiple;
-        let universe = Arc::new(Self { multiple, engines, stranded, keeper });
+        let universe = Arc::new(Self { multiple, engines, stranded, mpi_thread });
         if level < Threading::Serialized {
             // Dropping it finalises MPI.
             return Err(problem(format!(
@@ -90,10 +90,10 @@ impl Universe {
     }
 
     /// Registers a new engine; an error if another one is not possible.
-    pub(super) fn enter(self: &Arc<Self>) -> Result<Seat> {
-        let seat = Seat(self.clone());
+    pub(super) fn enter(self: &Arc<Self>) -> Result<EngineGuard> {
+        let guard = EngineGuard(self.clone());
         if self.engines.fetch_add(1, Ordering::Relaxed) == 0 || self.multiple {
-            return Ok(seat);
+            return Ok(guard);
         }
         Err(problem(
             "MPI takes calls of one thread at a time here (Serialized), and communicators have threads of their own, so \
@@ -122,7 +122,7 @@ impl Universe {
 impl Drop for Universe {
     fn drop(&mut self) {
         let well = self.ends_well();
-        let Some(Keeper { end, thread }) = self.keeper.take() else { return };
+        let Some(MpiThread { end, thread }) = self.mpi_thread.take() else { return };
         if well && end.send(()).is_ok() {
             let _ = thread.join();
         } else {
@@ -132,7 +132,7 @@ impl Drop for Universe {
 }
 
 /// Initialises MPI on a thread that will finalise it.
-fn begin() -> Result<(Threading, Keeper)> {
+fn begin() -> Result<(Threading, MpiThread)> {
     let (tell, told) = channel();
     let (end, ends) = channel::<()>();
     let thread = std::thread::Builder::new()
@@ -149,5 +149,5 @@ fn begin() -> Result<(Threading, Keeper)> {
         })
         .map_err(|error| problem(format!("cannot start a thread: {error}")))?;
     let level = told.recv().map_err(|_| problem("another thread has begun it at the same time"))?;
-    Ok((level, Keeper { end, thread }))
+    Ok((level, MpiThread { end, thread }))
 }

@@ -11,7 +11,7 @@ use crate::recorder::Recorder;
 pub(super) struct World {
     pub(super) settings: Settings,
     pub(super) recorder: Recorder,
-    /// The rank whose operation failed first, as far as this rank knows, and its error.
+    /// The rank of the first known failed operation, and its error.
     pub(super) failure: OnceLock<(usize, String)>,
     /// For [`crate::Communicator::abort`]. It must not keep MPI from ending.
     pub(super) universe: Weak<Universe>,

@@ -99,12 +99,12 @@ impl Channel {
         }
     }
 
-    /// Records an event after all that was issued.
+    /// Records an event after all issued work.
     pub(super) fn record(&self, operation: &'static str) -> Result<CudaEvent> {
         self.stream.record_event(None).map_err(|error| self.link.driver(operation, error))
     }
 
-    /// Records an event after all that was issued, which the caller watches.
+    /// Records an event after all issued work, which the caller watches.
     pub(super) fn watched(&self, operation: &'static str) -> Result<Arc<CudaEvent>> {
         let done = Arc::new(self.record(operation)?);
         if let Some(watchdog) = &self.watchdog {

@@ -136,6 +136,11 @@ impl NcclEngine {
         Ok(got)
     }
 
+    /// Returns the length at position `at` in the message of each rank.
+    pub(super) fn lengths(&self, told: &[Vec<u8>], at: usize) -> Result<Vec<usize>> {
+        told.iter().enumerate().map(|(rank, message)| self.length(&read(message), rank, at)).collect()
+    }
+
     /// Returns the length that a rank has sent for this one.
     pub(super) fn length(&self, lengths: &[usize], from: usize, at: usize) -> Result<usize> {
         let told = lengths.get(at).copied();

@@ -10,12 +10,12 @@ use crate::buffer::SliceMut;
 use crate::control::Control;
 use crate::dtype::ReduceOp;
 use crate::engine::{
-    Backend, Description, DeviceQueue, Ending, Engine, Facts, Lifetime, Movement, Reductions, Services,
+    Backend, Description, DeviceQueue, Engine, ExitActions, Facts, Lifetime, Movement, Reductions, Services,
 };
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
 use crate::mailbox::Mailbox;
-use crate::operation::{Algorithm, Kind, Scope, Tag};
+use crate::operation::{Scope, Tag};
 use crate::partition::in_a_row;
 use crate::recorder::OperationRecord;
 use crate::shared::Region;
@@ -35,10 +35,6 @@ impl Description for NcclEngine {
 
     fn traffic(&self) -> (u64, u64) {
         (self.host.traffic.sent + self.sent, self.host.traffic.received + self.received)
-    }
-
-    fn offers(&self, _: Kind, algorithm: Algorithm) -> bool {
-        algorithm == Algorithm::Auto
     }
 
     fn under_way(&self) -> (u32, u64, Tag) {
@@ -74,16 +70,12 @@ impl Lifetime for NcclEngine {
         Err(CommError::Argument { operation: "costs", problem })
     }
 
-    fn alloc(&mut self, _: usize) -> Result<Option<Region>> {
-        Ok(None)
-    }
-
     fn split(&mut self, groups: &[Vec<usize>], number: u32) -> Result<Box<dyn Engine>> {
         let host = self.host.part(groups, number)?;
         Ok(Box::new(Self::open(host, self.channel.context().clone())?))
     }
 
-    fn ending(&self) -> Ending {
+    fn ending(&self) -> ExitActions {
         self.host.ending()
     }
 }
@@ -143,11 +135,7 @@ impl Movement for NcclEngine {
 
     fn all_gatherv(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = exchange(&mut self.host, &written([own.len()]))?;
-        let mut told = Vec::with_capacity(lengths.len());
-        for (rank, message) in lengths.iter().enumerate() {
-            told.push(self.length(&read(message), rank, 0)?);
-        }
-        let (member, parts) = (self.member(), in_a_row(told));
+        let (member, parts) = (self.member(), in_a_row(self.lengths(&lengths, 0)?));
         let incoming = parts.last().map_or(0, |part| part.end);
         let got = self
             .through_memory(&[own], incoming, |from, to| calls::all_gather_parts(member, from, to, &parts))?;
@@ -161,11 +149,7 @@ impl Movement for NcclEngine {
 
     fn gather(&mut self, own: &[u8], root: usize) -> Result<Vec<Vec<u8>>> {
         let lengths = exchange(&mut self.host, &written([own.len()]))?;
-        let mut told = Vec::new();
-        for (rank, message) in lengths.iter().enumerate().filter(|_| self.is(root)) {
-            told.push(self.length(&read(message), rank, 0)?);
-        }
-        let parts = in_a_row(told);
+        let parts = in_a_row(if self.is(root) { self.lengths(&lengths, 0)? } else { Vec::new() });
         let incoming = parts.last().map_or(0, |part| part.end);
         let got = self.through_memory(&[own], incoming, |from, to| {
             let mut calls = calls::receive_parts(to, &parts);
@@ -189,11 +173,8 @@ impl Movement for NcclEngine {
 
     fn all_to_all(&mut self, parts: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
         let lengths = exchange(&mut self.host, &written(parts.iter().map(|part| part.len())))?;
-        let mut told = Vec::with_capacity(lengths.len());
-        for (rank, message) in lengths.iter().enumerate() {
-            told.push(self.length(&read(message), rank, self.host.rank)?);
-        }
-        let (out, inn) = (in_a_row(parts.iter().map(|part| part.len())), in_a_row(told));
+        let inn = in_a_row(self.lengths(&lengths, self.host.rank)?);
+        let out = in_a_row(parts.iter().map(|part| part.len()));
         let incoming = inn.last().map_or(0, |part| part.end);
         let got = self.through_memory(parts, incoming, |from, to| {
             let mut calls = calls::send_parts(from, &out);

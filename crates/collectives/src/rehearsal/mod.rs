@@ -17,8 +17,8 @@ use crate::operation::{Algorithm, Kind};
 use crate::simulated::Wire;
 use script::{Move, record};
 
-/// An operation of all of its ranks: its kind, algorithm, bytes, and the host of each rank.
-type Scene = (&'static str, &'static str, usize, Vec<usize>);
+/// The key of a recorded operation: its kind, algorithm, bytes, and the host of each rank.
+type OperationKey = (&'static str, &'static str, usize, Vec<usize>);
 
 /// A world in which operations are played through. It remembers when wires are occupied, so operations may follow each other and
 /// overlap.
@@ -43,7 +43,7 @@ pub struct Rehearsal {
     gamma: f64,
     /// The outgoing and incoming wires of each rank, inside its host and to others.
     wires: Vec<[[Wire; 2]; 2]>,
-    scripts: BTreeMap<Scene, Option<Arc<Vec<Vec<Move>>>>>,
+    scripts: BTreeMap<OperationKey, Option<Arc<Vec<Vec<Move>>>>>,
 }
 
 /// The progress of an operation, by member.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::algorithms::{
-    Exchange, Group, Hosts, Messages, Take, grid, halving, hierarchical, push_pull, ring, single, tree,
+    Exchange, Group, Hosts, Messages, ReceiveMode, grid, halving, hierarchical, push_pull, ring, single, tree,
 };
 use crate::dtype::{Element, ReduceOp};
 use crate::error::Result;
@@ -62,13 +62,14 @@ impl Exchange for Recorder<'_> {
         &mut self.scratch
     }
 
-    fn take<T: Element>(&mut self, values: &mut [T], from: usize, take: Take) -> Result<()> {
-        let reduces = matches!(take, Take::Reduce(_));
+    fn take<T: Element>(&mut self, values: &mut [T], from: usize, take: ReceiveMode) -> Result<()> {
+        let reduces = matches!(take, ReceiveMode::Reduce(_));
         self.moves.push(Move::Receive { from, bytes: size_of_val(values), reduces });
         Ok(())
     }
 }
 
+/// Over simulated links, ranks of a host share no memory.
 impl Hosts for Recorder<'_> {
     fn rank(&self) -> usize {
         self.rank
@@ -76,23 +77,6 @@ impl Hosts for Recorder<'_> {
 
     fn hosts(&self) -> &[usize] {
         self.hosts
-    }
-
-    // Over simulated links ranks of a host share no memory.
-    fn reduce_scatter_on_host<T: Element>(&mut self, _: &mut [T], _: Reduction) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn all_gather_on_host<T: Element>(&mut self, _: &mut [T]) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn reduce_on_host<T: Element>(&mut self, _: &mut [T], _: Reduction) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn broadcast_on_host<T: Element>(&mut self, _: &mut [T]) -> Result<bool> {
-        Ok(false)
     }
 }
 

@@ -19,10 +19,10 @@ fn lost(error: std::io::Error) -> Refusal {
     format!("the connection broke: {error}")
 }
 
-/// A socket whose reads and writes share one deadline, so that a slow sender gains no time.
-struct Until<'a>(&'a TcpStream, Instant);
+/// A socket whose reads and writes share one deadline, so that a slow sender cannot extend it.
+struct DeadlineSocket<'a>(&'a TcpStream, Instant);
 
-impl Until<'_> {
+impl DeadlineSocket<'_> {
     fn left(&self) -> Result<std::time::Duration, Refusal> {
         let left = self.1.saturating_duration_since(Instant::now());
         if left.is_zero() { Err("it did not introduce itself in time".to_owned()) } else { Ok(left) }
@@ -66,7 +66,7 @@ pub(crate) fn call(
     hello: Hello,
     until: Instant,
 ) -> Result<Wire, Refusal> {
-    let mut socket = Until(&stream, until);
+    let mut socket = DeadlineSocket(&stream, until);
     let (initiator, first) = Initiator::new(credentials, hello)?;
     socket.write(&first)?;
     let mut verdict = [0; 1];
@@ -85,8 +85,8 @@ pub(crate) fn answer(
     until: Instant,
     check: impl FnOnce(&Hello) -> Result<(), Refusal>,
 ) -> Result<(Hello, Wire), Refusal> {
-    let mut socket = Until(&stream, until);
-    let turn_away = |socket: &mut Until<'_>, rejection: Rejection| {
+    let mut socket = DeadlineSocket(&stream, until);
+    let turn_away = |socket: &mut DeadlineSocket<'_>, rejection: Rejection| {
         // The initiator may have gone.
         let _ = rejection.answer.map(|answer| socket.write(&[answer]));
         rejection.why

@@ -242,14 +242,14 @@ mod tests {
     }
 
     /// The ciphers of the initiator and the responder, if there is a secret.
-    type BothEnds = (Option<CipherPair>, Option<CipherPair>);
+    type CipherPairs = (Option<CipherPair>, Option<CipherPair>);
 
     /// Runs a handshake whose messages `on_the_way` may change.
     fn shake(
         initiator: &Credentials,
         responder: &Credentials,
         mut on_the_way: impl FnMut(usize, &mut Vec<u8>),
-    ) -> Result<BothEnds, (Refusal, &'static str)> {
+    ) -> Result<CipherPairs, (Refusal, &'static str)> {
         let (calling, mut said) = Initiator::new(initiator, hello(Purpose::Data)).expect("begun");
         on_the_way(0, &mut said);
         let rejection = |rejection: Rejection| match rejection.answer.map(|byte| calling.read_verdict(byte)) {

@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use super::cross_memory::expose;
-use super::slot_exchange::{REDUCED, SlotError, SlotExchange, Visit};
+use super::slot_exchange::{REDUCED, SlotError, SlotExchange, SlotOp};
 use crate::dtype::Element;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
@@ -41,11 +41,11 @@ impl SlotExchange {
     }
 
     /// Exposes the buffer at an address from now on. Arrives at a piece and returns it.
-    fn offer(&mut self, address: usize, visit: Visit<'_>) -> u32 {
+    fn offer(&mut self, address: usize, op: SlotOp<'_>) -> u32 {
         self.publish_address(address);
         let piece = self.piece;
         self.piece = piece.wrapping_add(1);
-        self.arrive(piece, visit.note);
+        self.arrive(piece, op.note);
         piece
     }
 
@@ -54,10 +54,10 @@ impl SlotExchange {
     fn meeting(
         &mut self,
         piece: u32,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
         run: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let met = self.others().try_for_each(|other| self.meet(other, piece, visit));
+        let met = self.others().try_for_each(|other| self.meet(other, piece, op));
         let result = met.and_then(|()| run(self));
         if result.is_err() {
             self.withdraw();
@@ -70,7 +70,6 @@ impl SlotExchange {
         self.word(self.rank, EXPOSED).store(0, Ordering::SeqCst);
         for other in self.others() {
             // A process that reads memory that is gone gets an error, but a thread must not read it. It reads one block at a time,
-            // no more.
             // no more.
             let here = self.cross_memory.as_ref().is_some_and(|memory| memory.is_here(other));
             while here && self.word(other, READING).load(Ordering::SeqCst) == self.rank as u32 + 1 {
@@ -157,20 +156,20 @@ impl SlotExchange {
         &mut self,
         values: &mut [T],
         reduction: Reduction,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<()> {
-        let piece = self.offer(expose(values), visit);
-        self.meeting(piece, visit, |slots| {
+        let piece = self.offer(expose(values), op);
+        self.meeting(piece, op, |slots| {
             let own = chunk(values.len(), slots.world, slots.rank);
             let offset = own.start * size_of::<T>();
             slots.fold_exposed(&mut values[own], None, offset, reduction)?;
             // A rank that has reduced its chunk has read it in all buffers, so it may be overwritten there.
             slots.publish(REDUCED, piece.wrapping_add(1));
             for other in slots.others() {
-                slots.wait(other, REDUCED, piece.wrapping_add(1), visit)?;
+                slots.wait(other, REDUCED, piece.wrapping_add(1), op)?;
                 slots.copy_exposed(values, other)?;
             }
-            let last = slots.gather_around(visit)?;
+            let last = slots.gather_around(op)?;
             slots.publish(REDUCED, last.wrapping_add(1));
             Ok(())
         })
@@ -182,17 +181,17 @@ impl SlotExchange {
         values: &mut [T],
         part: Option<&mut [T]>,
         reduction: Reduction,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<()> {
-        let piece = self.offer(expose(values), visit);
-        self.meeting(piece, visit, |slots| {
+        let piece = self.offer(expose(values), op);
+        self.meeting(piece, op, |slots| {
             let own = chunk(values.len(), slots.world, slots.rank);
             let offset = own.start * size_of::<T>();
             match part {
                 Some(part) => slots.fold_exposed(part, Some(&values[own]), offset, reduction)?,
                 None => slots.fold_exposed(&mut values[own], None, offset, reduction)?,
             }
-            slots.part(piece, visit)
+            slots.part(piece, op)
         })
     }
 
@@ -201,22 +200,22 @@ impl SlotExchange {
         &mut self,
         values: &mut [T],
         part: Option<&mut [T]>,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<()> {
         let piece = match part {
             Some(part) => {
                 let own = chunk(values.len(), self.world, self.rank);
                 // The address of a buffer that would have the part in its place. Other ranks read nothing but the part.
                 let address = expose(part).wrapping_sub(own.start * size_of::<T>());
-                let piece = self.offer(address, visit);
+                let piece = self.offer(address, op);
                 values[own].copy_from_slice(part);
                 piece
             }
-            None => self.offer(expose(values), visit),
+            None => self.offer(expose(values), op),
         };
-        self.meeting(piece, visit, |slots| {
+        self.meeting(piece, op, |slots| {
             slots.others().try_for_each(|other| slots.copy_exposed(values, other))?;
-            slots.part(piece, visit)
+            slots.part(piece, op)
         })
     }
 }

@@ -40,6 +40,6 @@ pub(crate) use {
     cross_memory::{CrossMemory, expose},
     memory::SharedMemory,
     ring::Ring,
-    slot_exchange::{Note, SlotError, SlotExchange, Visit},
+    slot_exchange::{Note, SlotError, SlotExchange, SlotOp},
     wait::looks,
 };

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use super::slot_exchange::{REDUCED, SLOT, SlotError, SlotExchange, Visit, Who};
+use super::slot_exchange::{REDUCED, Ranks, SLOT, SlotError, SlotExchange, SlotOp};
 use crate::dtype::Element;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
@@ -63,33 +63,33 @@ impl SlotExchange {
         &mut self,
         values: &mut [T],
         reduction: Reduction,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<()> {
         if size_of_val(values) <= SMALL {
-            return self.all_reduce_small(values, reduction, visit);
+            return self.all_reduce_small(values, reduction, op);
         }
         if self.exposes(size_of_val(values)) {
-            return self.all_reduce_cross_memory(values, reduction, visit);
+            return self.all_reduce_cross_memory(values, reduction, op);
         }
         let step = SLOT / size_of::<T>();
         let first = self.piece;
         let pieces = values.len().div_ceil(step);
         self.piece = first.wrapping_add(pieces as u32);
         let whole = 0..values.len();
-        self.put_foreign(&values[step_of(&whole, step, 0)], first, visit)?;
+        self.put_foreign(&values[step_of(&whole, step, 0)], first, op)?;
         for index in 0..pieces {
             let (piece, range) = (first.wrapping_add(index as u32), step_of(&whole, step, index));
             for other in self.others() {
-                self.meet(other, piece, visit)?;
+                self.meet(other, piece, op)?;
             }
             self.reduce_own(&mut values[range.clone()], reduction, piece);
             self.publish(REDUCED, piece.wrapping_add(1));
             // Other ranks may still be reducing, so the next piece is written now.
             if index + 1 < pieces {
-                self.put_foreign(&values[step_of(&whole, step, index + 1)], piece.wrapping_add(1), visit)?;
+                self.put_foreign(&values[step_of(&whole, step, index + 1)], piece.wrapping_add(1), op)?;
             }
             for rank in self.others() {
-                self.wait(rank, REDUCED, piece.wrapping_add(1), visit)?;
+                self.wait(rank, REDUCED, piece.wrapping_add(1), op)?;
                 let own = chunk(range.len(), self.world, rank);
                 let to = &mut values[range.start + own.start..range.start + own.end];
                 let at = self.result(rank, piece) + own.start * size_of::<T>();
@@ -100,13 +100,13 @@ impl SlotExchange {
     }
 
     /// Copies a piece of the buffer, for others to reduce, into this rank's slot.
-    fn put_foreign<T: Element>(&self, values: &[T], piece: u32, visit: Visit<'_>) -> Result<()> {
-        self.claim(piece, visit)?;
+    fn put_foreign<T: Element>(&self, values: &[T], piece: u32, op: SlotOp<'_>) -> Result<()> {
+        self.claim(piece, op)?;
         let own = chunk(values.len(), self.world, self.rank);
         let slot = self.slot(self.rank, piece);
         self.memory.copy_in(slot, bytemuck::cast_slice(&values[..own.start]));
         self.memory.copy_in(slot + own.end * size_of::<T>(), bytemuck::cast_slice(&values[own.end..]));
-        self.arrive(piece, visit.note);
+        self.arrive(piece, op.note);
         Ok(())
     }
 
@@ -126,16 +126,16 @@ impl SlotExchange {
         &mut self,
         values: &mut [T],
         reduction: Reduction,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<()> {
         let piece = self.piece;
         self.piece = piece.wrapping_add(1);
-        self.claim(piece, visit)?;
+        self.claim(piece, op)?;
         self.memory.copy_in(self.slot(self.rank, piece), bytemuck::cast_slice(values));
-        self.arrive(piece, visit.note);
+        self.arrive(piece, op.note);
         self.skip_reduced();
         for other in self.others() {
-            self.meet(other, piece, visit)?;
+            self.meet(other, piece, op)?;
         }
         // From the slots in the order of ranks, with this rank's own, so that all ranks compute the same.
         self.memory.copy_out(self.slot(0, piece), bytemuck::cast_slice_mut(values));
@@ -151,15 +151,15 @@ impl SlotExchange {
         values: &mut [T],
         reduction: Reduction,
         root: usize,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<()> {
         let (step, whole) = (SLOT / size_of::<T>(), 0..values.len());
         let pieces = values.len().div_ceil(step).max(1);
         let values = RefCell::new(values);
         self.pass(
-            visit,
+            op,
             pieces,
-            (Who::All, Who::Only(root)),
+            (Ranks::All, Ranks::Only(root)),
             |slots, slot, index| {
                 let range = step_of(&whole, step, index);
                 slots.memory.copy_in(slot, bytemuck::cast_slice(&values.borrow()[range]));
@@ -181,19 +181,19 @@ impl SlotExchange {
         &mut self,
         values: &mut [T],
         reduction: Reduction,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<()> {
         if self.exposes(size_of_val(values)) {
-            return self.reduce_scatter_cross_memory(values, None, reduction, visit);
+            return self.reduce_scatter_cross_memory(values, None, reduction, op);
         }
         let (world, rank, len, share) = (self.world, self.rank, values.len(), self.share(0));
         let step = share / size_of::<T>();
         let pieces = len.div_ceil(world).div_ceil(step).max(1);
         let values = RefCell::new(values);
         self.pass(
-            visit,
+            op,
             pieces,
-            (Who::All, Who::All),
+            (Ranks::All, Ranks::All),
             |slots, slot, index| {
                 for to in slots.others() {
                     let range = step_of(&chunk(len, world, to), step, index);
@@ -208,17 +208,17 @@ impl SlotExchange {
     }
 
     /// Copies every rank's chunk to all buffers.
-    pub(crate) fn all_gather<T: Element>(&mut self, values: &mut [T], visit: Visit<'_>) -> Result<()> {
+    pub(crate) fn all_gather<T: Element>(&mut self, values: &mut [T], op: SlotOp<'_>) -> Result<()> {
         if self.exposes(size_of_val(values)) {
-            return self.all_gather_cross_memory(values, None, visit);
+            return self.all_gather_cross_memory(values, None, op);
         }
         let (world, rank, len, step) = (self.world, self.rank, values.len(), SLOT / size_of::<T>());
         let pieces = len.div_ceil(world).div_ceil(step).max(1);
         let values = RefCell::new(values);
         self.pass(
-            visit,
+            op,
             pieces,
-            (Who::All, Who::All),
+            (Ranks::All, Ranks::All),
             |slots, slot, index| {
                 let range = step_of(&chunk(len, world, rank), step, index);
                 slots.memory.copy_in(slot, bytemuck::cast_slice(&values.borrow()[range]));
@@ -233,14 +233,14 @@ impl SlotExchange {
     }
 
     /// Copies the root's bytes to all ranks.
-    pub(crate) fn broadcast(&mut self, bytes: &mut [u8], root: usize, visit: Visit<'_>) -> Result<()> {
+    pub(crate) fn broadcast(&mut self, bytes: &mut [u8], root: usize, op: SlotOp<'_>) -> Result<()> {
         let whole = 0..bytes.len();
         let pieces = bytes.len().div_ceil(SLOT).max(1);
         let bytes = RefCell::new(bytes);
         self.pass(
-            visit,
+            op,
             pieces,
-            (Who::Only(root), Who::All),
+            (Ranks::Only(root), Ranks::All),
             |slots, slot, index| {
                 slots.memory.copy_in(slot, &bytes.borrow()[step_of(&whole, SLOT, index)]);
             },
@@ -254,12 +254,7 @@ impl SlotExchange {
     }
 
     /// Returns the bytes of all ranks, of any lengths, at the root, or on every rank without one. Elsewhere the list is empty.
-    pub(crate) fn gather(
-        &mut self,
-        own: &[u8],
-        root: Option<usize>,
-        visit: Visit<'_>,
-    ) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn gather(&mut self, own: &[u8], root: Option<usize>, op: SlotOp<'_>) -> Result<Vec<Vec<u8>>> {
         const HEADER: usize = 8;
         let whole = 0..own.len();
         let wanted = root.is_none_or(|root| root == self.rank);
@@ -286,12 +281,12 @@ impl SlotExchange {
             }
         };
         // All ranks read the lengths in the first piece, and so know the number of pieces.
-        self.pass(visit, 1, (Who::All, Who::All), &put, &mut take)?;
+        self.pass(op, 1, (Ranks::All, Ranks::All), &put, &mut take)?;
         let more = longest.get().div_ceil(SLOT - HEADER).saturating_sub(1);
-        let readers = root.map_or(Who::All, Who::Only);
+        let readers = root.map_or(Ranks::All, Ranks::Only);
         let put_next = |slots: &Self, slot, index| put(slots, slot, index + 1);
         let take_next = |slots: &Self, piece, index| take(slots, piece, index + 1);
-        self.pass(visit, more, (Who::All, readers), put_next, take_next)?;
+        self.pass(op, more, (Ranks::All, readers), put_next, take_next)?;
         Ok(if wanted { all } else { Vec::new() })
     }
 
@@ -306,7 +301,7 @@ impl SlotExchange {
         &mut self,
         parts: &[&[u8]],
         root: Option<usize>,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<Vec<Vec<u8>>> {
         let (rank, world) = (self.rank, self.world);
         let header = (8 * world).next_multiple_of(64);
@@ -331,13 +326,13 @@ impl SlotExchange {
                 slots.memory.copy_out(slot + header + rank * share, &mut all[from][start..]);
             }
         };
-        let writers = root.map_or(Who::All, Who::Only);
+        let writers = root.map_or(Ranks::All, Ranks::Only);
         // The first piece has all lengths, and so the number of pieces.
-        self.pass(visit, 1, (writers, Who::All), put, &mut take)?;
+        self.pass(op, 1, (writers, Ranks::All), put, &mut take)?;
         let more = longest.get().div_ceil(share).saturating_sub(1);
         let put_next = |slots: &Self, slot, index| put(slots, slot, index + 1);
         let take_next = |slots: &Self, piece, index| take(slots, piece, index + 1);
-        self.pass(visit, more, (writers, Who::All), put_next, take_next)?;
+        self.pass(op, more, (writers, Ranks::All), put_next, take_next)?;
         Ok(all)
     }
 }

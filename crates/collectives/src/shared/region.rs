@@ -2,7 +2,7 @@
 
 use super::memory::SharedMemory;
 use super::operations::BLOCK;
-use super::slot_exchange::{REDUCED, SlotError, SlotExchange, Visit};
+use super::slot_exchange::{REDUCED, SlotError, SlotExchange, SlotOp};
 use crate::dtype::Element;
 use crate::partition::chunk;
 use crate::reduce::Reduction;
@@ -59,16 +59,16 @@ impl Region {
 
 impl SlotExchange {
     /// Waits until all ranks have ended a piece, after which none touches another's buffer.
-    pub(super) fn part(&self, piece: u32, visit: Visit<'_>) -> Result<(), SlotError> {
+    pub(super) fn part(&self, piece: u32, op: SlotOp<'_>) -> Result<(), SlotError> {
         self.publish(REDUCED, piece.wrapping_add(1));
-        self.others().try_for_each(|other| self.wait(other, REDUCED, piece.wrapping_add(1), visit))
+        self.others().try_for_each(|other| self.wait(other, REDUCED, piece.wrapping_add(1), op))
     }
 
-    pub(super) fn gather_around(&mut self, visit: Visit<'_>) -> Result<u32, SlotError> {
+    pub(super) fn gather_around(&mut self, op: SlotOp<'_>) -> Result<u32, SlotError> {
         let piece = self.piece;
         self.piece = piece.wrapping_add(1);
-        self.arrive(piece, visit.note);
-        self.others().try_for_each(|other| self.meet(other, piece, visit))?;
+        self.arrive(piece, op.note);
+        self.others().try_for_each(|other| self.meet(other, piece, op))?;
         Ok(piece)
     }
 
@@ -78,9 +78,9 @@ impl SlotExchange {
         region: &Region,
         reduction: Reduction,
         everywhere: bool,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<(), SlotError> {
-        let piece = self.gather_around(visit)?;
+        let piece = self.gather_around(op)?;
         let (size, len) = (size_of::<T>(), region.bytes / size_of::<T>());
         let own = chunk(len, self.world, self.rank);
         let mut scratch = [0_u64; BLOCK / 8];
@@ -93,7 +93,7 @@ impl SlotExchange {
                 region.memory.copy_in(to(rank), bytemuck::cast_slice(block));
             }
         }
-        self.part(piece, visit)
+        self.part(piece, op)
     }
 
     /// block ← the reduction of all ranks' values at an offset into their buffers, in the order of ranks.
@@ -114,9 +114,9 @@ impl SlotExchange {
     pub(crate) fn all_gather_in<T: Element>(
         &mut self,
         region: &Region,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
     ) -> Result<(), SlotError> {
-        let piece = self.gather_around(visit)?;
+        let piece = self.gather_around(op)?;
         let (size, len) = (size_of::<T>(), region.bytes / size_of::<T>());
         for from in self.others() {
             let range = chunk(len, self.world, from);
@@ -127,6 +127,6 @@ impl SlotExchange {
                 bytes.len(),
             );
         }
-        self.part(piece, visit)
+        self.part(piece, op)
     }
 }

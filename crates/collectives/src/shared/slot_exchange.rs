@@ -75,21 +75,21 @@ impl Note {
     }
 }
 
-/// The operation that goes through the slot exchange now.
+/// The current operation of the slot exchange.
 #[derive(Clone, Copy)]
-pub(crate) struct Visit<'a> {
+pub(crate) struct SlotOp<'a> {
     pub(crate) note: Note,
     pub(crate) limits: &'a WaitLimits,
 }
 
 /// The ranks that act in a piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Ranks {
     All,
     Only(usize),
 }
 
-impl Who {
+impl Ranks {
     fn includes(self, rank: usize) -> bool {
         self == Self::All || self == Self::Only(rank)
     }
@@ -190,7 +190,7 @@ impl SlotExchange {
         word(0).store(sequence.wrapping_add(1), Ordering::Release);
     }
 
-    /// Returns the operation of `rank` if it shows that the rank will not come to that of `note`.
+    /// Returns a mismatch if `rank` is at an operation after which it cannot join the one of `note`.
     fn elsewhere(&self, rank: usize, note: Note) -> Option<SlotError> {
         let word = |i: usize| self.word(rank, CURRENT + 4 * i).load(Ordering::Acquire);
         let before = word(0);
@@ -204,7 +204,7 @@ impl SlotExchange {
     }
 
     /// Waits until `rank` has reached `value`.
-    pub(super) fn wait(&self, rank: usize, at: usize, value: u32, visit: Visit<'_>) -> Result<(), SlotError> {
+    pub(super) fn wait(&self, rank: usize, at: usize, value: u32, op: SlotOp<'_>) -> Result<(), SlotError> {
         let word = self.word(rank, at);
         let there = |found: u32| found.wrapping_sub(value) as i32 >= 0;
         let looks = if self.background { self.looks.min(wait::FEW) } else { self.looks };
@@ -218,30 +218,30 @@ impl SlotExchange {
             }
             let left = self.word(rank, GONE).load(Ordering::SeqCst) != 0;
             let late = || there(word.load(Ordering::SeqCst));
-            if (left && !late()) || visit.limits.failure.is_set() {
+            if (left && !late()) || op.limits.failure.is_set() {
                 return Err(SlotError::Link(LinkError::Closed(rank)));
             }
-            if let Some(error) = self.elsewhere(rank, visit.note).filter(|_| !late()) {
+            if let Some(error) = self.elsewhere(rank, op.note).filter(|_| !late()) {
                 return Err(error);
             }
-            if start.elapsed() > visit.limits.timeout {
+            if start.elapsed() > op.limits.timeout {
                 return Err(SlotError::Link(LinkError::Timeout(rank)));
             }
         }
     }
 
     /// Waits until a rank has arrived at a piece, and checks that it is at the same operation.
-    pub(super) fn meet(&self, rank: usize, piece: u32, visit: Visit<'_>) -> Result<(), SlotError> {
-        self.wait(rank, ARRIVED, piece.wrapping_add(1), visit)?;
+    pub(super) fn meet(&self, rank: usize, piece: u32, op: SlotOp<'_>) -> Result<(), SlotError> {
+        self.wait(rank, ARRIVED, piece.wrapping_add(1), op)?;
         let at = NOTES + (piece % NOTES_KEPT) as usize * NOTE;
         let note =
             Note::from_words(std::array::from_fn(|i| self.word(rank, at + 4 * i).load(Ordering::Relaxed)));
-        if note == visit.note { Ok(()) } else { Err(SlotError::Mismatch { rank, note }) }
+        if note == op.note { Ok(()) } else { Err(SlotError::Mismatch { rank, note }) }
     }
 
     /// Waits until this rank may write its slot for a piece.
-    pub(super) fn claim(&self, piece: u32, visit: Visit<'_>) -> Result<(), SlotError> {
-        self.others().try_for_each(|other| self.wait(other, ARRIVED, piece, visit))
+    pub(super) fn claim(&self, piece: u32, op: SlotOp<'_>) -> Result<(), SlotError> {
+        self.others().try_for_each(|other| self.wait(other, ARRIVED, piece, op))
     }
 
     /// Advances the second counter in an operation without it, so that it never falls behind.
@@ -256,9 +256,9 @@ impl SlotExchange {
     /// [`SlotExchange::slot`] returns for `piece`. `index` is the piece's number in this operation.
     pub(super) fn pass(
         &mut self,
-        visit: Visit<'_>,
+        op: SlotOp<'_>,
         pieces: usize,
-        (writers, readers): (Who, Who),
+        (writers, readers): (Ranks, Ranks),
         mut put: impl FnMut(&Self, usize, usize),
         mut take: impl FnMut(&Self, u32, usize),
     ) -> Result<(), SlotError> {
@@ -267,13 +267,13 @@ impl SlotExchange {
         for index in 0..pieces {
             let piece = first.wrapping_add(index as u32);
             if writers.includes(self.rank) {
-                self.claim(piece, visit)?;
+                self.claim(piece, op)?;
                 put(self, self.slot(self.rank, piece), index);
             }
-            self.arrive(piece, visit.note);
+            self.arrive(piece, op.note);
             if readers.includes(self.rank) {
                 for other in self.others().filter(|other| writers.includes(*other)) {
-                    self.meet(other, piece, visit)?;
+                    self.meet(other, piece, op)?;
                 }
                 take(self, piece, index);
             }

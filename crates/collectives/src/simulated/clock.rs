@@ -1,8 +1,16 @@
 //! Clocks of ranks: wall time or simulated time.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use crate::error::CommError;
+
+thread_local! {
+    /// The lead of the thread's simulated clock over its CPU time, in nanoseconds.
+    static AHEAD: Cell<i64> = const { Cell::new(0) };
+    /// The CPU time that the thread spent waiting, in nanoseconds.
+    static WAITED: Cell<i64> = const { Cell::new(0) };
+}
 
 /// The clock that a rank measures by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,7 +37,7 @@ impl Clock {
     pub(crate) fn nanos(self) -> u64 {
         match self {
             Self::Wall => system::wall(),
-            Self::Cpu => system::cpu().saturating_add_signed(system::ahead()),
+            Self::Cpu => system::cpu().saturating_add_signed(AHEAD.get()),
         }
     }
 
@@ -37,7 +45,7 @@ impl Clock {
     pub fn sleep(self, time: Duration) {
         match self {
             Self::Wall => std::thread::sleep(time),
-            Self::Cpu => system::set_ahead(system::ahead().saturating_add(time.as_nanos() as i64)),
+            Self::Cpu => AHEAD.set(AHEAD.get().saturating_add(time.as_nanos() as i64)),
         }
     }
 
@@ -46,7 +54,7 @@ impl Clock {
         let late = due.saturating_sub(if self == Self::Cpu { self.nanos() } else { due });
         if late > 0 {
             // A damaged message may contain any time.
-            system::set_ahead(system::ahead().saturating_add_unsigned(late));
+            AHEAD.set(AHEAD.get().saturating_add_unsigned(late));
         }
     }
 
@@ -85,8 +93,8 @@ impl Clock {
         let before = system::cpu();
         let result = run();
         let waited = (system::cpu() - before) as i64;
-        system::set_ahead(system::ahead() - waited);
-        system::set_waited(system::waited() + waited);
+        AHEAD.set(AHEAD.get() - waited);
+        WAITED.set(WAITED.get() + waited);
         result
     }
 
@@ -94,7 +102,7 @@ impl Clock {
     pub(crate) fn worked(self) -> u64 {
         match self {
             Self::Wall => 0,
-            Self::Cpu => system::cpu().saturating_add_signed(-system::waited()),
+            Self::Cpu => system::cpu().saturating_add_signed(-WAITED.get()),
         }
     }
 }
@@ -118,7 +126,7 @@ impl std::str::FromStr for Clock {
     }
 }
 
-/// The system's clocks in nanoseconds, and the state of each thread.
+/// The system's clocks in nanoseconds.
 #[cfg(target_os = "linux")]
 mod system {
     use std::cell::Cell;
@@ -127,10 +135,6 @@ mod system {
     use rustix::time::{ClockId, clock_gettime};
 
     thread_local! {
-        /// The lead of the thread's clock over its CPU time.
-        static AHEAD: Cell<i64> = const { Cell::new(0) };
-        /// CPU time that the thread spent waiting.
-        static WAITED: Cell<i64> = const { Cell::new(0) };
         /// True if the system knows that this thread needs timely wake-ups.
         static AWAKE: Cell<bool> = const { Cell::new(false) };
     }
@@ -147,22 +151,6 @@ mod system {
 
     pub(super) fn cpu() -> u64 {
         of(ClockId::ThreadCPUTime)
-    }
-
-    pub(super) fn ahead() -> i64 {
-        AHEAD.get()
-    }
-
-    pub(super) fn set_ahead(ahead: i64) {
-        AHEAD.set(ahead);
-    }
-
-    pub(super) fn waited() -> i64 {
-        WAITED.get()
-    }
-
-    pub(super) fn set_waited(waited: i64) {
-        WAITED.set(waited);
     }
 
     /// Asks the system not to delay this thread's wake-ups by 50 µs to save energy.
@@ -188,18 +176,6 @@ mod system {
     pub(super) fn cpu() -> u64 {
         wall()
     }
-
-    pub(super) fn ahead() -> i64 {
-        0
-    }
-
-    pub(super) fn set_ahead(_: i64) {}
-
-    pub(super) fn waited() -> i64 {
-        0
-    }
-
-    pub(super) fn set_waited(_: i64) {}
 
     pub(super) fn wake_in_time() {}
 }

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use super::{Link, Section};
 use crate::simulated::Port;
-use crate::waiting::{Broken, WaitLimits};
+use crate::waiting::{LinkFault, WaitLimits};
 
 /// Bytes of the time before a header.
 const STAMP: usize = 8;
 
 /// One rank's end of a link.
-pub(crate) struct Delayed {
+pub(crate) struct SimulatedDelay {
     link: Box<dyn Link>,
     port: Arc<Port>,
     limits: WaitLimits,
@@ -24,14 +24,14 @@ pub(crate) struct Delayed {
     stamped: Vec<u8>,
 }
 
-impl Delayed {
+impl SimulatedDelay {
     pub(crate) fn new(link: Box<dyn Link>, port: Arc<Port>, limits: WaitLimits) -> Self {
         Self { link, port, limits, left: (0, 0), stamped: Vec::new() }
     }
 }
 
-impl Link for Delayed {
-    fn send(&mut self, [header, payload]: [&[u8]; 2]) -> Result<(), Broken> {
+impl Link for SimulatedDelay {
+    fn send(&mut self, [header, payload]: [&[u8]; 2]) -> Result<(), LinkFault> {
         let left = self.port.leave(header.len() + payload.len());
         self.stamped.clear();
         self.stamped.extend_from_slice(&left.to_le_bytes());
@@ -39,7 +39,7 @@ impl Link for Delayed {
         self.link.send([&self.stamped, payload])
     }
 
-    fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), Broken> {
+    fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), LinkFault> {
         let clock = self.port.clock();
         if section == Section::Payload {
             // The bytes are under way already, so taking them is work.

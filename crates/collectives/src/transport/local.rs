@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bo
 
 use super::{Link, Links, Section};
 use crate::failure::Failure;
-use crate::waiting::{Broken, WaitLimits};
+use crate::waiting::{LinkFault, WaitLimits};
 
 /// The time between two checks of a waiting rank for a broken world.
 const LOOK: Duration = Duration::from_millis(50);
@@ -74,13 +74,13 @@ impl Incoming {
     fn turn_to(&mut self, message: Vec<u8>) {
         self.used = 0;
         let read = std::mem::replace(&mut self.current, message);
-        // If enough buffers are on their way back, one more is dropped.
+        // If enough buffers are being returned, one more is dropped.
         let _ = self.give_back.try_send(read);
     }
 }
 
 impl Link for Local {
-    fn send(&mut self, parts: [&[u8]; 2]) -> Result<(), Broken> {
+    fn send(&mut self, parts: [&[u8]; 2]) -> Result<(), LinkFault> {
         let start = Instant::now();
         let mut bytes = self.to.returned.try_recv().unwrap_or_default();
         bytes.clear();
@@ -90,7 +90,7 @@ impl Link for Local {
         loop {
             bytes = match self.to.messages.send_timeout(bytes, LOOK) {
                 Ok(()) => return Ok(()),
-                Err(SendTimeoutError::Disconnected(_)) => return Err(Broken::Closed),
+                Err(SendTimeoutError::Disconnected(_)) => return Err(LinkFault::Closed),
                 Err(SendTimeoutError::Timeout(bytes)) => match self.limits.ended(start) {
                     Some(broken) => return Err(broken),
                     None => bytes,
@@ -99,7 +99,7 @@ impl Link for Local {
         }
     }
 
-    fn receive(&mut self, _: Section, mut into: &mut [u8]) -> Result<(), Broken> {
+    fn receive(&mut self, _: Section, mut into: &mut [u8]) -> Result<(), LinkFault> {
         let start = Instant::now();
         while !into.is_empty() {
             let count = self.from.read(into);
@@ -109,7 +109,7 @@ impl Link for Local {
             }
             match self.from.messages.recv_timeout(LOOK) {
                 Ok(message) => self.from.turn_to(message),
-                Err(RecvTimeoutError::Disconnected) => return Err(Broken::Closed),
+                Err(RecvTimeoutError::Disconnected) => return Err(LinkFault::Closed),
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some(broken) = self.limits.ended(start) {
                         return Err(broken);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
-use crate::waiting::{Broken, WaitLimits};
+use crate::waiting::{LinkFault, WaitLimits};
 
 /// The time between two checks of a waiting rank for a timeout.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ impl Running {
                     return;
                 }
                 waiting.fetch_sub(1, Ordering::Release);
-                // If enough buffers are on their way back, one more is dropped.
+                // If enough buffers are being returned, one more is dropped.
                 let _ = give_back.try_send(bytes);
             }
         })?;
@@ -66,7 +66,12 @@ impl Outbox {
     }
 
     /// Queues the bytes of `parts` from `skip` on.
-    pub(super) fn push(&mut self, parts: [&[u8]; 2], skip: usize, limits: &WaitLimits) -> Result<(), Broken> {
+    pub(super) fn push(
+        &mut self,
+        parts: [&[u8]; 2],
+        skip: usize,
+        limits: &WaitLimits,
+    ) -> Result<(), LinkFault> {
         let start = Instant::now();
         let running = match (&mut self.running, self.write.take()) {
             (Some(running), _) => running,
@@ -74,10 +79,10 @@ impl Outbox {
                 Ok(running) => empty.insert(running),
                 Err(error) => {
                     tracing::error!(%error, "cannot start a thread for a link");
-                    return Err(Broken::Closed);
+                    return Err(LinkFault::Closed);
                 }
             },
-            (None, None) => return Err(Broken::Closed),
+            (None, None) => return Err(LinkFault::Closed),
         };
         let mut bytes = running.returned.try_recv().unwrap_or_default();
         bytes.clear();
@@ -88,7 +93,7 @@ impl Outbox {
         loop {
             bytes = match running.messages.send_timeout(bytes, LOOK) {
                 Ok(()) => return Ok(()),
-                Err(SendTimeoutError::Disconnected(_)) => return Err(Broken::Closed),
+                Err(SendTimeoutError::Disconnected(_)) => return Err(LinkFault::Closed),
                 Err(SendTimeoutError::Timeout(bytes)) => match limits.ended(start) {
                     Some(broken) => return Err(broken),
                     None => bytes,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::outbox::Outbox;
 use super::{Link, Section};
 use crate::shared::Ring;
-use crate::waiting::{Broken, WaitLimits};
+use crate::waiting::{LinkFault, WaitLimits};
 
 /// The two rings between this rank and another.
 pub(crate) struct Pipe {
@@ -27,7 +27,7 @@ impl Pipe {
                 bytes = &bytes[ring.write(bytes)..];
                 if !bytes.is_empty() && !ring.wait_for_room() {
                     // No caller waits for this thread, so it waits as long as the world is intact.
-                    let closed = ring.is_abandoned() || theirs.ended(start) == Some(Broken::Closed);
+                    let closed = ring.is_abandoned() || theirs.ended(start) == Some(LinkFault::Closed);
                     if closed {
                         return false;
                     }
@@ -40,9 +40,9 @@ impl Pipe {
 }
 
 impl Link for Pipe {
-    fn send(&mut self, parts: [&[u8]; 2]) -> Result<(), Broken> {
+    fn send(&mut self, parts: [&[u8]; 2]) -> Result<(), LinkFault> {
         if self.out.is_abandoned() {
-            return Err(Broken::Closed);
+            return Err(LinkFault::Closed);
         }
         let mut written = 0;
         if self.outbox.is_empty() {
@@ -68,7 +68,7 @@ impl Link for Pipe {
         self.outbox.push(parts, written, &self.limits)
     }
 
-    fn receive(&mut self, _: Section, mut into: &mut [u8]) -> Result<(), Broken> {
+    fn receive(&mut self, _: Section, mut into: &mut [u8]) -> Result<(), LinkFault> {
         let start = Instant::now();
         while !into.is_empty() {
             let count = self.inn.read(into);
@@ -76,7 +76,7 @@ impl Link for Pipe {
             if count == 0 && !self.inn.wait_for_bytes() {
                 // Bytes that the writer wrote before it left are still read.
                 if self.inn.is_finished() {
-                    return Err(Broken::Closed);
+                    return Err(LinkFault::Closed);
                 }
                 if let Some(broken) = self.limits.ended(start) {
                     return Err(broken);

@@ -16,7 +16,7 @@ use super::wire::{Wire, WireHalves};
 use super::{Link, Section};
 use crate::encrypted::is_altered;
 use crate::partition::chunk;
-use crate::waiting::{Broken, WaitLimits};
+use crate::waiting::{LinkFault, WaitLimits};
 
 /// The time between two checks of a waiting rank for a timeout.
 const LOOK: Duration = Duration::from_millis(500);
@@ -99,19 +99,19 @@ impl Lane {
         }
     }
 
-    fn send(&mut self, parts: [&[u8]; 2], limits: &WaitLimits) -> Result<(), Broken> {
-        let written = self.write_at_once(parts).map_err(|_| Broken::Closed)?;
+    fn send(&mut self, parts: [&[u8]; 2], limits: &WaitLimits) -> Result<(), LinkFault> {
+        let written = self.write_at_once(parts).map_err(|_| LinkFault::Closed)?;
         if written == parts[0].len() + parts[1].len() {
             return Ok(());
         }
         self.outbox.push(parts, written, limits)
     }
 
-    fn receive(&mut self, mut into: &mut [u8], limits: &WaitLimits) -> Result<(), Broken> {
+    fn receive(&mut self, mut into: &mut [u8], limits: &WaitLimits) -> Result<(), LinkFault> {
         let start = Instant::now();
         while !into.is_empty() {
             match self.reading.read(into) {
-                Ok(0) => return Err(Broken::Closed),
+                Ok(0) => return Err(LinkFault::Closed),
                 Ok(count) => into = &mut into[count..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -119,8 +119,8 @@ impl Lane {
                         return Err(broken);
                     }
                 }
-                Err(error) if is_altered(&error) => return Err(Broken::Altered),
-                Err(_) => return Err(Broken::Closed),
+                Err(error) if is_altered(&error) => return Err(LinkFault::Altered),
+                Err(_) => return Err(LinkFault::Closed),
             }
         }
         Ok(())
@@ -128,7 +128,7 @@ impl Lane {
 }
 
 impl Link for Tcp {
-    fn send(&mut self, [header, payload]: [&[u8]; 2]) -> Result<(), Broken> {
+    fn send(&mut self, [header, payload]: [&[u8]; 2]) -> Result<(), LinkFault> {
         for index in 0..self.lanes.len() {
             let share = self.share(payload.len(), index);
             let header = if index == 0 { header } else { &[] };
@@ -139,7 +139,7 @@ impl Link for Tcp {
         Ok(())
     }
 
-    fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), Broken> {
+    fn receive(&mut self, section: Section, into: &mut [u8]) -> Result<(), LinkFault> {
         if section == Section::Header {
             return self.lanes[0].receive(into, &self.limits);
         }

@@ -1,5 +1,5 @@
-//! Readers of bytes that other processes send, for the fuzzer of this workspace. Each takes any bytes; what it must never do is to
-//! panic, and what else it must hold is asserted here.
+//! Readers of bytes that other processes send, for the fuzzer of this workspace. Each accepts any bytes, must not
+//! panic, and asserts its invariants.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::operation::{Algorithm, Kind, Tag};
 use crate::rendezvous::{RankEntry, admit, this_process};
 use crate::security::{Credentials, Encryption, HELLO, Hello, Initiator, Purpose, Responder, Secret};
 use crate::simulated::{Clock, Port, SimulatedLink};
-use crate::transport::{Delayed, Link, Section};
-use crate::waiting::{Broken, WaitLimits};
+use crate::transport::{Link, Section, SimulatedDelay};
+use crate::waiting::{LinkFault, WaitLimits};
 
 fn on_a_runtime<R>(work: impl Future<Output = R>) -> R {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -35,7 +35,7 @@ async fn all_frames(mut bytes: &[u8]) -> Vec<Message> {
     messages
 }
 
-/// Frames of the control purpose, one after the other. What is read can be written, and read again.
+/// Reads control frames, one after the other. Messages survive another write and read.
 pub fn frames(bytes: &[u8]) {
     on_a_runtime(async {
         let messages = all_frames(bytes).await;
@@ -47,7 +47,7 @@ pub fn frames(bytes: &[u8]) {
     });
 }
 
-/// A frame as ranks write it.
+/// Encodes a control frame as ranks do.
 pub fn frame_of(json: &str) -> Vec<u8> {
     [&(json.len() as u32).to_be_bytes(), json.as_bytes()].concat()
 }
@@ -68,7 +68,7 @@ pub fn registrations(bytes: &[u8]) {
     }
 }
 
-/// A hello as rank `initiator` says it at the rendezvous.
+/// Encodes the hello of rank `caller` at the rendezvous.
 pub fn hello_of(caller: u64) -> [u8; HELLO] {
     hello(Purpose::Rendezvous, caller, 0).to_bytes()
 }
@@ -105,8 +105,8 @@ pub fn handshakes(bytes: &[u8]) {
     }
 }
 
-/// A stream of encrypted records that is changed on its way: each three bytes say where and how. What is read is what was sent, as
-/// far as it goes.
+/// Reads a stream of encrypted records that is changed in transit: each three bytes give the position and kind of a
+/// change. What is read is what was sent, as far as it goes.
 pub fn records(bytes: &[u8]) {
     let Some(ours) = credentials() else { return };
     let begun = Initiator::new(&ours, hello(Purpose::Data, 1, 0));
@@ -117,32 +117,32 @@ pub fn records(bytes: &[u8]) {
     let Ok((proof, Some((mut encryptor, _)))) = initiator.finish(&answer[1..]) else { return };
     let Ok((_, Some((_, mut decryptor)))) = responder.finish(&proof) else { return };
     let sent: Vec<u8> = (0..3000_u32).map(|at| (at * 7) as u8).collect();
-    let mut way = Vec::new();
+    let mut link = Vec::new();
     for part in sent.chunks(500) {
-        let encrypted = encryptor.records(part, &mut way, usize::MAX);
+        let encrypted = encryptor.records(part, &mut link, usize::MAX);
         assert_eq!(encrypted.ok(), Some(part.len()));
     }
     for change in bytes.chunks_exact(3) {
-        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % way.len().max(1);
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % link.len().max(1);
         match change[2] % 4 {
-            0 => way.truncate(at),
-            1 if at < way.len() => drop(way.remove(at)),
-            2 => way.insert(at, change[2]),
-            _ if at < way.len() => way[at] ^= change[2] | 1,
+            0 => link.truncate(at),
+            1 if at < link.len() => drop(link.remove(at)),
+            2 => link.insert(at, change[2]),
+            _ if at < link.len() => link[at] ^= change[2] | 1,
             _ => {}
         }
     }
-    decryptor.room(way.len())[..way.len()].copy_from_slice(&way);
-    decryptor.put(way.len());
+    decryptor.room(link.len())[..link.len()].copy_from_slice(&link);
+    decryptor.put(link.len());
     let (mut read, mut some) = (Vec::new(), [0; 700]);
     while let Ok(Some(count @ 1..)) = decryptor.take(&mut some) {
         read.extend_from_slice(&some[..count]);
     }
     assert!(sent.starts_with(&read), "what was read is not what was sent");
-    assert!(encrypted::is_altered(&encrypted::Altered.into()));
+    assert!(encrypted::is_altered(&encrypted::MacError.into()));
 }
 
-/// Messages that belong to no operation, of rank 1, which come at once or over a simulated link.
+/// Reads mail of rank 1, received directly or over a simulated link.
 pub fn mail(bytes: &[u8]) {
     let link = SimulatedLink { bandwidth: 1e9, latency: Duration::from_micros(20), clock: Clock::Wall };
     for port in [None, Some(Arc::new(Port::new(link)))] {
@@ -158,26 +158,26 @@ pub fn mail(bytes: &[u8]) {
     }
 }
 
-/// A link that gives these bytes.
-struct Way(std::io::Cursor<Vec<u8>>);
+/// A link that replays these bytes.
+struct ReplayLink(std::io::Cursor<Vec<u8>>);
 
-impl Link for Way {
-    fn send(&mut self, _: [&[u8]; 2]) -> Result<(), Broken> {
+impl Link for ReplayLink {
+    fn send(&mut self, _: [&[u8]; 2]) -> Result<(), LinkFault> {
         Ok(())
     }
 
-    fn receive(&mut self, _: Section, into: &mut [u8]) -> Result<(), Broken> {
-        std::io::Read::read_exact(&mut self.0, into).map_err(|_| Broken::Closed)
+    fn receive(&mut self, _: Section, into: &mut [u8]) -> Result<(), LinkFault> {
+        std::io::Read::read_exact(&mut self.0, into).map_err(|_| LinkFault::Closed)
     }
 }
 
-/// Headers of a byte, each behind its time, and as many bytes as they say, over a simulated link whose clock only computing and
-/// messages move on. It is never set back.
+/// Reads messages over a simulated link with a CPU clock: a departure time, a header with the length in one byte, and
+/// the payload. The clock is never set back.
 pub fn stamps(bytes: &[u8]) {
     let link = SimulatedLink { bandwidth: 1e9, latency: Duration::from_micros(20), clock: Clock::Cpu };
     let limits = WaitLimits { failure: Arc::default(), timeout: Duration::from_secs(1) };
-    let way = Box::new(Way(std::io::Cursor::new(bytes.to_vec())));
-    let mut delayed = Delayed::new(way, Arc::new(Port::new(link)), limits);
+    let replay = Box::new(ReplayLink(std::io::Cursor::new(bytes.to_vec())));
+    let mut delayed = SimulatedDelay::new(replay, Arc::new(Port::new(link)), limits);
     // Every thread has a clock of its own.
     let receiving = std::thread::spawn(move || {
         let (mut header, mut payload) = ([0], [0; 255]);
@@ -196,13 +196,14 @@ pub fn stamps(bytes: &[u8]) {
     }
 }
 
-/// A script for one of four ranks on the control plane, in JSON: its rank, the ended processes, and the messages.
+/// Runs a script in JSON for one of four ranks on the control plane: its rank, the ended processes, and the messages.
 pub fn control(bytes: &[u8]) {
-    // What is no JSON is nothing that happens.
+    // Malformed JSON is ignored.
     let _ = on_a_runtime(watched(bytes));
 }
 
-/// Facts that ranks exchange before operations: this rank, the number of ranks, the length of each one's message, and the messages.
+/// Checks facts that ranks exchange before operations: this rank, the number of ranks, the length of each message, and
+/// the messages.
 pub fn gathered(bytes: &[u8]) {
     let Some((&[own, world], rest)) = bytes.split_first_chunk::<2>() else { return };
     let world = usize::from(world % 8) + 1;
@@ -233,12 +234,12 @@ pub fn gathered(bytes: &[u8]) {
     }
 }
 
-/// A rank's message about an exchange: its numbers of elements for each rank and from each rank.
+/// Encodes a rank's message about an exchange: its numbers of elements for each rank and from each rank.
 pub fn exchange_of(out: &[usize], inn: &[usize]) -> Vec<u8> {
     Facts::Exchange { out: out.to_vec(), inn: inn.to_vec() }.message()
 }
 
-/// Tags in headers. Valid ones encode to themselves.
+/// Decodes tags of headers. Valid ones encode to themselves.
 pub fn tags(bytes: &[u8]) {
     for word in bytes.chunks_exact(16) {
         let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| word[at + i]));
@@ -250,7 +251,7 @@ pub fn tags(bytes: &[u8]) {
     }
 }
 
-/// Variables of launchers, one `NAME=value` a line, and what is asked for besides.
+/// Reads variables of launchers, one `NAME=value` per line, and the answers of launcher queries.
 pub fn launchers(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let get = |name: &str| {
@@ -263,7 +264,7 @@ pub fn launchers(bytes: &[u8]) {
     let _ = RankInfo::read(&get, &Queries { pmi: &pmi, node_address: &node });
 }
 
-/// Answers of a launcher's server.
+/// Parses answers of a launcher's PMI server.
 pub fn pmi(bytes: &[u8]) {
     for rank in [0, 3] {
         if let Ok(told) = parse_answers(bytes, rank) {
@@ -278,8 +279,8 @@ mod tests {
 
     #[test]
     fn readers_hold_their_limits() {
-        type Named = (&'static str, fn(&[u8]));
-        let readers: [Named; 11] = [
+        type NamedReader = (&'static str, fn(&[u8]));
+        let readers: [NamedReader; 11] = [
             ("frames", super::frames),
             ("registrations", super::registrations),
             ("handshakes", super::handshakes),

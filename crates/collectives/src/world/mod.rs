@@ -22,7 +22,7 @@ use crate::algorithms::gathered;
 use crate::communicator::Communicator;
 use crate::config::WorldConfig;
 use crate::control::{Process, RankState};
-use crate::engine::{Backend, Ending, Shared};
+use crate::engine::{Backend, ExitActions, Shared};
 use crate::environment::registration_address;
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
@@ -174,7 +174,7 @@ fn flight_writer(
 
 /// Starts the communicator over established links. Every rank does this at the same place.
 fn start(config: &WorldConfig, links: Links, shared: Shared) -> Result<Communicator> {
-    let ending = Ending::of_world(&shared, config.rank);
+    let ending = ExitActions::of_world(&shared, config.rank);
     let mut backend = Backend::new(config.rank, 0, (0..config.world_size).collect(), links, shared);
     backend.costs = config.costs;
     crate::engine::agree(&mut backend, &host_name(config), config.transport.shared_memory)?;

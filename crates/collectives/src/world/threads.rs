@@ -8,7 +8,7 @@ use crate::algorithms::gathered;
 use crate::communicator::Communicator;
 use crate::config::DEFAULT_OP_TIMEOUT;
 use crate::control::{ControlPlane, RankState};
-use crate::engine::{self, Backend, Connector, Ending, HostMemory, Members, Shared};
+use crate::engine::{self, Backend, Connector, ExitActions, HostMemory, Members, Shared};
 use crate::error::{CommError, Result};
 use crate::failure::Failure;
 use crate::mailbox::LocalMail;
@@ -17,18 +17,18 @@ use crate::simulated::{Port, SimulatedLink};
 use crate::transport::{Links, local};
 
 /// One rank's links of a new communicator between threads, and its memory shared with the others.
-type End = (Links, Option<HostMemory>);
+type ThreadLinks = (Links, Option<HostMemory>);
 
 /// Connects threads of one process for new communicators.
 struct ThreadConnector {
     failures: Vec<Arc<Failure>>,
     timeout: Duration,
     /// Links that rank 0 has made and the others fetch, by communicator and rank in it.
-    new: Mutex<BTreeMap<(u32, usize), End>>,
+    new: Mutex<BTreeMap<(u32, usize), ThreadLinks>>,
 }
 
 impl ThreadConnector {
-    fn new_ends(&self) -> MutexGuard<'_, BTreeMap<(u32, usize), End>> {
+    fn new_ends(&self) -> MutexGuard<'_, BTreeMap<(u32, usize), ThreadLinks>> {
         self.new.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -87,7 +87,7 @@ fn world(world_size: usize, link: Option<SimulatedLink>) -> Result<Vec<Communica
 
 /// Returns the communicators of a world of threads with these links and shared memory.
 pub(super) fn over(
-    ends: Vec<End>,
+    ends: Vec<ThreadLinks>,
     watched: Vec<RankState>,
     link: Option<SimulatedLink>,
 ) -> Result<Vec<Communicator>> {
@@ -115,7 +115,7 @@ pub(super) fn over(
                 connector,
                 flight: None,
             };
-            let ending = Ending::of_world(&shared, rank);
+            let ending = ExitActions::of_world(&shared, rank);
             let mut backend = Backend::new(rank, 0, (0..world_size).collect(), links, shared);
             backend.hosts.fill(0);
             backend.host_memory = memory;

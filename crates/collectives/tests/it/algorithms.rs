@@ -1,6 +1,6 @@
 //! Every algorithm on every transport for worlds of 1 to 9 ranks, against a serial reference.
 
-use crate::common::{WAYS, Way, on_ranks};
+use crate::common::{TOPOLOGIES, Topology, on_ranks};
 use half::{bf16, f16};
 use phalanx_collectives::{
     Algorithm, CommError, Communicator, CostModel, DType, Element, LinkCost, LinkCosts, OperationRecord,
@@ -82,9 +82,9 @@ fn check<T: Element + std::fmt::Debug>(comm: &Communicator, algorithm: Algorithm
 
 #[test]
 fn every_algorithm_conforms_on_every_way() {
-    for way in WAYS {
+    for topology in TOPOLOGIES {
         for world in 1..=9 {
-            on_ranks(way.world(world), |comm| {
+            on_ranks(topology.world(world), |comm| {
                 for algorithm in Algorithm::ALL {
                     check_types(&comm, algorithm, false);
                 }
@@ -96,9 +96,9 @@ fn every_algorithm_conforms_on_every_way() {
 #[test]
 #[ignore = "all types take a minute: cargo xtask test --full"]
 fn every_algorithm_conforms_for_all_types() {
-    for way in WAYS {
+    for topology in TOPOLOGIES {
         for world in 1..=9 {
-            on_ranks(way.world(world), |comm| {
+            on_ranks(topology.world(world), |comm| {
                 for algorithm in Algorithm::ALL {
                     check_types(&comm, algorithm, true);
                 }
@@ -110,11 +110,12 @@ fn every_algorithm_conforms_for_all_types() {
 #[test]
 fn every_algorithm_reduces() {
     // The algorithms of an all-reduce are listed here, independently of `lacks`.
-    for way in WAYS {
-        on_ranks(way.world(4), move |comm| {
+    for topology in TOPOLOGIES {
+        on_ranks(topology.world(4), move |comm| {
             for algorithm in Algorithm::ALL {
                 let result = comm.using(algorithm).all_reduce(&mut [1.0_f32; 9], ReduceOp::Sum);
-                let direct = matches!(way, Way::Threads | Way::Shared) && cfg!(target_os = "linux");
+                let direct =
+                    matches!(topology, Topology::Threads | Topology::Shared) && cfg!(target_os = "linux");
                 assert_eq!(result.is_ok(), algorithm != Algorithm::Direct || direct, "{algorithm}");
             }
         });
@@ -127,28 +128,30 @@ fn an_algorithm_gives_the_same_bits_on_every_transport() {
         if matches!(algorithm, Algorithm::Auto | Algorithm::Direct | Algorithm::Hierarchical) {
             continue;
         }
-        let run = |way: Way| {
-            on_ranks(way.world(5), move |comm| {
+        let run = |topology: Topology| {
+            on_ranks(topology.world(5), move |comm| {
                 let mut values: Vec<f32> =
                     (0..10_007).map(|i| ((i * 37 + comm.rank() * 11) as f32).sin()).collect();
                 comm.using(algorithm).all_reduce(&mut values, ReduceOp::Sum).expect("a sound world");
                 values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             })
         };
-        let expected = run(Way::Threads);
+        let expected = run(Topology::Threads);
         assert!(expected.windows(2).all(|pair| pair[0] == pair[1]), "{algorithm}: ranks differ");
-        for way in [Way::Tcp, Way::Shared, Way::TwoHosts] {
-            assert!(run(way) == expected, "{algorithm}: {way:?} differs");
+        for topology in [Topology::Tcp, Topology::Shared, Topology::TwoHosts] {
+            assert!(run(topology) == expected, "{algorithm}: {topology:?} differs");
         }
     }
 }
 
 #[test]
 fn a_reduce_scatter_and_an_all_gather_are_an_all_reduce_to_the_bit() {
-    for (way, algorithm) in
-        [(Way::Shared, Algorithm::Direct), (Way::Tcp, Algorithm::Ring), (Way::Tcp, Algorithm::PushPull)]
-    {
-        on_ranks(way.world(3), move |comm| {
+    for (topology, algorithm) in [
+        (Topology::Shared, Algorithm::Direct),
+        (Topology::Tcp, Algorithm::Ring),
+        (Topology::Tcp, Algorithm::PushPull),
+    ] {
+        on_ranks(topology.world(3), move |comm| {
             let comm = comm.using(algorithm);
             let values: Vec<f32> = (0..300_007).map(|i| ((i * 37 + comm.rank() * 11) as f32).sin()).collect();
             let (mut whole, mut parts) = (values.clone(), values);
@@ -163,7 +166,7 @@ fn a_reduce_scatter_and_an_all_gather_are_an_all_reduce_to_the_bit() {
 
 #[test]
 fn ranks_that_choose_different_algorithms_get_an_error_naming_both() {
-    let results = on_ranks(Way::Tcp.world(2), |comm| {
+    let results = on_ranks(Topology::Tcp.world(2), |comm| {
         let algorithm = if comm.rank() == 0 { Algorithm::Ring } else { Algorithm::Tree };
         comm.using(algorithm).all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)
     });
@@ -173,12 +176,20 @@ fn ranks_that_choose_different_algorithms_get_an_error_naming_both() {
 
 #[test]
 fn costs_are_measured_alike_on_every_rank() {
-    for way in WAYS {
-        let models = on_ranks(way.world(4), |comm| comm.costs().expect("a sound world"));
-        assert!(models.windows(2).all(|pair| pair[0] == pair[1]), "{way:?}: {models:?}");
+    for topology in TOPOLOGIES {
+        let models = on_ranks(topology.world(4), |comm| comm.costs().expect("a sound world"));
+        assert!(models.windows(2).all(|pair| pair[0] == pair[1]), "{topology:?}: {models:?}");
         let model = models[0];
-        assert_eq!(model.direct.is_some(), matches!(way, Way::Threads | Way::Shared), "{way:?}");
-        assert_eq!(model.remote.is_some(), matches!(way, Way::TwoHosts | Way::Uneven), "{way:?}");
+        assert_eq!(
+            model.direct.is_some(),
+            matches!(topology, Topology::Threads | Topology::Shared),
+            "{topology:?}"
+        );
+        assert_eq!(
+            model.remote.is_some(),
+            matches!(topology, Topology::TwoHosts | Topology::Uneven),
+            "{topology:?}"
+        );
         let links = [model.local, model.remote].into_iter().flatten();
         for link in links.flat_map(|link| [link.busy, link.alone]).chain(model.direct) {
             assert!(link.alpha > 0.0 && link.alpha < 1.0 && link.beta >= 0.0, "{link:?}");
@@ -192,7 +203,7 @@ fn stored_costs_are_used_as_they_are() {
         |alpha| LinkCosts { busy: LinkCost { alpha, beta: 1e-9 }, alone: LinkCost { alpha, beta: 1e-9 } };
     for (alpha, chosen) in [(1.0, "halving-doubling"), (0.0, "ring")] {
         let costs = CostModel { direct: None, local: Some(slow(alpha)), remote: None, gamma: 1e-9 };
-        let world = Way::Tcp.world_with(7, |config| WorldConfig { costs: Some(costs), ..config });
+        let world = Topology::Tcp.world_with(7, |config| WorldConfig { costs: Some(costs), ..config });
         let found = on_ranks(world, move |comm| {
             comm.all_reduce(&mut vec![1.0_f32; 10_000], ReduceOp::Sum).expect("a sound world");
             assert_eq!(comm.costs(), Ok(costs));
@@ -216,22 +227,22 @@ fn ways_taken(comm: &Communicator) -> Vec<String> {
 
 #[test]
 fn a_preference_is_followed_where_there_is_such_a_way_also_in_parts_of_the_world() {
-    for way in [Way::Threads, Way::Tcp, Way::Shared, Way::TwoHosts] {
-        on_ranks(way.world(3), move |comm| {
+    for topology in [Topology::Threads, Topology::Tcp, Topology::Shared, Topology::TwoHosts] {
+        on_ranks(topology.world(3), move |comm| {
             let preferring = comm.preferring(Algorithm::HalvingDoubling);
             // Three ranks: halving-doubling has an all-reduce, but no reduce-scatter with chunks in place, and no gather.
             let taken = ways_taken(&preferring);
-            assert_eq!(taken[0], "halving-doubling", "{way:?}");
-            assert!(taken[1..].iter().all(|way| way != "halving-doubling"), "{way:?}: {taken:?}");
+            assert_eq!(taken[0], "halving-doubling", "{topology:?}");
+            assert!(taken[1..].iter().all(|way| way != "halving-doubling"), "{topology:?}: {taken:?}");
             let part = preferring.split(Some(0), 0).expect("sound").expect("all have a colour");
-            assert_eq!(ways_taken(&part)[0], "halving-doubling", "{way:?}");
+            assert_eq!(ways_taken(&part)[0], "halving-doubling", "{topology:?}");
             assert_eq!(
                 ways_taken(&part.preferring(Algorithm::SingleReducer))[0],
                 "single-reducer",
-                "{way:?}"
+                "{topology:?}"
             );
             // The original communicator keeps its preference.
-            assert_ne!(ways_taken(&comm)[0], "halving-doubling", "{way:?}");
+            assert_ne!(ways_taken(&comm)[0], "halving-doubling", "{topology:?}");
         });
     }
 }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::common::checks::check_all;
-use crate::common::{WAYS, Way, on_ranks};
+use crate::common::{TOPOLOGIES, Topology, on_ranks};
 use phalanx_collectives::{CommError, Communicator, ReduceOp, threads};
 
 #[test]
 fn every_way_conforms() {
-    for way in WAYS {
+    for topology in TOPOLOGIES {
         for world in 1..=9 {
-            on_ranks(way.world(world), |comm| check_all(&comm, false));
+            on_ranks(topology.world(world), |comm| check_all(&comm, false));
         }
     }
 }
@@ -18,16 +18,16 @@ fn every_way_conforms() {
 #[test]
 #[ignore = "all types in all worlds take a minute: cargo xtask test --full"]
 fn every_way_conforms_for_all_types_in_all_worlds() {
-    for way in WAYS {
+    for topology in TOPOLOGIES {
         for world in 5..=9 {
-            on_ranks(way.world(world), |comm| check_all(&comm, true));
+            on_ranks(topology.world(world), |comm| check_all(&comm, true));
         }
     }
 }
 
 #[test]
 fn lengths_around_a_slot_conform() {
-    on_ranks(Way::Shared.world(9), |comm| {
+    on_ranks(Topology::Shared.world(9), |comm| {
         let rank = comm.rank() as f32;
         for len in [0, 1, 8, 2048, 2049, 65_535, 65_536, 65_537, 200_000, 3, 131_072, 9] {
             let mut values: Vec<f32> = (0..len).map(|i| (i % 100) as f32 + rank).collect();
@@ -53,12 +53,12 @@ fn results_are_the_same_bits_on_every_rank_and_in_every_run() {
     let expected = run(threads(3).expect("threads"));
     assert!(expected.windows(2).all(|pair| pair[0] == pair[1]));
     assert_eq!(run(threads(3).expect("threads")), expected);
-    assert_eq!(run(Way::Shared.world(3)), expected, "the transport does not matter");
+    assert_eq!(run(Topology::Shared.world(3)), expected, "the transport does not matter");
 }
 
 #[test]
 fn asynchronous_operations_finish_in_the_order_of_their_issue() {
-    on_ranks(Way::Tcp.world(2), |comm| {
+    on_ranks(Topology::Tcp.world(2), |comm| {
         let handles: Vec<_> = (0..50_u8)
             .map(|i| comm.all_reduce_async(vec![f32::from(i); 1 + usize::from(i) * 997], ReduceOp::Sum))
             .collect();
@@ -73,8 +73,8 @@ fn asynchronous_operations_finish_in_the_order_of_their_issue() {
 
 #[test]
 fn ranks_that_disagree_get_an_error_naming_both() {
-    for way in [Way::Tcp, Way::Shared, Way::Threads] {
-        let world = || way.world(2);
+    for topology in [Topology::Tcp, Topology::Shared, Topology::Threads] {
+        let world = || topology.world(2);
         let results = on_ranks(world(), |comm| {
             if comm.rank() == 0 {
                 comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)
@@ -108,7 +108,7 @@ fn ranks_that_disagree_get_an_error_naming_both() {
 
 #[test]
 fn an_abort_reaches_all_ranks_with_its_reason() {
-    for ranks in WAYS.map(|way| way.world(3)) {
+    for ranks in TOPOLOGIES.map(|topology| topology.world(3)) {
         let results = on_ranks(ranks, |comm| {
             if comm.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(100));
@@ -138,7 +138,7 @@ fn arguments_are_checked() {
 
 #[test]
 fn two_ranks_may_talk_without_the_third() {
-    for ranks in WAYS.map(|way| way.world(3)) {
+    for ranks in TOPOLOGIES.map(|topology| topology.world(3)) {
         on_ranks(ranks, |comm| {
             let (rank, other) = (comm.rank(), 1 - comm.rank().min(1));
             if rank < 2 {
@@ -170,7 +170,7 @@ fn two_ranks_may_talk_without_the_third() {
 
 #[test]
 fn a_broadcast_longer_than_the_queues_arrives() {
-    for ranks in WAYS.map(|way| way.world(3)) {
+    for ranks in TOPOLOGIES.map(|topology| topology.world(3)) {
         on_ranks(ranks, |comm| {
             let mut values = vec![if comm.rank() == 1 { 3_u8 } else { 0 }; 40 << 20];
             comm.broadcast(&mut values, 1).expect("a sound world");
@@ -181,7 +181,7 @@ fn a_broadcast_longer_than_the_queues_arrives() {
 
 #[test]
 fn a_ring_moves_the_least_bytes() {
-    let stats = on_ranks(Way::Tcp.world(2), |comm| {
+    let stats = on_ranks(Topology::Tcp.world(2), |comm| {
         comm.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum).expect("a sound world");
         comm.stats()
     });

@@ -4,7 +4,7 @@
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::common::{Random, Way, listener_of_rank_0, on_ranks, own_port, rank_process, side_by_side};
+use crate::common::{Random, Topology, listener_of_rank_0, on_ranks, own_port, rank_process, side_by_side};
 use phalanx_collectives::{
     CommError, Communicator, Control, Notice, ReduceOp, Stop, Timeouts, WorldConfig, connect,
     connect_with_listener, threads,
@@ -40,7 +40,7 @@ fn train(comm: &Communicator, in_step: bool, requests: &[u64], draw: &mut Random
 #[test]
 fn all_ranks_stop_after_the_same_step_for_any_request() {
     let mut draw = Random(11);
-    for way in [Way::Threads, Way::Tcp, Way::Shared, Way::TwoHosts] {
+    for topology in [Topology::Threads, Topology::Tcp, Topology::Shared, Topology::TwoHosts] {
         for round in 0..12 {
             let size = 1 + draw.below(4) as usize;
             let in_step = round % 2 == 0;
@@ -48,13 +48,13 @@ fn all_ranks_stop_after_the_same_step_for_any_request() {
             let requests: Vec<(usize, u64)> =
                 (0..=draw.below(3)).map(|_| (draw.below(size as u64) as usize, draw.below(12))).collect();
             let (asked, seed) = (requests.clone(), draw.below(1 << 30));
-            let results = on_ranks(way.world(size), move |comm| {
+            let results = on_ranks(topology.world(size), move |comm| {
                 let own = |(rank, step): &(usize, u64)| (*rank == comm.rank()).then_some(*step);
                 let own: Vec<u64> = asked.iter().filter_map(own).collect();
                 train(&comm, in_step, &own, &mut Random(seed + comm.rank() as u64))
             });
             let stop = &results[0].1;
-            let what = format!("{way:?}, {size} ranks, {requests:?}: {results:?}");
+            let what = format!("{topology:?}, {size} ranks, {requests:?}: {results:?}");
             assert!(results.iter().all(|(last, other)| *last == stop.after && other == stop), "{what}");
             let first = requests.iter().map(|(_, step)| *step).min();
             assert!(stop.after >= first, "no rank had asked yet: {what}");
@@ -67,8 +67,8 @@ fn all_ranks_stop_after_the_same_step_for_any_request() {
 
 #[test]
 fn a_request_from_outside_the_steps_stops_them_too() {
-    for way in [Way::Threads, Way::Tcp] {
-        let results = on_ranks(way.world(3), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp] {
+        let results = on_ranks(topology.world(3), |comm| {
             let asking = (comm.rank() == 1).then(|| {
                 let control = comm.control().expect("there is one");
                 std::thread::spawn(move || {
@@ -82,7 +82,10 @@ fn a_request_from_outside_the_steps_stops_them_too() {
             found
         });
         let (last, stop) = &results[0];
-        assert!(results.iter().all(|other| (&other.0, &other.1) == (last, stop)), "{way:?}: {results:?}");
+        assert!(
+            results.iter().all(|other| (&other.0, &other.1) == (last, stop)),
+            "{topology:?}: {results:?}"
+        );
         assert_eq!((stop.rank, stop.reason.as_str()), (1, "a signal"));
     }
 }
@@ -133,17 +136,17 @@ fn train_with_interludes(
 #[test]
 fn all_ranks_have_the_same_interludes_between_the_same_steps() {
     let mut draw = Random(5);
-    for way in [Way::Threads, Way::Tcp, Way::Shared, Way::TwoHosts] {
+    for topology in [Topology::Threads, Topology::Tcp, Topology::Shared, Topology::TwoHosts] {
         for round in 0..8 {
             let (size, in_step) = (1 + draw.below(4) as usize, round % 2 == 0);
             let requests: Vec<Vec<u64>> =
                 (0..size).map(|_| (0..draw.below(4)).map(|_| draw.below(20)).collect()).collect();
             let (asked, seed) = (requests.clone(), draw.below(1 << 30));
             let all = requests.iter().map(Vec::len).sum();
-            let seen = on_ranks(way.world(size), move |comm| {
+            let seen = on_ranks(topology.world(size), move |comm| {
                 train_with_interludes(&comm, (in_step, all), &asked[comm.rank()], seed + comm.rank() as u64)
             });
-            let what = format!("{way:?}, {size} ranks, {requests:?}: {seen:?}");
+            let what = format!("{topology:?}, {size} ranks, {requests:?}: {seen:?}");
             assert!(seen.iter().all(|other| *other == seen[0]), "{what}");
             assert!(seen[0].is_sorted_by_key(|(step, _)| *step), "{what}");
             assert_eq!(seen[0].last().map(|(_, reason)| reason.as_str()), Some("enough"), "{what}");
@@ -167,8 +170,8 @@ fn all_ranks_have_the_same_interludes_between_the_same_steps() {
 
 #[test]
 fn ranks_that_wait_between_two_steps_hear_what_comes_next() {
-    for way in [Way::Threads, Way::Tcp] {
-        let heard = on_ranks(way.world(3), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp] {
+        let heard = on_ranks(topology.world(3), |comm| {
             let control = comm.control().expect("there is one");
             control.request_interlude(&format!("pause of {}", comm.rank())).expect("a sound world");
             let mut heard = Vec::new();
@@ -185,16 +188,16 @@ fn ranks_that_wait_between_two_steps_hear_what_comes_next() {
             assert_eq!(control.next_stop(Duration::from_secs(20)), Ok(heard.last().cloned()));
             heard
         });
-        assert!(heard.iter().all(|other| *other == heard[0]), "{way:?}: {heard:?}");
+        assert!(heard.iter().all(|other| *other == heard[0]), "{topology:?}: {heard:?}");
         let last = Stop { after: None, rank: 2, reason: "enough".into(), goes_on: false };
-        assert_eq!(heard[0].last(), Some(&last), "{way:?}");
+        assert_eq!(heard[0].last(), Some(&last), "{topology:?}");
     }
 }
 
 #[test]
 fn before_the_first_step_none_is_taken() {
-    for way in [Way::Threads, Way::Tcp] {
-        let stops = on_ranks(way.world(2), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp] {
+        let stops = on_ranks(topology.world(2), |comm| {
             let control = comm.control().expect("there is one");
             if comm.rank() == 1 {
                 control.request_stop("no time").expect("a sound world");
@@ -206,15 +209,15 @@ fn before_the_first_step_none_is_taken() {
             control.begin_step(0).expect("a sound world")
         });
         let expected = Stop { after: None, rank: 1, reason: "no time".into(), goes_on: false };
-        assert_eq!(stops, [Some(expected.clone()), Some(expected)], "{way:?}");
+        assert_eq!(stops, [Some(expected.clone()), Some(expected)], "{topology:?}");
     }
 }
 
 #[test]
 fn notices_come_in_order_under_their_names() {
-    for way in [Way::Threads, Way::Tcp, Way::Shared] {
+    for topology in [Topology::Threads, Topology::Tcp, Topology::Shared] {
         for size in [1, 2, 4] {
-            on_ranks(way.world(size), move |comm| notices(&comm));
+            on_ranks(topology.world(size), move |comm| notices(&comm));
         }
     }
 }
@@ -265,8 +268,8 @@ fn notices(comm: &Communicator) {
 
 #[test]
 fn a_broken_world_has_no_control_plane_either() {
-    for way in [Way::Threads, Way::Tcp] {
-        on_ranks(way.world(2), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp] {
+        on_ranks(topology.world(2), |comm| {
             let control = comm.control().expect("there is one");
             if comm.rank() == 1 {
                 comm.abort("no disk");
@@ -281,8 +284,8 @@ fn a_broken_world_has_no_control_plane_either() {
 
 #[test]
 fn a_rank_that_leaves_has_no_vote() {
-    for way in [Way::Threads, Way::Tcp] {
-        let stops = on_ranks(way.world(3), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp] {
+        let stops = on_ranks(topology.world(3), |comm| {
             let control = comm.control().expect("there is one");
             control.begin_step(if comm.rank() == 2 { 900 } else { 3 }).expect("a sound world");
             comm.barrier("all have begun").expect("a sound world");
@@ -301,8 +304,8 @@ fn a_rank_that_leaves_has_no_vote() {
             drop(comm);
             stop.and_then(|stop| stop.after)
         });
-        assert!(stops[0].is_some_and(|after| (3..900).contains(&after)), "{way:?}: {stops:?}");
-        assert_eq!((stops[0], stops[2]), (stops[1], None), "{way:?}");
+        assert!(stops[0].is_some_and(|after| (3..900).contains(&after)), "{topology:?}: {stops:?}");
+        assert_eq!((stops[0], stops[2]), (stops[1], None), "{topology:?}");
     }
 }
 

@@ -133,13 +133,13 @@ fn a_disagreement_of_two_ranks_ends_the_wait_of_all() {
 }
 
 /// A buffer that cannot be opened, in one of several ways.
-enum Unopened {
+enum FaultyBuffer {
     Refuses,
     Panics,
     Lies(Vec<f32>),
 }
 
-impl FlatBuffer for Unopened {
+impl FlatBuffer for FaultyBuffer {
     fn dtype(&self) -> DType {
         DType::F32
     }
@@ -162,11 +162,11 @@ impl FlatBuffer for Unopened {
 
 #[test]
 fn a_buffer_that_cannot_be_opened_is_an_error_of_all_ranks() {
-    type Make = fn() -> Unopened;
-    let cases: [(Make, &str); 3] = [
-        (|| Unopened::Refuses, "the lock is poisoned"),
-        (|| Unopened::Panics, "panicked"),
-        (|| Unopened::Lies(vec![0.0; 7]), "opens as 7"),
+    type Constructor = fn() -> FaultyBuffer;
+    let cases: [(Constructor, &str); 3] = [
+        (|| FaultyBuffer::Refuses, "the lock is poisoned"),
+        (|| FaultyBuffer::Panics, "panicked"),
+        (|| FaultyBuffer::Lies(vec![0.0; 7]), "opens as 7"),
     ];
     for (make, expected) in cases {
         let results = three_threads(move |comm| {

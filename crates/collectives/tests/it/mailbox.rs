@@ -3,15 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Random, WAYS, Way, listener_of_rank_0, on_ranks, own_port, rank_process, side_by_side};
+use crate::common::{
+    Random, TOPOLOGIES, Topology, listener_of_rank_0, on_ranks, own_port, rank_process, side_by_side,
+};
 use phalanx_collectives::{CommError, Communicator, ReduceOp, WorldConfig, connect, connect_with_listener};
 
 const CHANNELS: u32 = 3;
 
 /// A message of the schedule: sender, receiver, channel, and length.
-type Planned = (usize, usize, u32, usize);
+type ScheduledMessage = (usize, usize, u32, usize);
 
-fn schedule(draw: &mut Random, world: usize) -> Vec<Planned> {
+fn schedule(draw: &mut Random, world: usize) -> Vec<ScheduledMessage> {
     let lengths = [0, 0, 1, 17, 300, 4096, 70_001, 1_500_000];
     let message = |_| {
         (
@@ -25,13 +27,13 @@ fn schedule(draw: &mut Random, world: usize) -> Vec<Planned> {
 }
 
 /// Returns the content of message `number` of a sender on a channel to a receiver; short ones hold its beginning.
-fn payload(number: usize, (from, to, channel, len): Planned) -> Vec<u8> {
+fn payload(number: usize, (from, to, channel, len): ScheduledMessage) -> Vec<u8> {
     let head = [number as u8, from as u8, to as u8, channel as u8];
     (0..len).map(|at| if at < 4 { head[at] } else { (at * 7 + number) as u8 }).collect()
 }
 
 /// Sends and receives the messages planned for this rank, with operations of all ranks in between.
-fn exchange(comm: &Communicator, plan: &[Planned], seed: u64) {
+fn exchange(comm: &Communicator, plan: &[ScheduledMessage], seed: u64) {
     let (rank, world) = (comm.rank(), comm.world_size());
     let of_pair = |pair: (usize, usize, u32)| plan.iter().filter(move |p| (p.0, p.1, p.2) == pair);
     let mut expected: usize = plan.iter().filter(|planned| planned.1 == rank).count();
@@ -89,10 +91,10 @@ fn exchange(comm: &Communicator, plan: &[Planned], seed: u64) {
 #[test]
 fn random_messages_arrive_in_order_during_operations() {
     let mut draw = Random(5);
-    for way in WAYS {
+    for topology in TOPOLOGIES {
         for world in 1..=4 {
             let (plan, seed) = (schedule(&mut draw, world), draw.below(1 << 30));
-            on_ranks(way.world(world), move |comm| exchange(&comm, &plan, seed));
+            on_ranks(topology.world(world), move |comm| exchange(&comm, &plan, seed));
         }
     }
 }
@@ -101,8 +103,8 @@ fn random_messages_arrive_in_order_during_operations() {
 fn workers_at_their_own_pace_are_served() {
     const ASK: u32 = 10;
     const ANSWER: u32 = 11;
-    for way in [Way::Threads, Way::Tcp, Way::Shared] {
-        on_ranks(way.world(4), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp, Topology::Shared] {
+        on_ranks(topology.world(4), |comm| {
             let rounds = |rank: usize| 20 * rank;
             if comm.rank() == 0 {
                 let mut sum = 0_u64;
@@ -129,8 +131,8 @@ fn workers_at_their_own_pace_are_served() {
 
 #[test]
 fn messages_that_are_not_taken_delay_no_operation() {
-    for way in [Way::Threads, Way::Tcp, Way::Shared, Way::TwoHosts] {
-        on_ranks(way.world(2), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp, Topology::Shared, Topology::TwoHosts] {
+        on_ranks(topology.world(2), |comm| {
             let (rank, other) = (comm.rank(), 1 - comm.rank());
             for number in 0..10 {
                 comm.send_to(other, 1, &vec![number; 8 << 20]).expect("a sound world");
@@ -160,8 +162,8 @@ fn messages_that_are_not_taken_delay_no_operation() {
 
 #[test]
 fn parts_of_a_world_have_channels_of_their_own() {
-    for way in [Way::Threads, Way::Tcp] {
-        on_ranks(way.world(4), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp] {
+        on_ranks(topology.world(4), |comm| {
             let colour = (comm.rank() % 2) as u32;
             // The part numbers its ranks in reverse.
             let part = comm.split(Some(colour), -(comm.rank() as i64)).expect("sound").expect("a colour");
@@ -178,8 +180,8 @@ fn parts_of_a_world_have_channels_of_their_own() {
 
 #[test]
 fn what_was_sent_before_leaving_arrives_and_what_is_sent_to_who_left_is_an_error() {
-    for way in [Way::Threads, Way::Tcp, Way::Shared] {
-        on_ranks(way.world(3), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp, Topology::Shared] {
+        on_ranks(topology.world(3), |comm| {
             if comm.rank() == 2 {
                 for number in 0..30 {
                     comm.send_to(0, 9, &vec![number; 200_000]).expect("a sound world");
@@ -214,7 +216,7 @@ fn arguments_are_checked_and_waiting_ends() {
         config.timeouts.operation = Duration::from_secs(2);
         config
     };
-    on_ranks(Way::Tcp.world_with(2, short), |comm| {
+    on_ranks(Topology::Tcp.world_with(2, short), |comm| {
         assert!(matches!(comm.send_to(2, 0, &[]), Err(CommError::Argument { .. })));
         assert!(matches!(comm.recv_any(6), Err(CommError::NoMessage { channel: 6, .. })));
         // The world stays intact.
@@ -243,8 +245,8 @@ fn arguments_are_checked_and_waiting_ends() {
 
 #[test]
 fn an_abort_reaches_who_waits_for_a_message() {
-    for way in [Way::Threads, Way::Tcp, Way::Shared] {
-        let results = on_ranks(way.world(2), |comm| {
+    for topology in [Topology::Threads, Topology::Tcp, Topology::Shared] {
+        let results = on_ranks(topology.world(2), |comm| {
             if comm.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(50));
                 comm.abort("no memory");
@@ -254,7 +256,7 @@ fn an_abort_reaches_who_waits_for_a_message() {
         });
         let aborted = Err(CommError::Aborted { rank: 1, reason: "no memory".into() });
         let expected = (aborted.clone(), aborted.clone(), aborted);
-        assert_eq!(results, [expected.clone(), expected], "{way:?}");
+        assert_eq!(results, [expected.clone(), expected], "{topology:?}");
     }
 }
 

@@ -1,13 +1,13 @@
 //! Communicators of some of a world's ranks, and buffers in shared memory.
 
-use crate::common::{WAYS, Way, on_ranks};
+use crate::common::{TOPOLOGIES, Topology, on_ranks};
 use phalanx_collectives::{CommError, ReduceOp};
 
 #[test]
 fn parts_have_the_ranks_of_their_colour_in_the_order_of_keys() {
-    for way in WAYS {
+    for topology in TOPOLOGIES {
         for world in [1, 4, 7] {
-            on_ranks(way.world(world), move |comm| {
+            on_ranks(topology.world(world), move |comm| {
                 // Two rows in reverse order.
                 let (rank, colour) = (comm.rank(), comm.rank() % 2);
                 let part = comm.split(Some(colour as u32), -(rank as i64)).expect("sound").expect("a colour");
@@ -37,7 +37,7 @@ fn parts_have_the_ranks_of_their_colour_in_the_order_of_keys() {
 
 #[test]
 fn a_mesh_of_rows_and_columns_sums_the_whole() {
-    on_ranks(Way::Shared.world(6), |comm| {
+    on_ranks(Topology::Shared.world(6), |comm| {
         let (row, column) = (comm.rank() / 3, comm.rank() % 3);
         let in_row = comm.split(Some(row as u32), 0).expect("sound").expect("a colour");
         let in_column = comm.split(Some(column as u32), 0).expect("sound").expect("a colour");
@@ -50,7 +50,7 @@ fn a_mesh_of_rows_and_columns_sums_the_whole() {
 
 #[test]
 fn a_failure_in_a_part_names_ranks_of_the_world() {
-    let results = on_ranks(Way::Tcp.world(4), |comm| {
+    let results = on_ranks(Topology::Tcp.world(4), |comm| {
         // The failure may reach other ranks while they still split.
         let part = comm.split(Some((comm.rank() / 2) as u32), 0)?.expect("a colour");
         if comm.rank() < 2 {
@@ -71,14 +71,18 @@ fn a_failure_in_a_part_names_ranks_of_the_world() {
 
 #[test]
 fn buffers_in_shared_memory_are_reduced_in_place() {
-    for way in WAYS {
+    for topology in TOPOLOGIES {
         for world in 1..=5 {
-            on_ranks(way.world(world), move |comm| {
+            on_ranks(topology.world(world), move |comm| {
                 let rank = comm.rank();
                 for len in [0, 1, 7, 5000, 70_001] {
                     let mut buffer = comm.alloc::<f32>(len).expect("sound");
-                    let shared = matches!(way, Way::Threads | Way::Shared) && world > 1;
-                    assert_eq!(buffer.is_shared(), shared && cfg!(target_os = "linux"), "{way:?} {world}");
+                    let shared = matches!(topology, Topology::Threads | Topology::Shared) && world > 1;
+                    assert_eq!(
+                        buffer.is_shared(),
+                        shared && cfg!(target_os = "linux"),
+                        "{topology:?} {world}"
+                    );
                     assert!(buffer.iter().all(|v| *v == 0.0));
                     let fill = |rank: usize, i: usize| ((i * 7 + rank * 3) % 11) as f32;
                     let sum = |i: usize| (0..world).map(|rank| fill(rank, i)).sum::<f32>();
@@ -87,17 +91,17 @@ fn buffers_in_shared_memory_are_reduced_in_place() {
                     };
                     begin(&mut buffer);
                     comm.all_reduce(&mut buffer, ReduceOp::Sum).expect("sound");
-                    assert!(buffer.iter().enumerate().all(|(i, v)| *v == sum(i)), "{way:?} {len}");
+                    assert!(buffer.iter().enumerate().all(|(i, v)| *v == sum(i)), "{topology:?} {len}");
                     begin(&mut buffer);
                     let mut buffer = comm.all_reduce_async(buffer, ReduceOp::Mean).wait().expect("sound");
                     let n = world as f32;
-                    assert!(buffer.iter().enumerate().all(|(i, v)| *v == sum(i) / n), "{way:?} {len}");
+                    assert!(buffer.iter().enumerate().all(|(i, v)| *v == sum(i) / n), "{topology:?} {len}");
                     begin(&mut buffer);
                     comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum).expect("sound");
                     let own = rank * len / world..(rank + 1) * len / world;
-                    assert!(own.clone().all(|i| buffer[i] == sum(i)), "{way:?} {len}");
+                    assert!(own.clone().all(|i| buffer[i] == sum(i)), "{topology:?} {len}");
                     comm.all_gather_in_place(&mut buffer).expect("sound");
-                    assert!(buffer.iter().enumerate().all(|(i, v)| *v == sum(i)), "{way:?} {len}");
+                    assert!(buffer.iter().enumerate().all(|(i, v)| *v == sum(i)), "{topology:?} {len}");
                     // Other operations accept such a buffer too.
                     comm.broadcast(&mut buffer, world - 1).expect("sound");
                     begin(&mut buffer);
@@ -110,7 +114,7 @@ fn buffers_in_shared_memory_are_reduced_in_place() {
 
 #[test]
 fn a_buffer_that_only_some_share_is_a_disagreement() {
-    let results = on_ranks(Way::Shared.world(2), |comm| {
+    let results = on_ranks(Topology::Shared.world(2), |comm| {
         let mut shared = comm.alloc::<f32>(8).expect("sound");
         if comm.rank() == 0 {
             let result = comm.all_reduce(&mut shared, ReduceOp::Sum);
@@ -127,9 +131,9 @@ fn a_buffer_that_only_some_share_is_a_disagreement() {
 
 #[test]
 fn a_part_works_on_after_the_whole_is_dropped() {
-    for way in WAYS {
+    for topology in TOPOLOGIES {
         for world in [1, 2, 4] {
-            on_ranks(way.world(world), move |comm| {
+            on_ranks(topology.world(world), move |comm| {
                 let part = comm.split(Some((comm.rank() / 2) as u32), 0).expect("sound").expect("a colour");
                 comm.barrier("split").expect("sound");
                 drop(comm);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::{Way, on_ranks};
+use crate::common::{Topology, on_ranks};
 use phalanx_collectives::{
     CommError, Communicator, Credentials, Encryption, ReduceOp, Secret, WorldConfig, connect,
     connect_with_listener,
@@ -19,17 +19,17 @@ fn secret(text: &str) -> Option<Secret> {
 
 #[test]
 fn encrypted_worlds_work_as_others() {
-    for (way, encryption) in [
-        (Way::Tcp, Encryption::None),
-        (Way::Tcp, Encryption::Control),
-        (Way::Tcp, Encryption::All),
-        (Way::Lanes, Encryption::All),
-        (Way::TwoHosts, Encryption::All),
+    for (topology, encryption) in [
+        (Topology::Tcp, Encryption::None),
+        (Topology::Tcp, Encryption::Control),
+        (Topology::Tcp, Encryption::All),
+        (Topology::Lanes, Encryption::All),
+        (Topology::TwoHosts, Encryption::All),
     ] {
         let world = 3;
         let credentials = Credentials { secret: secret("known to all of them"), encryption };
         let change = |config| WorldConfig { credentials: credentials.clone(), ..config };
-        on_ranks(way.world_with(world, change), move |comm| {
+        on_ranks(topology.world_with(world, change), move |comm| {
             for len in [0, 1, 1000, 1_000_003] {
                 let mut values = vec![comm.rank() as i64; len];
                 comm.all_reduce(&mut values, ReduceOp::Sum).expect("sound");
@@ -86,13 +86,13 @@ fn encryption_is_the_same_on_all_ranks_and_needs_a_secret() {
 }
 
 /// A proxy between a rank and rank 0, which records the rank's bytes and can change them.
-struct Between {
+struct RecordingProxy {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<u8>>>,
     alters: Arc<AtomicBool>,
 }
 
-impl Between {
+impl RecordingProxy {
     fn new(to: SocketAddr) -> Self {
         let (listener, address) = listen();
         let (heard, alters) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::<AtomicBool>::default());
@@ -123,7 +123,7 @@ impl Between {
 fn what_was_heard_at_a_meeting_is_of_no_use_at_the_next() {
     let ours = || secret("the secret of this world");
     let (listener, address) = listen();
-    let between = Between::new(address);
+    let between = RecordingProxy::new(address);
     let zero = rank_0(place(0, address.port(), ours()), listener);
     let one = connect(&place(1, between.address.port(), ours())).expect("the secret is right");
     drop((zero.join().expect("no panic"), one));
@@ -149,7 +149,7 @@ fn what_was_heard_at_a_meeting_is_of_no_use_at_the_next() {
 fn what_is_altered_on_the_control_plane_is_named() {
     let ours = || secret("the secret of this world");
     let (listener, address) = listen();
-    let between = Between::new(address);
+    let between = RecordingProxy::new(address);
     let zero = rank_0(place(0, address.port(), ours()), listener);
     let one = connect(&place(1, between.address.port(), ours())).expect("the secret is right");
     let zero = zero.join().expect("no panic");

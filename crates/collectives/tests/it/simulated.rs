@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Way, checks, on_ranks};
+use crate::common::{Topology, checks, on_ranks};
 use phalanx_collectives::{
     Algorithm, Clock, CommError, Communicator, CostModel, ReduceOp, Rehearsal, SimulatedLink, WorldConfig,
     threads_over,
@@ -15,10 +15,10 @@ fn link(text: &str, clock: Clock) -> SimulatedLink {
 }
 
 /// Returns a world of threads, or of ranks that are connected like processes.
-fn world(way: Way, size: usize, link: SimulatedLink) -> Vec<Communicator> {
-    match way {
-        Way::Threads => threads_over(size, link).expect("threads"),
-        way => way.world_with(size, |mut config| {
+fn world(topology: Topology, size: usize, link: SimulatedLink) -> Vec<Communicator> {
+    match topology {
+        Topology::Threads => threads_over(size, link).expect("threads"),
+        topology => topology.world_with(size, |mut config| {
             config.transport.simulated = Some(link);
             config
         }),
@@ -27,20 +27,20 @@ fn world(way: Way, size: usize, link: SimulatedLink) -> Vec<Communicator> {
 
 #[test]
 fn every_operation_gives_what_it_gives_on_the_machine() {
-    for (way, size, clock) in [
-        (Way::Shared, 2, Clock::Wall),
-        (Way::Threads, 3, Clock::Cpu),
-        (Way::Shared, 4, Clock::Cpu),
-        (Way::Tcp, 3, Clock::Cpu),
+    for (topology, size, clock) in [
+        (Topology::Shared, 2, Clock::Wall),
+        (Topology::Threads, 3, Clock::Cpu),
+        (Topology::Shared, 4, Clock::Cpu),
+        (Topology::Tcp, 3, Clock::Cpu),
     ] {
-        on_ranks(world(way, size, link("10Gbit,5us", clock)), |comm| checks::check_all(&comm, false));
+        on_ranks(world(topology, size, link("10Gbit,5us", clock)), |comm| checks::check_all(&comm, false));
     }
 }
 
 #[test]
 fn ranks_share_no_memory_and_no_message_is_faster_than_the_link() {
-    for way in [Way::Threads, Way::Shared, Way::Tcp] {
-        let seconds = on_ranks(world(way, 2, link("400Mbit,2ms", Clock::Wall)), |comm| {
+    for topology in [Topology::Threads, Topology::Shared, Topology::Tcp] {
+        let seconds = on_ranks(world(topology, 2, link("400Mbit,2ms", Clock::Wall)), |comm| {
             let direct = comm.using(Algorithm::Direct).all_reduce(&mut [1.0_f32][..], ReduceOp::Sum);
             assert!(matches!(direct, Err(CommError::Argument { .. })), "{direct:?}");
             // 4 MiB, of which each rank sends half twice: 84 ms, in 8 pieces each way of which each waits for the one before.
@@ -53,13 +53,13 @@ fn ranks_share_no_memory_and_no_message_is_faster_than_the_link() {
         });
         let least = (4 << 20) as f64 / 50e6 + 16.0 * 0.002;
         let slowest = seconds.iter().copied().fold(0.0, f64::max);
-        assert!(slowest >= 0.98 * least, "{way:?}: {slowest} s, at least {least}");
+        assert!(slowest >= 0.98 * least, "{topology:?}: {slowest} s, at least {least}");
     }
 }
 
 #[test]
 fn messages_from_any_rank_take_their_time_and_stay_in_order() {
-    let ranks = world(Way::Shared, 3, link("80Mbit,20ms", Clock::Wall));
+    let ranks = world(Topology::Shared, 3, link("80Mbit,20ms", Clock::Wall));
     let start = Instant::now();
     let got = on_ranks(ranks, move |comm| {
         if comm.rank() > 0 {
@@ -91,7 +91,7 @@ fn simulated_clocks_go_by_the_formulas_and_not_by_the_machine() {
     for (algorithm, size) in
         [(Algorithm::Ring, 2), (Algorithm::Ring, 4), (Algorithm::SingleReducer, 4), (Algorithm::Tree, 4)]
     {
-        let seconds = on_ranks(world(Way::Threads, size, network), move |comm| {
+        let seconds = on_ranks(world(Topology::Threads, size, network), move |comm| {
             let mut values = vec![1.0_f32; BYTES / 4];
             let comm = comm.using(algorithm);
             comm.all_reduce(&mut values[..1], ReduceOp::Sum).expect("sound");
@@ -120,7 +120,7 @@ fn steps_that_follow_each_other_take_what_is_rehearsed() {
         (Algorithm::SingleReducer, 6),
         (Algorithm::Tree, 4),
     ] {
-        let seconds = on_ranks(world(Way::Threads, size, network), move |comm| {
+        let seconds = on_ranks(world(Topology::Threads, size, network), move |comm| {
             let mut values = vec![1.0_f32; BYTES / 4];
             let comm = comm.using(algorithm);
             let mut ends = Vec::new();
@@ -162,7 +162,7 @@ fn ranks_of_a_host_have_a_link_of_their_own() {
     const BYTES: usize = 1 << 20;
     let (between, inside) = (link("400Mbit,1ms", Clock::Cpu), link("40Gbit,1us", Clock::Cpu));
     let seconds = on_ranks(
-        Way::Shared.world_with(4, |config| {
+        Topology::Shared.world_with(4, |config| {
             let host = Some(format!("host {}", config.rank / 2));
             let mut config = WorldConfig { host, ..config };
             config.transport.simulated = Some(between);
@@ -211,7 +211,7 @@ fn ranks_of_a_host_have_a_link_of_their_own() {
 #[test]
 fn what_computing_hides_is_hidden_by_simulated_clocks_too() {
     let network = link("400Mbit,100us", Clock::Cpu);
-    let told = on_ranks(world(Way::Threads, 2, network), |comm| {
+    let told = on_ranks(world(Topology::Threads, 2, network), |comm| {
         let clock = comm.clock();
         let values = vec![1.0_f32; 1 << 20];
         comm.barrier("all are here").expect("sound");

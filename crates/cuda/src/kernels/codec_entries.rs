@@ -267,7 +267,7 @@ impl RandomEntries {
             .run()
     }
 
-    /// Adds `numbers` to those of the elements that are in a range.
+    /// Adds `numbers` to the elements that are in a range.
     ///
     /// # Errors
     /// If an array has another type or length.

@@ -48,14 +48,14 @@ fn maximum(matrices: &[ThinMatrix], of: impl Fn(&ThinMatrix) -> usize) -> usize 
     matrices.iter().map(of).max().unwrap_or(0)
 }
 
-/// The elements of a matrix within an array.
-type Place = fn(&ThinMatrix) -> Range<usize>;
+/// Returns the range of a matrix's elements within an array.
+type RangeFn = fn(&ThinMatrix) -> Range<usize>;
 
 /// Checks that all matrices are within their arrays.
 fn check_matrices(
     function: &'static str,
     matrices: &[ThinMatrix],
-    arrays: &[(&str, &Slice, Place)],
+    arrays: &[(&str, &Slice, RangeFn)],
 ) -> Result<()> {
     for (name, slice, range) in arrays {
         check_type(function, name, slice, ElementType::F32)?;

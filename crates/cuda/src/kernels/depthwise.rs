@@ -23,13 +23,13 @@ pub fn depthwise_supports(layout: TensorLayout, shape: &Conv2dShape) -> bool {
 }
 
 /// A supported convolution whose slices were checked.
-struct Checked<'a> {
+struct DepthwiseCall<'a> {
     gpu: &'a Gpu,
     layout: TensorLayout,
     shape: &'a Conv2dShape,
 }
 
-impl<'a> Checked<'a> {
+impl<'a> DepthwiseCall<'a> {
     /// Checks a shape and two slices of one type, given as (name, slice, expected length).
     fn new(
         gpu: &'a Gpu,
@@ -190,7 +190,7 @@ pub fn depthwise(
     w: &Slice,
 ) -> Result<Slice> {
     let slices = [("x", x, shape.input_len()), ("w", w, shape.weight_len())];
-    let of = Checked::new(gpu, "depthwise", layout, shape, slices)?;
+    let of = DepthwiseCall::new(gpu, "depthwise", layout, shape, slices)?;
     of.maps("depthwise", x, w, shape.output_len())
 }
 
@@ -206,7 +206,7 @@ pub fn depthwise_backward_input(
     w: &Slice,
 ) -> Result<Slice> {
     let slices = [("dy", dy, shape.output_len()), ("w", w, shape.weight_len())];
-    let of = Checked::new(gpu, "depthwise_backward_input", layout, shape, slices)?;
+    let of = DepthwiseCall::new(gpu, "depthwise_backward_input", layout, shape, slices)?;
     of.maps("depthwise_input", dy, w, shape.input_len())
 }
 
@@ -223,7 +223,7 @@ pub fn depthwise_backward_weight(
 ) -> Result<Slice> {
     const FUNCTION: &str = "depthwise_backward_weight";
     let slices = [("x", x, shape.input_len()), ("dy", dy, shape.output_len())];
-    let of = Checked::new(gpu, FUNCTION, layout, shape, slices)?;
+    let of = DepthwiseCall::new(gpu, FUNCTION, layout, shape, slices)?;
     if shape.output_len() == 0 {
         return gpu.zeros(x.dtype().wide(), shape.weight_len());
     }

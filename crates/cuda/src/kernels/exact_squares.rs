@@ -9,8 +9,8 @@ use crate::{ElementType, Gpu, GpuError, Result, Slice};
 /// The maximum number of squares before the limbs of a sum overflow.
 const MOST: usize = 1 << 31;
 
-/// Computes the exact sum of the squares of f32 elements, as [`ExactSquares::digits`] on the device. The digits of parts, added
-/// element by element, are those of the whole.
+/// Computes the exact sum of the squares of f32 elements, as [`ExactSquares::digits`] on the device. The digits of
+/// parts, added element by element, equal the digits of the whole.
 ///
 /// # Errors
 /// If the elements are not f32, or more than 2³¹.

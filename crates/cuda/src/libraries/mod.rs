@@ -21,10 +21,10 @@ pub enum Library {
     Nvml,
 }
 
-/// A library that was found.
+/// A found library, with its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// The file name that was loaded.
+pub struct FoundLibrary {
+    /// The loaded file name.
     pub file: String,
     /// The version in its vendor's notation: "12.8".
     pub version: String,
@@ -84,7 +84,7 @@ impl Library {
     ///
     /// # Errors
     /// [`GpuError::MissingLibrary`] with the names that were tried; [`GpuError::Library`] if it does not report its version.
-    pub fn find(self) -> Result<Found> {
+    pub fn find(self) -> Result<FoundLibrary> {
         let names = self.file_names();
         let Some(file) = names.iter().find(|name| probe::loads(name)) else {
             return Err(GpuError::MissingLibrary {
@@ -93,7 +93,7 @@ impl Library {
                 tried: names,
             });
         };
-        Ok(Found { file: file.clone(), version: probe::version(self, file)? })
+        Ok(FoundLibrary { file: file.clone(), version: probe::version(self, file)? })
     }
 
     /// Checks that the library can be loaded: cudarc panics otherwise.

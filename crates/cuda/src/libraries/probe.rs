@@ -13,7 +13,7 @@ pub(super) fn loads(name: &str) -> bool {
 }
 
 /// Converts a version number to the notation of a library's vendor.
-fn written(library: Library, number: c_int) -> String {
+fn format_version(library: Library, number: c_int) -> String {
     let (major, minor, patch) = match library {
         Library::Driver => (number / 1000, number % 1000 / 10, None),
         Library::Cudnn if number >= 90_000 => (number / 10_000, number % 10_000 / 100, Some(number % 100)),
@@ -25,9 +25,9 @@ fn written(library: Library, number: c_int) -> String {
 
 /// Returns the version of the library with a file name.
 pub(super) fn version(library: Library, name: &str) -> Result<String> {
-    type Written = unsafe extern "C" fn(*mut c_int) -> c_int;
-    type Pair = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
-    type Returned = unsafe extern "C" fn() -> usize;
+    type IntGetter = unsafe extern "C" fn(*mut c_int) -> c_int;
+    type IntPairGetter = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+    type SizeGetter = unsafe extern "C" fn() -> usize;
     let function = match library {
         Library::Driver => "cuDriverGetVersion",
         Library::Nvrtc => "nvrtcVersion",
@@ -44,23 +44,28 @@ pub(super) fn version(library: Library, name: &str) -> Result<String> {
     match library {
         Library::CublasLt | Library::Cudnn => {
             // SAFETY: both functions take nothing and return a size, by their headers.
-            let number = unsafe { loaded.get::<Returned>(function.as_bytes()).map_err(missing)?() };
-            c_int::try_from(number).map(|number| written(library, number)).map_err(|e| problem(e.to_string()))
+            let number = unsafe { loaded.get::<SizeGetter>(function.as_bytes()).map_err(missing)?() };
+            c_int::try_from(number)
+                .map(|number| format_version(library, number))
+                .map_err(|e| problem(e.to_string()))
         }
         Library::Nvrtc => {
             let (mut major, mut minor) = (0, 0);
             // SAFETY: the function writes two numbers, by its header, and both pointers are valid for writes.
             let code = unsafe {
-                loaded.get::<Pair>(function.as_bytes()).map_err(missing)?(&raw mut major, &raw mut minor)
+                loaded.get::<IntPairGetter>(function.as_bytes()).map_err(missing)?(
+                    &raw mut major,
+                    &raw mut minor,
+                )
             };
             if code == 0 { Ok(format!("{major}.{minor}")) } else { Err(failed(code)) }
         }
         Library::Nvml => {
-            type Text = unsafe extern "C" fn(*mut std::ffi::c_char, std::ffi::c_uint) -> c_int;
+            type TextGetter = unsafe extern "C" fn(*mut std::ffi::c_char, std::ffi::c_uint) -> c_int;
             let mut text = [0_u8; 80];
             // SAFETY: the function writes a zero-terminated text of at most the given length.
             let code = unsafe {
-                let get = loaded.get::<Text>(function.as_bytes()).map_err(missing)?;
+                let get = loaded.get::<TextGetter>(function.as_bytes()).map_err(missing)?;
                 get(text.as_mut_ptr().cast(), 80)
             };
             let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
@@ -70,8 +75,8 @@ pub(super) fn version(library: Library, name: &str) -> Result<String> {
             let mut number = 0;
             // SAFETY: both functions write one number, by their headers.
             let code =
-                unsafe { loaded.get::<Written>(function.as_bytes()).map_err(missing)?(&raw mut number) };
-            if code == 0 { Ok(written(library, number)) } else { Err(failed(code)) }
+                unsafe { loaded.get::<IntGetter>(function.as_bytes()).map_err(missing)?(&raw mut number) };
+            if code == 0 { Ok(format_version(library, number)) } else { Err(failed(code)) }
         }
     }
 }
@@ -82,11 +87,11 @@ mod tests {
 
     #[test]
     fn versions_are_in_their_vendors_notation() {
-        assert_eq!(written(Library::Driver, 12_080), "12.8");
-        assert_eq!(written(Library::Cudnn, 91_002), "9.10.2");
-        assert_eq!(written(Library::Cudnn, 8_902), "8.9.2");
-        assert_eq!(written(Library::Nccl, 22_703), "2.27.3");
-        assert_eq!(written(Library::CublasLt, 130_100), "13.1.0");
+        assert_eq!(format_version(Library::Driver, 12_080), "12.8");
+        assert_eq!(format_version(Library::Cudnn, 91_002), "9.10.2");
+        assert_eq!(format_version(Library::Cudnn, 8_902), "8.9.2");
+        assert_eq!(format_version(Library::Nccl, 22_703), "2.27.3");
+        assert_eq!(format_version(Library::CublasLt, 130_100), "13.1.0");
     }
 
     #[test]

@@ -50,7 +50,7 @@ struct Training<'a> {
 
 /// The arguments that change from step to step.
 #[derive(Clone, Copy)]
-struct Varying<'a> {
+struct StepArguments<'a> {
     step: u64,
     adam: StepScalars<'a, AdamOptions>,
     sgd: StepScalars<'a, SgdOptions>,
@@ -79,7 +79,7 @@ impl<'a> Training<'a> {
     }
 
     /// Runs a step, and returns its loss.
-    fn step(&self, varying: Varying<'_>) -> Result<Slice> {
+    fn step(&self, varying: StepArguments<'_>) -> Result<Slice> {
         let (gpu, [features, classes]) = (self.gpu, SIZES);
         let key = StreamKey { seed: 7, step: varying.step, rank: 0, stream: 5 };
         let maps = gpu.unwritten(F32, CONVOLUTION.output_len())?;
@@ -169,7 +169,7 @@ fn replays_have_the_bits_of_eager_steps() {
                 eager.input.upload_on(&input, Stream::Compute).unwrap();
                 eager.labels.upload_on(&labels, Stream::Compute).unwrap();
                 let (adam, sgd) = options(step);
-                let loss = eager.step(Varying { step, adam: adam.into(), sgd: sgd.into() }).unwrap();
+                let loss = eager.step(StepArguments { step, adam: adam.into(), sgd: sgd.into() }).unwrap();
                 expected.push((gpu.download::<f32>(&loss).unwrap()[0].to_bits(), eager.bits()));
             }
             assert!(expected.windows(2).all(|pair| pair[0] != pair[1]));
@@ -178,7 +178,7 @@ fn replays_have_the_bits_of_eager_steps() {
             let at = gpu.zeros(ElementType::I64, 1).unwrap();
             let numbers = gpu.zeros(ElementType::F64, 16).unwrap();
             let (for_adam, for_sgd) = (numbers.view(0..11).unwrap(), numbers.view(11..16).unwrap());
-            let varying = Varying {
+            let varying = StepArguments {
                 step: 17,
                 adam: StepScalars::OnDevice(&for_adam),
                 sgd: StepScalars::OnDevice(&for_sgd),
@@ -263,7 +263,7 @@ fn a_graph_outlives_other_handles_of_its_gpu() {
             let gpu = gpu();
             let training = Training::new(&gpu);
             let (adam, sgd) = options(1);
-            let varying = Varying { step: 1, adam: adam.into(), sgd: sgd.into() };
+            let varying = StepArguments { step: 1, adam: adam.into(), sgd: sgd.into() };
             let loss = training.step(varying).unwrap();
             gpu.download::<f32>(&loss).unwrap()
         };
@@ -271,7 +271,7 @@ fn a_graph_outlives_other_handles_of_its_gpu() {
             let gpu = gpu();
             let training = Training::new(&gpu);
             let (adam, sgd) = options(1);
-            let varying = Varying { step: 1, adam: adam.into(), sgd: sgd.into() };
+            let varying = StepArguments { step: 1, adam: adam.into(), sgd: sgd.into() };
             training.step(varying).unwrap();
             // Training::new resets the weights.
             let fresh = Training { blas: training.blas, dnn: training.dnn, ..Training::new(&gpu) };

@@ -28,9 +28,9 @@ mod pattern;
 
 use crate::captioned_image::CaptionedImage;
 use crate::captions;
-use crate::dataset::{Dataset, Labelled, check_index};
+use crate::dataset::{Dataset, LabelledDataset, check_index};
 use crate::decode::decode;
-use crate::error::{Checked, DataError, Result};
+use crate::error::{DataError, ParseResult, Result};
 use crate::lines::LinesFile;
 use index::{ArchiveIndex, CaptionSource, Entry, Span};
 use lru_cache::LruCache;
@@ -185,7 +185,7 @@ impl Dataset for ArchivesDataset {
     }
 }
 
-impl Labelled for ArchivesDataset {
+impl LabelledDataset for ArchivesDataset {
     /// Empty if no sample has a `.cls`.
     fn class_names(&self) -> &[String] {
         &self.class_names
@@ -198,7 +198,7 @@ impl Labelled for ArchivesDataset {
 }
 
 /// Parses the caption of a sample from the bytes of its member.
-fn parse_caption(bytes: &[u8], source: CaptionSource) -> Checked<String> {
+fn parse_caption(bytes: &[u8], source: CaptionSource) -> ParseResult<String> {
     let text = match source {
         CaptionSource::Text => std::str::from_utf8(bytes)
             .map_err(|error| format!(".txt is not UTF-8: {error}"))?

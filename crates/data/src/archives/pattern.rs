@@ -1,6 +1,6 @@
 //! Patterns of archive paths: `shard-{000000..000012}.tar`, `{a,b}-{0..3}.tar`, a folder, or one file.
 
-use crate::error::{Checked, DataError, Result};
+use crate::error::{DataError, ParseResult, Result};
 use std::path::{Path, PathBuf};
 
 /// Upper limits of a pattern: archives, the length of a path with braces, the bytes of all names, braces, and digits of
@@ -66,7 +66,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Expands the braces of a pattern.
-fn braces(pattern: &str) -> Checked<Vec<String>> {
+fn braces(pattern: &str) -> ParseResult<Vec<String>> {
     let Some((before, rest)) = pattern.split_once('{') else {
         return if pattern.contains('}') {
             Err("`}` without `{`".to_owned())
@@ -93,7 +93,7 @@ fn braces(pattern: &str) -> Checked<Vec<String>> {
         .collect())
 }
 
-fn range(from: &str, to: &str) -> Checked<Vec<String>> {
+fn range(from: &str, to: &str) -> ParseResult<Vec<String>> {
     let number = |text: &str| {
         text.parse::<usize>().map_err(|_| format!("`{text}` in `{{{from}..{to}}}` is not a whole number"))
     };

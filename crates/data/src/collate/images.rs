@@ -32,7 +32,7 @@ enum Form {
 }
 
 /// The images of a batch that is being assembled.
-enum Gathered<'a> {
+enum BatchImages<'a> {
     Numbers(Vec<f32>),
     Bytes(Bytes<'a>),
 }
@@ -95,7 +95,7 @@ impl ImageCollation {
         Self { transform, attributes: Vec::new(), form: Form::Numbers }
     }
 
-    /// Adds an array for each of the dataset's [attributes](crate::Labelled::attributes).
+    /// Adds an array for each of the dataset's [attributes](crate::LabelledDataset::attributes).
     #[must_use]
     pub fn with_attributes(mut self, attributes: &[Attribute]) -> Self {
         self.attributes = attributes.iter().map(|attribute| attribute.name.clone()).collect();
@@ -109,10 +109,10 @@ impl ImageCollation {
     }
 
     /// Starts an empty batch.
-    fn begin(&self) -> Gathered<'_> {
+    fn begin(&self) -> BatchImages<'_> {
         match &self.form {
-            Form::Numbers => Gathered::Numbers(Vec::new()),
-            Form::Bytes(cached) => Gathered::Bytes(Bytes {
+            Form::Numbers => BatchImages::Numbers(Vec::new()),
+            Form::Bytes(cached) => BatchImages::Bytes(Bytes {
                 cached: cached.as_deref(),
                 pixels: Vec::new(),
                 samples: Vec::new(),
@@ -160,8 +160,8 @@ impl Collate<CaptionedImage> for ImageCollation {
                 }
             }
             let found = match &mut images {
-                Gathered::Numbers(numbers) => self.transform.append(image, epoch, index, numbers)?,
-                Gathered::Bytes(bytes) => {
+                BatchImages::Numbers(numbers) => self.transform.append(image, epoch, index, numbers)?,
+                BatchImages::Bytes(bytes) => {
                     let (width, height) = bytes.add(&self.transform, image, epoch, index)?;
                     [3, height as usize, width as usize]
                 }
@@ -173,8 +173,10 @@ impl Collate<CaptionedImage> for ImageCollation {
             if labels.is_empty() {
                 // All images have the size of the first, so this is the last allocation.
                 match &mut images {
-                    Gathered::Numbers(numbers) => numbers.reserve_exact(numbers.len() * (number - 1)),
-                    Gathered::Bytes(bytes) => bytes.pixels.reserve_exact(bytes.pixels.len() * (number - 1)),
+                    BatchImages::Numbers(numbers) => numbers.reserve_exact(numbers.len() * (number - 1)),
+                    BatchImages::Bytes(bytes) => {
+                        bytes.pixels.reserve_exact(bytes.pixels.len() * (number - 1))
+                    }
                 }
             }
             labels.push(label);
@@ -185,10 +187,10 @@ impl Collate<CaptionedImage> for ImageCollation {
             [3, side, side]
         });
         let batch = match images {
-            Gathered::Numbers(numbers) => {
+            BatchImages::Numbers(numbers) => {
                 Batch::new(number).with("images", [number, channels, height, width], numbers)?
             }
-            Gathered::Bytes(bytes) => {
+            BatchImages::Bytes(bytes) => {
                 Batch::new(number).with_images("images", self.bytes(bytes, [height, width])?)?
             }
         };

@@ -2,7 +2,7 @@
 
 use super::tables::number;
 use crate::decode::Rectangle;
-use crate::error::Checked;
+use crate::error::ParseResult;
 
 /// The bounding box of a bird, in pixels. The published numbers have a fraction that is always 0; like StackGAN, this
 /// casts them to integers.
@@ -16,7 +16,7 @@ pub(super) struct BoundingBox {
 
 impl BoundingBox {
     /// Parses left, top, width and height.
-    pub(super) fn parse(fields: &[&str]) -> Checked<Self> {
+    pub(super) fn parse(fields: &[&str]) -> ParseResult<Self> {
         let [left, top, width, height] = fields else {
             return Err(format!(
                 "{} fields after the id; a box has 4: left, top, width, height",
@@ -36,7 +36,7 @@ impl BoundingBox {
 
     /// Returns the square around the centre of the box, clipped to an image of this size. Its half side is `factor`
     /// times the longer side of the box: `custom_crop` of StackGAN's preprocessing.
-    pub(super) fn around(&self, factor: f64, width: u32, height: u32) -> Checked<Rectangle> {
+    pub(super) fn around(&self, factor: f64, width: u32, height: u32) -> ParseResult<Rectangle> {
         let half = (f64::from(self.width.max(self.height)) * factor) as i32;
         let within = |begin: i32, length: i32, end: u32| {
             let centre = (2 * begin + length) / 2;

@@ -1,6 +1,6 @@
 //! Tables whose lines begin with an id.
 
-use crate::error::{Checked, DataError, Result};
+use crate::error::{DataError, ParseResult, Result};
 use crate::lines::LinesFile;
 use crate::strings::Strings;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(super) struct Table {
 
 impl Table {
     /// Reads a table. `text` extracts the text of a row from the line after the id.
-    pub(super) fn read(file: &Path, text: fn(&str) -> Checked<&str>) -> Result<Self> {
+    pub(super) fn read(file: &Path, text: fn(&str) -> ParseResult<&str>) -> Result<Self> {
         let file = LinesFile::read(file)?;
         let (mut places, mut texts, mut lines) = (BTreeMap::new(), Strings::default(), Vec::new());
         for (number, line) in file.lines() {
@@ -60,7 +60,7 @@ impl Table {
     pub(super) fn join<T: Clone>(
         &self,
         file: &Path,
-        parse: impl Fn(&[&str]) -> Checked<T>,
+        parse: impl Fn(&[&str]) -> ParseResult<T>,
     ) -> Result<Vec<T>> {
         let file = LinesFile::read(file)?;
         let own = self.file.file().file_name().unwrap_or_default().to_string_lossy();
@@ -87,14 +87,14 @@ impl Table {
 }
 
 /// Splits a line into its id and the rest.
-fn id_and_rest(line: &str) -> Checked<(u64, &str)> {
+fn id_and_rest(line: &str) -> ParseResult<(u64, &str)> {
     let (id, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let number = id.parse().map_err(|_| format!("{id:?} is not an id; a line begins with a whole number"))?;
     Ok((number, rest.trim_start()))
 }
 
 /// Parses the name of a class: one word.
-pub(super) fn name(rest: &str) -> Checked<&str> {
+pub(super) fn name(rest: &str) -> ParseResult<&str> {
     match rest.split_whitespace().count() {
         1 => Ok(rest),
         number => Err(format!("{} fields; a class has 2: its id and its name", number + 1)),
@@ -102,7 +102,7 @@ pub(super) fn name(rest: &str) -> Checked<&str> {
 }
 
 /// Parses the path of an image, which may contain spaces and stays within the image folder.
-pub(super) fn path(rest: &str) -> Checked<&str> {
+pub(super) fn path(rest: &str) -> ParseResult<&str> {
     if rest.is_empty() {
         return Err("1 field; an image has 2: its id and its path".to_owned());
     }
@@ -115,7 +115,7 @@ pub(super) fn path(rest: &str) -> Checked<&str> {
 }
 
 /// Parses one id.
-pub(super) fn id(fields: &[&str]) -> Checked<u64> {
+pub(super) fn id(fields: &[&str]) -> ParseResult<u64> {
     match fields {
         [id] => id.parse().map_err(|_| format!("{id:?} is not the id of a class")),
         _ => Err(format!("{} fields; there are 2: an image's id and its class", fields.len() + 1)),
@@ -123,7 +123,7 @@ pub(super) fn id(fields: &[&str]) -> Checked<u64> {
 }
 
 /// Parses 0 or 1.
-pub(super) fn flag(fields: &[&str]) -> Checked<bool> {
+pub(super) fn flag(fields: &[&str]) -> ParseResult<bool> {
     match fields {
         ["0"] => Ok(false),
         ["1"] => Ok(true),
@@ -133,7 +133,7 @@ pub(super) fn flag(fields: &[&str]) -> Checked<bool> {
 }
 
 /// Parses a finite number.
-pub(super) fn number(field: &str) -> Checked<f64> {
+pub(super) fn number(field: &str) -> ParseResult<f64> {
     let number = field.parse().ok().filter(|number: &f64| number.is_finite());
     number.ok_or_else(|| format!("{field:?} is not a number"))
 }

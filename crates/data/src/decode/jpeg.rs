@@ -1,12 +1,12 @@
 //! Checks of a JPEG before it is decoded: decoders silently fill missing parts with grey.
 
-use crate::error::Checked;
+use crate::error::ParseResult;
 
 /// Checks that the image is complete and its colour space is known.
 ///
 /// The segments before the image data are skipped, so the end of an embedded thumbnail is not mistaken for the end of
 /// the image. Within the data, the byte 0xff is followed by 0xd9 only at the end.
-pub(super) fn check(bytes: &[u8]) -> Checked<()> {
+pub(super) fn check(bytes: &[u8]) -> ParseResult<()> {
     let mut at = 2;
     let (mut components, mut by_adobe) = (0, false);
     let cut = || format!("truncated: its {} bytes end within the header", bytes.len());

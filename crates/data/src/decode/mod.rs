@@ -12,7 +12,7 @@
 
 mod jpeg;
 
-use crate::error::{Checked, DataError, Result};
+use crate::error::{DataError, ParseResult, Result};
 use image::{DynamicImage, GenericImageView, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 use std::io::Cursor;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub(crate) struct Rectangle {
 ///
 /// # Errors
 /// A description of the problem; also if the image has more than 256 MiB of pixels.
-pub fn decode(bytes: &[u8]) -> Checked<RgbImage> {
+pub fn decode(bytes: &[u8]) -> ParseResult<RgbImage> {
     decode_cropped(bytes, |_, _| Ok(None))
 }
 
@@ -44,8 +44,8 @@ pub fn decode(bytes: &[u8]) -> Checked<RgbImage> {
 /// turned upright.
 pub(crate) fn decode_cropped(
     bytes: &[u8],
-    crop: impl FnOnce(u32, u32) -> Checked<Option<Rectangle>>,
-) -> Checked<RgbImage> {
+    crop: impl FnOnce(u32, u32) -> ParseResult<Option<Rectangle>>,
+) -> ParseResult<RgbImage> {
     let format = image::guess_format(bytes).map_err(|_| not_an_image(bytes))?;
     if format == ImageFormat::Jpeg {
         jpeg::check(bytes)?;

@@ -3,8 +3,8 @@
 //! The columns are read directly, without arrow. A nullable column has a definition level for each row; a level below the
 //! column's highest means null, which is an error here.
 //!
-//! The parquet crate believes what a file claims about itself. So [`schema_check`] and [`page_check`] look at the claims
-//! before it allocates memory for them.
+//! The parquet crate trusts the metadata of a file. So [`schema_check`] and [`page_check`] look at the claims before it
+//! allocates memory for them.
 
 mod limits;
 mod page_check;
@@ -14,7 +14,7 @@ mod thrift;
 use self::limits::Limits;
 use self::page_check::{ColumnChunk, check_pages};
 use crate::encoded::{EncodedImages, check_label};
-use crate::error::{Checked, DataError, Result};
+use crate::error::{DataError, ParseResult, Result};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
@@ -28,16 +28,16 @@ use std::path::{Path, PathBuf};
 const IMAGE_COLUMNS: [&str; 2] = ["img.bytes", "image.bytes"];
 const LABEL_COLUMN: &str = "label";
 
-/// The images that were read so far, and the class names if a file has named them.
+/// The images read from the files up to now, and the class names if a file has them.
 #[derive(Default)]
-struct Collected {
+struct ParquetImages {
     images: EncodedImages,
     class_names: Option<Vec<String>>,
 }
 
 /// Reads whole files. Returns their images and the class names, which are `fallback` if no file names them.
 pub(crate) fn read(files: &[PathBuf], fallback: Vec<String>) -> Result<(EncodedImages, Vec<String>)> {
-    let mut collected = Collected::default();
+    let mut collected = ParquetImages::default();
     for path in files {
         // The decoders of the parquet crate panic at pages that contradict their headers.
         let read = AssertUnwindSafe(|| read_file(path, &fallback, &mut collected));
@@ -51,7 +51,7 @@ pub(crate) fn read(files: &[PathBuf], fallback: Vec<String>) -> Result<(EncodedI
 }
 
 /// Adds the images of a file and, if it names them, its classes.
-fn read_file(path: &Path, fallback: &[String], collected: &mut Collected) -> Result<()> {
+fn read_file(path: &Path, fallback: &[String], collected: &mut ParquetImages) -> Result<()> {
     let io = |error| DataError::io(path, error);
     let mut file = File::open(path).map_err(io)?;
     let file_bytes = file.metadata().map_err(io)?.len();
@@ -136,7 +136,7 @@ fn check_columns(
     columns: &[usize],
     file: &mut File,
     file_bytes: u64,
-) -> Checked<()> {
+) -> ParseResult<()> {
     let limits = Limits::of(file_bytes);
     let (mut rows, mut bytes) = (0_u64, 0_u64);
     for (number, group) in metadata.row_groups().iter().enumerate() {
@@ -167,7 +167,7 @@ fn check_columns(
 }
 
 /// Returns the bytes of a column chunk, which must lie within the file.
-fn chunk_of(column: &ColumnChunkMetaData, rows: u64, file_bytes: u64) -> Checked<ColumnChunk> {
+fn chunk_of(column: &ColumnChunkMetaData, rows: u64, file_bytes: u64) -> ParseResult<ColumnChunk> {
     let first = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
     let size = column.compressed_size();
     let begin = u64::try_from(first).ok();

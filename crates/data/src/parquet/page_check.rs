@@ -11,7 +11,7 @@ use std::io::{Read, Seek, SeekFrom};
 use parquet::basic::Encoding;
 
 use super::thrift::{CompactReader, Field};
-use crate::error::Checked;
+use crate::error::ParseResult;
 
 /// The fields of a page header that the parquet crate believes.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ const DATA: i32 = 0;
 const DICTIONARY: i32 = 2;
 const DATA_V2: i32 = 3;
 
-/// The encodings whose pages contain counts that the parquet crate believes.
+/// The encodings whose pages contain counts that the parquet crate trusts.
 const REFUSED: [(Encoding, &str); 2] = [
     (Encoding::DELTA_LENGTH_BYTE_ARRAY, "DELTA_LENGTH_BYTE_ARRAY"),
     (Encoding::DELTA_BYTE_ARRAY, "DELTA_BYTE_ARRAY"),
@@ -49,7 +49,7 @@ pub(super) struct ColumnChunk {
 ///
 /// # Errors
 /// A description of the problem.
-pub(super) fn check_pages(file: &mut File, chunk: ColumnChunk, max_bytes: u64) -> Checked<()> {
+pub(super) fn check_pages(file: &mut File, chunk: ColumnChunk, max_bytes: u64) -> ParseResult<()> {
     let (mut at, mut values, mut bytes) = (chunk.begin, 0_u64, 0_u64);
     while at < chunk.end && values < chunk.rows {
         let problem = |problem: String| format!("the page at byte {at} {problem}");
@@ -85,7 +85,7 @@ struct PageSize {
 }
 
 /// Checks one page header.
-fn check_page(header: &PageHeader) -> Checked<PageSize> {
+fn check_page(header: &PageHeader) -> ParseResult<PageSize> {
     let PageHeader { kind, uncompressed_bytes, compressed_bytes, values, encoding } = *header;
     let Ok(compressed_bytes) = u64::try_from(compressed_bytes) else {
         return Err(format!("has {compressed_bytes} bytes"));
@@ -169,7 +169,7 @@ mod tests {
         [&head[..], &[(field - 3) << 4 | 12], &inner, &[0, 0], &[7; 10]].concat()
     }
 
-    fn checked(pages: &[Vec<u8>], rows: u64) -> Checked<()> {
+    fn checked(pages: &[Vec<u8>], rows: u64) -> ParseResult<()> {
         let bytes = pages.concat();
         let chunk = ColumnChunk { begin: 0, end: bytes.len() as u64, rows };
         check_pages(&mut file_of(&bytes), chunk, 1000)

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use super::thrift::CompactReader;
-use crate::error::Checked;
+use crate::error::ParseResult;
 
 /// The deepest accepted schema.
 const MAX_DEPTH: usize = 100;
@@ -25,7 +25,7 @@ const NUM_CHILDREN: i16 = 5;
 ///
 /// # Errors
 /// A description of the problem. A file without a footer passes: the parquet crate reports it better.
-pub(super) fn check_schema(file: &mut File, file_bytes: u64) -> Checked<()> {
+pub(super) fn check_schema(file: &mut File, file_bytes: u64) -> ParseResult<()> {
     let Some(metadata) = read_metadata(file, file_bytes) else { return Ok(()) };
     let mut checked = Ok(());
     let parsed = CompactReader::new(&metadata).fields(|reader, field| {
@@ -61,7 +61,7 @@ fn child_counts(reader: &mut CompactReader<'_>) -> Option<Vec<i32>> {
 }
 
 /// Checks that a tree, given by the number of children of each node in depth-first order, is complete and not too deep.
-fn check_tree(counts: &[i32]) -> Checked<()> {
+fn check_tree(counts: &[i32]) -> ParseResult<()> {
     // The missing children of each ancestor of the current node.
     let mut open: Vec<u64> = Vec::new();
     for (element, &children) in counts.iter().enumerate() {

@@ -15,7 +15,7 @@ mod order;
 
 use crate::choices::choices;
 use crate::error::{DataError, Result};
-use order::Orders;
+use order::EpochOrders;
 pub use order::{Chunks, Order};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -83,12 +83,12 @@ pub struct RankSamples {
 #[derive(Debug)]
 pub struct DistributedSampler {
     config: SamplerConfig,
-    orders: Orders,
+    orders: EpochOrders,
 }
 
 impl Clone for DistributedSampler {
     fn clone(&self) -> Self {
-        Self { config: self.config.clone(), orders: Orders::new(&self.config) }
+        Self { config: self.config.clone(), orders: EpochOrders::new(&self.config) }
     }
 }
 
@@ -124,7 +124,7 @@ impl DistributedSampler {
             ));
         }
         config.order.check(len)?;
-        Ok(Self { orders: Orders::new(&config), config })
+        Ok(Self { orders: EpochOrders::new(&config), config })
     }
 
     /// Returns the settings.

@@ -67,9 +67,9 @@ struct ChunkOrder {
     begins: Arc<[usize]>,
 }
 
-/// The orders of epochs, computed on demand.
+/// The orders of the samples in each epoch, computed on demand.
 #[derive(Debug)]
-pub(super) struct Orders {
+pub(super) struct EpochOrders {
     len: usize,
     seed: u64,
     order: Order,
@@ -79,7 +79,7 @@ pub(super) struct Orders {
     windows: Mutex<VecDeque<ShuffledWindow>>,
 }
 
-impl Orders {
+impl EpochOrders {
     pub(super) fn new(config: &SamplerConfig) -> Self {
         let first = match &config.order {
             Order::Windows(Chunks { lengths, .. }) => {

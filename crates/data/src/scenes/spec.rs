@@ -58,7 +58,7 @@ pub struct SceneMatch {
     pub shapes: usize,
     /// StatedRelation relations that hold between objects of the picture.
     pub relations: usize,
-    /// Objects of the picture in excess of those of the scene.
+    /// The number of objects in the picture beyond the scene's.
     pub superfluous: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use super::split::split_of;
 use super::*;
-use crate::dataset::{Dataset, Labelled};
+use crate::dataset::{Dataset, LabelledDataset};
 use std::collections::BTreeSet;
 
 fn dataset(split: Split, objects: RangeInclusive<usize>, resolution: u32) -> ScenesDataset {

@@ -210,7 +210,7 @@ fn random_spec(rng: &mut ChaCha8Rng, split: Split, two: bool) -> ShapeSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::{Dataset, Labelled};
+    use crate::dataset::{Dataset, LabelledDataset};
     use std::collections::BTreeSet;
 
     fn dataset(split: Split, objects: Objects, seed: u64) -> ShapesDataset {

@@ -3,8 +3,8 @@
 use crate::files::{photo, write};
 use phalanx_data::archives::expand;
 use phalanx_data::{
-    ArchivesConfig, ArchivesDataset, Chunks, Collated, DataError, Dataset, DistributedSampler, Filter,
-    ImageCollation, Labelled, Loader, LoaderConfig, Order, SamplerConfig, Subset, Tail, Transform,
+    ArchivesConfig, ArchivesDataset, Chunks, CollatedDataset, DataError, Dataset, DistributedSampler, Filter,
+    ImageCollation, LabelledDataset, Loader, LoaderConfig, Order, SamplerConfig, Subset, Tail, Transform,
     TransformConfig,
 };
 use std::collections::BTreeSet;
@@ -134,7 +134,7 @@ fn read(
 ) -> Vec<Vec<String>> {
     let order = Order::Windows(Chunks { lengths: archives.chunks().unwrap().into(), window: 2 });
     let transform = Transform::new(TransformConfig::square(8, Filter::Bilinear)).unwrap();
-    let source = Arc::new(Collated::new(archives.clone(), ImageCollation::new(transform)));
+    let source = Arc::new(CollatedDataset::new(archives.clone(), ImageCollation::new(transform)));
     let loaders = (0..ranks).map(|rank| {
         let sampler = DistributedSampler::new(SamplerConfig {
             len: archives.len(),

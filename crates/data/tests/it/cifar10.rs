@@ -7,7 +7,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use phalanx_data::{DataError, Dataset, ImageFolder, Labelled, Split, open_cifar10};
+use phalanx_data::{DataError, Dataset, ImageFolder, LabelledDataset, Split, open_cifar10};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

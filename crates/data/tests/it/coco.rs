@@ -2,7 +2,7 @@
 
 use crate::files::{encoded, photo, write};
 use image::{DynamicImage, GrayImage, ImageFormat};
-use phalanx_data::{CocoCaptions, CocoConfig, DataError, Dataset, Exclusions, Labelled, Split};
+use phalanx_data::{CocoCaptions, CocoConfig, DataError, Dataset, Exclusions, LabelledDataset, Split};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use crate::files::{QUARTERS, adobe, blocks, encoded, photo, quarters, write};
 use image::{DynamicImage, ImageFormat};
 use phalanx_data::{
-    CubCaptions, CubConfig, CubDataset, DataError, Dataset, Exclusions, Labelled, Split, Subset,
+    CubCaptions, CubConfig, CubDataset, DataError, Dataset, Exclusions, LabelledDataset, Split, Subset,
 };
 use std::collections::BTreeSet;
 use std::fs;

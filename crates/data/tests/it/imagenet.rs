@@ -1,7 +1,7 @@
 //! A small ImageNet in the forms of torchvision and Kaggle.
 
 use crate::files::{photo, write};
-use phalanx_data::{DataError, Dataset, Exclusions, ImageFolder, Labelled, Split, open_imagenet};
+use phalanx_data::{DataError, Dataset, Exclusions, ImageFolder, LabelledDataset, Split, open_imagenet};
 use std::path::Path;
 use tempfile::TempDir;
 

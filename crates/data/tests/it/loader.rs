@@ -1,10 +1,10 @@
 //! Tests of the loader: order, resumption, errors, prefetching.
 
 use phalanx_data::{
-    Batch, BatchSource, CaptionedImage, Collated, DataError, Dataset, DistributedSampler, ImageCollation,
-    Labelled, Loader, LoaderConfig, Order, PadTo, RandomCrop, Result, SamplerConfig, Samples,
-    SequenceCollation, SequenceConfig, ShapesConfig, ShapesDataset, SourceSubset, StepBatch, Subset, Tail,
-    TextFile, TextFileConfig, TextSample, Transform, TransformConfig,
+    Batch, BatchSource, CaptionedImage, CollatedDataset, DataError, Dataset, DistributedSampler,
+    ImageCollation, LabelledDataset, Loader, LoaderConfig, Order, PadTo, RandomCrop, Result, SamplerConfig,
+    Samples, SequenceCollation, SequenceConfig, ShapesConfig, ShapesDataset, SourceSubset, StepBatch, Subset,
+    Tail, TextFile, TextFileConfig, TextSample, Transform, TransformConfig,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -85,7 +85,7 @@ fn transform() -> Transform {
 
 /// Batches of a dataset of images.
 fn source(dataset: Arc<Odd>, transform: Transform) -> Arc<dyn BatchSource> {
-    Arc::new(Collated::new(dataset, ImageCollation::new(transform)))
+    Arc::new(CollatedDataset::new(dataset, ImageCollation::new(transform)))
 }
 
 fn loader(dataset: Arc<Odd>, workers: usize, prefetch: usize, start: (u64, usize)) -> Loader {
@@ -226,7 +226,7 @@ fn lines(world_size: usize, rank: usize) -> Vec<StepBatch> {
     let file =
         TextFile::from_bytes("lines", text, TextFileConfig { sample, test_percent: 1, ..Default::default() });
     let config = SequenceConfig { predict_next: true, length: PadTo::Multiple(8), ..Default::default() };
-    let source = Collated::new(Arc::new(file.unwrap()), SequenceCollation::new(config).unwrap());
+    let source = CollatedDataset::new(Arc::new(file.unwrap()), SequenceCollation::new(config).unwrap());
     let config = SamplerConfig {
         len: 5,
         world_size,
@@ -266,7 +266,7 @@ fn a_subset_of_a_source_gives_what_a_subset_of_the_dataset_gives() {
     let plain = || Transform::new(TransformConfig::default()).unwrap();
     let whole = source(Odd::new(22, Fault::None), plain());
     let chosen = Subset::take(Odd::new(22, Fault::None), 9, 4).unwrap();
-    let of_dataset = Collated::new(Arc::new(chosen), ImageCollation::new(plain()));
+    let of_dataset = CollatedDataset::new(Arc::new(chosen), ImageCollation::new(plain()));
     let of_source = SourceSubset::take(whole.clone(), 9, 4).unwrap();
     assert_eq!((of_source.len(), of_source.weight(8).unwrap()), (9, 1.0));
     let indices = [8, 0, 3];
@@ -290,7 +290,7 @@ fn a_collation_that_loses_samples_is_an_error() {
     fn none_of(_: &mut Samples<'_, CaptionedImage>) -> Result<Batch> {
         Ok(Batch::new(0))
     }
-    let source = Collated::new(Odd::new(4, Fault::None), none_of);
+    let source = CollatedDataset::new(Odd::new(4, Fault::None), none_of);
     let error = source.batch(&[0, 1], 0, &|| true).unwrap_err();
     assert!(error.to_string().contains("0 samples out of 2"), "{error}");
 }

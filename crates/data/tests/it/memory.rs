@@ -5,7 +5,7 @@
 use crate::files::{encoded, write};
 use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 use phalanx_data::{
-    Collated, CubConfig, CubDataset, Dataset, DistributedSampler, Filter, ImageCollation, Loader,
+    CollatedDataset, CubConfig, CubDataset, Dataset, DistributedSampler, Filter, ImageCollation, Loader,
     LoaderConfig, Order, RandomCrop, Resize, SamplerConfig, Split, Tail, Transform, TransformConfig,
 };
 use std::fs;
@@ -87,7 +87,7 @@ fn read(dataset: &Arc<CubDataset>, side: u32, batch: usize, steps: usize) -> [f6
         flip: 0.5,
         ..TransformConfig::default()
     });
-    let source = Arc::new(Collated::new(dataset.clone(), ImageCollation::new(transform.unwrap())));
+    let source = Arc::new(CollatedDataset::new(dataset.clone(), ImageCollation::new(transform.unwrap())));
     let sampler = DistributedSampler::new(SamplerConfig {
         len: dataset.len(),
         world_size: 1,

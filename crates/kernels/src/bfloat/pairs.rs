@@ -11,20 +11,20 @@ use pulp::Simd;
 use super::convert::round_bits;
 use crate::transpose::transpose;
 
-/// An element type that converts to bf16.
-pub(crate) trait Narrow: Copy + Send + Sync {
+/// A conversion to bf16.
+pub(crate) trait ToBf16: Copy + Send + Sync {
     /// Returns the bits of the bf16 number.
     fn bits(self) -> u16;
 }
 
-impl Narrow for f32 {
+impl ToBf16 for f32 {
     #[inline(always)]
     fn bits(self) -> u16 {
         round_bits(self)
     }
 }
 
-impl Narrow for bf16 {
+impl ToBf16 for bf16 {
     #[inline(always)]
     fn bits(self) -> u16 {
         self.to_bits()
@@ -39,7 +39,7 @@ pub(crate) fn pair(first: u16, second: u16) -> u32 {
 
 /// Packs two rows element by element. A missing `second` counts as zeros.
 #[inline(always)]
-pub(crate) fn zip_rows<T: Narrow>(first: &[T], second: Option<&[T]>, to: &mut [f32]) {
+pub(crate) fn zip_rows<T: ToBf16>(first: &[T], second: Option<&[T]>, to: &mut [f32]) {
     match second {
         Some(second) => {
             for ((to, first), second) in to.iter_mut().zip(first).zip(second) {
@@ -56,7 +56,7 @@ pub(crate) fn zip_rows<T: Narrow>(first: &[T], second: Option<&[T]>, to: &mut [f
 
 /// Packs neighbours of a row. An odd last one is paired with zero.
 #[inline(always)]
-pub(crate) fn zip_neighbours<T: Narrow>(row: &[T], to: &mut [f32]) {
+pub(crate) fn zip_neighbours<T: ToBf16>(row: &[T], to: &mut [f32]) {
     let (pairs, rest) = row.as_chunks::<2>();
     for (to, [first, second]) in to.iter_mut().zip(pairs) {
         *to = f32::from_bits(pair(first.bits(), second.bits()));
@@ -71,7 +71,7 @@ pub(crate) fn zip_neighbours<T: Narrow>(row: &[T], to: &mut [f32]) {
 /// `from` has `rows` rows of `cols` elements, `from_stride` apart. `to` gets `cols` rows, `to_stride` apart, of one pair for
 /// every two rows. `scratch` has room for half the rows.
 #[inline(always)]
-pub(crate) fn transpose_pairs<S: Simd, T: Narrow>(
+pub(crate) fn transpose_pairs<S: Simd, T: ToBf16>(
     simd: S,
     from: &[T],
     from_stride: usize,

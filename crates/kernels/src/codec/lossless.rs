@@ -20,7 +20,7 @@ const CODED: u8 = 1;
 /// Counting tables used in turn, so that equal exponents in a row do not wait for each other.
 const COUNTERS: usize = 8;
 
-/// The most bytes of [`compress_lossless`] for `len` numbers.
+/// The maximum size of a message of [`compress_lossless`] for `len` numbers, in bytes.
 pub fn lossless_bound(len: usize) -> usize {
     1 + 4 * len
 }

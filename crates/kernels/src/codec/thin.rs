@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The places of a matrix M and of its factors P and Q, with M ≈ P·Qᵀ, among those of other matrices.
+/// The positions of a matrix M and its factors P and Q in shared arrays, with M ≈ P·Qᵀ.
 ///
 /// All are row-major: M is rows×columns, P is rows×rank, Q is columns×rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::Conv2dShape;
 use crate::float::Float;
 
-/// A tap of the window that meets at least one pixel, with the output positions where it does.
+/// A tap of the window that reads at least one pixel, with the output positions where it does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tap {
     /// Its index in the weights' window, row-major.
@@ -16,7 +16,7 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// Returns the index of the first pixel that it meets in output row `oy`.
+    /// Returns the index of the first pixel that it reads in output row `oy`.
     #[inline(always)]
     fn first_pixel(&self, shape: &Conv2dShape, oy: usize) -> usize {
         let iy = (oy * shape.stride[0]) as isize + self.offset[0];
@@ -25,7 +25,7 @@ impl Tap {
     }
 }
 
-/// Returns the taps that meet a pixel: on a 1×1 map under a 3×3 window one of nine.
+/// Returns the taps that read a pixel: one of nine for a 3×3 window on a 1×1 map.
 pub(super) fn taps(shape: &Conv2dShape) -> Vec<Tap> {
     let mut taps = Vec::new();
     for ky in 0..shape.kernel[0] {
@@ -43,9 +43,9 @@ pub(super) fn taps(shape: &Conv2dShape) -> Vec<Tap> {
     taps
 }
 
-/// A piece of the columns: some output rows of one image.
+/// Some output rows of one image, and their piece of the columns.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct OutputRows {
     /// Output rows.
     pub(super) rows: (usize, usize),
     /// The start of the piece in each row of the matrix.
@@ -62,7 +62,7 @@ pub(super) fn lower<T: Float>(
     shape: &Conv2dShape,
     taps: &[Tap],
     image: &[T],
-    piece: Piece,
+    piece: OutputRows,
     columns: &mut [T],
 ) {
     let (plane, out_width) = (shape.height * shape.width, shape.out_width());
@@ -104,7 +104,7 @@ pub(super) fn raise<T: Float>(
     shape: &Conv2dShape,
     taps: &[Tap],
     columns: &[T],
-    piece: Piece,
+    piece: OutputRows,
     image: &mut [T],
 ) {
     let (plane, out_width) = (shape.height * shape.width, shape.out_width());

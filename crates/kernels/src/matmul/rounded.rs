@@ -5,7 +5,7 @@ use half::bf16;
 use pulp::{Simd, WithSimd};
 
 use super::{Matrix, MatrixMut, check_matmul, matmul_batched};
-use crate::bfloat::pairs::Narrow;
+use crate::bfloat::pairs::ToBf16;
 #[cfg(target_arch = "x86_64")]
 use crate::bfloat::pairs::{transpose_pairs, zip_neighbours, zip_rows};
 use crate::context::Context;
@@ -64,7 +64,7 @@ pub(crate) fn matmul_rounded(
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn multiply<T: Narrow>(
+fn multiply<T: ToBf16>(
     _: &Context,
     _: usize,
     _: Matrix<'_, T>,
@@ -77,7 +77,7 @@ fn multiply<T: Narrow>(
 
 /// Multiplies if the CPU has the instruction; returns false otherwise. The sizes have been checked.
 #[cfg(target_arch = "x86_64")]
-fn multiply<T: Narrow>(
+fn multiply<T: ToBf16>(
     context: &Context,
     batch: usize,
     a: Matrix<'_, T>,
@@ -105,7 +105,7 @@ const PAIRS: usize = 128;
 const ROWS: usize = 128;
 
 #[cfg(target_arch = "x86_64")]
-fn one_product<T: Narrow>(
+fn one_product<T: ToBf16>(
     context: &Context,
     has: HasBf16,
     a: Matrix<'_, T>,
@@ -139,7 +139,7 @@ struct PackB<'a, T> {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl<T: Narrow> WithSimd for PackB<'_, T> {
+impl<T: ToBf16> WithSimd for PackB<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -185,7 +185,7 @@ struct Rows<'a, T> {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl<T: Narrow> WithSimd for Rows<'_, T> {
+impl<T: ToBf16> WithSimd for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -8,7 +8,7 @@ mod rows;
 
 pub use arguments::{GroupNormShape, NormBackward, NormGrads, NormInput, NormOutput};
 pub use batch::{
-    Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Finish,
+    Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Epilogue,
     batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,
     batch_norm_train, batch_norm_train_backward,
 };

@@ -1,4 +1,4 @@
-//! Codecs of gradients: against plain references over drawn numbers, recorded values, and what a damaged message does.
+//! Gradient codecs: compared with plain references and recorded values; damaged messages.
 
 use phalanx_kernels::{
     Context, accumulate_momentum, clear_indices, compress_lossless, decompress_lossless, dequantise_int4,

@@ -2,7 +2,7 @@
 
 use phalanx_kernels::{
     Activation, ActivationMask, AdamOptions, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput,
-    Context, Finish, Float, GroupNormShape, Matrix, MatrixMut, NormBackward, NormGrads, NormInput,
+    Context, Epilogue, Float, GroupNormShape, Matrix, MatrixMut, NormBackward, NormGrads, NormInput,
     NormOutput, Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input,
     batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
     batch_norm_train_backward, cross_entropy_rows_forward, ema_step, group_norm_forward, layer_norm_backward,
@@ -106,7 +106,7 @@ fn batch_norm_in_all_ways(context: &Context, dims: [usize; 3], x: &[f32], mean: 
     for activation in [Activation::None, Activation::Relu, Activation::Relu6] {
         for residual in [None, Some(added.as_slice())] {
             let what = format!("{dims:?} {activation:?} {}", residual.is_some());
-            let finish = Finish { activation, residual };
+            let finish = Epilogue { activation, residual };
             let mut y = vec![7.0; x.len()];
             batch_norm_forward(context, dims, x, affine, finish, &mut y).expect("sound");
             let mut passes = vec![false; x.len()];

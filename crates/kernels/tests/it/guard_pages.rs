@@ -1,12 +1,12 @@
-//! Kernels on memory whose neighbours may not be touched: a read or write past either end ends the process.
+//! Kernels on memory between inaccessible pages: a read or write past either end ends the process.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "memory between pages without access comes from the system")]
 
 use std::ops::{Deref, DerefMut};
 
 use phalanx_kernels::{
-    ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Context, Conv2dShape, Finish,
-    Level, Matrix, MatrixMut, NormInput, Products, batch_norm_train, batch_norm_train_backward,
+    ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Context, Conv2dShape,
+    Epilogue, Level, Matrix, MatrixMut, NormInput, Products, batch_norm_train, batch_norm_train_backward,
     conv2d_backward_input, conv2d_backward_weight, conv2d_forward, matmul_batched,
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use crate::harness;
 
 /// f32 numbers that begin after, or end before, a page without access.
-struct Guarded {
+struct GuardedFloats {
     map: *mut std::ffi::c_void,
     bytes: usize,
     first: *mut f32,
@@ -23,7 +23,7 @@ struct Guarded {
 
 const PAGE: usize = 4096;
 
-impl Guarded {
+impl GuardedFloats {
     fn new(len: usize, at_end: bool) -> Self {
         let inner = (len * 4).div_ceil(PAGE).max(1) * PAGE;
         let bytes = inner + 2 * PAGE;
@@ -47,7 +47,7 @@ impl Guarded {
     }
 }
 
-impl Deref for Guarded {
+impl Deref for GuardedFloats {
     type Target = [f32];
     fn deref(&self) -> &[f32] {
         // SAFETY: `len` numbers from `first` on lie in the mapping, which is zeroed at first and lives as long as this.
@@ -55,14 +55,14 @@ impl Deref for Guarded {
     }
 }
 
-impl DerefMut for Guarded {
+impl DerefMut for GuardedFloats {
     fn deref_mut(&mut self) -> &mut [f32] {
         // SAFETY: as above, and this is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.first, self.len) }
     }
 }
 
-impl Drop for Guarded {
+impl Drop for GuardedFloats {
     fn drop(&mut self) {
         // SAFETY: the mapping is this one's, and nothing borrows from it any more.
         unsafe { munmap(self.map, self.bytes) }.expect("it was mapped");
@@ -104,12 +104,13 @@ fn convolutions_stay_inside() {
                 groups,
             };
             for at_end in [false, true] {
-                let x = Guarded::random(1, shape.input_len(), at_end);
-                let w = Guarded::random(2, shape.weight_len(), at_end);
-                let dy = Guarded::random(3, shape.output_len(), at_end);
-                let bias = Guarded::random(4, outputs, at_end);
-                let mut y = Guarded::new(dy.len(), at_end);
-                let (mut dx, mut dw) = (Guarded::new(x.len(), at_end), Guarded::new(w.len(), at_end));
+                let x = GuardedFloats::random(1, shape.input_len(), at_end);
+                let w = GuardedFloats::random(2, shape.weight_len(), at_end);
+                let dy = GuardedFloats::random(3, shape.output_len(), at_end);
+                let bias = GuardedFloats::random(4, outputs, at_end);
+                let mut y = GuardedFloats::new(dy.len(), at_end);
+                let (mut dx, mut dw) =
+                    (GuardedFloats::new(x.len(), at_end), GuardedFloats::new(w.len(), at_end));
                 conv2d_forward(&context, &shape, &x, &w, Some(&bias), &mut y).expect("sound");
                 conv2d_backward_input(&context, &shape, &dy, &w, &mut dx).expect("sound");
                 conv2d_backward_weight(&context, &shape, &x, &dy, &mut dw, false).expect("sound");
@@ -126,9 +127,11 @@ fn products_and_norms_stay_inside() {
             for (batch, m, n, k, transposed) in
                 [(1, 33, 50, 17, false), (3, 5, 16, 9, true), (1, 1, 1, 1, false), (1, 70, 49, 130, true)]
             {
-                let (a, b) =
-                    (Guarded::random(1, batch * m * k, at_end), Guarded::random(2, batch * k * n, at_end));
-                let mut c = Guarded::new(batch * m * n, at_end);
+                let (a, b) = (
+                    GuardedFloats::random(1, batch * m * k, at_end),
+                    GuardedFloats::random(2, batch * k * n, at_end),
+                );
+                let mut c = GuardedFloats::new(batch * m * n, at_end);
                 let (left, right) =
                     (Matrix::batched(&a, m, k, transposed), Matrix::batched(&b, k, n, transposed));
                 matmul_batched(&context, batch, left, right, MatrixMut::batched(&mut c, m, n), false)
@@ -136,19 +139,22 @@ fn products_and_norms_stay_inside() {
             }
             for dims in [[3, 5, 2], [4, 37, 4], [2, 7, 33], [1, 3, 300]] {
                 let [n, c, p] = dims;
-                let x = Guarded::random(1, n * c * p, at_end);
+                let x = GuardedFloats::random(1, n * c * p, at_end);
                 let (dy, residual) =
-                    (Guarded::random(2, x.len(), at_end), Guarded::random(3, x.len(), at_end));
-                let (gamma, beta) = (Guarded::random(4, c, at_end), Guarded::random(5, c, at_end));
-                let (mut y, mut dx) = (Guarded::new(x.len(), at_end), Guarded::new(x.len(), at_end));
-                let mut dr = Guarded::new(x.len(), at_end);
+                    (GuardedFloats::random(2, x.len(), at_end), GuardedFloats::random(3, x.len(), at_end));
+                let (gamma, beta) =
+                    (GuardedFloats::random(4, c, at_end), GuardedFloats::random(5, c, at_end));
+                let (mut y, mut dx) =
+                    (GuardedFloats::new(x.len(), at_end), GuardedFloats::new(x.len(), at_end));
+                let mut dr = GuardedFloats::new(x.len(), at_end);
                 let (mut mean, mut m2) = (vec![0.0; c], vec![0.0; c]);
                 let activation = phalanx_kernels::Activation::Relu6;
-                let finish = Finish { activation, residual: Some(&*residual) };
+                let finish = Epilogue { activation, residual: Some(&*residual) };
                 let input = NormInput { x: &x, gamma: &gamma, beta: &beta, eps: 1e-5 };
                 let normed = BatchNormOutput { y: &mut y, mean: &mut mean, moment: &mut m2 };
                 batch_norm_train(&context, dims, input, finish, normed).expect("sound");
-                let (mean, inv_std) = (Guarded::random(6, c, at_end), Guarded::random(7, c, at_end));
+                let (mean, inv_std) =
+                    (GuardedFloats::random(6, c, at_end), GuardedFloats::random(7, c, at_end));
                 let affine = Affine { mean: &mean, inv_std: &inv_std, gamma: &gamma, beta: &beta };
                 let cut = ActivationMask { activation, output: Some(&*y) };
                 let (mut a, mut b) = (vec![0.0; c], vec![0.0; c]);

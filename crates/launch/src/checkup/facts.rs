@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use phalanx_run::Machine;
 use phalanx_trace::clock::Offset;
 
-/// The most files of a folder that are looked at.
+/// The maximum number of files of a folder that are compared.
 const MOST_FILES: usize = 200_000;
 
-/// Bytes at the beginning of a single file that are compared.
+/// The number of leading bytes of a single file that are compared.
 const BEGINNING: u64 = 1 << 20;
 
 /// The facts about a rank.
@@ -25,20 +25,20 @@ pub struct Facts {
     pub host: String,
     /// The machine, and the version of the program.
     pub machine: Machine,
-    /// The first digits of BLAKE3 of the program's file; empty if it cannot be read.
+    /// The first digits of the BLAKE3 hash of the program file; empty if it cannot be read.
     pub program: String,
-    /// The data that was asked for.
+    /// The requested data.
     pub data: Option<DataFacts>,
-    /// The lead of its time of day over rank 0's; of ranks that measured.
+    /// The offset of its wall clock from rank 0's, if measured.
     pub clock: Option<Offset>,
 }
 
-/// The data at a path, as this rank sees it.
+/// The data at a path on this rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataFacts {
     /// The path.
     pub path: PathBuf,
-    /// Files, bytes and a digest of names, sizes and (of a single file) the first MiB; or why there is nothing to be seen.
+    /// The number of files, bytes, and a digest of names, sizes and (for a single file) the first MiB; or an error.
     pub content: Result<(u64, u64, String), String>,
 }
 
@@ -82,7 +82,7 @@ fn content(path: &Path) -> std::io::Result<(u64, u64, String)> {
         hasher.update(&about.len().to_le_bytes());
         return Ok((1, about.len(), digits(&hasher)));
     }
-    // Names in order, so that the order in which a file system lists them does not matter.
+    // Sorted names make the digest independent of the file system.
     let (mut files, mut folders) = (Vec::new(), vec![path.to_owned()]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder)? {
@@ -96,7 +96,7 @@ fn content(path: &Path) -> std::io::Result<(u64, u64, String)> {
             }
         }
         if files.len() > MOST_FILES {
-            let problem = format!("more than {MOST_FILES} files; name a part of it");
+            let problem = format!("more than {MOST_FILES} files; name a subfolder");
             return Err(std::io::Error::other(problem));
         }
     }

@@ -1,41 +1,41 @@
-//! The problems of a world.
+//! The problems that the checks of ranks find.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{Checkup, Facts};
 
-/// Seconds by which a host's clock may differ from rank 0's before it is told.
+/// The tolerated clock offset of a host from rank 0, in seconds.
 const CLOCK: f64 = 1.0;
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// Ranks do not have the same of something: each variant, with the ranks that have it, the most common first.
+    /// Ranks differ in a property. Lists each variant with its ranks, the most common first.
     Differs {
-        /// The difference: `the version`, `the program`, `the data`.
+        /// The property: `the version`, `the program`, `the data`.
         what: &'static str,
         /// Each variant and its ranks.
         variants: Vec<(String, Vec<usize>)>,
     },
-    /// Ranks do not see the data.
+    /// Ranks cannot read the data.
     NoData {
-        /// Their hosts and why, each told once.
+        /// The hosts and reasons, without repetitions.
         hosts: Vec<(String, String)>,
     },
-    /// A host's clock is far from rank 0's.
+    /// The clock of a host differs from rank 0's.
     Clock {
         /// The host.
         host: String,
-        /// Seconds that it is ahead.
+        /// The offset in seconds; positive if it is ahead.
         ahead: f64,
     },
     /// Messages between two hosts are slow compared with those of other pairs.
     Slow {
         /// The hosts.
         hosts: [String; 2],
-        /// The measurement, and the median of all pairs, in words.
+        /// A description of the measurement and of the median of all pairs.
         measured: String,
     },
 }
@@ -44,7 +44,7 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Differs { what, variants } => {
-                write!(f, "{what} is not the same everywhere:")?;
+                write!(f, "{what} differs:")?;
                 for (index, (variant, ranks)) in variants.iter().enumerate() {
                     let comma = if index > 0 { ";" } else { "" };
                     write!(f, "{comma} {variant} on ranks {ranks:?}")?;
@@ -52,7 +52,7 @@ impl fmt::Display for Finding {
                 Ok(())
             }
             Self::NoData { hosts } => {
-                write!(f, "the data is not to be seen")?;
+                write!(f, "the data cannot be read")?;
                 for (index, (host, why)) in hosts.iter().enumerate() {
                     write!(f, "{} from {host} ({why})", if index > 0 { "," } else { "" })?;
                 }
@@ -95,7 +95,7 @@ pub fn findings(checkup: &Checkup, slow: f64) -> Vec<Finding> {
     }
     for facts in ranks {
         let Some(clock) = facts.clock else { continue };
-        // What may as well be the way of the messages is no fault of the clock.
+        // An offset within the measurement uncertainty is no problem of the clock.
         let sure = (clock.ahead.unsigned_abs().saturating_sub(clock.uncertainty)) as f64 / 1e9;
         if sure > CLOCK {
             found.push(Finding::Clock { host: facts.host.clone(), ahead: clock.ahead as f64 / 1e9 });
@@ -105,7 +105,7 @@ pub fn findings(checkup: &Checkup, slow: f64) -> Vec<Finding> {
     found
 }
 
-/// The difference in something that ranks say, if there is one.
+/// Returns the difference of ranks in a property, if any.
 fn differs(what: &'static str, ranks: &[Facts], of: impl Fn(&Facts) -> Option<String>) -> Option<Finding> {
     let mut variants: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for facts in ranks {
@@ -118,7 +118,7 @@ fn differs(what: &'static str, ranks: &[Facts], of: impl Fn(&Facts) -> Option<St
     (variants.len() > 1).then_some(Finding::Differs { what, variants })
 }
 
-/// Finds pairs that are `slow` times slower than the median of all.
+/// Finds pairs that are more than `slow` times slower than the median.
 fn slow_pairs(checkup: &Checkup, slow: f64) -> Vec<Finding> {
     let mut rates: Vec<f64> = checkup.pairs.iter().flat_map(|pair| [pair.there, pair.back]).collect();
     rates.sort_by(f64::total_cmp);
@@ -170,19 +170,19 @@ mod tests {
         let cases: [(Break, &str); 6] = [
             (
                 |it| it.ranks[2].machine.version = "0.9.0".into(),
-                "the version is not the same everywhere: 1.0.0 on ranks [0, 1, 3]; 0.9.0 on ranks [2]",
+                "the version differs: 1.0.0 on ranks [0, 1, 3]; 0.9.0 on ranks [2]",
             ),
             (
                 |it| it.ranks[1].program = "def".into(),
-                "the program's file is not the same everywhere: abc on ranks [0, 2, 3]; def on ranks [1]",
+                "the program's file differs: abc on ranks [0, 2, 3]; def on ranks [1]",
             ),
             (
                 |it| it.ranks[3].data.as_mut().expect("data").content = Ok((1, 8, "d1".into())),
-                "the data is not the same everywhere: d0 (2 files, 10 bytes) on ranks [0, 1, 2]; d1 (1 files, 8 bytes) on ranks [3]",
+                "the data differs: d0 (2 files, 10 bytes) on ranks [0, 1, 2]; d1 (1 files, 8 bytes) on ranks [3]",
             ),
             (
                 |it| it.ranks[1].data.as_mut().expect("data").content = Err("not mounted".into()),
-                "the data is not to be seen from n1 (/data: not mounted)",
+                "the data cannot be read from n1 (/data: not mounted)",
             ),
             (
                 |it| {

@@ -1,4 +1,4 @@
-//! Messages between every two.
+//! Measures latency, bandwidth and clock offsets between all pairs of ranks.
 
 use std::time::{Instant, SystemTime};
 
@@ -8,44 +8,43 @@ use serde::{Deserialize, Serialize};
 use super::CheckupError;
 use phalanx_trace::clock::{Offset, RoundTrip, best};
 
-/// Small messages there and back.
+/// The number of small round trips.
 const TRIPS: usize = 30;
 
-/// Bytes of the first large message; there are larger ones as long as they take less than [`LONG`].
+/// Bytes of the first large message. The size grows until a message takes [`LONG`].
 const BYTES: usize = 1 << 20;
 
 /// Bytes of the largest message.
 const MOST_BYTES: usize = 32 << 20;
 
-/// Seconds after which a message is large enough to tell the bandwidth.
+/// The seconds of a message that is large enough to measure the bandwidth.
 const LONG: f64 = 0.02;
 
 /// The measurements between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// The rank that measured, which is the lower one.
+    /// The lower rank, which measured.
     pub from: usize,
-    /// The other one.
+    /// The higher rank.
     pub to: usize,
-    /// Seconds that the quickest small message took, one way.
+    /// The one-way time of the fastest small message, in seconds.
     pub latency: f64,
-    /// Bytes in a second, from the lower to the higher rank.
+    /// Bytes per second from the lower to the higher rank.
     pub there: f64,
-    /// Bytes in a second, from the higher to the lower rank.
+    /// Bytes per second from the higher to the lower rank.
     pub back: f64,
 }
 
 /// The measurements of a rank.
 pub(super) struct Measured {
     pub(super) pairs: Vec<Pair>,
-    /// The lead of its time of day over rank 0's.
+    /// The offset of its wall clock from rank 0's.
     pub(super) clock: Option<Offset>,
 }
 
-/// Returns the pairs of each round, so that each of `count` meets every other once and no two at once (the circle
-/// method of tournaments).
+/// Returns the pairs of each round: a round-robin schedule of `count` ranks (circle method).
 pub fn rounds(count: usize) -> Vec<Vec<(usize, usize)>> {
-    // With an odd number one place stays empty.
+    // With an odd number, one rank pauses in each round.
     let places = count + count % 2;
     let seat = |round: usize, place: usize| match place {
         0 => 0,
@@ -62,7 +61,7 @@ pub fn rounds(count: usize) -> Vec<Vec<(usize, usize)>> {
         .collect()
 }
 
-/// Measures every two of `measuring`, which has rank 0 in it; the others wait.
+/// Measures all pairs of `measuring`, which includes rank 0. Other ranks wait.
 pub(super) fn measure(communicator: &Communicator, measuring: &[usize]) -> Result<Measured, CheckupError> {
     let rank = communicator.rank();
     let mut measured = Measured { pairs: Vec::new(), clock: None };
@@ -78,13 +77,13 @@ pub(super) fn measure(communicator: &Communicator, measuring: &[usize]) -> Resul
     Ok(measured)
 }
 
-/// Nanoseconds since 1970, as this host's clock has it.
+/// Returns the wall clock of this host in nanoseconds since 1970.
 fn time_of_day() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Measures between two ranks: the higher one the clocks, the lower one everything else.
+/// Measures between two ranks: the higher rank measures clocks, the lower rank everything else.
 fn between(
     communicator: &Communicator,
     from: usize,
@@ -106,7 +105,7 @@ fn between(
             communicator.send(&word, other)?;
         }
     }
-    // The higher rank asks, so that it knows how far it is ahead of the lower one.
+    // The higher rank sends the request and computes its offset from the lower rank.
     for _ in 0..TRIPS {
         let mut word = [0_i64; 2];
         if is_lower {
@@ -117,7 +116,7 @@ fn between(
             let sent = time_of_day();
             communicator.send(&word, other)?;
             communicator.recv(&mut word, other)?;
-            // A clock that was set back in between gives no measurement.
+            // Skip the measurement if a clock was set back in between.
             let returned = time_of_day().max(sent);
             let (received, answered) = (word[0] as u64, (word[1] as u64).max(word[0] as u64));
             trips.push(RoundTrip { sent, received, answered, returned });
@@ -133,7 +132,7 @@ fn between(
     Ok((ahead, None))
 }
 
-/// Bytes in a second of the quickest of larger and larger messages that one sends and the other acknowledges; both learn it.
+/// Measures the bandwidth in bytes per second by messages of growing size with acknowledgements. Both ranks return it.
 fn bandwidth(communicator: &Communicator, other: usize, sends: bool) -> Result<f64, CheckupError> {
     let (mut size, mut most) = (BYTES, 0.0_f64);
     loop {
@@ -151,7 +150,7 @@ fn bandwidth(communicator: &Communicator, other: usize, sends: bool) -> Result<f
             communicator.recv(&mut told, other)?;
         }
         most = most.max(size as f64 / told[0].max(1e-9));
-        // Both have the same number, and so the same mind.
+        // Both ranks use the same number, so they decide alike.
         if told[0] > LONG || size >= MOST_BYTES {
             return Ok(most);
         }

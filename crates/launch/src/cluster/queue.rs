@@ -1,18 +1,18 @@
-//! The programs of SLURM that queue jobs, tell of them, and cancel them.
+//! Runs SLURM's `sbatch`, `squeue` and `scancel`.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use super::ClusterError;
 
-/// The queue's entry of a job, or of a task of an array.
+/// The entry of a job, or of a task of a job array, in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Queued {
-    /// Its number, of an array's task `ARRAY_TASK`.
+pub struct QueueEntry {
+    /// The job id; `ARRAY_TASK` for a task of a job array.
     pub id: String,
     /// `PENDING`, `RUNNING`, `COMPLETING`, …
     pub state: String,
-    /// Why it waits, or the nodes that it runs on.
+    /// The reason why it is pending, or the nodes that it runs on.
     pub place: String,
     /// The elapsed time.
     pub elapsed: String,
@@ -25,10 +25,10 @@ pub struct Queued {
 pub struct Slurm;
 
 impl Slurm {
-    /// Queues a script, and returns the number of the job.
+    /// Submits a script. Returns the job id.
     ///
     /// # Errors
-    /// If `sbatch` is not there or refuses.
+    /// If `sbatch` is missing or fails.
     pub fn submit(self, script: &Path) -> Result<u64, ClusterError> {
         let said = run("sbatch", Command::new("sbatch").arg("--parsable").arg(script))?;
         // `ID` or `ID;CLUSTER`.
@@ -36,25 +36,25 @@ impl Slurm {
         id.ok_or(ClusterError::Answer { program: "sbatch", said })
     }
 
-    /// Returns the queue's entries of a job: none once it is over, one for each task of an array.
+    /// Returns the entries of a job: one for each task of an array, none after its end.
     ///
     /// # Errors
-    /// If `squeue` is not there or fails for another reason than that the job is over.
-    pub fn queued(self, id: u64) -> Result<Vec<Queued>, ClusterError> {
+    /// If `squeue` is missing or fails. An unknown job id is no error.
+    pub fn queued(self, id: u64) -> Result<Vec<QueueEntry>, ClusterError> {
         let mut command = Command::new("squeue");
         command.args(["--noheader", "--array", "--format=%i|%T|%R|%M|%L", "--jobs", &id.to_string()]);
         match run("squeue", &mut command) {
             Ok(said) => said.lines().map(|line| parse(line.trim())).collect(),
-            // A job that ended some minutes ago is forgotten.
+            // SLURM forgets a job some minutes after its end.
             Err(ClusterError::Refused { said, .. }) if said.contains("Invalid job id") => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// Ends a job: its ranks are told, finish their step and save, for as long as the cluster's `KillWait` lets them.
+    /// Cancels a job. Its ranks finish the current step and save, within the cluster's `KillWait`.
     ///
     /// # Errors
-    /// If `scancel` is not there or refuses.
+    /// If `scancel` is missing or fails.
     pub fn cancel(self, id: u64) -> Result<(), ClusterError> {
         run("scancel", Command::new("scancel").arg(id.to_string())).map(drop)
     }
@@ -64,13 +64,13 @@ impl Slurm {
 ///
 /// # Errors
 /// [`ClusterError`] if a field is missing.
-pub fn parse(line: &str) -> Result<Queued, ClusterError> {
+pub fn parse(line: &str) -> Result<QueueEntry, ClusterError> {
     let parts: Vec<&str> = line.split('|').collect();
     let [id, state, place, elapsed, left] = parts[..] else {
         return Err(ClusterError::Answer { program: "squeue", said: line.to_owned() });
     };
     let [id, state, place, elapsed, left] = [id, state, place, elapsed, left].map(str::to_owned);
-    Ok(Queued { id, state, place, elapsed, left })
+    Ok(QueueEntry { id, state, place, elapsed, left })
 }
 
 fn run(program: &'static str, command: &mut Command) -> Result<String, ClusterError> {

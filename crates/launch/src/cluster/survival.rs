@@ -1,39 +1,39 @@
-//! The fate of a job's other ranks when one dies, as far as the launcher shows it.
+//! Determines whether a launcher keeps the other ranks of a job alive when one dies.
 //!
-//! SLURM, OpenMPI and MPICH leave it to options of their commands, of which ranks see little; torchrun's agents leave no choice.
+//! With SLURM, OpenMPI and MPICH it depends on options that ranks mostly cannot see; torchrun always ends all ranks.
 
 use phalanx_collectives::environment::{Launcher, SlurmJob, Variables, recovers};
 
-/// The fate of the other ranks when a rank of a job dies.
+/// The effect of the death of a rank on the other ranks of its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Survival {
-    /// The launcher ends them, with every option.
+pub enum RankSurvival {
+    /// The launcher always ends them.
     Never {
         /// The launcher.
         launcher: &'static str,
-        /// Why.
+        /// The reason, and what to do.
         why: &'static str,
     },
-    /// The launcher ends them unless it was told otherwise, which cannot be seen from a rank: what to tell it.
+    /// The launcher ends them by default. Ranks cannot see its options; the text names the required ones.
     Doubtful(String),
-    /// Nothing is to be seen that would end them.
+    /// No sign that the launcher would end them.
     Likely,
 }
 
-/// Decides by the variables that `get` looks up.
+/// Determines the behaviour from the environment variables that `get` looks up.
 ///
-/// - torchrun: an agent ends all workers of its host when one fails, and starts all of all hosts anew
+/// - torchrun: an agent ends all workers of its host when one fails, and restarts the workers of all hosts
 ///   (`torch.distributed.elastic.agent`).
-/// - SLURM: `srun` reads `SLURM_KILL_BAD_EXIT` (srun(1), INPUT ENVIRONMENT VARIABLES), whose value its tasks see too; what its command
-///   line says, or `KillOnBadExit` of the cluster, they do not.
-/// - OpenMPI: `mpirun` ends a job whose process ends badly, unless `--enable-recovery` is given, which version 4 passes on as a
-///   parameter that ranks see.
-/// - MPICH: Hydra's `mpiexec` cleans up, unless `-disable-auto-cleanup` is given, which ranks do not see; of version 4.0 also then if
-///   a signal has killed the process that it started.
-pub fn survival(get: Variables<'_>) -> Survival {
-    let advised = |text: &str| Survival::Doubtful(text.to_owned());
+/// - SLURM: `srun` reads `SLURM_KILL_BAD_EXIT` (srun(1), INPUT ENVIRONMENT VARIABLES). Its tasks see this variable, but
+///   not its command line or the cluster's `KillOnBadExit`.
+/// - OpenMPI: `mpirun` ends a job when a process fails, unless `--enable-recovery` is set. Version 4 passes this option
+///   to ranks as a parameter.
+/// - MPICH: Hydra's `mpiexec` cleans up, unless `-disable-auto-cleanup` is set, which ranks do not see. Version 4.0
+///   cleans up in any case if a signal kills the process that it started.
+pub fn survival(get: Variables<'_>) -> RankSurvival {
+    let advised = |text: &str| RankSurvival::Doubtful(text.to_owned());
     match Launcher::of(get) {
-        Some(Launcher::Torchrun) => Survival::Never {
+        Some(Launcher::Torchrun) => RankSurvival::Never {
             launcher: "torchrun",
             why: "its agent ends all ranks of a host when one dies and starts them anew; start them by srun, mpirun or --ranks, or leave \
                   --elastic to torchrun: --max-restarts, and ranks go on from the newest checkpoint",
@@ -49,7 +49,7 @@ pub fn survival(get: Variables<'_>) -> Survival {
             "SLURM_KILL_BAD_EXIT has srun end all ranks when one dies; a world that changes goes on only with srun --no-kill \
              --kill-on-bad-exit=0",
         ),
-        Some(Launcher::Variables | Launcher::OpenMpi | Launcher::Slurm) | None => Survival::Likely,
+        Some(Launcher::Variables | Launcher::OpenMpi | Launcher::Slurm) | None => RankSurvival::Likely,
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
             })
         };
         let torchrun = of(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none")]);
-        assert!(matches!(torchrun, Survival::Never { launcher: "torchrun", .. }), "{torchrun:?}");
+        assert!(matches!(torchrun, RankSurvival::Never { launcher: "torchrun", .. }), "{torchrun:?}");
         let (step, task) = (("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"));
         for (variables, advice) in [
             (&[step, task, ("SLURM_KILL_BAD_EXIT", "1")][..], "--kill-on-bad-exit=0"),
@@ -74,7 +74,7 @@ mod tests {
         ] {
             let found = of(variables);
             assert!(
-                matches!(&found, Survival::Doubtful(text) if text.contains(advice)),
+                matches!(&found, RankSurvival::Doubtful(text) if text.contains(advice)),
                 "{variables:?}: {found:?}"
             );
         }
@@ -87,7 +87,7 @@ mod tests {
             &[("RANK", "0"), ("WORLD_SIZE", "2")],
             &[],
         ] {
-            assert_eq!(of(variables), Survival::Likely, "{variables:?}");
+            assert_eq!(of(variables), RankSurvival::Likely, "{variables:?}");
         }
     }
 }

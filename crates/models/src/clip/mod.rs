@@ -91,8 +91,8 @@ impl ClipOutput {
     /// Returns the contrastive loss of a batch in which image i belongs to text i; see [`loss::clip_contrastive`].
     ///
     /// # Errors
-    /// Those of the loss.
-    pub fn loss(&self, tape: &Tape, over: loss::Over) -> Result<Value> {
+    /// Errors of the loss.
+    pub fn loss(&self, tape: &Tape, over: loss::LossDivisor) -> Result<Value> {
         loss::clip_contrastive(tape, &self.image, &self.text, &self.scale, over)
     }
 }

@@ -34,8 +34,8 @@ impl Block for Entry {
     }
 }
 
-/// The last convolution, to colours, independent of the text. It is linear: behind a saturating function, pixels of a
-/// white or black background have no gradient, and an object in front of it is never learnt.
+/// The last convolution, to colours, independent of the text. It is linear: after a saturating function, pixels of a
+/// white or black background have no gradient, so objects on it are never learnt.
 #[derive(Debug)]
 struct Exit {
     name: String,

@@ -35,7 +35,7 @@ impl CvaeOutput {
         tape: &Tape,
         images: &Value,
         (kl_weight, smooth): (f64, f64),
-        over: loss::Over,
+        over: loss::LossDivisor,
     ) -> Result<CvaeLoss> {
         let l1 = loss::l1(tape, &self.reconstruction.detach(), images, over)?;
         let kl = loss::kl_standard_normal(tape, &self.mu, &self.logvar, over)?;

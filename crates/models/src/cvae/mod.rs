@@ -1,14 +1,14 @@
-//! A conditional variational autoencoder of images (Sohn et al. 2015), whose encoder and decoder both see a text.
+//! A conditional variational autoencoder of images (Sohn et al. 2015), with a text as input of encoder and decoder.
 //!
 //! The text vector modulates the channels of every stage (FiLM, Perez et al. 2018), and the decoder takes it together
 //! with the latent vector. Group norm rather than batch norm makes the result of a sample independent of its batch, so
 //! any split over ranks gives the same numbers. Upsampling by nearest neighbours and a 3×3 convolution leaves no
 //! checkerboard artefacts.
 //!
-//! The text alone should determine what it states, so that a prompt controls the image. The weight of the divergence
-//! achieves this: every nat in the latent vector has a cost, while the text is free. With too small a weight the latent
-//! vector carries the whole image and the prompt is ignored. With too large a weight everything that the text leaves
-//! open is averaged to a blur.
+//! A prompt controls the image if the latent vector does not repeat the text's information. The weight of the KL
+//! divergence achieves this: every nat in the latent vector has a cost, while the text is free. If the weight is too
+//! small, the latent vector carries the whole image and the prompt is ignored. If it is too large, everything that the
+//! text leaves open is averaged to a blur.
 
 mod decoder;
 mod encoder;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::layers::{
@@ -84,7 +84,7 @@ impl LatentDistribution {
     ///
     /// # Errors
     /// If the shapes differ.
-    pub fn kl(&self, tape: &Tape, over: Over) -> Result<Value> {
+    pub fn kl(&self, tape: &Tape, over: LossDivisor) -> Result<Value> {
         loss::kl_standard_normal(tape, &self.mean, &self.logvar, over)
     }
 }

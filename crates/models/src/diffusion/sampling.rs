@@ -2,7 +2,7 @@
 
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
-use super::samplers::{Denoised, Sampler};
+use super::samplers::{Sampler, SamplerOutput};
 
 /// Images from which sampling starts, instead of pure noise.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl SamplingLoop<'_> {
         tape: &Tape,
         predict: &mut dyn FnMut(&Value, f64) -> Result<Value>,
         noise: &mut dyn FnMut(usize) -> Result<Value>,
-        watch: &mut dyn FnMut(usize, usize, &Denoised) -> Result<()>,
+        watch: &mut dyn FnMut(usize, usize, &SamplerOutput) -> Result<()>,
     ) -> Result<Value> {
         let Self { sampler, noise: first, initial } = self;
         let steps = sampler.timesteps().len();

@@ -1,9 +1,9 @@
 //! The losses of both stages, over batches that ranks may share.
 
-use phalanx_tensor::loss::{self, Over, weighted};
+use phalanx_tensor::loss::{self, LossDivisor, weighted};
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
-use super::{Condition, Discriminator, Generated};
+use super::{Condition, Discriminator, GeneratorOutput};
 
 /// The weights of the samples of a batch. Losses are means over the *global* batch, so those of the ranks add up.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ impl SampleWeights<'_> {
     fn divergence(&self, tape: &Tape, condition: &Condition) -> Result<Value> {
         let Condition { mu, logvar } = condition;
         let elements = mu.dims().get(1).copied().unwrap_or(1).max(1);
-        let kl = weighted(tape, mu, self.weights, self.sum, |mu, rows, over: Over| {
+        let kl = weighted(tape, mu, self.weights, self.sum, |mu, rows, over: LossDivisor| {
             let whole = rows.len() == logvar.dims()[0];
             let logvar = match whole {
                 true => logvar.clone(),
@@ -152,7 +152,7 @@ pub fn discriminator_loss(
 pub fn generator_loss(
     tape: &Tape,
     discriminator: &Discriminator,
-    generated: &Generated,
+    generated: &GeneratorOutput,
     shown: &Value,
     kl_weight: f64,
     counts: SampleWeights<'_>,

@@ -2,9 +2,9 @@
 //! (hanzhanggit/StackGAN-Pytorch). Parameter names equal its state dicts.
 //!
 //! Stage I: the conditioning augmentation samples a condition from a normal distribution that depends on the text
-//! vector. The generator makes a small image of it and of noise. Stage II: a generator takes that image and the text
-//! again and makes a larger image. Each stage has a discriminator of image and condition; the second one also judges
-//! the image alone.
+//! vector. The generator makes a small image from the condition and noise. Stage II: a generator takes that image and
+//! the text again and makes a larger image. Each stage has a discriminator of image and condition; the second one also
+//! judges the image alone.
 //!
 //! The authors' sizes are 64×64 and 256×256 pixels; here they are settings that determine the number of halvings and
 //! doublings. In the authors' code the second generator's state dict contains the first under `STAGE1_G.`; here they
@@ -25,7 +25,7 @@ pub use losses::{
     DiscriminatorLosses, GeneratorLosses, SampleWeights, conditions_of_next, discriminator_loss,
     generator_loss,
 };
-pub use stage_one::{Generated, StageOneGenerator};
+pub use stage_one::{GeneratorOutput, StageOneGenerator};
 pub use stage_two::StageTwoGenerator;
 
 use phalanx_tensor::nn::BatchNormConfig;
@@ -40,8 +40,8 @@ pub struct StackGanConfig {
     pub condition_dim: usize,
     /// The number of elements of the noise.
     pub z_dim: usize,
-    /// The generators' width: the first feature maps of stage I have 8 times as many channels, those that stage II
-    /// joins with the condition 4 times as many.
+    /// The generators' width. The first feature maps of stage I have 8 times as many channels. The feature maps that
+    /// stage II joins with the condition have 4 times as many.
     pub gf_dim: usize,
     /// The discriminators' width: their first feature maps have as many channels, their last at most 8 times as many.
     pub df_dim: usize,

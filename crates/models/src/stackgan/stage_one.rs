@@ -35,7 +35,7 @@ impl Block for Root {
 
 /// The outputs of a generator.
 #[derive(Debug, Clone)]
-pub struct Generated {
+pub struct GeneratorOutput {
     /// [N, 3, S, S], between −1 and 1.
     pub image: Value,
     /// The distribution of the condition.
@@ -89,10 +89,10 @@ impl StageOneGenerator {
         text: &Value,
         noise: &Value,
         condition_noise: &Value,
-    ) -> Result<Generated> {
+    ) -> Result<GeneratorOutput> {
         let condition = self.conditioning.forward(tape, text)?;
         let sample = condition.sample(tape, condition_noise)?;
         let both = ops::cat(tape, &[noise, &sample], 1)?;
-        Ok(Generated { image: tape.run_sequence(&self.blocks, &both)?, condition })
+        Ok(GeneratorOutput { image: tape.run_sequence(&self.blocks, &both)?, condition })
     }
 }

@@ -7,18 +7,18 @@ use phalanx_tensor::ops::{Conv2dOptions, FusedActivation};
 use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
 
 use super::layers::{Activation, Convolution, joined, sequence, upsampling};
-use super::{ConditioningAugmentation, Generated, NORM_WEIGHT, StackGanConfig, WEIGHT, doublings};
+use super::{ConditioningAugmentation, GeneratorOutput, NORM_WEIGHT, StackGanConfig, WEIGHT, doublings};
 use crate::run_block::run_block;
 
-/// Joins the encoded image with the condition: 3×3 convolution, norm, ReLU.
+/// Fuses the encoded image with the condition: concatenation, 3×3 convolution, norm, ReLU.
 #[derive(Debug)]
-struct Joint {
+struct ConditionFusion {
     name: String,
     conv: Conv2d,
     norm: BatchNorm2d,
 }
 
-impl Block for Joint {
+impl Block for ConditionFusion {
     fn name(&self) -> &str {
         &self.name
     }
@@ -93,7 +93,7 @@ impl StageTwoGenerator {
             |scope: &Scope, inputs| Conv2d::with_init(scope, inputs, channels, 3, options, WEIGHT, None);
         let norm = |scope: &Scope| BatchNorm2d::with_init(scope, channels, config.norms(), NORM_WEIGHT);
         let at = scope.pp("hr_joint").block();
-        let joint = Arc::new(Joint {
+        let joint = Arc::new(ConditionFusion {
             conv: conv(&at.pp(0), channels + config.condition_dim)?,
             norm: norm(&at.pp(1))?,
             name: at.block_name().to_owned(),
@@ -126,11 +126,11 @@ impl StageTwoGenerator {
         small: &Value,
         text: &Value,
         condition_noise: &Value,
-    ) -> Result<Generated> {
+    ) -> Result<GeneratorOutput> {
         let encoded = tape.run_sequence(&self.encoder, small)?;
         let condition = self.conditioning.forward(tape, text)?;
         let sample = condition.sample(tape, condition_noise)?;
         let x = run_block(tape, &self.joint, &[encoded, sample])?;
-        Ok(Generated { image: tape.run_sequence(&self.decoder, &x)?, condition })
+        Ok(GeneratorOutput { image: tape.run_sequence(&self.decoder, &x)?, condition })
     }
 }

@@ -7,7 +7,7 @@ use phalanx_models::{
     Clip, ClipTextConfig, ClipTextEncoder, Cvae, CvaeConfig, ImageTowerConfig, Mlp, MlpConfig, MobileNetV2,
     MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant, TextToImage, clip::openai_names,
 };
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{
     Block, BuildOptions, Context, Key, ParamBucket, ParamStore, Recompute, Result, Scope, Session,
     StoreBuilder, Tape, Value,
@@ -122,7 +122,7 @@ fn resnet_gradients() {
         let images = random("images", &[3, 3, 9, 10], DType::F64);
         check_parameters(&store, |tape| {
             let logits = model.forward(tape, &Value::constant(images.clone()))?;
-            loss::cross_entropy(tape, &logits, &[0, 2, 1], 0.1, Over::Batch)
+            loss::cross_entropy(tape, &logits, &[0, 2, 1], 0.1, LossDivisor::Batch)
         });
     }
 }
@@ -142,7 +142,7 @@ fn clip_gradients() {
     let (model, store) = build(DType::F64, |scope| Clip::new(scope, &small_text(), &image));
     let images = random("images", &[3, 3, 8, 8], DType::F64);
     check_parameters(&store, |tape| {
-        model.forward(tape, &Value::constant(images.clone()), &ids())?.loss(tape, Over::Batch)
+        model.forward(tape, &Value::constant(images.clone()), &ids())?.loss(tape, LossDivisor::Batch)
     });
 }
 
@@ -158,7 +158,7 @@ fn text_to_image_gradients() {
     check_parameters(&store, |tape| {
         let images = Value::constant(images.clone());
         let out = model.forward(tape, &images, &ids())?;
-        Ok(out.loss(tape, &images, (0.3, 0.2), Over::Batch)?.total)
+        Ok(out.loss(tape, &images, (0.3, 0.2), LossDivisor::Batch)?.total)
     });
 }
 
@@ -175,7 +175,7 @@ fn mlps_have_the_names_sizes_and_gradients_of_a_sequence() {
     let images = random("images", &[4, 3, 2, 2], DType::F64);
     check_parameters(&store, |tape| {
         let logits = model.forward(tape, &Value::constant(images.clone()))?;
-        loss::cross_entropy(tape, &logits, &[0, 1, 2, 0], 0.0, Over::Batch)
+        loss::cross_entropy(tape, &logits, &[0, 1, 2, 0], 0.0, LossDivisor::Batch)
     });
     let tape = Tape::forward_only(session(Recompute::Never));
     let wide = Value::constant(random("wide", &[1, 3, 2, 3], DType::F64));
@@ -264,7 +264,7 @@ fn recomputing_blocks_changes_no_bit() {
         let tape = Tape::recording(session(recompute));
         let images = Value::constant(random("images", &[3, 3, 8, 8], DType::F32));
         let out = model.forward(&tape, &images, &ids()).expect("sound");
-        let loss = out.loss(&tape, &images, (0.3, 0.2), Over::Batch).expect("sound").total;
+        let loss = out.loss(&tape, &images, (0.3, 0.2), LossDivisor::Batch).expect("sound").total;
         tape.backward(&loss).expect("sound");
         let grads = store.buckets().iter().map(|param| {
             param

@@ -7,7 +7,7 @@ use phalanx_models::{
     Clip, ClipTextConfig, CvaeConfig, ImageTowerConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig,
     ResNetVariant, TextToImage,
 };
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::optim::{Adam, LossScale, Optimizer, Sgd, StepDecision, grad_sum_of_squares};
 use phalanx_tensor::{
     Array, BuildOptions, Context, Key, Precision, Recompute, Result, Session, StoreBuilder, Tape,
@@ -20,7 +20,7 @@ const STEPS: u64 = 20;
 const BATCH: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Subject {
+enum TestedModel {
     ResNet,
     MobileNet,
     Cvae,
@@ -29,49 +29,53 @@ enum Subject {
 
 type Forward = Box<dyn Fn(&Tape, &Value, &Tensor) -> Result<Value>>;
 
-fn build(subject: Subject, builder: &StoreBuilder) -> Result<Forward> {
+fn build(subject: TestedModel, builder: &StoreBuilder) -> Result<Forward> {
     let root = builder.root();
     let text = ClipTextConfig { context: 8, vocab: 12, width: 16, heads: 2, layers: 2, embed: 12 };
     let labels: Vec<u32> = (0..BATCH).map(|i| (i % 4) as u32).collect();
     Ok(match subject {
-        Subject::ResNet => {
+        TestedModel::ResNet => {
             let config =
                 ResNetConfig { width: 8, cifar_stem: true, ..ResNetConfig::new(ResNetVariant::R18, 4) };
             let model = ResNet::new(&root, &config)?;
-            Box::new(move |t, x, _| loss::cross_entropy(t, &model.forward(t, x)?, &labels, 0.1, Over::Batch))
+            Box::new(move |t, x, _| {
+                loss::cross_entropy(t, &model.forward(t, x)?, &labels, 0.1, LossDivisor::Batch)
+            })
         }
-        Subject::MobileNet => {
+        TestedModel::MobileNet => {
             let config = MobileNetV2Config { cifar_stem: true, ..MobileNetV2Config::new(4) };
             let model = MobileNetV2::new(&root, &config)?;
-            Box::new(move |t, x, _| loss::cross_entropy(t, &model.forward(t, x)?, &labels, 0.0, Over::Batch))
+            Box::new(move |t, x, _| {
+                loss::cross_entropy(t, &model.forward(t, x)?, &labels, 0.0, LossDivisor::Batch)
+            })
         }
-        Subject::Cvae => {
+        TestedModel::Cvae => {
             let cvae = CvaeConfig { image_size: 16, widths: vec![8, 12], latent: 6, text_dim: 12 };
             let model = TextToImage::new(&root, &text, &cvae, false)?;
             Box::new(move |t, x, ids| {
-                Ok(model.forward(t, x, ids)?.loss(t, x, (0.01, 0.5), Over::Batch)?.total)
+                Ok(model.forward(t, x, ids)?.loss(t, x, (0.01, 0.5), LossDivisor::Batch)?.total)
             })
         }
-        Subject::Clip => {
+        TestedModel::Clip => {
             let model = Clip::new(&root, &text, &ImageTowerConfig { widths: vec![8, 12] })?;
             Box::new(move |t, x, ids| {
                 let out = model.forward(t, x, ids)?;
-                loss::clip_contrastive(t, &out.image, &out.text, &out.scale, Over::Batch)
+                loss::clip_contrastive(t, &out.image, &out.text, &out.scale, LossDivisor::Batch)
             })
         }
     })
 }
 
-fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u64) -> Vec<f64> {
+fn train(subject: TestedModel, precision: Precision, recompute: Recompute, steps: u64) -> Vec<f64> {
     let builder = StoreBuilder::new(BuildOptions { key: Key::new(3), ..Default::default() });
     let forward = build(subject, &builder).expect("a sound configuration");
     let store = builder.build().expect("enough memory");
     let context = Arc::new(Context::new(1).with_products(precision.products()));
     let mut optimizer: Box<dyn Optimizer> = match subject {
-        Subject::ResNet | Subject::MobileNet => Box::new(Sgd::new(0.9, false, 5e-4)),
-        Subject::Cvae | Subject::Clip => Box::new(Adam::new((0.9, 0.999), 1e-8, 0.0)),
+        TestedModel::ResNet | TestedModel::MobileNet => Box::new(Sgd::new(0.9, false, 5e-4)),
+        TestedModel::Cvae | TestedModel::Clip => Box::new(Adam::new((0.9, 0.999), 1e-8, 0.0)),
     };
-    let lr = if subject == Subject::MobileNet { 1e-3 } else { 5e-3 };
+    let lr = if subject == TestedModel::MobileNet { 1e-3 } else { 5e-3 };
     // Small enough that no step is skipped, which would shift the curve.
     let start = || LossScale::dynamic_from(1024.0).expect("positive");
     let mut scale = (precision == Precision::F16).then(start);
@@ -108,7 +112,7 @@ fn train(subject: Subject, precision: Precision, recompute: Recompute, steps: u6
 #[test]
 fn low_precision_learns_as_f32_does() {
     // The allowed mean difference of curves, relative to the first loss: rounding noise that training amplifies.
-    for (subject, bf16, f16) in [(Subject::ResNet, 0.05, 0.02), (Subject::Cvae, 0.02, 0.01)] {
+    for (subject, bf16, f16) in [(TestedModel::ResNet, 0.05, 0.02), (TestedModel::Cvae, 0.02, 0.01)] {
         let exact = train(subject, Precision::F32, Recompute::Never, STEPS);
         assert!(exact[19] < 0.9 * exact[0], "{subject:?} learns: {exact:?}");
         for (precision, tolerance) in [(Precision::Bf16, bf16), (Precision::F16, f16)] {
@@ -132,7 +136,7 @@ fn low_precision_learns_as_f32_does() {
 
 #[test]
 fn every_model_trains_in_every_precision() {
-    for subject in [Subject::MobileNet, Subject::Clip] {
+    for subject in [TestedModel::MobileNet, TestedModel::Clip] {
         let exact = train(subject, Precision::F32, Recompute::Never, 3);
         for precision in [Precision::Bf16, Precision::F16] {
             let low = train(subject, precision, Recompute::Every(2), 3);

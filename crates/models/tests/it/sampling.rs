@@ -23,7 +23,7 @@ fn noise_depends_on_the_sample_alone() {
     }
 }
 
-/// Makes a network that knows the image and predicts exactly it.
+/// Makes a network that predicts the known image exactly.
 fn knowing(
     schedule: &NoiseSchedule,
     prediction: Prediction,

@@ -7,7 +7,7 @@ use phalanx_models::diffusion::{
     AutoencoderKL, AutoencoderKLConfig, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig,
     UNet2DModel,
 };
-use phalanx_tensor::loss::{Over, mse};
+use phalanx_tensor::loss::{LossDivisor, mse};
 use phalanx_tensor::{
     Block, BuildOptions, Context, Key, ParamBucket, ParamStore, Recompute, Result, Scope, Session,
     StoreBuilder, Tape, Value,
@@ -80,7 +80,7 @@ fn recomputing_blocks_changes_no_bit() {
         let tape = Tape::recording(session);
         let (sample, text) = (random("sample", &[2, 4, 8, 8]), random("text", &[2, 3, 6]));
         let output = model.forward(&tape, &sample, &[7.0, 400.0], &text).expect("fits");
-        let loss = mse(&tape, &output, &random("target", &[2, 4, 8, 8]), Over::Batch).expect("fits");
+        let loss = mse(&tape, &output, &random("target", &[2, 4, 8, 8]), LossDivisor::Batch).expect("fits");
         tape.backward(&loss).expect("sound");
         let grads = store.params().iter().map(|param| {
             let grad = param.grad().expect("built").unwrap_or_else(|| panic!("{} has none", param.name()));

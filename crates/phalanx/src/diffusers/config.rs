@@ -1,4 +1,4 @@
-//! Settings of the parts, from their files.
+//! Reads the configurations of the networks and the scheduler.
 
 use phalanx_models::ClipTextConfig;
 use phalanx_models::diffusion::{
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::DiffusersError;
 use super::json::Json;
 
-/// Reads the U-Net's settings, and the sides of the latent images that it was trained on.
+/// Reads the U-Net's configuration, and the size of the latent images on which it was trained.
 pub(super) fn unet(json: &Json) -> Result<(UNet2DConditionConfig, usize), DiffusersError> {
     check_unet(json)?;
     let widths = json.sizes("block_out_channels")?;
     let levels = widths.len();
     let attention = attention_levels(json, levels)?;
-    // What Stable Diffusion 1 calls the width of a head is their number.
+    // `attention_head_dim` of Stable Diffusion 1 is the number of heads.
     let heads =
         if json.get("num_attention_heads").is_some() { "num_attention_heads" } else { "attention_head_dim" };
     let num_heads = match json.get(heads) {
@@ -40,7 +40,7 @@ pub(super) fn unet(json: &Json) -> Result<(UNet2DConditionConfig, usize), Diffus
     Ok((config, json.size_or("sample_size", 64)?))
 }
 
-/// Rejects a U-Net that needs a computation which this program lacks.
+/// Rejects a U-Net with an unsupported computation.
 fn check_unet(json: &Json) -> Result<(), DiffusersError> {
     json.only(&[
         ("_class_name", json!("UNet2DConditionModel")),
@@ -74,7 +74,7 @@ fn check_unet(json: &Json) -> Result<(), DiffusersError> {
     Ok(())
 }
 
-/// Returns which levels of the U-Net have attention.
+/// Returns, for each level of the U-Net, true if it has attention.
 fn attention_levels(json: &Json, levels: usize) -> Result<Vec<bool>, DiffusersError> {
     let (down, up) = (json.words("down_block_types")?, json.words("up_block_types")?);
     let attends = |words: &[String], plain: &str, attending: &str| -> Result<Vec<bool>, DiffusersError> {
@@ -99,7 +99,7 @@ fn attention_levels(json: &Json, levels: usize) -> Result<Vec<bool>, DiffusersEr
     Ok(attention)
 }
 
-/// The autoencoder's settings, and what its latent images are multiplied by.
+/// Reads the autoencoder's configuration, and the scaling factor of its latent images.
 pub(super) fn autoencoder(json: &Json) -> Result<(AutoencoderKLConfig, f64), DiffusersError> {
     json.only(&[
         ("_class_name", json!("AutoencoderKL")),
@@ -133,7 +133,7 @@ pub(super) fn autoencoder(json: &Json) -> Result<(AutoencoderKLConfig, f64), Dif
     Ok((config, json.number_or("scaling_factor", 0.18215)?))
 }
 
-/// The text encoder's settings.
+/// Reads the text encoder's configuration.
 pub(super) fn text(json: &Json) -> Result<ClipTextConfig, DiffusersError> {
     json.only(&[
         ("model_type", json!("clip_text_model")),
@@ -152,12 +152,12 @@ pub(super) fn text(json: &Json) -> Result<ClipTextConfig, DiffusersError> {
         width,
         heads: json.size("num_attention_heads")?,
         layers: json.count("num_hidden_layers")?,
-        // The projected feature is not looked at.
+        // The projected feature is not used.
         embed: width,
     })
 }
 
-/// The noise settings in the scheduler's file.
+/// Reads the noise schedule from the scheduler's file.
 #[derive(Debug, Clone)]
 pub(super) struct Scheduler {
     pub(super) schedule: NoiseSchedule,

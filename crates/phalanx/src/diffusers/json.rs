@@ -1,4 +1,4 @@
-//! JSON files of settings, read key by key.
+//! A reader of JSON configuration files with errors that name file and key.
 
 use std::path::{Path, PathBuf};
 
@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use super::DiffusersError;
 
-/// The greatest size that networks have: vocabularies have some hundred thousand tokens.
+/// The largest accepted size. Vocabularies have a few hundred thousand tokens.
 const LARGEST: usize = 1 << 20;
 
-/// The most layers, blocks or heads that follow each other.
+/// The largest accepted number of layers, blocks or heads.
 const MOST: usize = 1 << 10;
 
-/// A JSON file, for messages that name it.
+/// A JSON file with its path for error messages.
 #[derive(Debug)]
 pub(super) struct Json {
     pub(super) path: PathBuf,
@@ -53,7 +53,7 @@ impl Json {
         self.size_of(&self.value[key]).ok_or_else(|| self.wrong(key, &expected))
     }
 
-    /// Reads the number of repeated parts, each of which has parameters of its own.
+    /// Reads the number of repeated parts with separate parameters.
     pub(super) fn count(&self, key: &str) -> Result<usize, DiffusersError> {
         let count = self.size(key)?;
         if count <= MOST { Ok(count) } else { Err(self.wrong(key, &format!("an integer from 1 to {MOST}"))) }
@@ -107,7 +107,7 @@ impl Json {
         }
     }
 
-    /// Requires keys to have the one value that is computed here, where they are set at all.
+    /// Requires that keys, if set, have the only supported value.
     pub(super) fn only(&self, allowed: &[(&str, Value)]) -> Result<(), DiffusersError> {
         for (key, value) in allowed {
             let found = self.get(key);

@@ -1,4 +1,4 @@
-//! The parts joined: texts to pictures.
+//! The pipeline of Stable Diffusion: texts to images.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use super::weights::Weights;
 pub struct Request {
     /// The prompts.
     pub prompts: Vec<String>,
-    /// Pictures for each, each from its own noise.
+    /// Images for each prompt, each from its own noise.
     pub columns: usize,
-    /// Height and width in pixels; nothing for what the U-Net was trained on.
+    /// Height and width in pixels; `None` for the training size of the U-Net.
     pub size: Option<usize>,
     /// The sampler.
     pub sampler: SamplerKind,
@@ -41,7 +41,7 @@ pub struct Request {
     pub seed: u64,
 }
 
-/// A Stable Diffusion of a folder.
+/// A Stable Diffusion pipeline, loaded from a folder.
 #[derive(Debug)]
 pub struct DiffusersPipeline {
     tokenizer: ClipTokenizer,
@@ -53,14 +53,14 @@ pub struct DiffusersPipeline {
     vae: (AutoencoderKL, ParamStore),
     /// The scaling factor of latent images.
     scaling_factor: f64,
-    /// Sides of the latent images that the U-Net was trained on.
+    /// The size of the latent images on which the U-Net was trained.
     sample_size: usize,
     scheduler: Scheduler,
     context: Arc<Context>,
     precision: Precision,
 }
 
-/// A network whose values are all overwritten by those of files, but for `own` that these may lack.
+/// Builds a network and loads all parameters from files, except `own`, which the files may lack.
 fn built<N>(
     weights: &Weights,
     own: usize,
@@ -72,7 +72,7 @@ fn built<N>(
         let network = build(&builder.root().frozen())?;
         Ok((network, builder.build()?))
     };
-    // What a configuration asks for takes memory only if the files have nearly as much; what they lack is then told by name.
+    // Allocate only if the files have about as many parameters; missing ones are then reported by name.
     let (asked, found) = (store(false)?.1.num_parameters(), weights.elements());
     let most = found.saturating_mul(2).saturating_add(own).saturating_add(1 << 20);
     if asked > most {
@@ -83,10 +83,10 @@ fn built<N>(
 }
 
 impl DiffusersPipeline {
-    /// Reads a folder. Its weights are kept in f32; `precision` is what products take and activations are kept in.
+    /// Loads a folder. Weights are f32; `precision` is the type of matrix products and activations.
     ///
     /// # Errors
-    /// [`DiffusersError`], which names the file that is missing, cannot be read, or asks for what is not computed here.
+    /// [`DiffusersError`] names the file that is missing, unreadable, or needs an unsupported computation.
     pub fn open(folder: &Path, context: Arc<Context>, precision: Precision) -> Result<Self, DiffusersError> {
         let index = Json::read(&folder.join("model_index.json"))?;
         index.only(&[
@@ -126,7 +126,7 @@ impl DiffusersPipeline {
         let vae = built(&weights, 0, |scope| AutoencoderKL::new(scope, &vae_config))?;
         weights.fill(&vae.1, |name| vec![name.to_owned(), old_attention_name(name)])?;
         let weights = Weights::open(&part("text_encoder"), "model")?;
-        // The projection, which the pipeline does without.
+        // The pipeline does not use the projection.
         let projection = text_config.width * text_config.embed;
         let text = built(&weights, projection, |scope| ClipTextEncoder::new(scope, &text_config))?;
         fill_text(&text.1, &weights)?;
@@ -154,16 +154,16 @@ impl DiffusersPipeline {
         format!("{count} parameters, made for {size}x{size} pixels, predicts {prediction}")
     }
 
-    /// Sides of the pictures of a request in pixels.
+    /// Returns the image size of a request in pixels.
     pub fn size(&self, request: &Request) -> usize {
         request.size.unwrap_or(self.sample_size * self.vae.0.config().factor())
     }
 
-    /// The pictures of a request, prompt by prompt, `[3, size, size]` planar in [-1, 1]. They are drawn one at a time;
-    /// each is a function of its prompt, its column and the seed.
+    /// Samples the images of a request, prompt by prompt: `[3, size, size]`, planar in [-1, 1]. Each image depends only
+    /// on its prompt, its column and the seed.
     ///
     /// # Errors
-    /// If the size is not a multiple of what the networks halve, or the steps are more than the schedule has.
+    /// If the size is not divisible by the downsampling factor, or there are more steps than in the schedule.
     pub fn draw(&self, request: &Request) -> Result<Vec<Vec<f32>>, DiffusersError> {
         let session = Session { precision: self.precision, ..Session::evaluation(self.context.clone()) };
         let tape = Tape::forward_only(Session { key: Key::new(request.seed).stream("samples"), ..session });
@@ -212,7 +212,7 @@ impl DiffusersPipeline {
         Ok(pictures)
     }
 
-    /// The states of a text's tokens, [1, context, width].
+    /// Encodes a text. Returns the hidden states of its tokens, [1, context, width].
     fn tokens(&self, tape: &Tape, text: &str) -> Result<Value, DiffusersError> {
         let context = self.text_config.context;
         let mut ids = self.tokenizer.encode_truncated(text, context);
@@ -233,7 +233,7 @@ fn old_attention_name(name: &str) -> String {
         .fold(name.to_owned(), |name, (new, old)| name.replace(new, old))
 }
 
-/// Reads the text encoder's weights, which are under Hugging Face's names and without a projection.
+/// Loads the weights of the text encoder, with Hugging Face's names and without a projection.
 fn fill_text(store: &ParamStore, weights: &Weights) -> Result<(), DiffusersError> {
     let wrong = |problem: String| weights.wrong(problem);
     let named = openai_names(weights.all()?).map_err(|error| wrong(error.to_string()))?;
@@ -251,7 +251,7 @@ fn fill_text(store: &ParamStore, weights: &Weights) -> Result<(), DiffusersError
     }
 }
 
-/// The tokenizer of `vocab` tokens, and whether it pads with its end mark.
+/// Loads the tokenizer of `vocab` tokens. The flag is true if it pads with the end token.
 fn tokenizer(folder: &Path, vocab: usize) -> Result<(ClipTokenizer, bool), DiffusersError> {
     let merges: PathBuf = folder.join("merges.txt");
     if !merges.is_file() {

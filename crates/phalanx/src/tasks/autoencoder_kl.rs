@@ -1,4 +1,4 @@
-//! The autoencoder of latent diffusion: images to smaller latent images and back.
+//! The autoencoder of latent diffusion: encodes images to latent images and decodes them.
 
 use phalanx_data::transform::Normalise;
 use phalanx_models::diffusion::{AutoencoderKL, AutoencoderKLConfig, LatentDistribution};
@@ -10,23 +10,23 @@ use phalanx_trainer::engine::{Loss, Measure, Setup, StepInput, TaskSpec, TrainEr
 phalanx_trainer::settings! {
     /// The settings of an autoencoder with latent images.
     pub(super) struct AutoencoderKlSettings {
-        /// Channels of each level, from the image inwards; each next level has half the size.
+        /// Channels of each level, from the image inwards. Each level halves the resolution.
         widths: Vec<usize> = vec![32, 64, 64];
-        /// Residual blocks of a level of the encoder; the decoder has one more.
+        /// Residual blocks in each level of the encoder; the decoder has one more.
         layers: usize = 1;
         /// Groups of each group norm.
         groups: usize = 8;
         /// Channels of latent images.
         latent_channels: usize = 4;
-        /// Weight of the squared error, relative to the absolute error; both are means over pixels.
+        /// Weight of the mean squared error relative to the mean absolute error.
         l2_weight: f64 = 1.0;
-        /// Weight of the divergence from the prior, which is summed over a latent image.
+        /// Weight of the KL divergence from the prior, summed over a latent image.
         kl_weight: f64 = 1e-6;
     }
 }
 
 impl AutoencoderKlSettings {
-    /// The network that they describe.
+    /// Returns the configuration of the network.
     pub(super) fn network(&self) -> AutoencoderKLConfig {
         AutoencoderKLConfig {
             block_out_channels: self.widths.clone(),
@@ -38,13 +38,13 @@ impl AutoencoderKlSettings {
     }
 }
 
-/// The autoencoder with latent images.
+/// Returns the task of the autoencoder.
 pub(super) fn spec() -> TaskSpec<AutoencoderKlSettings> {
     let about = "Autoencoder: images to latent images and back, the first stage of latent diffusion";
     TaskSpec::new("autoencoder-kl", about, autoencoder).validate(check)
 }
 
-/// Requires widths that can be normalised in groups, and images that levels can halve.
+/// Checks that the widths are divisible by the groups, and the image size by the downsampling factor.
 pub(super) fn check_widths(widths: &[usize], groups: usize, size: usize, relations: &mut Relations<'_>) {
     relations.require(
         !widths.is_empty() && groups > 0 && widths.iter().all(|width| *width > 0 && width % groups == 0),
@@ -106,7 +106,7 @@ fn autoencoder(
 }
 
 impl Autoencoder {
-    /// Absolute error, divergence, and what is minimised, of images decoded from `latent`.
+    /// Returns the absolute error, the KL divergence, and the loss of images decoded from `latent`.
     fn parts(
         &self,
         step: &StepInput<'_>,
@@ -133,13 +133,13 @@ impl Autoencoder {
         Ok(Loss::new(total, [Measure::of(&l1)?, Measure::of(&kl)?]))
     }
 
-    /// Decoded from the means of the latent distributions.
+    /// Evaluates with the means of the latent distributions.
     fn restore(&self, tape: &Tape, images: &Value) -> Result<Value, TrainError> {
         let distribution = self.model.encode(tape, images)?;
         Ok(self.model.decode(tape, &distribution.mean)?)
     }
 
-    /// With the means of the latent distributions.
+    /// Reconstructs images from the means of the latent distributions.
     fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 3], TrainError> {
         let images = step.value("images")?;
         let distribution = self.model.encode(step.tape, &images)?;

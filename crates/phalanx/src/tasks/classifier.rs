@@ -25,12 +25,12 @@ impl ClassifierSettings {
 type Forward = Box<dyn Fn(&Tape, &Value) -> Result<Value, TensorError> + Sync>;
 
 /// A network `[N, 3, size, size]` to features `[N, F]` and `[N, classes]`.
-type See = Box<dyn Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + Sync>;
+type FeatureForward = Box<dyn Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + Sync>;
 
 /// A network with cross-entropy.
 pub(super) struct Classifier {
     forward: Forward,
-    see: Option<See>,
+    forward_features: Option<FeatureForward>,
     label_smoothing: f64,
 }
 
@@ -39,31 +39,31 @@ impl Classifier {
         settings: &ClassifierSettings,
         forward: impl Fn(&Tape, &Value) -> Result<Value, TensorError> + Sync + 'static,
     ) -> Self {
-        Self { forward: Box::new(forward), see: None, label_smoothing: settings.label_smoothing }
+        Self { forward: Box::new(forward), forward_features: None, label_smoothing: settings.label_smoothing }
     }
 
-    /// One whose features can be compared, so that it can judge pictures.
-    pub(super) fn seeing(
+    /// Adds a forward pass with features, so that the classifier can serve as an evaluator.
+    pub(super) fn with_features(
         self,
-        see: impl Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + Sync + 'static,
+        forward_features: impl Fn(&Tape, &Value) -> Result<(Value, Value), TensorError> + Sync + 'static,
     ) -> Self {
-        Self { see: Some(Box::new(see)), ..self }
+        Self { forward_features: Some(Box::new(forward_features)), ..self }
     }
 
     /// Its training, in one phase.
     pub(super) fn training(self, description: String) -> Training<Self> {
-        let sees = self.see.is_some();
+        let has_features = self.forward_features.is_some();
         let training = Training::new(description, self)
             .loss(Self::loss)
             .measures(["accuracy"])
             .evaluate(["loss", "accuracy"], Self::evaluate);
-        if sees { training.evaluator(Self::evaluator_output) } else { training }
+        if has_features { training.evaluator(Self::evaluator_output) } else { training }
     }
 
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> {
-        let none = || TrainError::Setup("the classifier gives no features".to_owned());
-        let see = self.see.as_ref().ok_or_else(none)?;
-        let (features, logits) = see(step.tape, &step.value("images")?)?;
+        let none = || TrainError::Setup("the classifier has no features".to_owned());
+        let forward_features = self.forward_features.as_ref().ok_or_else(none)?;
+        let (features, logits) = forward_features(step.tape, &step.value("images")?)?;
         Ok(EvaluatorOutput::of_features(features).answer("labels", logits))
     }
 

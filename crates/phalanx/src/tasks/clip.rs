@@ -1,4 +1,4 @@
-//! Contrastive: a text encoder and an image tower from scratch.
+//! CLIP: contrastive training of a text encoder and an image tower.
 
 use candle_core::{DType, Tensor};
 use phalanx_models::{Clip, ClipOutput, ImageTowerConfig};
@@ -8,7 +8,7 @@ use phalanx_tensor::{TensorError, Value, ops};
 use super::text::{TextSettings, Texts};
 use phalanx_trainer::engine::{EvaluatorOutput, Setup, StepInput, TaskSpec, TrainError, Training, number};
 
-/// CLIP with small towers. A picture is told apart from the texts of the whole micro-batch, whichever ranks have them.
+/// CLIP with small towers. The contrastive loss compares each image with the texts of the micro-batch on all ranks.
 pub(super) struct Contrastive {
     model: Clip,
     texts: Texts,
@@ -17,13 +17,13 @@ pub(super) struct Contrastive {
 phalanx_trainer::settings! {
     /// The settings of CLIP.
     pub(super) struct ClipSettings {
-        /// Channels after each halving of the image, from the image inwards.
+        /// Channels after each downsampling, from the image inwards.
         widths: Vec<usize> = vec![32, 64, 128];
         flatten text: TextSettings;
     }
 }
 
-/// CLIP from scratch.
+/// Returns the task of CLIP.
 pub(super) fn spec() -> TaskSpec<ClipSettings> {
     TaskSpec::new("clip", "Contrastive: a text encoder and an image tower", contrastive)
         .validate(|settings: &ClipSettings, _, relations| settings.text.check(relations))
@@ -45,7 +45,7 @@ fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Trainin
 }
 
 impl Contrastive {
-    /// Features of a batch, with the ids of its captions' tokens.
+    /// Computes the features of a batch. Also returns the token ids of its captions.
     fn features(&self, step: &StepInput<'_>) -> Result<(ClipOutput, Tensor), TrainError> {
         let ids = self.texts.encode(step.texts("captions")?)?;
         Ok((self.model.forward(step.tape, &step.value("images")?, &ids)?, ids))
@@ -67,8 +67,8 @@ impl Contrastive {
     }
 }
 
-/// The weights of this rank's pictures that are nearest to their own text among the batch's, those of all ranks. Texts that
-/// the encoder cannot tell apart count as one.
+/// Sums the weights of this rank's images whose nearest text in the batch of all ranks is their own. Texts with equal
+/// tokens count as one.
 fn matched(step: &StepInput<'_>, out: &ClipOutput, ids: &Tensor) -> Result<f64, TrainError> {
     let image = out.image.to_host()?.to_dtype(DType::F32)?;
     let text = Value::constant(out.text.to_host()?.to_dtype(DType::F32)?);

@@ -16,7 +16,7 @@ phalanx_trainer::settings! {
     }
 }
 
-/// The multilayer perceptron.
+/// Returns the task of the multilayer perceptron.
 pub(super) fn spec() -> TaskSpec<MlpSettings> {
     TaskSpec::new("mlp", "Classifier: a multilayer perceptron", |setup, settings: &MlpSettings| {
         let (num_classes, size) = (setup.classes()?, setup.config().model.image_size);

@@ -29,10 +29,10 @@ pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNe
             ..ResNetConfig::new(variant, num_classes)
         };
         let model = setup.model(|scope| ResNet::new(scope, &config))?;
-        let seeing = model.clone();
+        let features = model.clone();
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images))
-                .seeing(move |tape, images| seeing.features_and_logits(tape, images));
+                .with_features(move |tape, images| features.features_and_logits(tape, images));
         Ok(classifier.training(format!("{name} for {num_classes} classes")))
     })
     .validate(|settings, _, relations| {

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use phalanx_report::dashboard::{Left, Own, show};
+use phalanx_report::dashboard::{ExitReason, OwnTraining, show};
 use phalanx_run::RunFolder;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -53,8 +53,8 @@ fn as_a_program_that_panics() {
         }
         false
     };
-    let left = show(&folder, Some(Own { ended: &ended, interrupt: &|| {} }), |_, _| None, &|| 0);
-    assert_eq!(left.expect("the terminal obeys"), Left::Leaves);
+    let left = show(&folder, Some(OwnTraining { ended: &ended, interrupt: &|| {} }), |_, _| None, &|| 0);
+    assert_eq!(left.expect("the terminal obeys"), ExitReason::Quit);
 }
 
 /// A program on a terminal.

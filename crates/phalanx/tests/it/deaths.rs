@@ -1,7 +1,7 @@
 //! Workers that are killed, and runs that go on without them: who is named, who takes over, what is saved, and what ends a run.
 
 use phalanx_checkpoint::Checkpoint;
-use phalanx_run::{Doing, Line, Request, RunState, Summary, read_metrics};
+use phalanx_run::{Line, Request, RunActivity, RunState, Summary, read_metrics};
 
 use crate::harness::processes::kill;
 use crate::harness::results::{self, lines, steps, summary};
@@ -178,11 +178,11 @@ fn requests_reach_the_rank_that_has_taken_over() {
     let folder = place.path("run/requests");
     Request::Pause.post(&folder).expect("asked");
     let state = place.path("run/state.json");
-    running.wait_for("pause", |run| run.is(Doing::Paused));
+    running.wait_for("pause", |run| run.is(RunActivity::Paused));
     kill(ranks[0]);
     // Those who are left pause too, and say so themselves.
     let paused_by = |rank: u32| {
-        RunState::read(&state).is_ok_and(|state| state.doing == Doing::Paused && state.process == rank)
+        RunState::read(&state).is_ok_and(|state| state.doing == RunActivity::Paused && state.process == rank)
     };
     running.wait_for("a pause without rank 0", |_| paused_by(ranks[1]));
     let saved = Request::Save.post(&folder).expect("asked");

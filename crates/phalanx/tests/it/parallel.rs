@@ -4,7 +4,7 @@ use phalanx_collectives::threads;
 use phalanx_run::StopFlag;
 use phalanx_sharding::STRATEGIES;
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{Observer, Silent, World, train};
+use phalanx_trainer::engine::{NoopObserver, Observer, World, train};
 
 use crate::harness::Place;
 use crate::harness::engine::{Recorder, resolve, run_in};
@@ -34,7 +34,7 @@ fn curve(resolved: &Resolved, ranks: usize, duplicates: usize) -> Curve {
         for comm in threads(ranks * duplicates).expect("a world") {
             let observer: Box<dyn Observer + Send> = match comm.rank() {
                 0 => Box::new(recorder.clone()),
-                _ => Box::new(Silent),
+                _ => Box::new(NoopObserver),
             };
             let (folder, stop) = (&folder, &stop);
             scope.spawn(move || {

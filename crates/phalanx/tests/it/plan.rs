@@ -1,6 +1,6 @@
 //! The predictions of `phalanx plan` equal the reports of runs, to the byte.
 
-use phalanx_trainer::engine::Silent;
+use phalanx_trainer::engine::NoopObserver;
 use serde_json::Value;
 
 use crate::harness::Place;
@@ -30,7 +30,7 @@ fn every_strategy_holds_what_was_planned() {
                 let out = format!("{name}-{strategy}-{ranks}");
                 let own = format!("train.ranks={ranks} train.strategy={strategy}");
                 let run = place.path(&out);
-                try_train(&run_in(&run), &resolve(&[subject, small, &own]), Box::new(Silent))
+                try_train(&run_in(&run), &resolve(&[subject, small, &own]), Box::new(NoopObserver))
                     .unwrap_or_else(|error| panic!("{out}: {error}"));
                 assert!(std::fs::read_dir(run.join("checkpoints")).expect("lists").next().is_none());
                 let summary = json(&run.join("summary.json"));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use phalanx_checkpoint::Checkpoint;
 use phalanx_collectives::WorldConfig;
 use phalanx_run::StopFlag;
-use phalanx_run::{Doing, Request, RunFolder, RunState};
-use phalanx_trainer::engine::{Silent, World, train};
+use phalanx_run::{Request, RunActivity, RunFolder, RunState};
+use phalanx_trainer::engine::{NoopObserver, World, train};
 
 use crate::harness::place::free_port;
 use crate::harness::processes::wait_until;
@@ -31,11 +31,11 @@ fn begin(place: &Place, line: &str, step: u64) -> Running {
 /// Sends a request to the run by the program.
 fn ask(place: &Place, request: &str) {
     let said = place.succeed_with_errors(&format!("watch run --ask {request}"));
-    assert!(said.contains(&format!("the run has heard: {request}")), "{said}");
+    assert!(said.contains(&format!("the run took the request: {request}")), "{said}");
 }
 
 fn wait_for_pause(running: &mut Running) -> u64 {
-    running.wait_for("pause", |running| running.is(Doing::Paused));
+    running.wait_for("pause", |running| running.is(RunActivity::Paused));
     running.state().expect("there is one").step
 }
 
@@ -61,15 +61,15 @@ fn a_paused_run_takes_no_step_saves_when_asked_and_goes_on_to_the_same_bits() {
             assert!((5..60).contains(&step), "{strategy}: {step}");
             assert_eq!(losses(&run).len() as u64, step, "{strategy}: all that was done is told");
             std::thread::sleep(Duration::from_millis(700));
-            assert!(running.is(Doing::Paused));
+            assert!(running.is(RunActivity::Paused));
             assert_eq!(losses(&run).len() as u64, step, "{strategy}: no step is taken");
             let paused = checkpoint(&run, step);
             assert!(!paused.exists(), "{strategy}: no checkpoint was requested");
             ask(&place, "save");
             running.wait_for("checkpoint", |_| Checkpoint::open(&paused).is_ok());
-            assert!(running.is(Doing::Paused), "{strategy}: it still is");
+            assert!(running.is(RunActivity::Paused), "{strategy}: it still is");
             ask(&place, "resume");
-            running.wait_for("more steps", |running| running.is(Doing::Training));
+            running.wait_for("more steps", |running| running.is(RunActivity::Training));
             let end = running.end();
             assert_eq!(end.code, Some(0), "{strategy}: {end:?}");
             assert!(end.both().contains(&format!("paused after step {step}")), "{strategy}: {end:?}");
@@ -83,7 +83,7 @@ fn a_paused_run_takes_no_step_saves_when_asked_and_goes_on_to_the_same_bits() {
             let last = weights(checkpoint(&run, 60));
             assert!(!last.is_empty() && last == weights(checkpoint(&whole, 60)), "{strategy}");
             assert!(weights(paused) != last, "{strategy}");
-            assert_eq!(RunState::read(&run.join("state.json")).expect("reads").doing, Doing::Ended);
+            assert_eq!(RunState::read(&run.join("state.json")).expect("reads").doing, RunActivity::Ended);
         },
     );
 }
@@ -156,10 +156,10 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
                 config.timeouts.heartbeat_timeout = Duration::from_secs(3);
                 let world = World::new(config);
                 let task = phalanx.task_of(&resolved.config).expect("one of its own");
-                train(task, folder, resolved, &world, stop, Box::new(Silent))
+                train(task, folder, resolved, &world, stop, Box::new(NoopObserver))
             }
         };
-        let wait_for = |what: &str, doing: Doing, step: u64| {
+        let wait_for = |what: &str, doing: RunActivity, step: u64| {
             let state = || RunState::read(&folder.state()).ok();
             let report = || format!("{strategy}: {:?}", state());
             wait_until(what, report, || {
@@ -169,13 +169,13 @@ fn no_rank_waits_in_an_operation_while_all_are_paused() {
         };
         std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..3).map(|number| scope.spawn(rank(number))).collect();
-            wait_for("step 3", Doing::Training, 3);
+            wait_for("step 3", RunActivity::Training, 3);
             Request::Pause.post(&folder.requests()).expect("writes");
-            let step = wait_for("pause", Doing::Paused, 3);
+            let step = wait_for("pause", RunActivity::Paused, 3);
             std::thread::sleep(Duration::from_secs(5));
-            assert_eq!(wait_for("pause", Doing::Paused, 3), step);
+            assert_eq!(wait_for("pause", RunActivity::Paused, 3), step);
             Request::Resume.post(&folder.requests()).expect("writes");
-            wait_for("more steps", Doing::Training, step + 3);
+            wait_for("more steps", RunActivity::Training, step + 3);
             stop.raise();
             for rank in ranks {
                 rank.join().expect("no panic").unwrap_or_else(|error| panic!("{strategy}: {error}"));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use phalanx_run::{RunFolder, read_metrics};
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{Drawing, Silent, evaluate_run, named, sample_run};
+use phalanx_trainer::engine::{Drawing, NoopObserver, evaluate_run, named, sample_run};
 
 use crate::harness::Place;
 use crate::harness::engine::{self, Once, Recorder, refusal, run_in, try_train};
@@ -260,7 +260,7 @@ fn stages_trained_alone_and_pictures_of_both() {
     let strange = place.path("none");
     let resolved = resolve(&format!("model.stage=2 model.stage1={} train.steps=4", strange.display()));
     let folder = RunFolder::create(Some(&place.path("fails")), place.folder(), "fails").expect("a new run");
-    let error = try_train(&folder, &resolved, Box::new(Silent)).expect_err("there is no such run");
+    let error = try_train(&folder, &resolved, Box::new(NoopObserver)).expect_err("there is no such run");
     assert!(error.contains("`text` from run") && error.contains("none"), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! Curves of what training measures: a chart for each measure, with a line for each run.
+//! Curves of the metrics: a chart for each metric, with a line for each run.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::run::RunData;
 pub(crate) enum Group {
     /// Losses.
     Losses,
-    /// Terms of losses and other measures of a training.
+    /// Terms of losses and other metrics.
     Measures,
     /// Generative metrics of samples.
     Quality,
@@ -30,31 +30,31 @@ impl Group {
         match self {
             Self::Losses => "Losses",
             Self::Measures => "Measures",
-            Self::Quality => "Quality of drawn pictures",
+            Self::Quality => "Quality of samples",
             Self::Optimisation => "Optimisation",
             Self::Speed => "Speed and memory",
-            Self::Synchrony => "Keeping step",
+            Self::Synchrony => "Synchrony",
             Self::Gpu => "GPU of rank 0",
         }
     }
 }
 
-/// Where a measure is drawn: the group, the chart, what the line is called in it, and what its numbers are.
+/// The placement of a metric: group, chart, name of the line, and unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct ChartPlacement {
     group: Group,
     chart: String,
     line: String,
     unit: Unit,
 }
 
-/// Returns a place.
-fn of(group: Group, chart: &str, line: &str, unit: Unit) -> Place {
-    Place { group, chart: chart.to_owned(), line: line.to_owned(), unit }
+/// Creates a placement.
+fn of(group: Group, chart: &str, line: &str, unit: Unit) -> ChartPlacement {
+    ChartPlacement { group, chart: chart.to_owned(), line: line.to_owned(), unit }
 }
 
-/// Returns the place of a measure of `metrics.jsonl`. `known` says if a measure of a name exists.
-fn place(name: &str, known: &dyn Fn(&str) -> bool) -> Place {
+/// Returns the placement of a metric of `metrics.jsonl`. `known` returns true if a metric exists.
+fn placement(name: &str, known: &dyn Fn(&str) -> bool) -> ChartPlacement {
     let tested = name.strip_prefix("test_");
     let base = tested.unwrap_or(name);
     let split = if tested.is_some() { "test" } else { "training" };
@@ -62,7 +62,7 @@ fn place(name: &str, known: &dyn Fn(&str) -> bool) -> Place {
         return of(Group::Losses, &base.replace('_', " "), split, Unit::Plain);
     }
     if let Some(tested) = tested {
-        return place_of_test(tested);
+        return placement_of_test(tested);
     }
     for (ending, chart) in [
         ("lr", "learning rate"),
@@ -75,15 +75,15 @@ fn place(name: &str, known: &dyn Fn(&str) -> bool) -> Place {
             return of(Group::Optimisation, chart, line, Unit::Plain);
         }
     }
-    place_of_resource(name).unwrap_or_else(|| {
+    placement_of_resource(name).unwrap_or_else(|| {
         let words = name.replace('_', " ");
         let line = if known(&format!("test_{name}")) { "training" } else { words.as_str() };
         of(Group::Measures, &words, line, Unit::Plain)
     })
 }
 
-/// Returns the place of a measure of the test split, by its name without `test_`.
-fn place_of_test(tested: &str) -> Place {
+/// Returns the placement of a test metric, by its name without `test_`.
+fn placement_of_test(tested: &str) -> ChartPlacement {
     for whose in ["drawn", "real"] {
         if let Some(measure) = tested.strip_prefix(&format!("{whose}_")) {
             let line = format!("{whose} pictures");
@@ -97,8 +97,8 @@ fn place_of_test(tested: &str) -> Place {
     }
 }
 
-/// Returns the place of a measure of speed, synchrony or the GPU.
-fn place_of_resource(name: &str) -> Option<Place> {
+/// Returns the placement of a metric of speed, synchrony or the GPU.
+fn placement_of_resource(name: &str) -> Option<ChartPlacement> {
     let words = name.replace('_', " ");
     Some(match name {
         "images_per_s" => of(Group::Speed, "images per second", "all ranks", Unit::Plain),
@@ -107,9 +107,11 @@ fn place_of_resource(name: &str) -> Option<Place> {
         "communication_share" => {
             of(Group::Speed, "share of rank 0's time spent waiting", "for communication", Unit::Share)
         }
-        "waited_seconds" => of(Group::Synchrony, "rank 0 held up by others, so far", "waited", Unit::Seconds),
-        "staleness_mean" => of(Group::Synchrony, "staleness of updates, so far", "mean", Unit::Plain),
-        "staleness_max" => of(Group::Synchrony, "staleness of updates, so far", "most", Unit::Plain),
+        "waited_seconds" => {
+            of(Group::Synchrony, "rank 0 waiting for other ranks, cumulative", "waited", Unit::Seconds)
+        }
+        "staleness_mean" => of(Group::Synchrony, "staleness of updates, cumulative", "mean", Unit::Plain),
+        "staleness_max" => of(Group::Synchrony, "staleness of updates, cumulative", "maximum", Unit::Plain),
         "clock_spread" | "consensus_distance" | "meetings" => {
             of(Group::Synchrony, &words, &words, Unit::Plain)
         }
@@ -128,19 +130,19 @@ fn place_of_resource(name: &str) -> Option<Place> {
     })
 }
 
-/// A measure that every run has at one step at most.
+/// A metric with at most one value in each run.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Once {
+pub(crate) struct SingleMeasurement {
     /// The name.
     pub(crate) name: String,
-    /// Its numbers, in the order of the runs.
+    /// The values, in the order of the runs.
     pub(crate) values: Vec<Option<f64>>,
     /// The unit.
     pub(crate) unit: Unit,
 }
 
-/// The charts of the measures of runs by group, and what was measured but once, which makes no curve.
-pub(crate) fn curves(runs: &[RunData]) -> (Vec<(Group, Vec<Chart>)>, Vec<Once>) {
+/// Returns the charts of the metrics by group, and the metrics with a single value, which make no curve.
+pub(crate) fn curves(runs: &[RunData]) -> (Vec<(Group, Vec<Chart>)>, Vec<SingleMeasurement>) {
     let mut names: Vec<&str> = Vec::new();
     for name in runs.iter().flat_map(|run| run.columns.under("metrics/")) {
         if !names.contains(&name) {
@@ -149,31 +151,33 @@ pub(crate) fn curves(runs: &[RunData]) -> (Vec<(Group, Vec<Chart>)>, Vec<Once>) 
     }
     let known = |name: &str| names.contains(&name);
     let mut groups: BTreeMap<Group, Vec<Chart>> = BTreeMap::new();
-    let mut once = Vec::new();
-    let places: Vec<(&str, Place)> = names.iter().map(|name| (*name, place(name, &known))).collect();
-    // A chart is one if any of its measures makes a line.
+    let mut single = Vec::new();
+    let placements: Vec<(&str, ChartPlacement)> =
+        names.iter().map(|name| (*name, placement(name, &known))).collect();
+    // A chart needs at least one metric with several values.
     let is_curve = |chart: &str, group: Group| {
-        let mut of_chart = places.iter().filter(|(_, place)| place.chart == chart && place.group == group);
+        let mut of_chart =
+            placements.iter().filter(|(_, placement)| placement.chart == chart && placement.group == group);
         of_chart.any(|(name, _)| {
             runs.iter()
                 .any(|run| run.columns.get(&format!("metrics/{name}")).is_some_and(|column| column.len() > 1))
         })
     };
-    for (name, place) in &places {
+    for (name, placement) in &placements {
         let key = format!("metrics/{name}");
-        if !is_curve(&place.chart, place.group) {
+        if !is_curve(&placement.chart, placement.group) {
             let values = runs.iter().map(|run| run.columns.get(&key)?.values.last().copied());
-            let told = if place.line == place.chart {
-                place.chart.clone()
+            let name = if placement.line == placement.chart {
+                placement.chart.clone()
             } else {
-                format!("{}, {}", place.chart, place.line)
+                format!("{}, {}", placement.chart, placement.line)
             };
-            once.push(Once { name: told, values: values.collect(), unit: place.unit });
+            single.push(SingleMeasurement { name, values: values.collect(), unit: placement.unit });
             continue;
         }
-        let charts = groups.entry(place.group).or_default();
-        let at = charts.iter().position(|chart| chart.title == place.chart).unwrap_or_else(|| {
-            charts.push(Chart::lines(&place.chart, place.unit, Vec::new()));
+        let charts = groups.entry(placement.group).or_default();
+        let at = charts.iter().position(|chart| chart.title == placement.chart).unwrap_or_else(|| {
+            charts.push(Chart::lines(&placement.chart, placement.unit, Vec::new()));
             charts.len() - 1
         });
         let of_chart = charts[at]
@@ -182,24 +186,24 @@ pub(crate) fn curves(runs: &[RunData]) -> (Vec<(Group, Vec<Chart>)>, Vec<Once>) 
             .map(|line| line.key.clone())
             .collect::<std::collections::BTreeSet<_>>()
             .len();
-        charts[at].lines.extend(lines_of_runs(runs, place, &key, of_chart));
+        charts[at].lines.extend(lines_of_runs(runs, placement, &key, of_chart));
     }
-    (groups.into_iter().collect(), once)
+    (groups.into_iter().collect(), single)
 }
 
-/// Returns the line of a measure for each run. `of_chart` is the number of other measures in its chart.
-fn lines_of_runs(runs: &[RunData], place: &Place, key: &str, of_chart: usize) -> Vec<Line> {
+/// Returns the line of a metric for each run. `of_chart` is the number of other metrics in its chart.
+fn lines_of_runs(runs: &[RunData], placement: &ChartPlacement, key: &str, of_chart: usize) -> Vec<Line> {
     let line = |(number, run): (usize, &RunData)| {
-        let mut line = Line::of(&place.line, key, run.columns.get(key)?);
+        let mut line = Line::of(&placement.line, key, run.columns.get(key)?);
         line.run = number;
         (line.colour, line.dash) = match runs.len() {
             1 => (of_chart % COLOURS, of_chart / COLOURS % DASHES),
             _ => (number % COLOURS, (of_chart + number / COLOURS) % DASHES),
         };
         if runs.len() > 1 {
-            line.name = match place.line == place.chart {
+            line.name = match placement.line == placement.chart {
                 true => run.name.clone(),
-                false => format!("{}: {}", run.name, place.line),
+                false => format!("{}: {}", run.name, placement.line),
             };
         }
         Some(line)
@@ -215,7 +219,7 @@ mod tests {
     fn every_measure_has_its_place() {
         let known = |name: &str| name == "test_l1";
         let told = |name: &str| {
-            let Place { group, chart, line, .. } = place(name, &known);
+            let ChartPlacement { group, chart, line, .. } = placement(name, &known);
             format!("{group:?}/{chart}/{line}")
         };
         for (name, expected) in [

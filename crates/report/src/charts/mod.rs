@@ -1,4 +1,4 @@
-//! Which charts a report has, made of the numbers of its runs.
+//! The charts of a report.
 
 pub(crate) mod curves;
 pub(crate) mod ranks;

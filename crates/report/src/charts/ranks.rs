@@ -1,4 +1,4 @@
-//! The work and waiting of ranks, side by side: bars, histograms, and the distance between ranks.
+//! Comparison of ranks: bars of work and waiting times, histograms, and differences in time.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::columns::Column;
 use crate::run::RunData;
 use crate::settings::at;
 
-/// Bars side by side, each of parts.
+/// Stacked bars.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bars {
     /// The title.
@@ -16,18 +16,18 @@ pub(crate) struct Bars {
     pub(crate) unit: Unit,
     /// The name of each bar.
     pub(crate) names: Vec<String>,
-    /// The names of parts, and their colours.
+    /// The names and colours of the parts.
     pub(crate) parts: Vec<(String, usize)>,
-    /// For each bar its parts.
+    /// The parts of each bar.
     pub(crate) values: Vec<Vec<f64>>,
 }
 
-/// A number of a rank.
+/// Returns a number of a rank; 0 if missing.
 fn number(rank: &Value, name: &str) -> f64 {
     at(rank, name).and_then(Value::as_f64).filter(|number| number.is_finite()).unwrap_or_default()
 }
 
-/// Returns the account of each rank; for a run without a summary, the last line of its usage.
+/// Returns the resource use of each rank: from the summary, or else the last usage line.
 pub(crate) fn accounts(run: &RunData) -> Vec<Value> {
     if !run.ranks().is_empty() {
         return run.ranks().to_vec();
@@ -35,7 +35,7 @@ pub(crate) fn accounts(run: &RunData) -> Vec<Value> {
     run.tails.last_usage().map(|(_, line)| Value::Object(line.clone())).collect()
 }
 
-/// The bars of a run's ranks.
+/// Returns the bars of a run's ranks.
 pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
     let accounts = accounts(run);
     if accounts.is_empty() {
@@ -52,7 +52,7 @@ pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
     let times = make(
         "seconds of training steps",
         Unit::Seconds,
-        &[("computing", 2), ("communication, waited for", 1), ("data, waited for", 4)],
+        &[("computing", 2), ("exposed communication", 1), ("data loading", 4)],
         &|rank| {
             let (data, exposed) =
                 (number(rank, "data_seconds"), number(rank, "communication_exposed_seconds"));
@@ -60,7 +60,7 @@ pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
         },
     );
     let memory = make(
-        "memory at its peak",
+        "peak memory",
         Unit::Bytes,
         &[("parameters", 0), ("gradients", 1), ("optimizer", 2), ("gathered parameters", 3), ("other", 7)],
         &|rank| {
@@ -75,11 +75,10 @@ pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
     let sent = make("sent to other ranks", Unit::Bytes, &[("sent", 0)], &|rank| {
         vec![number(rank, "bytes_sent").max(number(rank, "network_sent_bytes"))]
     });
-    let hidden =
-        make("seconds of communication behind computing", Unit::Seconds, &[("hidden", 5)], &|rank| {
-            vec![number(rank, "communication_hidden_seconds")]
-        });
-    let waited = make("seconds held up by others", Unit::Seconds, &[("held up", 1)], &|rank| {
+    let hidden = make("seconds of hidden communication", Unit::Seconds, &[("hidden", 5)], &|rank| {
+        vec![number(rank, "communication_hidden_seconds")]
+    });
+    let waited = make("seconds waiting for other ranks", Unit::Seconds, &[("waiting", 1)], &|rank| {
         vec![number(rank, "synchrony.waited_seconds")]
     });
     let joules = make("energy", Unit::Joules, &[("energy", 4)], &|rank| vec![number(rank, "joules")]);
@@ -87,7 +86,7 @@ pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
     all.into_iter().filter(|bars| bars.values.iter().flatten().any(|value| *value > 0.0)).collect()
 }
 
-/// Returns the histograms of the staleness of updates and of the lead of workers, over all ranks.
+/// Returns the histograms of update staleness and worker leads over all ranks.
 pub(crate) fn histograms(run: &RunData) -> Vec<(&'static str, Vec<f64>)> {
     let sum = |name: &str| {
         let mut sum: Vec<f64> = Vec::new();
@@ -99,13 +98,13 @@ pub(crate) fn histograms(run: &RunData) -> Vec<(&'static str, Vec<f64>)> {
         sum
     };
     let all = [
-        ("updates, by how many updates old their values were", sum("synchrony.staleness")),
-        ("steps, by how many steps the worker was ahead of the slowest", sum("synchrony.leads")),
+        ("updates by staleness (in updates)", sum("synchrony.staleness")),
+        ("steps by lead over the slowest worker (in steps)", sum("synchrony.leads")),
     ];
     all.into_iter().filter(|(_, counts)| counts.iter().any(|count| *count > 0.0)).collect()
 }
 
-/// Returns charts of the seconds by which each rank ended a step after the first one, and of the losses of each rank.
+/// Returns charts by rank: the seconds that it finished each step after the first rank, and its losses.
 pub(crate) fn apart(run: &RunData, number: usize) -> Vec<Chart> {
     let ranks = run.columns.ranks("rank/");
     let key = |rank: usize, name: &str| format!("rank/{rank}/{name}");
@@ -128,7 +127,7 @@ pub(crate) fn apart(run: &RunData, number: usize) -> Vec<Chart> {
         for (step, seconds) in column.steps.iter().zip(&column.values) {
             behind.push(*step, *seconds, seconds - first.get(&step.to_bits())?);
         }
-        // Points that come later are not known to be behind before all ranks have told of the step.
+        // No key: live points cannot be compared before all ranks have reported the step.
         Some(styled(*rank, Line::of(&format!("rank {rank}"), "", &behind)))
     };
     let mut names: Vec<&str> = Vec::new();

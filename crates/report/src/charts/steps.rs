@@ -1,17 +1,17 @@
-//! Where the seconds of steps go, as rank 0 tells them in `metrics.jsonl`.
+//! The time breakdown of steps, from the shares that rank 0 writes to `metrics.jsonl`.
 
 use crate::chart::{Chart, Kind, Line, Unit};
 use crate::columns::Column;
 use crate::run::RunData;
 
-/// Parts of a step: what they are called, the measure of their share, and the colour, as in the bars of ranks.
+/// The parts of a step: name, metric of its share, and colour, as in the bars of ranks.
 const PARTS: [(&str, &str, usize); 2] =
-    [("communication, waited for", "communication_share", 1), ("data, waited for", "data_share", 4)];
+    [("exposed communication", "communication_share", 1), ("data loading", "data_share", 4)];
 
-/// Seconds of a step over steps, in parts that lie on top of each other: the mean since the line before, in the shares of the step
-/// that the line is of. Nothing where only one line tells of time.
+/// Returns a stacked chart of the seconds of a step: the mean since the previous line, split by the shares of the
+/// logged step. Empty if there are fewer than two intervals.
 pub(crate) fn seconds(run: &RunData, number: usize) -> Vec<Chart> {
-    // Each line of training has this, and no other line has.
+    // Only training lines have this metric.
     let Some(lines) = run.columns.get("metrics/data_share") else { return Vec::new() };
     let share = |key: &str, step: f64| {
         let column = run.columns.get(&format!("metrics/{key}"))?;

@@ -1,26 +1,26 @@
-//! Charts of a sweep's tables: speed-ups over numbers of ranks, and the losses of its rows' runs.
+//! Charts of a sweep's tables: speed-ups over numbers of ranks, and the losses of the runs.
 
-use crate::chart::{Across, COLOURS, Chart, DASHES, Line, Unit};
+use crate::chart::{COLOURS, Chart, DASHES, Line, Unit, XAxis};
 use crate::columns::Column;
 use crate::run::RunData;
-use crate::sweep::{OverRanks, Speedups, Sweep, Table};
+use crate::sweep::{SpeedupLine, Speedups, Sweep, Table};
 
-/// No run: lines that belong to none are not hidden with any.
+/// The run index of lines that belong to no run. They are never hidden.
 const NO_RUN: usize = u32::MAX as usize;
-/// Most charts of losses below a table; more would bury it.
+/// The maximum number of loss charts below a table.
 const LOSSES: usize = 6;
 
-/// The charts below a table: speed-ups first.
+/// Returns the charts below a table: speed-ups first.
 pub(crate) fn of_table(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Chart> {
     let mut charts = speedups(table);
     charts.extend(losses(sweep, table, runs));
     charts
 }
 
-/// The speed-ups, a chart for each way of the other axes.
+/// Returns the speed-ups: a chart for each combination of the other axes.
 fn speedups(table: &Table) -> Vec<Chart> {
     let chart = |of: &Speedups| {
-        let line = |(at, (name, points)): (usize, &OverRanks)| {
+        let line = |(at, (name, points)): (usize, &SpeedupLine)| {
             let mut column = Column::default();
             points.iter().for_each(|(ranks, value)| column.push(*ranks, f64::NAN, *value));
             styled(Line { run: NO_RUN, ..Line::of(name, "", &column) }, at)
@@ -28,7 +28,7 @@ fn speedups(table: &Table) -> Vec<Chart> {
         let title =
             if of.title.is_empty() { "speed-up".to_owned() } else { format!("speed-up; {}", of.title) };
         let lines = of.lines.iter().enumerate().map(line).collect();
-        Chart { across: Across::Ranks, ..Chart::lines(&title, Unit::Plain, lines) }
+        Chart { across: XAxis::Ranks, ..Chart::lines(&title, Unit::Plain, lines) }
     };
     table.speedups.iter().map(chart).collect()
 }
@@ -37,8 +37,8 @@ fn styled(line: Line, at: usize) -> Line {
     Line { colour: at % COLOURS, dash: at / COLOURS % DASHES, ..line }
 }
 
-/// The loss of each row's first run: the first axis makes the lines, the others the charts. Nothing of a single row, and of a
-/// table that would need more charts than are looked at: all curves are below.
+/// Returns charts of the loss of each row's first run. The first axis gives the lines, the other axes give the charts.
+/// Empty for a single row or for more than [`LOSSES`] charts: the page shows all curves further below.
 fn losses(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Chart> {
     let (name, below) = match &sweep.target {
         Some((name, below)) => (name.as_str(), Some(*below)),
@@ -64,7 +64,7 @@ fn losses(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Chart> {
         });
         let called = row.choices.first().map_or("loss", String::as_str);
         let line = Line { run: number, ..Line::of(called, &key, column) };
-        // A run has one colour on the whole page.
+        // A run has the same colour on the whole page.
         charts[at].lines.push(styled(line, number));
     }
     let lines: usize = charts.iter().map(|chart| chart.lines.len()).sum();
@@ -77,7 +77,7 @@ fn losses(sweep: &Sweep, table: &Table, runs: &[RunData]) -> Vec<Chart> {
     charts
 }
 
-/// Adds the level that is to be reached, from the first place of any line to the last.
+/// Adds the target loss as a horizontal line over the x range of all lines.
 fn add_target(chart: &mut Chart, below: f64) {
     let ends = |places: &dyn Fn(&Line) -> Vec<f64>| {
         let all: Vec<f64> = chart.lines.iter().flat_map(places).filter(|place| place.is_finite()).collect();

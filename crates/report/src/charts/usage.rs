@@ -1,10 +1,10 @@
 //! Charts of a run's resources over time: CPUs, memory, network, disks, energy, and the parts of a step's time.
 
-use crate::chart::{Across, COLOURS, Chart, DASHES, Kind, Line, Unit};
+use crate::chart::{COLOURS, Chart, DASHES, Kind, Line, Unit, XAxis};
 use crate::run::RunData;
 use crate::usage::KINDS;
 
-/// A line for each rank in one chart: title, what it shows, and its unit.
+/// Charts with a line for each rank: title, quantity and unit.
 const BY_RANK: [(&str, &str, Unit); 11] = [
     ("CPU", "cpu_percent", Unit::Percent),
     ("GPU", "gpu_percent", Unit::Percent),
@@ -14,12 +14,12 @@ const BY_RANK: [(&str, &str, Unit); 11] = [
     ("received from other ranks", "network_received", Unit::BytesPerSecond),
     ("read from disks", "disk_read", Unit::BytesPerSecond),
     ("written to disks", "disk_written", Unit::BytesPerSecond),
-    ("page faults without reading, a second", "minor_faults", Unit::Plain),
-    ("page faults with reading, a second", "major_faults", Unit::Plain),
-    ("communication hidden behind computing", "hidden_share", Unit::Share),
+    ("minor page faults per second", "minor_faults", Unit::Plain),
+    ("major page faults per second", "major_faults", Unit::Plain),
+    ("hidden communication", "hidden_share", Unit::Share),
 ];
 
-/// A stacked chart of one rank: title, unit, and the series with names and colours.
+/// A stacked chart of one rank: title, unit, and series with names and colours.
 type Stack = (&'static str, Unit, &'static [(&'static str, &'static str, usize)]);
 
 const STACKS: [Stack; 4] = [
@@ -40,34 +40,34 @@ const STACKS: [Stack; 4] = [
         Unit::Share,
         &[
             ("computing", "computing_share", 2),
-            ("communication, waited for", "exposed_share", 1),
-            ("data, waited for", "data_share", 4),
-            ("besides steps", "besides_share", 7),
+            ("exposed communication", "exposed_share", 1),
+            ("data loading", "data_share", 4),
+            ("outside steps", "besides_share", 7),
         ],
     ),
     ("power", Unit::Watts, &[("CPU", "cpu_watts", 0), ("GPU", "gpu_watts", 4)]),
-    ("energy, so far", Unit::Joules, &[("CPU", "cpu_joules", 0), ("GPU", "gpu_joules", 4)]),
+    ("cumulative energy", Unit::Joules, &[("CPU", "cpu_joules", 0), ("GPU", "gpu_joules", 4)]),
 ];
 
-/// The charts with a line for each rank of a run.
+/// Returns the charts with a line for each rank of a run.
 pub(crate) fn by_rank(run: &RunData, number: usize) -> Vec<Chart> {
     let ranks = run.columns.ranks("usage/");
     let chart = |(title, what, unit): (&str, &str, Unit)| {
         let line = |rank: &usize| {
             let key = format!("usage/{rank}/{what}");
             let column = run.columns.get(&key).filter(|column| column.len() > 1)?;
-            // What never was there is not shown, as of a run without a network.
+            // Charts with only zeros are left out, such as the network traffic of a single rank.
             let line = Line { run: number, ..Line::of(&format!("rank {rank}"), &key, column) };
             Some(Line { colour: rank % COLOURS, dash: rank / COLOURS % DASHES, ..line })
         };
         let lines: Vec<Line> = ranks.iter().filter_map(line).collect();
         let is_there = lines.iter().any(|line| line.values.iter().any(|value| *value != 0.0));
-        is_there.then(|| Chart { across: Across::Clock, ..Chart::lines(title, unit, lines) })
+        is_there.then(|| Chart { across: XAxis::Clock, ..Chart::lines(title, unit, lines) })
     };
     BY_RANK.into_iter().filter_map(chart).collect()
 }
 
-/// The charts of each rank of a run that show parts of a whole.
+/// Returns the stacked charts of each rank of a run.
 pub(crate) fn stacks(run: &RunData, number: usize) -> Vec<(usize, Vec<Chart>)> {
     let of_rank = |rank: usize| {
         let charts = STACKS.into_iter().filter_map(|(title, unit, parts)| {
@@ -78,7 +78,7 @@ pub(crate) fn stacks(run: &RunData, number: usize) -> Vec<(usize, Vec<Chart>)> {
                     Some((*name, *colour, key(what), run.columns.get(&key(what))?))
                 })
                 .collect();
-            // Parts of which some lines tell and others do not have their numbers at other places: there is nothing to add up.
+            // Parts that some usage lines lack are filled with 0, so that all parts have the same x values.
             let places = &columns.iter().max_by_key(|(.., column)| column.len())?.3.seconds;
             if places.len() < 2 {
                 return None;
@@ -91,7 +91,7 @@ pub(crate) fn stacks(run: &RunData, number: usize) -> Vec<(usize, Vec<Chart>)> {
                 line
             };
             let lines = columns.iter().map(line).collect();
-            Some(Chart { kind: Kind::Areas, across: Across::Clock, ..Chart::lines(title, unit, lines) })
+            Some(Chart { kind: Kind::Areas, across: XAxis::Clock, ..Chart::lines(title, unit, lines) })
         });
         (rank, charts.collect::<Vec<_>>())
     };
@@ -99,10 +99,11 @@ pub(crate) fn stacks(run: &RunData, number: usize) -> Vec<(usize, Vec<Chart>)> {
     ranks.into_iter().map(of_rank).filter(|(_, charts)| !charts.is_empty()).collect()
 }
 
-/// Puts 0 at places of which a line does not tell.
+/// Fills a line with 0 at x values that it lacks.
 fn fill(line: &mut Line, places: &[f64]) {
-    let told: Vec<(f64, f64)> = line.seconds.iter().copied().zip(line.values.iter().copied()).collect();
-    let at = |place: &f64| told.iter().find(|(seconds, _)| seconds == place).map_or(0.0, |(_, value)| *value);
+    let known: Vec<(f64, f64)> = line.seconds.iter().copied().zip(line.values.iter().copied()).collect();
+    let at =
+        |place: &f64| known.iter().find(|(seconds, _)| seconds == place).map_or(0.0, |(_, value)| *value);
     line.values = places.iter().map(at).collect();
     line.steps = places.to_vec();
     line.seconds = places.to_vec();

@@ -1,4 +1,4 @@
-//! A measurement over the steps, as it is drawn.
+//! A curve of a metric over the steps.
 
 /// Pairs of a step and a value, in the order of steps.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -6,31 +6,31 @@ pub(super) struct Curve {
     points: Vec<(f64, f64)>,
 }
 
-/// A factor at which each value is the mean of all before it, weighted by its powers; 0 leaves values as they are.
+/// The factors of the exponential moving average; 0 is no smoothing.
 pub(super) const SMOOTHING: [f64; 4] = [0.0, 0.6, 0.9, 0.98];
 
-/// The largest value that is drawn: between some that are larger a line has no end.
+/// The largest drawn magnitude: differences of larger values would overflow.
 const LARGEST: f64 = 1e100;
 
 impl Curve {
-    /// Adds a value, if it is finite and not so large that differences of such values are none.
+    /// Adds a value. Ignores values that are not finite or exceed [`LARGEST`].
     pub(super) fn push(&mut self, step: u64, value: f64) {
         if value.abs() <= LARGEST {
             self.points.push((step as f64, value));
         }
     }
 
-    /// The last value.
+    /// Returns the last value.
     pub(super) fn last(&self) -> Option<f64> {
         self.points.last().map(|(_, value)| *value)
     }
 
-    /// Returns the points to plot: smoothed, as logarithms to base 10 if `logarithmic` (without values up to 0), and at
-    /// most `columns` of them, each the mean of its stretch of steps.
+    /// Returns the points to plot: smoothed, and at most `columns`, each the mean of an interval of steps. If
+    /// `logarithmic`, values are logarithms to base 10, and values up to 0 are left out.
     pub(super) fn drawn(&self, smoothing: f64, logarithmic: bool, columns: usize) -> Vec<(f64, f64)> {
         let (mut mean, mut weight) = (0.0, 0.0);
         let smooth = self.points.iter().map(|(step, value)| {
-            // The weights of a short past do not add up to 1, which is made good.
+            // Bias correction: the first weights do not sum to 1.
             mean = smoothing * mean + (1.0 - smoothing) * value;
             weight = smoothing * weight + (1.0 - smoothing);
             (*step, mean / weight)
@@ -56,8 +56,7 @@ impl Curve {
     }
 }
 
-/// The least and the most of several drawn curves in both directions, a little apart if they are the same; none without
-/// points.
+/// Returns the ranges of x and y over several curves, widened if they are empty; `None` without points.
 pub(super) fn bounds(curves: &[Vec<(f64, f64)>]) -> Option<([f64; 2], [f64; 2])> {
     let points = || curves.iter().flatten();
     let least = |of: fn(&(f64, f64)) -> f64| points().map(of).reduce(f64::min);

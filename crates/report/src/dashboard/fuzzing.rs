@@ -12,13 +12,13 @@ use super::source::Source;
 use super::view::{PANES, View};
 use phalanx_run::RunFolder;
 
-/// Reads the run in a folder, and draws every pane of it. What was read is not new a second time.
-pub(crate) fn look(run: &Path) {
+/// Reads the run in a folder and draws every pane. Asserts that a second poll finds nothing new.
+pub(crate) fn render(run: &Path) {
     let Ok(folder) = RunFolder::open(run) else { return };
     let (mut source, mut model) = (Source::new(&folder, None), Model::of("run".to_owned()));
-    source.look(&mut model);
+    source.poll(&mut model);
     let _ = (model.status(), model.left(), model.watts());
-    assert!(!source.look(&mut model), "what was read is new again");
+    assert!(!source.poll(&mut model), "a second poll finds changes");
     show(&model, &View::new(false), (120, 40));
     for pane in PANES {
         let mut view = View::new(true);

@@ -1,31 +1,31 @@
-//! Where things are on screens of any size.
+//! The layout of the dashboard on screens of any size.
 
 use ratatui::layout::{Constraint, Layout, Rect};
 
 use super::view::{PANES, Pane, View};
 
-/// The least that the dashboard can be shown on: columns and rows.
+/// The minimum size of the screen: columns and rows.
 pub(super) const LEAST: (u16, u16) = (40, 12);
 
-/// From how many columns and rows on all panes are shown at once.
+/// The minimum size at which all panes are shown at once: columns and rows.
 const ROOMY: (u16, u16) = (100, 30);
 
-/// Where things are.
+/// The areas of the screen.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Areas {
-    /// Name, state, progress: two rows.
+    /// Name, status and progress: two rows.
     pub(super) header: Rect,
-    /// The names of panes, if not all of them are shown.
+    /// The names of the panes, unless all are shown.
     pub(super) tabs: Option<Rect>,
-    /// Throughput and the like.
+    /// Throughput and other numbers.
     pub(super) numbers: Option<Rect>,
-    /// The panes that are shown.
+    /// The visible panes.
     pub(super) panes: Vec<(Pane, Rect)>,
-    /// Keys, and what is said: one row.
+    /// Keys or a message: one row.
     pub(super) footer: Rect,
 }
 
-/// Arranges a screen; `None` if it is too small. `ranks` is how many ranks have a row.
+/// Computes the layout; `None` if the screen is too small. `ranks` is the number of ranks to show.
 pub(super) fn arrange(screen: Rect, view: &View, ranks: usize) -> Option<Areas> {
     if screen.width < LEAST.0 || screen.height < LEAST.1 {
         return None;
@@ -39,7 +39,7 @@ pub(super) fn arrange(screen: Rect, view: &View, ranks: usize) -> Option<Areas> 
             return None;
         };
         let [curves, log] = rows(left, &[Constraint::Fill(3), Constraint::Fill(2)])[..] else { return None };
-        // Two rows a rank and the frame, but never more than half.
+        // Two rows for each rank and the frame, but at most half of the height.
         let wanted = (2 * ranks.max(1) + 2).min(usize::from(right.height / 2));
         let constraints = [length(NUMBERS + 2), length(u16::try_from(wanted).unwrap_or(0).max(4)), fill];
         let [numbers, of_ranks, samples] = rows(right, &constraints)[..] else { return None };
@@ -68,10 +68,10 @@ pub(super) fn arrange(screen: Rect, view: &View, ranks: usize) -> Option<Areas> 
     Some(areas)
 }
 
-/// Rows of numbers in a large dashboard.
+/// The number of rows of numbers on a large screen.
 const NUMBERS: u16 = 6;
 
-/// The names of all panes, and which is chosen.
+/// Returns the names of all panes, and true for the selected one.
 pub(super) fn tabs(view: &View) -> impl Iterator<Item = (&'static str, bool)> {
     PANES.into_iter().map(move |pane| (pane.title(), pane == view.pane))
 }

@@ -1,12 +1,10 @@
-//! The dashboard: a run of this host, or of a folder that hosts share, while it goes on and when it is over.
+//! The terminal dashboard of a running or finished run, on this host or in a shared folder.
 //!
-//! It reads the run's folder and nothing else, so trainings look alike whether this process started them or another
-//! one, and a training does not know that it is watched. Requests of users go the same way back: see
-//! [`phalanx_run::Request`].
+//! It reads only the run's folder, so it works the same for trainings of this process and of other processes. Requests
+//! of users are files in that folder, too: see [`phalanx_run::Request`].
 //!
-//! Read in this order: `tail` and `source` read files, `model` knows what they say, `view` what a user wants to see of
-//! it, `layout` where that goes and `draw` how it looks; `terminal` takes and gives back the screen, `show` is the loop
-//! over all of them, and `plain` is what there is without a terminal.
+//! `tail` and `source` read files, `model` holds their content, `view` the user's selection. `layout` and `draw` render
+//! them; `terminal` sets up and restores the screen. `show` is the main loop. `plain` is the output without a terminal.
 
 mod tail;
 
@@ -24,7 +22,7 @@ mod layout;
 
 mod draw;
 
-mod asking;
+mod pending_requests;
 mod terminal;
 
 mod plain;
@@ -36,6 +34,6 @@ pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;
 
-pub use plain::{Outcome, ask, follow};
-pub use show::{Left, Own, show};
+pub use plain::{Outcome, follow, send_request};
+pub use show::{ExitReason, OwnTraining, show};
 pub use terminal::is_terminal;

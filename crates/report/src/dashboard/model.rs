@@ -1,4 +1,4 @@
-//! The dashboard's model of a run. It is filled with lines of files, and knows no terminal.
+//! The dashboard's model of a run. It is filled from lines of files and independent of the terminal.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,33 +8,33 @@ use image::RgbImage;
 
 use super::curve::Curve;
 use super::usage::Recent;
-use phalanx_run::{Doing, Line, RunState, Summary, UsageLine};
+use phalanx_run::{Line, RunActivity, RunState, Summary, UsageLine};
 
 /// The number of log lines kept.
 const LOG_LINES: usize = 5000;
 
-/// Over how many lines of metrics the speed is taken by which the end is foretold.
+/// The number of metrics lines over which the pace is computed, for the remaining time.
 const PACE_LINES: usize = 20;
 
 /// The status of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Status {
-    /// It has not begun yet.
+    /// It has not started yet.
     Starting,
     /// It trains.
     Training,
-    /// It takes no step until it is asked to go on.
+    /// It takes no step until it is resumed.
     Paused,
-    /// It has ended as its summary says: `finished` or `interrupted`.
+    /// It has ended, with the status of its summary: `finished` or `interrupted`.
     Ended(String),
-    /// It has failed, as far as is known by this.
+    /// It has failed, with this message.
     Failed(String),
-    /// Its process is gone and has left no word.
+    /// Its process has ended without a report.
     Gone,
 }
 
 impl Status {
-    /// Returns true if the run takes no more requests.
+    /// Returns true if the run no longer takes requests.
     pub(super) fn is_over(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::Failed(_) | Self::Gone)
     }
@@ -43,12 +43,12 @@ impl Status {
 /// A line of a rank's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogLine {
-    /// The rank; `None` for what the dashboard itself has to say.
+    /// The rank; `None` for messages of the dashboard.
     pub(super) rank: Option<usize>,
     pub(super) text: String,
 }
 
-/// The last picture of samples.
+/// The last grid of samples.
 #[derive(Debug, Clone)]
 pub(super) struct Sample {
     /// The file's name.
@@ -56,7 +56,7 @@ pub(super) struct Sample {
     pub(super) picture: Arc<RgbImage>,
 }
 
-/// Everything that is shown.
+/// The displayed data.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     /// The run's name.
@@ -65,27 +65,27 @@ pub(super) struct Model {
     /// True if the run's process is alive; `None` if unknown.
     pub(super) alive: Option<bool>,
     pub(super) summary: Option<Summary>,
-    /// Why a rank has failed.
+    /// The failure of a rank.
     pub(super) failure: Option<String>,
-    /// By measurement, in the order in which they came first.
+    /// The curves by metric, in the order of their first appearance.
     curves: Vec<(String, Curve)>,
     last: Option<Line>,
     /// Steps and seconds of the last lines.
     pace: VecDeque<(u64, f64)>,
     pub(super) ranks: BTreeMap<usize, Recent>,
     pub(super) log: VecDeque<LogLine>,
-    /// The number of log lines before those that are kept.
+    /// The number of dropped log lines.
     pub(super) log_dropped: usize,
     pub(super) sample: Option<Sample>,
 }
 
 impl Model {
-    /// Returns the model of a run of which only the name is known.
+    /// Creates an empty model with a name.
     pub(super) fn of(name: String) -> Self {
         Self { name, ..Self::default() }
     }
 
-    /// Takes a line of `metrics.jsonl`. One that is no JSON object counts for nothing.
+    /// Adds a line of `metrics.jsonl`. Ignores lines that are no JSON objects.
     pub(super) fn take_metrics(&mut self, text: &str) {
         let Some(line) = Line::parse(text) else { return };
         for (name, value) in line.numbers() {
@@ -105,23 +105,23 @@ impl Model {
         self.last = Some(line);
     }
 
-    /// Forgets all lines of `metrics.jsonl`: the run was resumed, and its file holds what is still true.
+    /// Clears all lines of `metrics.jsonl`: the run was resumed and its file was rewritten.
     pub(super) fn forget_metrics(&mut self) {
         self.curves.clear();
         self.pace.clear();
         self.last = None;
     }
 
-    /// Takes a line of `logs/rank-N.usage.jsonl`. One that cannot be read counts for nothing.
+    /// Adds a line of `logs/rank-N.usage.jsonl`. Ignores invalid lines.
     pub(super) fn take_usage(&mut self, rank: usize, text: &str) {
         if let Ok(usage) = serde_json::from_str::<UsageLine>(text) {
             self.ranks.entry(rank).or_default().push(usage);
         }
     }
 
-    /// Takes a line of a log.
+    /// Adds a log line.
     pub(super) fn take_log(&mut self, rank: Option<usize>, text: &str) {
-        // Characters that a terminal would take for a command are removed.
+        // Control characters are removed: a terminal would execute them.
         let text = text.replace('\t', "    ").chars().filter(|c| !c.is_control()).collect();
         self.log.push_back(LogLine { rank, text });
         if self.log.len() > LOG_LINES {
@@ -130,17 +130,17 @@ impl Model {
         }
     }
 
-    /// The curve of a measurement.
+    /// Returns the curve of a metric.
     pub(super) fn curve(&self, name: &str) -> Option<&Curve> {
         self.curves.iter().find(|(known, _)| known == name).map(|(_, curve)| curve)
     }
 
-    /// Names of measurements.
+    /// Returns the names of the metrics.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.curves.iter().map(|(name, _)| name.as_str())
     }
 
-    /// A number of the last line of metrics.
+    /// Returns a value of the last metrics line.
     pub(super) fn latest(&self, name: &str) -> Option<f64> {
         self.last.as_ref()?.number(name)
     }
@@ -153,11 +153,13 @@ impl Model {
             return by_summary().or_else(failed).unwrap_or(Status::Starting);
         };
         match state.doing {
-            Doing::Ended => by_summary().unwrap_or_else(|| Status::Ended("ended".to_owned())),
-            Doing::Failed => failed().unwrap_or_else(|| Status::Failed("its log says more".to_owned())),
-            Doing::Training | Doing::Paused if self.alive == Some(false) => failed().unwrap_or(Status::Gone),
-            Doing::Training => Status::Training,
-            Doing::Paused => Status::Paused,
+            RunActivity::Ended => by_summary().unwrap_or_else(|| Status::Ended("ended".to_owned())),
+            RunActivity::Failed => failed().unwrap_or_else(|| Status::Failed("see its log".to_owned())),
+            RunActivity::Training | RunActivity::Paused if self.alive == Some(false) => {
+                failed().unwrap_or(Status::Gone)
+            }
+            RunActivity::Training => Status::Training,
+            RunActivity::Paused => Status::Paused,
         }
     }
 
@@ -174,13 +176,13 @@ impl Model {
         .unwrap_or_default()
     }
 
-    /// The step after which the run ends.
+    /// Returns the last step of the run.
     pub(super) fn total(&self) -> Option<u64> {
         let finished = || self.summary.as_ref().filter(|summary| summary.status == "finished");
         self.state.as_ref().map(|state| state.total).or_else(|| Some(finished()?.step))
     }
 
-    /// Steps in a second of training, over the last lines.
+    /// Returns the steps per second over the last lines.
     pub(super) fn pace(&self) -> Option<f64> {
         let ((first, begun), (last, ended)) = (self.pace.front()?, self.pace.back()?);
         (ended > begun && last > first).then(|| (last - first) as f64 / (ended - begun))
@@ -195,7 +197,7 @@ impl Model {
         Duration::try_from_secs_f64(steps as f64 / self.pace()?).ok()
     }
 
-    /// Watts of all ranks together, and whether they are measured or estimated.
+    /// Returns the total watts of all ranks, and `measured` or `estimated`.
     pub(super) fn watts(&self) -> Option<(f64, String)> {
         let last = || self.ranks.values().filter_map(Recent::last);
         let watts: Vec<f64> = last().filter_map(UsageLine::watts).collect();
@@ -236,10 +238,10 @@ mod tests {
         let mut model = Model::default();
         assert_eq!(model.status(), Status::Starting);
         let state = |doing| Some(RunState { doing, step: 7, ..RunState::default() });
-        model.state = state(Doing::Training);
+        model.state = state(RunActivity::Training);
         assert_eq!(model.status(), Status::Training);
         model.alive = Some(true);
-        model.state = state(Doing::Paused);
+        model.state = state(RunActivity::Paused);
         assert_eq!(model.status(), Status::Paused);
         model.alive = Some(false);
         assert_eq!(model.status(), Status::Gone);
@@ -249,7 +251,7 @@ mod tests {
         model.summary = Some(summary);
         // That summary is of an attempt before.
         assert!(matches!(model.status(), Status::Failed(_)));
-        model.state = state(Doing::Ended);
+        model.state = state(RunActivity::Ended);
         assert_eq!((model.status(), model.step()), (Status::Ended("interrupted".to_owned()), 5));
         assert!(model.status().is_over());
     }

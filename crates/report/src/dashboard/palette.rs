@@ -1,17 +1,17 @@
-//! Colours, as many as the terminal has, or none.
+//! The colours of the dashboard, by the capabilities of the terminal.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// The number of colours of a terminal.
+/// The colour depth of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Depth {
-    /// 24 bits each.
+    /// 24-bit colours.
     True,
-    /// A table of 256.
+    /// A palette of 256 colours.
     Indexed,
-    /// The sixteen that every colour terminal has.
+    /// The 16 standard colours.
     Basic,
-    /// None, or none are wanted.
+    /// No colours.
     None,
 }
 
@@ -33,7 +33,7 @@ impl Depth {
         }
     }
 
-    /// The nearest colour that the terminal has; `None` where pictures have no colour.
+    /// Returns the nearest colour of the terminal; `None` if images are drawn without colours.
     pub(super) fn pixel(self, [red, green, blue]: [u8; 3]) -> Option<Color> {
         match self {
             Self::True => Some(Color::Rgb(red, green, blue)),
@@ -42,7 +42,7 @@ impl Depth {
         }
     }
 
-    /// The colour of a curve by its number.
+    /// Returns the style of a curve by its number.
     pub(super) fn curve(self, number: usize) -> Style {
         const COLOURS: [Color; 6] =
             [Color::Cyan, Color::Yellow, Color::Magenta, Color::Green, Color::Blue, Color::Red];
@@ -82,7 +82,7 @@ impl Depth {
     }
 }
 
-/// The place in the table of 256: of its cube of 6 levels in each direction, or of its 24 greys, whichever is nearer.
+/// Returns the index in the palette of 256: the nearest entry of the 6x6x6 cube and the 24 greys.
 fn indexed(colour: [u8; 3]) -> u8 {
     const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
     let distance = |other: [u8; 3]| -> u32 {

@@ -1,107 +1,106 @@
-//! A run as plain lines, where there is no terminal; and single requests.
+//! Plain output of a run without a terminal, and single requests.
 
 use std::time::Duration;
 
-use super::asking::Asking;
 use super::model::{Model, Status};
+use super::pending_requests::PendingRequests;
 use super::source::Source;
 use super::tail::TextTail;
 use phalanx_run::{Line, Refusal, Request, RunError, RunFolder, finished, format};
 
 /// The interval at which files are read.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The outcome.
+/// The outcome of following a run or sending a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The run has ended, or the request was heard.
+    /// The run has ended, or has taken the request.
     Done,
-    /// The run has failed, or does not take the request, for this reason.
+    /// The run has failed or refused the request, for this reason.
     Failed(String),
-    /// A signal has come before.
+    /// A signal arrived first.
     Interrupted,
 }
 
-/// Tells the lines of a run's metrics as a training tells them, from its first step on, what becomes of it, and its
-/// summary.
-pub fn follow(folder: &RunFolder, interrupts: &dyn Fn() -> usize, tell: &mut dyn FnMut(&str)) -> Outcome {
+/// Prints the metrics of a run from its first step on, changes of its status, and its summary, until it ends.
+pub fn follow(folder: &RunFolder, interrupts: &dyn Fn() -> usize, print: &mut dyn FnMut(&str)) -> Outcome {
     let (mut source, mut model) = (Source::new(folder, None), Model::default());
     let mut metrics = TextTail::whole(&folder.metrics());
-    let (mut told, mut step, signals) = (None, 0, interrupts());
+    let (mut shown, mut step, signals) = (None, 0, interrupts());
     loop {
-        // The state first: what it says of the end is not believed before all lines are read that came before it.
-        source.look(&mut model);
-        let news = metrics.look();
+        // Poll the state before the metrics, so that all metrics lines are printed before the end is reported.
+        source.poll(&mut model);
+        let news = metrics.poll();
         if news.restarted {
             step =
                 step.min(news.lines.last().and_then(|line| Line::parse(line)).map_or(0, |line| line.step()));
-            tell(&format!("resumed after step {step}"));
+            print(&format!("resumed after step {step}"));
         }
         for line in news.lines.iter().filter_map(|line| Line::parse(line)) {
-            // What a resumed run has done before was told before.
+            // Steps that a resumed run repeats were printed before.
             if line.step() <= step {
                 continue;
             }
             step = line.step();
             let total = model.total().map_or_else(String::new, |total| format!("/{total}"));
             let width = total.len().saturating_sub(1);
-            tell(&format!("step {step:>width$}{total}  {}", format::metrics(&line)));
+            print(&format!("step {step:>width$}{total}  {}", format::metrics(&line)));
             if let Some(evaluated) = format::evaluated(&line) {
-                tell(&evaluated);
+                print(&evaluated);
             }
         }
         let status = model.status();
-        if told.as_ref() != Some(&status) {
+        if shown.as_ref() != Some(&status) {
             match &status {
-                Status::Starting => tell("the run has not begun yet"),
-                Status::Paused => tell(&format!("paused after step {}", model.step())),
-                Status::Training if told == Some(Status::Paused) => tell("goes on"),
+                Status::Starting => print("the run has not started yet"),
+                Status::Paused => print(&format!("paused after step {}", model.step())),
+                Status::Training if shown == Some(Status::Paused) => print("resumed"),
                 Status::Training => {}
                 Status::Ended(_) => {
-                    model.summary.iter().flat_map(finished).for_each(|line| tell(&line));
+                    model.summary.iter().flat_map(finished).for_each(|line| print(&line));
                     return Outcome::Done;
                 }
                 Status::Failed(why) => return Outcome::Failed(format!("the run has failed: {why}")),
                 Status::Gone => {
-                    return Outcome::Failed("the run's process is gone and has left no word".to_owned());
+                    return Outcome::Failed("the run's process is gone and left no report".to_owned());
                 }
             }
-            told = Some(status);
+            shown = Some(status);
         }
         if interrupts() > signals {
             return Outcome::Interrupted;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Sends a request to a run and waits until the run has taken it. `refusal` says which requests its strategy refuses.
+/// Sends a request to a run and waits until the run takes it. `refusal` returns why its strategy refuses a request.
 ///
 /// # Errors
 /// If the request cannot be written.
-pub fn ask(
+pub fn send_request(
     folder: &RunFolder,
     request: Request,
     refusal: Refusal,
     interrupts: &dyn Fn() -> usize,
-    tell: &mut dyn FnMut(&str),
+    print: &mut dyn FnMut(&str),
 ) -> Result<Outcome, RunError> {
-    let (mut source, mut model, mut asking) =
-        (Source::new(folder, None), Model::default(), Asking::new(refusal));
-    source.look(&mut model);
-    if let Err(why) = asking.ask(folder, request, &model.status())? {
+    let (mut source, mut model, mut pending) =
+        (Source::new(folder, None), Model::default(), PendingRequests::new(refusal));
+    source.poll(&mut model);
+    if let Err(why) = pending.send(folder, request, &model.status())? {
         return Ok(Outcome::Failed(why));
     }
     loop {
-        source.look(&mut model);
-        for told in asking.look(&model.status()) {
-            match told {
-                Ok(heard) => tell(&heard),
-                Err(why) if asking.is_done() => return Ok(Outcome::Failed(why)),
-                Err(problem) => tell(&problem),
+        source.poll(&mut model);
+        for reply in pending.poll(&model.status()) {
+            match reply {
+                Ok(message) => print(&message),
+                Err(why) if pending.is_empty() => return Ok(Outcome::Failed(why)),
+                Err(problem) => print(&problem),
             }
         }
-        if asking.is_done() {
+        if pending.is_empty() {
             return Ok(Outcome::Done);
         }
         if interrupts() > 0 {

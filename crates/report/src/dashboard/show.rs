@@ -1,128 +1,128 @@
-//! The dashboard at work: files, keys, and the screen.
+//! The main loop of the dashboard.
 
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
 use ratatui::crossterm::event::{self, Event};
 
-use super::asking::Asking;
 use super::draw::draw;
 use super::model::Model;
 use super::palette::Depth;
+use super::pending_requests::PendingRequests;
 use super::source::Source;
 use super::terminal::Screen;
 use super::view::{Action, View};
 use phalanx_run::{Refusal, Request, RunFolder};
 
 /// The interval at which files are read.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The time to wait for a key before signals and files are polled again.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// The time to wait for a key before polling signals and files.
+const KEY_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The training that this process has started, if the dashboard is to end with it.
+/// A training that this process has started. The dashboard ends with it.
 #[derive(Clone, Copy)]
-pub struct Own<'a> {
-    /// Returns true once it has ended.
+pub struct OwnTraining<'a> {
+    /// Returns true once the training has ended.
     pub ended: &'a dyn Fn() -> bool,
-    /// Interrupts it, as a signal would: the first time it is to stop, the second time to end at once.
+    /// Interrupts the training like a signal: the first call stops it after the step, the second call at once.
     pub interrupt: &'a dyn Fn(),
 }
 
-impl std::fmt::Debug for Own<'_> {
+impl std::fmt::Debug for OwnTraining<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Own")
+        f.write_str("OwnTraining")
     }
 }
 
-/// Why the dashboard was left.
+/// The reason why the dashboard exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
-    /// The training has ended that this process has started.
+pub enum ExitReason {
+    /// The training of this process has ended.
     Ended,
-    /// The user has seen enough.
-    Leaves,
-    /// A signal has come.
+    /// The user quit.
+    Quit,
+    /// A signal arrived.
     Interrupted,
 }
 
-/// Shows a run until its own training has ended or, for another process's run, until the user leaves. `interrupts`
-/// returns the number of signals so far; `refusal` says which requests the strategy refuses.
+/// Shows a run until the training of this process ends or, for a run of another process, until the user quits.
+/// `interrupts` returns the number of signals so far. `refusal` returns why the strategy refuses a request.
 ///
 /// # Errors
-/// If the terminal does not obey or is gone; it is given back as it was.
+/// If the terminal fails or is gone. Its state is restored.
 pub fn show(
     folder: &RunFolder,
-    own: Option<Own<'_>>,
+    own: Option<OwnTraining<'_>>,
     refusal: Refusal,
     interrupts: &dyn Fn() -> usize,
-) -> io::Result<Left> {
+) -> io::Result<ExitReason> {
     let depth = Depth::of(|name| std::env::var(name).ok());
-    // What an earlier attempt has left in the folder does not say how this one is.
+    // Ignore states and summaries of earlier attempts.
     let mut source = Source::new(folder, own.is_some().then(SystemTime::now));
     let mut model = Model::of(name_of(folder));
-    let (mut view, mut asking) = (View::new(own.is_some()), Asking::new(refusal));
-    source.look(&mut model);
+    let (mut view, mut pending) = (View::new(own.is_some()), PendingRequests::new(refusal));
+    source.poll(&mut model);
     let mut screen = Screen::open()?;
-    let (mut looked, mut drawn, mut signals) = (Instant::now(), None::<Instant>, interrupts());
+    let (mut polled, mut drawn, mut signals) = (Instant::now(), None::<Instant>, interrupts());
     let mut changed = true;
-    while screen.is_taken() {
+    while screen.is_active() {
         if own.is_some_and(|own| (own.ended)()) {
-            return Ok(Left::Ended);
+            return Ok(ExitReason::Ended);
         }
         if interrupts() > signals {
             signals = interrupts();
             if own.is_none() {
-                return Ok(Left::Interrupted);
+                return Ok(ExitReason::Interrupted);
             }
-            view.say("asked to stop: a step that is under way is finished first; ctrl-c again ends at once");
+            view.show_message("stopping after the current step; ctrl-c again ends at once");
             changed = true;
         }
-        if looked.elapsed() >= LOOK {
-            looked = Instant::now();
-            changed |= source.look(&mut model);
-            for told in asking.look(&model.status()) {
-                view.say(told.unwrap_or_else(|problem| problem));
+        if polled.elapsed() >= POLL_INTERVAL {
+            polled = Instant::now();
+            changed |= source.poll(&mut model);
+            for reply in pending.poll(&model.status()) {
+                view.show_message(reply.unwrap_or_else(|problem| problem));
                 changed = true;
             }
         }
-        // Even when nothing comes, what was said goes after a while.
+        // Redraw every second, so that old messages disappear.
         if changed || drawn.is_none_or(|drawn| drawn.elapsed() >= Duration::from_secs(1)) {
             screen.draw(|frame| draw(frame, &model, &view, depth))?;
             (changed, drawn) = (false, Some(Instant::now()));
         }
-        let mut patience = PATIENCE;
-        while event::poll(patience)? {
-            // What has come already is done before the next picture.
-            patience = Duration::ZERO;
+        let mut timeout = KEY_TIMEOUT;
+        while event::poll(timeout)? {
+            // Handle all queued keys before the next redraw.
+            timeout = Duration::ZERO;
             changed = true;
             let Event::Key(key) = event::read()? else { continue };
             let Some(action) = view.press(key, &model) else { continue };
             if action == Action::Leave && own.is_none() {
-                return Ok(Left::Leaves);
+                return Ok(ExitReason::Quit);
             }
             let ask = |request| {
-                let asked = asking.ask(folder, request, &model.status()).map_err(|error| error.to_string());
+                let asked = pending.send(folder, request, &model.status()).map_err(|error| error.to_string());
                 asked.and_then(|reply| reply).unwrap_or_else(|problem| problem)
             };
-            act(action, own, interrupts() > 0, ask).into_iter().for_each(|reply| view.say(reply));
+            act(action, own, interrupts() > 0, ask).into_iter().for_each(|reply| view.show_message(reply));
         }
     }
-    Ok(Left::Leaves)
+    Ok(ExitReason::Quit)
 }
 
-/// Does what a key asked for. Returns the reply to the user, if there is one.
+/// Executes the action of a key. Returns a message for the user, if any.
 fn act(
     action: Action,
-    own: Option<Own<'_>>,
+    own: Option<OwnTraining<'_>>,
     is_interrupted: bool,
     ask: impl FnOnce(Request) -> String,
 ) -> Option<String> {
     match (action, own) {
         (Action::End, Some(own)) if !is_interrupted => (own.interrupt)(),
-        (Action::End, _) => return Some("it is stopping already; ctrl-c ends it at once".to_owned()),
+        (Action::End, _) => return Some("already stopping; ctrl-c ends it at once".to_owned()),
         (Action::Interrupt, Some(own)) => (own.interrupt)(),
-        // The dashboard of an own training ends with it, which is a moment away.
+        // The dashboard exits when its training ends.
         (Action::Leave | Action::Interrupt, _) => {}
         (Action::Ask(request), _) => return Some(ask(request)),
     }

@@ -1,4 +1,4 @@
-//! Reads a run's folder into the model, again and again, and only what has come since.
+//! Polls the files of a run's folder and adds new content to the model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use super::tail::TextTail;
 use phalanx_run::FailureReport;
 use phalanx_run::{RunFolder, RunState, Summary};
 
-/// The bytes of an existing log that are shown.
+/// The number of bytes at the end of an existing log that are shown.
 const LOG_BYTES: u64 = 64 << 10;
 
-/// The bytes of a rank's existing usage file that are read.
+/// The number of bytes at the end of an existing usage file that are read.
 const USAGE_BYTES: u64 = 16 << 10;
 
 /// The files of a run.
@@ -25,28 +25,28 @@ pub(super) struct Source {
     metrics: TextTail,
     usages: BTreeMap<usize, TextTail>,
     logs: BTreeMap<usize, TextTail>,
-    /// Which files that are read as a whole were read, and when they were changed.
+    /// The modification times and inodes of files that are read as a whole.
     seen: BTreeMap<PathBuf, (SystemTime, u64)>,
 }
 
 impl Source {
-    /// The files of a run; of states, summaries and failures only those that were written `since` then.
+    /// Watches the files of a run. Ignores states, summaries and failures from before `since`.
     pub(super) fn new(folder: &RunFolder, since: Option<SystemTime>) -> Self {
         let metrics = TextTail::whole(&folder.metrics());
         let (usages, logs, seen) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { folder: folder.clone(), since, metrics, usages, logs, seen }
     }
 
-    /// Takes over what has come since the last look. True if anything has.
-    pub(super) fn look(&mut self, model: &mut Model) -> bool {
+    /// Adds new content to the model. Returns true if anything has changed.
+    pub(super) fn poll(&mut self, model: &mut Model) -> bool {
         let mut changed = false;
-        let news = self.metrics.look();
+        let news = self.metrics.poll();
         if news.restarted {
             model.forget_metrics();
         }
         changed |= news.restarted || !news.lines.is_empty();
         news.lines.iter().for_each(|line| model.take_metrics(line));
-        changed |= self.look_at_ranks(model);
+        changed |= self.read_rank_files(model);
         let state = self.folder.state();
         if self.is_new(&state) {
             model.state = RunState::read(&state).ok();
@@ -59,11 +59,11 @@ impl Source {
             model.summary = Summary::read(&summary).ok();
             changed = true;
         }
-        changed | self.look_at_samples(model)
+        changed | self.read_newest_sample(model)
     }
 
-    /// Reads what ranks log, use, and fail of.
-    fn look_at_ranks(&mut self, model: &mut Model) -> bool {
+    /// Reads the logs, usage files and failure reports of ranks.
+    fn read_rank_files(&mut self, model: &mut Model) -> bool {
         let mut changed = false;
         for name in names(&self.folder.logs()) {
             let Some((rank, kind)) = rank_of(&name) else { continue };
@@ -71,21 +71,21 @@ impl Source {
             match kind {
                 "log" => {
                     let tail = self.logs.entry(rank).or_insert_with(|| TextTail::last(&path, LOG_BYTES));
-                    for line in tail.look().lines {
+                    for line in tail.poll().lines {
                         model.take_log(Some(rank), &line);
                         changed = true;
                     }
                 }
                 "usage.jsonl" => {
                     let tail = self.usages.entry(rank).or_insert_with(|| TextTail::last(&path, USAGE_BYTES));
-                    for line in tail.look().lines {
+                    for line in tail.poll().lines {
                         model.take_usage(rank, &line);
                         changed = true;
                     }
                 }
                 "error.json" if self.is_new(&path) => {
                     let report = FailureReport::read(&self.folder.logs(), rank);
-                    // The first that was a rank's own is why the run has failed.
+                    // A failure that is no consequence of another one is the cause.
                     if let Some(report) =
                         report.filter(|report| !report.consequence || model.failure.is_none())
                     {
@@ -99,8 +99,8 @@ impl Source {
         changed
     }
 
-    /// Reads the newest picture.
-    fn look_at_samples(&mut self, model: &mut Model) -> bool {
+    /// Reads the newest grid of samples.
+    fn read_newest_sample(&mut self, model: &mut Model) -> bool {
         let pictures = names(&self.folder.samples()).into_iter();
         let newest = pictures.filter(|name| name.starts_with("step-") && name.ends_with(".png")).max();
         let Some(name) = newest else { return false };
@@ -110,7 +110,7 @@ impl Source {
         }
         let read = std::fs::read(&path).ok().and_then(|bytes| phalanx_data::decode_image(&bytes).ok());
         let Some(picture) = read else {
-            // It may be half written: it is looked at again.
+            // The file may be incomplete: try again at the next poll.
             self.seen.remove(&path);
             return false;
         };
@@ -125,7 +125,7 @@ impl Source {
         if self.since.is_some_and(|since| changed < since) {
             return false;
         }
-        // Two files that were renamed into place within one tick of the clock have different numbers.
+        // Files that were replaced within one clock tick differ in their inode.
         #[cfg(unix)]
         let number = std::os::unix::fs::MetadataExt::ino(&metadata);
         #[cfg(not(unix))]
@@ -142,7 +142,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The rank and the kind of a file `rank-N.KIND`.
+/// Parses the rank and the kind of a file `rank-N.KIND`.
 fn rank_of(name: &str) -> Option<(usize, &str)> {
     let (rank, kind) = name.strip_prefix("rank-")?.split_once('.')?;
     Some((rank.parse().ok()?, kind))
@@ -154,14 +154,14 @@ mod tests {
 
     use super::*;
     use crate::dashboard::model::Status;
-    use phalanx_run::Doing;
+    use phalanx_run::RunActivity;
 
     #[test]
     fn a_run_s_files_are_found_as_they_come() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), "run").expect("new");
         let (mut source, mut model) = (Source::new(&folder, None), Model::default());
-        assert!(!source.look(&mut model));
+        assert!(!source.poll(&mut model));
         assert_eq!(model.status(), Status::Starting);
         fs::write(folder.metrics(), "{\"step\":1,\"loss\":2.0,\"seconds\":0.5}\n{\"step\":2,")
             .expect("writes");
@@ -171,14 +171,14 @@ mod tests {
         fs::write(folder.logs().join("rank-0.flight.json"), "{}").expect("writes");
         let state = RunState { step: 1, total: 8, host: "elsewhere".into(), ..RunState::default() };
         state.write(&folder.state()).expect("writes");
-        assert!(source.look(&mut model));
+        assert!(source.poll(&mut model));
         assert_eq!((model.step(), model.total(), model.status()), (1, Some(8), Status::Training));
         assert_eq!(model.log.len(), 1);
         assert_eq!(model.ranks[&0].last().and_then(|usage| usage.cpu_percent), Some(50.0));
-        assert!(!source.look(&mut model), "nothing is new");
+        assert!(!source.poll(&mut model), "nothing is new");
 
         image::RgbImage::new(4, 2).save(folder.samples().join("step-00000001.png")).expect("writes");
-        assert!(source.look(&mut model));
+        assert!(source.poll(&mut model));
         assert_eq!(model.sample.as_ref().map(|sample| sample.picture.dimensions()), Some((4, 2)));
 
         let failure = |rank, message: &str, consequence| {
@@ -186,8 +186,8 @@ mod tests {
         };
         failure(0, "rank 1 is gone", true);
         failure(1, "no such image", false);
-        RunState { doing: Doing::Failed, ..state }.write(&folder.state()).expect("writes");
-        assert!(source.look(&mut model));
+        RunState { doing: RunActivity::Failed, ..state }.write(&folder.state()).expect("writes");
+        assert!(source.poll(&mut model));
         assert_eq!(model.status(), Status::Failed("rank 1: no such image".to_owned()));
     }
 
@@ -195,10 +195,10 @@ mod tests {
     fn what_an_earlier_attempt_has_left_is_not_taken_for_this_one_s() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), "run").expect("new");
-        RunState { doing: Doing::Ended, ..RunState::default() }.write(&folder.state()).expect("writes");
+        RunState { doing: RunActivity::Ended, ..RunState::default() }.write(&folder.state()).expect("writes");
         let since = SystemTime::now() + std::time::Duration::from_secs(5);
         let (mut source, mut model) = (Source::new(&folder, Some(since)), Model::default());
-        source.look(&mut model);
+        source.poll(&mut model);
         assert_eq!(model.status(), Status::Starting);
     }
 }

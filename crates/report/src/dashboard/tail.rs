@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::tail::{Found, Tail};
+use crate::tail::{TailRead, Tail};
 
-/// The new lines since the last look.
+/// The new lines since the last poll.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct News {
-    /// True if the file was replaced or shortened: these are all its lines.
+pub(super) struct NewLines {
+    /// True if the file was replaced or truncated: `lines` are then all its lines.
     pub(super) restarted: bool,
-    /// Whole lines.
+    /// Complete lines.
     pub(super) lines: Vec<String>,
 }
 
@@ -32,12 +32,12 @@ impl TextTail {
         Self { path: path.to_owned(), from_end: bytes, tail: Tail::last(path.to_owned(), bytes) }
     }
 
-    /// Returns the new lines since the last look. A file that cannot be read has none.
-    pub(super) fn look(&mut self) -> News {
-        let mut news = News::default();
+    /// Returns the new lines since the last poll. A file that cannot be read has none.
+    pub(super) fn poll(&mut self) -> NewLines {
+        let mut news = NewLines::default();
         let mut take = |line: &[u8]| news.lines.push(String::from_utf8_lossy(line).into_owned());
-        // A file that is being replaced or cannot be read is looked at again.
-        if matches!(self.tail.read(&mut take), Ok(Found::Another)) && self.path.exists() {
+        // A file that is being replaced or cannot be read is polled again.
+        if matches!(self.tail.read(&mut take), Ok(TailRead::Replaced)) && self.path.exists() {
             self.tail = Tail::last(self.path.clone(), self.from_end);
             let _ = self.tail.read(&mut take);
             news.restarted = true;
@@ -55,16 +55,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lines");
         let mut tail = TextTail::whole(&path);
-        let news = |lines: &[&str], restarted| News {
+        let news = |lines: &[&str], restarted| NewLines {
             restarted,
             lines: lines.iter().map(|line| (*line).to_owned()).collect(),
         };
-        assert_eq!(tail.look(), news(&[], false));
+        assert_eq!(tail.poll(), news(&[], false));
         std::fs::write(&path, "one\ntwo\n").expect("writes");
-        assert_eq!(tail.look(), news(&["one", "two"], false));
+        assert_eq!(tail.poll(), news(&["one", "two"], false));
         phalanx_run::write_aside(&path, b"one\nother lines\nof a longer file\n").expect("writes");
-        assert_eq!(tail.look(), news(&["one", "other lines", "of a longer file"], true));
+        assert_eq!(tail.poll(), news(&["one", "other lines", "of a longer file"], true));
         std::fs::write(&path, "cut\n").expect("writes");
-        assert_eq!(tail.look(), news(&["cut"], true));
+        assert_eq!(tail.poll(), news(&["cut"], true));
     }
 }

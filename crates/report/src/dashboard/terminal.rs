@@ -1,4 +1,4 @@
-//! The terminal while the dashboard has it, and given back as it was, however that ends.
+//! Sets up the terminal for the dashboard, and restores it on exit and on panics.
 
 use std::io::{self, IsTerminal as _, Stdout};
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use ratatui::crossterm::terminal::{
 use ratatui::crossterm::{cursor, execute};
 use ratatui::{Frame, Terminal};
 
-/// Returns true if this process's standard streams are a terminal that can show a dashboard.
+/// Returns true if standard input and output are a terminal that can show the dashboard.
 pub fn is_terminal() -> bool {
     let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
     !dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// The screen of the dashboard: the terminal's second one, without echo and lines. The first comes back when this is
-/// dropped, and when any thread of the process panics.
+/// The alternate screen of the terminal in raw mode. The terminal is restored when this is dropped, and when any thread
+/// of the process panics.
 #[derive(Debug)]
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     guard: TerminalGuard,
 }
 
-/// Restores the terminal once: it holds true while the dashboard has the terminal. Clones share it.
+/// Restores the terminal once. The flag is true while the dashboard uses the terminal. Clones share it.
 #[derive(Debug, Clone, Default)]
 struct TerminalGuard(Arc<AtomicBool>);
 
 impl TerminalGuard {
-    /// Gives the terminal back, once.
-    fn give_back(&self) {
+    /// Restores the terminal on the first call.
+    fn restore(&self) {
         if self.0.swap(false, Ordering::SeqCst) {
-            // A terminal that is gone cannot be mended.
+            // Errors are ignored: the terminal may be gone.
             let _ = execute!(io::stdout(), LeaveAlternateScreen, cursor::Show);
             let _ = disable_raw_mode();
         }
@@ -42,21 +42,21 @@ impl TerminalGuard {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        self.guard.give_back();
+        self.guard.restore();
     }
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Enters the alternate screen in raw mode.
     ///
     /// # Errors
-    /// If there is none, or it does not obey.
+    /// If there is no terminal, or it fails.
     pub(super) fn open() -> io::Result<Self> {
         let guard = TerminalGuard::default();
         let (of_hook, before) = (guard.clone(), std::panic::take_hook());
         std::panic::set_hook(Box::new(move |panic| {
-            // The message goes to the screen that stays.
-            of_hook.give_back();
+            // The panic message goes to the main screen.
+            of_hook.restore();
             before(panic);
         }));
         guard.0.store(true, Ordering::SeqCst);
@@ -66,18 +66,18 @@ impl Screen {
         match opened {
             Ok(terminal) => Ok(Self { terminal, guard }),
             Err(error) => {
-                guard.give_back();
+                guard.restore();
                 Err(error)
             }
         }
     }
 
-    /// Returns true while the terminal belongs to this screen: a panic on another thread gives it back.
-    pub(super) fn is_taken(&self) -> bool {
+    /// Returns true until the terminal is restored, for example by a panic on another thread.
+    pub(super) fn is_active(&self) -> bool {
         self.guard.0.load(Ordering::SeqCst)
     }
 
-    /// Draws.
+    /// Draws a frame.
     ///
     /// # Errors
     /// If the terminal is gone.

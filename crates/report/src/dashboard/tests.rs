@@ -10,9 +10,9 @@ use super::draw::draw;
 use super::model::{Model, Sample};
 use super::palette::Depth;
 use super::view::{Pane, View};
-use phalanx_run::{Doing, RankSummary, RunState, Summary};
+use phalanx_run::{RankSummary, RunActivity, RunState, Summary};
 
-/// A run of two networks by two ranks, as its files told of it.
+/// Returns the model of a run of two networks on two ranks.
 fn recorded() -> Model {
     let mut model = Model::of("shapes-gan".to_owned());
     for step in (10..=300_u64).step_by(10) {
@@ -177,7 +177,7 @@ fn keys_choose_what_is_shown() {
 }
 
 #[test]
-fn how_a_run_ended_is_told_and_what_each_rank_has_cost() {
+fn the_end_of_a_run_and_the_cost_of_ranks_are_shown() {
     let mut model = recorded();
     let rank = |rank, exposed| RankSummary {
         rank,
@@ -196,7 +196,7 @@ fn how_a_run_ended_is_told_and_what_each_rank_has_cost() {
         ..Summary::default()
     });
     if let Some(state) = &mut model.state {
-        state.doing = Doing::Ended;
+        state.doing = RunActivity::Ended;
     }
     let shown = screen((140, 40), &model, &View::new(false), Depth::None);
     assert_shows(
@@ -210,7 +210,7 @@ fn how_a_run_ended_is_told_and_what_each_rank_has_cost() {
     );
     model.failure = Some("rank 1: no such image".into());
     if let Some(state) = &mut model.state {
-        state.doing = Doing::Failed;
+        state.doing = RunActivity::Failed;
     }
     assert_shows(
         &screen((80, 24), &model, &View::new(false), Depth::None),

@@ -1,13 +1,13 @@
-//! The resources of a rank, from the lines of its `logs/rank-N.usage.jsonl`.
+//! The resource use of a rank, from `logs/rank-N.usage.jsonl`.
 
 use std::collections::VecDeque;
 
 use phalanx_run::UsageLine;
 
-/// Over how many lines rates are taken.
+/// The number of lines over which rates are computed.
 const WINDOW: usize = 10;
 
-/// The last lines of a rank.
+/// The last usage lines of a rank.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Recent(VecDeque<UsageLine>);
 
@@ -19,7 +19,7 @@ impl Recent {
             now < before || usage.step < last.step
         };
         if self.0.back().is_some_and(restarted) {
-            // A run that was resumed counts from 0 again.
+            // A resumed run counts from 0 again.
             self.0.clear();
         }
         self.0.push_back(usage);
@@ -33,20 +33,20 @@ impl Recent {
         self.0.back()
     }
 
-    /// By how much a number has grown over the last lines; none of fewer than two.
+    /// Returns the growth of a value over the last lines; `None` for fewer than two lines.
     fn growth(&self, of: impl Fn(&UsageLine) -> Option<f64>) -> Option<f64> {
         let (first, last) = (self.0.front()?, self.0.back()?);
         (self.0.len() > 1).then_some(())?;
         Some(of(last)? - of(first)?)
     }
 
-    /// Growth in a second.
+    /// Returns the growth per second.
     pub(super) fn rate(&self, of: impl Fn(&UsageLine) -> Option<f64>) -> Option<f64> {
         let seconds = self.growth(|usage| Some(usage.time)).filter(|seconds| *seconds > 0.0)?;
         Some(self.growth(of)? / seconds)
     }
 
-    /// Growth of some seconds in a second of training steps, from 0 to 1.
+    /// Returns the growth of a time as a share of the time of training steps, from 0 to 1.
     pub(super) fn share(&self, of: impl Fn(&UsageLine) -> Option<f64>) -> Option<f64> {
         let seconds = self.growth(|usage| Some(usage.times.step_seconds)).filter(|seconds| *seconds > 0.0)?;
         Some((self.growth(of)? / seconds).clamp(0.0, 1.0))

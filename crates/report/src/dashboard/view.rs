@@ -17,7 +17,7 @@ pub(super) enum Pane {
     Log,
 }
 
-/// All panes, in the order in which they are gone through.
+/// All panes, in the order of the tab key.
 pub(super) const PANES: [Pane; 4] = [Pane::Curves, Pane::Ranks, Pane::Samples, Pane::Log];
 
 impl Pane {
@@ -31,7 +31,7 @@ impl Pane {
     }
 }
 
-/// Measurements that are drawn together.
+/// A group of metrics that are drawn in one chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     Losses,
@@ -42,7 +42,7 @@ pub(super) enum Group {
     Other,
 }
 
-/// All groups, in the order in which they are gone through.
+/// All groups, in the order of the arrow keys.
 pub(super) const GROUPS: [Group; 6] = [
     Group::Losses,
     Group::Tests,
@@ -64,7 +64,7 @@ impl Group {
         }
     }
 
-    /// The group of a measurement; none of what counts time and steps.
+    /// Returns the group of a metric; `None` for epochs, times and shares.
     fn of(name: &str) -> Option<Self> {
         let counted = ["epoch", "seconds", "memory_bytes", "data_share", "communication_share"];
         let is = |what: &str| name == what || name.ends_with(&format!("_{what}"));
@@ -79,13 +79,13 @@ impl Group {
         })
     }
 
-    /// Its measurements that a run has.
+    /// Returns the metrics of the run in this group.
     pub(super) fn names(self, model: &Model) -> Vec<&str> {
         model.names().filter(|name| Self::of(name) == Some(self)).collect()
     }
 }
 
-/// The question before an action that cannot be undone.
+/// The confirmation question of an action that cannot be undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
     /// Stop the training that this dashboard has started?
@@ -97,18 +97,18 @@ pub(super) enum Question {
 /// The effect of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// To leave the dashboard.
+    /// Quit the dashboard.
     Leave,
-    /// To stop the training that this dashboard has started.
+    /// Stop the training that this dashboard has started.
     End,
-    /// To stop that training or, if that was asked for already, to end it at once.
+    /// Stop that training or, if it is already stopping, end it at once.
     Interrupt,
-    /// To ask the run for something.
+    /// Send a request to the run.
     Ask(Request),
 }
 
 /// The time for which a message is shown.
-const SAID: Duration = Duration::from_secs(8);
+const MESSAGE_TIME: Duration = Duration::from_secs(8);
 
 /// The user's selection.
 #[derive(Debug)]
@@ -120,13 +120,13 @@ pub(super) struct View {
     pub(super) alone: bool,
     pub(super) group: Group,
     pub(super) logarithmic: bool,
-    /// The place in [`SMOOTHING`].
+    /// The index in [`SMOOTHING`].
     pub(super) smoothing: usize,
-    /// The number of log lines below the visible ones; at 0 new lines are followed.
+    /// The number of log lines below the visible ones; 0 follows new lines.
     pub(super) log_back: usize,
     pub(super) help: bool,
     pub(super) question: Option<Question>,
-    said: Option<(String, Instant)>,
+    message: Option<(String, Instant)>,
 }
 
 impl View {
@@ -141,21 +141,21 @@ impl View {
             log_back: 0,
             help: false,
             question: None,
-            said: None,
+            message: None,
         }
     }
 
-    /// Says something to the user for a while.
-    pub(super) fn say(&mut self, text: impl Into<String>) {
-        self.said = Some((text.into(), Instant::now()));
+    /// Shows a message to the user for [`MESSAGE_TIME`].
+    pub(super) fn show_message(&mut self, text: impl Into<String>) {
+        self.message = Some((text.into(), Instant::now()));
     }
 
     /// Returns the message to the user.
-    pub(super) fn said(&self) -> Option<&str> {
-        self.said.as_ref().filter(|(_, when)| when.elapsed() < SAID).map(|(text, _)| text.as_str())
+    pub(super) fn message(&self) -> Option<&str> {
+        self.message.as_ref().filter(|(_, when)| when.elapsed() < MESSAGE_TIME).map(|(text, _)| text.as_str())
     }
 
-    /// Does what a key asks for.
+    /// Handles a key. Returns the action for the caller, if any.
     pub(super) fn press(&mut self, key: KeyEvent, model: &Model) -> Option<Action> {
         if key.kind == KeyEventKind::Release {
             return None;
@@ -204,7 +204,7 @@ impl View {
         None
     }
 
-    /// Goes to the next group that the run has measured, `by` places on at a time.
+    /// Selects the next group with metrics, in steps of `by`.
     fn turn(&mut self, model: &Model, by: usize) {
         for _ in 0..GROUPS.len() {
             self.group = next(&GROUPS, self.group, by);
@@ -227,7 +227,7 @@ fn next<T: Copy + PartialEq>(all: &[T], one: T, by: usize) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_run::{Doing, RunState};
+    use phalanx_run::{RunActivity, RunState};
 
     fn press(view: &mut View, model: &Model, code: KeyCode) -> Option<Action> {
         view.press(KeyEvent::new(code, KeyModifiers::NONE), model)
@@ -256,7 +256,7 @@ mod tests {
         let (mut view, mut model) = (View::new(false), Model::default());
         let p = KeyCode::Char('p');
         assert_eq!(press(&mut view, &model, p), Some(Action::Ask(Request::Pause)));
-        model.state = Some(RunState { doing: Doing::Paused, ..RunState::default() });
+        model.state = Some(RunState { doing: RunActivity::Paused, ..RunState::default() });
         assert_eq!(press(&mut view, &model, p), Some(Action::Ask(Request::Resume)));
         assert_eq!(press(&mut view, &model, KeyCode::Char('s')), Some(Action::Ask(Request::Save)));
     }

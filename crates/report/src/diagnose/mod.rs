@@ -1,8 +1,8 @@
 //! The diagnosis of a run that failed or hung, from the records of its ranks: which rank waited for which in which
 //! operation, the first difference between ranks, and the stacks of the ranks that others waited for.
 //!
-//! Each rank leaves a [`FlightRecord`] in the run's folder of logs, and why it failed ([`FailureReport`]). [`Diagnosis::of`] reads
-//! them; [`Diagnosis::text`] tells what follows.
+//! Each rank writes a [`FlightRecord`] and a [`FailureReport`] to the run's folder of logs. [`Diagnosis::of`] reads
+//! them; [`Diagnosis::text`] formats the result.
 
 mod operations;
 mod stacks;
@@ -15,19 +15,19 @@ use std::path::{Path, PathBuf};
 use phalanx_collectives::{FlightRecord, OperationState, PeerRecord};
 use serde::Serialize;
 
-pub use operations::{Different, FirstDifference, Wait};
+pub use operations::{FirstDifference, IssuedOperation, Wait};
 pub use stacks::{Frame, ThreadFrames};
 pub use suspects::Suspect;
 
 use phalanx_run::FailureReport;
 
-/// Why a run cannot be diagnosed.
+/// The error of diagnosing a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiagnoseError {
     /// No rank has left a record.
     #[error(
-        "no rank has left a record in {}: the run has not failed, or before its ranks had met; records are left by runs of several processes", logs.display()
+        "no rank has left a record in {}: the run did not fail, failed before the rendezvous, or has a single process", logs.display()
     )]
     Nothing {
         /// The folder of logs.
@@ -38,58 +38,58 @@ pub enum DiagnoseError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: std::io::Error,
     },
 }
 
-/// The actions of a run's ranks at its failure.
+/// The diagnosis of a run: the state of its ranks at the failure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Diagnosis {
     /// The number of ranks.
     pub world_size: usize,
-    /// Why the world broke, as the first rank to write has it.
+    /// The cause of the failure, from the first record.
     pub cause: String,
-    /// The suspects, the clearest first.
+    /// The suspects, the strongest evidence first.
     pub suspects: Vec<Suspect>,
-    /// The first operation at which ranks did different things.
+    /// The first operation in which ranks differ.
     pub first_difference: Option<FirstDifference>,
     /// The waits of ranks for others.
     pub waits: Vec<Wait>,
-    /// Each rank.
+    /// The state of each rank.
     pub ranks: Vec<RankState>,
 }
 
-/// The state of a rank.
+/// The state of a rank at the failure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankState {
     /// The rank.
     pub rank: usize,
-    /// Its machine, if it has left a record.
+    /// Its host, if recorded.
     pub host: Option<String>,
-    /// Its process, if recorded.
+    /// Its process id, if recorded.
     pub process: Option<u32>,
-    /// True if it has left a record itself.
+    /// True if it has written a record.
     pub has_record: bool,
-    /// Its state as seen by others of its host, such as `stopped`.
+    /// Its process state as seen by other ranks on its host, such as `stopped`.
     pub seen: Option<String>,
-    /// The states of its threads as seen by others, if it has left no record: names and states.
+    /// The names and states of its threads as seen by other ranks, if it has written no record.
     pub seen_threads: Vec<(String, String)>,
-    /// Why it failed, if it has said so.
+    /// Its failure, if reported.
     pub failure: Option<String>,
-    /// Its last operation, in words.
+    /// A description of its last operation.
     pub last_operation: Option<String>,
-    /// Seconds from the end of that to when the record was written; 0 while it is under way.
+    /// The seconds from the end of that operation to the record; 0 if it was still running.
     pub idle_seconds: Option<f64>,
-    /// Where its threads were, if something hung or disagreed.
+    /// The stacks of its threads, after a hang or a disagreement.
     pub threads: Vec<ThreadFrames>,
 }
 
 impl Diagnosis {
-    /// Puts together what the ranks of a run have left in its folder of logs.
+    /// Diagnoses a run from the records in its folder of logs.
     ///
     /// # Errors
-    /// [`DiagnoseError`].
+    /// [`DiagnoseError`] if there are no records, or one cannot be read.
     pub fn of(logs: &Path) -> Result<Self, DiagnoseError> {
         let records = read(logs)?;
         let Some(first) = records.iter().min_by_key(|record| record.time_ms) else {
@@ -115,7 +115,7 @@ impl Diagnosis {
     }
 }
 
-/// The records of all ranks that have left one, by rank.
+/// Reads all records, sorted by rank.
 fn read(logs: &Path) -> Result<Vec<FlightRecord>, DiagnoseError> {
     let wrong = |path: &Path, source| DiagnoseError::Read { path: path.to_owned(), source };
     let mut records = Vec::new();
@@ -131,7 +131,7 @@ fn read(logs: &Path) -> Result<Vec<FlightRecord>, DiagnoseError> {
     Ok(records)
 }
 
-/// Returns the state of a rank, from its own record and those of others.
+/// Returns the state of a rank, from its own record and the records of other ranks.
 fn state(
     rank: usize,
     logs: &Path,
@@ -140,16 +140,16 @@ fn state(
 ) -> RankState {
     // A stopped process is informative; a sleeping or running one is not.
     let is_odd = |state: &str| ["stopped", "traced", "waits for a disk", "ended"].contains(&state);
-    let told = seen.iter().find(|peer| is_odd(&peer.state)).or(seen.first());
+    let peer = seen.iter().find(|peer| is_odd(&peer.state)).or(seen.first());
     let failure = FailureReport::read(logs, rank);
     let last = own.and_then(|own| own.operations.last());
     RankState {
         rank,
         host: own.map(|own| own.host.clone()),
-        process: own.map(|own| own.process).or(told.map(|peer| peer.process)),
+        process: own.map(|own| own.process).or(peer.map(|peer| peer.process)),
         has_record: own.is_some(),
-        seen: told.map(|peer| peer.state.clone()),
-        seen_threads: told.filter(|_| own.is_none()).map_or_else(Vec::new, |peer| {
+        seen: peer.map(|peer| peer.state.clone()),
+        seen_threads: peer.filter(|_| own.is_none()).map_or_else(Vec::new, |peer| {
             peer.threads.iter().map(|thread| (thread.name.clone(), thread.state.clone())).collect()
         }),
         failure: failure.filter(|report| !report.consequence).map(|report| report.message),

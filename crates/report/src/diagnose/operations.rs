@@ -1,46 +1,46 @@
-//! The operations of all ranks, compared: the first difference, and the ranks that are missing in each.
+//! Compares the operations of ranks: the first difference, and the missing ranks of each operation.
 
 use std::collections::BTreeMap;
 
 use phalanx_collectives::{FlightRecord, OperationRecord, OperationState};
 use serde::Serialize;
 
-/// Ranks that have begun an operation and wait for others.
+/// An operation in which ranks wait for others.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Wait {
-    /// The operation: its name, number and elements, and what it is about.
+    /// A description of the operation: name, number, size and label.
     pub operation: String,
     /// The ranks of its communicator.
     pub among: Vec<usize>,
-    /// The ranks that have reached it.
+    /// The ranks that have issued it.
     pub waiting: Vec<usize>,
-    /// The ranks that have not.
+    /// The ranks that have not issued it.
     pub missing: Vec<usize>,
-    /// Seconds for which the first of those who wait have.
+    /// The longest waiting time in seconds.
     pub seconds: f64,
 }
 
-/// The first operation at which ranks did different things.
+/// The first operation in which ranks differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FirstDifference {
-    /// Its number in its communicator.
+    /// Its sequence number in its communicator.
     pub sequence: u64,
     /// The ranks of the communicator.
     pub among: Vec<usize>,
-    /// The operations that ranks have issued, that of the most ranks first.
-    pub issued: Vec<Different>,
+    /// The issued operations, the most common first.
+    pub issued: Vec<IssuedOperation>,
 }
 
-/// The operation that some of the ranks have issued.
+/// An operation, and the ranks that have issued it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Different {
+pub struct IssuedOperation {
     /// The ranks.
     pub ranks: Vec<usize>,
-    /// The operation.
+    /// A description of the operation.
     pub operation: String,
 }
 
-/// An operation in words.
+/// Formats an operation.
 pub(super) fn in_words(operation: &OperationRecord) -> String {
     let OperationRecord { operation: name, sequence, bytes, dtype, label, peer, .. } = operation;
     let size = if *bytes > 0 { format!(" of {bytes} bytes of {dtype}") } else { String::new() };
@@ -49,7 +49,7 @@ pub(super) fn in_words(operation: &OperationRecord) -> String {
     format!("{name} #{sequence}{size}{peer}{label}")
 }
 
-/// Seconds from the end of a rank's last operation to when its record was written.
+/// Returns the seconds from the end of a rank's last operation to its record.
 pub(super) fn idle(last: &OperationRecord, record: Option<&FlightRecord>) -> f64 {
     match (last.state, record) {
         (OperationState::Done, Some(record)) => (record.seconds - (last.started + last.seconds)).max(0.0),
@@ -57,7 +57,7 @@ pub(super) fn idle(last: &OperationRecord, record: Option<&FlightRecord>) -> f64
     }
 }
 
-/// The collective operations of each communicator, which its number and its ranks name, by rank.
+/// Collective operations by communicator (its number and ranks) and rank.
 type ByCommunicator<'a> = BTreeMap<(u32, &'a [usize]), BTreeMap<usize, Vec<&'a OperationRecord>>>;
 
 fn by_communicator(records: &[FlightRecord]) -> ByCommunicator<'_> {
@@ -72,12 +72,12 @@ fn by_communicator(records: &[FlightRecord]) -> ByCommunicator<'_> {
     all
 }
 
-/// The identity of an operation among others of the same number.
+/// Returns the properties that must be equal on all ranks.
 fn identity(operation: &OperationRecord) -> (&str, u64, &str) {
     (&operation.operation, operation.bytes, &operation.dtype)
 }
 
-/// The first operation, by when it began, at which ranks did different things.
+/// Finds the earliest operation in which ranks differ.
 pub(super) fn first_difference(records: &[FlightRecord]) -> Option<FirstDifference> {
     let mut found: Option<(f64, FirstDifference)> = None;
     for ((_, members), ranks) in by_communicator(records) {
@@ -92,15 +92,15 @@ pub(super) fn first_difference(records: &[FlightRecord]) -> Option<FirstDifferen
                 continue;
             }
             let began = issued.iter().map(|(_, one)| one.started).fold(f64::INFINITY, f64::min);
-            let mut groups: BTreeMap<_, Different> = BTreeMap::new();
+            let mut groups: BTreeMap<_, IssuedOperation> = BTreeMap::new();
             for (rank, one) in issued {
                 let group = groups.entry(identity(one));
                 let group =
-                    group.or_insert_with(|| Different { ranks: Vec::new(), operation: in_words(one) });
+                    group.or_insert_with(|| IssuedOperation { ranks: Vec::new(), operation: in_words(one) });
                 group.ranks.push(rank);
             }
-            let mut issued: Vec<Different> = groups.into_values().collect();
-            issued.sort_by_key(|different| (usize::MAX - different.ranks.len(), different.ranks.clone()));
+            let mut issued: Vec<IssuedOperation> = groups.into_values().collect();
+            issued.sort_by_key(|operation| (usize::MAX - operation.ranks.len(), operation.ranks.clone()));
             if found.as_ref().is_none_or(|(earlier, _)| began < *earlier) {
                 found = Some((began, FirstDifference { sequence, among: members.to_vec(), issued }));
             }

@@ -1,4 +1,4 @@
-//! Names of functions for addresses, from the files that the process had in its memory.
+//! Resolves addresses to function names, from the files mapped into the process.
 
 use std::collections::BTreeMap;
 
@@ -6,44 +6,45 @@ use addr2line::{Loader, demangle_auto};
 use phalanx_collectives::{MappedFile, Stacks};
 use serde::Serialize;
 
-/// Where a thread was.
+/// The stack of a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ThreadFrames {
-    /// Its number.
+    /// The thread id.
     pub id: u32,
-    /// Its name; that of the first thread is the program's.
+    /// The thread name; for the main thread the program name.
     pub name: String,
-    /// The functions that it was inside of, the innermost first; nothing if it has not answered.
+    /// The stack frames, the innermost first; empty if the thread did not respond.
     pub frames: Vec<Frame>,
 }
 
-/// A function that a thread was inside of.
+/// A stack frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Frame {
-    /// The function, or the file and the distance from its beginning where its name is not to be found.
+    /// The function name, or file and offset if the name is unknown.
     pub function: String,
-    /// The source's file and line, if the program was built with them.
+    /// The source file and line, if the program has debug information.
     pub source: Option<String>,
 }
 
 /// The module of the signal handler, whose frames end the stack walk.
 const HANDLER: &str = "::stacks::signal::";
 
-/// Files whose functions were looked up.
+/// A cache of symbol tables by file.
 #[derive(Default)]
 pub(super) struct Symbols {
     files: BTreeMap<String, Option<Loader>>,
 }
 
 impl Symbols {
-    /// The stacks of a process with names.
+    /// Resolves the stacks of a process.
     pub(super) fn name(&mut self, stacks: &Stacks) -> Vec<ThreadFrames> {
         let threads = stacks.threads.iter().map(|thread| {
             let mut frames = Vec::new();
             let last = thread.frames.len().saturating_sub(1);
             for (at, (file, distance)) in thread.frames.iter().enumerate() {
                 let Some(file) = stacks.files.get(*file) else { continue };
-                // A return address may be that of the function behind; but not where a signal came.
+                // A return address may belong to the next function. The innermost and outermost frames are no return
+                // addresses.
                 let probe = if at == 0 || at == last { *distance } else { distance.saturating_sub(1) };
                 frames.extend(self.look_up(file, probe));
             }
@@ -52,10 +53,10 @@ impl Symbols {
         threads.collect()
     }
 
-    /// The functions at an address, of which all but the last were inlined.
+    /// Returns the functions at an address. All but the last are inlined.
     fn look_up(&mut self, file: &MappedFile, distance: u64) -> Vec<Frame> {
         let loader = self.files.entry(file.path.clone()).or_insert_with(|| {
-            // A record may come from elsewhere, and name what is no file.
+            // A record may come from another machine, where the path may be no file here.
             let found = std::fs::metadata(&file.path).ok().filter(std::fs::Metadata::is_file);
             let is_same = found.is_some_and(|found| found.len() == file.bytes);
             is_same.then(|| Loader::new(&file.path).ok()).flatten()
@@ -77,7 +78,7 @@ impl Symbols {
                 }
             }
             match (found.last_mut(), symbol) {
-                // The function around those that were inlined has a symbol, which has its whole path.
+                // The outermost function has a symbol with its full path.
                 (Some(around), Some(function)) => around.function = function,
                 (None, Some(function)) => found.push(Frame { function, source: None }),
                 _ => {}
@@ -90,7 +91,7 @@ impl Symbols {
     }
 }
 
-/// A function's name without the hash that the compiler adds.
+/// Removes the hash that the compiler appends to a function name.
 fn plain(name: &str) -> String {
     match name.rsplit_once("::h") {
         Some((plain, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -100,7 +101,7 @@ fn plain(name: &str) -> String {
     }
 }
 
-/// Leaves out the functions that have walked the stack, and the one by which the system calls a handler.
+/// Removes the frames of the signal handler and of the trampoline by which the system calls it.
 fn without_handler(mut frames: Vec<Frame>) -> Vec<Frame> {
     if let Some(handler) = frames.iter().rposition(|frame| frame.function.contains(HANDLER)) {
         frames.drain(..=handler);
@@ -114,10 +115,10 @@ fn without_handler(mut frames: Vec<Frame>) -> Vec<Frame> {
     frames
 }
 
-/// Where a rank was, in short: the innermost function that its first thread was inside of and that is not a library's.
+/// Returns the innermost frame of the main thread that belongs to no library.
 pub(super) fn where_it_was(threads: &[ThreadFrames]) -> Option<String> {
     let first = threads.first()?;
-    // What is neither the standard library's nor another crate's is this project's, or a training's of one's own.
+    // Sources outside of the standard library and the registry belong to this project or the user.
     let elsewhere = |source: &str| source.starts_with("/rustc/") || source.contains("/registry/src/");
     let is_own = |frame: &&Frame| match &frame.source {
         Some(source) => !elsewhere(source),

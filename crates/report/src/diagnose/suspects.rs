@@ -1,4 +1,4 @@
-//! The ranks that the records point at.
+//! The suspects: ranks that probably caused the failure.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::RankState;
 use super::operations::{FirstDifference, Wait};
 use super::stacks::where_it_was;
 
-/// A rank that the others waited for, or that did something else.
+/// A rank that other ranks waited for, or that issued a different operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Suspect {
     /// The rank.
@@ -15,7 +15,7 @@ pub struct Suspect {
     pub because: String,
 }
 
-/// Returns the suspects, each rank once, the clearest first. `named` is the rank that the others have lost.
+/// Returns the suspects, each rank once, the strongest evidence first. `named` is the rank that the others lost.
 pub(super) fn suspects(
     ranks: &[RankState],
     waits: &[Wait],
@@ -31,7 +31,7 @@ pub(super) fn suspects(
     for state in ranks {
         if let Some(seen) = state.seen.as_deref().filter(|seen| ["stopped", "traced"].contains(seen)) {
             let process = state.process.map_or_else(String::new, |process| format!(" (process {process})"));
-            add(state.rank, format!("its process{process} is {seen}, as others of its host saw"));
+            add(state.rank, format!("its process{process} is {seen}, as seen by other ranks on its host"));
         }
     }
     if let Some(FirstDifference { issued, sequence, .. }) = difference
@@ -40,7 +40,7 @@ pub(super) fn suspects(
         let is_majority = others.iter().all(|other| other.ranks.len() < most.ranks.len());
         let odd = if is_majority { others } else { issued.as_slice() };
         for (rank, one) in odd.iter().flat_map(|one| one.ranks.iter().map(move |rank| (*rank, one))) {
-            let others: Vec<String> = issued.iter().filter(|other| *other != one).map(told).collect();
+            let others: Vec<String> = issued.iter().filter(|other| *other != one).map(description).collect();
             let others = others.join(", ");
             add(rank, format!("as operation {sequence} it issued {}, where {others}", one.operation));
         }
@@ -56,13 +56,13 @@ pub(super) fn suspects(
         if let Some(failure) = &state.failure {
             add(state.rank, format!("it failed: {failure}"));
         } else if !state.has_record && named == Some(state.rank) {
-            add(state.rank, "it is the one that the others have lost, and has left no record".to_owned());
+            add(state.rank, "the other ranks lost it, and it has left no record".to_owned());
         }
     }
     found
 }
 
-/// Returns why a rank is missing in an operation that others wait for.
+/// Returns why a rank is missing in an operation.
 fn absence(state: &RankState, wait: &Wait) -> String {
     match (state.has_record, &state.failure) {
         (_, Some(failure)) => format!("it failed: {failure}"),
@@ -71,7 +71,7 @@ fn absence(state: &RankState, wait: &Wait) -> String {
             let last = state.last_operation.as_deref().unwrap_or("none");
             let at = where_it_was(&state.threads).map_or_else(String::new, |at| format!("; it was in {at}"));
             format!(
-                "it has not come to {}, for which {} waited {:.1} s; its last operation was {last}, {idle:.1} s before{at}",
+                "it did not reach {}; {} waited {:.1} s for it; its last operation was {last}, {idle:.1} s before{at}",
                 wait.operation,
                 list(&wait.waiting),
                 wait.seconds
@@ -79,18 +79,18 @@ fn absence(state: &RankState, wait: &Wait) -> String {
         }
         (false, None) => match state.seen.as_deref() {
             Some(seen) if seen != "ended" => {
-                format!("it has left no record; others of its host saw that it {seen}")
+                format!("it has left no record; its state as seen by other ranks on its host: {seen}")
             }
-            _ => "it has left no record: it was killed, or its host is gone or cannot be reached".to_owned(),
+            _ => "it has left no record: it was killed, or its host is down or unreachable".to_owned(),
         },
     }
 }
 
-fn told(one: &super::Different) -> String {
+fn description(one: &super::IssuedOperation) -> String {
     format!("{} issued {}", list(&one.ranks), one.operation)
 }
 
-/// Ranks in words.
+/// Formats a list of ranks.
 pub(super) fn list(ranks: &[usize]) -> String {
     let numbers: Vec<String> = ranks.iter().map(usize::to_string).collect();
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };

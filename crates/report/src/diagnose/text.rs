@@ -1,19 +1,19 @@
-//! A diagnosis in lines.
+//! Formats a diagnosis as text.
 
 use super::suspects::list;
 use super::{Diagnosis, RankState};
 
-/// The number of characters of a failure in a rank's line.
+/// The maximum number of characters of a failure in the line of a rank.
 const LONGEST: usize = 120;
 
-/// The number of stack frames shown for a rank that is no suspect.
+/// The maximum number of stack frames of a rank that is no suspect.
 const SHORT: usize = 12;
 
 impl Diagnosis {
-    /// Renders the diagnosis line by line. With `whole`, the whole stacks of all ranks; otherwise those of suspects and
-    /// the beginning of the others'.
+    /// Formats the diagnosis as lines. With `whole`, prints all stacks completely; otherwise only the stacks of
+    /// suspects, and shortens the others.
     pub fn text(&self, whole: bool) -> Vec<String> {
-        let mut lines = vec![format!("the world of {} ranks broke: {}", self.world_size, self.cause)];
+        let mut lines = vec![format!("the run of {} ranks failed: {}", self.world_size, self.cause)];
         lines.push(String::new());
         match self.suspects.is_empty() {
             true => lines.push("the records name no suspect".to_owned()),
@@ -23,11 +23,11 @@ impl Diagnosis {
             lines.push(format!("  rank {}: {}", suspect.rank, suspect.because));
         }
         if !self.waits.is_empty() {
-            lines.extend([String::new(), "who waited for whom:".to_owned()]);
+            lines.extend([String::new(), "waiting ranks:".to_owned()]);
         }
         for wait in &self.waits {
             let missing = match wait.missing.is_empty() {
-                true => "all have come to it".to_owned(),
+                true => "all ranks have issued it".to_owned(),
                 false => format!("for {}", list(&wait.missing)),
             };
             lines.push(format!(
@@ -53,7 +53,7 @@ impl Diagnosis {
             let threads: Vec<String> =
                 rank.seen_threads.iter().map(|(name, state)| format!("{name} {state}")).collect();
             lines.push(format!(
-                "  threads of rank {}, as others saw them: {}",
+                "  threads of rank {}, as seen by other ranks: {}",
                 rank.rank,
                 threads.join(", ")
             ));
@@ -67,7 +67,7 @@ impl Diagnosis {
     }
 }
 
-/// Renders the state of a rank in a line.
+/// Formats the state of a rank as a line.
 fn line(state: &RankState) -> String {
     let RankState { rank, host, process, has_record, seen, failure, last_operation, idle_seconds, .. } =
         state;
@@ -98,20 +98,20 @@ fn line(state: &RankState) -> String {
     line
 }
 
-/// The stacks of a rank.
+/// Formats the stacks of a rank.
 fn stacks(rank: &RankState, longest: usize) -> Vec<String> {
     let mut lines = vec![format!("stacks of rank {}:", rank.rank)];
     for thread in &rank.threads {
         lines.push(format!("  thread {} ({})", thread.name, thread.id));
         if thread.frames.is_empty() {
-            lines.push("    has not answered".to_owned());
+            lines.push("    no response".to_owned());
         }
         for frame in thread.frames.iter().take(longest) {
             let source = frame.source.as_deref().map_or_else(String::new, |source| format!("  {source}"));
             lines.push(format!("    {}{source}", frame.function));
         }
         if thread.frames.len() > longest {
-            lines.push(format!("    and {} further functions", thread.frames.len() - longest));
+            lines.push(format!("    and {} more frames", thread.frames.len() - longest));
         }
     }
     lines

@@ -1,69 +1,69 @@
-//! Following a run: what it has written since the last look.
+//! Follows a run and returns its new points.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::inside::Inside;
+use super::served_folder::ServedFolder;
 use crate::{Position, Tails};
 
 /// The interval at which a run is polled.
 pub(super) const EVERY: Duration = Duration::from_millis(500);
 
-/// A run that is followed.
+/// A follower of a run.
 #[derive(Debug)]
 pub(super) struct Follower {
-    inside: Inside,
+    served: ServedFolder,
     folder: PathBuf,
     tails: Tails,
-    seen: Seen,
+    markers: ChangeMarkers,
 }
 
-/// The signs of changes other than new numbers: the summary, and the pictures.
-type Seen = (Option<SystemTime>, usize);
+/// Markers of changes other than new numbers: the time of the summary, and the number of samples.
+type ChangeMarkers = (Option<SystemTime>, usize);
 
 /// A change of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum News {
-    /// Points have come, as JSON `[[key, step, seconds, value], …]`; and how far that is.
+pub(super) enum RunUpdate {
+    /// New points as JSON `[[key, step, seconds, value], …]`, and the position after them.
     Points(String, String),
-    /// The page is to be made anew.
+    /// The page must be reloaded.
     Changed,
-    /// Nothing.
+    /// No change.
     Nothing,
 }
 
-fn seen(folder: &Path) -> Seen {
+fn markers(folder: &Path) -> ChangeMarkers {
     let summary = std::fs::metadata(folder.join("summary.json")).and_then(|metadata| metadata.modified());
     let pictures = std::fs::read_dir(folder.join("samples")).map_or(0, |entries| entries.flatten().count());
     (summary.ok(), pictures)
 }
 
 impl Follower {
-    /// Follows a run of which is known what lies before `from`.
-    pub(super) fn new(inside: Inside, folder: PathBuf, from: &str) -> Self {
+    /// Follows a run from the position `from`.
+    pub(super) fn new(served: ServedFolder, folder: PathBuf, from: &str) -> Self {
         let tails = Tails::new(&folder, Position::parse(from));
-        let seen = seen(&folder);
-        Self { inside, folder, tails, seen }
+        let markers = markers(&folder);
+        Self { served, folder, tails, markers }
     }
 
     /// Returns the changes since the last call.
-    pub(super) fn look(&mut self) -> News {
-        // A link may have been created there since.
-        if !self.inside.holds_run(&self.folder) {
-            return News::Changed;
+    pub(super) fn poll(&mut self) -> RunUpdate {
+        // A symbolic link may have been created in the meantime.
+        if !self.served.holds_run(&self.folder) {
+            return RunUpdate::Changed;
         }
         let mut points: Vec<Value> = Vec::new();
         let read = self
             .tails
             .read(|point| points.push(json!([point.key, point.step, point.seconds, point.value])), |_| {});
-        if read != Ok(true) || seen(&self.folder) != self.seen {
-            return News::Changed;
+        if read != Ok(true) || markers(&self.folder) != self.markers {
+            return RunUpdate::Changed;
         }
         match points.is_empty() {
-            true => News::Nothing,
-            false => News::Points(Value::from(points).to_string(), self.tails.position().to_string()),
+            true => RunUpdate::Nothing,
+            false => RunUpdate::Points(Value::from(points).to_string(), self.tails.position().to_string()),
         }
     }
 }
@@ -80,18 +80,18 @@ mod tests {
         std::fs::create_dir_all(run.join("samples")).expect("a folder");
         let metrics = run.join("metrics.jsonl");
         std::fs::write(&metrics, "{\"step\":1,\"loss\":3.5}\n").expect("writes");
-        let inside = Inside::new(place.path()).expect("a folder");
-        let mut follower = Follower::new(inside.clone(), run.clone(), "metrics.1");
-        assert_eq!(follower.look(), News::Nothing);
+        let served = ServedFolder::new(place.path()).expect("a folder");
+        let mut follower = Follower::new(served.clone(), run.clone(), "metrics.1");
+        assert_eq!(follower.poll(), RunUpdate::Nothing);
         let mut file = std::fs::File::options().append(true).open(&metrics).expect("opens");
         file.write_all(b"{\"step\":2,\"seconds\":0.5,\"loss\":2.5}\n{\"step\":3").expect("writes");
-        let points = News::Points("[[\"metrics/loss\",2.0,0.5,2.5]]".into(), "metrics.2_ranks.0".into());
-        assert_eq!(follower.look(), points);
-        assert_eq!(follower.look(), News::Nothing, "half a line is none");
+        let points = RunUpdate::Points("[[\"metrics/loss\",2.0,0.5,2.5]]".into(), "metrics.2_ranks.0".into());
+        assert_eq!(follower.poll(), points);
+        assert_eq!(follower.poll(), RunUpdate::Nothing, "half a line is none");
         std::fs::write(run.join("summary.json"), "{}").expect("writes");
-        assert_eq!(follower.look(), News::Changed);
+        assert_eq!(follower.poll(), RunUpdate::Changed);
         // Who has lost the connection goes on where it was; who knows more than there is begins anew.
-        assert_eq!(Follower::new(inside.clone(), run.clone(), "metrics.1").look(), points);
-        assert_eq!(Follower::new(inside, run, "metrics.9").look(), News::Changed);
+        assert_eq!(Follower::new(served.clone(), run.clone(), "metrics.1").poll(), points);
+        assert_eq!(Follower::new(served, run, "metrics.9").poll(), RunUpdate::Changed);
     }
 }

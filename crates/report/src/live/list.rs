@@ -1,4 +1,4 @@
-//! The runs in a folder, with everything that they can be sorted and filtered by.
+//! The list of runs in a folder, with all keys for sorting and filtering.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -8,57 +8,57 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::inside::Inside;
+use super::served_folder::ServedFolder;
 use crate::{is_run, run_state};
 
-/// Folders below each other in which is looked for runs.
+/// The maximum depth of the search for runs.
 const DEPTH: usize = 8;
-/// The most runs that are listed.
+/// The maximum number of listed runs.
 const MAX_RUNS: usize = 10_000;
-/// Bytes at the end of the metrics in which the last line is.
+/// The number of bytes at the end of the metrics that are searched for the last line.
 const LAST_BYTES: u64 = 1 << 16;
 
 /// A run in the list.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Entry {
-    /// Its folder, from the folder of all.
+    /// Its path relative to the served folder.
     pub(super) path: String,
     /// The status.
     state: &'static str,
-    /// When it has last written numbers, in seconds since 1970.
+    /// The time of the last write, in seconds since 1970.
     written: f64,
-    /// Everything about it: `config.train.ranks`, `summary.world_size`, `metrics.loss`.
+    /// Its values by key: `config.train.ranks`, `summary.world_size`, `metrics.loss`.
     keys: Map<String, Value>,
 }
 
-/// When files were written and how long they are: what has not changed is not read again.
-type Stamp = Vec<Option<(SystemTime, u64)>>;
+/// The modification times and lengths of files. Unchanged files are not read again.
+type FileStamps = Vec<Option<(SystemTime, u64)>>;
 
-/// The runs in a folder, remembered.
+/// The cached list of runs.
 #[derive(Debug, Default)]
 pub(super) struct List {
-    known: BTreeMap<PathBuf, (Stamp, Map<String, Value>)>,
+    known: BTreeMap<PathBuf, (FileStamps, Map<String, Value>)>,
 }
 
-/// Files that an entry is made of.
+/// The files from which an entry is made.
 const FILES: [&str; 3] = ["config.toml", "summary.json", "metrics.jsonl"];
 
 impl List {
-    /// All runs, by their paths.
-    pub(super) fn look(&mut self, inside: &Inside) -> Vec<Entry> {
+    /// Returns all runs, sorted by path.
+    pub(super) fn refresh(&mut self, served: &ServedFolder) -> Vec<Entry> {
         let mut folders = Vec::new();
-        find(inside.root(), DEPTH, &mut folders);
+        find(served.root(), DEPTH, &mut folders);
         folders.sort();
         self.known.retain(|path, _| folders.binary_search(path).is_ok());
         folders
             .into_iter()
-            .filter(|folder| inside.holds_run(folder))
-            .filter_map(|folder| self.entry(inside, &folder))
+            .filter(|folder| served.holds_run(folder))
+            .filter_map(|folder| self.entry(served, &folder))
             .collect()
     }
 
-    fn entry(&mut self, inside: &Inside, folder: &Path) -> Option<Entry> {
-        let stamp: Stamp = FILES
+    fn entry(&mut self, served: &ServedFolder, folder: &Path) -> Option<Entry> {
+        let stamp: FileStamps = FILES
             .iter()
             .map(|name| {
                 let metadata = std::fs::metadata(folder.join(name)).ok()?;
@@ -79,7 +79,7 @@ impl List {
             Map::from_iter(["step", "status"].iter().filter_map(|name| {
                 Some(((*name).to_owned(), keys.get(&format!("summary.{name}"))?.clone()))
             }));
-        let relative = folder.strip_prefix(inside.root()).ok()?;
+        let relative = folder.strip_prefix(served.root()).ok()?;
         Some(Entry {
             path: relative.to_str()?.to_owned(),
             state: run_state(folder, &Value::Object(summary), last),
@@ -89,7 +89,7 @@ impl List {
     }
 }
 
-/// Looks for runs; links are not followed.
+/// Searches for runs. Symbolic links are not followed.
 fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     let is_one = is_run(folder);
     if is_one {
@@ -100,7 +100,7 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     }
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        // Of a run only the one that it builds on is another.
+        // A run contains at most one other run: the run of its first stage.
         let wanted = !is_one || name == "first";
         if wanted && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             find(&entry.path(), depth - 1, found);
@@ -108,7 +108,7 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Everything about a run by name.
+/// Reads the values of a run by key.
 fn keys(folder: &Path) -> Map<String, Value> {
     let mut keys = Map::new();
     let config = std::fs::read_to_string(folder.join("config.toml")).unwrap_or_default();
@@ -119,7 +119,7 @@ fn keys(folder: &Path) -> Map<String, Value> {
     }
     let summary = std::fs::read(folder.join("summary.json")).ok();
     if let Some(Value::Object(mut summary)) = summary.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
-        // Ranks are too many for a list.
+        // The list does not show single ranks.
         summary.remove("ranks");
         flatten("summary", Value::Object(summary), &mut keys);
     }
@@ -140,7 +140,7 @@ fn flatten(path: &str, value: Value, keys: &mut Map<String, Value>) {
     }
 }
 
-/// The last complete line of a file of JSON objects.
+/// Reads the last complete line of a JSON lines file.
 fn last_line(path: &Path) -> Option<Map<String, Value>> {
     let mut file = std::fs::File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
@@ -165,10 +165,10 @@ mod tests {
         let metrics = place.path().join("b/metrics.jsonl");
         std::fs::write(&metrics, "{\"step\":1,\"loss\":3.0}\n{\"step\":2,\"loss\":2.0,\"lr\":null}\n{\"st")
             .expect("writes");
-        let inside = Inside::new(place.path()).expect("a folder");
+        let served = ServedFolder::new(place.path()).expect("a folder");
         let mut list = List::default();
-        let look = |list: &mut List| list.look(&inside);
-        let found = look(&mut list);
+        let refresh = |list: &mut List| list.refresh(&served);
+        let found = refresh(&mut list);
         let paths: Vec<&str> = found.iter().map(|entry| entry.path.as_str()).collect();
         assert_eq!(paths, ["a/sweep/runs/x", "b", "b/first"]);
         assert_eq!(found[1].keys["metrics.loss"], 2.0);
@@ -178,9 +178,9 @@ mod tests {
             "{\"status\":\"finished\",\"step\":2,\"ranks\":[{}]}",
         )
         .expect("writes");
-        let found = look(&mut list);
+        let found = refresh(&mut list);
         assert_eq!((found[1].state, found[1].keys.get("summary.ranks")), ("finished", None));
         std::fs::remove_dir_all(place.path().join("a")).expect("removes");
-        assert_eq!(look(&mut list).len(), 2);
+        assert_eq!(refresh(&mut list).len(), 2);
     }
 }

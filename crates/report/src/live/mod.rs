@@ -1,16 +1,17 @@
-//! The live page: runs in a folder in a browser, while they go on. Nothing is written, and nothing outside of the folder is read.
+//! The live page: shows the runs in a folder in a browser, with updates. It writes nothing and reads nothing outside of
+//! the folder.
 //!
-//! | address | is |
+//! | address | content |
 //! |---|---|
-//! | `/` | the list of runs, which can be filtered and sorted by any key |
-//! | `/api/runs` | what that list is made of, as JSON |
-//! | `/run/PATH` | the report of a run, whose curves grow |
+//! | `/` | the list of runs; filters and sorts by any key |
+//! | `/api/runs` | the list of runs, as JSON |
+//! | `/run/PATH` | the report of a run, with live curves |
 //! | `/compare?run=PATH&run=PATH` | the report of several runs |
 //! | `/events/PATH?from=POSITION` | new points of a run, as server-sent events |
 //! | `/files/PATH` | a file of a run |
 
-mod inside;
 mod list;
+mod served_folder;
 
 mod follow;
 

@@ -1,39 +1,39 @@
-//! The pages: the list, and reports that grow.
+//! The pages: the list of runs, and reports with live curves.
 
 use std::path::PathBuf;
 
-use super::inside::Inside;
+use super::served_folder::ServedFolder;
 use crate::{Options, Report, TABLES, document, escape, is_run};
 
 /// The script of the list.
 const LIST: &str = include_str!("assets/list.js");
 
-/// The list of runs, which its script fills.
-pub(super) fn list(inside: &Inside) -> String {
-    let title = inside.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
+/// Returns the page of the list, which a script fills.
+pub(super) fn list(served: &ServedFolder) -> String {
+    let title = served.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let body = format!(
         "<main id=\"content\"><header><h1>Runs in {}</h1><p class=\"lead\" id=\"state\" aria-live=\"polite\">Reading…</p></header>\
          <form class=\"picks\" id=\"choose\"><label>Filter <input type=\"search\" id=\"filter\" size=\"34\" \
          placeholder=\"name  config.optim.lr&gt;0.001  state=finished\" aria-describedby=\"help\"></label>\
          <label>Add a column <input type=\"search\" id=\"column\" list=\"keys\" size=\"26\"></label><datalist id=\"keys\"></datalist>\
-         <button type=\"button\" id=\"compare\" disabled>Compare chosen</button></form>\
+         <button type=\"button\" id=\"compare\" disabled>Compare selected</button></form>\
          <p class=\"hint\" id=\"help\">Words filter by the folder's name; conditions by any key, with =, !=, &lt;, &lt;=, &gt;, &gt;= and \
          ~ for a part of a text. Click on a column's name to sort by it; on × to remove it.</p>\
          <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Runs\"><table id=\"runs\" class=\"listing\"><caption>Runs</caption>\
          <thead></thead><tbody></tbody></table></div>\
-         <noscript><p>The list is made by a script; reports of single runs are there without.</p></noscript></main>",
+         <noscript><p>The list needs JavaScript; reports of single runs do not.</p></noscript></main>",
         escape(&title)
     );
     document(&format!("Runs in {title}"), &body, &format!("{TABLES}{LIST}"), true)
 }
 
-/// The report of runs, or nothing if one of them is none or leads out of the folder.
-pub(super) fn report(inside: &Inside, paths: &[String]) -> Option<String> {
-    let folders: Vec<PathBuf> = paths.iter().map(|path| inside.find(path)).collect::<Option<_>>()?;
-    if folders.is_empty() || !folders.iter().all(|folder| inside.holds_run(folder)) {
+/// Returns the report of runs; `None` if a path is no run or leads out of the folder.
+pub(super) fn report(served: &ServedFolder, paths: &[String]) -> Option<String> {
+    let folders: Vec<PathBuf> = paths.iter().map(|path| served.find(path)).collect::<Option<_>>()?;
+    if folders.is_empty() || !folders.iter().all(|folder| served.holds_run(folder)) {
         return None;
     }
-    // A folder that is no run would stand for all the runs in it, which have not been checked.
+    // `Report::collect` would expand a folder that is no run to unchecked runs.
     if !folders.iter().all(|folder| is_run(folder)) {
         return None;
     }
@@ -45,7 +45,7 @@ pub(super) fn report(inside: &Inside, paths: &[String]) -> Option<String> {
     Some(report.served(events))
 }
 
-/// A path inside of an address.
+/// Percent-encodes a path.
 fn percent(path: &str) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(byte);
     path.bytes()

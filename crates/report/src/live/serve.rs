@@ -1,4 +1,4 @@
-//! The server: who may ask for what.
+//! The HTTP server of the live page.
 
 use std::convert::Infallible;
 use std::io::Read as _;
@@ -20,26 +20,26 @@ use futures_util::stream::{self, Stream};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use super::follow::{EVERY, Follower, News};
-use super::inside::Inside;
+use super::follow::{EVERY, Follower, RunUpdate};
 use super::list::List;
 use super::pages;
+use super::served_folder::ServedFolder;
 use crate::is_run;
 
-/// Names and values behind the question mark of an address.
+/// The parameters of a query string.
 type Parts = Vec<(String, String)>;
 
-/// Bytes of a file that are sent at a time.
+/// The chunk size of file responses in bytes.
 const PIECE: usize = 1 << 16;
 
-/// The time that an ending server waits for open connections.
+/// The time that shutdown waits for running file accesses.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// Why there is no live page.
+/// The error of starting the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// There is no folder.
+    /// The folder cannot be opened.
     #[error("cannot open {}: {source}", path.display())]
     Folder {
         /// The folder.
@@ -50,15 +50,15 @@ pub enum ServeError {
     /// Another process listens on the port.
     #[error("port {0} is taken; choose another with --port, or 0 for any that is free")]
     PortTaken(u16),
-    /// The port cannot be listened at.
-    #[error("cannot listen at port {port}: {source}")]
+    /// Listening on the port failed.
+    #[error("cannot listen on port {port}: {source}")]
     Listen {
         /// The port.
         port: u16,
         /// Why not.
         source: std::io::Error,
     },
-    /// There are no threads.
+    /// The runtime cannot start.
     #[error("cannot start the server: {0}")]
     Start(std::io::Error),
 }
@@ -66,11 +66,11 @@ pub enum ServeError {
 /// The state shared by all requests.
 #[derive(Debug)]
 struct Shared {
-    inside: Inside,
+    served: ServedFolder,
     list: Mutex<List>,
 }
 
-/// A server of this machine's loopback, which ends when it is dropped.
+/// A server on the loopback interface. It stops when dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -78,14 +78,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves the runs in a folder at a port of 127.0.0.1; 0 is one that is free.
+    /// Serves the runs in a folder on a port of 127.0.0.1; 0 selects a free port.
     ///
     /// # Errors
-    /// [`ServeError`] if there is no folder or the port cannot be had.
+    /// [`ServeError`] if the folder cannot be opened or the port is taken.
     pub fn start(folder: &Path, port: u16) -> Result<Self, ServeError> {
         let open = |source| ServeError::Folder { path: folder.to_owned(), source };
-        let inside = Inside::new(folder).map_err(open)?;
-        if !inside.root().is_dir() {
+        let served = ServedFolder::new(folder).map_err(open)?;
+        if !served.root().is_dir() {
             return Err(open(std::io::Error::from(std::io::ErrorKind::NotADirectory)));
         }
         let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -97,13 +97,13 @@ impl Server {
             _ => ServeError::Listen { port, source },
         })?;
         let address = listener.local_addr().map_err(|source| ServeError::Listen { port, source })?;
-        let shared = Arc::new(Shared { inside, list: Mutex::default() });
-        // It listens until the runtime ends; a failed connection concerns its client alone.
+        let shared = Arc::new(Shared { served, list: Mutex::default() });
+        // Serves until the runtime stops. A failed connection affects only its client.
         runtime.spawn(async move { axum::serve(listener, routes(shared)).await });
         Ok(Self { address, runtime: Some(runtime) })
     }
 
-    /// Where it listens.
+    /// Returns the address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -111,7 +111,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Connections of pages that follow a run would never end by themselves; what looks at one is waited for, unless a disk hangs.
+        // Event streams never end by themselves. Running file accesses are awaited, unless a disk hangs.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(ENDING);
         }
@@ -131,15 +131,15 @@ fn routes(shared: Arc<Shared>) -> Router {
         .layer(middleware::from_fn(guard))
 }
 
-/// Lets requests of this machine's browsers through, and says how answers may be used.
+/// Accepts only requests addressed to this machine, and adds security headers to responses.
 async fn guard(request: Request, next: Next) -> Response {
-    // A page of another site whose name was made to mean this machine sends its own name.
+    // Protects against DNS rebinding: a page of another site sends its own host name.
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let mut response = if !host.is_some_and(is_loopback) {
         (StatusCode::MISDIRECTED_REQUEST, "this server answers as 127.0.0.1, localhost or [::1] only\n")
             .into_response()
     } else if ![Method::GET, Method::HEAD].contains(request.method()) {
-        (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")], "nothing can be changed here\n")
+        (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")], "only GET and HEAD are allowed\n")
             .into_response()
     } else {
         next.run(request).await
@@ -156,7 +156,7 @@ async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
-/// Returns true if a request is addressed to this machine, on any port: it may have come through a tunnel.
+/// Returns true if the host header names this machine, on any port, because of tunnels.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map(|(name, _)| name),
@@ -171,26 +171,26 @@ fn missing() -> Response {
     (StatusCode::NOT_FOUND, "there is no such run or file in this folder\n").into_response()
 }
 
-/// Runs blocking file access on a thread where it blocks no other request.
+/// Runs blocking file access on a separate thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
-    let failed = |_| (StatusCode::INTERNAL_SERVER_ERROR, "the page could not be made\n").into_response();
+    let failed = |_| (StatusCode::INTERNAL_SERVER_ERROR, "cannot create the page\n").into_response();
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
 async fn list(State(shared): State<Arc<Shared>>) -> Html<String> {
-    Html(pages::list(&shared.inside))
+    Html(pages::list(&shared.served))
 }
 
 async fn runs(State(shared): State<Arc<Shared>>) -> Result<Response, Response> {
     let json = blocking(move || {
         let mut list = shared.list.lock().unwrap_or_else(PoisonError::into_inner);
-        serde_json::to_string(&list.look(&shared.inside)).unwrap_or_default()
+        serde_json::to_string(&list.refresh(&shared.served)).unwrap_or_default()
     });
     Ok(([(header::CONTENT_TYPE, "application/json")], json.await?).into_response())
 }
 
 async fn report(shared: Arc<Shared>, paths: Vec<String>) -> Result<Response, Response> {
-    let page = blocking(move || pages::report(&shared.inside, &paths)).await?;
+    let page = blocking(move || pages::report(&shared.served, &paths)).await?;
     Ok(page.map_or_else(missing, |page| Html(page).into_response()))
 }
 
@@ -208,58 +208,58 @@ async fn compare(
     report(shared, asked.into_iter().filter(|(name, _)| name == "run").map(|(_, path)| path).collect()).await
 }
 
-/// Tells of new points of a run until it has changed in another way.
+/// Streams new points of a run until another change requires a reload.
 async fn events(
     State(shared): State<Arc<Shared>>,
     Segments(path): Segments<String>,
     Query(asked): Query<Parts>,
     headers: HeaderMap,
 ) -> Response {
-    let Some(folder) = shared.inside.find(&path).filter(|folder| is_run(folder)) else {
+    let Some(folder) = shared.served.find(&path).filter(|folder| is_run(folder)) else {
         return missing();
     };
-    // A browser that has lost the connection says what it has heard last.
-    let heard = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    // After a reconnect, the browser sends the id of the last event.
+    let last_id = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     let asked = asked.into_iter().find(|(name, _)| name == "from").map(|(_, from)| from);
-    let from = heard.or(asked).unwrap_or_default();
-    let follower = Follower::new(shared.inside.clone(), folder, &from);
-    Sse::new(told(follower)).keep_alive(KeepAlive::default()).into_response()
+    let from = last_id.or(asked).unwrap_or_default();
+    let follower = Follower::new(shared.served.clone(), folder, &from);
+    Sse::new(event_stream(follower)).keep_alive(KeepAlive::default()).into_response()
 }
 
 /// Returns the changes of a followed run as events.
-fn told(follower: Follower) -> impl Stream<Item = Result<Event, Infallible>> {
+fn event_stream(follower: Follower) -> impl Stream<Item = Result<Event, Infallible>> {
     stream::unfold(Some(follower), |follower| async move {
         let mut follower = follower?;
         loop {
-            let (looked, news) = tokio::task::spawn_blocking(move || {
-                let news = follower.look();
-                (follower, news)
+            let (polled, update) = tokio::task::spawn_blocking(move || {
+                let update = follower.poll();
+                (follower, update)
             })
             .await
             .ok()?;
-            follower = looked;
-            match news {
-                News::Points(points, position) => {
+            follower = polled;
+            match update {
+                RunUpdate::Points(points, position) => {
                     let event = Event::default().event("points").id(position).data(points);
-                    // What comes next is waited for.
+                    // Limit the rate of events.
                     tokio::time::sleep(EVERY).await;
                     return Some((Ok(event), Some(follower)));
                 }
-                // An event without data would not be told to the page.
-                News::Changed => return Some((Ok(Event::default().event("changed").data("all")), None)),
-                News::Nothing => tokio::time::sleep(EVERY).await,
+                // Browsers ignore events without data.
+                RunUpdate::Changed => return Some((Ok(Event::default().event("changed").data("all")), None)),
+                RunUpdate::Nothing => tokio::time::sleep(EVERY).await,
             }
         }
     })
 }
 
-/// A file, piece by piece. What a browser would run is saved instead.
+/// Sends a file in chunks. Types that a browser would execute are downloaded instead.
 async fn file(
     State(shared): State<Arc<Shared>>,
     Segments(path): Segments<String>,
 ) -> Result<Response, Response> {
     let open = move || {
-        let path = shared.inside.find(&path).filter(|path| path.is_file())?;
+        let path = shared.served.find(&path).filter(|path| path.is_file())?;
         let kind = match path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default() {
             "png" => "image/png",
             "json" => "application/json",

@@ -1,18 +1,18 @@
-//! Settings of one run, or of several key by key; and what was measured once.
+//! The table of settings, compared over runs, and the table of metrics with a single value.
 
 use std::fmt::Write as _;
 
 use super::Page;
 use super::table::{Cell, table};
-use crate::charts::curves::Once;
+use crate::charts::curves::SingleMeasurement;
 use crate::html::escape;
 use crate::numbers::with_unit;
 use crate::settings::{Settings, compare};
 
 impl Page<'_> {
-    /// The table of what was measured but once in each run.
-    pub(super) fn once(&mut self, once: &[Once]) {
-        self.section("Measured once");
+    /// Writes the table of metrics with a single value in each run.
+    pub(super) fn measured_once(&mut self, once: &[SingleMeasurement]) {
+        self.section("Single measurements");
         let runs = &self.report.runs;
         let html = if let [_] = runs.as_slice() {
             let rows: Vec<Vec<Cell>> = once
@@ -22,7 +22,7 @@ impl Page<'_> {
                     vec![Cell::Text(of.name.clone()), Cell::number(value, |value| with_unit(value, of.unit))]
                 })
                 .collect();
-            table("Measured once", &["measure".to_owned(), "value".to_owned()], &rows)
+            table("Single measurements", &["measure".to_owned(), "value".to_owned()], &rows)
         } else {
             let head: Vec<String> =
                 std::iter::once("run".to_owned()).chain(once.iter().map(|of| of.name.clone())).collect();
@@ -35,13 +35,13 @@ impl Page<'_> {
                     std::iter::once(Cell::Text(run.name.clone())).chain(cells).collect()
                 })
                 .collect();
-            table("Measured once", &head, &rows)
+            table("Single measurements", &head, &rows)
         };
         self.push(&html);
         self.push("</section>");
     }
 
-    /// The settings: of several runs first the keys in which they differ.
+    /// Writes the settings. For several runs, the keys that differ come first.
     pub(super) fn settings(&mut self) {
         let report = self.report;
         let all: Vec<&Settings> = report.runs.iter().map(|run| &run.settings).collect();
@@ -56,12 +56,12 @@ impl Page<'_> {
         );
         let different = rows.iter().filter(|row| row.differs()).count();
         if several {
-            let told = match different {
+            let text = match different {
                 0 => "The runs have the same settings.".to_owned(),
                 1 => "The runs differ in one key.".to_owned(),
                 count => format!("The runs differ in {count} keys, which come first."),
             };
-            self.push(&format!("<p>{told}</p>"));
+            self.push(&format!("<p>{text}</p>"));
         }
         let mut html = "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Settings\"><table id=\"all-settings\" class=\"settings\"><caption>Settings</caption><thead><tr><th scope=\"col\">key</th>".to_owned();
         match (several, different) {

@@ -1,4 +1,4 @@
-//! Figures: charts with their legends and the numbers behind them, bars, histograms.
+//! Figures: charts with legends and tables of numbers, bars, and histograms.
 
 use std::fmt::Write as _;
 
@@ -10,26 +10,26 @@ use crate::html::escape;
 use crate::numbers::with_unit;
 use crate::svg::svg;
 
-/// The controls of all curves; scripts show them.
+/// The controls of all curves. Scripts make them visible.
 pub(super) const CONTROLS: &str = "<form class=\"controls\" id=\"controls\" hidden>\
     <label>Smoothing <input type=\"range\" id=\"smoothing\" min=\"0\" max=\"0.99\" step=\"0.01\" value=\"0\">\
     <output id=\"smoothing-value\" for=\"smoothing\">0</output></label>\
     <label><input type=\"checkbox\" id=\"logarithmic\"> Logarithmic</label>\
-    <fieldset><legend>Across</legend><label><input type=\"radio\" name=\"across\" value=\"steps\" checked> steps</label>\
+    <fieldset><legend>x axis</legend><label><input type=\"radio\" name=\"across\" value=\"steps\" checked> steps</label>\
     <label><input type=\"radio\" name=\"across\" value=\"seconds\"> seconds</label></fieldset>\
     <button type=\"button\" id=\"whole-range\">Whole range</button>\
-    <p class=\"hint\">Drag across a chart to zoom in, double-click for the whole range. With the keyboard: arrows read off, \
+    <p class=\"hint\">Drag across a chart to zoom in, double-click for the whole range. With the keyboard: arrows move the cursor, \
     + and − zoom, 0 shows all.</p></form>";
 
-/// Lines beyond which a chart has no legend of its own: the list of runs tells colours.
+/// The maximum number of lines of a chart with a legend. Otherwise the list of runs shows the colours.
 const LEGEND: usize = 16;
 
 impl Page<'_> {
-    /// Writes a chart, and keeps its numbers for the scripts.
+    /// Writes a chart, and adds its data for the scripts.
     pub(super) fn figure(&mut self, mut chart: Chart) {
         let (limit, drawn) = self.limits;
         chart.id = format!("chart-{}", self.charts.len() + 1);
-        // Of very many lines a table for each chart would be most of the page; scripts make it when it is asked for.
+        // Tables of many lines would dominate the page size; scripts create them on demand.
         let numbers = if chart.lines.len() <= LEGEND { numbers(&chart) } else { String::new() };
         chart.thin(limit);
         let id = &chart.id;
@@ -58,7 +58,7 @@ impl Page<'_> {
         self.charts.push(chart);
     }
 
-    /// Writes bars.
+    /// Writes stacked bars.
     pub(super) fn bars(&mut self, bars: &Bars) {
         let most = bars.values.iter().map(|parts| parts.iter().sum::<f64>()).fold(0.0, f64::max);
         let mut html = format!("<figure class=\"bars\"><figcaption>{}</figcaption>", escape(&bars.title));
@@ -76,10 +76,10 @@ impl Page<'_> {
                 "<tr><th scope=\"row\">{}</th><td class=\"bar\"><span class=\"track\">",
                 escape(name)
             );
-            let mut told = Vec::new();
+            let mut labels = Vec::new();
             for ((part, colour), value) in bars.parts.iter().zip(parts).filter(|(_, value)| **value > 0.0) {
                 let width = if most > 0.0 { 100.0 * value / most } else { 0.0 };
-                told.push(format!("{part} {}", with_unit(*value, bars.unit)));
+                labels.push(format!("{part} {}", with_unit(*value, bars.unit)));
                 let _ = write!(
                     html,
                     "<span class=\"part b{colour}\" style=\"width:{width:.2}%\" title=\"{}\"></span>",
@@ -87,8 +87,8 @@ impl Page<'_> {
                 );
             }
             let all = with_unit(parts.iter().sum(), bars.unit);
-            let parts = if told.len() > 1 {
-                format!("<span class=\"parts\">{}</span>", escape(&told.join(", ")))
+            let parts = if labels.len() > 1 {
+                format!("<span class=\"parts\">{}</span>", escape(&labels.join(", ")))
             } else {
                 String::new()
             };
@@ -98,7 +98,7 @@ impl Page<'_> {
         self.push(&html);
     }
 
-    /// Writes a histogram of counts by whole numbers from 0 on.
+    /// Writes a histogram over the integers from 0.
     pub(super) fn histogram(&mut self, title: &str, counts: &[f64]) {
         let last = counts.iter().rposition(|count| *count > 0.0).map_or(0, |last| last + 1);
         let counts = &counts[..last];
@@ -109,7 +109,7 @@ impl Page<'_> {
              aria-label=\"{0}\"><path class=\"grid\" d=\"M30 170H630\"/>",
             escape(title)
         );
-        // As many numbers as there is room for.
+        // Skip numbers for which there is no room.
         let every = counts.len().div_ceil(20).max(1);
         for (at, count) in counts.iter().enumerate() {
             let (x, tall) = (30.0 + step * at as f64, count / most * 150.0);
@@ -149,7 +149,7 @@ impl Page<'_> {
     }
 }
 
-/// The table behind a chart: of each line where it begins and ends, and its extremes.
+/// Returns the table of a chart: the first, least, largest and last value of each line.
 fn numbers(chart: &Chart) -> String {
     let head = ["line", "points", "first", "least", "most", "last"].map(str::to_owned);
     let rows: Vec<Vec<Cell>> = chart

@@ -1,4 +1,4 @@
-//! The page itself: one HTML document with everything in it.
+//! The HTML page of a report.
 
 mod compare;
 mod figure;
@@ -24,47 +24,47 @@ use phalanx_trace::StepLanes;
 
 /// The style of all pages.
 pub(crate) const STYLE: &str = include_str!("../assets/page.css");
-/// The script of all pages: tables that are sorted and filtered.
+/// The script of all pages: sorts and filters tables.
 pub(crate) const TABLES: &str = include_str!("../assets/tables.js");
-/// Charts that are zoomed, smoothed and read off.
+/// The scripts of charts: zoom, smoothing and cursor.
 const SCALES: &str = include_str!("../assets/scales.js");
 const CHARTS: &str = include_str!("../assets/charts.js");
 const REPORT: &str = include_str!("../assets/report.js");
-/// Charts that grow while a run goes on.
+/// The script of live updates.
 const LIVE: &str = include_str!("../assets/live.js");
 
-/// Points of all lines of a page together; each takes about 20 bytes.
+/// The maximum number of points on a page. Each takes about 20 bytes.
 const POINTS: usize = 60_000;
-/// Points of all lines that are drawn without scripts.
+/// The maximum number of points that are drawn without scripts.
 const STATIC_POINTS: usize = 12_000;
-/// Runs of which each has sections of its own.
+/// The maximum number of runs with sections for each run.
 const DETAILED: usize = 12;
 
-/// Where a page is read.
+/// The mode of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mode {
-    /// In a file, which nothing is fetched from or by.
+    /// A self-contained file.
     File,
-    /// From a server that tells, at this address, of new points; `None` if the runs are over.
+    /// A page from the live server.
     #[cfg(feature = "live")]
     Served {
-        /// The address of the events.
+        /// The address of the event stream; `None` if the runs are over.
         events: Option<String>,
     },
 }
 
-/// The charts of one run alone.
-struct OwnCharts {
+/// The charts of one run.
+struct RunCharts {
     by_rank: Vec<Chart>,
     stacks: Vec<(usize, Vec<Chart>)>,
     apart: Vec<Chart>,
-    /// Where the seconds of steps go.
+    /// The time breakdown of steps.
     steps: Vec<Chart>,
-    /// The activity of ranks in some steps, or the reason why a trace cannot be shown.
+    /// The timelines of some steps, or the reason why the trace cannot be shown.
     lanes: Result<Vec<StepLanes>, String>,
 }
 
-/// The data that scripts read.
+/// The data for scripts.
 #[derive(Serialize)]
 struct Data<'a> {
     runs: Vec<RunEntry<'a>>,
@@ -79,42 +79,42 @@ struct RunEntry<'a> {
     dash: usize,
 }
 
-/// A page that is being written.
+/// A page under construction.
 struct Page<'a> {
     html: String,
     report: &'a Report,
     charts: Vec<Chart>,
-    /// Points of a line, for scripts and without.
+    /// The maximum number of points of a line: with scripts, and without.
     limits: (usize, usize),
-    /// Headings, for the navigation.
+    /// The ids and titles of headings, for the navigation.
     headings: Vec<(String, String)>,
 }
 
 impl Report {
-    /// The page, for a file of its own.
+    /// Returns the page as a self-contained HTML file.
     pub fn html(&self) -> String {
         page(self, &Mode::File)
     }
 
-    /// The page, for a server that tells of new points at an address.
+    /// Returns the page for the live server. `events` is the address of the event stream.
     #[cfg(feature = "live")]
     pub(crate) fn served(&self, events: Option<String>) -> String {
         page(self, &Mode::Served { events })
     }
 }
 
-/// The page of a report.
+/// Renders the page of a report.
 fn page(report: &Report, mode: &Mode) -> String {
     let (groups, once) = curves::curves(&report.runs);
     let detailed: &[RunData] = if report.runs.len() <= DETAILED { &report.runs } else { &[] };
-    let own = |(number, run): (usize, &RunData)| OwnCharts {
+    let own = |(number, run): (usize, &RunData)| RunCharts {
         by_rank: usage::by_rank(run, number),
         stacks: usage::stacks(run, number),
         apart: ranks::apart(run, number),
         steps: charts::steps::seconds(run, number),
         lanes: timeline::read(run),
     };
-    let own: Vec<OwnCharts> = detailed.iter().enumerate().map(own).collect();
+    let own: Vec<RunCharts> = detailed.iter().enumerate().map(own).collect();
     let of_own = own.iter().flat_map(|own| {
         let stacks = own.stacks.iter().flat_map(|(_, charts)| charts);
         own.by_rank.iter().chain(stacks).chain(&own.apart).chain(&own.steps)
@@ -153,8 +153,8 @@ impl Page<'_> {
         self.html.push_str(html);
     }
 
-    /// The sections of curves, and the table of what was measured once.
-    fn curves(&mut self, groups: Vec<(curves::Group, Vec<Chart>)>, once: &[curves::Once]) {
+    /// Writes the curves, and the table of metrics with a single value.
+    fn curves(&mut self, groups: Vec<(curves::Group, Vec<Chart>)>, once: &[curves::SingleMeasurement]) {
         if !groups.is_empty() {
             self.section("Curves");
             self.push(figure::CONTROLS);
@@ -166,11 +166,11 @@ impl Page<'_> {
             self.push("</section>");
         }
         if !once.is_empty() {
-            self.once(once);
+            self.measured_once(once);
         }
     }
 
-    /// Everything, with its head.
+    /// Returns the complete document.
     fn finish(self, mode: &Mode) -> String {
         let Self { html, report, charts, headings, .. } = self;
         let (events, served) = match mode {
@@ -185,7 +185,7 @@ impl Page<'_> {
         });
         let runs = entries.collect();
         let data = Data { runs, charts: &charts, events };
-        // There is nothing in it that JSON cannot hold.
+        // Serialisation of this data does not fail.
         let data = script_json(&data).unwrap_or_else(|_| "{}".to_owned());
         let links: String =
             headings.iter().map(|(id, title)| format!("<a href=\"#{id}\">{}</a>", escape(title))).collect();
@@ -202,7 +202,7 @@ impl Page<'_> {
     }
 }
 
-/// A whole document. Of scripts only `script` may run in it, and it fetches nothing but, if `served`, from its own server.
+/// Returns an HTML document. Its content security policy allows only `script` and, if `served`, requests to its server.
 pub(crate) fn document(title: &str, body: &str, script: &str, served: bool) -> String {
     let digest = STANDARD.encode(Sha256::digest(script.as_bytes()));
     let own = if served { "; connect-src 'self'" } else { "" };
@@ -219,7 +219,7 @@ pub(crate) fn document(title: &str, body: &str, script: &str, served: bool) -> S
     )
 }
 
-/// The time of day, to the minute.
+/// Returns the current time in UTC, to the minute.
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()
 }

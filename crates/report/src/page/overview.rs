@@ -1,4 +1,4 @@
-//! The top of the page: what it is of, how it stands, what came of it, what went wrong.
+//! The top of the page: title, status, headline numbers, list of runs, and warnings.
 
 use std::fmt::Write as _;
 
@@ -11,9 +11,9 @@ use crate::numbers::{bytes, seconds, with_unit};
 use crate::run::{RunData, State};
 use phalanx_run::format;
 
-/// Measures that the list of runs has columns for.
+/// The maximum number of metric columns in the list of runs.
 const MEASURES: usize = 14;
-/// Losses that come before all else in it.
+/// The maximum number of losses among the first columns.
 const LOSSES: usize = 4;
 
 impl Page<'_> {
@@ -45,12 +45,12 @@ impl Page<'_> {
         self.push(&html);
     }
 
-    /// Writes what was trained, and where; of several runs a list.
+    /// Writes the facts about a single run, or the list of several runs.
     pub(super) fn runs(&mut self) {
         let report = self.report;
         let badge = |state: State| format!("<span class=\"badge {}\">{}</span>", class(state), state.words());
         if report.runs.len() == 1 {
-            self.section("What was trained where");
+            self.section("Run");
             let rows: String = facts(&report.runs[0])
                 .iter()
                 .map(|(name, value)| {
@@ -64,8 +64,8 @@ impl Page<'_> {
             self.push(&list);
             if report.runs.len() > DETAILED {
                 self.push(&format!(
-                    "<p class=\"hint\">Of more than {DETAILED} runs there are no sections on ranks and resources: each run has them \
-                     in a report of its own.</p>"
+                    "<p class=\"hint\">Sections on ranks and resources are shown for up to {DETAILED} runs. \
+                     See the reports of single runs.</p>"
                 ));
             }
             self.push("</section>");
@@ -80,14 +80,15 @@ impl Page<'_> {
         for run in &report.runs {
             let whose =
                 if report.runs.len() > 1 { format!("<b>{}</b>: ", escape(&run.name)) } else { String::new() };
-            for dead in run.told("dead").and_then(serde_json::Value::as_array).into_iter().flatten() {
+            for dead in run.summary_value("dead").and_then(serde_json::Value::as_array).into_iter().flatten()
+            {
                 let part = |name: &str| {
                     dead.get(name)
                         .map_or_else(String::new, |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
                 };
                 let cause = part("cause");
                 let text = format!(
-                    "rank {} on {} died; the others went on without it from step {}{}",
+                    "rank {} on {} died; the other ranks continued from step {}{}",
                     part("rank"),
                     part("host"),
                     part("from_step"),
@@ -135,11 +136,14 @@ fn class(state: State) -> &'static str {
     }
 }
 
-/// The list of runs, with what each has reached.
+/// Returns the table of runs with their metrics.
 fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
     let mut measures: Vec<&str> = Vec::new();
-    let told = runs.iter().filter_map(|run| run.told("metrics")?.as_object()).flat_map(serde_json::Map::keys);
-    for name in told {
+    let names = runs
+        .iter()
+        .filter_map(|run| run.summary_value("metrics")?.as_object())
+        .flat_map(serde_json::Map::keys);
+    for name in names {
         if name != "save_seconds" && !measures.contains(&name.as_str()) && measures.len() < MEASURES {
             measures.push(name);
         }
@@ -185,7 +189,7 @@ fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
     };
     let rows: Vec<Vec<Cell>> = runs.iter().enumerate().map(row).collect();
     format!(
-        "<div class=\"picks\" hidden><label>Show only runs called <input type=\"search\" id=\"pick\"></label> \
+        "<div class=\"picks\" hidden><label>Filter by name <input type=\"search\" id=\"pick\"></label> \
          <button type=\"button\" data-pick=\"all\">All</button> <button type=\"button\" data-pick=\"none\">None</button></div>{}",
         table("Runs", &head, &rows)
     )

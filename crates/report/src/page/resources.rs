@@ -1,11 +1,11 @@
-//! The resources of a run: over time, by rank, and the balance of its ranks.
+//! The resource use of a run: over time, by rank, and the balance of ranks.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
 use super::table::{Cell, table};
-use super::{OwnCharts, Page};
+use super::{Page, RunCharts};
 use crate::chart::Unit;
 use crate::charts::ranks::{accounts, bars, histograms};
 use crate::facts::energies;
@@ -14,7 +14,7 @@ use crate::numbers::{joules, seconds, with_unit};
 use crate::run::RunData;
 use crate::settings::at;
 
-/// A column of the table of ranks: what it is called, the key, and what its numbers are.
+/// The columns of the table of ranks: name, key and unit.
 const COLUMNS: [(&str, &str, Unit); 19] = [
     ("peak memory", "peak_memory_bytes", Unit::Bytes),
     ("parameters", "parameter_bytes", Unit::Bytes),
@@ -24,13 +24,13 @@ const COLUMNS: [(&str, &str, Unit); 19] = [
     ("sent", "bytes_sent", Unit::Bytes),
     ("received", "bytes_received", Unit::Bytes),
     ("steps", "step_seconds", Unit::Seconds),
-    ("waited for communication", "communication_exposed_seconds", Unit::Seconds),
+    ("exposed communication", "communication_exposed_seconds", Unit::Seconds),
     ("hidden communication", "communication_hidden_seconds", Unit::Seconds),
-    ("waited for data", "data_seconds", Unit::Seconds),
-    ("held up by others", "synchrony.waited_seconds", Unit::Seconds),
+    ("data loading", "data_seconds", Unit::Seconds),
+    ("waiting for other ranks", "synchrony.waited_seconds", Unit::Seconds),
     ("CPU time", "cpu_seconds", Unit::Seconds),
-    ("page faults", "minor_faults", Unit::Plain),
-    ("page faults that read", "major_faults", Unit::Plain),
+    ("minor page faults", "minor_faults", Unit::Plain),
+    ("major page faults", "major_faults", Unit::Plain),
     ("read from disks", "disk_read_bytes", Unit::Bytes),
     ("written to disks", "disk_written_bytes", Unit::Bytes),
     ("energy", "joules", Unit::Joules),
@@ -38,20 +38,20 @@ const COLUMNS: [(&str, &str, Unit); 19] = [
 ];
 
 impl Page<'_> {
-    /// Writes the section on what runs cost, each run of several behind its name.
-    pub(super) fn resources(&mut self, runs: &[RunData], own: Vec<OwnCharts>) {
-        let is_told = |(run, own): &(&RunData, OwnCharts)| {
+    /// Writes the section on ranks and resources. With several runs, each is collapsed under its name.
+    pub(super) fn resources(&mut self, runs: &[RunData], own: Vec<RunCharts>) {
+        let has_content = |(run, own): &(&RunData, RunCharts)| {
             let charts = own.by_rank.len() + own.stacks.len() + own.apart.len() + own.steps.len();
             let charts = charts + usize::from(!own.lanes.as_ref().is_ok_and(Vec::is_empty));
             charts > 0 || !accounts(run).is_empty() || !energies(run).is_empty()
         };
-        let told: Vec<_> = runs.iter().zip(own).filter(is_told).collect();
-        if told.is_empty() {
+        let shown: Vec<_> = runs.iter().zip(own).filter(has_content).collect();
+        if shown.is_empty() {
             return;
         }
         self.section("Ranks and resources");
         let several = runs.len() > 1;
-        for (run, own) in told {
+        for (run, own) in shown {
             if several {
                 self.push(&format!("<details class=\"own\"><summary>{}</summary>", escape(&run.name)));
             }
@@ -63,16 +63,16 @@ impl Page<'_> {
         self.push("</section>");
     }
 
-    /// Writes what one run cost.
-    fn resources_of(&mut self, run: &RunData, own: OwnCharts) {
+    /// Writes the resource use of one run.
+    fn resources_of(&mut self, run: &RunData, own: RunCharts) {
         let accounts = accounts(run);
         let energy = energies(run);
-        let OwnCharts { by_rank, stacks, apart, steps, lanes } = own;
+        let RunCharts { by_rank, stacks, apart, steps, lanes } = own;
         self.balance(run, &accounts);
         self.timeline(steps, &lanes);
         let drawn = histograms(run);
         if !drawn.is_empty() || !apart.is_empty() {
-            self.push("<h3>How far ranks were apart</h3><div class=\"figures\">");
+            self.push("<h3>Differences between ranks</h3><div class=\"figures\">");
             drawn.iter().for_each(|(title, counts)| self.histogram(title, counts));
             apart.into_iter().for_each(|chart| self.figure(chart));
             self.push("</div>");
@@ -108,7 +108,7 @@ impl Page<'_> {
         }
     }
 
-    /// Bars of ranks, how well balanced they are, and the table of all that they account for.
+    /// Writes the bars of ranks, their load balance, and the table of all values.
     fn balance(&mut self, run: &RunData, accounts: &[Value]) {
         let bars = bars(run);
         if bars.is_empty() {
@@ -123,7 +123,7 @@ impl Page<'_> {
             })
             .collect();
         let slowest = busy.iter().copied().fold(0.0, f64::max);
-        // Ranks that only serve compute next to nothing.
+        // Parameter servers compute almost nothing.
         let busy: Vec<f64> = busy.into_iter().filter(|seconds| *seconds > 0.01 * slowest).collect();
         let mean = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
         if busy.len() > 1 && mean > 0.0 {
@@ -157,7 +157,7 @@ impl Page<'_> {
         ));
     }
 
-    /// Writes the energy, its source, and its amount for each sample and second.
+    /// Writes the energy, its source, the energy per sample and the mean power.
     fn energy(&mut self, run: &RunData, energy: &[crate::facts::Energy]) {
         let mut html = "<h3>Energy</h3><dl class=\"facts\">".to_owned();
         for of in energy {
@@ -173,7 +173,7 @@ impl Page<'_> {
             );
         }
         let more = [
-            ("for each sample", "energy.joules_per_sample", Unit::Joules),
+            ("energy per sample", "energy.joules_per_sample", Unit::Joules),
             ("mean power", "energy.mean_watts", Unit::Watts),
         ];
         for (name, key, unit) in more {

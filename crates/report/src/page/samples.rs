@@ -1,4 +1,4 @@
-//! Drawn pictures over time, with a slider.
+//! Samples over time, with a slider.
 
 use std::fmt::Write as _;
 
@@ -10,12 +10,13 @@ use crate::html::escape;
 use crate::run::RunData;
 use crate::samples::Sample;
 
-/// Bytes of all pictures of a page together, and of one at least: pictures of many runs are made smaller until they fit.
+/// The maximum number of bytes of all samples on a page. Larger samples are scaled down, each to at least [`LEAST`]
+/// bytes.
 const BYTES: usize = 8 << 20;
 const LEAST: usize = 24 << 10;
 
 impl Page<'_> {
-    /// The pictures of all runs that drew any.
+    /// Writes the samples of all runs.
     pub(super) fn samples(&mut self) {
         let report = self.report;
         let drawn: Vec<(usize, &RunData)> =
@@ -35,7 +36,7 @@ impl Page<'_> {
     }
 }
 
-/// Renders the pictures of a run, each within `bytes`. Without scripts the last one is visible.
+/// Renders the samples of a run, each within `bytes`. Without scripts, only the last one is visible.
 fn samples(run: &RunData, number: usize, named: bool, bytes: usize) -> String {
     let samples = &run.samples;
     let mut html = format!("<figure class=\"sample\" id=\"sample-{number}\">");
@@ -52,7 +53,7 @@ fn samples(run: &RunData, number: usize, named: bool, bytes: usize) -> String {
     let shown: Vec<Sample> = samples.shown.iter().map(|sample| sample.within(bytes)).collect();
     let pairs = || shown.iter().zip(&samples.shown);
     if let Some((small, whole)) = pairs().find(|(small, whole)| small.width < whole.width) {
-        let _ = write!(caption, ", {} pixels across in place of {}", small.width, whole.width);
+        let _ = write!(caption, ", scaled down to {} of {} pixels in width", small.width, whole.width);
     }
     let _ = write!(html, "<figcaption>{}</figcaption><div class=\"pictures\">", escape(&caption));
     let last = samples.shown.len() - 1;

@@ -13,7 +13,7 @@ use phalanx_run::format;
 const ENERGY: [&str; 3] = ["joules", "watts", "joules_per_image"];
 
 impl Page<'_> {
-    /// Writes what came of sweeps; the charts are those of their tables.
+    /// Writes the tables of sweeps with their charts.
     pub(super) fn sweeps(&mut self, charts: Vec<Vec<Vec<Chart>>>) {
         let report = self.report;
         for (sweep, charts) in report.sweeps.iter().zip(charts) {
@@ -44,7 +44,7 @@ impl Page<'_> {
         }
     }
 
-    /// A table, and what is to be said below it.
+    /// Writes a table, its notes and its failed runs.
     fn table(&mut self, of_sweep: &Table) {
         let mut head = of_sweep.axes.clone();
         for (at, name) in of_sweep.columns.iter().enumerate() {
@@ -69,7 +69,7 @@ impl Page<'_> {
     }
 }
 
-/// The cells of a row. What is only predicted says so behind its first choice.
+/// Returns the cells of a row. Predicted rows have a badge.
 fn cells(of_sweep: &Table, row: &Row) -> Vec<Cell> {
     let mut cells: Vec<Cell> = row.choices.iter().cloned().map(Cell::Text).collect();
     if let Some(first) = cells.first_mut().filter(|_| row.predicted) {
@@ -97,7 +97,7 @@ fn cells(of_sweep: &Table, row: &Row) -> Vec<Cell> {
     cells
 }
 
-/// Renders the meanings of the columns of a sweep's tables.
+/// Renders the descriptions of the columns.
 fn meanings(sweep: &Sweep) -> String {
     let mut html = String::new();
     for (name, what) in &sweep.meanings {
@@ -107,5 +107,5 @@ fn meanings(sweep: &Sweep) -> String {
     if html.is_empty() {
         return html;
     }
-    format!("<details><summary>What the columns are</summary><dl class=\"facts\">{html}</dl></details>")
+    format!("<details><summary>Columns</summary><dl class=\"facts\">{html}</dl></details>")
 }

@@ -1,4 +1,4 @@
-//! Tables that scripts sort.
+//! HTML tables. Scripts make them sortable.
 
 use std::fmt::Write as _;
 
@@ -9,22 +9,22 @@ use crate::html::escape;
 pub(super) enum Cell {
     /// Text.
     Text(String),
-    /// A number as it is written, and by what it is sorted.
+    /// A formatted number, and its value for sorting.
     Number(String, f64),
-    /// Marks that are right as they are.
+    /// HTML that is not escaped.
     Html(String),
-    /// Nothing is known.
+    /// No value.
     Empty,
 }
 
 impl Cell {
-    /// A number, if there is one.
+    /// Creates a number cell; an empty cell for `None`.
     pub(super) fn number(value: Option<f64>, written: impl Fn(f64) -> String) -> Self {
         value.map_or(Self::Empty, |value| Self::Number(written(value), value))
     }
 }
 
-/// A table with a head. The first cell of a row says what it is of.
+/// Renders a table with a header row. The first cell of each row is its header.
 pub(super) fn table(caption: &str, head: &[String], rows: &[Vec<Cell>]) -> String {
     let mut html = format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{0}\"><table class=\"sortable\"><caption>{0}</caption><thead><tr>",

@@ -1,4 +1,4 @@
-//! Timelines: what ranks did in some steps, as their trace tells, and where the seconds of steps went.
+//! Timelines of steps from the trace, and the time breakdown of steps.
 
 use std::fmt::Write as _;
 
@@ -11,9 +11,9 @@ use crate::run::RunData;
 use phalanx_run::format;
 use phalanx_trace::{Activity, Lane, RankLanes, StepLanes, TraceFile};
 
-/// The most of a trace that is read into a page.
+/// The maximum size of a trace for a page, in bytes.
 const MOST_BYTES: u64 = 256 << 20;
-/// Ranks that are drawn.
+/// The maximum number of drawn ranks.
 const RANKS: usize = 8;
 
 const WIDTH: f64 = 1000.0;
@@ -24,29 +24,29 @@ const LANE: f64 = 13.0;
 const GAP: f64 = 9.0;
 const BOTTOM: f64 = 34.0;
 
-/// Reads the activity of ranks in some steps, if a run has a trace.
+/// Reads the timelines of some steps; empty without a trace.
 ///
 /// # Errors
-/// Why there is a trace that cannot be drawn.
+/// The reason why the trace cannot be drawn.
 pub(super) fn read(run: &RunData) -> Result<Vec<StepLanes>, String> {
     let path = run.folder.join("trace.json");
     let Ok(known) = std::fs::metadata(&path) else { return Ok(Vec::new()) };
     if known.len() > MOST_BYTES {
         let size = bytes(known.len() as f64);
         return Err(format!(
-            "trace.json has {size}, too much for a page; it opens in Perfetto, and --trace a..b records fewer steps"
+            "trace.json has {size}, too much for a page; open it in Perfetto, or record fewer steps with --trace a..b"
         ));
     }
     let file = TraceFile::read(&path).map_err(|error| error.to_string())?;
     Ok(StepLanes::of(&file, RANKS))
 }
 
-/// A time, short ones in milliseconds.
+/// Formats a time; below a second in milliseconds.
 fn time(value: f64) -> String {
     if value < 1.0 { format!("{} ms", format::number(1e3 * value)) } else { seconds(value) }
 }
 
-/// The colour of an activity, and whether it is faint.
+/// Returns the colour of an activity, and true if it is drawn faintly.
 fn style(activity: Activity) -> (usize, bool) {
     match activity {
         Activity::Forward => (5, false),
@@ -68,7 +68,7 @@ fn class(name: &str, letter: char, activity: Activity) -> String {
 }
 
 impl Page<'_> {
-    /// Writes where the seconds of steps went, and what ranks did in some.
+    /// Writes the timelines and the time breakdown of steps.
     pub(super) fn timeline(&mut self, charts: Vec<Chart>, lanes: &Result<Vec<StepLanes>, String>) {
         let drawn = match lanes {
             Ok(drawn) => drawn.as_slice(),
@@ -92,7 +92,7 @@ impl Page<'_> {
     }
 }
 
-/// The lanes of some steps, with what their colours are, and the numbers behind.
+/// Renders the timeline of some steps with a legend and a table.
 fn figure(lanes: &StepLanes) -> String {
     let title = match (lanes.steps.first(), lanes.steps.last()) {
         (Some((first, _)), Some((last, _))) if first != last => format!("steps {first} to {last}"),
@@ -141,7 +141,7 @@ fn in_lanes(rank: &RankLanes, activity: Activity) -> bool {
         .any(|lane| lane.0.iter().any(|at| at.0 == activity))
 }
 
-/// Renders, for each rank, the thread that computes, communication, and other overlapped work.
+/// Draws three lanes for each rank: compute thread, communication, and background threads.
 fn picture(lanes: &StepLanes, title: &str) -> String {
     let x = |at: f64| LEFT + at / lanes.seconds.max(f64::MIN_POSITIVE) * (WIDTH - LEFT - 4.0);
     let mut body = String::new();
@@ -162,9 +162,9 @@ fn picture(lanes: &StepLanes, title: &str) -> String {
     let height = y + BOTTOM - GAP;
     let mut html = format!(
         "<svg class=\"plot timeline\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{}\">",
-        escape(&format!("What {} ranks did in {title}; the numbers are in the table", lanes.ranks.len()))
+        escape(&format!("Timeline of {} ranks in {title}; the table has the numbers", lanes.ranks.len()))
     );
-    // The numbers of steps stand apart, however short some are.
+    // Step labels must not overlap.
     let mut free = f64::NEG_INFINITY;
     for (step, at) in &lanes.steps {
         let at = x(*at);
@@ -192,7 +192,7 @@ fn picture(lanes: &StepLanes, title: &str) -> String {
     html
 }
 
-/// The stretches of a lane, a path for each activity.
+/// Draws the intervals of a lane: a path for each activity.
 fn paths(html: &mut String, lane: &Lane, of: &str, y: f64, x: &dyn Fn(f64) -> f64) {
     for activity in Activity::ALL {
         let stretches = lane.0.iter().filter(|at| at.0 == activity);
@@ -204,12 +204,12 @@ fn paths(html: &mut String, lane: &Lane, of: &str, y: f64, x: &dyn Fn(f64) -> f6
             (count, sum) = (count + 1, sum + end - begin);
         }
         if count > 0 {
-            let told = format!("{of}: {} {}, in {count} stretches", activity.name(), time(sum));
+            let label = format!("{of}: {} {}, in {count} stretches", activity.name(), time(sum));
             let _ = write!(
                 html,
                 "<path class=\"{}\" d=\"{path}\"><title>{}</title></path>",
                 class("lane", 's', activity),
-                escape(&told)
+                escape(&label)
             );
         }
     }

@@ -228,7 +228,7 @@ fn a_run_is_told_whole() {
         "estimated",
         "absent",
         "no GPU",
-        "updates, by how many updates old",
+        "updates by staleness",
         "rank 9 on",
         "killed",
         "(4 times)",

@@ -1,21 +1,21 @@
-//! Messages of Protocol Buffers, field by field.
+//! An encoder of Protocol Buffers messages.
 
-/// A message that is being written.
+/// A message under construction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Message(Vec<u8>);
 
 impl Message {
-    /// An empty message.
+    /// Creates an empty message.
     pub(super) fn new() -> Self {
         Self::default()
     }
 
-    /// Its bytes.
+    /// Returns the encoded bytes.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// Adds a whole number.
+    /// Adds an integer.
     pub(super) fn varint(mut self, field: u32, value: u64) -> Self {
         self.key(field, 0);
         self.number(value);
@@ -53,7 +53,7 @@ impl Message {
         self.number(u64::from(field << 3 | kind));
     }
 
-    /// Seven bits a byte, the lowest first.
+    /// Writes a varint: seven bits a byte, the lowest first.
     fn number(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -63,7 +63,7 @@ impl Message {
     }
 }
 
-/// A field that was read: of a whole number its value, of others their bytes.
+/// A decoded field: an integer, or the bytes of any other type.
 #[cfg(test)]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Field {

@@ -1,7 +1,7 @@
-//! Events for TensorBoard: the numbers of every line of metrics, samples, and the configuration as text.
+//! Event files for TensorBoard: metrics, samples, and the configuration as text.
 //!
-//! A file `events.out.tfevents.SECONDS.HOST` is a sequence of records (TensorFlow's `TFRecord`), each a message `Event` of Protocol
-//! Buffers (`tensorflow/core/util/event.proto`, `framework/summary.proto`).
+//! A file `events.out.tfevents.SECONDS.HOST` is a sequence of records (TensorFlow's `TFRecord`). Each holds an `Event`
+//! message of Protocol Buffers (`tensorflow/core/util/event.proto`, `framework/summary.proto`).
 
 mod message;
 mod record;
@@ -15,7 +15,7 @@ use super::{Line, RunError};
 use message::Message;
 use record::framed;
 
-/// A file of events that is being written.
+/// A writer of an event file.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
@@ -23,17 +23,17 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Begins a new file in a run's folder. Events of earlier files from `step` on count no more, as those of steps that a resumed
-    /// run does again. `config` is the configuration, in TOML.
+    /// Creates a new file in a run's folder. TensorBoard discards events of earlier files from `step` on: a resumed run
+    /// repeats those steps. `config` is the configuration, in TOML.
     ///
     /// # Errors
     /// [`RunError::Io`] if the file cannot be written.
     pub fn create(folder: &Path, host: &str, step: u64, config: &str) -> Result<Self, RunError> {
         let seconds = now() as u64;
-        // In a name between dots a host has none of its own, and no slashes.
+        // The name separates its parts by dots, so the host name must not contain dots or slashes.
         let host: String =
             host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-        // A run may be resumed within the second in which it began.
+        // A run may be resumed within the same second.
         let names = (0..).map(|n| match n {
             0 => format!("events.out.tfevents.{seconds}.{host}"),
             n => format!("events.out.tfevents.{seconds}.{host}.{n}"),
@@ -47,14 +47,14 @@ impl EventFile {
             .map_err(RunError::io("create", &path))?;
         let mut events = Self { path, file };
         events.write(Message::new().double(1, now()).bytes(3, b"brain.Event:2"))?;
-        // `SessionLog { status: START }` has TensorBoard drop what earlier files say of this step and later ones.
+        // `SessionLog { status: START }` makes TensorBoard discard earlier events of this step and later ones.
         let begun = Message::new().varint(1, 1);
         events.write(Message::new().double(1, now()).varint(2, step).message(7, &begun))?;
         events.text(step, "configuration", &format!("```toml\n{config}\n```"))?;
         Ok(events)
     }
 
-    /// Adds the numbers of a line of metrics.
+    /// Adds the numbers of a metrics line as scalars.
     ///
     /// # Errors
     /// [`RunError::Io`] if the file cannot be written.
@@ -67,10 +67,10 @@ impl EventFile {
         self.summary(line.step(), &summary)
     }
 
-    /// Adds a picture, a PNG file.
+    /// Adds an image from a PNG file.
     ///
     /// # Errors
-    /// [`RunError::Io`] if the picture cannot be read or the events not be written, [`RunError::Malformed`] if it is no picture.
+    /// [`RunError::Io`] if reading or writing fails, [`RunError::Malformed`] if the file is no PNG.
     pub fn image(&mut self, step: u64, name: &str, picture: &Path) -> Result<(), RunError> {
         let bytes = std::fs::read(picture).map_err(RunError::io("read", picture))?;
         let reader = image::ImageReader::with_format(std::io::Cursor::new(&bytes), image::ImageFormat::Png);
@@ -105,12 +105,12 @@ impl EventFile {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// Returns TensorBoard's tag of a number: TensorBoard groups by the part before the slash.
+/// Returns TensorBoard's tag of a measurement. TensorBoard groups by the part before the slash.
 fn tag(name: &str) -> String {
     let group = match name {
         _ if name.starts_with("test_") => return format!("test/{}", &name["test_".len()..]),

@@ -1,6 +1,7 @@
-//! TensorFlow's records: length, masked checksum of the length, payload, masked checksum of the payload, in little endian.
+//! TensorFlow's record format, in little endian: length, masked checksum of the length, payload, masked checksum of the
+//! payload.
 
-/// A record of a payload.
+/// Returns the record of a payload.
 pub(super) fn framed(payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u64).to_le_bytes();
     let mut record = Vec::with_capacity(payload.len() + 16);
@@ -11,15 +12,15 @@ pub(super) fn framed(payload: &[u8]) -> Vec<u8> {
     record
 }
 
-/// A checksum that can be checksummed again, which checksums of data with their own checksums cannot (`crc32c.h` of LevelDB).
+/// Masks a checksum. The CRC of data that holds its own CRC would be weak (`crc32c.h` of LevelDB).
 fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Castagnoli's polynomial, with its bits reversed.
+/// The Castagnoli polynomial, bit-reversed.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// The checksum of every byte alone.
+/// The checksum of each single byte.
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -36,12 +37,12 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// CRC-32C (RFC 3720, appendix B.4).
+/// Computes CRC-32C (RFC 3720, appendix B.4).
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)])
 }
 
-/// The payloads of records, one after the other; `None` if a checksum is wrong or the last one is cut off.
+/// Decodes the payloads of a sequence of records; `None` if a checksum is wrong or the last record is cut off.
 #[cfg(test)]
 pub(super) fn records(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut found = Vec::new();

@@ -9,7 +9,10 @@ use phalanx_tensor::{ParamBucket, ParamStore};
 
 use super::DataParallel;
 use super::combinations::Combination;
-use super::reduction::{Alone, BucketReduction, Coded, Exact, Reducer, Rounded, VirtualSum};
+use super::reduction::{
+    BucketReduction, CodecReduction, ExactReduction, Reducer, RoundedReduction, SingleRankReduction,
+    VirtualSum,
+};
 use super::weights::WeightGather;
 use crate::consensus::check_same_model;
 use crate::mesh::part;
@@ -36,12 +39,12 @@ impl<'m> Links<'m> {
     }
 }
 
-/// Where work for communication runs.
+/// The thread or stream of communication work.
 #[derive(Clone, Copy)]
 struct Overlapping {
     /// True if communication runs while the rank computes.
     overlaps: bool,
-    /// True if all parameters lie on the host. A GPU moves what lies in its own memory, and takes no core from computing.
+    /// True if all parameters are on the host. A GPU moves its own memory and takes no CPU core from computing.
     on_host: bool,
 }
 
@@ -122,7 +125,7 @@ fn reduction(
     (overlapping, placed): (Overlapping, Option<VirtualRanks>),
 ) -> Result<Reducer> {
     let gradients = strategy.layout.gradients;
-    let rounded = if overlapping.on_host { None } else { Rounded::dtype_of(options)? };
+    let rounded = if overlapping.on_host { None } else { RoundedReduction::dtype_of(options)? };
     // One rank has nothing to send, and its device no means to.
     let encodes = overlapping.on_host || rounded.is_none() && links.all.world_size() > 1;
     if options.codec.is_some() && encodes {
@@ -138,9 +141,11 @@ fn reduction(
     }
     let shards = shards.clone();
     let reduction: Arc<dyn BucketReduction> = match rounded {
-        _ if links.all.world_size() == 1 && !overlapping.on_host => Arc::new(Alone::new(gradients)),
-        Some(dtype) => Arc::new(Rounded::new(dtype, shards, gradients)),
-        None => Arc::new(Exact::new(shards, gradients)),
+        _ if links.all.world_size() == 1 && !overlapping.on_host => {
+            Arc::new(SingleRankReduction::new(gradients))
+        }
+        Some(dtype) => Arc::new(RoundedReduction::new(dtype, shards, gradients)),
+        None => Arc::new(ExactReduction::new(shards, gradients)),
     };
     Ok(Reducer { by: reduction, coded: None, virtual_sum: None })
 }
@@ -151,7 +156,7 @@ fn coded(
     (strategy, options): (&Strategy, &Options),
     links: &Links<'_>,
     overlapping: Overlapping,
-) -> Result<Arc<Coded>> {
+) -> Result<Arc<CodecReduction>> {
     let codec = options.codec.clone().ok_or(crate::ShardingError::Step("there is no codec"))?;
     let place = |comm: &Communicator| (comm.rank(), comm.world_size());
     let (rank, ranks) = place(&links.all);
@@ -171,7 +176,13 @@ fn coded(
         replica: links.replicas.map(place),
         groups: group.map(|group| CodecGroups::of(rank, ranks, group)),
     };
-    Ok(Arc::new(Coded::new(codec, route, own, params, (options.codec_when, overlapping.in_background()))?))
+    Ok(Arc::new(CodecReduction::new(
+        codec,
+        route,
+        own,
+        params,
+        (options.codec_when, overlapping.in_background()),
+    )?))
 }
 
 /// The number of each block, and by block the buckets of its parameters.

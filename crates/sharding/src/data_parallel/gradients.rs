@@ -1,4 +1,4 @@
-//! Gradients: reduced while backward still runs, from the last bucket to the first.
+//! Reduces gradients while backward runs, from the last bucket to the first.
 
 use std::collections::VecDeque;
 
@@ -11,15 +11,15 @@ use crate::Result;
 /// The progress of the reductions of a step.
 #[derive(Debug)]
 pub(super) struct Reductions {
-    /// By bucket: whether its gradients are complete.
+    /// For each bucket, true if its gradients are complete.
     pub(super) ready: Vec<bool>,
     /// The number of buckets, in the order of reduction, that have started.
     pub(super) started: usize,
-    /// Started and not finished.
+    /// The running reductions.
     pub(super) running: VecDeque<Reduction>,
-    /// Shards on their way between groups.
+    /// The shards that are summed between groups.
     pub(super) crossing: Vec<Reduction>,
-    /// Buckets whose sums are on their way to the host, the oldest first.
+    /// The buckets whose sums are copied to the host, the oldest first.
     leaving: VecDeque<usize>,
     /// True if more micro-batches come before the reduction.
     pub(super) accumulating: bool,
@@ -32,17 +32,17 @@ impl Reductions {
         Self { ready, started: 0, running, crossing, leaving, accumulating: false }
     }
 
-    /// Bytes of messages on their way that are not the gradients themselves.
+    /// Returns the bytes of messages under way, without the gradients themselves.
     pub(super) fn wire_bytes(&self) -> u64 {
         self.running.iter().chain(&self.crossing).map(|reduction| reduction.running.wire_bytes()).sum()
     }
 }
 
-/// The sum of a bucket's gradients on its way.
+/// A running reduction of a bucket's gradients.
 #[derive(Debug)]
 pub(super) struct Reduction {
     bucket: usize,
-    /// The memory that the sum goes to: the gradients themselves, or the room for this rank's shard.
+    /// The destination of the sum: the gradients themselves, or the memory of this rank's shard.
     sum: FlatStorage,
     running: Box<dyn RunningReduction>,
     /// True for the sum between groups of ranks.
@@ -70,7 +70,7 @@ impl DataParallel {
         }
         let (bucket, layout) = (self.order[step.started], self.strategy.layout);
         let param = &self.params[bucket];
-        // What is issued inside of it is this bucket's.
+        // Operations inside of the span belong to this bucket.
         let _ready = tracing::trace_span!(
             target: "phalanx_trace::gradients",
             "gradients ready",
@@ -88,8 +88,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Waits for a reduction, and keeps of the summed gradients what the strategy says. A shard is summed between groups first, if
-    /// there are groups and the reduction has not done it.
+    /// Waits for a reduction and keeps the summed gradients that the strategy assigns to this rank. If the reduction
+    /// has not summed over all groups, it first starts the sum between groups.
     pub(super) fn finish(&self, step: &mut Reductions, reduction: Reduction) -> Result<()> {
         let Reduction { bucket, sum, running, between } = reduction;
         let (param, layout) = (&self.params[bucket], self.strategy.layout);
@@ -104,8 +104,8 @@ impl DataParallel {
         self.bring_home(step, bucket)
     }
 
-    /// Lets summed gradients go to the host, if that keeps the parameters. A few buckets' may be on their way; the thread that trains
-    /// waits for those before, so that the device does not keep them all.
+    /// Copies summed gradients to the host if the host keeps the parameters. A few buckets are copied at a time, to
+    /// limit device memory; the training thread waits for earlier ones.
     fn bring_home(&self, step: &mut Reductions, bucket: usize) -> Result<()> {
         if !self.params[bucket].is_offloaded() {
             return Ok(());

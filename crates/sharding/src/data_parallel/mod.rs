@@ -53,7 +53,7 @@ use phalanx_codecs::{CodecState, CodecVerdict, nothing_kept};
 /// in the same order, even if one of them had no sample.
 ///
 /// Gradients are *summed*: divide each rank's loss by the size of the global batch
-/// ([`phalanx_tensor::loss::Over::Count`]) and the sum is the gradient of the global mean, also when ranks have
+/// ([`phalanx_tensor::loss::LossDivisor::Count`]) and the sum is the gradient of the global mean, also when ranks have
 /// different numbers of samples.
 #[derive(Debug)]
 pub struct DataParallel {

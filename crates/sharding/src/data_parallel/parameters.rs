@@ -1,5 +1,4 @@
-//! Parameters: distributed at the start, and gathered before a block runs, where they leave memory between uses; the next
-//! block's are prefetched.
+//! Distributes parameters at the start, gathers them before a block runs, and prefetches those of the next block.
 
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
@@ -8,7 +7,7 @@ use phalanx_collectives::Handle;
 use phalanx_tensor::backend::Upload;
 use phalanx_tensor::{Key, ParamBucket, ParamState};
 
-use super::prefetch::{Pass, Prefetch, Visit};
+use super::prefetch::{BlockVisit, Pass, Prefetch};
 use super::{DataParallel, Progress};
 use crate::Result;
 use crate::background::Pending;
@@ -16,35 +15,35 @@ use crate::strategy::Partition;
 use phalanx_codecs::PendingWork;
 use phalanx_codecs::buffer::InPlace;
 
-/// Which buckets are on their way, and the way that passes take.
+/// The gathered buckets, the pending gathers, and the predicted order of blocks.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// By bucket.
-    coming: BTreeMap<usize, Coming>,
-    /// The ways of steps, and of what runs outside of any, such as evaluations.
+    coming: BTreeMap<usize, PendingGather>,
+    /// The block order of training steps and of passes outside of steps, such as evaluation.
     routes: [Prefetch; 2],
-    /// Blocks that are being run.
+    /// The blocks that run now.
     pub(super) open: Vec<usize>,
-    /// True if all parameters are to stay.
+    /// True if all parameters stay gathered.
     pub(super) unsharded: bool,
-    /// The most bytes of whole buckets that were in memory or on their way for blocks.
+    /// The peak bytes of buckets that were gathered or being gathered for blocks.
     pub(super) peak: usize,
 }
 
-/// A bucket on its way.
+/// A bucket that is being gathered.
 #[derive(Debug)]
-enum Coming {
-    /// From all ranks; this rank's shard from its host first, where that is kept there.
+enum PendingGather {
+    /// An exact all-gather. The upload of this rank's shard precedes it if the shard is kept on the host.
     Exact(Handle<(InPlace, InPlace)>, Upload),
-    /// From this rank's host, which has all of it.
+    /// An upload from this rank's host, which has the whole bucket.
     Uploaded(Upload),
     /// Rounded to integers with scales.
     Rounded(Pending<PendingWork>),
 }
 
 impl DataParallel {
-    /// Gives this rank its elements of every bucket. Values that there are none of yet are drawn: where parameters leave memory
-    /// between uses, those of this rank's elements only.
+    /// Assigns this rank its elements of every bucket and initialises missing values. If parameters leave memory
+    /// between uses, only this rank's elements are initialised.
     pub(super) fn fill(&self, key: Key) -> Result<()> {
         let (layout, of) = (self.strategy.layout, (self.shards.rank(), self.shards.world_size()));
         for param in &self.params {
@@ -52,7 +51,7 @@ impl DataParallel {
             let scatters = layout.scatters();
             let stays = (scatters || layout.keeps_gradients(of.0)) && !param.is_offloaded();
             if param.trainable() && stays {
-                // What stays is allocated before what comes and goes, so that it does not end up between.
+                // Long-lived memory is allocated before temporary memory, to avoid fragmentation.
                 param.reserve_grads(scatters)?;
             }
             match (param.state(), self.leaves_memory(param)) {
@@ -64,7 +63,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Makes all ranks' parameters that are in memory equal to rank 0's, and keeps of them what the strategy says.
+    /// Broadcasts the parameters in memory from rank 0, then keeps the elements that the strategy assigns to this rank.
     pub(super) fn broadcast_params(&self) -> Result<()> {
         let mut state = self.state();
         (0..self.params.len()).try_for_each(|at| self.receive(&mut state, at))?;
@@ -81,7 +80,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// A pass has come to a block: its parameters are in memory when this returns, and those of the next are on their way.
+    /// Gathers the parameters of the block that a pass enters, and starts to prefetch the next ones.
     pub(super) fn enter(&self, block: &str, pass: Pass) -> Result<()> {
         let Some((block, mut state)) = self.gathers_for(block) else { return Ok(()) };
         let outside = usize::from(state.step.is_none());
@@ -99,14 +98,14 @@ impl DataParallel {
         self.buckets[block].iter().try_for_each(|at| self.receive(&mut state, *at))
     }
 
-    /// The number of a block and what is gathered, if anything comes and goes with blocks now.
+    /// Returns the number of a block and the state of the step; `None` if blocks gather nothing now.
     fn gathers_for(&self, block: &str) -> Option<(usize, MutexGuard<'_, Progress>)> {
         let state = self.blocks.get(block).map(|block| (*block, self.state()));
         state.filter(|(_, state)| !state.gathered.unsharded)
     }
 
-    /// The buckets to be gathered ahead of these visits while some blocks are open, in the order of their use.
-    fn next_buckets(&self, open: &[usize], ahead: &[Visit]) -> Vec<usize> {
+    /// Returns the buckets to prefetch for these visits, in the order of their use.
+    fn next_buckets(&self, open: &[usize], ahead: &[BlockVisit]) -> Vec<usize> {
         let mut next = Vec::new();
         for at in ahead.iter().flat_map(|(_, block)| &self.buckets[*block]) {
             if next.len() == self.options.prefetch {
@@ -119,7 +118,7 @@ impl DataParallel {
         next
     }
 
-    /// True if one of these blocks has parameters in a bucket.
+    /// True if one of these blocks has parameters in the bucket.
     fn used(&self, blocks: &[usize], bucket: usize) -> bool {
         blocks.iter().any(|block| self.buckets[*block].contains(&bucket))
     }
@@ -131,8 +130,8 @@ impl DataParallel {
         self.params.iter().filter(passing).map(ParamBucket::bytes).sum()
     }
 
-    /// A pass has left a block: its parameters leave memory, unless they are used again so soon that they would be gathered
-    /// at the next block. (Backward begins with the blocks that forward has ended with.)
+    /// Frees the parameters of the block that a pass leaves, unless the next block would gather them again. Backward
+    /// begins with the last blocks of forward.
     pub(super) fn leave(&self, block: &str) -> Result<()> {
         let Some((block, mut state)) = self.gathers_for(block) else { return Ok(()) };
         let outside = usize::from(state.step.is_none());
@@ -143,7 +142,7 @@ impl DataParallel {
         let (mut open, ahead) = (open.clone(), routes[outside].ahead());
         open.extend(ahead.first().map(|(_, block)| *block));
         let soon = self.next_buckets(&open, ahead.get(1..).unwrap_or_default());
-        // What the next block lacks comes first.
+        // The missing buckets of the next block are gathered first.
         let lacking = open.iter().flat_map(|block| &self.buckets[*block]).map(|at| &self.params[*at]);
         let lacking = lacking.filter(|param| param.state() == ParamState::Sharded).map(ParamBucket::bytes);
         let crowded = self.unsharded_bytes() + lacking.sum::<usize>() > self.options.gathered_bytes;
@@ -155,7 +154,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Starts to gather a bucket for a block that computes with it, unless it is here or on its way.
+    /// Starts to gather a bucket for a block that computes with it, unless it is gathered or pending.
     fn fetch(&self, state: &mut Progress, at: usize) -> Result<()> {
         match &self.weights {
             None => self.fetch_exact(state, at),
@@ -168,13 +167,13 @@ impl DataParallel {
                     sent.wait()?;
                     shard = uploaded;
                 }
-                state.gathered.coming.insert(at, Coming::Rounded(weights.start(full, shard)));
+                state.gathered.coming.insert(at, PendingGather::Rounded(weights.start(full, shard)));
                 Ok(())
             }
         }
     }
 
-    /// Starts to gather a bucket as it is, unless it is here or on its way.
+    /// Starts to gather the exact values of a bucket, unless it is gathered or pending.
     fn fetch_exact(&self, state: &mut Progress, at: usize) -> Result<()> {
         if self.params[at].state() == ParamState::Sharded {
             let param = &self.params[at];
@@ -184,11 +183,11 @@ impl DataParallel {
                 Ok(shards.all_gather_into_async(InPlace::new(full.clone())?, shard)) as Result<_>
             };
             let coming = match (param.is_offloaded(), self.has_all()) {
-                (false, _) => Coming::Exact(gather(InPlace::new(shard)?)?, Upload::ready()),
-                (true, true) => Coming::Uploaded(full.begin_upload_from(&shard)?),
+                (false, _) => PendingGather::Exact(gather(InPlace::new(shard)?)?, Upload::ready()),
+                (true, true) => PendingGather::Uploaded(full.begin_upload_from(&shard)?),
                 (true, false) => {
                     let (shard, sent) = param.begin_upload(&shard)?;
-                    Coming::Exact(gather(InPlace::moving_in(shard)?)?, sent)
+                    PendingGather::Exact(gather(InPlace::moving_in(shard)?)?, sent)
                 }
             };
             state.gathered.coming.insert(at, coming);
@@ -201,10 +200,10 @@ impl DataParallel {
         self.strategy.layout.parameters == Partition::Replicated || self.shards.world_size() == 1
     }
 
-    /// Brings all parameters here as they are.
+    /// Gathers the exact values of all parameters.
     pub(super) fn gather_all(&self, state: &mut Progress) -> Result<()> {
         if self.weights.is_some() {
-            // What blocks have computed with was rounded.
+            // The values that blocks computed with were rounded.
             (0..self.params.len()).try_for_each(|at| self.receive(state, at))?;
             (0..self.params.len()).try_for_each(|at| self.release(at))?;
         }
@@ -212,22 +211,22 @@ impl DataParallel {
         (0..self.params.len()).try_for_each(|at| self.receive(state, at))
     }
 
-    /// Waits for a bucket that is on its way.
+    /// Waits for a pending gather.
     pub(super) fn receive(&self, state: &mut Progress, at: usize) -> Result<()> {
         match (state.gathered.coming.remove(&at), &self.weights) {
             (None, _) => return Ok(()),
-            (Some(Coming::Exact(handle, shard)), _) => {
+            (Some(PendingGather::Exact(handle, shard)), _) => {
                 let _buffers = handle.wait()?;
                 shard.wait()?;
             }
-            (Some(Coming::Uploaded(values)), _) => values.wait()?,
-            (Some(Coming::Rounded(pending)), Some(weights)) => weights.wait(pending)?,
-            (Some(Coming::Rounded(pending)), None) => pending.wait()?.arrive()?,
+            (Some(PendingGather::Uploaded(values)), _) => values.wait()?,
+            (Some(PendingGather::Rounded(pending)), Some(weights)) => weights.wait(pending)?,
+            (Some(PendingGather::Rounded(pending)), None) => pending.wait()?.arrive()?,
         }
         Ok(self.params[at].end_gather()?)
     }
 
-    /// Lets a bucket's parameters leave memory, if they were gathered.
+    /// Frees a bucket's parameters if they were gathered.
     pub(super) fn release(&self, at: usize) -> Result<()> {
         match self.params[at].state() {
             ParamState::Gathered => Ok(self.params[at].reshard()?),

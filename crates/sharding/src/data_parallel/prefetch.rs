@@ -1,31 +1,31 @@
-//! Prediction of the next blocks of a pass, learnt from the last pass.
+//! Predicts the next blocks of a pass from the previous step.
 
-/// Which way a pass goes.
+/// The direction of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pass {
     Forward,
     Backward,
 }
 
-/// A pass came to a block.
-pub(super) type Visit = (Pass, usize);
+/// The direction of a pass and the block that it enters.
+pub(super) type BlockVisit = (Pass, usize);
 
-/// Forward and the backward that follows it, as one sequence of visits.
+/// Records the block visits of forward and backward as one sequence.
 #[derive(Debug, Default)]
 pub(super) struct Prefetch {
-    /// The last whole one.
-    known: Vec<Visit>,
-    /// The present one, so far.
-    here: Vec<Visit>,
-    /// True if the present pass has left the known order.
+    /// The visits of the previous step.
+    known: Vec<BlockVisit>,
+    /// The visits of the current step so far.
+    here: Vec<BlockVisit>,
+    /// True if the current step visits blocks in another order than the previous one.
     astray: bool,
 }
 
 impl Prefetch {
-    /// Notes that a pass has come to a block.
-    pub(super) fn visit(&mut self, visit: Visit) {
+    /// Records that a pass enters a block.
+    pub(super) fn visit(&mut self, visit: BlockVisit) {
         let after_backward = self.here.last().is_some_and(|(pass, _)| *pass == Pass::Backward);
-        // Of a forward without a backward the next one is known by its first block.
+        // Without a backward pass, a repeated first block marks the next forward.
         let again = self.here.first() == Some(&visit);
         if visit.0 == Pass::Forward && (after_backward || again) {
             self.known = std::mem::take(&mut self.here);
@@ -35,8 +35,8 @@ impl Prefetch {
         self.here.push(visit);
     }
 
-    /// The visits that followed the last time; none once this route has left the known way.
-    pub(super) fn ahead(&self) -> &[Visit] {
+    /// Returns the visits that followed in the previous step. Empty if this step visits blocks in another order.
+    pub(super) fn ahead(&self) -> &[BlockVisit] {
         let rest = if self.astray { None } else { self.known.get(self.here.len()..) };
         rest.unwrap_or_default()
     }
@@ -47,8 +47,8 @@ mod tests {
     use super::Pass::{Backward as B, Forward as F};
     use super::*;
 
-    fn walk(route: &mut Prefetch, visits: &[Visit]) -> Vec<Vec<Visit>> {
-        let step = |visit: &Visit| {
+    fn walk(route: &mut Prefetch, visits: &[BlockVisit]) -> Vec<Vec<BlockVisit>> {
+        let step = |visit: &BlockVisit| {
             route.visit(*visit);
             route.ahead().to_vec()
         };
@@ -64,7 +64,7 @@ mod tests {
             let seen = walk(&mut route, &cycle);
             assert_eq!(seen, (1..=4).map(|at| cycle[at..].to_vec()).collect::<Vec<_>>());
         }
-        // Another way: nothing is known of it until it is gone again.
+        // A new order is predicted only when it repeats.
         let other = [(F, 0), (F, 2), (B, 2), (B, 0)];
         let seen = walk(&mut route, &other);
         assert_eq!(seen[0], cycle[1..]);

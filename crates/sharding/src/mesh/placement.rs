@@ -1,8 +1,8 @@
 //! Placements of a tensor along the axes of a mesh, and changes of placement.
 //!
-//! A partial sum looks like any other number, and reading it as if it were complete gives gradients that are silently wrong. So
-//! the placement is part of the type: [`Placed`] gives the values of a replicated tensor freely, and those of others only to a
-//! caller who names their axes.
+//! A partial sum looks like any other number, and reading it as if it were complete gives gradients that are silently
+//! wrong. So the placement is part of the tensor: [`DistributedTensor`] returns replicated values freely, and other
+//! values only to callers that name the placement.
 //!
 //! # Conversions along one axis of n ranks
 //!
@@ -14,9 +14,9 @@
 //! | replicated | shard | own part | all-gather | own part, zero elsewhere |
 //! | shard | shard of another dimension | all-gather, own part | both of the above | both of the above |
 //!
-//! The loss is the sum of the ranks' along axes over which data differs, and replicated along the others ([`crate::AXES`]). Along
-//! the former each rank has its own copy of what is replicated, and the sum of the copies' gradients is the gradient, as
-//! [`crate::DataParallel`] sums it.
+//! The loss is the sum of the ranks' along axes over which data differs, and replicated along the others
+//! ([`crate::AXES`]). Along data axes each rank has its own copy of replicated tensors, and the gradient is the sum
+//! over the copies, as in [`crate::DataParallel`].
 
 use std::ops::Range;
 
@@ -32,12 +32,12 @@ use crate::{Result, ShardingError};
 pub enum Placement {
     /// Every rank has all of it.
     Replicate,
-    /// Of `len` along this dimension, the rank at coordinate `r` of n has `r·len/n .. (r + 1)·len/n`.
+    /// A shard of a dimension: the rank at coordinate `r` of n has elements `r·len/n .. (r + 1)·len/n` of `len`.
     Shard {
         /// The dimension, from 0.
         dim: usize,
     },
-    /// Every rank has numbers of the whole shape, which have yet to be reduced over the ranks to be the tensor's.
+    /// Every rank has a partial result of the whole shape, which must be reduced over the ranks.
     Partial {
         /// The placement.
         op: ReduceOp,
@@ -59,8 +59,9 @@ impl std::fmt::Display for Placement {
     }
 }
 
-/// The range of each dimension of `shape` that the rank at `coordinates` has, with a placement for each axis of the mesh. Where
-/// several axes shard one dimension the outer ones come first, and each divides what the one before has left.
+/// Returns the range of each dimension of `shape` that the rank at `coordinates` has, with a placement for each axis of
+/// the mesh. If several axes shard one dimension, outer axes come first, and each divides the range of the previous
+/// one.
 ///
 /// # Errors
 /// [`ShardingError::Placement`] if there is not one placement for each axis or a dimension is not there.
@@ -86,19 +87,19 @@ pub fn local_ranges(
     Ok(ranges)
 }
 
-/// A tensor that is spread over a mesh: this rank's numbers, and what they are of the whole.
+/// A tensor distributed over a mesh, like PyTorch's DTensor: this rank's local values and their placement.
 #[derive(Debug, Clone)]
-pub struct Placed {
+pub struct DistributedTensor {
     mesh: ProcessMesh,
-    /// The whole tensor's.
+    /// The whole tensor's shape.
     shape: Vec<usize>,
-    /// By axis.
+    /// The placement along each axis.
     placements: Vec<Placement>,
     local: Value,
 }
 
-impl Placed {
-    /// This rank's numbers of a tensor of shape `shape`. Along axes that are not named it is replicated.
+impl DistributedTensor {
+    /// Wraps this rank's local values of a tensor of shape `shape`. Along axes that are not named it is replicated.
     ///
     /// # Errors
     /// [`ShardingError::Mesh`] if there is no such axis; [`ShardingError::Placement`] if `local` has not the shape that the
@@ -129,10 +130,10 @@ impl Placed {
         &self.shape
     }
 
-    /// The range of each dimension of the whole that this rank has.
+    /// Returns the range of each dimension of the whole that this rank has.
     ///
     /// # Errors
-    /// None after [`Placed::new`].
+    /// None after [`DistributedTensor::new`].
     pub fn ranges(&self) -> Result<Vec<Range<usize>>> {
         let layout = self.mesh.layout();
         local_ranges(layout, &layout.coordinates(self.mesh.rank())?, &self.shape, &self.placements)
@@ -146,10 +147,11 @@ impl Placed {
         Ok(self.placements[self.mesh.layout().position(axis)?])
     }
 
-    /// The whole tensor, which every rank has.
+    /// Returns the whole tensor, which every rank has.
     ///
     /// # Errors
-    /// [`ShardingError::Placement`] if along some axis it is a shard or a partial result: [`Placed::to`] makes it replicated.
+    /// [`ShardingError::Placement`] if along some axis it is a shard or a partial result: [`DistributedTensor::to`]
+    /// makes it replicated.
     pub fn replicated(&self) -> Result<&Value> {
         for ((axis, size), placement) in self.mesh.layout().axes().zip(&self.placements) {
             if size > 1 && *placement != Placement::Replicate {
@@ -160,10 +162,10 @@ impl Placed {
         Ok(&self.local)
     }
 
-    /// This rank's numbers, for who knows what they are: `along` has to name what lies otherwise than replicated.
+    /// Returns this rank's local values. `along` must name the placement of every axis that is not replicated.
     ///
     /// # Errors
-    /// [`ShardingError::Placement`] if the tensor lies otherwise, [`ShardingError::Mesh`] if there is no such axis.
+    /// [`ShardingError::Placement`] if the placement differs, [`ShardingError::Mesh`] if there is no such axis.
     pub fn local(&self, along: &[(&str, Placement)]) -> Result<&Value> {
         let mut expected = vec![Placement::Replicate; self.placements.len()];
         for (axis, placement) in along {
@@ -177,8 +179,8 @@ impl Placed {
         Ok(&self.local)
     }
 
-    /// The numbers of what is replicated along `axis`, for computations that differ between the ranks along it, such as with
-    /// their columns of a weight. Gradients come back as parts of a sum, and where the loss is replicated are summed
+    /// Returns the values of a tensor that is replicated along `axis`, for computations that differ between its ranks,
+    /// such as with columns of a weight. Gradients are partial sums, which backward sums if the loss is replicated
     /// ([`ops::copy_to_group`], Megatron's f).
     ///
     /// # Errors
@@ -194,13 +196,13 @@ impl Placed {
         }
     }
 
-    /// The tensor with another placement along `axis`. Every rank along it calls this at the same place. The table of this
-    /// module says what is sent, forward and backward.
+    /// Returns the tensor with another placement along `axis`. Every rank along it calls this at the same place. The
+    /// table of this module lists the messages of forward and backward.
     ///
     /// # Errors
-    /// [`ShardingError::Mesh`] if there is no such axis; [`ShardingError::Placement`] if nothing leads there: nothing becomes
-    /// partial, only partial sums and means can be completed, and a dimension that several axes shard is gathered from the
-    /// innermost on; and those of communication.
+    /// [`ShardingError::Mesh`] if there is no such axis; [`ShardingError::Placement`] if the conversion does not exist:
+    /// no tensor becomes partial, only partial sums and means can be completed, and a dimension that several axes shard
+    /// is gathered from the innermost axis on; errors of communication.
     pub fn to(&self, tape: &Tape, axis: &str, to: Placement) -> Result<Self> {
         let at = self.mesh.layout().position(axis)?;
         let from = self.placements[at];

@@ -7,11 +7,11 @@ use phalanx_tensor::{Array, HookResult, ProcessGroup};
 
 use phalanx_codecs::buffer::InPlace;
 
-/// This rank alone, as a group: all values are complete sums.
+/// The group of this rank alone: all values are complete sums.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Alone;
+pub(crate) struct SingleRankGroup;
 
-impl ProcessGroup for Alone {
+impl ProcessGroup for SingleRankGroup {
     fn rank(&self) -> usize {
         0
     }
@@ -33,7 +33,7 @@ impl ProcessGroup for Alone {
     }
 }
 
-/// Refuses parts that are not one for each rank, or not all of the numbers.
+/// Checks that there is one part for each rank, and that the parts cover all numbers.
 fn check(operation: &'static str, (lens, ranks): (&[usize], usize), len: usize) -> Result<()> {
     let sum = lens.iter().sum::<usize>();
     match lens.len() == ranks && sum == len {
@@ -45,13 +45,13 @@ fn check(operation: &'static str, (lens, ranks): (&[usize], usize), len: usize) 
     }
 }
 
-/// The ranks of a communicator. The ops of a model run in the same order on every rank, so that their operations meet between
-/// the same reductions of gradients everywhere, also where both go over one communicator.
+/// The ranks of a communicator. The ops of a model run in the same order on every rank. So their collectives have the
+/// same order relative to gradient reductions, even on a shared communicator.
 #[derive(Debug, Clone)]
 pub struct RankGroup(Communicator);
 
 impl RankGroup {
-    /// The group of a communicator's ranks.
+    /// Returns the group of a communicator's ranks.
     pub fn of(communicator: &Communicator) -> Arc<dyn ProcessGroup> {
         Arc::new(Self(communicator.clone()))
     }
@@ -89,7 +89,7 @@ impl ProcessGroup for RankGroup {
         let mut values = InPlace::of(values)?;
         match self.is_even(lens, values.len()) {
             true => self.0.reduce_scatter_in_place(&mut values, ReduceOp::Sum)?,
-            // Parts that ranks are not cut into by themselves: the sum of everything has them all.
+            // Uneven parts need an all-reduce.
             false => self.0.all_reduce(&mut values, ReduceOp::Sum)?,
         }
         Ok(())

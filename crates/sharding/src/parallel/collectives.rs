@@ -26,15 +26,15 @@ pub trait RankCollectives {
     /// Errors of communication.
     fn sum(&self, values: &mut [f64]) -> Result<()>;
 
-    /// Returns the first `ranks` ranks, which have samples of a batch that may be too small for all, for
+    /// Returns the group of the first `ranks` ranks, which have samples of a small batch, for
     /// [`phalanx_tensor::Session::batch_group`]. All ranks call it at the same place.
     ///
     /// # Errors
     /// Errors of communication.
     fn batch_group(&self, ranks: usize) -> Result<Arc<dyn ProcessGroup>>;
 
-    /// Selects the `at`-th logical rank of this rank: backward adds to its gradients from now on. `more` says, where it is known,
-    /// whether more of its micro-batches follow the next one. [`crate::VirtualRankTurns`] calls it.
+    /// Selects the `at`-th virtual rank of this rank: backward adds to its gradients from now on. If it is known,
+    /// `more` is true if more of its micro-batches follow the next one. [`crate::VirtualRankTurns`] calls it.
     ///
     /// # Errors
     /// [`crate::ShardingError::Step`] outside of a step.

@@ -5,15 +5,15 @@
 pub struct Histogram(Vec<u64>);
 
 impl Histogram {
-    /// The longest histogram; what is larger counts as the last.
+    /// The number of bins. Larger numbers are counted in the last bin.
     const LONGEST: usize = 1 << 12;
 
-    /// One with these counts, the first that of 0.
+    /// Returns a histogram with these counts, from the count of 0.
     pub fn of(counts: Vec<u64>) -> Self {
         Self(counts)
     }
 
-    /// A number was seen.
+    /// Counts a number.
     pub fn add(&mut self, value: u64) {
         let at = usize::try_from(value).unwrap_or(usize::MAX).min(Self::LONGEST - 1);
         if self.0.len() <= at {
@@ -22,7 +22,7 @@ impl Histogram {
         self.0[at] += 1;
     }
 
-    /// Adds what another has seen.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -40,12 +40,12 @@ impl Histogram {
         self.0.iter().sum()
     }
 
-    /// The largest; `None` if there was none.
+    /// Returns the largest number; `None` if the histogram is empty.
     pub fn max(&self) -> Option<u64> {
         self.0.iter().rposition(|count| *count > 0).map(|at| at as u64)
     }
 
-    /// The mean; 0 if there was none.
+    /// Returns the mean; 0 if the histogram is empty.
     pub fn mean(&self) -> f64 {
         let sum: f64 = self.0.iter().enumerate().map(|(value, count)| value as f64 * *count as f64).sum();
         if self.total() == 0 { 0.0 } else { sum / self.total() as f64 }

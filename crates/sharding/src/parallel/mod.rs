@@ -21,7 +21,7 @@ pub use histogram::Histogram;
 pub use observed::{LocalModel, Observed, ShardRole, StateBytes, StepReports};
 pub(crate) use optimizer_update::apply;
 pub use optimizer_update::{OptimizerUpdate, PlainUpdate, SharedUpdate};
-pub(crate) use own_state::{Saved, whole};
+pub(crate) use own_state::{SavedState, whole};
 pub use residency::Residency;
 pub use resumable::{OwnState, Resumable};
 pub use stats::SyncStats;
@@ -29,17 +29,17 @@ pub use step::{ReducedStep, StepGuard, StepToken};
 
 use crate::Result;
 
-/// Makes ranks that each train on a part of the data into one training: the protocol of a step.
+/// The protocol of a step of a parallel training.
 ///
 /// Give it to every [`phalanx_tensor::Session`] as listener; the tape tells it when gradients are complete. The strategy decides when
 /// ranks wait for each other and what they send. A [`StepGuard`] calls these methods in order. The optimizer runs inside of
 /// [`ParallelStrategy::update`], on the elements that this rank owns.
 pub trait ParallelStrategy: Listener + RankCollectives + Residency + Resumable + Observed {
-    /// The parameters, of which this rank updates [`ParamBucket::owned`] elements.
+    /// Returns the parameters. This rank updates their [`ParamBucket::owned`] elements.
     fn params(&self) -> &[ParamBucket];
 
-    /// The gradients that clipping and loss scaling act on, once they are reduced: those of the owned elements, or, where servers
-    /// update, those that this rank pushes.
+    /// Returns the gradients that clipping and loss scaling act on, once they are reduced: those of the owned elements.
+    /// With parameter servers, these are the gradients that this rank pushes.
     fn gradients(&self) -> &[ParamBucket] {
         self.params()
     }
@@ -53,7 +53,7 @@ pub trait ParallelStrategy: Listener + RankCollectives + Residency + Resumable +
     /// Sets whether more micro-batches of the step follow the next one.
     fn micro_batch(&self, step: &StepToken, more: bool);
 
-    /// Waits, as long as the strategy wants, until the gradients of the owned elements are those that the optimizer uses. All of this
+    /// Waits until the gradients of the owned elements are reduced as the strategy prescribes. Call it when all of this
     /// rank's gradients of the step are complete.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ pub trait ParallelStrategy: Listener + RankCollectives + Residency + Resumable +
     /// Errors of `change` and of communication.
     fn update(&self, change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>) -> Result<()>;
 
-    /// Updates the owned parameters by `rule`: at once, or on the servers when they come to it. A [`StepGuard`] calls it.
+    /// Updates the owned parameters by `rule`, at once or later on the parameter servers. A [`StepGuard`] calls it.
     ///
     /// # Errors
     /// Errors of `rule` and of communication.

@@ -1,22 +1,22 @@
-//! The format of a rank's own state in checkpoints: values by name.
+//! The format of a rank's own state in checkpoints: named values.
 
 use std::collections::BTreeMap;
 
 use crate::{Result, ShardingError};
 
-/// Whole numbers as f32, sixteen bits in each, so that none is rounded.
+/// Encodes integers as f32 values of 16 bits each, so that none is rounded.
 pub(crate) fn whole(numbers: &[u64]) -> Vec<f32> {
     let parts = numbers.iter().flat_map(|number| (0..4).map(move |part| (number >> (16 * part)) as u16));
     parts.map(f32::from).collect()
 }
 
-/// Saved state of a strategy, which is consumed by name.
-pub(crate) struct Saved {
+/// The saved state of a strategy, consumed by name.
+pub(crate) struct SavedState {
     strategy: &'static str,
     named: BTreeMap<String, Vec<f32>>,
 }
 
-impl Saved {
+impl SavedState {
     pub(crate) fn new(strategy: &'static str, state: Vec<(String, Vec<f32>)>) -> Self {
         Self { strategy, named: state.into_iter().collect() }
     }
@@ -26,7 +26,7 @@ impl Saved {
         self.named.contains_key(name)
     }
 
-    /// Takes all values whose names begin with `beginning`, without that prefix.
+    /// Takes all values whose names begin with `beginning`. The returned names lack that prefix.
     pub(crate) fn all_of(&mut self, beginning: &str) -> Vec<(String, Vec<f32>)> {
         let (of, rest): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut self.named).into_iter().partition(|(name, _)| name.starts_with(beginning));
@@ -44,7 +44,7 @@ impl Saved {
         Ok(found)
     }
 
-    /// The whole numbers of a name.
+    /// Takes the integers of a name.
     pub(crate) fn whole(&mut self, name: &str) -> Result<Vec<u64>> {
         let parts = self.named.remove(name).ok_or_else(|| self.wrong(format!("`{name}` is missing")))?;
         let (numbers, rest) = parts.as_chunks::<4>();
@@ -68,7 +68,7 @@ mod tests {
     fn whole_numbers_come_back_exactly() {
         let numbers = [0, 1, 65_535, 65_536, u64::MAX, 0x0123_4567_89ab_cdef];
         let state = vec![("clock".to_owned(), whole(&numbers)), ("w".to_owned(), vec![1.0, 2.0])];
-        let mut saved = Saved::new("sgp", state);
+        let mut saved = SavedState::new("sgp", state);
         assert_eq!(saved.whole("clock").expect("saved"), numbers);
         let error = saved.take("w", 3).expect_err("two").to_string();
         assert_eq!(error, "state of strategy `sgp`: `w` has 2 numbers, and must have 3");

@@ -31,17 +31,17 @@ pub struct StepToken(());
 /// together.
 #[derive(Debug)]
 #[must_use = "a step that is dropped is given up"]
-pub struct StepGuard<'a>(Open<'a>);
+pub struct StepGuard<'a>(OpenStep<'a>);
 
-/// A step that ends when this is dropped.
+/// An open step, which ends when this is dropped.
 #[derive(Debug)]
-struct Open<'a> {
+struct OpenStep<'a> {
     parallel: &'a dyn ParallelStrategy,
     token: StepToken,
     completed: bool,
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenStep<'_> {
     fn drop(&mut self) {
         self.parallel.end(&self.token, self.completed);
     }
@@ -51,20 +51,20 @@ impl<'a> StepGuard<'a> {
     /// Begins a step with gradients of zero.
     ///
     /// # Errors
-    /// [`crate::ShardingError::Step`] if there is one under way.
+    /// [`crate::ShardingError::Step`] if a step is open.
     pub fn begin(parallel: &'a dyn ParallelStrategy) -> Result<Self> {
         let token = StepToken(());
         parallel.begin(&token)?;
-        Ok(Self(Open { parallel, token, completed: false }))
+        Ok(Self(OpenStep { parallel, token, completed: false }))
     }
 
-    /// Says whether more micro-batches follow the next one, so that its gradients do not travel yet. Without this call there is
-    /// one. All ranks must say the same, also those that have no sample of a micro-batch.
+    /// Sets whether more micro-batches follow the next one, so that its gradients are not reduced yet. The default is
+    /// one micro-batch. All ranks must pass the same value, even ranks without samples.
     pub fn micro_batch(&mut self, more: bool) {
         self.0.parallel.micro_batch(&self.0.token, more);
     }
 
-    /// Waits, for as long as the strategy wants, until the gradients are those that the parameters are changed by.
+    /// Waits until the gradients are reduced as the strategy prescribes.
     ///
     /// # Errors
     /// Errors of communication; the step is then given up.
@@ -90,15 +90,15 @@ impl<'a> StepGuard<'a> {
     }
 }
 
-/// A step whose gradients are those that the parameters are changed by: look at them, agree on them, and update. Dropping it
-/// gives the step up, as for gradients that are not finite: all ranks must do so together.
+/// A step with reduced gradients: inspect them, agree on them, and update. Dropping it gives the step up, as for
+/// gradients that are not finite: all ranks must do so together.
 #[derive(Debug)]
 #[must_use = "a step that is dropped is given up"]
-pub struct ReducedStep<'a>(Open<'a>);
+pub struct ReducedStep<'a>(OpenStep<'a>);
 
 impl ReducedStep<'_> {
-    /// The gradients that clipping acts on: those of the owned elements, or, where servers update, those that this rank
-    /// pushes.
+    /// Returns the gradients that clipping acts on: those of the owned elements, or, where servers update, those that
+    /// this rank pushes.
     pub fn params(&self) -> &[ParamBucket] {
         self.0.parallel.gradients()
     }

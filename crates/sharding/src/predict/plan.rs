@@ -160,10 +160,10 @@ impl RankBytes {
     }
 }
 
-/// A block and what it weighs.
+/// A block and its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockBytes {
-    /// The block's name; empty for what lies outside of any block.
+    /// The block's name; empty for parameters outside of any block.
     pub name: String,
     /// Bytes of its parameters.
     pub bytes: u64,
@@ -191,9 +191,9 @@ pub struct MemoryPlan {
     pub bucket_count: usize,
     /// Blocks, in the order in which they run.
     pub blocks: Vec<BlockBytes>,
-    /// Of each network the bytes of its learnt buckets, in the order in which they are used.
+    /// The bytes of each network's trainable buckets, in the order of their use.
     pub buckets: Vec<Vec<u64>>,
-    /// Of each network how many buckets, from the last, stay gathered from forward to backward, if they are gathered.
+    /// The number of each network's last buckets that stay gathered from forward to backward.
     pub kept: Vec<usize>,
     /// Bytes of parameters outside of any block: these stay whole on every rank.
     pub outside: u64,
@@ -219,7 +219,7 @@ impl MemoryPlan {
             routes.iter().map(|route| rank_bytes(params, (&strategy, route), workload)).collect();
         let mut sent_per_step =
             routes.iter().map(|route| sent(params, (&strategy, route), workload)).max().unwrap_or(0);
-        let apart = Apart::of(&strategy, workload);
+        let apart = DedicatedServers::of(&strategy, workload);
         if let Some(apart) = &apart {
             ranks = apart.ranks(params);
             sent_per_step = apart.sent(params);
@@ -286,15 +286,15 @@ fn parts(param: &ParamBucket, servers: usize) -> impl Iterator<Item = usize> {
     (0..servers).map(move |server| chunk(len, servers, server).len())
 }
 
-/// Servers that are ranks of their own.
-struct Apart<'w> {
+/// Parameter servers on dedicated ranks.
+struct DedicatedServers<'w> {
     servers: usize,
     corrects: bool,
     pushes: Option<PushCodec>,
     workload: &'w Workload,
 }
 
-impl<'w> Apart<'w> {
+impl<'w> DedicatedServers<'w> {
     fn of(strategy: &Strategy, workload: &'w Workload) -> Option<Self> {
         let Synchrony::Servers(pace) = strategy.synchrony else { return None };
         let corrects = workload.sync.compensation > 0.0 && pace != ServerPace::Together;
@@ -302,19 +302,20 @@ impl<'w> Apart<'w> {
         (servers > 0).then_some(Self { servers, corrects, pushes, workload })
     }
 
-    /// Bytes of the elements of a bucket that a server has.
+    /// Returns the bytes of a server's elements of a bucket.
     fn part(&self, param: &ParamBucket, server: usize) -> u64 {
         let (len, size) = (param.len(), param.dtype().size_in_bytes());
         (((server + 1) * len / self.servers - server * len / self.servers) * size) as u64
     }
 
-    /// Bytes of these elements as workers pull them, if they are rounded then.
+    /// Returns the bytes of these elements as workers pull them, if pulled values are rounded.
     fn rounded(&self, param: &ParamBucket, server: usize) -> Option<u64> {
         let len = chunk(param.len(), self.servers, server).len();
         self.workload.weights.map(|rounding| rounding.message_len(len))
     }
 
-    /// Of each worker and each server. Servers have values and gradients of their elements, and what goes with them.
+    /// Returns the bytes of each worker and each server. Servers have values, gradients and optimizer state of their
+    /// elements.
     fn ranks(&self, params: &[ParamBucket]) -> Vec<RankBytes> {
         let trainable = || params.iter().filter(|param| param.trainable());
         let worker = RankBytes {
@@ -340,7 +341,7 @@ impl<'w> Apart<'w> {
         workers.chain((0..self.servers).map(server)).collect()
     }
 
-    /// A worker sends its gradients; a server its elements to every worker.
+    /// Returns the most bytes that a rank sends: a worker its gradients, a server its elements to every worker.
     fn sent(&self, params: &[ParamBucket]) -> u64 {
         let of = |part: &dyn Fn(&ParamBucket) -> u64| -> u64 {
             params.iter().filter(|param| param.trainable()).map(part).sum()
@@ -379,7 +380,7 @@ fn bytes(param: &ParamBucket) -> u64 {
     param.bytes() as u64
 }
 
-/// The blocks in the order of their first parameters; what lies outside of any is none.
+/// Returns the blocks in the order of their first parameters, without parameters outside of blocks.
 fn blocks(params: &[ParamBucket]) -> Vec<BlockBytes> {
     let mut blocks: Vec<BlockBytes> = Vec::new();
     for (group, size) in groups(params).filter(|(group, _)| !group.block.is_empty()) {
@@ -442,7 +443,7 @@ fn kept_apart(strategy: &Strategy, workload: &Workload, (whole, part): (u64, u64
         Synchrony::Servers(pace) => {
             let corrects = workload.sync.compensation > 0.0 && pace != ServerPace::Together;
             let copies = if corrects { workload.ranks as u64 } else { 0 };
-            // What workers pull is rounded once a version.
+            // Pulled values are rounded once for each version.
             let rounded = workload.weights.map_or(0, |rounding| rounding.message_len(part as usize / 4));
             (2 + copies) * part + rounded
         }

@@ -16,18 +16,18 @@ use phalanx_collectives::{Algorithm, CostModel};
 use crate::predict::plan::MemoryPlan;
 use crate::strategy::{Partition, Synchrony};
 
-/// Computing times of one rank in a step with its part of the batch, in seconds.
+/// The compute times of one rank in a step with its part of the batch, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Computing {
-    /// Up to the loss.
+pub struct ComputeTimes {
+    /// Forward, up to the loss.
     pub forward: f64,
-    /// From the loss to the last gradient.
+    /// Backward, from the loss to the last gradient.
     pub backward: f64,
-    /// Changing the parameters.
+    /// The update of the parameters.
     pub update: f64,
 }
 
-impl Computing {
+impl ComputeTimes {
     /// Returns the times of a step of which only the total is known. Backward is twice the work of forward, as each product
     /// of forward has two in backward; the update takes no time.
     pub fn of_step(seconds: f64) -> Self {
@@ -50,7 +50,7 @@ impl Computing {
             known => {
                 let ((few, short), (many, long)) = (known[above - 1], known[above]);
                 let each = (long - short) / (many - few);
-                // Times that do not grow are noise, and no less than nothing is left of a step.
+                // Times that do not grow are noise, and fixed work is never negative.
                 let fixed = (short - each * few).max(0.0);
                 if each > 0.0 { fixed + each * share } else { long * share / many }
             }
@@ -63,33 +63,33 @@ impl Computing {
     }
 }
 
-/// The ranks, and how they reach each other.
+/// The ranks, their hosts, and the cost of communication.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reach<'a> {
+pub struct ClusterModel<'a> {
     /// The cost model of messages.
     pub costs: &'a CostModel,
     /// Ranks on each host.
     pub hosts: &'a [usize],
-    /// Which way operations go.
+    /// The algorithm of collectives.
     pub algorithm: Algorithm,
     /// True if operations overlap with computing.
     pub overlaps: bool,
-    /// Bytes of all ranks' images, which a leader scatters in every step where it reads them for all.
+    /// Bytes of all ranks' images, if a leader reads and scatters them in every step; otherwise 0.
     pub scattered: u64,
 }
 
 /// The time of a step, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepTime {
-    /// All of it.
+    /// The whole step.
     pub whole: f64,
     /// Communication, hidden or not.
     pub communication: f64,
-    /// Communication that is waited for.
+    /// Communication that is not hidden behind compute.
     pub exposed: f64,
 }
 
-impl Reach<'_> {
+impl ClusterModel<'_> {
     /// Returns the seconds of an operation over `bytes` bytes among ranks on these hosts, by the chosen algorithm or the
     /// best one.
     fn seconds(&self, operation: &str, bytes: u64, hosts: &[usize]) -> Option<f64> {
@@ -98,7 +98,7 @@ impl Reach<'_> {
             let all = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Auto);
             all.filter_map(of).min_by(f64::total_cmp)
         };
-        // What has no such way goes by another.
+        // Operations without this algorithm use the best one.
         if self.algorithm == Algorithm::Auto { best() } else { of(self.algorithm).or_else(best) }
     }
 
@@ -149,9 +149,9 @@ impl MemoryPlan {
     /// Returns the time of a step if one rank computes for these times on its part of the batch. Several networks share
     /// them evenly, one after the other. `None` for asynchronous strategies, for operations without messages where ranks do
     /// different work, and for unknown costs of links.
-    pub fn step_time(&self, computing: Computing, reach: &Reach<'_>) -> Option<StepTime> {
+    pub fn step_time(&self, computing: ComputeTimes, cluster: &ClusterModel<'_>) -> Option<StepTime> {
         if self.strategy.synchrony != Synchrony::EveryStep
-            || !reach.ranks().is_multiple_of(self.shards.max(1))
+            || !cluster.ranks().is_multiple_of(self.shards.max(1))
         {
             return None;
         }
@@ -160,12 +160,12 @@ impl MemoryPlan {
         let part = computing.times(1.0 / networks.len().max(1) as f64);
         let layout = self.strategy.layout;
         let led = [layout.parameters, layout.gradients, layout.optimizer].contains(&Partition::Root);
-        if reach.ranks() > 1 && (led || !reach.is_even()) {
+        if cluster.ranks() > 1 && (led || !cluster.is_even()) {
             let buckets: Vec<&[u64]> = networks.iter().map(|(buckets, _)| &buckets[..]).collect();
-            return rehearsed::step_time(&buckets, led, part, reach);
+            return rehearsed::step_time(&buckets, led, part, cluster);
         }
         networks.iter().try_fold(StepTime::default(), |sum, (buckets, kept)| {
-            let time = self.network_time((&buckets[..], **kept), part, reach)?;
+            let time = self.network_time((&buckets[..], **kept), part, cluster)?;
             Some(StepTime {
                 whole: sum.whole + time.whole,
                 communication: sum.communication + time.communication,
@@ -175,25 +175,25 @@ impl MemoryPlan {
     }
 
     /// Returns the seconds of a network's operations.
-    fn operations(&self, buckets: &[u64], reach: &Reach<'_>) -> Option<Operations> {
+    fn operations(&self, buckets: &[u64], cluster: &ClusterModel<'_>) -> Option<Operations> {
         let layout = self.strategy.layout;
         let grouped = self.strategy.data.has_groups();
-        let (ranks, group) = (reach.ranks(), if grouped { self.shards } else { reach.ranks() });
-        let inside = reach.hosts_of(group, 1);
-        let across = reach.hosts_of(ranks / group.max(1), group);
+        let (ranks, group) = (cluster.ranks(), if grouped { self.shards } else { cluster.ranks() });
+        let inside = cluster.hosts_of(group, 1);
+        let across = cluster.hosts_of(ranks / group.max(1), group);
         let reduces = if layout.scatters() { "reduce-scatter" } else { "all-reduce" };
         let gathered = match layout.optimizer {
-            Partition::Sharded => reach.all("all-gather", buckets, &inside)?,
+            Partition::Sharded => cluster.all("all-gather", buckets, &inside)?,
             _ => vec![0.0; buckets.len()],
         };
         let shards: Vec<u64> = buckets.iter().map(|bytes| bytes / group.max(1) as u64).collect();
         let crossed = if across.iter().sum::<usize>() > 1 && grouped {
-            reach.all("all-reduce", &shards, &across)?
+            cluster.all("all-reduce", &shards, &across)?
         } else {
             Vec::new()
         };
         let share_wires = (inside.len() > 1) == (across.len() > 1);
-        Some(Operations { reduced: reach.all(reduces, buckets, &inside)?, crossed, gathered, share_wires })
+        Some(Operations { reduced: cluster.all(reduces, buckets, &inside)?, crossed, gathered, share_wires })
     }
 
     /// Returns the time of a network whose trained buckets have these bytes, in the order of forward. The last `kept` of
@@ -201,18 +201,18 @@ impl MemoryPlan {
     fn network_time(
         &self,
         (buckets, kept): (&[u64], usize),
-        computing: Computing,
-        reach: &Reach<'_>,
+        computing: ComputeTimes,
+        cluster: &ClusterModel<'_>,
     ) -> Option<StepTime> {
         let layout = self.strategy.layout;
-        let operations = self.operations(buckets, reach)?;
+        let operations = self.operations(buckets, cluster)?;
         let Operations { reduced, crossed, gathered, .. } = &operations;
         let count = buckets.len() as f64;
         let gathers = layout.parameters == Partition::Sharded;
         let own = computing.forward + computing.backward + computing.update;
         let again = if gathers { buckets.len().saturating_sub(kept) } else { 0 };
         let communication = reduced.iter().chain(crossed).chain(gathered).chain(&gathered[..again]).sum();
-        if !reach.overlaps {
+        if !cluster.overlaps {
             let whole = own + communication;
             return Some(StepTime { whole, communication, exposed: communication });
         }
@@ -331,14 +331,14 @@ mod tests {
         CostModel { direct: None, local: link, remote: link, gamma: 0.0 }
     }
 
-    fn ring<'a>(costs: &'a CostModel, hosts: &'a [usize]) -> Reach<'a> {
-        Reach { costs, hosts, algorithm: Algorithm::Ring, overlaps: true, scattered: 0 }
+    fn ring<'a>(costs: &'a CostModel, hosts: &'a [usize]) -> ClusterModel<'a> {
+        ClusterModel { costs, hosts, algorithm: Algorithm::Ring, overlaps: true, scattered: 0 }
     }
 
     fn time(strategy: &str, seconds: f64, overlaps: bool) -> StepTime {
         let costs = costs(0.0, 1e8);
-        let reach = Reach { overlaps, ..ring(&costs, &[4]) };
-        plan(strategy).step_time(Computing::of_step(seconds), &reach).expect("known")
+        let cluster = ClusterModel { overlaps, ..ring(&costs, &[4]) };
+        plan(strategy).step_time(ComputeTimes::of_step(seconds), &cluster).expect("known")
     }
 
     #[test]
@@ -371,22 +371,22 @@ mod tests {
         let bare = time("fsdp", 1e-9, true);
         assert!((bare.whole - 10.0 * half).abs() < 1e-6, "{bare:?}");
         let costs = costs(0.0, 1e8);
-        let reach = Reach { algorithm: Algorithm::Auto, ..ring(&costs, &[4]) };
+        let cluster = ClusterModel { algorithm: Algorithm::Auto, ..ring(&costs, &[4]) };
         for other in ["ps-asp", "local-sgd", "d-psgd"] {
-            assert_eq!(plan(other).step_time(Computing::of_step(1.0), &reach), None, "{other}");
+            assert_eq!(plan(other).step_time(ComputeTimes::of_step(1.0), &cluster), None, "{other}");
         }
     }
 
     #[test]
     fn several_networks_compute_one_after_the_other() {
         let costs = costs(0.0, 1e8);
-        let reach = ring(&costs, &[4]);
+        let cluster = ring(&costs, &[4]);
         let two = MemoryPlan {
             buckets: vec![vec![1_000_000; 4], vec![1_000_000; 4], Vec::new()],
             kept: vec![2; 3],
             ..plan("ddp")
         };
-        let time = two.step_time(Computing::of_step(6.0), &reach).expect("known");
+        let time = two.step_time(ComputeTimes::of_step(6.0), &cluster).expect("known");
         assert!((time.whole - 6.0 - 2.0 * 0.015).abs() < 1e-9, "{time:?}");
     }
     #[test]
@@ -397,8 +397,9 @@ mod tests {
         let plan = MemoryPlan { shards: 2, ..plan("hsdp") };
         // Half of a megabyte moves inside a host in 5 ms; its half is reduced between two hosts in 50 ms.
         let (inside, between) = (0.005, 0.05);
-        let time =
-            |hosts: &[usize]| plan.step_time(Computing::of_step(1e-9), &ring(&costs, hosts)).expect("known");
+        let time = |hosts: &[usize]| {
+            plan.step_time(ComputeTimes::of_step(1e-9), &ring(&costs, hosts)).expect("known")
+        };
         let apart = time(&[2, 2]);
         // What goes between hosts takes longest; the first begins when its sum inside is there, behind four gathers.
         let first = 4.0 * inside;
@@ -418,7 +419,7 @@ mod tests {
     #[test]
     fn what_does_not_grow_with_the_batch_is_told_from_two_batches() {
         let seconds = |measured: &[(f64, f64)], share: f64| {
-            let Computing { forward, backward, update } = Computing::of_share(measured, share)?;
+            let ComputeTimes { forward, backward, update } = ComputeTimes::of_share(measured, share)?;
             Some(forward + backward + update)
         };
         let two = [(32.0, 0.034), (16.0, 0.018)];

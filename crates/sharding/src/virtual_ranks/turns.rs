@@ -1,8 +1,8 @@
-//! Shards of one rank that take turns: each has a thread of its own, of which one at a time runs.
+//! Virtual ranks of one rank that take turns: each has its own thread, and one thread runs at a time.
 //!
-//! A shard runs until it needs what other shards of the batch have, such as the statistics of a synchronised batch norm; it
-//! leaves its part and the next shard goes on, and when all have left theirs the first goes on with the result. Shards that need
-//! nothing of each other run one after the other. So each computes as if it were alone, and the order is the same in every run.
+//! A shard runs until it needs values of other shards, such as the statistics of a synchronised batch norm. It stores
+//! its part and the next shard runs. When all parts are stored, the first shard continues with the result. Independent
+//! shards run one after the other. The order is the same in every run.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::parallel::ParallelStrategy;
 use crate::{Result, ShardingError};
 
-/// Stack of a shard's thread, as large as that of a program's first one.
+/// The stack size of a shard's thread, equal to that of a main thread.
 const STACK: usize = 8 << 20;
 
 /// A meeting of a rank's shards: the values given so far, or its result.
@@ -31,7 +31,7 @@ struct State {
     finished: Vec<bool>,
     /// The first shard that failed. The others then end.
     failed: Option<usize>,
-    /// The number of turns in a row that no shard could use.
+    /// The number of consecutive turns without progress.
     idle: usize,
     /// The meetings under way, by group and number of the meeting.
     meetings: BTreeMap<(usize, u64), Meeting>,
@@ -81,7 +81,7 @@ impl VirtualRankTurns {
             for (at, shard) in self.own().enumerate() {
                 let run = move || {
                     let _inside = span.enter();
-                    let mut leaving = Leaving { turns: self, at, well: false };
+                    let mut leaving = FinishGuard { turns: self, at, well: false };
                     let result = self.wait(at, |_| Some(())).map_err(E::from).and_then(|()| work(shard));
                     leaving.well = result.is_ok();
                     result
@@ -90,7 +90,7 @@ impl VirtualRankTurns {
                 match builder.spawn_scoped(scope, run) {
                     Ok(thread) => threads.push(thread),
                     Err(_) => {
-                        drop(Leaving { turns: self, at, well: false });
+                        drop(FinishGuard { turns: self, at, well: false });
                         return Err(
                             ShardingError::Step("the system refuses a thread for a logical rank").into()
                         );
@@ -109,7 +109,7 @@ impl VirtualRankTurns {
         })
     }
 
-    /// Tells the strategies if more micro-batches of a shard follow the one that it is about to run.
+    /// Tells the strategies whether more micro-batches of a shard follow the next one.
     ///
     /// # Errors
     /// Errors of the strategies.
@@ -144,7 +144,7 @@ impl VirtualRankTurns {
             let result = Arc::new(join(parts)?);
             self.state().meetings.insert(key, Meeting::Joined(result.clone(), members.len() - 1));
             self.pass_on(at, Some(members.start - self.own.start));
-            // The others go on first, in order.
+            // The other shards continue first, in order.
             self.wait(at, |_| Some(()))?;
             return Ok(result);
         }
@@ -163,7 +163,7 @@ impl VirtualRankTurns {
         })
     }
 
-    /// Waits for the turn of a shard and for its condition, while the others have their turns.
+    /// Waits for a shard's turn and condition while the other shards run.
     fn wait<R>(&self, at: usize, mut ready: impl FnMut(&mut State) -> Option<R>) -> Result<R> {
         let mut state = self.state();
         loop {
@@ -219,13 +219,13 @@ impl VirtualRankTurns {
 }
 
 /// Marks a shard as finished when dropped, and passes the turn on. Unless `well` is true, the shard has failed.
-struct Leaving<'a> {
+struct FinishGuard<'a> {
     turns: &'a VirtualRankTurns,
     at: usize,
     well: bool,
 }
 
-impl Drop for Leaving<'_> {
+impl Drop for FinishGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.turns.state();
         state.finished[self.at] = true;

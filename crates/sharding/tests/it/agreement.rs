@@ -10,7 +10,7 @@ use phalanx_sharding::{
     CodecKind, CodecScope, CodecSettings, DataParallel, Observed as _, Options, Overlap,
     RankCollectives as _, ShardingError, Strategy, WeightRounding,
 };
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::optim::{Adam, Optimizer, Sgd};
 use phalanx_tensor::{
     BuildOptions, CandleModule, Context, Init, Key, ParamStore, Precision, Recompute, Session, StoreBuilder,
@@ -116,7 +116,7 @@ fn train_by(
                     &model.forward(&tape, &images)?,
                     &labels,
                     0.1,
-                    Over::Count(GLOBAL),
+                    LossDivisor::Count(GLOBAL),
                 )?
             }
             Model::Cvae(model) => {
@@ -124,7 +124,7 @@ fn train_by(
                 let ids: Vec<u32> = (0..GLOBAL).flat_map(row).collect();
                 let ids = Tensor::from_vec(ids, (GLOBAL, 4), &Device::Cpu)?;
                 let out = model.forward(&tape, &images, &part(ids)?)?;
-                out.loss(&tape, &images, (0.1, 0.1), Over::Count(GLOBAL))?.total
+                out.loss(&tape, &images, (0.1, 0.1), LossDivisor::Count(GLOBAL))?.total
             }
         };
         tape.backward(&loss)?;
@@ -256,7 +256,7 @@ fn bf16_sends_half_the_bytes_under_every_strategy() {
             let images = Value::constant(draw("images", 0, &[2, 3, 8, 8]));
             let ids = Tensor::new(&[[10_u32, 1, 4, 11], [10, 2, 5, 11]], &Device::Cpu)?;
             let out = model.forward(&tape, &images, &ids)?;
-            let loss = out.loss(&tape, &images, (0.1, 0.1), Over::Count(GLOBAL))?.total;
+            let loss = out.loss(&tape, &images, (0.1, 0.1), LossDivisor::Count(GLOBAL))?.total;
             let step = parallel.begin_step()?;
             let before = parallel.stats().bytes_sent;
             tape.backward(&loss)?;
@@ -407,8 +407,8 @@ fn processes_and_threads_give_the_same_bits() {
 fn gradients_travel_while_backward_still_runs() {
     // One block after the other reports; the reduction of the last starts before the first is differentiated.
     #[derive(Debug)]
-    struct Both(Arc<DataParallel>, std::sync::Mutex<Vec<u64>>);
-    impl phalanx_tensor::Listener for Both {
+    struct ReductionCounter(Arc<DataParallel>, std::sync::Mutex<Vec<u64>>);
+    impl phalanx_tensor::Listener for ReductionCounter {
         fn gradients_ready(&self, param: &phalanx_tensor::ParamBucket) -> phalanx_tensor::HookResult {
             self.0.gradients_ready(param)?;
             // The single rank's operations finish at once, so those that were started are soon counted.
@@ -423,13 +423,13 @@ fn gradients_travel_while_backward_still_runs() {
     let row = Strategy::named("ddp").expect("a row");
     let parallel = DataParallel::new(&store, comm, row).expect("alone");
     let before = parallel.communicator().stats().operations;
-    let both = Arc::new(Both(parallel.clone(), std::sync::Mutex::default()));
+    let both = Arc::new(ReductionCounter(parallel.clone(), std::sync::Mutex::default()));
     let session =
         Session { listener: Some(both.clone()), ..Session::training(Arc::new(Context::new(1)), Key::new(0)) };
     let tape = Tape::recording(session);
     let logits = model.forward(&tape, &Value::constant(draw("x", 0, &[2, 3, 8, 8]))).expect("sound");
     let step = parallel.begin_step().expect("none is under way");
-    tape.backward(&loss::cross_entropy(&tape, &logits, &[0, 1], 0.0, Over::Batch).expect("sound"))
+    tape.backward(&loss::cross_entropy(&tape, &logits, &[0, 1], 0.0, LossDivisor::Batch).expect("sound"))
         .expect("sound");
     let seen = both.1.lock().expect("no panic").clone();
     let expected: Vec<u64> = (1..=store.buckets().len() as u64).map(|i| before + i).collect();
@@ -525,7 +525,7 @@ fn a_candle_model_trains_the_same_under_every_strategy() {
                 let hidden = layers[0].forward(&tape, &[&input], |layer, x| layer.forward(&x[0])?.tanh())?;
                 let output = layers[1].forward(&tape, &[&hidden], |layer, x| layer.forward(&x[0]))?;
                 let target = Value::constant(Tensor::ones((2, 2), DType::F32, &Device::Cpu)?);
-                let loss = loss::mse(&tape, &output, &target, Over::Count(2 * world))?;
+                let loss = loss::mse(&tape, &output, &target, LossDivisor::Count(2 * world))?;
                 let under_way = parallel.begin_step()?;
                 tape.backward(&loss)?;
                 under_way.finish(|params| adam.step(params, 0.05, &context))?;

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::{Communicator, ReduceOp};
 use phalanx_sharding::RankGroup;
 use phalanx_tensor::group::even_lens;
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{Context, Key, ProcessGroup, Result, Session, Tape, Value, ops};
 
 type Group = Arc<dyn ProcessGroup>;
@@ -269,14 +269,14 @@ const WIDTH: usize = 4;
 
 /// The result of a training on one rank: the losses of the steps and the last weights, all in f64.
 #[derive(Debug)]
-struct Learnt {
+struct TrainingResult {
     losses: Vec<f64>,
     weights: Vec<f64>,
     scale: f64,
 }
 
 /// Trains two linear towers by the contrastive loss, a rank of several with `lens[rank]` of the samples.
-fn learn(comm: &Communicator, lens: &[usize]) -> Learnt {
+fn learn(comm: &Communicator, lens: &[usize]) -> TrainingResult {
     let rank = comm.rank();
     let start = lens[..rank].iter().sum();
     let own = |name: &str| {
@@ -296,7 +296,7 @@ fn learn(comm: &Communicator, lens: &[usize]) -> Learnt {
         };
         let image = tower(&images, &leaves[0]).expect("fits");
         let text = tower(&texts, &leaves[1]).expect("fits");
-        let loss = loss::clip_contrastive(&tape, &image, &text, &leaves[2], Over::Count(SAMPLES));
+        let loss = loss::clip_contrastive(&tape, &image, &text, &leaves[2], LossDivisor::Count(SAMPLES));
         let loss = loss.expect("a loss");
         let mut sum = numbers(&loss.tensor().expect("a number"));
         tape.backward(&loss).expect("backward");
@@ -310,7 +310,7 @@ fn learn(comm: &Communicator, lens: &[usize]) -> Learnt {
         }
     }
     let [w_image, w_text, scale] = weights.map(|weight| numbers(&weight));
-    Learnt { losses, weights: [w_image, w_text].concat(), scale: scale[0] }
+    TrainingResult { losses, weights: [w_image, w_text].concat(), scale: scale[0] }
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn a_rank_without_samples_is_named_on_all() {
         let tape = Tape::recording(session);
         let of = |name: &str| Value::constant(draw(name, 0, &[samples, WIDTH]));
         let scale = Value::constant(draw("scale", 0, &[1]));
-        let loss = loss::clip_contrastive(&tape, &of("images"), &of("texts"), &scale, Over::Count(3));
+        let loss = loss::clip_contrastive(&tape, &of("images"), &of("texts"), &scale, LossDivisor::Count(3));
         loss.expect_err("nothing to contrast").to_string()
     });
     for error in found {

@@ -14,7 +14,7 @@ use crate::common::on_ranks;
 
 /// Where a rank computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum Location {
     Host,
     Device,
 }
@@ -31,11 +31,11 @@ struct Rank {
 }
 
 impl Rank {
-    fn new(comm: phalanx_collectives::Communicator, at: At, row: &str, sync: SyncOptions) -> Self {
+    fn new(comm: phalanx_collectives::Communicator, at: Location, row: &str, sync: SyncOptions) -> Self {
         let (device, rank) = (Checking::new(Context::new(1)), comm.rank());
         let compute = match at {
-            At::Host => ComputeDevice::host(),
-            At::Device => ComputeDevice::of(Arc::new(device.clone())),
+            Location::Host => ComputeDevice::host(),
+            Location::Device => ComputeDevice::of(Arc::new(device.clone())),
         };
         // The last ranks may only serve, on the host.
         let workers = comm.world_size() - sync.servers;
@@ -69,7 +69,7 @@ impl Rank {
 }
 
 /// Of every rank the bits after each of four steps, those that are shown in the middle among them.
-fn train(at: At, row: &'static str, world: usize, servers: usize) -> Vec<Vec<Vec<u32>>> {
+fn train(at: Location, row: &'static str, world: usize, servers: usize) -> Vec<Vec<Vec<u32>>> {
     on_ranks(world, move |comm| {
         let sync = SyncOptions { servers, gradient_scale: 1.0, ..SyncOptions::default() };
         let (workers, rank, all) = (world - servers, comm.rank(), comm.clone());
@@ -102,11 +102,11 @@ fn a_device_computes_with_what_messages_of_the_host_bring() {
         ("ad-psgd", 1, 0),
         ("ps-asp", 1, 0),
     ] {
-        let host = train(At::Host, row, world, servers);
+        let host = train(Location::Host, row, world, servers);
         assert!(host[0][0] != host[0][5], "{row}: something is learnt");
         assert_eq!(
             host,
-            train(At::Device, row, world, servers),
+            train(Location::Device, row, world, servers),
             "{row} on {world}, {servers} of which serve"
         );
     }
@@ -115,7 +115,7 @@ fn a_device_computes_with_what_messages_of_the_host_bring() {
 #[test]
 fn ranks_whose_devices_average_with_random_neighbours_come_together() {
     let distances = on_ranks(3, |comm| {
-        let of = Rank::new(comm, At::Device, "ad-psgd", SyncOptions::default());
+        let of = Rank::new(comm, Location::Device, "ad-psgd", SyncOptions::default());
         let distance = || {
             of.parallel.unshard().expect("shows the mean");
             of.parallel.reshard().expect("has its own back");
@@ -139,7 +139,7 @@ fn ranks_whose_devices_average_with_random_neighbours_come_together() {
 #[test]
 fn what_devices_have_for_themselves_goes_on_to_the_bit() {
     for row in ["d-psgd", "sgp", "ps-bsp"] {
-        let of = |at: At, parts: bool| {
+        let of = |at: Location, parts: bool| {
             on_ranks(2, move |comm| {
                 let whole = Rank::new(comm.clone(), at, row, SyncOptions::default());
                 (0..3).for_each(|step| whole.step(step, true));
@@ -153,8 +153,8 @@ fn what_devices_have_for_themselves_goes_on_to_the_bit() {
                 whole.bits()
             })
         };
-        let there = of(At::Host, false);
-        for (at, parts) in [(At::Host, true), (At::Device, false), (At::Device, true)] {
+        let there = of(Location::Host, false);
+        for (at, parts) in [(Location::Host, true), (Location::Device, false), (Location::Device, true)] {
             assert_eq!(of(at, parts), there, "{row} on the {at:?}, taken over: {parts}");
         }
     }
@@ -163,7 +163,7 @@ fn what_devices_have_for_themselves_goes_on_to_the_bit() {
 #[test]
 fn values_and_gradients_cross_once_in_a_step() {
     let crossed = on_ranks(2, |comm| {
-        let of = Rank::new(comm, At::Device, "d-psgd", SyncOptions::default());
+        let of = Rank::new(comm, Location::Device, "d-psgd", SyncOptions::default());
         (0..2).for_each(|at| of.step(at, true));
         of.device.take_transfers();
         of.step(2, true);
@@ -183,7 +183,7 @@ fn values_and_gradients_cross_once_in_a_step() {
 #[test]
 fn weights_that_were_loaded_are_what_neighbours_go_on_with() {
     for row in ["d-psgd", "sgp", "ad-psgd"] {
-        for at in [At::Host, At::Device] {
+        for at in [Location::Host, Location::Device] {
             let ranks = on_ranks(2, move |comm| {
                 let of = Rank::new(comm, at, row, SyncOptions::default());
                 of.step(0, true);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use phalanx_collectives::Communicator;
-use phalanx_sharding::synchrony::{Act, VersionedStore, Waiting};
+use phalanx_sharding::synchrony::{Act, RequestQueues, VersionedStore};
 use phalanx_sharding::{
     CodecKind, CodecSettings, OptimizerUpdate, Options, ParallelStrategy, PlainUpdate, SharedUpdate,
     Strategy, SyncOptions, parallelize,
@@ -110,13 +110,13 @@ enum Order {
 }
 
 /// Two workers on threads of their own, which act when they are told, against real servers.
-struct Scripted {
+struct ScriptedWorkers {
     orders: Vec<Sender<Order>>,
     workers: Vec<std::thread::JoinHandle<Vec<f32>>>,
     strategies: Vec<Arc<dyn ParallelStrategy>>,
 }
 
-impl Scripted {
+impl ScriptedWorkers {
     fn start(row: &'static str, staleness: u64) -> Self {
         let started = on_ranks(2, move |comm| {
             let rank = comm.rank();
@@ -192,10 +192,10 @@ fn real_servers_go_the_recorded_way() {
         ("ps-ssp", 0, &all["stale"]["attempts"], &all["stale"]["runs"]["ssp_bound0"]["w"]),
     ];
     for (row, bound, attempts, expected) in runs {
-        let scripted = Scripted::start(row, bound);
+        let scripted = ScriptedWorkers::start(row, bound);
         // What is admitted when, by the store alone, so that the next order is given when all before it is done.
         let mut store = VersionedStore::new((), 2, (row == "ps-ssp").then_some(bound));
-        let mut waiting = Waiting::new(2);
+        let mut waiting = RequestQueues::new(2);
         let (mut pulls, mut pushes) = (0, 0);
         // A worker that waits at the end would wait for ever: its last orders are held back until they are admitted.
         let mut held: [Vec<Act>; 2] = Default::default();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::on_ranks;
 use candle_core::{Device, Tensor};
 use phalanx_collectives::ReduceOp;
-use phalanx_sharding::{MeshLayout, Placed, Placement, ProcessMesh, local_ranges};
+use phalanx_sharding::{DistributedTensor, MeshLayout, Placement, ProcessMesh, local_ranges};
 use phalanx_tensor::{Context, Key, Session, Tape, Value, ops};
 
 const SUM: Placement = Placement::PARTIAL_SUM;
@@ -63,7 +63,7 @@ fn every_conversion_gives_the_same_tensor_and_its_gradient() {
                 for to in [WHOLE, ROWS, COLUMNS] {
                     let tape = tape();
                     let leaf = tape.leaf(part(&mesh, "tensor", from));
-                    let placed = Placed::new(&mesh, leaf.clone(), &SHAPE, &[("tensor", from)]);
+                    let placed = DistributedTensor::new(&mesh, leaf.clone(), &SHAPE, &[("tensor", from)]);
                     let moved = placed.expect("fits").to(&tape, "tensor", to).expect("converts");
                     assert_eq!(moved.placement("tensor").expect("an axis"), to);
                     let local = moved.local(&[("tensor", to)]).expect("as it was asked for");
@@ -94,7 +94,7 @@ fn along_axes_of_data_gradients_are_summed_over_ranks() {
         // Parameters that are gathered for use: each rank's loss is its number times the sum of the elements.
         let tape = tape();
         let leaf = tape.leaf(part(&mesh, "shard", ROWS));
-        let placed = Placed::new(&mesh, leaf.clone(), &SHAPE, &[("shard", ROWS)]).expect("fits");
+        let placed = DistributedTensor::new(&mesh, leaf.clone(), &SHAPE, &[("shard", ROWS)]).expect("fits");
         let gathered = placed.to(&tape, "shard", WHOLE).expect("gathers");
         let loss = ops::sum(&tape, gathered.replicated().expect("is whole")).expect("a sum");
         let loss = ops::scale(&tape, &loss, (mesh.rank() + 1) as f64).expect("a loss");
@@ -109,7 +109,7 @@ fn a_partial_sum_is_not_read_as_a_whole() {
     on_ranks(2, |comm| {
         let mesh = ProcessMesh::new(comm, &[("replicate", 1), ("tensor", 2)]).expect("a mesh");
         let value = Value::constant(whole());
-        let partial = Placed::new(&mesh, value.clone(), &SHAPE, &[("tensor", SUM)]).expect("fits");
+        let partial = DistributedTensor::new(&mesh, value.clone(), &SHAPE, &[("tensor", SUM)]).expect("fits");
         let error = partial.replicated().expect_err("it is not").to_string();
         assert_eq!(
             error,
@@ -121,19 +121,22 @@ fn a_partial_sum_is_not_read_as_a_whole() {
         let error = partial.branch(&tape(), "tensor").expect_err("it is not whole").to_string();
         assert!(error.ends_with("only what is replicated branches"), "{error}");
         // Along an axis of one rank nothing is left to add.
-        let alone = Placed::new(&mesh, value.clone(), &SHAPE, &[("replicate", SUM)]).expect("fits");
+        let alone =
+            DistributedTensor::new(&mesh, value.clone(), &SHAPE, &[("replicate", SUM)]).expect("fits");
         assert!(alone.replicated().is_ok());
 
-        let whole = Placed::new(&mesh, value.clone(), &SHAPE, &[]).expect("fits");
+        let whole = DistributedTensor::new(&mesh, value.clone(), &SHAPE, &[]).expect("fits");
         let error = whole.to(&tape(), "tensor", SUM).expect_err("no way").to_string();
         assert!(error.ends_with("it is replicated, which cannot become a partial sum"), "{error}");
         let error = whole.to(&tape(), "tensor", Placement::Shard { dim: 2 }).expect_err("no dim").to_string();
         assert!(error.ends_with("it has no dimension 2 to be sharded along `tensor`"), "{error}");
         let largest = Placement::Partial { op: ReduceOp::Max };
-        let largest = Placed::new(&mesh, value.clone(), &SHAPE, &[("tensor", largest)]).expect("fits");
+        let largest =
+            DistributedTensor::new(&mesh, value.clone(), &SHAPE, &[("tensor", largest)]).expect("fits");
         let error = largest.to(&tape(), "tensor", WHOLE).expect_err("no gradient").to_string();
         assert!(error.contains("a partial max; only sums and means"), "{error}");
-        let error = Placed::new(&mesh, value, &SHAPE, &[("tensor", ROWS)]).expect_err("too many rows");
+        let error =
+            DistributedTensor::new(&mesh, value, &SHAPE, &[("tensor", ROWS)]).expect_err("too many rows");
         let rows = if mesh.rank() == 0 { 2 } else { 3 };
         assert!(
             error.to_string().ends_with(&format!("this rank's part is [{rows}, 3], not [5, 3]")),
@@ -154,7 +157,7 @@ fn axes_that_share_a_dimension_divide_it_from_the_outside() {
         let mesh = ProcessMesh::new(comm, &[("shard", 2), ("tensor", 2)]).expect("a mesh");
         let tape = tape();
         let whole_value = Value::constant(whole());
-        let placed = Placed::new(&mesh, whole_value, &SHAPE, &[]).expect("fits");
+        let placed = DistributedTensor::new(&mesh, whole_value, &SHAPE, &[]).expect("fits");
         let outer = placed.to(&tape, "shard", ROWS).expect("splits");
         let both = outer.to(&tape, "tensor", ROWS).expect("splits again");
         assert_eq!(

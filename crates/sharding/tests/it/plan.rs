@@ -10,7 +10,7 @@ use phalanx_sharding::{
     CodecKind, CodecScope, CodecSettings, DataParallel, GradCodec, Observed as _, Options, PlainUpdate,
     Resumable as _, STRATEGIES, StateBytes, Strategy, SyncOptions, Topology, WeightRounding, parallelize,
 };
-use phalanx_tensor::loss::{Over, cross_entropy};
+use phalanx_tensor::loss::{LossDivisor, cross_entropy};
 use phalanx_tensor::nn::Linear;
 use phalanx_tensor::optim::{Adam, Ema, Optimizer, Sgd};
 use phalanx_tensor::{
@@ -136,7 +136,7 @@ fn measure(
         let under_way = parallel.begin_step()?;
         let images = Tensor::full(0.1 * (rank + 1) as f32, (SAMPLES, 3, SIDE, SIDE), &Device::Cpu)?;
         let logits = logits(&model, &tape, &Value::constant(images))?;
-        let loss = cross_entropy(&tape, &logits, &[0, 1], 0.0, Over::Count(SAMPLES * world))?;
+        let loss = cross_entropy(&tape, &logits, &[0, 1], 0.0, LossDivisor::Count(SAMPLES * world))?;
         tape.backward(&loss)?;
         under_way.finish(|params| {
             optimizer.step(params, 0.01, &context)?;

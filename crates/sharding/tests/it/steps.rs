@@ -95,7 +95,7 @@ fn backward(layers: &Layers, parallel: &Arc<DataParallel>, step: u64) -> Result<
     for layer in layers {
         x = tape.run1(layer, &x)?;
     }
-    let loss = loss::cross_entropy(&tape, &x, &[1], 0.0, loss::Over::Count(4))?;
+    let loss = loss::cross_entropy(&tape, &x, &[1], 0.0, loss::LossDivisor::Count(4))?;
     Ok(tape.backward(&loss)?)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_sharding::synchrony::{Act, Pushed, VersionedStore, Waiting, simulate};
+use phalanx_sharding::synchrony::{Act, PushResult, RequestQueues, VersionedStore, simulate};
 use phalanx_tensor::Key;
 use serde_json::{Value as Json, json};
 
@@ -13,14 +13,14 @@ use crate::common::problem::{Problem, assert_near, recorded};
 struct Replay {
     events: Vec<Json>,
     refused: Vec<Json>,
-    pushes: Vec<(usize, Pushed, f64)>,
+    pushes: Vec<(usize, PushResult, f64)>,
 }
 
 /// Has two workers attempt acts in order at a store, each pull being answered once it is admitted.
 fn replay(attempts: &Json, bound: Option<u64>) -> (Replay, VersionedStore<Vec<f32>>, [usize; 2]) {
     let problem = Problem::new();
     let mut store = VersionedStore::new(Problem::start(), 2, bound);
-    let mut waiting = Waiting::new(2);
+    let mut waiting = RequestQueues::new(2);
     let mut copies = [Vec::new(), Vec::new()];
     let mut run = Replay::default();
     for attempt in attempts.as_array().expect("a list") {
@@ -142,7 +142,7 @@ fn no_schedule_with_deaths_sees_more_than_the_bound_or_waits_for_the_dead() {
         let (bound, mut workers) = (below(0, 5), 2 + below(1, 4) as usize);
         let (steps, first_death) = (20, below(2, 60));
         let mut store = VersionedStore::new((), workers, Some(bound));
-        let mut waiting = Waiting::new(workers);
+        let mut waiting = RequestQueues::new(workers);
         (0..workers).for_each(|worker| waiting.arrive(worker, Act::Pull, ()));
         // Who computes, and until when.
         let mut computing: Vec<Option<f64>> = vec![None; workers];
@@ -176,7 +176,7 @@ fn no_schedule_with_deaths_sees_more_than_the_bound_or_waits_for_the_dead() {
                 store = VersionedStore::new((), workers, Some(bound));
                 store.restore(version, &clocks);
                 assert_eq!(store.clocks().slowest(), clocks.iter().copied().min().expect("some live"));
-                waiting = Waiting::new(workers);
+                waiting = RequestQueues::new(workers);
                 computing = vec![None; workers];
                 let left = (0..workers).filter(|worker| clocks[*worker] < steps);
                 left.for_each(|worker| waiting.arrive(worker, Act::Pull, ()));

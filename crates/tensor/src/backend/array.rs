@@ -131,7 +131,7 @@ impl Array {
     /// Returns the elements on the host: the tensor itself, or a copy from a device, for which this waits.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn to_host(&self) -> Result<Tensor> {
         match &self.0 {
             Repr::Host(tensor) => Ok(tensor.clone()),
@@ -143,7 +143,7 @@ impl Array {
     /// the array do not change the copy.
     ///
     /// # Errors
-    /// The back end's, also for elements that are not floating-point numbers.
+    /// Errors of the back end, also for elements that are not floating-point numbers.
     pub fn begin_snapshot(&self) -> Result<Download> {
         match &self.0 {
             Repr::Host(tensor) if tensor.dtype().is_float() => {
@@ -158,7 +158,7 @@ impl Array {
     /// to the array any more.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn begin_download(&self) -> Result<Download> {
         match &self.0 {
             Repr::Host(tensor) => Ok(Download::ready(tensor.clone())),
@@ -170,7 +170,7 @@ impl Array {
     /// caller must not use the array before [`Upload::wait`].
     ///
     /// # Errors
-    /// If the numbers of elements or their types differ; and the back end's.
+    /// If the numbers of elements or their types differ; and errors of the back end.
     pub fn begin_upload(&self, elements: &Tensor) -> Result<Upload> {
         match &self.0 {
             Repr::Host(tensor) => {
@@ -184,7 +184,7 @@ impl Array {
     /// Puts elements of the host on this array's device: returns the tensor itself, or a copy on the device.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn alongside(&self, tensor: &Tensor) -> Result<Self> {
         match &self.0 {
             Repr::Host(_) => Ok(tensor.into()),
@@ -210,7 +210,7 @@ impl Array {
         Err(TensorError::OtherBackend { op, expected, found })
     }
 
-    /// Overwrites the elements with those of `source`, which has as many on the same device, converting their type.
+    /// Copies the elements of `source`, of the same length and device, converted to the element type.
     ///
     /// # Errors
     /// If the numbers of elements differ, or the devices.
@@ -247,7 +247,7 @@ impl Array {
     /// Returns the value of an array of one element. Waits for a device.
     ///
     /// # Errors
-    /// If there is not exactly one element, and the back end's.
+    /// If there is not exactly one element; and errors of the back end.
     pub fn number(&self) -> Result<f64> {
         let tensor = self.to_host()?;
         if tensor.elem_count() != 1 {

@@ -27,13 +27,13 @@ pub trait CodecQueue {
     /// Makes later codec work wait for all computing queued so far.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     fn begin(&self) -> Result<()>;
 
     /// Returns a transfer whose `wait` makes later computing wait for all codec work queued so far.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     fn done(&self) -> Result<Upload>;
 
     /// Returns a stopwatch of codec work and computing.
@@ -51,7 +51,7 @@ pub trait CodecQueue {
     /// Sets every element to zero.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     fn clear(&self, to: &Array) -> Result<()>;
 
     /// Overwrites elements with as many of the same type.
@@ -87,7 +87,7 @@ pub trait ChunkCodecs {
     /// If the memory of messages has the wrong size.
     fn decode(&self, messages: PackedMessages<'_>, of: (usize, usize), to: &Array) -> Result<()>;
 
-    /// Writes the encoding errors of the parts of `values` to `to`. Leaves `to` unchanged if `spoiled` says that the
+    /// Writes the encoding errors of the parts of `values` to `to`. Leaves `to` unchanged if `spoiled` is set: the
     /// values are not finite.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ pub trait FeedbackCodecs {
     /// If lengths differ.
     fn feed_back(&self, values: &Array, held: &Array) -> Result<Array>;
 
-    /// Overwrites the residual with the values. Leaves it unchanged if `spoiled` says that these are not finite.
+    /// Overwrites the residual with the values. Leaves it unchanged if `spoiled` is set: the values are not finite.
     ///
     /// # Errors
     /// If lengths differ.

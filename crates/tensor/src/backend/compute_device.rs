@@ -39,7 +39,7 @@ impl ComputeDevice {
     /// Puts a tensor of the host there: returns the tensor itself, or a copy on the device.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn put(&self, tensor: &Tensor) -> Result<Array> {
         match &self.0 {
             Some(backend) => backend.from_host(tensor),

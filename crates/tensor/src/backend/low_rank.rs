@@ -25,7 +25,7 @@ pub trait DeviceLowRank {
     /// Computes values ← factor·values. Sets the flag `spoiled` if a result is not finite.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     fn scale(&self, values: &Array, factor: f32, spoiled: &Array) -> Result<()>;
 
     /// Computes values ← values + held and P ← values·Q, for each of the matrices in `values`.

@@ -7,19 +7,19 @@ pub trait Stopwatch: std::fmt::Debug + Send {
     /// Records the time at which all codec work queued so far is done.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     fn note(&mut self) -> Result<()>;
 
     /// Records the time at which all computing queued so far is done.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     fn note_computing(&mut self) -> Result<()>;
 
     /// Returns seconds from the first record to each, in order. Returns `None` if the device has not reached all,
     /// unless `wait` is true.
     ///
     /// # Errors
-    /// The back end's, also of earlier work.
+    /// Errors of the back end, also of earlier work.
     fn seconds(&self, wait: bool) -> Result<Option<Vec<f64>>>;
 }

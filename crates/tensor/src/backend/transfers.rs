@@ -32,7 +32,7 @@ impl Download {
     /// Waits for the elements and returns them.
     ///
     /// # Errors
-    /// The back end's, also of work that was queued before the copy.
+    /// Errors of the back end, also of work that was queued before the copy.
     pub fn wait(self) -> Result<Tensor> {
         match self.0 {
             DownloadState::Ready(elements) => Ok(elements),
@@ -66,7 +66,7 @@ impl Upload {
     /// Makes device work that is queued from now on wait for the copy. The host does not wait.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn wait(self) -> Result<()> {
         self.0.map_or(Ok(()), |order| order())
     }

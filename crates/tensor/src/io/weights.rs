@@ -127,7 +127,7 @@ fn read_pickle(path: &Path, key: Option<&str>) -> Result<Vec<(String, Tensor)>, 
 /// `num_batches_tracked`, which old files lack.
 ///
 /// # Errors
-/// Those of [`load_weights`], and [`TensorError::Weights`] naming the names that do not fit.
+/// Errors of [`load_weights`], and [`TensorError::Weights`] naming the names that do not fit.
 pub fn load_into(store: &ParamStore, path: &Path, strict: bool) -> Result<LoadReport> {
     let tensors = load_weights(path)?;
     let report = store

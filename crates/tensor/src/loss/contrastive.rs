@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Over, cross_entropy};
+use super::{LossDivisor, cross_entropy};
 use crate::group::{ProcessGroup, gather_counts};
 use crate::storage::wide;
 use crate::tape::{Tape, Value};
@@ -12,19 +12,19 @@ use crate::{Result, TensorError, ops};
 /// belongs to row i of texts. Features are [N, E] of unit length. `scale` is a scalar, the inverse temperature, which
 /// multiplies the similarities.
 ///
-/// With a [`crate::Session::batch_group`], a rank contrasts its images with the texts of all ranks, and its texts
-/// with all images, as OpenCLIP with `local_loss` and `gather_with_grad`. The sum of the ranks' losses over
-/// [`Over::Count`] of the global batch is the loss of one rank with the whole batch, and so are the gradients. Ranks
-/// may have different numbers of samples.
+/// With a [`crate::Session::batch_group`], a rank contrasts its images with the texts of all ranks, and its texts with
+/// all images, as OpenCLIP with `local_loss` and `gather_with_grad`. With [`LossDivisor::Count`] of the global batch,
+/// losses and gradients sum over ranks to those of one rank with the whole batch. Ranks may have different numbers of
+/// samples.
 ///
 /// # Errors
-/// If the shapes do not match, or a rank of the group has no sample; and the transport's.
+/// If the shapes do not match, or a rank of the group has no sample; and errors of the transport.
 pub fn clip_contrastive(
     tape: &Tape,
     image_features: &Value,
     text_features: &Value,
     scale: &Value,
-    over: Over,
+    over: LossDivisor,
 ) -> Result<Value> {
     const OP: &str = "clip_contrastive";
     if image_features.shape() != text_features.shape() {
@@ -38,7 +38,7 @@ pub fn clip_contrastive(
     let dtype = wide(image_features.dtype()?);
     let (by_image, by_text, labels) = match &tape.session().batch_group {
         Some(group) if group.size() > 1 => {
-            let all = Gathered::of(tape, image_features, text_features, group)?;
+            let all = GatheredFeatures::of(tape, image_features, text_features, group)?;
             let by_image = ops::linear_stored(tape, image_features, &all.texts, None, dtype)?;
             let by_text = ops::linear_stored(tape, text_features, &all.images, None, dtype)?;
             let labels = all.first..all.first + samples;
@@ -59,14 +59,14 @@ pub fn clip_contrastive(
 }
 
 /// The features of all ranks, in rank order.
-struct Gathered {
+struct GatheredFeatures {
     images: Value,
     texts: Value,
     /// The row of this rank's first sample.
     first: usize,
 }
 
-impl Gathered {
+impl GatheredFeatures {
     fn of(tape: &Tape, images: &Value, texts: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Self> {
         const OP: &str = "clip_contrastive";
         let (samples, width) = (images.dims()[0], images.dims()[1]);

@@ -1,6 +1,6 @@
 //! Cross-entropy of logits with class labels.
 
-use super::Over;
+use super::LossDivisor;
 use crate::backend::CrossEntropy;
 use crate::ops::Indices;
 use crate::tape::{Tape, Value};
@@ -19,7 +19,7 @@ pub fn cross_entropy<'a>(
     logits: &Value,
     labels: impl Into<Indices<'a>>,
     label_smoothing: f64,
-    over: Over,
+    over: LossDivisor,
 ) -> Result<Value> {
     const OP: &str = "cross_entropy";
     let &[batch, _] = logits.dims() else {

@@ -15,7 +15,7 @@ pub use weighted::weighted;
 
 /// The divisor of the sum of the samples' losses.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Over {
+pub enum LossDivisor {
     /// The number of samples of this batch: the mean.
     Batch,
     /// A number of samples: the size of the global batch. Then gradients summed over ranks are those of the global
@@ -26,7 +26,7 @@ pub enum Over {
     Sum(f64),
 }
 
-impl Over {
+impl LossDivisor {
     /// Returns the divisor for a batch of `batch` samples.
     pub fn divisor(self, batch: usize) -> f64 {
         match self {

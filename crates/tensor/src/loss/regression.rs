@@ -1,12 +1,18 @@
 //! Losses of elements against targets: L1, squared error, binary cross-entropy.
 
-use super::Over;
+use super::LossDivisor;
 use crate::backend::{ElementLoss, ElementLossInputs};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
 /// Averages a loss over a sample's elements, then over samples.
-fn elementwise(tape: &Tape, loss: ElementLoss, x: &Value, target: &Value, over: Over) -> Result<Value> {
+fn elementwise(
+    tape: &Tape,
+    loss: ElementLoss,
+    x: &Value,
+    target: &Value,
+    over: LossDivisor,
+) -> Result<Value> {
     let op = loss.name();
     if x.shape() != target.shape() {
         return Err(TensorError::unequal(op, x.shape(), target.shape()));
@@ -32,7 +38,7 @@ fn elementwise(tape: &Tape, loss: ElementLoss, x: &Value, target: &Value, over: 
 ///
 /// # Errors
 /// If the shapes differ.
-pub fn l1(tape: &Tape, x: &Value, target: &Value, over: Over) -> Result<Value> {
+pub fn l1(tape: &Tape, x: &Value, target: &Value, over: LossDivisor) -> Result<Value> {
     elementwise(tape, ElementLoss::L1, x, target, over)
 }
 
@@ -43,7 +49,7 @@ pub fn l1(tape: &Tape, x: &Value, target: &Value, over: Over) -> Result<Value> {
 ///
 /// # Errors
 /// If the shapes differ, or `beta` is negative or not finite.
-pub fn smooth_l1(tape: &Tape, x: &Value, target: &Value, beta: f64, over: Over) -> Result<Value> {
+pub fn smooth_l1(tape: &Tape, x: &Value, target: &Value, beta: f64, over: LossDivisor) -> Result<Value> {
     if !(beta.is_finite() && beta >= 0.0) {
         let (value, expected) = (beta.to_string(), "expected a finite number, at least 0");
         return Err(TensorError::Argument { name: "beta", value, expected });
@@ -58,7 +64,7 @@ pub fn smooth_l1(tape: &Tape, x: &Value, target: &Value, beta: f64, over: Over) 
 ///
 /// # Errors
 /// If the shapes differ.
-pub fn mse(tape: &Tape, x: &Value, target: &Value, over: Over) -> Result<Value> {
+pub fn mse(tape: &Tape, x: &Value, target: &Value, over: LossDivisor) -> Result<Value> {
     elementwise(tape, ElementLoss::Mse, x, target, over)
 }
 
@@ -67,6 +73,6 @@ pub fn mse(tape: &Tape, x: &Value, target: &Value, over: Over) -> Result<Value> 
 ///
 /// # Errors
 /// If the shapes differ.
-pub fn bce_with_logits(tape: &Tape, logits: &Value, targets: &Value, over: Over) -> Result<Value> {
+pub fn bce_with_logits(tape: &Tape, logits: &Value, targets: &Value, over: LossDivisor) -> Result<Value> {
     elementwise(tape, ElementLoss::BceWithLogits, logits, targets, over)
 }

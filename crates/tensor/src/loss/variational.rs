@@ -1,6 +1,6 @@
 //! The KL divergence of a variational encoder's distribution from its prior.
 
-use super::Over;
+use super::LossDivisor;
 use crate::backend::KlInputs;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
@@ -10,7 +10,7 @@ use crate::{Result, TensorError};
 ///
 /// # Errors
 /// If the shapes differ.
-pub fn kl_standard_normal(tape: &Tape, mu: &Value, logvar: &Value, over: Over) -> Result<Value> {
+pub fn kl_standard_normal(tape: &Tape, mu: &Value, logvar: &Value, over: LossDivisor) -> Result<Value> {
     const OP: &str = "kl_standard_normal";
     if mu.shape() != logvar.shape() {
         return Err(TensorError::unequal(OP, mu.shape(), logvar.shape()));

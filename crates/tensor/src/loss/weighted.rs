@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Over;
+use super::LossDivisor;
 use crate::tape::{Tape, Value};
 use crate::{TensorError, ops};
 
@@ -13,13 +13,13 @@ use crate::{TensorError, ops};
 /// weights, and not for runs of weight 0 if there are others.
 ///
 /// # Errors
-/// If there is not one weight a sample, or one is negative or not finite, and those of `loss`.
+/// If there is not one weight a sample, or one is negative or not finite, and errors of `loss`.
 pub fn weighted<E: From<TensorError>>(
     tape: &Tape,
     output: &Value,
     weights: &[f32],
     sum: f64,
-    mut loss: impl FnMut(&Value, Range<usize>, Over) -> Result<Value, E>,
+    mut loss: impl FnMut(&Value, Range<usize>, LossDivisor) -> Result<Value, E>,
 ) -> Result<Value, E> {
     let samples = output.dims().first().copied().unwrap_or(1);
     if weights.len() != samples {
@@ -40,7 +40,7 @@ pub fn weighted<E: From<TensorError>>(
             continue;
         }
         // A divisor of infinity makes the loss and its gradients 0 for weight 0.
-        let over = Over::Sum(if run[0] > 0.0 { sum / f64::from(run[0]) } else { f64::INFINITY });
+        let over = LossDivisor::Sum(if run[0] > 0.0 { sum / f64::from(run[0]) } else { f64::INFINITY });
         let of_run = match whole {
             true => loss(output, rows, over)?,
             false => loss(&ops::narrow(tape, output, 0, rows.start, rows.len())?, rows, over)?,
@@ -53,6 +53,6 @@ pub fn weighted<E: From<TensorError>>(
     match total {
         Some(total) => Ok(total),
         // There is no sample.
-        None => loss(output, 0..samples, Over::Batch),
+        None => loss(output, 0..samples, LossDivisor::Batch),
     }
 }

@@ -9,7 +9,7 @@ use crate::backend::{
 use crate::group::ProcessGroup;
 use crate::storage::wide;
 use crate::store::Buffer;
-use crate::tape::{Grads, Saved, Tape, Value};
+use crate::tape::{Grads, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
 
 pub use crate::backend::FusedActivation;
@@ -189,7 +189,7 @@ impl SavedPass {
         &self,
         tape: &Tape,
         mode: &Mode,
-        [gamma, beta]: &[Saved; 2],
+        [gamma, beta]: &[SavedValue; 2],
         grad: &Array,
         grads: &mut Grads<'_>,
     ) -> Result<()> {

@@ -41,7 +41,7 @@ use crate::{Context, Result, TensorError};
 /// gradients.
 ///
 /// # Errors
-/// The transport's, also if ranks have different numbers of elements.
+/// Errors of the transport, also if ranks have different numbers of elements.
 pub fn all_reduce(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "all_reduce";
     let output = summed(OP, tape.context(), group.as_ref(), &x.array()?)?;
@@ -55,7 +55,8 @@ pub fn all_reduce(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Resu
 /// gradient is this rank's part of the sum of the ranks' gradients.
 ///
 /// # Errors
-/// If `lens` does not have one length a rank, or this rank's is not the size of `x` along `dim`; and the transport's.
+/// If `lens` does not have one length a rank, or this rank's is not the size of `x` along `dim`. Errors of the
+/// transport.
 pub fn all_gather(
     tape: &Tape,
     x: &Value,
@@ -87,7 +88,8 @@ pub(crate) fn all_gather_stored(
 /// ranks' gradients, for either loss.
 ///
 /// # Errors
-/// If `lens` does not have one length a rank or does not add up to the size of `x` along `dim`; and the transport's.
+/// If `lens` does not have one length a rank or does not add up to the size of `x` along `dim`. Errors of the
+/// transport.
 pub fn reduce_scatter(
     tape: &Tape,
     x: &Value,
@@ -108,7 +110,7 @@ pub fn reduce_scatter(
 /// weight. The gradient is the sum of the ranks' gradients; the loss is replicated.
 ///
 /// # Errors
-/// In backward the transport's.
+/// Errors of the transport, in backward.
 pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "copy_to_group";
     let output = x.array()?;
@@ -122,7 +124,7 @@ pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> R
 /// unchanged; the loss is replicated.
 ///
 /// # Errors
-/// The transport's.
+/// Errors of the transport.
 pub fn reduce_from_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "reduce_from_group";
     let output = summed(OP, tape.context(), group.as_ref(), &x.array()?)?;

@@ -2,7 +2,7 @@
 
 use crate::backend::{Array, ArrayBackend, Conv2dShape, ConvBackward, ConvForward};
 use crate::storage::wide;
-use crate::tape::{Grads, Saved, Tape, Value};
+use crate::tape::{Grads, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Stride, padding, dilation and groups of a convolution, each size as [height, width].
@@ -100,7 +100,7 @@ pub(super) fn run_backward<S>(
     tape: &Tape,
     grad: &Array,
     grads: &mut Grads<'_>,
-    (x, w): (&Saved, &Saved),
+    (x, w): (&SavedValue, &SavedValue),
     (shape, w_dims, out_channels): (&S, &[usize], usize),
     run: impl FnOnce(&dyn ArrayBackend, ConvBackward<'_, S>) -> Result<Option<Array>>,
 ) -> Result<()> {

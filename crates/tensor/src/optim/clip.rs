@@ -12,7 +12,7 @@ use crate::{Context, Result};
 /// or on the host if some are there. Ranks with shards add theirs up.
 ///
 /// # Errors
-/// The back end's.
+/// Errors of the back end.
 pub fn grad_sum_of_squares(params: &[ParamBucket], context: &Context) -> Result<Array> {
     total(params, (().into(), context), |grads| grads.backend(context).sum_of_squares(grads))
 }
@@ -22,7 +22,7 @@ pub fn grad_sum_of_squares(params: &[ParamBucket], context: &Context) -> Result<
 /// [`exact_squares_value`](crate::backend::Updates::exact_squares_value) converts them.
 ///
 /// # Errors
-/// If gradients are not f32; and the back end's.
+/// If gradients are not f32; and errors of the back end.
 pub fn exact_grad_squares(params: &[ParamBucket], context: &Context) -> Result<Array> {
     total(params, (ExactSquares::DIGITS.into(), context), |grads| grads.backend(context).exact_squares(grads))
 }
@@ -59,7 +59,7 @@ fn total(
 /// Multiplies the gradients of owned elements by `factor`.
 ///
 /// # Errors
-/// The back end's.
+/// Errors of the back end.
 pub fn scale_grads(params: &[ParamBucket], factor: f64, context: &Context) -> Result<()> {
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
@@ -75,7 +75,7 @@ pub fn scale_grads(params: &[ParamBucket], factor: f64, context: &Context) -> Re
 /// about such a step.
 ///
 /// # Errors
-/// The back end's.
+/// Errors of the back end.
 pub fn clip_grad_norm(params: &[ParamBucket], max_norm: f64, context: &Context) -> Result<Array> {
     let squares = grad_sum_of_squares(params, context)?;
     clip_by_squares(params, &squares, max_norm, context)?;
@@ -87,7 +87,7 @@ pub fn clip_grad_norm(params: &[ParamBucket], max_norm: f64, context: &Context) 
 /// scales nothing.
 ///
 /// # Errors
-/// The back end's.
+/// Errors of the back end.
 pub fn clip_by_squares(
     params: &[ParamBucket],
     squares: &Array,
@@ -100,7 +100,7 @@ pub fn clip_by_squares(
 /// Multiplies the gradients of owned elements by a scalar of f64 on their device or on the host.
 ///
 /// # Errors
-/// The back end's.
+/// Errors of the back end.
 pub(super) fn scale_grads_by(params: &[ParamBucket], factor: &Array, context: &Context) -> Result<()> {
     for param in owned(params) {
         let Some(grads) = param.owned_grads()? else { continue };
@@ -115,7 +115,7 @@ pub(super) fn scale_grads_by(params: &[ParamBucket], factor: &Array, context: &C
 /// root of the sum of all their [`grad_sum_of_squares`]. A norm that is not finite scales nothing.
 ///
 /// # Errors
-/// The back end's.
+/// Errors of the back end.
 pub fn clip_to_norm(params: &[ParamBucket], norm: f64, max_norm: f64, context: &Context) -> Result<f64> {
     if norm.is_finite() && norm > max_norm {
         // PyTorch adds the same small number.

@@ -47,7 +47,7 @@ impl Ema {
     /// Updates the averages with the current weights.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn update(&mut self, params: &[ParamBucket], context: &Context) -> Result<()> {
         self.scaled_update(params, None, context)
     }
@@ -56,7 +56,7 @@ impl Ema {
     /// skipped. The host counts the update in any case, until [`Ema::note_left_out`].
     ///
     /// # Errors
-    /// The back end's, and if averages and weights have different locations.
+    /// Errors of the back end, and if averages and weights have different locations.
     pub fn scaled_update(
         &mut self,
         params: &[ParamBucket],
@@ -109,7 +109,7 @@ impl Ema {
     /// Exchanges weights and averages: once to evaluate with the averages, again to continue training.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn swap(&mut self, params: &[ParamBucket]) -> Result<()> {
         for param in owned(params) {
             let begun = self.has_begun(param);
@@ -135,7 +135,7 @@ impl Ema {
     /// Loads a state.
     ///
     /// # Errors
-    /// If a tensor's shape is not its parameter's.
+    /// If a tensor and its parameter have different shapes.
     pub fn load_state(
         &mut self,
         params: &[ParamBucket],

@@ -102,7 +102,7 @@ impl LossScale {
     /// Moves the state to the device of optimizer steps.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn kept_at(self, device: &ComputeDevice) -> Result<Self> {
         Ok(Self { numbers: device.put(&self.known.numbers()?)?, ..self })
     }
@@ -115,12 +115,12 @@ impl LossScale {
     /// The factor of the next loss: a scalar of f64 on the scale's device.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn factor(&self) -> Result<Array> {
         self.numbers.view(0, ())
     }
 
-    /// The factor of the next loss, as far as the host knows: [`LossScale::apply_report`].
+    /// The factor of the next loss on the host, one report late: [`LossScale::apply_report`].
     pub fn scale(&self) -> f64 {
         self.known.scale
     }
@@ -130,7 +130,7 @@ impl LossScale {
     /// maximum of all ranks.
     ///
     /// # Errors
-    /// Those of `agree`, and the back end's.
+    /// Errors of `agree` and of the back end.
     pub fn step<E: From<TensorError>>(
         &mut self,
         squares: &Array,
@@ -170,7 +170,7 @@ impl LossScale {
         Ok(StepOutcome { scale, left_out, norm, in_a_row, all_left_out })
     }
 
-    /// The state for a checkpoint, as far as the host knows.
+    /// The state for a checkpoint, on the host.
     pub fn state(&self) -> LossScaleState {
         self.known
     }
@@ -220,7 +220,7 @@ impl StepDecision {
     /// Divides gradients by the scale and clips them, after the host has decided to take the step.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn unscale(&self, params: &[ParamBucket], context: &Context) -> Result<()> {
         scale_grads_by(params, &self.step.factor, context)
     }
@@ -228,7 +228,7 @@ impl StepDecision {
     /// Reads the report of the step; waits for a device.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn read(&self) -> Result<Tensor> {
         self.report.to_host()
     }
@@ -236,7 +236,7 @@ impl StepDecision {
     /// Begins to copy the report of the step to the host, without waiting.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn begin_read(&self) -> Result<Download> {
         self.report.begin_snapshot()
     }

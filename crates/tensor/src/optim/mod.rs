@@ -45,7 +45,7 @@ pub trait Optimizer: std::fmt::Debug + Send {
     /// decay applies to groups with [`crate::ParamGroup::decay`].
     ///
     /// # Errors
-    /// If gradients are not summed over the ranks yet; and the back end's.
+    /// If gradients are not summed over the ranks yet; and errors of the back end.
     fn step(&mut self, params: &[ParamBucket], lr: f64, context: &Context) -> Result<()> {
         self.scaled_step(params, lr, None, context)
     }
@@ -54,7 +54,7 @@ pub trait Optimizer: std::fmt::Debug + Send {
     /// device and may skip the step. The host counts it in any case, until [`Optimizer::note_left_out`].
     ///
     /// # Errors
-    /// Those of [`Optimizer::step`], and if state and gradients have different locations.
+    /// Errors of [`Optimizer::step`], and if state and gradients have different locations.
     fn scaled_step(
         &mut self,
         params: &[ParamBucket],
@@ -83,7 +83,7 @@ pub trait Optimizer: std::fmt::Debug + Send {
     /// Loads a state; parameters without an entry keep their initial state.
     ///
     /// # Errors
-    /// If a tensor's shape is not its parameter's.
+    /// If a tensor and its parameter have different shapes.
     fn load_state(&mut self, params: &[ParamBucket], steps: u64, tensors: &[(String, Tensor)]) -> Result<()>;
 
     /// The size of the state in bytes.

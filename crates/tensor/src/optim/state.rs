@@ -140,7 +140,7 @@ impl OptimizerState {
     /// Loads the tensors of this kind, and returns the indices of their buckets.
     ///
     /// # Errors
-    /// If a tensor's shape is not its entry's.
+    /// If a tensor and its entry have different shapes.
     pub fn load(&mut self, params: &[ParamBucket], tensors: &[(String, Tensor)]) -> Result<Vec<usize>> {
         let by_name: BTreeMap<&str, &Tensor> = tensors
             .iter()

@@ -18,9 +18,9 @@ pub(crate) fn unwritten<T: Scalar>(len: usize) -> Vec<T> {
     #[cfg(all(not(debug_assertions), any(target_arch = "x86_64", target_arch = "aarch64")))]
     let values = {
         let mut values = Vec::<T>::with_capacity(len);
-        // SAFETY: the capacity is at least `len`. The empty assembly gets a pointer to the memory and may, as far as
-        // the compiler knows, have written any bytes there. So the elements count as initialised, with unspecified
-        // values. Every bit pattern is a value of f32 and f64, the only types of this sealed trait.
+        // SAFETY: the capacity is at least `len`. The empty assembly gets a pointer to the memory. The compiler must
+        // assume that it has written any bytes there. So the elements count as initialised, with unspecified values.
+        // Every bit pattern is a value of f32 and f64, the only types of this sealed trait.
         unsafe {
             std::arch::asm!("/* {} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags));
             values.set_len(len);

@@ -46,7 +46,7 @@ impl Buffer {
     /// Returns the current value on the host, copied if it is on a device.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn to_host(&self) -> Result<Tensor> {
         self.array().to_host()
     }

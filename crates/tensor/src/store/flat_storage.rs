@@ -11,8 +11,8 @@ use crate::{Result, TensorError, storage};
 /// Contiguous elements of one type, on the host or on a device. Clones and ranges ([`FlatStorage::narrow`]) share the
 /// memory; the last one frees it.
 ///
-/// Only this type knows the kind of memory. Its users ask for ranges, views in a shape, the elements on the host, or
-/// copies.
+/// Only this type depends on the kind of memory. Its users request ranges, views in a shape, the elements on the host,
+/// or copies.
 #[derive(Debug, Clone)]
 pub struct FlatStorage(Array);
 
@@ -105,15 +105,15 @@ impl FlatStorage {
     /// Returns all elements as a tensor of one dimension, in the same memory.
     ///
     /// # Errors
-    /// [`TensorError::NotOnHost`] if the memory is a device's.
+    /// [`TensorError::NotOnHost`] if the memory is on a device.
     pub fn tensor(&self) -> Result<Tensor> {
         self.0.host("`tensor` of flat memory").cloned()
     }
 
-    /// Returns all elements as a tensor of one dimension: the memory itself, or a copy of a device's.
+    /// Returns all elements as a tensor of one dimension: the memory itself, or a copy of device memory.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn to_host(&self) -> Result<Tensor> {
         self.0.to_host()
     }
@@ -133,12 +133,12 @@ impl FlatStorage {
     /// Copies the elements written to [`FlatStorage::staging`].
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn take_staged(&self, staged: &Tensor) -> Result<()> {
         if self.0.is_host() { Ok(()) } else { self.put(staged) }
     }
 
-    /// Overwrites the elements with those of a tensor of as many, converted to their type.
+    /// Copies the elements of a tensor of the same length, converted to the element type.
     ///
     /// # Errors
     /// If it has another number of elements.
@@ -221,7 +221,7 @@ impl FlatStorage {
     /// Overwrites the elements with those of `source`, on any device.
     ///
     /// # Errors
-    /// If `source` has another number of elements; and the back end's.
+    /// If `source` has another number of elements; and errors of the back end.
     pub fn fetch(&self, source: &Self) -> Result<()> {
         match self.0.is_host() == source.0.is_host() {
             true => self.copy_from(source),
@@ -233,7 +233,7 @@ impl FlatStorage {
     /// must not use them before [`Upload::wait`].
     ///
     /// # Errors
-    /// If `source` has another number or type of elements, or is on a device; and the back end's.
+    /// If `source` has another number or type of elements, or is on a device; and errors of the back end.
     pub fn begin_upload_from(&self, source: &Self) -> Result<Upload> {
         if source.len() != self.len() {
             let shape = Shape::from(self.len());
@@ -245,7 +245,7 @@ impl FlatStorage {
     /// Begins to copy the elements to the host while the device computes. The caller must not write to them any more.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn begin_download(&self) -> Result<Download> {
         match self.dtype() {
             DType::F32 => self.0.begin_download(),

@@ -54,7 +54,7 @@ impl Tape {
     /// ones do not vanish in f16. See [`crate::optim::LossScale`].
     ///
     /// # Errors
-    /// Those of [`Tape::backward`].
+    /// Errors of [`Tape::backward`].
     pub fn backward_scaled(&self, loss: &Value, factor: impl Into<LossFactor>) -> Result<()> {
         if loss.shape().elem_count() != 1 {
             let problem = format!("the loss must have one element; this one has shape {:?}", loss.shape());
@@ -79,7 +79,7 @@ impl Tape {
     /// Differentiates with given gradients of several values.
     ///
     /// # Errors
-    /// Those of [`Tape::backward`]; and if a gradient's shape is not its value's.
+    /// Errors of [`Tape::backward`]; and if a gradient and its value have different shapes.
     pub fn backward_from<'a, A: Into<Array>>(
         &self,
         seeds: impl IntoIterator<Item = (&'a Value, A)>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tracing::Span;
 
 use super::node::{Action, Node};
-use super::value::{Saved, Value};
+use super::value::{SavedValue, Value};
 use super::{Mode, Tape};
 use crate::backend::Array;
 use crate::{Result, TensorError};
@@ -22,7 +22,7 @@ pub trait Block: std::fmt::Debug + Send + Sync {
     /// Runs the block.
     ///
     /// # Errors
-    /// Those of its ops.
+    /// Errors of its ops.
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>>;
 }
 
@@ -40,7 +40,7 @@ impl Tape {
     /// Runs a block and calls the listener before and after it, in forward and later in backward.
     ///
     /// # Errors
-    /// The block's, or the listener's.
+    /// Errors of the block and of the listener.
     pub fn run(&self, block: &Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let name: Arc<str> = block.name().into();
         let index = self.count_block();
@@ -62,7 +62,7 @@ impl Tape {
     /// Runs a block with one input and one output.
     ///
     /// # Errors
-    /// The block's, or the listener's, or if the block returns another number of outputs.
+    /// Errors of the block and of the listener, or if the block returns another number of outputs.
     pub fn run1(&self, block: &Arc<dyn Block>, input: &Value) -> Result<Value> {
         let mut outputs = self.run(block, std::slice::from_ref(input))?;
         match (outputs.pop(), outputs.is_empty()) {
@@ -99,7 +99,7 @@ impl Tape {
         let keys_at = self.keys_drawn();
         let frozen = self.frozen.get();
         let (outputs, used) = self.without_recording(|| block.forward(self, inputs))?;
-        let saved: Vec<(Saved, bool)> = inputs.iter().map(|v| (v.save(), v.needs_grad())).collect();
+        let saved: Vec<(SavedValue, bool)> = inputs.iter().map(|v| (v.save(), v.needs_grad())).collect();
         if used.is_empty() && !inputs.iter().any(Value::needs_grad) {
             return Ok(outputs);
         }

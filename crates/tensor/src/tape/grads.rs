@@ -107,7 +107,7 @@ impl Grads<'_> {
     /// avoids a copy. Others are new memory of `backend`, added as [`Grads::add`] does.
     ///
     /// # Errors
-    /// Those of `write`; if memory cannot be allocated, or there is a gradient of another shape already.
+    /// Errors of `write`; if memory cannot be allocated, or there is a gradient of another shape already.
     pub fn write<const N: usize, R>(
         &mut self,
         backend: &dyn ArrayBackend,

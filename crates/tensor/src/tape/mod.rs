@@ -20,7 +20,7 @@ pub use grads::Grads;
 pub use listener::Listener;
 pub use recorded::take_peak_recorded_bytes;
 pub use session::{Recompute, Session};
-pub use value::{Saved, Value};
+pub use value::{SavedValue, Value};
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -210,7 +210,7 @@ impl Tape {
     /// discriminator's part in a generator's loss.
     ///
     /// # Errors
-    /// Those of `f`.
+    /// Errors of `f`.
     pub fn frozen<R>(&self, f: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
         let before = self.frozen.replace(true);
         let result = f(self);

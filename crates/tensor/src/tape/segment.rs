@@ -25,7 +25,7 @@ impl Tape {
     /// gets none from candle is an error.
     ///
     /// # Errors
-    /// candle's, and [`crate::TensorError::Backward`] if candle's graph does not reach an input.
+    /// Errors of candle, and [`crate::TensorError::Backward`] if candle's graph does not reach an input.
     pub fn segment(
         &self,
         inputs: &[&Value],

@@ -83,7 +83,7 @@ impl Value {
     /// read by it.
     ///
     /// # Errors
-    /// The back end's, and [`TensorError::NotResident`] for a parameter whose values are not in memory.
+    /// Errors of the back end, and [`TensorError::NotResident`] for a parameter whose values are not in memory.
     pub fn to_host(&self) -> Result<Tensor> {
         self.source.array()?.to_host()
     }
@@ -132,8 +132,8 @@ impl Value {
     }
 
     /// Returns the part of this value that a node keeps for backward: an array, or the handle of a parameter.
-    pub fn save(&self) -> Saved {
-        Saved(self.source.clone())
+    pub fn save(&self) -> SavedValue {
+        SavedValue(self.source.clone())
     }
 
     /// Returns the slot on tape `id`, if a gradient is needed.
@@ -148,9 +148,9 @@ impl Value {
 
 /// A value saved for backward. A parameter is saved as a handle, so that its values may be released in between.
 #[derive(Debug, Clone)]
-pub struct Saved(Source);
+pub struct SavedValue(Source);
 
-impl Saved {
+impl SavedValue {
     /// Saves an array.
     pub fn of(array: impl Into<Array>) -> Self {
         Self(Source::Array(array.into()))

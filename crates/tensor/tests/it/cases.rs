@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{ComputeDevice, Context, Key, Precision, Result, Session, Tape, Value, ops};
 
 pub(crate) fn draw(name: &str, dims: &[usize]) -> Tensor {
@@ -55,11 +55,11 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
     ("element losses", &[&[4, 3], &[4, 3]], |t, v| {
         let target = ops::full_like(t, &v[0], 0.25)?;
         let losses = [
-            loss::mse(t, &v[0], &target, Over::Batch)?,
-            loss::l1(t, &v[0], &target, Over::Batch)?,
-            loss::smooth_l1(t, &v[0], &target, 0.5, Over::Count(9))?,
-            loss::bce_with_logits(t, &v[1], &target, Over::Batch)?,
-            loss::kl_standard_normal(t, &v[0], &v[1], Over::Batch)?,
+            loss::mse(t, &v[0], &target, LossDivisor::Batch)?,
+            loss::l1(t, &v[0], &target, LossDivisor::Batch)?,
+            loss::smooth_l1(t, &v[0], &target, 0.5, LossDivisor::Count(9))?,
+            loss::bce_with_logits(t, &v[1], &target, LossDivisor::Batch)?,
+            loss::kl_standard_normal(t, &v[0], &v[1], LossDivisor::Batch)?,
         ];
         let mut total = ops::mean(t, &v[1])?;
         for loss in &losses {
@@ -72,7 +72,7 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
     }),
     ("clip_contrastive", &[&[3, 4], &[3, 4], &[]], |t, v| {
         let (images, texts) = (ops::l2_normalise(t, &v[0])?, ops::l2_normalise(t, &v[1])?);
-        loss::clip_contrastive(t, &images, &texts, &ops::exp(t, &v[2])?, Over::Batch)
+        loss::clip_contrastive(t, &images, &texts, &ops::exp(t, &v[2])?, LossDivisor::Batch)
     }),
 ];
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::gradcheck::check_gradients;
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{Context, Key, Result, Session, Tape, TensorError, Value, ops};
 
 fn draw(name: &str, dims: &[usize]) -> Tensor {
@@ -23,7 +23,7 @@ fn check(inputs: &[Tensor], f: impl Fn(&Tape, &[Value]) -> Result<Value>) {
 fn gradients() {
     let target = Value::constant(draw("target", &[3, 2, 5]));
     let x = [draw("x", &[3, 2, 5])];
-    for over in [Over::Batch, Over::Count(7)] {
+    for over in [LossDivisor::Batch, LossDivisor::Count(7)] {
         check(&x, |t, v| loss::l1(t, &v[0], &target, over));
         check(&x, |t, v| loss::smooth_l1(t, &v[0], &target, 0.5, over));
         check(&x, |t, v| loss::mse(t, &v[0], &target, over));
@@ -58,7 +58,7 @@ fn extreme_logits_give_finite_losses_and_gradients() {
     let extremes = Tensor::new(&[[1e4_f32, -1e4], [-1e4, 1e4]], &Device::Cpu).expect("a constant");
     let tape = tape();
     let x = tape.leaf(extremes.clone());
-    let loss = loss::cross_entropy(&tape, &x, &[1, 1], 0.0, Over::Batch).expect("sound");
+    let loss = loss::cross_entropy(&tape, &x, &[1, 1], 0.0, LossDivisor::Batch).expect("sound");
     assert_eq!(scalar(&loss), 1e4);
     tape.backward(&loss).expect("sound");
     let grad = tape
@@ -69,7 +69,7 @@ fn extreme_logits_give_finite_losses_and_gradients() {
     let x = tape.leaf(extremes);
     let targets =
         Value::constant(Tensor::new(&[[0.0_f32, 0.0], [1.0, 1.0]], &Device::Cpu).expect("a constant"));
-    let loss = loss::bce_with_logits(&tape, &x, &targets, Over::Batch).expect("sound");
+    let loss = loss::bce_with_logits(&tape, &x, &targets, LossDivisor::Batch).expect("sound");
     assert_eq!(scalar(&loss), 5e3);
     tape.backward(&loss).expect("sound");
     let grad = tape
@@ -84,10 +84,12 @@ fn shares_of_a_batch_add_up_to_its_mean() {
     let tape = tape();
     let (x, t) = (draw("x", &[5, 3]), draw("t", &[5, 3]));
     let part = |tensor: &Tensor, start, len| Value::constant(tensor.narrow(0, start, len).expect("in range"));
-    let whole = scalar(&loss::mse(&tape, &part(&x, 0, 5), &part(&t, 0, 5), Over::Batch).expect("sound"));
+    let whole =
+        scalar(&loss::mse(&tape, &part(&x, 0, 5), &part(&t, 0, 5), LossDivisor::Batch).expect("sound"));
     let shares = [(0, 2), (2, 3)].map(|(start, len)| {
         scalar(
-            &loss::mse(&tape, &part(&x, start, len), &part(&t, start, len), Over::Count(5)).expect("sound"),
+            &loss::mse(&tape, &part(&x, start, len), &part(&t, start, len), LossDivisor::Count(5))
+                .expect("sound"),
         )
     });
     assert!((shares[0] + shares[1] - whole).abs() < 1e-12);
@@ -105,7 +107,7 @@ fn samples_count_by_their_weights() {
     let value = Value::constant(logits.clone());
     let row = |row: usize| {
         let logits = Value::constant(logits.narrow(0, row, 1).expect("in range"));
-        scalar(&loss::cross_entropy(&tape, &logits, &[labels[row]], 0.0, Over::Batch).expect("sound"))
+        scalar(&loss::cross_entropy(&tape, &logits, &[labels[row]], 0.0, LossDivisor::Batch).expect("sound"))
     };
     // Two of four samples count half and one not at all; other ranks have a weight of 3 more.
     let weights = [0.5, 0.5, 0.0, 2.0];
@@ -114,7 +116,7 @@ fn samples_count_by_their_weights() {
     assert!((found - expected).abs() < 1e-12, "{found} {expected}");
     check(&[logits], |t, v| weighted(t, &v[0], &weights, 6.0));
     // Equal weights give a plain loss, to the bit.
-    let plain = loss::cross_entropy(&tape, &value, &labels, 0.0, Over::Count(7)).expect("sound");
+    let plain = loss::cross_entropy(&tape, &value, &labels, 0.0, LossDivisor::Count(7)).expect("sound");
     let even = scalar(&weighted(&tape, &value, &[1.0; 4], 7.0).expect("sound"));
     assert_eq!(even.to_bits(), scalar(&plain).to_bits());
     // A batch without weight has a loss of 0, also if all ranks together have no weight.
@@ -129,14 +131,15 @@ fn samples_count_by_their_weights() {
 fn wrong_arguments_are_named() {
     let tape = tape();
     let logits = Value::constant(draw("logits", &[2, 3]));
-    let error =
-        loss::cross_entropy(&tape, &logits, &[0, 3], 0.0, Over::Batch).expect_err("no class 3").to_string();
+    let error = loss::cross_entropy(&tape, &logits, &[0, 3], 0.0, LossDivisor::Batch)
+        .expect_err("no class 3")
+        .to_string();
     assert!(error.contains("label 3 of row 1") && error.contains("3 classes"), "{error}");
-    assert!(loss::cross_entropy(&tape, &logits, &[0], 0.0, Over::Batch).is_err());
-    assert!(loss::cross_entropy(&tape, &logits, &[0, 1], 1.0, Over::Batch).is_err());
+    assert!(loss::cross_entropy(&tape, &logits, &[0], 0.0, LossDivisor::Batch).is_err());
+    assert!(loss::cross_entropy(&tape, &logits, &[0, 1], 1.0, LossDivisor::Batch).is_err());
     let other = Value::constant(draw("other", &[3, 2]));
-    assert!(matches!(loss::l1(&tape, &logits, &other, Over::Batch), Err(TensorError::Shape { .. })));
+    assert!(matches!(loss::l1(&tape, &logits, &other, LossDivisor::Batch), Err(TensorError::Shape { .. })));
     let target = tape.leaf(draw("logits", &[2, 3]));
-    let error = loss::l1(&tape, &logits, &target, Over::Batch).expect_err("targets have no gradient");
+    let error = loss::l1(&tape, &logits, &target, LossDivisor::Batch).expect_err("targets have no gradient");
     assert!(error.to_string().contains("detach"), "{error}");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::nn::{self, BatchNormConfig};
 use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions};
 use phalanx_tensor::optim::{Adam, Ema, LossScale, Optimizer, Sgd, grad_sum_of_squares};
@@ -57,7 +57,7 @@ impl Net for Mlp {
     fn loss(&self, tape: &Tape, batch: &[Array]) -> Result<Value> {
         let x = ops::relu(tape, &self.layers[0].forward(tape, &Value::constant(&batch[0]))?)?;
         let x = ops::gelu(tape, &self.layers[1].forward(tape, &x)?)?;
-        loss::cross_entropy(tape, &self.layers[2].forward(tape, &x)?, &batch[1], 0.0, Over::Batch)
+        loss::cross_entropy(tape, &self.layers[2].forward(tape, &x)?, &batch[1], 0.0, LossDivisor::Batch)
     }
 
     fn optimizer() -> Box<dyn Optimizer> {
@@ -99,7 +99,7 @@ impl Net for Images {
         let y = self.norms[1].forward_added(tape, &y, &x, FusedActivation::Relu)?;
         let y = ops::max_pool2d(tape, &y, PoolOptions::new(3, 2, 1))?;
         let logits = self.head.forward(tape, &ops::global_avg_pool2d(tape, &y)?)?;
-        loss::cross_entropy(tape, &logits, &batch[1], 0.1, Over::Batch)
+        loss::cross_entropy(tape, &logits, &batch[1], 0.1, LossDivisor::Batch)
     }
 
     fn optimizer() -> Box<dyn Optimizer> {
@@ -138,7 +138,7 @@ impl Net for Tokens {
         let mixed = self.attention.forward(tape, &self.norm.forward(tape, &x)?, true)?;
         let x = ops::quick_gelu(tape, &ops::add(tape, &x, &ops::dropout(tape, &mixed, 0.25)?)?)?;
         let pooled = ops::scale(tape, &ops::sum_over(tape, &x, 1)?, 0.2)?;
-        loss::cross_entropy(tape, &self.head.forward(tape, &pooled)?, &batch[1], 0.0, Over::Batch)
+        loss::cross_entropy(tape, &self.head.forward(tape, &pooled)?, &batch[1], 0.0, LossDivisor::Batch)
     }
 
     fn optimizer() -> Box<dyn Optimizer> {

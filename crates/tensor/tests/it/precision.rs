@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_tensor::loss::{self, Over};
+use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions, UnaryOp};
 use phalanx_tensor::optim::{LossScale, Optimizer as _, Sgd, grad_sum_of_squares};
 use phalanx_tensor::{
@@ -72,7 +72,7 @@ fn to_loss(case: Case) -> Case {
 }
 
 fn cases() -> Vec<Case> {
-    let over = Over::Batch;
+    let over = LossDivisor::Batch;
     let mut all = vec![
         case("add", 2, &[&[3, 5], &[3, 5]], |t, v| ops::add(t, &v[0], &v[1])),
         case("add of a parameter", 1, &[&[3, 5], &[3, 5]], |t, v| ops::add(t, &v[0], &v[1])),
@@ -288,7 +288,7 @@ fn parameters_and_their_gradients_stay_f32() {
             assert_eq!(x.dtype().expect("a tensor"), precision.dtype());
             let x = ops::global_avg_pool2d(&tape, &ops::relu(&tape, &x).expect("sound")).expect("sound");
             let logits = second.forward(&tape, &x).expect("sound");
-            let loss = loss::cross_entropy(&tape, &logits, &[0, 1], 0.0, Over::Batch).expect("sound");
+            let loss = loss::cross_entropy(&tape, &logits, &[0, 1], 0.0, LossDivisor::Batch).expect("sound");
             assert_eq!(loss.dtype().expect("a tensor"), DType::F32);
             // The scale multiplies all gradients.
             tape.backward_scaled(&loss, 1024.0).expect("sound");

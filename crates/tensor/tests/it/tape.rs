@@ -49,16 +49,16 @@ fn input() -> Tensor {
 
 /// The recorded calls of a listener.
 #[derive(Debug, Default)]
-struct Heard(Mutex<Vec<String>>);
+struct RecordingListener(Mutex<Vec<String>>);
 
-impl Heard {
+impl RecordingListener {
     fn note(&self, text: String) -> HookResult {
         self.0.lock().expect("no panic while noting").push(text);
         Ok(())
     }
 }
 
-impl Listener for Heard {
+impl Listener for RecordingListener {
     fn before_forward(&self, block: &str) -> HookResult {
         self.note(format!("+f {block}"))
     }
@@ -76,7 +76,11 @@ impl Listener for Heard {
     }
 }
 
-fn run(layers: &[Arc<dyn Block>], recompute: Recompute, listener: Option<Arc<Heard>>) -> Result<f32> {
+fn run(
+    layers: &[Arc<dyn Block>],
+    recompute: Recompute,
+    listener: Option<Arc<RecordingListener>>,
+) -> Result<f32> {
     let session = Session {
         recompute,
         listener: listener.map(|l| l as Arc<dyn Listener>),
@@ -104,7 +108,7 @@ fn grads(store: &ParamStore) -> Vec<Vec<f32>> {
 fn a_listener_hears_blocks_and_ready_gradients_in_order() {
     for recompute in [Recompute::Never, Recompute::Every(1)] {
         let (layers, _store) = model(2);
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(RecordingListener::default());
         run(&layers, recompute, Some(heard.clone())).expect("a sound model");
         let expected = [
             "+f layers.0",
@@ -127,7 +131,7 @@ fn parameters_used_in_two_blocks_are_ready_once_after_the_last() {
     let (layers, _store) = model(1);
     let twice = [layers[0].clone(), layers[0].clone()];
     for recompute in [Recompute::Never, Recompute::Every(1), Recompute::Every(2)] {
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(RecordingListener::default());
         run(&twice, recompute, Some(heard.clone())).expect("a sound model");
         let heard = heard.0.lock().expect("no panic").clone();
         assert_eq!(heard.iter().filter(|h| h.starts_with("ready")).count(), 1, "{recompute:?}: {heard:?}");

@@ -1,9 +1,9 @@
-//! The critical path of a step: what would have to be shorter for the step to be.
+//! The critical path of a step: the operations that determine its duration.
 //!
-//! It is walked from the end of the rank that ended last, backwards. What its own thread computed lies on the path. Where the
-//! thread waited for communication, the path goes to the operation that it waited for, and from there to the rank that came to
-//! that operation last, at the moment when it did: behind the operation that kept its communication thread busy until then, or to
-//! where its own thread issued it.
+//! The path is walked backwards from the end of the last rank. Compute of the rank's own thread lies on the path. Where
+//! the thread waited for communication, the path continues at the awaited operation, and from there at the rank that
+//! reached the operation last. There it continues with the operation that kept the communication thread busy, or with
+//! the thread that issued the operation.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,7 @@ use super::rank::RankView;
 pub struct StepPath {
     /// The step, counted from 1.
     pub step: u64,
-    /// From the beginning of the path to the end of the step. Where ranks begin a step at different times it begins with the one
-    /// that it leads to.
+    /// The seconds from the start of the path to the end of the step. The path starts on the rank where the walk ends.
     pub seconds: f64,
     /// The parts of the path, the longest first.
     pub parts: Vec<CriticalPart>,
@@ -41,13 +40,13 @@ pub struct CriticalPart {
 /// The name of the span in which a rank waits for the losses of the others.
 const LOSSES: &str = "wait for losses";
 
-/// An operation of several ranks: the communicator and its number there.
+/// A collective operation: its communicator and sequence number.
 type Collective = (u64, u64);
 
-/// The data that paths are computed from.
+/// The data from which paths are computed.
 pub(super) struct Paths<'a> {
     views: &'a [RankView<'a>],
-    /// By operation, the ranks' spans of it: the places of ranks and the spans.
+    /// The spans of each operation, with the indices of their ranks.
     collectives: BTreeMap<Collective, Vec<(usize, &'a FileEvent)>>,
 }
 
@@ -55,9 +54,9 @@ fn collective(span: &FileEvent) -> Option<Collective> {
     Some((span.count("communicator")?, span.count("sequence")?))
 }
 
-/// A path under way.
-struct Walk {
-    /// The place of the rank that it is at, and the time.
+/// A path during the backward walk.
+struct PathWalk {
+    /// The index of the current rank, and the current time.
     rank: usize,
     at: f64,
     parts: BTreeMap<(u64, String, Category), f64>,
@@ -75,14 +74,14 @@ impl<'a> Paths<'a> {
         Self { views, collectives }
     }
 
-    /// The steps that all ranks have recorded.
+    /// Returns the steps that all ranks have recorded.
     pub(super) fn steps(&self) -> Vec<u64> {
         let Some(first) = self.views.first() else { return Vec::new() };
         let steps = first.steps.keys().copied();
         steps.filter(|step| self.views.iter().all(|view| view.steps.contains_key(step))).collect()
     }
 
-    /// The path of a step that all ranks have recorded.
+    /// Returns the path of a step that all ranks have recorded.
     pub(super) fn of_step(&self, step: u64) -> Option<StepPath> {
         let ends = self
             .views
@@ -90,8 +89,8 @@ impl<'a> Paths<'a> {
             .enumerate()
             .filter_map(|(place, view)| Some((place, view.steps.get(&step)?.end)));
         let (rank, end) = ends.max_by(|a, b| a.1.total_cmp(&b.1))?;
-        let mut walk = Walk { rank, at: end, parts: BTreeMap::new() };
-        // Every turn goes back in time, by a span at least.
+        let mut walk = PathWalk { rank, at: end, parts: BTreeMap::new() };
+        // Every iteration goes back in time by at least one span.
         let most = 4 * self.views.iter().map(|view| view.spans.len()).sum::<usize>();
         for _ in 0..most {
             let begin = self.views[walk.rank].steps.get(&step)?.begin;
@@ -111,69 +110,69 @@ impl<'a> Paths<'a> {
         Some(StepPath { step, seconds: (end - walk.at) * 1e-6, parts })
     }
 
-    /// Goes back over what the rank did last in a step, but not before `begin`.
-    fn go_back(&self, walk: &mut Walk, step: u64, begin: f64) {
+    /// Goes back over the last activity of the rank in a step, but not before `begin`.
+    fn go_back(&self, walk: &mut PathWalk, step: u64, begin: f64) {
         let view = &self.views[walk.rank];
-        let before = view.own.partition_point(|stretch| stretch.begin < walk.at);
-        let Some(stretch) = before.checked_sub(1).map(|at| view.own[at]) else {
+        let before = view.own.partition_point(|slice| slice.begin < walk.at);
+        let Some(slice) = before.checked_sub(1).map(|at| view.own[at]) else {
             return walk.add(view.rank, "between spans", Category::Step, begin);
         };
-        if stretch.end < walk.at {
-            return walk.add(view.rank, "between spans", Category::Step, stretch.end.max(begin));
+        if slice.end < walk.at {
+            return walk.add(view.rank, "between spans", Category::Step, slice.end.max(begin));
         }
-        let span = stretch.span;
+        let span = slice.span;
         let category = span.category.unwrap_or(Category::Step);
         if span.name == LOSSES
-            && let Some((last, told)) = self.told_last(walk, step, stretch.begin)
+            && let Some((last, finished)) = self.last_to_finish(walk, step, slice.begin)
         {
-            walk.add(view.rank, LOSSES, category, told);
+            walk.add(view.rank, LOSSES, category, finished);
             walk.rank = last;
             return;
         }
         let moved = match category {
             Category::Communication => Some(span),
-            Category::Waiting => self.awaited(view, stretch.begin, walk.at),
+            Category::Waiting => self.awaited(view, slice.begin, walk.at),
             _ => None,
         };
         match moved {
-            Some(operation) => self.through(walk, operation, stretch.begin.max(begin)),
-            None => walk.add(view.rank, &span.name, category, stretch.begin.max(begin)),
+            Some(operation) => self.through(walk, operation, slice.begin.max(begin)),
+            None => walk.add(view.rank, &span.name, category, slice.begin.max(begin)),
         }
     }
 
     /// Finds the rank that ended a step last while this rank waited for losses, from `begin` on, and the time: a rank
     /// sends its losses at the end of its step.
-    fn told_last(&self, walk: &Walk, step: u64, begin: f64) -> Option<(usize, f64)> {
+    fn last_to_finish(&self, walk: &PathWalk, step: u64, begin: f64) -> Option<(usize, f64)> {
         let others = self.views.iter().enumerate().filter(|(place, _)| *place != walk.rank);
         let ends = others.filter_map(|(place, view)| Some((place, view.steps.get(&step)?.end)));
         let during = ends.filter(|(_, end)| (begin..walk.at).contains(end));
         during.max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// The operation on another thread of the rank whose end ended a wait, which lasted from `begin` to `end`.
+    /// Finds the operation on another thread of the rank whose end ended a wait from `begin` to `end`.
     fn awaited(&self, view: &RankView<'a>, begin: f64, end: f64) -> Option<&'a FileEvent> {
         let last_of = |thread: &&'a [FileEvent]| {
             let begun = thread.partition_point(|span| span.begin < end);
-            // A waiting thread wakes a moment after the end.
+            // A waiting thread wakes shortly after the end.
             let ended = thread[..begun].iter().rev().take_while(|span| span.end > begin);
             ended.filter(|span| span.end <= end).find(|span| span.category == Some(Category::Communication))
         };
         view.communication.iter().filter_map(last_of).max_by(|a, b| a.end.total_cmp(&b.end))
     }
 
-    /// Goes back through an operation, to the rank that came to it last, and through those that it had to wait for. A wait that it
-    /// ends began at `waited`.
-    fn through(&self, walk: &mut Walk, operation: &'a FileEvent, waited: f64) {
+    /// Goes back through an operation to the rank that reached it last, and through the operations that delayed it. The
+    /// wait that it ended began at `waited`.
+    fn through(&self, walk: &mut PathWalk, operation: &'a FileEvent, waited: f64) {
         let mut next = Some((operation, waited));
         while let Some((operation, waited)) = next {
             next = self.through_one(walk, operation, waited);
         }
     }
 
-    /// Goes back through one operation: the one before it on its thread and where that begins, if it had to wait for that.
+    /// Goes back through one operation. Returns the previous operation on its thread and its start, if that delayed it.
     fn through_one(
         &self,
-        walk: &mut Walk,
+        walk: &mut PathWalk,
         operation: &'a FileEvent,
         waited: f64,
     ) -> Option<(&'a FileEvent, f64)> {
@@ -188,14 +187,14 @@ impl<'a> Paths<'a> {
             .unwrap_or(own);
         let rank = self.views[walk.rank].rank;
         if theirs.begin >= walk.at {
-            // Clocks are not that exact.
+            // Within the uncertainty of the clocks.
             walk.add(rank, &operation.name, Category::Communication, waited);
             return None;
         }
         walk.add(rank, &operation.name, Category::Communication, theirs.begin);
         walk.rank = last;
         let (_, issued) = theirs.issued?;
-        // What was before it on its thread, if that is why it had to wait.
+        // The previous operation on its thread, if it delayed this one.
         let view = &self.views[last];
         let thread =
             view.communication.iter().find(|thread| thread[0].tid == theirs.tid).copied().unwrap_or_default();
@@ -214,8 +213,8 @@ impl<'a> Paths<'a> {
     }
 }
 
-impl Walk {
-    /// Goes back to `to`, in which time the rank did this.
+impl PathWalk {
+    /// Goes back to `to` and attributes the time to this activity.
     fn add(&mut self, rank: u64, name: &str, category: Category, to: f64) {
         let took = self.at - to;
         if took > 0.0 {

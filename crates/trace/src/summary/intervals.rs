@@ -1,11 +1,11 @@
 //! Sets of intervals of time.
 
-/// Intervals that do not touch, in order.
+/// Disjoint intervals in ascending order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Intervals(Vec<(f64, f64)>);
 
 impl Intervals {
-    /// The union of these.
+    /// Returns the union of intervals.
     pub(super) fn union(all: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let mut all: Vec<(f64, f64)> = all.into_iter().filter(|(begin, end)| begin < end).collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -56,14 +56,14 @@ impl Intervals {
         Self(left)
     }
 
-    /// The intervals.
+    /// Returns the intervals.
     pub(super) fn iter(&self) -> impl Iterator<Item = (f64, f64)> {
         self.0.iter().copied()
     }
 
     /// Returns the total length.
     pub(super) fn length(&self) -> f64 {
-        // The sum of nothing would be -0.
+        // An empty sum is -0.
         self.0.iter().fold(0.0, |sum, (begin, end)| sum + (end - begin))
     }
 }

@@ -7,7 +7,7 @@ use super::super::category::Category;
 use super::super::file::{FileEvent, TraceFile};
 use super::intervals::Intervals;
 use super::rank::{RankView, waits_for_communication};
-use super::timeline::stretches;
+use super::timeline::span_slices;
 
 /// Consecutive steps that are drawn together.
 const STEPS: usize = 3;
@@ -228,7 +228,7 @@ fn of_rank(view: &RankView<'_>, (begin, end): (f64, f64)) -> RankLanes {
     let others =
         || view.spans.chunk_by(|a, b| a.tid == b.tid).filter(|thread| Some(thread[0].tid) != own_thread);
     let of = |wanted: &dyn Fn(Category) -> bool| {
-        let spans = others().flat_map(stretches);
+        let spans = others().flat_map(span_slices);
         let spans = spans.filter(|at| at.span.category.is_some_and(wanted));
         spans.filter_map(|at| Some((at.span, place(at.begin, at.end)?))).collect::<Vec<_>>()
     };

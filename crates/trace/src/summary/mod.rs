@@ -22,7 +22,7 @@ use critical::Paths;
 use operations::operations;
 use rank::RankView;
 
-/// Operations that are told.
+/// The maximum number of listed operations.
 const TOLD: usize = 15;
 
 /// The summary of a trace. Times are in seconds.
@@ -31,21 +31,21 @@ pub struct TraceSummary {
     /// True if this program has written the trace. For traces of other programs only [`TraceSummary::operations`] is
     /// filled in.
     pub is_own: bool,
-    /// Steps that all of these ranks have recorded.
+    /// The number of steps that all ranks have recorded.
     pub steps: usize,
-    /// By how much times of ranks may be apart from each other, for want of a common clock.
+    /// The uncertainty of times between ranks, because they have no common clock.
     pub clock_uncertainty: f64,
-    /// Events that were left out for want of room.
+    /// The number of events that were dropped because the buffer was full.
     pub left_out: u64,
     /// The time of each rank by category.
     pub ranks: Vec<RankTime>,
-    /// The rank that needs most for its own part of a step; `None` if there is but one.
+    /// The slowest rank by its own part of a step; `None` for a single rank.
     pub slowest: Option<SlowestRank>,
     /// The critical path of the step of median length.
     pub path: Option<StepPath>,
     /// The shares of categories in the critical paths of all steps, the largest first.
     pub path_shares: Vec<(Category, f64)>,
-    /// The operations that took most, in all ranks together, without what ran inside of them.
+    /// The operations with the largest times over all ranks, without nested spans.
     pub operations: Vec<OperationTime>,
 }
 
@@ -58,7 +58,7 @@ pub struct SlowestRank {
     pub seconds_per_step: f64,
     /// The mean time of the other ranks.
     pub others_per_step: f64,
-    /// In how many of the steps it needed most.
+    /// The number of steps in which it was the slowest.
     pub slowest_in: usize,
 }
 
@@ -89,7 +89,7 @@ impl TraceSummary {
     }
 }
 
-/// The rank that needs most for its own part of these steps.
+/// Returns the slowest rank by its own part of these steps.
 fn slowest(views: &[RankView<'_>], steps: &[u64]) -> Option<SlowestRank> {
     if views.len() < 2 || steps.is_empty() {
         return None;

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::super::category::Category;
 use super::super::file::{FileEvent, TraceFile};
-use super::timeline::{Stretch, stretches};
+use super::timeline::{SpanSlice, span_slices};
 
-/// An operation, in all ranks together.
+/// The time of an operation over all ranks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OperationTime {
     /// Its name.
@@ -17,13 +17,13 @@ pub struct OperationTime {
     pub category: Option<Category>,
     /// The number of calls.
     pub count: usize,
-    /// Seconds that it took, without what ran inside of it.
+    /// The seconds without nested spans.
     pub seconds: f64,
-    /// The share of that in the seconds of all operations.
+    /// The share of these seconds in the seconds of all operations.
     pub share: f64,
 }
 
-/// The `most` operations that took most, the longest first.
+/// Returns the `most` operations with the largest times, the longest first.
 pub(super) fn operations(file: &TraceFile, most: usize) -> Vec<OperationTime> {
     let is_operation = |span: &FileEvent| !matches!(span.category, Some(Category::Step | Category::Rank));
     let mut found: BTreeMap<(&str, Option<Category>), (usize, f64)> = BTreeMap::new();
@@ -31,7 +31,9 @@ pub(super) fn operations(file: &TraceFile, most: usize) -> Vec<OperationTime> {
         found.entry((&span.name, span.category)).or_default().0 += 1;
     }
     for thread in file.spans.chunk_by(|a, b| (a.pid, a.tid) == (b.pid, b.tid)) {
-        for Stretch { span, begin, end } in stretches(thread).into_iter().filter(|at| is_operation(at.span)) {
+        for SpanSlice { span, begin, end } in
+            span_slices(thread).into_iter().filter(|at| is_operation(at.span))
+        {
             found.entry((&span.name, span.category)).or_default().1 += (end - begin) * 1e-6;
         }
     }

@@ -7,45 +7,45 @@ use serde::Serialize;
 use super::super::category::Category;
 use super::super::file::FileEvent;
 use super::intervals::Intervals;
-use super::timeline::{Stretch, stretches};
+use super::timeline::{SpanSlice, span_slices};
 
 /// The time of a rank by category, from the beginning of its first recorded step to the end of the last, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankTime {
     /// The rank.
     pub rank: u64,
-    /// All of that time.
+    /// The total time.
     pub seconds: f64,
-    /// In which its own thread computed.
+    /// The time in which its own thread computed.
     pub computing: f64,
-    /// In which it evaluated, or drew samples, apart from what blocks computed in it.
+    /// The time of evaluation and sampling, without the compute of blocks.
     pub evaluating: f64,
-    /// In which any of its threads moved bytes between ranks.
+    /// The time in which any of its threads communicated.
     pub communication: f64,
-    /// The share of the communication's time in which the rank computed too, as Holistic Trace Analysis defines overlap; `None` if
-    /// there was no communication.
+    /// The share of the communication time that overlaps with compute, as defined by Holistic Trace Analysis; `None`
+    /// without communication.
     pub overlap: Option<f64>,
-    /// In which its own thread did not compute, by cause.
+    /// The idle time of its own thread, by cause.
     pub idle: IdleTime,
 }
 
-/// Seconds in which a rank's own thread did not compute, by cause.
+/// The idle seconds of a rank's own thread, by cause.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct IdleTime {
-    /// It waited for communication, or moved bytes itself.
+    /// Waiting for communication, or communicating itself.
     pub communication: f64,
-    /// It waited for other ranks in another way: for their losses, or messages.
+    /// Waiting for losses or messages of other ranks.
     pub ranks: f64,
-    /// It waited for a batch.
+    /// Waiting for a batch.
     pub data: f64,
-    /// It copied what a checkpoint has, or waited for one.
+    /// Copying a checkpoint, or waiting for one.
     pub saving: f64,
-    /// It did what no span tells of.
+    /// Not covered by spans.
     pub other: f64,
 }
 
 impl IdleTime {
-    /// All of it.
+    /// Returns the total.
     pub fn total(&self) -> f64 {
         self.communication + self.ranks + self.data + self.saving + self.other
     }
@@ -55,11 +55,11 @@ impl IdleTime {
 pub(super) struct RankView<'a> {
     pub(super) rank: u64,
     pub(super) spans: &'a [FileEvent],
-    /// By number.
+    /// The step spans, by step number.
     pub(super) steps: BTreeMap<u64, &'a FileEvent>,
     /// The spans of its own thread.
-    pub(super) own: Vec<Stretch<'a>>,
-    /// The spans of its other threads that move bytes, by thread: one after the other.
+    pub(super) own: Vec<SpanSlice<'a>>,
+    /// The communication spans of its other threads, by thread, in order.
     pub(super) communication: Vec<&'a [FileEvent]>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> RankView<'a> {
             .filter_map(|span| Some((span.count("step")?, span)))
             .collect();
         let own_thread = steps.values().next().map(|step| step.tid);
-        let own = stretches(spans.iter().filter(|span| Some(span.tid) == own_thread));
+        let own = span_slices(spans.iter().filter(|span| Some(span.tid) == own_thread));
         let moves = |thread: &&[FileEvent]| {
             let communicates = |span: &FileEvent| span.category == Some(Category::Communication);
             thread.iter().any(communicates) && thread.first().map(|span| span.tid) != own_thread
@@ -90,16 +90,16 @@ impl<'a> RankView<'a> {
     }
 
     /// Returns the spans of its own thread between two times, clipped to them.
-    pub(super) fn between(&self, begin: f64, end: f64) -> impl Iterator<Item = Stretch<'a>> {
+    pub(super) fn between(&self, begin: f64, end: f64) -> impl Iterator<Item = SpanSlice<'a>> {
         let first = self.own.partition_point(|at| at.end <= begin);
         let inside = self.own[first..].iter().take_while(move |at| at.begin < end);
-        inside.map(move |at| Stretch { begin: at.begin.max(begin), end: at.end.min(end), ..*at })
+        inside.map(move |at| SpanSlice { begin: at.begin.max(begin), end: at.end.min(end), ..*at })
     }
 
-    /// Seconds that the rank needed for its own part of a step: all but waiting for others and communication.
+    /// Returns the seconds of a step without communication and waiting for other ranks.
     pub(super) fn own_part(&self, step: u64) -> f64 {
         let Some(step) = self.steps.get(&step) else { return 0.0 };
-        let others = |at: &Stretch<'_>| {
+        let others = |at: &SpanSlice<'_>| {
             matches!(
                 at.span.category,
                 Some(Category::Waiting | Category::Communication | Category::Agreement)
@@ -114,7 +114,7 @@ impl<'a> RankView<'a> {
         let end = self.steps.values().map(|step| step.end).fold(f64::NEG_INFINITY, f64::max);
         let (mut idle, mut evaluating, mut covered) = (IdleTime::default(), 0.0, 0.0);
         let mut computing = Vec::new();
-        for Stretch { span, begin, end } in self.between(begin, end) {
+        for SpanSlice { span, begin, end } in self.between(begin, end) {
             let seconds = (end - begin) * 1e-6;
             covered += seconds;
             match span.category {

@@ -1,18 +1,18 @@
-//! The innermost span of a thread at each moment.
+//! The innermost span of a thread at each time.
 
 use super::super::file::FileEvent;
 
-/// A stretch of a thread's time in which one span was the innermost.
+/// An interval in which one span of a thread was the innermost.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stretch<'a> {
+pub(super) struct SpanSlice<'a> {
     pub(super) span: &'a FileEvent,
     pub(super) begin: f64,
     pub(super) end: f64,
 }
 
-/// The stretches of a thread, in order, from its spans: by beginning, those that hold others before them. Time that no span
-/// covers is in none.
-pub(super) fn stretches<'a>(spans: impl IntoIterator<Item = &'a FileEvent>) -> Vec<Stretch<'a>> {
+/// Returns the slices of a thread in order. The spans must be sorted by start, outer spans first. Gaps between spans
+/// are left out.
+pub(super) fn span_slices<'a>(spans: impl IntoIterator<Item = &'a FileEvent>) -> Vec<SpanSlice<'a>> {
     let mut found = Vec::new();
     let mut open: Vec<&FileEvent> = Vec::new();
     let mut at = f64::NEG_INFINITY;
@@ -20,7 +20,7 @@ pub(super) fn stretches<'a>(spans: impl IntoIterator<Item = &'a FileEvent>) -> V
         while let Some(inner) = open.last().copied() {
             let end = inner.end.min(time);
             if end > *at {
-                found.push(Stretch { span: inner, begin: *at, end });
+                found.push(SpanSlice { span: inner, begin: *at, end });
                 *at = end;
             }
             if inner.end > time {
@@ -62,7 +62,7 @@ mod tests {
             span("e", 12.0, 13.0),
         ];
         let found: Vec<_> =
-            stretches(&spans).iter().map(|at| (at.span.name.clone(), at.begin, at.end)).collect();
+            span_slices(&spans).iter().map(|at| (at.span.name.clone(), at.begin, at.end)).collect();
         let expected = [
             ("a", 0.0, 2.0),
             ("b", 2.0, 3.0),

@@ -1,4 +1,4 @@
-//! The section `[sync]`, and the limits of strategies whose ranks are apart.
+//! The section `[sync]`, and the limits of asynchronous strategies.
 
 use phalanx_sharding::{ServerPace, SyncOptions, Synchrony};
 use phalanx_tensor::Precision;
@@ -7,12 +7,12 @@ use super::keys::Config;
 use super::validate::Relations;
 
 impl Config {
-    /// Returns the number of processes, or threads, of a run: workers, and servers that only serve.
+    /// Returns the number of ranks of a run: workers and separate parameter servers.
     pub fn world_size(&self) -> usize {
         self.train.ranks.max(1).saturating_add(self.sync.servers)
     }
 
-    /// Checks `[sync]`, and that the strategy can do what the rest asks for.
+    /// Checks `[sync]`, and that the strategy supports the other settings.
     pub(super) fn check_synchrony(&self, relations: &mut Relations<'_>) {
         let Self { train, sync, .. } = self;
         let strategy = &train.strategy;
@@ -55,7 +55,7 @@ impl Config {
         relations.require(
             together || (train.precision != Precision::F16 && train.loss_scale == 0.0),
             "train.precision",
-            format!("a loss that is scaled needs all ranks to agree on every step, which {name} does not; use bf16 or f32"),
+            format!("loss scaling needs all ranks to agree on every step, which {name} does not support; use bf16 or f32"),
         );
     }
 }

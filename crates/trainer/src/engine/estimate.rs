@@ -1,6 +1,6 @@
 //! Estimates of memory, traffic and step time of a training under several strategies.
 
-use phalanx_sharding::{Computing, Overlap, Reach, StepTime, Strategy};
+use phalanx_sharding::{ClusterModel, ComputeTimes, Overlap, StepTime, Strategy};
 
 use super::inference::{ModelPlan, plan_memory};
 use super::{Task, TrainError};
@@ -39,14 +39,14 @@ pub fn estimate(
         return Err(TrainError::Setup(format!("a step takes more than 0 s, and not {seconds} s")));
     }
     let hosts = config.comm.ranks_by_host(plan.workload.ranks);
-    let reach = Reach {
+    let cluster = ClusterModel {
         costs: &costs,
         hosts: &hosts,
         algorithm: config.comm.algorithm,
         overlaps: config.train.overlap != Overlap::Never,
         scattered: config.scattered_bytes(),
     };
-    let computing = Computing::of_step(seconds);
-    let times = plan.plans.iter().map(|plan| plan.step_time(computing, &reach)).collect();
+    let computing = ComputeTimes::of_step(seconds);
+    let times = plan.plans.iter().map(|plan| plan.step_time(computing, &cluster)).collect();
     Ok(Estimate { plan, times })
 }

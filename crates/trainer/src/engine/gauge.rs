@@ -50,10 +50,10 @@ impl Gauge {
         }
     }
 
-    /// Reads the values for a line of metrics: utilisation (0 to 1), bytes of all programs and of this one, bytes copied from the host
-    /// since the run began, watts, and joules since then.
+    /// Reads the values for a metrics line: utilisation (0 to 1), bytes of all programs and of this one, and watts.
+    /// Bytes copied from the host and joules are sums since the run began.
     #[cfg(feature = "cuda")]
-    pub(super) fn look(&self) -> Vec<(&'static str, f64)> {
+    pub(super) fn metrics(&self) -> Vec<(&'static str, f64)> {
         let reading = self.read();
         let seen = [
             ("gpu_utilisation", reading.utilisation),
@@ -81,7 +81,7 @@ impl Gauge {
     }
 
     #[cfg(not(feature = "cuda"))]
-    pub(super) fn look(&self) -> Vec<(&'static str, f64)> {
+    pub(super) fn metrics(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 

@@ -49,7 +49,7 @@ pub use distributed::{World, in_one_process, invited_world, launcher_world};
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
 pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_memory, sample_run};
-pub use observer::{Event, Observer, PhaseReport, Silent, Started, StepReport, UpdateReport, named};
+pub use observer::{Event, NoopObserver, Observer, PhaseReport, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;
 pub use refusal::refusal;
 #[cfg(any(test, fuzzing))]

@@ -182,6 +182,6 @@ pub trait Observer {
 
 /// Ignores all events: the observer of ranks other than 0.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
+pub struct NoopObserver;
 
-impl Observer for Silent {}
+impl Observer for NoopObserver {}

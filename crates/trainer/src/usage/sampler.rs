@@ -1,4 +1,4 @@
-//! Samples the resources that a rank uses about once a second, on a thread of its own.
+//! Samples the resource use of a rank about once a second, on a separate thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -12,14 +12,14 @@ use super::process::ProcessUsage;
 use super::progress::{Progress, ProgressCounters, StateBytes};
 use phalanx_run::{EnergyKind, EnergyPart, GpuLine, MemoryLine, RunError, TimeLine, TransferLine, UsageLine};
 
-/// A reading of a GPU. Values that it does not report are `None`.
+/// A reading of a GPU. Unavailable values are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct GpuReading {
     /// The share of time in which kernels ran, from 0 to 1.
     pub utilisation: Option<f64>,
     /// Bytes of its memory that are taken, by all programs.
     pub memory_bytes: Option<u64>,
-    /// Bytes in it of what forward has left for backward, and of what flows between ops.
+    /// Bytes of activations: saved for backward, and temporary values between ops.
     pub activation_bytes: Option<u64>,
     /// Watts.
     pub watts: Option<f64>,
@@ -30,7 +30,7 @@ pub struct GpuReading {
 /// The resources that a rank has used since its sampler was started.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ResourceUse {
-    /// The account of the process; empty for a rank that is not the first of its process.
+    /// The resource use of the process; empty for a rank that is not the first of its process.
     pub process: ProcessUsage,
     /// The energy of the run.
     pub energy: RankEnergy,
@@ -42,7 +42,7 @@ pub struct SampledRank {
     pub rank: usize,
     /// Its host, as a number and by name.
     pub host: (usize, String),
-    /// True if it accounts for its process: it is the first of the ranks that are threads of it, or the only one.
+    /// True if it reports the values of its process: it is the first or only rank of the process.
     pub accounts_for_process: bool,
     /// The energy of its CPUs.
     pub energy: CpuEnergy,
@@ -56,7 +56,7 @@ impl std::fmt::Debug for SampledRank {
     }
 }
 
-/// Samples the usage of a rank, on a thread of its own, until it is dropped.
+/// Samples the resource use of a rank on a separate thread until it is dropped.
 #[derive(Debug)]
 pub struct Sampler {
     shared: Arc<Shared>,
@@ -71,16 +71,16 @@ struct Shared {
     wake: Condvar,
 }
 
-/// The meters, and the file that they are written to.
+/// The meters and the output file.
 #[derive(Debug)]
 struct Meters {
     whose: SampledRank,
-    /// No file if nothing is to be written.
+    /// The output file, if lines are written.
     file: Option<(PathBuf, File)>,
-    /// When this began, and what the process had used then.
+    /// The start time, and the usage of the process at the start.
     begun: Instant,
     before: ProcessUsage,
-    /// When the last line was made, and what had been used then.
+    /// The time and usage of the last line.
     last: (Instant, ProcessUsage),
     last_joules: Option<f64>,
 }
@@ -95,10 +95,10 @@ struct Reading {
 }
 
 impl Sampler {
-    /// Begins to sample, and appends a line to the file at `path` every `interval`; none if that is zero.
+    /// Starts sampling. Appends a line to the file at `path` every `interval`; no lines if it is zero.
     ///
     /// # Errors
-    /// If the file cannot be opened, or there can be no thread.
+    /// If the file cannot be opened or the thread cannot be started.
     pub fn start(path: &Path, interval: Duration, whose: SampledRank) -> Result<Self, RunError> {
         let now = whose.process();
         let mut file = None;
@@ -146,7 +146,7 @@ impl Drop for Sampler {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            // The sampling thread has no result.
+            // The thread returns no result.
             let _ = thread.join();
         }
     }
@@ -264,7 +264,7 @@ impl Meters {
 
     fn used(&mut self, progress: &Progress) -> ResourceUse {
         let reading = self.sample(progress);
-        // A process may have trained another run before this one.
+        // The process may have trained another run before.
         let process = reading.process.since(&self.before);
         let gpu = match (&self.whose.gpu, reading.gpu.joules) {
             (Ok(_), Some(joules)) => EnergyPart {
@@ -346,7 +346,7 @@ mod tests {
             assert_eq!(used.process.cpu_seconds, used.energy.cpu_seconds);
             assert!(used.process.cpu_seconds < ProcessUsage::now().cpu_seconds);
         }
-        // A resumed run goes on behind what is there.
+        // A resumed run appends to the file.
         let again = Sampler::start(&path, Duration::from_secs(60), whose(3, true, 0.0)).expect("starts");
         again.used();
         assert_eq!(lines(&path).len(), all.len() + 1);
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!((used.process, used.energy.cpu_seconds), (ProcessUsage::default(), None));
         let text = std::fs::read_to_string(&path).expect("reads");
         assert!(text.contains("\"step\":0") && !text.contains("cpu_percent"), "{text}");
-        // Without an interval no thread samples and no line is written; the end is reported all the same.
+        // Without an interval, there is no thread and no line, but the end is reported.
         let (off, none) = (folder.path().join("off"), Duration::ZERO);
         let sampler = Sampler::start(&off, none, whose(1, true, 10.0)).expect("starts");
         assert_eq!(sampler.used().process.cpu_seconds.is_some(), cfg!(target_os = "linux"));

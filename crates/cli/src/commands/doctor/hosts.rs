@@ -1,4 +1,4 @@
-//! `phalanx doctor --hosts`: what a launcher's ranks find of each other.
+//! `phalanx doctor --hosts`: checks the ranks of a launcher against each other.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use phalanx_run::format;
 use crate::console::out;
 use phalanx_run::host_name;
 
-/// The most hosts between which every pair is shown.
+/// The maximum number of hosts for which every pair is shown.
 const MOST_SHOWN: usize = 12;
 
-/// Looks at the world that a launcher has started; rank 0 tells what was found.
+/// Checks the ranks that a launcher has started. Rank 0 prints the results.
 pub(super) fn run(data: Option<&Path>, slow: f64) -> Result<(), CliError> {
     let config = WorldConfig::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
     let config = config.ok_or_else(|| {
@@ -42,7 +42,7 @@ pub(super) fn run(data: Option<&Path>, slow: f64) -> Result<(), CliError> {
             }
             Ok(())
         }
-        // One rank tells it for all.
+        // Rank 0 prints the problems.
         _ if config.rank > 0 => Err(CliError::Reported),
         1 => Err(CliError::failed("1 thing is wrong")),
         count => Err(CliError::failed(format!("{count} things are wrong"))),

@@ -46,7 +46,7 @@ pub(super) fn collect() -> Option<Stacks> {
 pub(super) fn collect() -> Option<Stacks> {
     use std::collections::BTreeMap;
 
-    let mut taker = signal::Taker::new()?;
+    let mut sampler = signal::StackSampler::new()?;
     let mut stacks = Stacks { files: Vec::new(), threads: Vec::new() };
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut threads: Vec<u32> = std::fs::read_dir("/proc/self/task")
@@ -58,7 +58,7 @@ pub(super) fn collect() -> Option<Stacks> {
     for id in threads {
         let name = std::fs::read_to_string(format!("/proc/self/task/{id}/comm")).unwrap_or_default();
         if id != signal::own() {
-            taken.push((id, name.trim().to_owned(), taker.take(id)));
+            taken.push((id, name.trim().to_owned(), sampler.take(id)));
         }
     }
     let mapped = mapped(&std::fs::read_to_string("/proc/self/maps").ok()?);

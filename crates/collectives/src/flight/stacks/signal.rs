@@ -31,14 +31,14 @@ pub(super) fn own() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
 }
 
-/// Takes the stacks of threads, one after the other.
-pub(super) struct Taker {
+/// Samples the stacks of threads, one after the other.
+pub(super) struct StackSampler {
     /// True if a thread has begun to answer and not finished, so that it may write at any time.
     is_spoilt: bool,
     _asking: MutexGuard<'static, ()>,
 }
 
-impl Taker {
+impl StackSampler {
     /// Returns `None` if another thread of this process takes stacks now, or the system refuses.
     pub(super) fn new() -> Option<Self> {
         let asking = match ASKING.try_lock() {

@@ -20,7 +20,7 @@ use phalanx_collectives::{
 
 /// The connections between the ranks of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Topology {
     /// As threads of one process: channels, and memory of their own.
     Threads,
     /// TCP over loopback.
@@ -35,10 +35,16 @@ pub(crate) enum Way {
     Uneven,
 }
 
-pub(crate) const WAYS: [Way; 6] =
-    [Way::Threads, Way::Tcp, Way::Lanes, Way::Shared, Way::TwoHosts, Way::Uneven];
+pub(crate) const TOPOLOGIES: [Topology; 6] = [
+    Topology::Threads,
+    Topology::Tcp,
+    Topology::Lanes,
+    Topology::Shared,
+    Topology::TwoHosts,
+    Topology::Uneven,
+];
 
-impl Way {
+impl Topology {
     /// Returns a world of `size` ranks.
     pub(crate) fn world(self, size: usize) -> Vec<Communicator> {
         self.world_with(size, |config| config)

@@ -8,13 +8,13 @@ use phalanx_collectives::nccl::cudarc::driver::{CudaContext, DeviceRepr};
 use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{Algorithm, Coalesced, CommError, Communicator, Element, FlatBuffer, ReduceOp};
 
-use crate::common::Way;
+use crate::common::Topology;
 use crate::common::checks::check_all;
 use super::gpus::{OnGpu, on_gpus, real};
 use super::software;
 
 /// The connections of ranks on the host: through shared memory, and as if on two hosts.
-const WAYS: [Way; 2] = [Way::Threads, Way::TwoHosts];
+const TOPOLOGIES: [Topology; 2] = [Topology::Threads, Topology::TwoHosts];
 const OPERATIONS: [ReduceOp; 5] =
     [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product, ReduceOp::Mean];
 
@@ -142,7 +142,7 @@ pub(crate) fn check_all_types(comm: &Communicator, context: &Arc<CudaContext>) {
 
 #[test]
 fn buffers_on_gpus_conform() {
-    on_gpus(&WAYS, &[1, 2, 3, 4], |world, context| {
+    on_gpus(&TOPOLOGIES, &[1, 2, 3, 4], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         check_all_types(&comm, &context);
         let stats = comm.stats();
@@ -152,7 +152,7 @@ fn buffers_on_gpus_conform() {
 
 #[test]
 fn sums_have_the_same_bits_on_every_rank() {
-    on_gpus(&[Way::Threads], &[3, 4], |world, context| {
+    on_gpus(&[Topology::Threads], &[3, 4], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
         // Numbers whose sums differ in every order.
@@ -180,7 +180,7 @@ fn sums_have_the_same_bits_on_every_rank() {
 
 #[test]
 fn memory_of_cudarc_is_a_buffer_and_its_tracking_of_events_may_be_on() {
-    on_gpus(&[Way::Threads], &[2], |world, _| {
+    on_gpus(&[Topology::Threads], &[2], |world, _| {
         let context = CudaContext::new(world.rank()).expect("a GPU");
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
@@ -196,7 +196,7 @@ fn memory_of_cudarc_is_a_buffer_and_its_tracking_of_events_may_be_on() {
 
 #[test]
 fn buffers_of_the_host_conform() {
-    on_gpus(&WAYS, &[1, 2, 4], |world, context| {
+    on_gpus(&TOPOLOGIES, &[1, 2, 4], |world, context| {
         let comm = nccl::communicator(&world, context).expect("all ranks come");
         assert_eq!((comm.rank(), comm.world_size()), (world.rank(), world.world_size()));
         check_all(&comm, false);
@@ -218,7 +218,7 @@ fn buffers_of_the_host_conform() {
 
 #[test]
 fn parts_of_a_world_have_links_of_their_own() {
-    on_gpus(&WAYS, &[2, 4], |world, context| {
+    on_gpus(&TOPOLOGIES, &[2, 4], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let (rank, size) = (comm.rank(), comm.world_size());
         let (colour, key) = ((rank % 2) as u32, -(rank as i64));
@@ -243,7 +243,7 @@ fn parts_of_a_world_have_links_of_their_own() {
 
 #[test]
 fn arguments_are_checked() {
-    on_gpus(&[Way::Threads], &[1, 2], |world, context| {
+    on_gpus(&[Topology::Threads], &[1, 2], |world, context| {
         let compute = context.new_stream().expect("a sound GPU");
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let refused = |result: Result<(), CommError>, expected: &str| {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{CommError, Communicator, ReduceOp};
 
-use crate::common::{Way, on_ranks};
+use crate::common::{Topology, on_ranks};
 use super::gpus::{OnGpu, on_gpus, on_gpus_with, open, real};
 use super::software;
 
-const WAYS: [Way; 2] = [Way::Threads, Way::TwoHosts];
+const TOPOLOGIES: [Topology; 2] = [Topology::Threads, Topology::TwoHosts];
 
 /// Returns the error of a world that breaks soon.
 fn broken(comm: &Communicator) -> CommError {
@@ -24,7 +24,7 @@ fn broken(comm: &Communicator) -> CommError {
 
 #[test]
 fn ranks_that_disagree_get_an_error_naming_both() {
-    on_gpus(&WAYS, &[2], |world, context| {
+    on_gpus(&TOPOLOGIES, &[2], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let error = comm.all_reduce(&mut vec![1.0_f32; 8 + comm.rank()], ReduceOp::Sum);
         let text = error.expect_err("lengths differ").to_string();
@@ -34,7 +34,7 @@ fn ranks_that_disagree_get_an_error_naming_both() {
 
 #[test]
 fn ranks_that_disagree_about_memory_of_gpus_get_an_error_naming_both() {
-    on_gpus(&WAYS, &[2], |world, context| {
+    on_gpus(&TOPOLOGIES, &[2], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
         let buffer = OnGpu::new(&compute, &vec![1.0_f32; 8 + comm.rank()]);
@@ -51,7 +51,7 @@ fn ranks_that_disagree_about_memory_of_gpus_get_an_error_naming_both() {
 
 #[test]
 fn ranks_that_disagree_about_parts_get_an_error_naming_both() {
-    on_gpus(&[Way::Threads], &[2], |world, context| {
+    on_gpus(&[Topology::Threads], &[2], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
         let lengths = if comm.rank() == 0 { [3, 5] } else { [4, 4] };
@@ -63,7 +63,7 @@ fn ranks_that_disagree_about_parts_get_an_error_naming_both() {
 
 #[test]
 fn ranks_that_disagree_about_an_exchange_get_an_error_naming_both() {
-    on_gpus(&[Way::Threads], &[2], |world, context| {
+    on_gpus(&[Topology::Threads], &[2], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
         let here = || OnGpu::new(&compute, &[1.0_f32; 8]);
@@ -78,7 +78,7 @@ fn ranks_that_disagree_about_an_exchange_get_an_error_naming_both() {
 
 #[test]
 fn what_waits_for_a_rank_that_gives_up_is_given_up() {
-    on_gpus(&WAYS, &[1, 2, 4], |world, context| {
+    on_gpus(&TOPOLOGIES, &[1, 2, 4], |world, context| {
         let compute = context.new_stream().expect("a sound GPU");
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let last = world.world_size() - 1;
@@ -102,7 +102,7 @@ fn what_waits_for_a_rank_that_gives_up_is_given_up() {
 #[test]
 fn a_rank_that_does_not_come_is_named_when_time_is_up() {
     let body = || {
-        let worlds = Way::Tcp.world_with(2, |mut config| {
+        let worlds = Topology::Tcp.world_with(2, |mut config| {
             config.timeouts.operation = Duration::from_secs(2);
             config
         });
@@ -140,7 +140,7 @@ fn a_gpu_that_hangs_is_noticed_without_a_wait() {
     }
     // Pieces of work that take up to three seconds.
     software::run_with(&[("SOFTWARE_GPU_DELAY", "3000000")], || {
-        let worlds = Way::Tcp.world_with(1, |mut config| {
+        let worlds = Topology::Tcp.world_with(1, |mut config| {
             config.timeouts.operation = Duration::from_millis(500);
             config
         });
@@ -163,7 +163,7 @@ fn a_gpu_that_hangs_is_noticed_without_a_wait() {
 
 #[test]
 fn a_communicator_that_is_shut_down_says_so() {
-    on_gpus_with(&[], &[Way::Threads], &[2], |world, context| {
+    on_gpus_with(&[], &[Topology::Threads], &[2], |world, context| {
         let compute = context.new_stream().expect("a sound GPU");
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         comm.all_reduce(&mut OnGpu::new(&compute, &[1.0_f32]), ReduceOp::Sum).expect("sound");

@@ -6,7 +6,7 @@ use phalanx_collectives::nccl::cudarc::driver::{CudaContext, CudaSlice, CudaStre
 use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{BoxError, Communicator, DType, DeviceMut, Element, FlatBuffer, SliceMut};
 
-use crate::common::{Way, on_ranks};
+use crate::common::{Topology, on_ranks};
 use super::software;
 
 /// Set if tests run on the machine's own GPUs.
@@ -19,17 +19,17 @@ pub(crate) fn real() -> bool {
 
 /// Runs `f` on every rank of worlds of these sizes, each rank a thread with its own GPU.
 pub(crate) fn on_gpus(
-    ways: &[Way],
+    topologies: &[Topology],
     sizes: &[usize],
     f: impl Fn(Communicator, Arc<CudaContext>) + Clone + Send + 'static,
 ) {
-    on_gpus_with(&[], ways, sizes, f);
+    on_gpus_with(&[], topologies, sizes, f);
 }
 
 /// Settings of the software GPU.
 pub(crate) fn on_gpus_with(
     settings: &[(&str, &str)],
-    ways: &[Way],
+    topologies: &[Topology],
     sizes: &[usize],
     f: impl Fn(Communicator, Arc<CudaContext>) + Clone + Send + 'static,
 ) {
@@ -40,9 +40,9 @@ pub(crate) fn on_gpus_with(
                 println!("skipped: {size} ranks on {count} GPU(s)");
                 continue;
             }
-            for way in ways {
+            for topology in topologies {
                 let f = f.clone();
-                on_ranks(way.world(size), move |world| {
+                on_ranks(topology.world(size), move |world| {
                     let context = open(world.rank());
                     f(world, context);
                 });

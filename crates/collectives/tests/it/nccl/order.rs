@@ -8,7 +8,7 @@ use phalanx_collectives::nccl::cudarc::driver::CudaContext;
 use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{Communicator, ReduceOp};
 
-use crate::common::{Way, on_ranks};
+use crate::common::{Topology, on_ranks};
 use super::gpus::{OnGpu, on_gpus_with, open, real};
 use super::software;
 
@@ -16,7 +16,7 @@ const SLOW: (&str, &str) = ("SOFTWARE_GPU_DELAY", "5000");
 
 #[test]
 fn computing_goes_on_before_and_after() {
-    on_gpus_with(&[SLOW], &[Way::Threads], &[1, 2, 4], |world, context| {
+    on_gpus_with(&[SLOW], &[Topology::Threads], &[1, 2, 4], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
         let ranks = world.world_size() as f32;
@@ -45,7 +45,7 @@ fn computing_goes_on_before_and_after() {
 
 #[test]
 fn the_host_does_not_wait_for_the_gpu() {
-    on_gpus_with(&[], &[Way::Threads], &[2], |world, context| {
+    on_gpus_with(&[], &[Topology::Threads], &[2], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
         let (mut one, two) = (OnGpu::new(&compute, &[1.0_f32; 64]), OnGpu::new(&compute, &[2.0_f32; 64]));
@@ -71,7 +71,7 @@ fn the_host_does_not_wait_for_the_gpu() {
 
 #[test]
 fn a_handle_is_done_when_the_gpu_is() {
-    on_gpus_with(&[], &[Way::Threads], &[2], |world, context| {
+    on_gpus_with(&[], &[Topology::Threads], &[2], |world, context| {
         let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
         let compute = context.new_stream().expect("a sound GPU");
         let handle = comm.all_reduce_async(OnGpu::new(&compute, &[1.0_f32; 64]), ReduceOp::Sum);
@@ -90,7 +90,7 @@ fn wrong(expected: &str, f: impl Fn(&Communicator, &Arc<CudaContext>) + Clone + 
         return println!("skipped: a GPU finds nothing");
     }
     software::refused_with(&[("SOFTWARE_GPU_COUNT", "2")], expected, || {
-        on_ranks(Way::Threads.world(2), move |world| {
+        on_ranks(Topology::Threads.world(2), move |world| {
             let context = open(world.rank());
             let comm = nccl::communicator(&world, context.clone()).expect("all ranks come");
             if world.rank() == 1 {

@@ -18,14 +18,14 @@ type AllReduce =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, *mut c_void) -> c_int;
 
 /// A communicator of one rank that blocks.
-struct Alone {
+struct SingleRank {
     library: libloading::Library,
     comm: Comm,
     stream: std::sync::Arc<CudaStream>,
     memory: CudaSlice<f32>,
 }
 
-impl Alone {
+impl SingleRank {
     fn new() -> Self {
         let context = open(0);
         let stream = context.new_stream().expect("a stream");
@@ -82,7 +82,7 @@ fn refused(expected: &str, body: impl FnOnce()) {
 #[test]
 fn too_many_elements_are_found() {
     refused("accesses 68 bytes at 0 of allocation", || {
-        Alone::new().all_reduce(0, 17, F32, SUM);
+        SingleRank::new().all_reduce(0, 17, F32, SUM);
     });
 }
 
@@ -90,7 +90,7 @@ fn too_many_elements_are_found() {
 fn memory_of_the_host_is_found() {
     refused("which is not an address of a device", || {
         let mut values = [1.0_f32; 4];
-        let alone = Alone::new();
+        let alone = SingleRank::new();
         alone.all_reduce_at(values.as_mut_ptr().cast(), 4, F32, SUM, &alone.stream);
     });
 }
@@ -98,7 +98,7 @@ fn memory_of_the_host_is_found() {
 #[test]
 fn memory_that_was_freed_is_found() {
     refused("freed", || {
-        let mut alone = Alone::new();
+        let mut alone = SingleRank::new();
         let (address, _) = alone.memory.device_ptr(&alone.stream);
         let at = address as *mut c_void;
         // Slow work before it, so that the memory still exists when the call comes.
@@ -110,7 +110,7 @@ fn memory_that_was_freed_is_found() {
 #[test]
 fn a_stream_of_another_gpu_is_found() {
     refused("of a communicator of GPU 0 is on a stream of GPU 1", || {
-        let alone = Alone::new();
+        let alone = SingleRank::new();
         let other = open(1).new_stream().expect("a stream");
         alone.all_reduce_at(null_mut(), 0, F32, SUM, &other);
     });
@@ -119,7 +119,7 @@ fn a_stream_of_another_gpu_is_found() {
 #[test]
 fn a_call_without_a_communicator_is_found() {
     refused("an invalid or destroyed communicator", || {
-        let mut alone = Alone::new();
+        let mut alone = SingleRank::new();
         alone.comm = (&raw mut alone.library).cast();
         alone.all_reduce(0, 4, F32, SUM);
     });
@@ -131,7 +131,7 @@ fn wrong_arguments_are_refused_as_nccl_does() {
         return println!("skipped: NCCL checks other things");
     }
     software::run(|| {
-        let alone = Alone::new();
+        let alone = SingleRank::new();
         assert_eq!(alone.all_reduce(0, 4, 99, SUM), INVALID_ARGUMENT);
         assert_eq!(alone.all_reduce(0, 4, F32, 99), INVALID_ARGUMENT);
         assert_eq!(alone.all_reduce(2, 4, F32, SUM), INVALID_ARGUMENT);

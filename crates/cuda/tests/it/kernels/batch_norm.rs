@@ -7,7 +7,7 @@ use phalanx_cuda::kernels::{
 };
 use phalanx_cuda::{ElementType, Gpu};
 use phalanx_kernels::{
-    Activation, ActivationMask, Affine, BatchNormGrads, Finish, batch_norm_forward, batch_norm_moments,
+    Activation, ActivationMask, Affine, BatchNormGrads, Epilogue, batch_norm_forward, batch_norm_moments,
     batch_norm_train_backward as cpu_train_backward,
 };
 
@@ -65,7 +65,7 @@ fn reference(
     let inv_std: Vec<f64> = moment.iter().map(|m2| 1.0 / (m2 / count + eps).sqrt()).collect();
     let affine = Affine { mean: &mean, inv_std: &inv_std, gamma, beta };
     let mut y = vec![0.0; x.len()];
-    batch_norm_forward(&cpu(), dims, x, affine, Finish { activation, residual }, &mut y).unwrap();
+    batch_norm_forward(&cpu(), dims, x, affine, Epilogue { activation, residual }, &mut y).unwrap();
     let (mut dx, mut through, mut sums) = (vec![0.0; x.len()], vec![0.0; x.len()], vec![0.0; 2 * channels]);
     let (plain, along) = sums.split_at_mut(channels);
     let mask = ActivationMask { activation, output: output.filter(|_| residual.is_some()) };

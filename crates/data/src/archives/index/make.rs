@@ -1,7 +1,7 @@
 //! Indexing of an archive by the headers of its members.
 
 use super::{ArchiveIndex, CaptionSource, Entry, Span};
-use crate::error::{Checked, DataError, Result};
+use crate::error::{DataError, ParseResult, Result};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -24,7 +24,7 @@ struct Sample {
 
 impl Sample {
     /// Adds a member; unknown members are ignored.
-    fn add(&mut self, ending: &str, span: Span, class: impl FnOnce() -> Checked<u32>) -> Checked<()> {
+    fn add(&mut self, ending: &str, span: Span, class: impl FnOnce() -> ParseResult<u32>) -> ParseResult<()> {
         let place = match ending {
             "txt" => &mut self.text,
             "json" => &mut self.json,
@@ -44,7 +44,7 @@ impl Sample {
         }
     }
 
-    fn finish(self) -> Checked<Entry> {
+    fn finish(self) -> ParseResult<Entry> {
         let Self { image, text, json, label, .. } = self;
         let image =
             image.ok_or_else(|| format!("it has no image: no member ends in .{}", IMAGES.join(", .")))?;
@@ -124,7 +124,7 @@ fn split_name(name: &str) -> Option<(&str, String)> {
 }
 
 /// Reads the number in a member.
-fn read_class(file: &mut File, span: Span) -> Checked<u32> {
+fn read_class(file: &mut File, span: Span) -> ParseResult<u32> {
     let mut text = String::new();
     let read = file
         .seek(SeekFrom::Start(span.offset))

@@ -1,17 +1,17 @@
-//! The blocks of output pixels that a dense convolution works on, and where their elements lie.
+//! The blocks of output pixels of a dense convolution, and the positions of their elements.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::conv::Conv2dShape;
-use crate::conv::lowering::{Piece, Tap, taps};
+use crate::conv::lowering::{OutputRows, Tap, taps};
 use crate::float::Float;
 use crate::gemm_call::View;
 
-/// Elements of columns that a block aims at: 768 KiB of f32, most of a core's second-level cache.
+/// The target size of a block's columns, in elements: 768 KiB of f32, most of a core's second-level cache.
 const BLOCK_ELEMENTS: usize = 192 << 10;
 
-/// The fewest columns of a block that pay for packing the weights.
+/// The fewest columns of a block for which packing the weights is worthwhile.
 const MIN_COLUMNS: usize = 128;
 
 /// The division of the output pixels into blocks.
@@ -65,12 +65,12 @@ impl Panel {
     }
 
     /// The images of the panel, each with its piece of the columns.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = (usize, Piece)> + use<> {
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (usize, OutputRows)> + use<> {
         let (rows, row_len, pixels) = (self.rows, self.columns, self.columns / self.images.len().max(1));
         self.images
             .clone()
             .enumerate()
-            .map(move |(i, image)| (image, Piece { rows, at: i * pixels, row_len }))
+            .map(move |(i, image)| (image, OutputRows { rows, at: i * pixels, row_len }))
     }
 }
 

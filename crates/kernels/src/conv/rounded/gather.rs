@@ -3,7 +3,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use crate::bfloat::pairs::{Narrow, transpose_pairs, zip_rows};
+use crate::bfloat::pairs::{ToBf16, transpose_pairs, zip_rows};
 use crate::context::Context;
 use crate::conv::Conv2dShape;
 use crate::conv::channels_last::images_in_block;
@@ -17,7 +17,7 @@ use crate::vectorized::Vectorized as _;
 const PAIRS: usize = 64;
 
 /// Computes y = x ⋆ w; `w` is rounded to bf16.
-pub(super) fn forward<T: Narrow>(context: &Context, shape: &Conv2dShape, x: &[T], w: &[f32], y: &mut [f32]) {
+pub(super) fn forward<T: ToBf16>(context: &Context, shape: &Conv2dShape, x: &[T], w: &[f32], y: &mut [f32]) {
     let window = shape.kernel[0] * shape.kernel[1];
     let inputs = shape.in_channels;
     let weights = Weights { values: w, per_output: inputs * window, per_input: window, window };
@@ -31,7 +31,7 @@ pub(super) fn forward<T: Narrow>(context: &Context, shape: &Conv2dShape, x: &[T]
 }
 
 /// Computes dx = w ⋆ᵀ dy.
-pub(super) fn backward_input<T: Narrow>(
+pub(super) fn backward_input<T: ToBf16>(
     context: &Context,
     shape: &Conv2dShape,
     dy: &[T],
@@ -59,7 +59,7 @@ struct Pass {
     sources: Sources,
 }
 
-fn run<T: Narrow>(context: &Context, pass: Pass, input: &[T], weights: Weights<'_>, out: &mut [f32]) {
+fn run<T: ToBf16>(context: &Context, pass: Pass, input: &[T], weights: Weights<'_>, out: &mut [f32]) {
     let Pass { batch, channels, in_plane, mut sources } = pass;
     let [inputs, outputs] = channels;
     let Some(has) = context.bf16() else { return };
@@ -129,7 +129,7 @@ struct Block<'a, T> {
     out: &'a mut [f32],
 }
 
-impl<T: Narrow> WithSimd for Block<'_, T> {
+impl<T: ToBf16> WithSimd for Block<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -7,7 +7,7 @@ use half::bf16;
 
 use super::{Conv2dShape, check, conv2d_backward_input, conv2d_backward_weight, conv2d_forward};
 #[cfg(not(target_arch = "x86_64"))]
-use crate::bfloat::pairs::Narrow;
+use crate::bfloat::pairs::ToBf16;
 use crate::bfloat::{narrow, widen};
 use crate::context::Context;
 use crate::error::{Result, check_len};
@@ -114,13 +114,13 @@ pub(crate) fn backward_input_rounded(
 
 #[cfg(not(target_arch = "x86_64"))]
 mod gather {
-    use super::{Context, Conv2dShape, Narrow};
+    use super::{Context, Conv2dShape, ToBf16};
 
-    pub(super) fn forward<T: Narrow>(_: &Context, _: &Conv2dShape, _: &[T], _: &[f32], _: &mut [f32]) {
+    pub(super) fn forward<T: ToBf16>(_: &Context, _: &Conv2dShape, _: &[T], _: &[f32], _: &mut [f32]) {
         unreachable!("no CPU of this architecture has bf16 products");
     }
 
-    pub(super) fn backward_input<T: Narrow>(_: &Context, _: &Conv2dShape, _: &[T], _: &[f32], _: &mut [f32]) {
+    pub(super) fn backward_input<T: ToBf16>(_: &Context, _: &Conv2dShape, _: &[T], _: &[f32], _: &mut [f32]) {
         unreachable!("no CPU of this architecture has bf16 products");
     }
 }

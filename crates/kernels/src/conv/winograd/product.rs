@@ -42,7 +42,7 @@ pub(super) struct Product<'a> {
 
 /// The offsets of one call of the innermost kernel in the input, the weights and the sums.
 #[derive(Clone, Copy)]
-struct Place {
+struct KernelOffsets {
     points: usize,
     weights: usize,
     sums: usize,
@@ -81,7 +81,7 @@ impl Product<'_> {
             for panel in panels {
                 let base = (panel.first * POINTS + point * panel.vectors) * per_vector;
                 for start in (0..self.inputs).step_by(INPUT_BLOCK) {
-                    let place = Place {
+                    let place = KernelOffsets {
                         points: point * self.in_stride + self.first + start,
                         weights: base + start * panel.vectors * S::F32_LANES,
                         sums: point * self.out_stride + panel.first * S::F32_LANES,
@@ -100,7 +100,7 @@ impl Product<'_> {
 
     /// Computes all tiles in groups that fit the registers.
     #[inline(always)]
-    fn all<S: Simd, const V: usize>(&self, simd: S, weights: &[f32], place: Place, sums: &mut [f32]) {
+    fn all<S: Simd, const V: usize>(&self, simd: S, weights: &[f32], place: KernelOffsets, sums: &mut [f32]) {
         let mut first = 0;
         while first < self.count {
             let left = self.count - first;
@@ -122,7 +122,7 @@ impl Product<'_> {
         &self,
         simd: S,
         weights: &[f32],
-        place: Place,
+        place: KernelOffsets,
         first: usize,
         sums: &mut [f32],
     ) -> usize {

@@ -5,9 +5,9 @@ use super::POINTS;
 /// The tiles of 4×4 results of a map, and the 6×6 pixels that each reads.
 #[derive(Debug)]
 pub(super) struct Tiles {
-    /// Pixels of an input image. As a pixel's number it stands for a pixel outside, which is zero.
+    /// Pixels of an input image. As a pixel index it denotes a pixel outside, which is zero.
     pub(super) in_plane: usize,
-    /// Pixels of an image of results. As a pixel's number it stands for a pixel outside, which is dropped.
+    /// Pixels of an output image. As a pixel index it denotes a pixel outside, which is dropped.
     pub(super) out_plane: usize,
     /// The pixels that each tile reads.
     pub(super) reads: Vec<[u32; POINTS]>,

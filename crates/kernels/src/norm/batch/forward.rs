@@ -1,6 +1,6 @@
 //! Statistics and normalisation of batch norm.
 
-use super::{Activation, Affine, Finish, Part, Sizes, planes, small_planes, with_activation};
+use super::{Activation, Affine, Epilogue, Part, Sizes, planes, small_planes, with_activation};
 use crate::columns::column_blocks;
 use crate::context::Context;
 use crate::error::{Result, check_len};
@@ -51,7 +51,7 @@ fn moments<T: Float>(part: Part<'_, T>, mean: &mut [f64], moment: &mut [f64]) {
 fn normalise<T: Float>(
     part: Part<'_, T>,
     affine: Affine<'_, T>,
-    finish: Finish<'_, T>,
+    finish: Epilogue<'_, T>,
     y: &mut crate::columns::ColumnBlock<'_, T>,
 ) {
     let small = small_planes::suits(part.sizes.plane);
@@ -62,7 +62,13 @@ fn normalise<T: Float>(
     });
 }
 
-fn check_maps<T>(kernel: &'static str, sizes: Sizes, x: &[T], finish: &Finish<'_, T>, y: &[T]) -> Result<()> {
+fn check_maps<T>(
+    kernel: &'static str,
+    sizes: Sizes,
+    x: &[T],
+    finish: &Epilogue<'_, T>,
+    y: &[T],
+) -> Result<()> {
     check_len(kernel, "x", sizes.len(), x.len())?;
     check_len(kernel, "y", sizes.len(), y.len())?;
     finish.residual.map_or(Ok(()), |residual| check_len(kernel, "residual", sizes.len(), residual.len()))
@@ -77,7 +83,7 @@ pub fn batch_norm_forward<T: Float>(
     [batch, channels, plane]: [usize; 3],
     x: &[T],
     affine: Affine<'_, T>,
-    finish: Finish<'_, T>,
+    finish: Epilogue<'_, T>,
     y: &mut [T],
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_forward";
@@ -117,7 +123,7 @@ pub fn batch_norm_train<T: Float>(
     context: &Context,
     [batch, channels, plane]: [usize; 3],
     input: NormInput<'_, T>,
-    finish: Finish<'_, T>,
+    finish: Epilogue<'_, T>,
     to: BatchNormOutput<'_, T>,
 ) -> Result<()> {
     const KERNEL: &str = "batch_norm_train";

@@ -30,16 +30,16 @@ pub enum Activation {
     Relu6,
 }
 
-/// The operations on the normalised values in the same pass: act(normalised + residual).
+/// The operations on the normalised values in the same pass: activation(normalised + residual).
 #[derive(Debug, Clone, Copy)]
-pub struct Finish<'a, T> {
+pub struct Epilogue<'a, T> {
     /// The activation.
     pub activation: Activation,
     /// The map added before the activation; as long as the input.
     pub residual: Option<&'a [T]>,
 }
 
-impl<T> Finish<'_, T> {
+impl<T> Epilogue<'_, T> {
     /// No operation.
     pub const NOTHING: Self = Self { activation: Activation::None, residual: None };
 

@@ -60,7 +60,7 @@ fn add_columns<T: Float>(x: &[T], means: Option<&[T]>, sums: &mut [T]) {
     }
 }
 
-/// Runs `$body` with `$w` as the width, which the compiler knows to be [`CHUNK`] in full chunks.
+/// Runs `$body` with `$w` as the width, a compile-time constant ([`CHUNK`]) in full chunks.
 macro_rules! each_width {
     ($width:expr, $w:ident => $body:expr) => {
         if $width == CHUNK {

@@ -26,7 +26,7 @@ pub(in crate::diffusion) struct TransformerConfig {
     pub(in crate::diffusion) zero_init: bool,
 }
 
-/// Self-attention, cross-attention and feed-forward, each behind a layer norm and with a skip connection: diffusers'
+/// Self-attention, cross-attention and feed-forward, each after a layer norm and with a skip connection: diffusers'
 /// `BasicTransformerBlock`.
 #[derive(Debug)]
 struct Layer {

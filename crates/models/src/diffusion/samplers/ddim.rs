@@ -3,7 +3,7 @@
 use phalanx_tensor::{Result, Tape, Value, ops};
 
 use super::steps::ScheduleSteps;
-use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, combine, image_and_noise};
+use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, combine, image_and_noise};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
 /// Steps that add as much of the predicted noise as the next timestep has; `eta` replaces a part of it by fresh noise.
@@ -43,7 +43,7 @@ impl Sampler for Ddim {
         output: &Value,
         at: usize,
         noise: NoiseOfStep<'_>,
-    ) -> Result<Denoised> {
+    ) -> Result<SamplerOutput> {
         let [alpha, before] = self.steps.step(at)?;
         let roots = (alpha.sqrt(), (1.0 - alpha).sqrt());
         let (image, predicted) = image_and_noise(tape, sample, output, self.prediction, roots, self.clip)?;
@@ -55,6 +55,6 @@ impl Sampler for Ddim {
         if fresh > 0.0 {
             next = ops::add(tape, &next, &ops::scale(tape, &noise()?, fresh)?)?;
         }
-        Ok(Denoised { sample: next, image })
+        Ok(SamplerOutput { sample: next, image })
     }
 }

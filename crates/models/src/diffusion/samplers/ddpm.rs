@@ -3,7 +3,7 @@
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
 use super::steps::ScheduleSteps;
-use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, combine, image_and_noise};
+use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, combine, image_and_noise};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction, named};
 
 /// The variance of the noise in a step of [`Ddpm`].
@@ -53,7 +53,7 @@ impl Sampler for Ddpm {
         output: &Value,
         at: usize,
         noise: NoiseOfStep<'_>,
-    ) -> Result<Denoised> {
+    ) -> Result<SamplerOutput> {
         let [alpha, before] = self.steps.step(at)?;
         let roots = (alpha.sqrt(), (1.0 - alpha).sqrt());
         let (image, _) = image_and_noise(tape, sample, output, self.prediction, roots, self.clip)?;
@@ -68,6 +68,6 @@ impl Sampler for Ddpm {
             };
             next = ops::add(tape, &next, &ops::scale(tape, &noise()?, variance.sqrt())?)?;
         }
-        Ok(Denoised { sample: next, image })
+        Ok(SamplerOutput { sample: next, image })
     }
 }

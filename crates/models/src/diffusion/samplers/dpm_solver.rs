@@ -4,7 +4,7 @@ use phalanx_tensor::{Result, Tape, Value};
 
 use super::spacing::{karras, level_at, levels, timestep_of};
 use super::steps::pair;
-use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, Spacing, combine, image_and_noise};
+use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, Spacing, combine, image_and_noise};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
 /// The second-order multistep solver of the diffusion ODE for predicted images, in its midpoint form. Its first step,
@@ -65,7 +65,7 @@ impl Sampler for DpmSolver {
         output: &Value,
         at: usize,
         _noise: NoiseOfStep<'_>,
-    ) -> Result<Denoised> {
+    ) -> Result<SamplerOutput> {
         let [sigma, next] = pair(&self.sigmas, at)?;
         let (image, _) = image_and_noise(tape, sample, output, self.prediction, roots(sigma), self.clip)?;
         let previous = self.previous.replace((at, image.clone()));
@@ -83,6 +83,6 @@ impl Sampler for DpmSolver {
                 combine(tape, &[(kept, sample), (added + slope, &image), (-slope, &previous)])?
             }
         };
-        Ok(Denoised { sample, image })
+        Ok(SamplerOutput { sample, image })
     }
 }

@@ -4,7 +4,7 @@ use phalanx_tensor::{Result, Tape, Value, ops};
 
 use super::spacing::{karras, level_at, levels, timestep_of};
 use super::steps::{no_such_step, pair};
-use super::{Denoised, NoiseOfStep, Sampler, SamplerConfig, Spacing, combine};
+use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, Spacing, combine};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
 /// First-order steps along dx/dσ = (x − image)/σ. Samples are x₀ + σ·ε; they are scaled down only for the network.
@@ -70,7 +70,7 @@ impl Sampler for Euler {
         output: &Value,
         at: usize,
         _noise: NoiseOfStep<'_>,
-    ) -> Result<Denoised> {
+    ) -> Result<SamplerOutput> {
         let [sigma, next] = pair(&self.sigmas, at)?;
         let square = sigma * sigma + 1.0;
         let mut image = match self.prediction {
@@ -84,6 +84,6 @@ impl Sampler for Euler {
         }
         // x + (x − image)/σ·(σ' − σ), written so that x vanishes without noise.
         let kept = next / sigma;
-        Ok(Denoised { sample: combine(tape, &[(kept, sample), (1.0 - kept, &image)])?, image })
+        Ok(SamplerOutput { sample: combine(tape, &[(kept, sample), (1.0 - kept, &image)])?, image })
     }
 }

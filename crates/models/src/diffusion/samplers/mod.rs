@@ -27,7 +27,7 @@ use super::schedule::{NoiseSchedule, Prediction, named};
 
 /// The result of a step.
 #[derive(Debug, Clone)]
-pub struct Denoised {
+pub struct SamplerOutput {
     /// The sample at the next timestep; after the last step, the image.
     pub sample: Value,
     /// The image that this step predicts.
@@ -76,7 +76,7 @@ pub trait Sampler: std::fmt::Debug {
         output: &Value,
         at: usize,
         noise: NoiseOfStep<'_>,
-    ) -> Result<Denoised>;
+    ) -> Result<SamplerOutput>;
 }
 
 /// The kinds of samplers.

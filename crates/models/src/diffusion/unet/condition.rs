@@ -17,7 +17,8 @@ pub struct UNet2DConditionConfig {
     pub out_channels: usize,
     /// The channels of each level, from full size inwards; each further level has half the size.
     pub block_out_channels: Vec<usize>,
-    /// The levels with spatial transformers behind their residual blocks, on both ways; the middle always has one.
+    /// The levels with spatial transformers after their residual blocks, downwards and upwards. The middle always has
+    /// one.
     pub attention: Vec<bool>,
     /// The residual blocks of each level on the way down; the way up has one more.
     pub layers_per_block: usize,
@@ -186,7 +187,7 @@ impl UNet2DConditionModel {
     /// modules in diffusers.
     ///
     /// # Errors
-    /// Those of [`UNet2DConditionModel::forward`].
+    /// Errors of [`UNet2DConditionModel::forward`].
     pub fn forward_watched<'v>(
         &self,
         tape: &Tape,

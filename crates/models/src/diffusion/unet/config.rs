@@ -1,4 +1,4 @@
-//! The settings of the U-Net without a text, which are also those of the trunk.
+//! The settings of the U-Net without text, also used by the trunk.
 
 /// The settings of a [`UNet2DModel`](super::UNet2DModel), under diffusers' names.
 #[derive(Debug, Clone, PartialEq)]
@@ -9,7 +9,7 @@ pub struct UNet2DConfig {
     pub out_channels: usize,
     /// The channels of each level, from full size inwards; each further level has half the size.
     pub block_out_channels: Vec<usize>,
-    /// The levels with attention behind their residual blocks, on both ways; the middle always has attention.
+    /// The levels with attention after their residual blocks, downwards and upwards. The middle always has attention.
     pub attention: Vec<bool>,
     /// The residual blocks of each level on the way down; the way up has one more.
     pub layers_per_block: usize,

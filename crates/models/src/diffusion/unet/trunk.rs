@@ -11,7 +11,7 @@ use crate::diffusion::layers::{
 };
 use crate::run_block::run_block;
 
-/// A residual block, and the attention behind it.
+/// A residual block, and the attention after it.
 #[derive(Debug, Clone)]
 struct Layer {
     resnet: Arc<dyn Block>,
@@ -24,7 +24,7 @@ impl Layer {
     }
 }
 
-/// Layers of one size, and the resampling behind them.
+/// Layers of one size, and the resampling after them.
 #[derive(Debug, Clone)]
 struct Level {
     name: String,
@@ -66,7 +66,7 @@ pub(super) struct TrunkInput<'v> {
 }
 
 /// An observer of intermediate values, with the names of their modules in diffusers.
-pub(super) type Watch<'w> = &'w mut dyn FnMut(&str, &Value);
+pub(super) type Observer<'w> = &'w mut dyn FnMut(&str, &Value);
 
 impl Trunk {
     /// Registers the parameters in the order of their use. `class` is the width of the text features that are added to
@@ -119,7 +119,7 @@ impl Trunk {
     }
 
     /// Computes the prediction [N, out_channels, H, W].
-    pub(super) fn forward(&self, tape: &Tape, input: TrunkInput<'_>, watch: Watch<'_>) -> Result<Value> {
+    pub(super) fn forward(&self, tape: &Tape, input: TrunkInput<'_>, watch: Observer<'_>) -> Result<Value> {
         let timesteps = self.check_input(&input)?;
         let time = self.embed(tape, &timesteps, &input, watch)?;
         let mut x = tape.run1(&self.conv_in, input.sample)?;
@@ -167,7 +167,7 @@ impl Trunk {
         tape: &Tape,
         timesteps: &[f64],
         input: &TrunkInput<'_>,
-        watch: Watch<'_>,
+        watch: Observer<'_>,
     ) -> Result<Value> {
         let (first, flip) = (self.config.block_out_channels[0], self.config.flip_sin_to_cos);
         let dtype = input.sample.dtype()?;
@@ -288,7 +288,7 @@ struct Pass<'p> {
     tape: &'p Tape,
     time: Value,
     text: Option<&'p Value>,
-    watch: Watch<'p>,
+    watch: Observer<'p>,
 }
 
 impl Pass<'_> {

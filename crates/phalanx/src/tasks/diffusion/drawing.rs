@@ -177,7 +177,7 @@ impl Diffusion {
             self.settings.sampler().sampler(&self.objective.schedule, self.settings.target.prediction)?;
         let strip = drawing.kind == DrawingKind::Strip;
         let mut watch =
-            |at: usize, steps: usize, denoised: &phalanx_models::diffusion::samplers::Denoised| {
+            |at: usize, steps: usize, denoised: &phalanx_models::diffusion::samplers::SamplerOutput| {
                 // Evenly spread snapshots; the last one is the picture.
                 let wanted = drawing.columns.saturating_sub(1);
                 let is_look = |at: usize| (at + 1) * wanted / steps > at * wanted / steps;

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_models::stackgan::{
-    Discriminator, Generated, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
+    Discriminator, GeneratorOutput, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
 };
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::{Tape, Value, ops};
@@ -42,8 +42,8 @@ struct Inputs {
 
 /// The output of the generators: of both stages, if there are two.
 struct StageImages {
-    small: Generated,
-    large: Option<Generated>,
+    small: GeneratorOutput,
+    large: Option<GeneratorOutput>,
 }
 
 impl StackGan {
@@ -164,7 +164,7 @@ impl StackGan {
     }
 
     /// Generates a stage's images for the batch's texts: the same in all phases of a step.
-    fn generated(&self, step: &StepInput<'_>, stage: Stage) -> Result<Generated, TrainError> {
+    fn generated(&self, step: &StepInput<'_>, stage: Stage) -> Result<GeneratorOutput, TrainError> {
         let condition = |name: &str| step.shared_normal(name, &[self.condition_dim]);
         let inputs = Inputs {
             text: self.vectors.vectors(step.tape, step.texts("captions")?)?,

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use phalanx_run::{Doing, Line, RunState, Summary};
+use phalanx_run::{Line, RunActivity, RunState, Summary};
 
 use super::place::Place;
 use super::processes::{PATIENCE, ended, ranks_of, signal, wait_until};
@@ -101,7 +101,7 @@ impl Running {
     }
 
     /// Returns true if the run's state has this activity.
-    pub(crate) fn is(&self, doing: Doing) -> bool {
+    pub(crate) fn is(&self, doing: RunActivity) -> bool {
         self.state().is_some_and(|state| state.doing == doing)
     }
 

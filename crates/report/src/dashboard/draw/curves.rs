@@ -1,4 +1,4 @@
-//! Curves of the chosen measurements.
+//! Draws the curves of the selected metrics.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -27,7 +27,7 @@ pub(super) fn title(view: &View) -> String {
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, view: &View, depth: Depth) {
     let names = view.group.names(model);
-    // A character is two points wide.
+    // A Braille character is two points wide.
     let columns = 2 * usize::from(area.width);
     let curves = names.iter().filter_map(|name| model.curve(name));
     let drawn: Vec<Vec<(f64, f64)>> = curves
@@ -36,7 +36,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, view: &View
         .collect();
     let Some((x, y)) = bounds(&drawn) else {
         let text = match (names.is_empty(), view.logarithmic) {
-            (true, _) => "nothing was measured yet",
+            (true, _) => "no metrics yet",
             (false, true) => "no value is above 0; press l for a linear scale",
             (false, false) => "no value is finite",
         };

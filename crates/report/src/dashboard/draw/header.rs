@@ -1,4 +1,4 @@
-//! The first rows: what run it is, how it is, how far it is, and how long it still takes.
+//! Draws the header: name, status, progress and remaining time.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -17,7 +17,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Dept
         Status::Paused => ("PAUSED".to_owned(), depth.warning()),
         Status::Ended(how) => (how, depth.chosen()),
         Status::Failed(why) => (format!("FAILED {why}"), depth.bad()),
-        Status::Gone => ("GONE: its process has left no word".to_owned(), depth.bad()),
+        Status::Gone => ("GONE: its process ended without a report".to_owned(), depth.bad()),
     };
     let mut parts =
         vec![Span::styled(model.name.clone(), depth.chosen()), Span::raw("  "), Span::styled(text, style)];
@@ -43,13 +43,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Dept
         let took = std::time::Duration::try_from_secs_f64(summary.wall_seconds).unwrap_or_default();
         label.push_str(&format!("  took {}", format::duration(took)));
     }
-    // What is done is told from what is not without colours, too.
+    // The two parts of the gauge differ also without colours.
     let gauge = LineGauge::default().filled_symbol("━").unfilled_symbol("─");
     let gauge = gauge.ratio(ratio.clamp(0.0, 1.0)).label(label);
     frame.render_widget(gauge.filled_style(depth.good()).unfilled_style(depth.faint()), rows[1]);
 }
 
-/// Returns the model and the ranks.
+/// Returns a description of the ranks, device and model.
 fn about(model: &Model) -> Option<String> {
     let state = model.state.as_ref()?;
     let servers = if state.servers > 0 { format!(" + {} servers", state.servers) } else { String::new() };

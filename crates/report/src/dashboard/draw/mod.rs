@@ -1,4 +1,4 @@
-//! Draws what the model knows, as the view wants it, onto any screen.
+//! Draws the model, as selected by the view, onto a screen of any size.
 
 mod curves;
 mod header;
@@ -61,7 +61,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, view: &View, depth: Dep
     over::draw(frame, screen, view, depth);
 }
 
-/// Draws a frame with a title; what is inside of it.
+/// Draws a frame with a title. Returns the inner area.
 fn framed(frame: &mut Frame<'_>, area: Rect, title: &str, chosen: bool, depth: Depth) -> Rect {
     let style = if chosen { depth.chosen() } else { depth.faint() };
     let block = Block::bordered().border_type(BorderType::Rounded).border_style(style);

@@ -1,4 +1,4 @@
-//! Throughput, data, communication, memory, power: the run's own numbers.
+//! Draws the numbers of the run: throughput, communication, data, memory and power.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -15,7 +15,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Dept
     }
 }
 
-/// Names and values, the most wanted first.
+/// Returns names and values, the most important first.
 fn rows(model: &Model) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     let summary = model.summary.as_ref().filter(|_| model.status().is_over());
@@ -26,7 +26,7 @@ fn rows(model: &Model) -> Vec<(&'static str, String)> {
         rows.push(("speed", format!("{} images/s{steps}", format::count(rate.round() as u64))));
     }
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);
-    // The slowest rank holds up the others.
+    // The other ranks wait for the slowest one.
     let most = |of: fn(&UsageLine) -> Option<f64>| {
         model.ranks.values().filter_map(|recent| recent.share(of)).reduce(f64::max)
     };

@@ -1,4 +1,4 @@
-//! Overlays: keys, messages, help, and questions.
+//! Draws the footer and overlays: keys, messages, help, and questions.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -8,31 +8,31 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 use super::super::palette::Depth;
 use super::super::view::{Question, View};
 
-/// Keys and what they do.
+/// The keys and their actions.
 const KEYS: [(&str, &str); 14] = [
-    ("q", "leave; a training that this has started is asked to stop"),
+    ("q", "quit; stops the training if this dashboard started it"),
     ("p", "pause after the step, and resume"),
     ("s", "save a checkpoint now"),
     ("x", "save a checkpoint and stop"),
-    ("tab", "the next pane"),
-    ("z, enter", "the pane alone, and all panes"),
-    ("← →", "other measurements"),
+    ("tab", "next pane"),
+    ("z, enter", "zoom the pane, and back"),
+    ("← →", "other metrics"),
     ("l", "logarithmic or linear scale"),
     ("m", "smoothing: none, 0.6, 0.9, 0.98"),
     ("↑ ↓", "scroll the log by a line"),
-    ("pgup pgdn", "scroll the log by ten"),
-    ("home end", "the log's beginning; follow its end"),
-    ("ctrl-c", "as q; a training stops after the step"),
-    ("?", "this page"),
+    ("pgup pgdn", "scroll the log by ten lines"),
+    ("home end", "go to the start of the log; follow its end"),
+    ("ctrl-c", "as q; stops the training after the step"),
+    ("?", "this help"),
 ];
 
-/// The last row: what is said, or the keys.
+/// Draws the last row: the message, or the keys.
 pub(super) fn footer(frame: &mut Frame<'_>, area: Rect, view: &View, depth: Depth) {
-    let line = match view.said() {
-        Some(said) => Line::from(Span::styled(said.to_owned(), depth.warning())),
+    let line = match view.message() {
+        Some(message) => Line::from(Span::styled(message.to_owned(), depth.warning())),
         None => {
             let keys = [("q", "quit"), ("p", "pause"), ("s", "save"), ("x", "stop"), ("tab", "pane")];
-            let more = [("l", "log scale"), ("m", "smooth"), ("←→", "measures"), ("z", "zoom")];
+            let more = [("l", "log scale"), ("m", "smooth"), ("←→", "metrics"), ("z", "zoom")];
             let all = std::iter::once(("?", "help")).chain(keys).chain(more);
             let parts = all.flat_map(|(key, what)| {
                 [Span::styled(key, depth.chosen()), Span::styled(format!(" {what}  "), depth.faint())]
@@ -43,7 +43,7 @@ pub(super) fn footer(frame: &mut Frame<'_>, area: Rect, view: &View, depth: Dept
     frame.render_widget(line, area);
 }
 
-/// Help or a question, in the middle.
+/// Draws the help or a question in the middle of the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: Rect, view: &View, depth: Depth) {
     let (title, lines): (_, Vec<Line<'_>>) = match (view.question, view.help) {
         (Some(question), _) => {
@@ -51,7 +51,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: Rect, view: &View, depth: Dept
                 Question::End => "Stop the training? It finishes its step and saves.",
                 Question::Stop => "Stop the run after saving?",
             };
-            ("question", vec![Line::from(text), Line::from("y: stop   any other key: go on")])
+            ("question", vec![Line::from(text), Line::from("y: stop   any other key: continue")])
         }
         (None, true) => {
             let row = |(key, what): (&'static str, &'static str)| {

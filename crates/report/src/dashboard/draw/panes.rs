@@ -1,4 +1,4 @@
-//! The panes of ranks, samples and the log.
+//! Draws the panes of ranks, samples and the log.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -13,18 +13,18 @@ use super::picture;
 use phalanx_run::RankSummary;
 use phalanx_run::format;
 
-/// Two rows a rank: what it does, and what its memory holds.
+/// Draws two rows for each rank: its activity, and its memory by kind.
 pub(super) fn ranks(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Depth) {
     let over = model.summary.as_ref().filter(|_| model.status().is_over());
     let lines: Vec<[Line<'_>; 2]> = match over {
-        // It accounts for all of the run, and not for its last seconds.
+        // The summary covers the whole run, not only the last seconds.
         Some(summary) if !summary.ranks.is_empty() => {
             summary.ranks.iter().map(|rank| of_summary(rank, depth)).collect()
         }
         _ => model.ranks.iter().map(|(rank, recent)| of_usage(*rank, recent, depth)).collect(),
     };
     if lines.is_empty() {
-        let text = "ranks have told of no usage yet; none do with log.usage_seconds = 0";
+        let text = "no usage yet; log.usage_seconds = 0 turns it off";
         return frame
             .render_widget(Paragraph::new(text).style(depth.faint()).wrap(Wrap { trim: true }), area);
     }
@@ -40,7 +40,7 @@ pub(super) fn ranks(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Dep
     }
 }
 
-/// A bar of eight characters.
+/// Returns a bar of eight characters.
 fn bar(share: f64) -> String {
     let filled = (8.0 * share.clamp(0.0, 1.0)).round() as usize;
     format!("{}{}", "█".repeat(filled), "░".repeat(8 - filled))
@@ -119,7 +119,7 @@ pub(super) fn samples_title(model: &Model) -> String {
 pub(super) fn samples(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Depth) {
     match &model.sample {
         Some(sample) => picture::draw(frame.buffer_mut(), area, &sample.picture, depth),
-        None => frame.render_widget(Paragraph::new("nothing was drawn yet").style(depth.faint()), area),
+        None => frame.render_widget(Paragraph::new("no samples yet").style(depth.faint()), area),
     }
 }
 
@@ -147,7 +147,7 @@ pub(super) fn log(frame: &mut Frame<'_>, area: Rect, model: &Model, view: &View,
     }
 }
 
-/// A line of a log without the date and the module: `03:12:55 INFO asked to save`.
+/// Shortens a log line: removes the date and the module, as in `03:12:55 INFO asked to save`.
 fn short(text: &str) -> String {
     let parts = || {
         let (time, rest) = text.split_once(' ')?;

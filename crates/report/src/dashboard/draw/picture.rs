@@ -1,4 +1,4 @@
-//! Pictures as half blocks of colour, two pixels a character; as grey letters where there are no colours.
+//! Draws images as coloured half blocks, two pixels for each character, or as ASCII art without colours.
 
 use image::RgbImage;
 use image::imageops::{FilterType, resize};
@@ -8,10 +8,10 @@ use ratatui::style::Style;
 
 use super::super::palette::Depth;
 
-/// Letters from dark to bright.
+/// Characters from dark to bright.
 const GREYS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 
-/// Draws a picture as large as it fits, in its proportions.
+/// Draws an image as large as possible, with its aspect ratio.
 pub(super) fn draw(buffer: &mut Buffer, area: Rect, picture: &RgbImage, depth: Depth) {
     let (width, height) = (u32::from(area.width), 2 * u32::from(area.height));
     if width == 0 || height == 0 || picture.width() == 0 || picture.height() == 0 {
@@ -21,7 +21,7 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, picture: &RgbImage, depth: D
         (f64::from(width) / f64::from(picture.width())).min(f64::from(height) / f64::from(picture.height()));
     let side = |pixels: u32, most: u32| ((f64::from(pixels) * scale).round() as u32).clamp(1, most);
     let (width, height) = (side(picture.width(), width), side(picture.height(), height));
-    // Larger pixels of a small picture keep their edges.
+    // Magnified pixels keep sharp edges.
     let filter = if scale < 1.0 { FilterType::Triangle } else { FilterType::Nearest };
     let scaled = resize(picture, width, height, filter);
     let pixel = |x: u32, y: u32| scaled.get_pixel_checked(x, y).map(|pixel| pixel.0);

@@ -4,16 +4,17 @@ use super::pairs;
 use super::rounds::{CHANNEL, Rounds};
 use crate::Result;
 use crate::asynchronous::replica::Replica;
-use crate::rehearsed::{Said, all_say, alone, store, world};
+use crate::rehearsed::{InjectedMessage, all_say, alone, store, world};
 use crate::synchrony::SyncOptions;
 
-/// Rank 0 hears what was said by neighbours that average in pairs.
-pub(crate) fn pair_hears(said: &[Said]) {
+/// Passes messages of neighbours to rank 0, which averages in pairs.
+pub(crate) fn pair_hears(said: &[InjectedMessage]) {
     pairs::fuzzing::hears(vec![vec![1.0; 3], Vec::new(), vec![-2.0; 5]], said);
 }
 
-/// Rank 0 takes two steps of rounds of all neighbours, or of one in turn, who say this and then something garbled.
-pub(crate) fn round_hears(push_sum: bool, said: &[Said]) -> Result<()> {
+/// Runs two steps of rounds on rank 0, with all neighbours or one in turn. The neighbours send these messages and then
+/// a malformed one.
+pub(crate) fn round_hears(push_sum: bool, said: &[InjectedMessage]) -> Result<()> {
     let store = store()?;
     let replica = Replica::new(&store, alone().clone(), "gossip")?;
     let mut rounds = Rounds::new(world()[0].clone(), &SyncOptions::default(), push_sum);

@@ -27,7 +27,7 @@ use self::rounds::Rounds;
 use crate::asynchronous::replica::Replica;
 use crate::mesh::part;
 use crate::parallel::{
-    LocalModel, Observed, OwnState, ParallelStrategy, RankCollectives, Residency, Resumable, Saved,
+    LocalModel, Observed, OwnState, ParallelStrategy, RankCollectives, Residency, Resumable, SavedState,
     ShardRole, StateBytes, StepGuard, StepReports, StepToken, SyncStats, whole,
 };
 use crate::strategy::{GossipKind, Partition, Strategy, Synchrony};
@@ -91,7 +91,7 @@ impl Gossip {
     /// Begins a step with gradients of zero.
     ///
     /// # Errors
-    /// [`ShardingError::Step`] if there is one under way.
+    /// [`ShardingError::Step`] if a step is open.
     pub fn begin_step(&self) -> Result<StepGuard<'_>> {
         StepGuard::begin(self)
     }
@@ -100,7 +100,7 @@ impl Gossip {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing is under way between ranks when this returns. Every rank calls this at the same place.
+    /// Waits until no message is pending between ranks. Every rank calls this at the same place.
     fn settle(&self) -> Result<()> {
         if let Exchange::Pairs(pairs) = &self.exchange {
             pairs.settle()?;
@@ -109,7 +109,8 @@ impl Gossip {
         Ok(())
     }
 
-    /// Nothing is under way, and what the rank has is where it is computed with. Every rank calls this at the same place.
+    /// Waits for pending messages, then copies the rank's parameters to the model. Every rank calls this at the same
+    /// place.
     fn quiesce(&self) -> Result<()> {
         self.settle()?;
         match &self.exchange {
@@ -232,14 +233,14 @@ impl Residency for Gossip {
     }
 
     fn broadcast_state(&self, store: &ParamStore) -> Result<()> {
-        // What was put where it is computed with, such as a checkpoint's weights, is what counts.
+        // The model's parameters count, for example weights loaded from a checkpoint.
         self.settle()?;
         self.replica.broadcast_params()?;
         self.replica.broadcast_buffers(store)?;
         let state = &mut *self.state();
         let mut weight = 1.0;
         if let Some(loaded) = state.loaded.take() {
-            let mut saved = Saved::new(self.strategy.name, loaded);
+            let mut saved = SavedState::new(self.strategy.name, loaded);
             state.steps = saved.whole("clock")?.first().copied().unwrap_or(0);
             weight = saved.take("weight", 1)?[0];
             self.replica.load_own(&mut saved)?;
@@ -288,7 +289,7 @@ impl Resumable for Gossip {
         }
         change(&self.replica.params)?;
         self.replica.refresh()?;
-        // Push-sum begins anew from what each computes with: what was on its way is lost with its weight.
+        // Push-sum restarts from the model's parameters: pending messages are lost, with their weights.
         let mut saved = vec![("clock".to_owned(), whole(&[steps])), ("weight".to_owned(), vec![1.0])];
         self.replica.save_own(&mut saved, |at| self.replica.values(at))?;
         Ok(Some(saved))

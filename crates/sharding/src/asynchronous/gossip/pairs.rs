@@ -1,7 +1,7 @@
-//! Pairwise averages without waiting: a thread answers requests, and applies answers when they come.
+//! Pairwise averages without waiting: a thread answers requests and applies received answers.
 //!
-//! A rank that asks sends its values s. The other has x, makes it x + d with d = (s − x)/2, and answers d, which the first
-//! subtracts from its present values. The sum over both is kept, even if both have changed in between.
+//! The requesting rank sends its values s. The other rank has x, adds d = (s − x)/2 to it, and answers d. The first
+//! rank subtracts d from its current values. The sum over both is kept, even if the values changed in between.
 
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
@@ -16,7 +16,7 @@ use crate::asynchronous::replica::Replica;
 use crate::synchrony::SyncOptions;
 use crate::{Result, ShardingError};
 
-/// Where ranks listen.
+/// The channel of the messages.
 const CHANNEL: u32 = 1;
 
 /// The interval at which a waiting thread checks that the world is intact.
@@ -32,9 +32,10 @@ pub(super) struct Pairs {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By bucket, the rank's parameters; those of frozen ones are empty. What is computed with is a copy as of a step's begin.
+    /// The rank's parameters by bucket; empty for frozen buckets. The model computes with a copy from the begin of the
+    /// step.
     own: Vec<Vec<f32>>,
-    /// Buckets of which an answer is owed to this rank.
+    /// The number of buckets whose answer is pending.
     owed: usize,
     answered: u64,
     left: usize,
@@ -44,12 +45,12 @@ struct State {
 }
 
 impl Pairs {
-    /// Begins to answer.
+    /// Starts the thread that answers.
     pub(super) fn start(mail: Communicator, replica: &Replica) -> Result<Arc<Self>> {
         let own = Self::of(replica)?;
         let state = Mutex::new(State { own, ..State::default() });
         let pairs = Arc::new(Self { mail, state, changed: Condvar::new() });
-        let answering = Answering(pairs.clone());
+        let answering = AnswerThread(pairs.clone());
         let name = format!("phalanx-gossip-{}", pairs.mail.rank());
         let spawned = std::thread::Builder::new().name(name).spawn(move || answering.run());
         spawned
@@ -69,7 +70,7 @@ impl Pairs {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts what the rank has where it is computed with.
+    /// Copies the rank's parameters to the model.
     pub(super) fn show(&self, replica: &Replica) -> Result<()> {
         let state = self.state();
         for (at, _) in replica.trainable() {
@@ -78,13 +79,13 @@ impl Pairs {
         Ok(())
     }
 
-    /// Takes over what is computed with.
+    /// Replaces the rank's parameters by the model's.
     pub(super) fn take(&self, replica: &Replica) -> Result<()> {
         self.state().own = Self::of(replica)?;
         Ok(())
     }
 
-    /// Adds what the optimizer has made of parameters that were `before`, times 1, or −1 to take it off again.
+    /// Adds `times` the optimizer's change since `before`. `times` is 1, or −1 to undo it.
     pub(super) fn add(&self, replica: &Replica, before: &[Vec<f32>], times: f32) -> Result<()> {
         let mut state = self.state();
         for (at, _) in replica.trainable() {
@@ -98,12 +99,12 @@ impl Pairs {
         Ok(())
     }
 
-    /// Asks a random neighbour for an average, unless the last one that was asked has not answered.
+    /// Requests an average from a random neighbour, unless an answer is pending.
     pub(super) fn ask(&self, options: &SyncOptions, step: u64) -> Result<()> {
         let (rank, ranks) = (self.mail.rank(), self.mail.world_size());
         let neighbours = options.topology.sends_to(rank, ranks);
         let mut state = self.state();
-        // The answering thread has ended; the others must learn of it, because they wait for answers.
+        // If the answering thread has ended, this rank must fail, because others wait for its answers.
         self.check(&state)?;
         if neighbours.is_empty() || state.owed > 0 {
             return Ok(());
@@ -126,12 +127,12 @@ impl Pairs {
     /// Checks that the answering thread still runs.
     fn check(&self, state: &State) -> Result<()> {
         let Some(reason) = &state.failed else { return Ok(()) };
-        // A lost rank is an error of the world, and the others go on without it.
+        // If a rank was lost, the error of the world counts.
         self.mail.check()?;
         Err(ShardingError::state("ad-psgd", reason.clone()))
     }
 
-    /// Waits until all answers to this rank have come.
+    /// Waits for all pending answers.
     pub(super) fn settle(&self) -> Result<()> {
         let mut state = self.state();
         while state.owed > 0 {
@@ -159,7 +160,7 @@ impl Pairs {
         }
     }
 
-    /// Tells all that this rank asks no more.
+    /// Tells all ranks that this one sends no more requests.
     pub(super) fn leave(&self) {
         for rank in 0..self.mail.world_size() {
             // In a broken world no rank waits for this.
@@ -169,9 +170,9 @@ impl Pairs {
 }
 
 /// The thread that answers.
-struct Answering(Arc<Pairs>);
+struct AnswerThread(Arc<Pairs>);
 
-impl Answering {
+impl AnswerThread {
     fn run(self) {
         let Self(pairs) = self;
         loop {
@@ -196,7 +197,7 @@ impl Answering {
     }
 }
 
-/// Does what a neighbour says; whether all have left.
+/// Handles a neighbour's message. Returns true if all ranks have left.
 fn hear(pairs: &Pairs, from: usize, message: Message) -> Result<bool> {
     let mut state = pairs.state();
     let at = message.bucket;

@@ -1,4 +1,4 @@
-//! Rounds of messages between neighbours, one in every step: all neighbours alike, or one in turn with push-sum.
+//! Rounds of messages between neighbours, one in every step: with all neighbours, or with one in turn by push-sum.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::asynchronous::replica::Replica;
 use crate::synchrony::{SyncOptions, Topology};
 use crate::{Result, ShardingError};
 
-/// Where ranks listen.
+/// The channel of the messages.
 pub(super) const CHANNEL: u32 = 1;
 
 /// A rank's part in the rounds.
@@ -19,9 +19,9 @@ pub(super) struct Rounds {
     mail: Communicator,
     topology: Topology,
     push_sum: bool,
-    /// The first step in which anything is exchanged.
+    /// The first step with an exchange.
     begins: u64,
-    /// Push-sum: by bucket, what is summed; what is computed with is this over the weight.
+    /// The sums of push-sum by bucket. Parameters are these sums divided by the weight.
     sums: Vec<Vec<f32>>,
     weight: f32,
     /// The last step for which this rank has sent.
@@ -50,13 +50,13 @@ impl Rounds {
         }
     }
 
-    /// Begins with what the rank has, with a weight.
+    /// Begins with the rank's parameters and a weight.
     pub(super) fn begin(&mut self, replica: &Replica, weight: f32) -> Result<()> {
         self.sent = None;
         self.weight = weight;
         self.sums = Vec::new();
         if self.push_sum {
-            // What was saved are the sums; what is computed with is made of them.
+            // The saved values are the sums; parameters are their quotients by the weight.
             self.sums = replica.all_values()?;
             for (at, _) in replica.trainable() {
                 replica.change_values(at, |values| values.iter_mut().for_each(|value| *value /= weight))?;
@@ -65,7 +65,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Takes over what is computed with, which something has changed that is no step.
+    /// Replaces the rank's state by the model's parameters after a change outside of steps.
     pub(super) fn take(&mut self, replica: &Replica) -> Result<()> {
         if self.push_sum {
             self.sums = replica.all_values()?;
@@ -97,7 +97,7 @@ impl Rounds {
         }
     }
 
-    /// Sends what neighbours are to get in a step, unless that was done for an attempt that was given up.
+    /// Sends the values of a step to the neighbours, unless a cancelled attempt has sent them.
     pub(super) fn send(&mut self, replica: &Replica, step: u64) -> Result<()> {
         if self.sent == Some(step) {
             return Ok(());
@@ -141,8 +141,8 @@ impl Rounds {
         }
     }
 
-    /// Makes of what this rank had before the optimizer, what neighbours had, and what the optimizer has added the parameters of the
-    /// next step.
+    /// Computes the parameters of the next step: the average with the neighbours' parameters, plus the optimizer's
+    /// change.
     pub(super) fn mix(&mut self, replica: &Replica, before: &[Vec<f32>], step: u64) -> Result<()> {
         let senders = self.senders(step);
         let trainable: Vec<usize> = replica.trainable().map(|(at, _)| at).collect();

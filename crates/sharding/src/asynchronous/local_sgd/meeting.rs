@@ -1,4 +1,4 @@
-//! The outer optimizer: what a meeting makes of the ways that parameters have gone.
+//! The outer optimizer, which applies the averaged parameter changes of all ranks.
 
 use candle_core::DType;
 use half::bf16;
@@ -6,41 +6,42 @@ use phalanx_collectives::{Handle, ReduceOp};
 use phalanx_tensor::FlatStorage;
 
 use crate::asynchronous::replica::Replica;
-use crate::parallel::{Saved, whole};
+use crate::parallel::{SavedState, whole};
 use crate::reduction_math::{OuterStep, blend, difference, numbers, write};
 use crate::synchrony::SyncOptions;
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::{InPlace, with_singles};
 
-/// Parameters as of the last meeting, the outer momentum, and meetings under way; all of it where parameters are computed with.
+/// The parameters of the last synchronisation, the outer momentum, and pending synchronisations. All are in the memory
+/// of the model's parameters.
 #[derive(Debug, Default)]
 pub(super) struct Outer {
-    /// By bucket; nothing for frozen ones.
-    kept: Vec<Option<Kept>>,
-    coming: Vec<Coming>,
+    /// The state of each bucket; `None` for frozen ones.
+    kept: Vec<Option<OuterState>>,
+    coming: Vec<PendingSync>,
 }
 
-/// The state of a bucket.
+/// The outer optimizer's state of a bucket.
 #[derive(Debug)]
-struct Kept {
+struct OuterState {
     global: FlatStorage,
     momentum: FlatStorage,
 }
 
-/// A meeting of a fragment that is under way.
+/// A pending synchronisation of a fragment.
 #[derive(Debug)]
-struct Coming {
+struct PendingSync {
     fragment: usize,
     /// The step after which it began.
     since: u64,
     sums: Vec<Sum>,
 }
 
-/// The sum of a bucket's outer gradients on its way.
+/// The pending sum of a bucket's outer gradients.
 #[derive(Debug)]
 struct Sum {
     bucket: usize,
-    /// This rank's part of it.
+    /// This rank's outer gradient.
     own: FlatStorage,
     message: Message,
 }
@@ -48,16 +49,16 @@ struct Sum {
 /// The values that are summed.
 #[derive(Debug)]
 enum Message {
-    /// Numbers of f32, or a device's of bf16.
+    /// In place, as f32, or as bf16 on a device.
     InPlace(Handle<InPlace>),
-    /// The host's, rounded to bf16.
+    /// On the host, rounded to bf16.
     Rounded(Handle<Vec<bf16>>),
 }
 
-/// The trainable buckets of a fragment.
+/// Returns the trainable buckets of a fragment.
 fn buckets(replica: &Replica, fragment: usize, fragments: usize) -> Vec<usize> {
     let all: Vec<usize> = replica.trainable().map(|(at, _)| at).collect();
-    // Cut by elements, so that fragments take about as long.
+    // Fragments have about the same number of elements.
     let total: usize = all.iter().map(|at| replica.params[*at].len()).sum();
     let mut before = 0;
     let mut of = Vec::new();
@@ -72,7 +73,7 @@ fn buckets(replica: &Replica, fragment: usize, fragments: usize) -> Vec<usize> {
 }
 
 impl Outer {
-    /// All begin with the parameters that there are.
+    /// Begins with the current parameters.
     pub(super) fn beginning(replica: &Replica) -> Result<Self> {
         let mut outer = Self::default();
         for (at, param) in replica.params.iter().enumerate() {
@@ -80,7 +81,7 @@ impl Outer {
                 true => {
                     let global = replica.here(at)?.copy()?;
                     let momentum = FlatStorage::zeros(param.len(), param.dtype(), param.device())?;
-                    Some(Kept { global, momentum })
+                    Some(OuterState { global, momentum })
                 }
                 false => None,
             });
@@ -96,13 +97,13 @@ impl Outer {
     }
 
     /// Returns the state of a trainable bucket.
-    fn of(&self, at: usize) -> Result<&Kept> {
+    fn of(&self, at: usize) -> Result<&OuterState> {
         let missing = || ShardingError::state("diloco", format!("bucket {at} has no values of a meeting"));
         self.kept.get(at).and_then(Option::as_ref).ok_or_else(missing)
     }
 
-    /// Merges the meetings that end after step `steps`, counted from 1, and begins those of the fragments that are due.
-    /// Returns the number of ended meetings.
+    /// Completes the synchronisations that end after step `steps`, counted from 1, and starts the due ones. Returns the
+    /// number of completed synchronisations.
     pub(super) fn after(&mut self, steps: u64, replica: &Replica, options: &SyncOptions) -> Result<u64> {
         let mut ended = 0;
         while self.coming.first().is_some_and(|coming| coming.since + options.overlap <= steps) {
@@ -126,34 +127,40 @@ impl Outer {
         Ok(ended)
     }
 
-    /// Sends the way that this rank's parameters of a fragment have gone.
-    fn begin(&self, fragment: usize, since: u64, replica: &Replica, options: &SyncOptions) -> Result<Coming> {
+    /// Starts to sum the outer gradients of a fragment: this rank's parameter changes since the last synchronisation.
+    fn begin(
+        &self,
+        fragment: usize,
+        since: u64,
+        replica: &Replica,
+        options: &SyncOptions,
+    ) -> Result<PendingSync> {
         let mut sums = Vec::new();
         for at in buckets(replica, fragment, options.fragments) {
             let own = difference(&self.of(at)?.global, &replica.here(at)?)?;
             let message = send(&own, at, replica, options)?;
             sums.push(Sum { bucket: at, own, message });
         }
-        Ok(Coming { fragment, since, sums })
+        Ok(PendingSync { fragment, since, sums })
     }
 
-    /// Takes the outer step of a fragment with the mean that has come.
-    fn merge(&self, coming: Coming, replica: &Replica, options: &SyncOptions) -> Result<()> {
+    /// Takes the outer step of a fragment with the received mean.
+    fn merge(&self, coming: PendingSync, replica: &Replica, options: &SyncOptions) -> Result<()> {
         let step = OuterStep { rate: options.outer_lr, momentum: options.outer_momentum };
         let own = if options.overlap > 0 { options.mixing } else { 0.0 };
         for Sum { bucket: at, own: sent, message } in coming.sums {
             let sum = sum_of(message, sent)?;
-            let Kept { global, momentum } = self.of(at)?;
+            let OuterState { global, momentum } = self.of(at)?;
             step.take(global, momentum, (&sum, replica.ranks()))?;
             blend(&replica.here(at)?, own, global)?;
         }
         Ok(())
     }
 
-    /// Adds all of this to what a checkpoint keeps.
+    /// Adds this state to a checkpoint.
     pub(super) fn write(&self, saved: &mut Vec<(String, Vec<f32>)>) -> Result<()> {
         for (at, kept) in self.kept.iter().enumerate() {
-            if let Some(Kept { global, momentum }) = kept {
+            if let Some(OuterState { global, momentum }) = kept {
                 saved.push((format!("global.{at}"), numbers(global)?));
                 saved.push((format!("momentum.{at}"), numbers(momentum)?));
             }
@@ -169,11 +176,11 @@ impl Outer {
         Ok(())
     }
 
-    /// Reads what [`Outer::write`] has written, and sends again what was under way.
-    pub(super) fn read(saved: &mut Saved, replica: &Replica, options: &SyncOptions) -> Result<Self> {
+    /// Reads the state that [`Outer::write`] wrote, and restarts pending sums.
+    pub(super) fn read(saved: &mut SavedState, replica: &Replica, options: &SyncOptions) -> Result<Self> {
         let outer = Self::beginning(replica)?;
         for (at, kept) in outer.kept.iter().enumerate() {
-            if let Some(Kept { global, momentum }) = kept {
+            if let Some(OuterState { global, momentum }) = kept {
                 write(global, &saved.take(&format!("global.{at}"), global.len())?)?;
                 write(momentum, &saved.take(&format!("momentum.{at}"), momentum.len())?)?;
             }
@@ -188,7 +195,7 @@ impl Outer {
                 let message = send(&own, at, replica, options)?;
                 sums.push(Sum { bucket: at, own, message });
             }
-            coming.push(Coming { fragment, since, sums });
+            coming.push(PendingSync { fragment, since, sums });
         }
         Ok(Self { coming, ..outer })
     }
@@ -213,7 +220,7 @@ fn send(own: &FlatStorage, at: usize, replica: &Replica, options: &SyncOptions) 
     })
 }
 
-/// A sum that has come, in f32; `sent`, what this rank has sent, may be overwritten by it.
+/// Returns a received sum in f32. It may overwrite `sent`, this rank's outer gradient.
 fn sum_of(message: Message, sent: FlatStorage) -> Result<FlatStorage> {
     Ok(match message {
         Message::InPlace(handle) => {

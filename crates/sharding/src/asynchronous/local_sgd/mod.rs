@@ -27,7 +27,7 @@ use self::meeting::Outer;
 use self::reduction::Reduction;
 use crate::asynchronous::replica::Replica;
 use crate::parallel::{
-    LocalModel, Observed, ParallelStrategy, RankCollectives, Residency, Resumable, Saved, ShardRole,
+    LocalModel, Observed, ParallelStrategy, RankCollectives, Residency, Resumable, SavedState, ShardRole,
     StateBytes, StepGuard, StepReports, StepToken, SyncStats, whole,
 };
 use crate::strategy::{Meeting, Partition, Strategy, Synchrony};
@@ -36,7 +36,7 @@ use crate::{Result, ShardingError};
 
 /// Ranks that train by themselves and meet after some steps. See the rows `local-sgd`, `post-local-sgd` and `diloco`.
 ///
-/// As a listener it does nothing while ranks train by themselves. What it shows between [`crate::Residency::unshard`] and
+/// As a listener it does nothing in local steps. What it shows between [`crate::Residency::unshard`] and
 /// [`crate::Residency::reshard`] is the mean of the ranks' parameters.
 #[derive(Debug)]
 pub struct LocalSgd {
@@ -93,7 +93,7 @@ impl LocalSgd {
     /// Begins a step with gradients of zero.
     ///
     /// # Errors
-    /// [`ShardingError::Step`] if there is one under way.
+    /// [`ShardingError::Step`] if a step is open.
     pub fn begin_step(&self) -> Result<StepGuard<'_>> {
         StepGuard::begin(self)
     }
@@ -107,7 +107,7 @@ impl LocalSgd {
         self.meeting == Meeting::AverageAfterStart && steps < self.options.start
     }
 
-    /// Runs the meetings that are due after the present step.
+    /// Runs the synchronisations that are due after the current step.
     fn meet(&self, state: &mut State) -> Result<()> {
         let (steps, every) = (state.steps, self.options.every);
         let begun = Instant::now();
@@ -222,7 +222,7 @@ impl Residency for LocalSgd {
             };
             return Ok(());
         };
-        let mut saved = Saved::new(self.strategy.name, loaded);
+        let mut saved = SavedState::new(self.strategy.name, loaded);
         state.steps = saved.whole("clock")?.first().copied().unwrap_or(0);
         self.replica.load_own(&mut saved)?;
         if self.meeting == Meeting::OuterStep {

@@ -17,7 +17,7 @@ pub(super) struct Reduction {
 }
 
 impl Reduction {
-    /// The gradients of a bucket are complete: starts what is next in order.
+    /// Records that the gradients of a bucket are complete, and starts the next sums in order.
     pub(super) fn ready(&mut self, replica: &Replica, at: usize) -> Result<()> {
         self.ready.push(at);
         while let Some((next, _)) = replica.trainable().rev().nth(self.started) {
@@ -36,7 +36,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Starts what is left, and waits until all sums have come.
+    /// Starts the remaining sums and waits for all.
     pub(super) fn finish(&mut self, replica: &Replica) -> Result<()> {
         while let Some((next, _)) = replica.trainable().rev().nth(self.started) {
             self.start(replica, next)?;

@@ -1,9 +1,9 @@
-//! The initial state of workers and servers: rank 0's values, a checkpoint, or the state that is left after a failure.
+//! The initial state of workers and servers: rank 0's values, a checkpoint, or the surviving state after a failure.
 
 use phalanx_tensor::{ParamBucket, ParamStore};
 
 use super::{NOTHING, ParameterServer, WorkerState};
-use crate::parallel::{OwnState, Saved, whole};
+use crate::parallel::{OwnState, SavedState, whole};
 use crate::reduction_math::write;
 use crate::{Result, ShardingError};
 use phalanx_codecs::CodecState;
@@ -18,7 +18,7 @@ const CODEC: &str = "codec.";
 /// The prefix of the codec state that holds if the repeated step was used.
 const MADE: &str = "made.";
 
-/// The number of a worker that was none before.
+/// The former number of a new worker.
 pub(super) const NO_FORMER_WORKER: i64 = -1;
 
 /// The name of a server's elements of a bucket in its salvaged state.
@@ -27,11 +27,11 @@ fn shard_name(bucket: usize) -> String {
 }
 
 impl ParameterServer {
-    /// Gives all ranks rank 0's values, and servers their elements of them, or what was saved or salvaged. Every rank calls this
-    /// at the same place.
+    /// Initialises workers and servers with rank 0's values, or with saved or salvaged state. Every rank calls this at
+    /// the same place.
     pub(super) fn begin_with(&self, state: &mut WorkerState, store: &ParamStore) -> Result<()> {
         self.receive(state, |_| true)?;
-        let loaded = state.loaded.take().map(|loaded| Saved::new(self.strategy.name, loaded));
+        let loaded = state.loaded.take().map(|loaded| SavedState::new(self.strategy.name, loaded));
         let mut begins = self.server.as_ref().map(|server| server.clocks());
         let (mut shards, mut made) = (None, Vec::new());
         if let Some(mut saved) = loaded {
@@ -50,7 +50,7 @@ impl ParameterServer {
             }
             made = saved.all_of(MADE);
         }
-        // A rank that only serves keeps its elements of what is sent, and never has all buckets at once.
+        // A rank that only serves keeps its own elements, and never has all buckets at once.
         let mut sent = Vec::new();
         for (at, param) in self.replica.params.iter().enumerate() {
             let mut values = match self.works() {
@@ -81,8 +81,8 @@ impl ParameterServer {
         Ok(self.replica.comm.barrier("parameter servers")?)
     }
 
-    /// Takes over what every rank has `used`, of each worker, of steps that this one takes again, and what these had left out of what
-    /// they sent those who did: to them nothing is sent a second time.
+    /// Restores which repeated steps each server has `used`, and the codec residuals of these steps. Gradients are not
+    /// sent again to servers that have used them.
     fn take_used(&self, state: &mut WorkerState, made: CodecState, used: &[i64]) -> Result<()> {
         let own = self.mail.rank();
         if !self.works() {
@@ -103,7 +103,7 @@ impl ParameterServer {
     }
 
     /// Returns the elements that a server on this rank had at a failure, by bucket; `None` if the state has none.
-    fn salvaged(&self, saved: &mut Saved) -> Result<Option<Vec<Vec<f32>>>> {
+    fn salvaged(&self, saved: &mut SavedState) -> Result<Option<Vec<Vec<f32>>>> {
         let first = self.server_params.iter().position(ParamBucket::trainable);
         if !first.is_some_and(|first| saved.has(&shard_name(first))) {
             return Ok(None);
@@ -128,13 +128,13 @@ impl ParameterServer {
         let Some(server) = &self.server else {
             let rank = self.mail.rank() as u64;
             let mut saved = vec![("clock".to_owned(), whole(&[steps, 0])), (WAS.to_owned(), whole(&[rank]))];
-            // What a worker has still to make good goes with it.
+            // The codec residual of a worker is part of its state.
             let Some(pusher) = &self.pusher else { return Ok(Some(saved)) };
             let state = self.state();
             let left = state.made.as_ref().map_or(&[][..], |(_, left)| left);
             let again = state.made.as_ref().is_some_and(|(step, _)| *step >= steps);
             let (kept, made) = match again {
-                // Whether that step counts each server decides.
+                // Each server decides if that step counts.
                 true => (pusher.state()?, pusher.state_with(left)?),
                 false => (pusher.state_with(left)?, CodecState::new()),
             };

@@ -13,7 +13,7 @@ use crate::{Options, Result, ShardingError};
 use phalanx_codecs::buffer::with_singles;
 use phalanx_codecs::{CodecState, EncodedBucket, PushCodec, ResidualUpdate, WeightRounding, nothing_kept};
 
-/// By what gradients and values travel, where they are not the numbers themselves.
+/// The codecs of pushed gradients and pulled values, if they are encoded.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Encoding {
     pub(super) gradients: Option<Arc<PushCodec>>,
@@ -58,14 +58,14 @@ impl Encoding {
 
 /// Values of a version, encoded once for all workers that pull it.
 #[derive(Debug)]
-pub(super) struct Rounded {
+pub(super) struct RoundedValues {
     pub(super) version: u64,
-    /// By bucket; of frozen ones nothing.
+    /// The messages by bucket; empty for frozen buckets.
     pub(super) buckets: Vec<Vec<u8>>,
 }
 
-impl Rounded {
-    /// Rounds what a server has.
+impl RoundedValues {
+    /// Rounds a server's values.
     pub(super) fn of(server_params: &[ParamBucket], version: u64, codec: &PushCodec) -> Result<Self> {
         let round = |server_param: &ParamBucket| match server_param
             .owned_values()?
@@ -85,7 +85,7 @@ impl Rounded {
         self.buckets.iter().map(|bucket| bucket.len() as u64).sum()
     }
 
-    /// Returns the decoded values, with which workers compute.
+    /// Returns the decoded values that workers compute with.
     pub(super) fn values(&self, server_params: &[ParamBucket], codec: &PushCodec) -> Result<Vec<Vec<f32>>> {
         let decode = |(server_param, message): (&ParamBucket, &Vec<u8>)| {
             let mut values = vec![0.0; if server_param.trainable() { server_param.owned().len() } else { 0 }];
@@ -108,10 +108,10 @@ pub(super) struct Pusher {
     places: Places,
 }
 
-/// A bucket that was pushed.
+/// The result of the push of a bucket.
 #[derive(Debug)]
-pub(super) struct Pushed {
-    /// Bytes that have travelled.
+pub(super) struct PushedBucket {
+    /// Bytes sent.
     pub(super) bytes: u64,
     /// The new residual of the codec, if there is one.
     pub(super) left: Option<ResidualUpdate>,
@@ -135,13 +135,13 @@ impl Pusher {
     /// They must not change until it is done.
     ///
     /// # Errors
-    /// If they lie on a device and do not go to the host.
+    /// If the gradients are on a device and cannot be copied to the host.
     pub(super) fn push(
         &self,
         (attempt, bucket): (u64, usize),
         gradients: &FlatStorage,
         used: Vec<bool>,
-    ) -> Result<Pending<Pushed>> {
+    ) -> Result<Pending<PushedBucket>> {
         let (codec, mail, places) = (self.codec.clone(), self.mail.clone(), self.places);
         let coming = gradients.begin_download()?;
         Ok(self.worker.run(move || {
@@ -157,7 +157,7 @@ impl Pusher {
                     };
                     parts.iter().enumerate().map(to).sum::<Result<u64>>()
                 })??;
-                return Ok(Pushed { bytes, left: None });
+                return Ok(PushedBucket { bytes, left: None });
             };
             let gradients = with_singles(&gradients, |gradients| gradients.to_vec())?;
             let EncodedBucket { messages, left } =
@@ -167,7 +167,7 @@ impl Pusher {
                 let about = (Kind::PushCoded, attempt, bucket);
                 bytes += Message::send_coded(&mail, places.rank_of(server), TO_SERVER, about, message)?;
             }
-            Ok(Pushed { bytes, left: Some(left) })
+            Ok(PushedBucket { bytes, left: Some(left) })
         }))
     }
 
@@ -186,7 +186,7 @@ impl Pusher {
         self.codec.as_ref().map_or_else(|| Ok(CodecState::default()), |codec| Ok(codec.state()?))
     }
 
-    /// Bytes of what is kept.
+    /// Returns the bytes of the residuals.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.codec.as_ref().map_or(0, |codec| codec.kept_bytes())
     }
@@ -199,7 +199,7 @@ impl Pusher {
         self.codec.as_ref().map_or_else(|| Ok(CodecState::default()), |codec| Ok(codec.state_with(left)?))
     }
 
-    /// Takes over what a step has left out of the parts of the servers that have `used` it.
+    /// Keeps the residuals of a step for the parts of the servers that have `used` it.
     ///
     /// # Errors
     /// [`ShardingError::Codec`] if it is another codec's.
@@ -214,7 +214,7 @@ impl Pusher {
         }
     }
 
-    /// Takes over what was kept.
+    /// Restores saved residuals.
     ///
     /// # Errors
     /// [`ShardingError::Codec`] if it is another codec's.

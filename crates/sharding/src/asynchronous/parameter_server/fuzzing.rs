@@ -11,7 +11,7 @@ use super::{ParameterServer, WorkerState};
 use crate::asynchronous::message::{Kind, Message};
 use crate::asynchronous::replica::Replica;
 use crate::parallel::PlainUpdate;
-use crate::rehearsed::{Said, all_say, alone, store, taken, world};
+use crate::rehearsed::{InjectedMessage, all_say, alone, store, taken, world};
 use crate::strategy::{ServerPace, Strategy};
 use crate::synchrony::SyncOptions;
 use crate::{Options, Result};
@@ -47,9 +47,9 @@ impl Choice {
     }
 }
 
-/// A server on rank 2 hears what was said by two workers; a word of rank 2 is its own worker's end of a step, and it is given an
-/// optimizer before all of it, or behind the first half. It ends with the first word that it refuses.
-pub(crate) fn server_hears(choice: Choice, said: &[Said]) -> Result<()> {
+/// Passes messages of two workers to a server on rank 2. A message from rank 2 ends its own worker's step. The
+/// optimizer is set before all messages, or after the first half. Ends at the first refused message.
+pub(crate) fn server_hears(choice: Choice, said: &[InjectedMessage]) -> Result<()> {
     const WORKERS: usize = 2;
     let store = store()?;
     let server_params = store.buckets().iter().map(|param| {
@@ -65,13 +65,13 @@ pub(crate) fn server_hears(choice: Choice, said: &[Said]) -> Result<()> {
     let server = Server::new(&server_params, places, pace, (options, choice.encoding()?), own.clone());
     let values: Vec<Vec<f32>> =
         server_params.iter().map(|server_param| vec![0.5; server_param.owned().len()]).collect();
-    // Where workers may be apart the second has lost a step, which it will take again.
+    // If workers may be at different steps, the second one repeats a lost step.
     let second = if pace.1 { 2 } else { 0 };
     server.fill((3, &[2, 1]), &[(2, Some(0)), (second, Some(1))], &values)?;
     let rule = PlainUpdate::of(Sgd::new(0.9, false, 0.0), 1);
     let late = if choice.has(3) { said.len() / 2 } else { 0 };
     let mut told = 0;
-    for (at, Said { from, bytes }) in said.iter().enumerate() {
+    for (at, InjectedMessage { from, bytes }) in said.iter().enumerate() {
         if at == late {
             server.set_optimizer(&rule)?;
             server.hear(WORKERS, Message::of(Kind::Ready, 0))?;
@@ -101,8 +101,8 @@ pub(crate) fn server_hears(choice: Choice, said: &[Said]) -> Result<()> {
     server.close(&mut |_| Ok(())).map(drop)
 }
 
-/// A worker on rank 0 asks for values, with two servers that say this and then something garbled.
-pub(crate) fn worker_hears(choice: Choice, said: &[Said]) -> Result<()> {
+/// Runs a pull of a worker on rank 0. Two servers answer with these messages and then a malformed one.
+pub(crate) fn worker_hears(choice: Choice, said: &[InjectedMessage]) -> Result<()> {
     const SERVERS: usize = 2;
     let (strategy, store) = (Strategy::named("ps-asp")?, store()?);
     let replica = Replica::new(&store, alone().clone(), strategy.name)?;

@@ -1,4 +1,5 @@
-//! Parameter servers: workers push gradients and pull parameters, servers hold and update them, and one bound says who waits.
+//! Parameter servers: workers push gradients and pull parameters, servers hold and update them, and a staleness bound
+//! decides which workers wait.
 //!
 //! ```text
 //!  worker                       server (some elements of every bucket)
@@ -15,8 +16,8 @@
 //! | `ps-ssp` | while it is more than `staleness` steps ahead of the slowest (Ho et al. 2013) | each worker's gradients |
 //! | `ps-asp` | never | each worker's gradients |
 //!
-//! Gradients are used as they are: where losses are divided by the batch of all, a round of pushes moves parameters as far as
-//! one step of `ps-bsp` does, at one learning rate. A pull of what the worker has already costs a header.
+//! Gradients are used as they are: where losses are divided by the batch of all, a round of pushes moves parameters as
+//! far as one step of `ps-bsp` does, at one learning rate. A pull of values that the worker has already costs a header.
 //!
 //! Gradients may be encoded: a worker encodes each server's part of a bucket on a background thread, and keeps the residual
 //! once the step was used. Values may be rounded: each server rounds each version once, and updates its exact values.
@@ -41,7 +42,7 @@ use phalanx_collectives::{CommStats, Communicator};
 use phalanx_tensor::{Array, HookResult, Listener, ParamBucket, ParamStore, ProcessGroup};
 
 use self::begin::NO_FORMER_WORKER;
-use self::encoded::{Encoding, Pushed, Pusher};
+use self::encoded::{Encoding, PushedBucket, Pusher};
 use self::places::{Places, range};
 use self::server::Server;
 use crate::asynchronous::message::{Kind, Message};
@@ -64,12 +65,12 @@ const NOTHING: u64 = u64::MAX;
 /// A worker with a server on its own process; or, with servers of their own ([`SyncOptions::servers`]), either of them. See the
 /// rows `ps-bsp`, `ps-ssp` and `ps-asp`.
 ///
-/// A rank that only serves takes part in everything as a worker without samples does; a step of it is over when the slowest
-/// worker has ended it. It has nothing of the model but its elements.
+/// A rank that only serves takes part like a worker without samples. Its step ends when the slowest worker has ended
+/// it. It holds only its elements of the model.
 ///
-/// Give it the optimizer by [`crate::Resumable::set_optimizer`] before the first step, and end steps by [`StepGuard::finish_with`]. What it shows
-/// between [`crate::Residency::unshard`] and [`crate::Residency::reshard`] is what the servers hold once all that was pushed is
-/// used.
+/// Give it the optimizer by [`crate::Resumable::set_optimizer`] before the first step, and end steps by
+/// [`StepGuard::finish_with`]. Between [`crate::Residency::unshard`] and [`crate::Residency::reshard`] the model has
+/// the servers' values after all pushes.
 #[derive(Debug)]
 pub struct ParameterServer {
     replica: Replica,
@@ -77,13 +78,13 @@ pub struct ParameterServer {
     together: bool,
     options: SyncOptions,
     places: Places,
-    /// Of each bucket the elements that a server on this rank has; none where there is no server.
+    /// The elements of each bucket that a server on this rank has; empty without a server.
     server_params: Vec<ParamBucket>,
     server: Option<Arc<Server>>,
     encoding: Encoding,
     /// Pushes in the background, for gradients that are encoded or on a device.
     pusher: Option<Pusher>,
-    /// Messages, of a communicator of their own.
+    /// A separate communicator for messages.
     mail: Communicator,
     state: Mutex<WorkerState>,
 }
@@ -91,24 +92,24 @@ pub struct ParameterServer {
 #[derive(Debug)]
 struct WorkerState {
     steps: u64,
-    /// The worker that this one was before others died.
+    /// The number of this worker before ranks were lost.
     was: i64,
-    /// Steps begun, those given up included.
+    /// Steps begun, including cancelled ones.
     attempt: u64,
     /// Buckets that were pushed in this attempt.
     pushed: Vec<bool>,
     /// Pushes that run in the background.
-    pushing: Vec<Pending<Pushed>>,
+    pushing: Vec<Pending<PushedBucket>>,
     /// The residuals of this attempt's messages, to be kept once it was used.
     left: Vec<ResidualUpdate>,
-    /// The last step that servers were told to use, by its number, and what its messages have left out: kept for good once the next
-    /// begins, since after a death it may have to be taken again.
+    /// The number of the last committed step and its codec residuals. They become final when the next step begins,
+    /// because a lost rank may force the step to be repeated.
     made: Option<(u64, Vec<ResidualUpdate>)>,
-    /// By server: how many of the steps that come it has used already, before a rank was lost.
+    /// For each server, the number of coming steps that it used before a rank was lost.
     used: Vec<u64>,
-    /// By server: the version of what this rank has.
+    /// For each server, the version of the values that this rank has.
     known: Vec<u64>,
-    coming: Option<Coming>,
+    coming: Option<PendingPull>,
     waited: Duration,
     bytes_sent: u64,
     bytes_received: u64,
@@ -136,10 +137,10 @@ impl WorkerState {
     }
 }
 
-/// Values on their way.
+/// A pull under way.
 #[derive(Debug)]
-struct Coming {
-    /// By bucket: servers whose values have not come.
+struct PendingPull {
+    /// The number of servers whose values are missing, by bucket.
     missing: Vec<usize>,
     /// Servers that have not answered at all.
     silent: usize,
@@ -204,7 +205,7 @@ impl ParameterServer {
     /// Begins a step with gradients of zero.
     ///
     /// # Errors
-    /// [`ShardingError::Step`] if there is one under way.
+    /// [`ShardingError::Step`] if a step is open.
     pub fn begin_step(&self) -> Result<StepGuard<'_>> {
         StepGuard::begin(self)
     }
@@ -218,7 +219,7 @@ impl ParameterServer {
         self.places.is_worker(self.mail.rank())
     }
 
-    /// Waits until all that this and every other worker have pushed is used. Every rank calls this at the same place.
+    /// Waits until the pushes of all workers are used. Every rank calls this at the same place.
     fn quiesce(&self, state: &mut WorkerState) -> Result<()> {
         if self.works() {
             self.receive(state, |_| true)?;
@@ -236,8 +237,7 @@ impl ParameterServer {
         Ok(self.replica.comm.barrier("parameter servers")?)
     }
 
-    /// Ends a step: of a worker by telling all servers, of a rank that only serves by saying that its part of the change may be
-    /// made.
+    /// Ends a step. A worker tells all servers; a rank that only serves allows its server to update.
     fn commit(&self, state: &mut WorkerState, rate: f64) -> Result<()> {
         if !self.works() {
             state.steps += 1;
@@ -252,11 +252,11 @@ impl ParameterServer {
         self.tell(state, &commit)?;
         state.used.iter_mut().for_each(|used| *used = used.saturating_sub(1));
         state.steps += 1;
-        // The values of the next step are asked for, unless that is to wait until it begins.
+        // Requests the values of the next step, unless the pull waits until it begins.
         if self.options.pull_ahead { self.ask(state, Kind::Pull) } else { Ok(()) }
     }
 
-    /// Brings what the servers hold into this rank's parameters.
+    /// Copies the servers' values to this rank's parameters.
     fn read(&self, state: &mut WorkerState) -> Result<()> {
         if !self.works() {
             return Ok(());
@@ -266,7 +266,7 @@ impl ParameterServer {
     }
 }
 
-/// The elements of each bucket that a server on this rank has, on the host.
+/// Returns the elements of each bucket that a server on this rank has, on the host.
 fn server_params(replica: &Replica, server: Option<usize>, places: Places) -> Result<Vec<ParamBucket>> {
     let of = |param: &ParamBucket| {
         let server_param = param.empty_on_host();
@@ -277,7 +277,7 @@ fn server_params(replica: &Replica, server: Option<usize>, places: Places) -> Re
     replica.params.iter().map(of).collect()
 }
 
-/// The pushes in the background of a worker whose gradients are encoded or on a device.
+/// Starts the background pushes of a worker whose gradients are encoded or on a device.
 fn pusher(
     replica: &Replica,
     encoding: &Encoding,
@@ -310,7 +310,7 @@ impl Listener for ParameterServer {
         let state = &mut *self.state();
         if state.coming.is_some() {
             let params = &self.replica.params;
-            // What is in no block may be used at any time.
+            // Parameters outside of blocks may be used at any time.
             self.receive(state, |at| params[at].is_outside() || params[at].blocks().any(|of| of == block))?;
         }
         Ok(())
@@ -334,7 +334,7 @@ impl ParallelStrategy for ParameterServer {
         match (self.together, self.works()) {
             (true, _) => &self.server_params,
             (false, true) => &self.replica.params,
-            // What workers push is clipped.
+            // Clipping acts on the gradients that workers push.
             (false, false) => &[],
         }
     }
@@ -365,7 +365,7 @@ impl ParallelStrategy for ParameterServer {
     fn reduce(&self, _: &StepToken) -> Result<()> {
         let state = &mut *self.state();
         if self.works() {
-            // A rank that ran nothing forward still has what it asked for.
+            // A rank without a forward pass still has a pull under way.
             self.receive(state, |_| true)?;
             if self.together {
                 self.push_rest(state)?;
@@ -387,11 +387,11 @@ impl ParallelStrategy for ParameterServer {
     fn end(&self, _: &StepToken, completed: bool) {
         if !completed && self.works() {
             let state = &mut *self.state();
-            // Nothing of this attempt may come after the word that it is given up; why it could not be sent is said elsewhere.
+            // No message of this attempt may follow its cancellation. Send errors are reported elsewhere.
             let _ = self.wait_for_pushes(state);
             state.left.clear();
             let drop = Message::of(Kind::Drop, state.attempt);
-            // A world that is broken says so elsewhere.
+            // Errors of a broken world are reported elsewhere.
             let _ = self.tell(state, &drop);
         }
         self.replica.end(completed);
@@ -423,7 +423,7 @@ impl ParallelStrategy for ParameterServer {
         self.replica.comm.barrier("parameter servers")?;
         self.read(state)?;
         if self.encoding.values.is_some() {
-            // What was read is exact; workers compute with what they pull.
+            // The values that were read are exact; workers compute with pulled values.
             state.known.fill(NOTHING);
         }
         Ok(())
@@ -462,7 +462,7 @@ impl Residency for ParameterServer {
         if self.replica.keep_aside()? {
             let known = state.known.clone();
             self.read(state)?;
-            // What this rank computes with comes back, and is what a pull is compared to.
+            // Restores the values that this rank computes with, whose version pulls are compared to.
             state.known = known;
             // The next step begins when all ranks have read.
             self.replica.comm.barrier("values of parameter servers")?;

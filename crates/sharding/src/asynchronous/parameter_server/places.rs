@@ -1,19 +1,19 @@
-//! Which ranks work and which serve, what each server has, and where they hear of each other.
+//! The ranks of workers and servers, the elements of each server, and the channels of their messages.
 
 use std::ops::Range;
 
 use crate::{Result, ShardingError};
 
-/// Where servers listen, and where workers do.
+/// The channels of servers and of workers.
 pub(super) const TO_SERVER: u32 = 1;
 pub(super) const TO_WORKER: u32 = 2;
 
-/// The elements of `len` that server `server` of `servers` has.
+/// Returns the elements of `len` that server `server` of `servers` has.
 pub(super) fn range(len: usize, server: usize, servers: usize) -> Range<usize> {
     server * len / servers..(server + 1) * len / servers
 }
 
-/// Workers are the first ranks. Servers are on each of them, or on the last ranks, which do nothing else.
+/// The ranks of workers and servers. Workers are the first ranks. Servers are on every rank, or on the last ranks only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) workers: usize,
@@ -23,7 +23,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Of `ranks` ranks, of which the last `dedicated` only serve; 0 to have a server on every rank.
+    /// Assigns roles to `ranks` ranks. The last `dedicated` ranks only serve; with 0 there is a server on every rank.
     ///
     /// # Errors
     /// [`ShardingError::Strategy`] if there would be no worker.
@@ -44,12 +44,12 @@ impl Places {
         rank < self.workers
     }
 
-    /// The server on a rank, if there is one.
+    /// Returns the server on a rank, if there is one.
     pub(super) fn server_on(self, rank: usize) -> Option<usize> {
         rank.checked_sub(self.first).filter(|server| *server < self.servers)
     }
 
-    /// The rank that a server is on.
+    /// Returns the rank of a server.
     pub(super) fn rank_of(self, server: usize) -> usize {
         self.first + server
     }

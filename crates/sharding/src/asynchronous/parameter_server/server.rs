@@ -1,4 +1,4 @@
-//! A server: some elements of every bucket, the optimizer's state of these, and the store that says who may go on.
+//! A server: its elements of every bucket, their optimizer state, and the store that admits workers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,21 +8,21 @@ use candle_core::{Device, Tensor};
 use phalanx_collectives::{CommError, Communicator};
 use phalanx_tensor::{FlatStorage, ParamBucket, ParamState};
 
-use super::encoded::{Encoding, Rounded};
+use super::encoded::{Encoding, RoundedValues};
 use super::places::{Places, TO_SERVER, TO_WORKER};
 use crate::asynchronous::message::{Kind, Message};
 use crate::parallel::{SharedUpdate, apply};
-use crate::synchrony::{Act, SyncOptions, VersionedStore, Waiting};
+use crate::synchrony::{Act, RequestQueues, SyncOptions, VersionedStore};
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::with_singles;
 
 /// The interval at which a waiting thread checks that the world is intact.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One server. Its thread does what workers say; the rank that it lives on may look at it between steps.
+/// One server. Its thread handles the workers' messages. Its own rank may access it between steps.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// Of each bucket the elements that this server has.
+    /// The elements of each bucket that this server has.
     server_params: Vec<ParamBucket>,
     workers: usize,
     /// True if its rank only serves.
@@ -48,20 +48,20 @@ enum Applied {
 
 /// A request of a worker that may have to wait.
 #[derive(Debug)]
-struct Wish(Message);
+struct PendingRequest(Message);
 
 #[derive(Debug)]
 struct ServerState {
     store: VersionedStore<()>,
-    waiting: Waiting<Wish>,
+    waiting: RequestQueues<PendingRequest>,
     rule: Option<SharedUpdate>,
     workers: Vec<WorkerRecord>,
     /// True if this rank itself has ended the step. It clips the sum.
     agreed: bool,
     /// The attempt whose gradients are summed.
     summed: Option<u64>,
-    /// The last version that was pulled, where values travel rounded.
-    rounded: Option<Rounded>,
+    /// The last pulled version, if values are sent rounded.
+    rounded: Option<RoundedValues>,
     bytes_sent: u64,
     failed: Option<String>,
     /// True if later messages are ignored.
@@ -71,15 +71,15 @@ struct ServerState {
 /// The state of one worker on a server.
 #[derive(Debug, Clone, Default)]
 struct WorkerRecord {
-    /// The gradients of the attempt that is under way, by bucket.
+    /// The gradients of the current attempt, by bucket.
     pushed: Vec<Option<Vec<f32>>>,
-    /// The attempt of which it has pushed all gradients.
+    /// The last attempt whose gradients were all pushed.
     complete: Option<u64>,
-    /// The learning rate at which it has ended its step.
+    /// The learning rate of its ended step.
     committed: Option<f64>,
     /// A message that has to wait, and all messages since.
     waiting: Vec<Message>,
-    /// The values that it pulled, by bucket, where old gradients are corrected.
+    /// The values that it pulled, by bucket, if stale gradients are corrected.
     pulled: Vec<Vec<f32>>,
     /// The number of changes that it will repeat, which were made before a rank was lost.
     repeated: u64,
@@ -88,7 +88,7 @@ struct WorkerRecord {
 }
 
 impl ServerState {
-    /// Forgets the gradients of an attempt that a worker has given up.
+    /// Discards the gradients of an attempt that a worker has cancelled.
     fn forget_attempt(&mut self, from: usize, attempt: u64) {
         self.workers[from].pushed.fill(None);
         self.workers[from].complete = None;
@@ -99,7 +99,7 @@ impl ServerState {
 }
 
 impl Server {
-    /// A server of these elements for the workers of `places`; it has no values yet.
+    /// Makes a server of these elements for the workers of `places`, without values.
     pub(super) fn new(
         server_params: &[ParamBucket],
         places: Places,
@@ -110,7 +110,7 @@ impl Server {
         let (buckets, workers) = (server_params.len(), places.workers);
         let state = ServerState {
             store: VersionedStore::new((), workers, bound),
-            waiting: Waiting::new(workers),
+            waiting: RequestQueues::new(workers),
             rule: None,
             workers: vec![WorkerRecord { pushed: vec![None; buckets], ..WorkerRecord::default() }; workers],
             agreed: !(places.are_apart() && together),
@@ -125,7 +125,7 @@ impl Server {
         Arc::new(Self { server_params, workers, apart, together, options, encoding, mail, state, changed })
     }
 
-    /// Does what workers say, on a thread of its own, until all have left or the world breaks.
+    /// Starts the thread that handles the workers' messages until all have left or the world breaks.
     pub(super) fn start(self: &Arc<Self>) -> Result<()> {
         let server = self.clone();
         let name = format!("phalanx-server-{}", self.mail.rank());
@@ -135,7 +135,7 @@ impl Server {
             .map_err(|error| ShardingError::Mesh(format!("cannot start a server's thread: {error}")))
     }
 
-    /// Serves until it is over. Workers must not wait for one that a panic has ended.
+    /// Serves until all workers have left. After a panic the workers are told, so that they do not wait.
     fn run(&self) {
         let served = catch_unwind(AssertUnwindSafe(|| self.listen()));
         if served.is_err() {
@@ -159,7 +159,7 @@ impl Server {
         }
     }
 
-    /// Remembers why this server has ended, and tells the others that nothing will come from it any more.
+    /// Records the error that ended this server, and tells the other ranks that it will send nothing more.
     fn fail(&self, error: &ShardingError, tell: bool) {
         let rank = self.mail.rank();
         let reason = format!("the parameter server on rank {rank} failed: {error}");
@@ -174,9 +174,8 @@ impl Server {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes values of its elements, by bucket; a version and clocks that were saved; and of each worker its clock, with its
-    /// number among those whose clocks were saved, if it is one of those who are left of them. Gives of each worker how many of the
-    /// steps that it will take are used already.
+    /// Sets the values by bucket, a saved version, and the workers' clocks. Each worker gives its clock, and its number
+    /// in the saved clocks if it was in them. Returns for each worker the number of steps that are used already.
     pub(super) fn fill(
         &self,
         (version, before): (u64, &[u64]),
@@ -203,8 +202,8 @@ impl Server {
         Ok(state.workers.iter().map(|worker| worker.repeated).collect())
     }
 
-    /// Does nothing more of what workers say, and applies `change` to its elements: its version and the workers' clocks, which count
-    /// steps that are used already and that they were still to give once more.
+    /// Ignores later messages and applies `change` to the elements. Returns the version and the workers' clocks, which
+    /// count used steps that workers still have to repeat.
     pub(super) fn close(
         &self,
         change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
@@ -221,7 +220,7 @@ impl Server {
         self.wait(|state| state.store.clocks().slowest() >= steps).map(drop)
     }
 
-    /// This rank, which only serves, has ended the step: the sum may be used.
+    /// Records that this serving rank has ended the step, so that the sum may be used.
     pub(super) fn agree(&self) -> Result<()> {
         let mut state = self.state();
         state.agreed = true;
@@ -230,11 +229,11 @@ impl Server {
         self.hear_again()
     }
 
-    /// Takes over what changes parameters.
+    /// Sets the optimizer.
     pub(super) fn set_optimizer(&self, rule: &SharedUpdate) -> Result<()> {
         let first = self.state().rule.replace(rule.clone()).is_none();
         if first {
-            // What came before is waiting for it.
+            // Earlier messages wait for the optimizer.
             Message::of(Kind::Ready, 0).send(&self.mail, self.mail.rank(), TO_SERVER)?;
         }
         Ok(())
@@ -257,7 +256,7 @@ impl Server {
         Ok(state)
     }
 
-    /// Changes the values by something that is no step, while no worker wants anything.
+    /// Changes the values outside of a step, while no worker has a pending request.
     pub(super) fn change(
         &self,
         change: &mut dyn FnMut(&[ParamBucket]) -> phalanx_tensor::Result<()>,
@@ -268,18 +267,18 @@ impl Server {
         Ok(())
     }
 
-    /// The version of the values, and the workers' clocks.
+    /// Returns the version of the values and the workers' clocks.
     pub(super) fn clocks(&self) -> (u64, Vec<u64>) {
         let state = self.state();
         (state.store.version(), state.store.clocks().all().to_vec())
     }
 
-    /// Looks at the store.
+    /// Calls `look` with the store.
     pub(super) fn look<R>(&self, look: impl FnOnce(&VersionedStore<()>) -> R) -> R {
         look(&self.state().store)
     }
 
-    /// Bytes of values and gradients here, of copies for corrections, and of rounded values.
+    /// Returns the bytes of values, gradients, copies for corrections, and rounded values.
     pub(super) fn bytes(&self) -> u64 {
         let state = self.state();
         let held: usize = self
@@ -290,14 +289,14 @@ impl Server {
         let pushed = state.workers.iter().flat_map(|worker| &worker.pushed).flatten().map(Vec::len);
         let pulled = state.workers.iter().flat_map(|worker| &worker.pulled).map(Vec::len);
         let (pushed, pulled) = (pushed.sum::<usize>(), pulled.sum::<usize>());
-        (held + 4 * (pushed + pulled)) as u64 + state.rounded.as_ref().map_or(0, Rounded::bytes)
+        (held + 4 * (pushed + pulled)) as u64 + state.rounded.as_ref().map_or(0, RoundedValues::bytes)
     }
 
     pub(super) fn bytes_sent(&self) -> u64 {
         self.state().bytes_sent
     }
 
-    /// Does what a worker says; whether that was the last.
+    /// Handles a worker's message. Returns true if the last worker has left.
     pub(super) fn hear(&self, from: usize, message: Message) -> Result<bool> {
         let mut state = self.state();
         if state.closed {
@@ -348,11 +347,11 @@ impl Server {
                 }
             }
             Kind::Commit => {
-                state.waiting.arrive(from, Act::Push, Wish(message));
+                state.waiting.arrive(from, Act::Push, PendingRequest(message));
                 self.answer(state)?;
             }
             Kind::Pull => {
-                state.waiting.arrive(from, Act::Pull, Wish(message));
+                state.waiting.arrive(from, Act::Pull, PendingRequest(message));
                 self.answer(state)?;
             }
             Kind::Read => {
@@ -387,7 +386,7 @@ impl Server {
         Ok(())
     }
 
-    /// Does what workers have said while it could not be done.
+    /// Handles the messages that had to wait.
     fn hear_again(&self) -> Result<()> {
         let take = |worker: &mut WorkerRecord| std::mem::take(&mut worker.waiting);
         let waiting: Vec<Vec<Message>> = self.state().workers.iter_mut().map(take).collect();
@@ -399,7 +398,7 @@ impl Server {
         Ok(())
     }
 
-    /// Once all workers have pushed all of an attempt, adds their gradients up, in the order of workers.
+    /// Sums the gradients of an attempt in the order of workers, once all have pushed them.
     fn sum(&self, state: &mut ServerState) -> Result<()> {
         if !self.together {
             return Ok(());
@@ -424,13 +423,13 @@ impl Server {
         Ok(())
     }
 
-    /// Once all workers have ended the step, changes the values by the sum.
+    /// Updates the values by the sum, once all workers have ended the step.
     fn change_together(&self, state: &mut ServerState) -> Result<()> {
         if !state.agreed || state.workers.iter().any(|worker| worker.committed.is_none()) {
             return Ok(());
         }
         let rate = state.workers[0].committed.unwrap_or(0.0);
-        // A rate that is no number: this rank's worker has changed the values itself.
+        // A rate of NaN: this rank's worker has changed the values itself.
         if rate.is_nan() {
             state.store.push_together(|()| ());
         } else {
@@ -446,11 +445,13 @@ impl Server {
         Ok(())
     }
 
-    /// Does what may be done now.
+    /// Handles all admitted requests.
     fn answer(&self, state: &mut ServerState) -> Result<()> {
         loop {
             let ServerState { waiting, store, .. } = &mut *state;
-            let Some((worker, act, Wish(message))) = waiting.next(store.clocks()) else { return Ok(()) };
+            let Some((worker, act, PendingRequest(message))) = waiting.next(store.clocks()) else {
+                return Ok(());
+            };
             match act {
                 Act::Pull => {
                     state.store.pull(worker);
@@ -471,7 +472,7 @@ impl Server {
         }
     }
 
-    /// Changes the values by the gradients of one worker.
+    /// Updates the values by the gradients of one worker.
     fn change_by(&self, state: &mut ServerState, worker: usize, rate: f64) -> Result<()> {
         let rule = state.rule.clone();
         let rule = rule.ok_or_else(|| ShardingError::state("parameter server", "it has no optimizer"))?;
@@ -506,17 +507,17 @@ impl Server {
         Ok(())
     }
 
-    /// Rounds the values of this version, unless they are already or travel as they are.
+    /// Rounds the values of this version, unless it is done or values are sent exactly.
     fn round(&self, state: &mut ServerState, version: u64) -> Result<()> {
         let Some(codec) = &self.encoding.values else { return Ok(()) };
         if state.rounded.as_ref().is_none_or(|rounded| rounded.version != version) {
             state.rounded = None;
-            state.rounded = Some(Rounded::of(&self.server_params, version, codec)?);
+            state.rounded = Some(RoundedValues::of(&self.server_params, version, codec)?);
         }
         Ok(())
     }
 
-    /// Keeps what a worker computes with, if old gradients are corrected.
+    /// Keeps the values that a worker computes with, if stale gradients are corrected.
     fn remember(&self, state: &mut ServerState, worker: usize) -> Result<()> {
         if self.options.compensation > 0.0 && !self.together {
             state.workers[worker].pulled = match (&state.rounded, &self.encoding.values) {
@@ -562,7 +563,7 @@ impl Server {
     }
 }
 
-/// g + λ·g²·(w − w_old): the first order of what the gradient would be at the values that there are now.
+/// Corrects a stale gradient to g + λ·g²·(w − w_old), a first-order estimate of the gradient at the current values.
 fn correct(gradient: &mut [f32], values: &[f32], old: Option<&Vec<f32>>, factor: f32) {
     let Some(old) = old else { return };
     for ((g, value), old) in gradient.iter_mut().zip(values).zip(old) {

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use phalanx_collectives::CommError;
 
-use super::encoded::Pushed;
+use super::encoded::PushedBucket;
 use super::places::{TO_SERVER, TO_WORKER, range};
-use super::{Coming, ParameterServer, WorkerState};
+use super::{ParameterServer, PendingPull, WorkerState};
 use crate::asynchronous::message::{Kind, Message};
 use crate::reduction_math::write;
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::with_singles;
 
 impl ParameterServer {
-    /// Says something to all servers.
+    /// Sends a message to all servers.
     pub(super) fn tell(&self, state: &mut WorkerState, message: &Message) -> Result<()> {
         for server in 0..self.places.servers {
             state.bytes_sent += message.send(&self.mail, self.places.rank_of(server), TO_SERVER)?;
@@ -43,7 +43,7 @@ impl ParameterServer {
         Ok(())
     }
 
-    /// Sends what was not sent while backward ran.
+    /// Sends the gradients that backward did not send.
     pub(super) fn push_rest(&self, state: &mut WorkerState) -> Result<()> {
         let rest: Vec<usize> =
             self.replica.trainable().map(|(at, _)| at).filter(|at| !state.pushed[*at]).collect();
@@ -61,14 +61,14 @@ impl ParameterServer {
     /// Waits for the pushes in the background.
     pub(super) fn wait_for_pushes(&self, state: &mut WorkerState) -> Result<()> {
         for pending in std::mem::take(&mut state.pushing) {
-            let Pushed { bytes, left } = pending.wait()?;
+            let PushedBucket { bytes, left } = pending.wait()?;
             state.bytes_sent += bytes;
             state.left.extend(left);
         }
         Ok(())
     }
 
-    /// Asks all servers for values.
+    /// Requests the values of all servers.
     pub(super) fn ask(&self, state: &mut WorkerState, kind: Kind) -> Result<()> {
         for server in 0..self.places.servers {
             let number = if kind == Kind::Pull { state.known[server] } else { 0 };
@@ -77,11 +77,11 @@ impl ParameterServer {
         }
         let missing =
             self.replica.params.iter().map(|param| usize::from(param.trainable()) * self.places.servers);
-        state.coming = Some(Coming { missing: missing.collect(), silent: self.places.servers });
+        state.coming = Some(PendingPull { missing: missing.collect(), silent: self.places.servers });
         Ok(())
     }
 
-    /// The next answer of a server, however long it takes as long as the world is sound.
+    /// Waits for the next answer of a server while the world is intact.
     pub(super) fn answer(&self, state: &mut WorkerState) -> Result<(usize, Message)> {
         let begun = Instant::now();
         let (rank, bytes) = loop {

@@ -1,7 +1,7 @@
 //! A rank's own copy of the whole model, for strategies whose ranks do not take every step together.
 //!
-//! It lies where it is computed with, on the host or on a device. Ranks that meet all together exchange it there; those that send
-//! each other messages do so on the host, which then has what a device computes with in a [`Mirror`].
+//! The copy is in the memory that the model computes with, on the host or on a device. Collectives exchange it there.
+//! Messages exchange it on the host; a [`Mirror`] then holds the host copy of a device's values.
 
 mod mirror;
 
@@ -12,8 +12,8 @@ use phalanx_tensor::{Array, FlatStorage, ParamBucket, ParamState, ParamStore, Pr
 
 use self::mirror::Mirror;
 use crate::consensus::{any_of, broadcast_buffers, check_same_model};
-use crate::mesh::process_group::Alone;
-use crate::parallel::Saved;
+use crate::mesh::process_group::SingleRankGroup;
+use crate::parallel::SavedState;
 use crate::reduction_math::{divide, numbers, scale, square_distance, write};
 use crate::{Result, ShardingError};
 use phalanx_codecs::buffer::{InPlace, with_singles};
@@ -23,11 +23,11 @@ fn own_name(bucket: usize) -> String {
     format!("local.{bucket}")
 }
 
-/// The whole model in this rank's memory, the protocol of its steps, and what all such strategies do alike.
+/// The whole model in this rank's memory, the protocol of its steps, and the operations that these strategies share.
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) comm: Communicator,
-    /// The ranks of `comm`, for sums of parameters and gradients, which go the way that the caller asks for.
+    /// A communicator for sums of parameters and gradients, by the algorithm that the caller prefers.
     pub(crate) by: Communicator,
     /// The buckets, in forward order.
     pub(crate) params: Vec<ParamBucket>,
@@ -39,16 +39,16 @@ pub(crate) struct Replica {
 
 #[derive(Debug, Default)]
 struct State {
-    /// True while a step is under way.
+    /// True while a step is open.
     open: bool,
     /// True if more micro-batches follow.
     accumulating: bool,
-    /// By trainable bucket, this rank's own parameters while something else is in their place.
+    /// The saved parameters of this rank, by trainable bucket, while the model has other values.
     kept: Option<Vec<(usize, FlatStorage)>>,
 }
 
 impl Replica {
-    /// Checks that all ranks built the same model, in f32, and fills what is not filled.
+    /// Checks that all ranks built the same model in f32, and initialises missing values.
     pub(crate) fn new(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
         let this = Self::checked(store, by, name, true)?;
         for param in &this.params {
@@ -63,7 +63,7 @@ impl Replica {
         Ok(this)
     }
 
-    /// Checks and fills as [`Replica::new`] does, for ranks that exchange values on the host, wherever they compute with them.
+    /// Like [`Replica::new`], for ranks that exchange values on the host.
     pub(crate) fn exchanged_on_host(
         store: &ParamStore,
         by: Communicator,
@@ -77,7 +77,7 @@ impl Replica {
         Ok(this)
     }
 
-    /// Checks as [`Replica::new`] does, and has nothing of the model: for a rank that only serves.
+    /// Like [`Replica::new`], without any values, for a rank that only serves.
     pub(crate) fn empty(store: &ParamStore, by: Communicator, name: &'static str) -> Result<Self> {
         Self::checked(store, by, name, false)
     }
@@ -112,7 +112,7 @@ impl Replica {
                     param.set_owned(0..0)?;
                     param.fill_shard(FlatStorage::zeros(0, param.dtype(), param.device())?)?;
                 }
-                // It has let go of it already.
+                // Its memory is freed already.
                 _ => {}
             }
         }
@@ -123,7 +123,7 @@ impl Replica {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Trainable buckets.
+    /// Returns the trainable buckets.
     pub(crate) fn trainable(&self) -> impl DoubleEndedIterator<Item = (usize, &ParamBucket)> {
         self.params.iter().enumerate().filter(|(_, param)| param.trainable())
     }
@@ -159,7 +159,8 @@ impl Replica {
         self.state().open
     }
 
-    /// Gradients of a bucket have come: its number, if it is of this model and no more micro-batches follow.
+    /// Returns the number of a bucket whose gradients are complete; `None` for another model, or if more micro-batches
+    /// follow.
     pub(crate) fn complete(&self, param: &ParamBucket) -> Result<Option<usize>> {
         if !self.params.get(param.index()).is_some_and(|own| own.is(param)) {
             return Ok(None);
@@ -171,12 +172,12 @@ impl Replica {
         Ok((!state.accumulating).then(|| param.index()))
     }
 
-    /// This rank alone, as a group: what depends on all of a batch depends on this rank's samples.
+    /// Returns the group of this rank alone: batch statistics depend on this rank's samples only.
     pub(crate) fn group() -> Arc<dyn ProcessGroup> {
-        Arc::new(Alone)
+        Arc::new(SingleRankGroup)
     }
 
-    /// The values of a bucket where ranks exchange them: those that are computed with, or the host's copy of them.
+    /// Returns the values of a bucket that ranks exchange: the model's, or their host copy.
     pub(crate) fn here(&self, at: usize) -> Result<FlatStorage> {
         if let Some(mirror) = self.mirror.as_ref().filter(|_| self.params[at].trainable()) {
             return mirror.values(at);
@@ -185,7 +186,7 @@ impl Replica {
         self.params[at].values().ok_or_else(missing)
     }
 
-    /// Brings a change of [`Replica::here`] to the values that are computed with.
+    /// Copies a change of [`Replica::here`] to the model.
     pub(crate) fn changed(&self, at: usize) -> Result<()> {
         match (&self.mirror, self.params[at].values()) {
             (Some(mirror), Some(values)) => with_singles(&mirror.values(at)?, |own| write(&values, own))?,
@@ -193,17 +194,17 @@ impl Replica {
         }
     }
 
-    /// Brings a change of the values that are computed with to the values that ranks exchange.
+    /// Copies a change of the model to the values that ranks exchange.
     pub(crate) fn refresh(&self) -> Result<()> {
         self.mirror.as_ref().map_or(Ok(()), |mirror| mirror.refresh(self.trainable()))
     }
 
-    /// A copy of the values of a bucket.
+    /// Returns a copy of the values of a bucket.
     pub(crate) fn values(&self, at: usize) -> Result<Vec<f32>> {
         numbers(&self.here(at)?)
     }
 
-    /// The values of all buckets; those of frozen ones are empty.
+    /// Returns the values of all buckets; empty for frozen ones.
     pub(crate) fn all_values(&self) -> Result<Vec<Vec<f32>>> {
         let of = |(at, param): (usize, &ParamBucket)| {
             if param.trainable() { self.values(at) } else { Ok(Vec::new()) }
@@ -211,18 +212,18 @@ impl Replica {
         self.params.iter().enumerate().map(of).collect()
     }
 
-    /// Puts values in the place of all trained parameters, by bucket.
+    /// Replaces all trained parameters by values, by bucket.
     pub(crate) fn put(&self, values: &[Vec<f32>]) -> Result<()> {
         self.trainable()
             .try_for_each(|(at, _)| self.change_values(at, |own| own.copy_from_slice(&values[at])))
     }
 
-    /// Looks at the values of a bucket, which ranks exchange on the host.
+    /// Calls `f` with the host values of a bucket.
     pub(crate) fn with_values<R>(&self, at: usize, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
         Ok(with_singles(&self.here(at)?, |values| f(values))?)
     }
 
-    /// Changes the values of a bucket, which ranks exchange on the host.
+    /// Calls `f` to change the host values of a bucket.
     pub(crate) fn change_values<R>(&self, at: usize, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
         let changed = with_singles(&self.here(at)?, f)?;
         self.changed(at)?;
@@ -263,12 +264,12 @@ impl Replica {
         Ok(self.comm.all_reduce(values, ReduceOp::Sum)?)
     }
 
-    /// Replaces a flag by 1 if any rank's is.
+    /// Replaces a flag by 1 if the flag of any rank is 1.
     pub(crate) fn any(&self, flag: &Array) -> Result<()> {
         any_of(flag, &self.comm)
     }
 
-    /// Makes every rank's trained parameters their mean over the ranks.
+    /// Replaces the trained parameters by their mean over the ranks.
     pub(crate) fn average(&self) -> Result<()> {
         if self.ranks() == 1 {
             return Ok(());
@@ -285,8 +286,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Puts the mean over the ranks in the place of this rank's parameters, which are kept aside. How far the ranks are from it:
-    /// the root of the mean square distance.
+    /// Replaces the parameters by their mean over the ranks and saves this rank's own. Returns the root mean square
+    /// distance of the ranks from the mean.
     pub(crate) fn show_mean(&self) -> Result<Option<f64>> {
         if !self.keep_aside()? {
             return Ok(None);
@@ -300,7 +301,7 @@ impl Replica {
         Ok(Some((square[0] / self.ranks() as f64).sqrt()))
     }
 
-    /// Keeps this rank's parameters aside, in whose place something else is about to be put. False if something is there already.
+    /// Saves this rank's parameters before they are replaced. Returns false if they are saved already.
     pub(crate) fn keep_aside(&self) -> Result<bool> {
         if self.state().kept.is_some() {
             return Ok(false);
@@ -311,7 +312,7 @@ impl Replica {
         Ok(true)
     }
 
-    /// Puts this rank's own parameters back, if something else is in their place.
+    /// Restores this rank's own parameters if they were replaced.
     pub(crate) fn show_own(&self) -> Result<()> {
         let Some(own) = self.state().kept.take() else { return Ok(()) };
         for (at, own) in &own {
@@ -321,8 +322,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Puts what was saved of this rank's own parameters in their place.
-    pub(crate) fn load_own(&self, saved: &mut Saved) -> Result<()> {
+    /// Loads this rank's own parameters from a checkpoint.
+    pub(crate) fn load_own(&self, saved: &mut SavedState) -> Result<()> {
         for (at, param) in self.trainable() {
             write(&self.here(at)?, &saved.take(&own_name(at), param.len())?)?;
             self.changed(at)?;
@@ -330,7 +331,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Adds this rank's own parameters to what is saved, by bucket as `values` gives them.
+    /// Adds this rank's own parameters to a checkpoint, by bucket, as `values` returns them.
     pub(crate) fn save_own(
         &self,
         saved: &mut Vec<(String, Vec<f32>)>,
@@ -342,13 +343,13 @@ impl Replica {
         Ok(())
     }
 
-    /// Bytes of parameters that are kept aside, and of the host's copies of what a device computes with.
+    /// Returns the bytes of saved parameters and of host copies of device values.
     pub(crate) fn kept_bytes(&self) -> u64 {
         let kept: usize = self.state().kept.iter().flatten().map(|(_, own)| own.bytes()).sum();
         kept as u64 + self.mirror.as_ref().map_or(0, Mirror::bytes)
     }
 
-    /// Bytes of parameters and of gradients.
+    /// Returns the bytes of parameters and of gradients.
     pub(crate) fn held(&self) -> [u64; 2] {
         let held = self.params.iter().map(ParamBucket::held_bytes);
         held.fold([0; 2], |sum, held| [0, 1].map(|of| sum[of] + held[of] as u64))

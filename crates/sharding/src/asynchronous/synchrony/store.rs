@@ -4,7 +4,7 @@ use super::{Clocks, Histogram};
 
 /// The result of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pulled {
+pub struct PullResult {
     /// The number of changes of the values.
     pub version: u64,
     /// The number of steps that the worker is ahead of the slowest. It misses at most as many steps of the others.
@@ -13,15 +13,15 @@ pub struct Pulled {
 
 /// The result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pushed {
+pub struct PushResult {
     /// The version that the worker had pulled.
     pub pulled: u64,
     /// The version that the values had when the push came.
     pub version: u64,
 }
 
-impl Pushed {
-    /// The number of changes between the pull and the push: the age of the values that the change was computed for.
+impl PushResult {
+    /// Returns the number of changes between the pull and the push.
     pub fn staleness(self) -> u64 {
         self.version - self.pulled
     }
@@ -53,7 +53,7 @@ pub struct VersionedStore<V> {
 }
 
 impl<V> VersionedStore<V> {
-    /// Values that no worker of `workers` has changed. See [`Clocks`] for the bound.
+    /// Makes a store for `workers` workers. See [`Clocks`] for the bound.
     pub fn new(values: V, workers: usize, bound: Option<u64>) -> Self {
         Self {
             values,
@@ -66,20 +66,24 @@ impl<V> VersionedStore<V> {
         }
     }
 
-    /// A worker takes the values; `None` if it has to wait for the slowest.
-    pub fn pull(&mut self, worker: usize) -> Option<Pulled> {
+    /// Pulls the values for a worker; `None` if it has to wait for the slowest one.
+    pub fn pull(&mut self, worker: usize) -> Option<PullResult> {
         if !self.clocks.admits(worker) {
             return None;
         }
         let lead = self.clocks.lead(worker);
         self.leads.add(lead);
         self.pulled[worker] = self.version;
-        Some(Pulled { version: self.version, lead })
+        Some(PullResult { version: self.version, lead })
     }
 
-    /// A worker ends its step with a change of the values, which learns how stale it is.
-    pub fn push<R>(&mut self, worker: usize, change: impl FnOnce(&mut V, Pushed) -> R) -> (Pushed, R) {
-        let pushed = Pushed { pulled: self.pulled[worker], version: self.version };
+    /// Ends a worker's step with a change of the values. `change` receives its staleness.
+    pub fn push<R>(
+        &mut self,
+        worker: usize,
+        change: impl FnOnce(&mut V, PushResult) -> R,
+    ) -> (PushResult, R) {
+        let pushed = PushResult { pulled: self.pulled[worker], version: self.version };
         let result = change(&mut self.values, pushed);
         self.staleness.add(pushed.staleness());
         self.version += 1;

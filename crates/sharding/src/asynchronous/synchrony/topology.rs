@@ -2,7 +2,8 @@
 
 use crate::{Result, ShardingError};
 
-/// Which ranks are neighbours. Every rank has as many, so that weights of 1/(neighbours + 1) keep the mean.
+/// The neighbours of each rank. All ranks have the same number of them, so that weights of 1/(neighbours + 1) keep the
+/// mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Topology {
     /// The ranks before and after.
@@ -12,7 +13,7 @@ pub enum Topology {
     Torus,
     /// The ranks at distances 1, 2, 4, ….
     Exponential,
-    /// All.
+    /// All other ranks.
     Complete,
 }
 
@@ -20,12 +21,12 @@ impl Topology {
     /// All topologies.
     pub const ALL: &'static [Self] = &[Self::Ring, Self::Torus, Self::Exponential, Self::Complete];
 
-    /// The ranks that rank `rank` of `ranks` sends to, in order, without itself.
+    /// Returns the ranks that rank `rank` of `ranks` sends to, in order, without itself.
     pub fn sends_to(self, rank: usize, ranks: usize) -> Vec<usize> {
         self.at(rank, ranks, |rank, step| (rank + step) % ranks)
     }
 
-    /// The ranks that rank `rank` of `ranks` receives from, in order, without itself.
+    /// Returns the ranks that rank `rank` of `ranks` receives from, in order, without itself.
     pub fn receives_from(self, rank: usize, ranks: usize) -> Vec<usize> {
         self.at(rank, ranks, |rank, step| (rank + ranks - step % ranks) % ranks)
     }
@@ -53,15 +54,15 @@ impl Topology {
         all
     }
 
-    /// The rank that `rank` sends to in a step where each sends to one only: neighbours in turn, so that what is known to one is
-    /// known to all after a round of them.
+    /// Returns the rank that `rank` sends to in a step with one receiver each. Neighbours take turns, so that values
+    /// reach all ranks in one round.
     pub fn sends_in_turn(self, rank: usize, ranks: usize, step: u64) -> Option<usize> {
         let distances = self.distances(ranks);
         let turn = usize::try_from(step % (distances.len().max(1) as u64)).unwrap_or(0);
         distances.get(turn).map(|distance| (rank + distance) % ranks)
     }
 
-    /// The rank that `rank` receives from in a step where each sends to one only.
+    /// Returns the rank that `rank` receives from in a step with one receiver each.
     pub fn receives_in_turn(self, rank: usize, ranks: usize, step: u64) -> Option<usize> {
         let distances = self.distances(ranks);
         let turn = usize::try_from(step % (distances.len().max(1) as u64)).unwrap_or(0);
@@ -71,7 +72,7 @@ impl Topology {
     /// Returns the distances to the ranks that a rank sends to in turn.
     fn distances(self, ranks: usize) -> Vec<usize> {
         match self {
-            // Rank 0's neighbours are as far from it as any other's from that one, but for a torus, whose rows end.
+            // Distances are equal for all ranks, except in a torus, whose rows end.
             Self::Torus => Self::Ring.sends_to(0, ranks),
             _ => self.sends_to(0, ranks),
         }

@@ -4,16 +4,16 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::{Act, Histogram, VersionedStore, Waiting};
+use super::{Act, Histogram, RequestQueues, VersionedStore};
 
 /// The events of a simulated run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline {
     /// The acts of workers with their times, in order.
     pub events: Vec<(Duration, usize, Act)>,
-    /// By worker: how long it was held up.
+    /// The waiting time of each worker.
     pub waited: Vec<Duration>,
-    /// When the last worker had done its steps.
+    /// The time when the last worker had done its steps.
     pub end: Duration,
     /// The staleness of pushes.
     pub staleness: Histogram,
@@ -23,8 +23,8 @@ pub struct Timeline {
     pub spread: u64,
 }
 
-/// Lets workers take `steps` steps each, of which worker `w` computes for `delay(w, step)`, under a bound as in
-/// [`super::Clocks`]. Messages take no time. What happens at the same moment happens in the order of workers.
+/// Simulates workers that take `steps` steps each. Worker `w` computes for `delay(w, step)`, under a bound as in
+/// [`super::Clocks`]. Messages take no time. Events at the same time happen in the order of workers.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,7 +44,7 @@ pub fn simulate(
     mut delay: impl FnMut(usize, u64) -> Duration,
 ) -> Timeline {
     let mut store = VersionedStore::new((), workers, bound);
-    let mut waiting = Waiting::new(workers);
+    let mut waiting = RequestQueues::new(workers);
     let mut events = Vec::new();
     let mut waited = vec![Duration::ZERO; workers];
     let mut computing = BinaryHeap::new();

@@ -1,4 +1,4 @@
-//! Workers at the door: what they want, in order, until it may be done.
+//! Queues of the workers' requests, in order, until they are admitted.
 
 use std::collections::VecDeque;
 
@@ -7,29 +7,29 @@ use super::Clocks;
 /// An operation of a worker on a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Takes the values, with which it begins a step.
+    /// Pulls the values at the begin of a step.
     Pull,
-    /// Gives a change, with which it ends a step.
+    /// Pushes a change at the end of a step.
     Push,
 }
 
 /// The pending requests of each worker. A pull that is not admitted holds up all later requests of its worker.
 #[derive(Debug)]
-pub struct Waiting<T>(Vec<VecDeque<(Act, T)>>);
+pub struct RequestQueues<T>(Vec<VecDeque<(Act, T)>>);
 
-impl<T> Waiting<T> {
-    /// Makes empty queues of `workers` workers.
+impl<T> RequestQueues<T> {
+    /// Makes empty queues for `workers` workers.
     pub fn new(workers: usize) -> Self {
         Self((0..workers).map(|_| VecDeque::new()).collect())
     }
 
-    /// A worker wants to do something. Ask [`Waiting::next`] what may be done now.
+    /// Queues a request of a worker. [`RequestQueues::next`] returns the admitted requests.
     pub fn arrive(&mut self, worker: usize, act: Act, what: T) {
         self.0[worker].push_back((act, what));
     }
 
-    /// Takes what is to be done next: the first wish of the worker with the lowest number whose first wish is admitted. Ask
-    /// again after doing it, until there is nothing.
+    /// Takes the next admitted request: the first of the lowest worker whose first request is admitted. Call it again
+    /// after each request, until it returns `None`.
     pub fn next(&mut self, clocks: &Clocks) -> Option<(usize, Act, T)> {
         let admitted = |(worker, queue): (usize, &VecDeque<(Act, T)>)| {
             let (act, _) = queue.front()?;

@@ -1,4 +1,4 @@
-//! Gradients of the only rank, in the memory of a device.
+//! The reduction of a single rank, in the memory of a device.
 
 use std::sync::Arc;
 
@@ -6,35 +6,35 @@ use super::{BucketGradients, BucketReduction, RunningReduction};
 use crate::Result;
 use crate::strategy::Partition;
 
-/// Sends nothing. The memory of a device needs no transport where there is one rank.
+/// A reduction over one rank, which sends nothing.
 #[derive(Debug)]
-pub(in super::super) struct Alone {
+pub(in super::super) struct SingleRankReduction {
     gradients: Partition,
 }
 
-impl Alone {
-    /// Makes the reduction of gradients that are kept as `gradients` says.
+impl SingleRankReduction {
+    /// Makes the reduction for this partition of gradients.
     pub(in super::super) fn new(gradients: Partition) -> Self {
         Self { gradients }
     }
 }
 
-impl BucketReduction for Alone {
+impl BucketReduction for SingleRankReduction {
     fn start(self: Arc<Self>, gradients: &BucketGradients<'_>) -> Result<Box<dyn RunningReduction>> {
         match &gradients.shard {
             Some(shard) => shard.copy_from(&gradients.full.narrow(gradients.param.owned())?)?,
             None if self.gradients == Partition::Sharded => gradients.param.free_unreduced_grads()?,
             None => {}
         }
-        Ok(Box::new(Finished))
+        Ok(Box::new(CompletedReduction))
     }
 }
 
-/// A reduction that was over when it started.
+/// A reduction that was complete when it started.
 #[derive(Debug)]
-struct Finished;
+struct CompletedReduction;
 
-impl RunningReduction for Finished {
+impl RunningReduction for CompletedReduction {
     fn is_done(&self) -> bool {
         true
     }

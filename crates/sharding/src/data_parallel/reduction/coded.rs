@@ -17,7 +17,7 @@ use phalanx_codecs::{
 
 /// The reduction of all buckets by a codec.
 #[derive(Debug)]
-pub(in super::super) struct Coded {
+pub(in super::super) struct CodecReduction {
     shared: Arc<Shared>,
     worker: Worker,
     /// The total time that the training thread has waited.
@@ -49,7 +49,7 @@ pub(in super::super) struct CodedBucket {
     measured: Option<(SumTimer, u64)>,
 }
 
-impl Coded {
+impl CodecReduction {
     /// Starts the background thread. Use `shards` and `replicas` for gradients only: other operations on them would break the issue
     /// order.
     ///
@@ -116,7 +116,7 @@ impl Coded {
         Ok(state)
     }
 
-    /// Restores the result of [`Coded::state`].
+    /// Restores the result of [`CodecReduction::state`].
     ///
     /// # Errors
     /// If it is the state of another codec.
@@ -141,7 +141,7 @@ impl Coded {
     }
 }
 
-impl BucketReduction for Coded {
+impl BucketReduction for CodecReduction {
     fn start(self: Arc<Self>, gradients: &BucketGradients<'_>) -> Result<Box<dyn RunningReduction>> {
         let (bucket, full, shard) = (gradients.index, gradients.full.clone(), gradients.shard.clone());
         let (shared, wire_bytes) = (self.shared.clone(), self.message_bytes(bucket));
@@ -161,7 +161,7 @@ impl BucketReduction for Coded {
 /// A bucket whose reduction runs.
 #[derive(Debug)]
 struct Running {
-    coded: Arc<Coded>,
+    coded: Arc<CodecReduction>,
     pending: Pending<CodedBucket>,
     wire_bytes: u64,
 }

@@ -2,11 +2,11 @@
 //!
 //! | reduction | values on the way | used |
 //! |---|---|---|
-//! | [`Exact`] | the gradients themselves | where nothing else is chosen |
-//! | [`Rounded`] | a copy in bf16 | on GPUs, for a codec that only rounds |
-//! | [`Coded`] | messages of a codec | with a codec |
+//! | [`ExactReduction`] | the gradients themselves | where nothing else is chosen |
+//! | [`RoundedReduction`] | a copy in bf16 | on GPUs, for a codec that only rounds |
+//! | [`CodecReduction`] | messages of a codec | with a codec |
 //! | [`VirtualSum`] | sums of subtrees | with virtual ranks |
-//! | [`Alone`] | nothing | by one rank with a GPU |
+//! | [`SingleRankReduction`] | nothing | by one rank with a GPU |
 
 mod alone;
 mod coded;
@@ -22,10 +22,10 @@ use phalanx_codecs::buffer::InPlace;
 use phalanx_collectives::{CommStats, Communicator, Handle};
 use phalanx_tensor::{FlatStorage, ParamBucket};
 
-pub(super) use alone::Alone;
-pub(super) use coded::Coded;
-pub(super) use exact::Exact;
-pub(super) use rounded::Rounded;
+pub(super) use alone::SingleRankReduction;
+pub(super) use coded::CodecReduction;
+pub(super) use exact::ExactReduction;
+pub(super) use rounded::RoundedReduction;
 pub(super) use virtual_ranks::VirtualSum;
 
 use crate::Result;
@@ -44,7 +44,7 @@ pub(super) struct BucketGradients<'a> {
 }
 
 impl BucketGradients<'_> {
-    /// The memory that the sum goes to.
+    /// Returns the memory that the sum goes to.
     fn sum(&self) -> &FlatStorage {
         self.shard.as_ref().unwrap_or(&self.full)
     }
@@ -88,7 +88,7 @@ pub(super) struct Reducer {
     /// The reduction.
     pub(super) by: Arc<dyn BucketReduction>,
     /// A handle of the reduction by a codec, if it is one.
-    pub(super) coded: Option<Arc<Coded>>,
+    pub(super) coded: Option<Arc<CodecReduction>>,
     /// A handle of the reduction over virtual ranks, if it is one.
     pub(super) virtual_sum: Option<Arc<VirtualSum>>,
 }
@@ -98,7 +98,7 @@ pub(super) trait RunningReduction: Debug + Send {
     /// True once [`RunningReduction::finish`] does not wait.
     fn is_done(&self) -> bool;
 
-    /// Bytes of messages on their way, besides the gradients themselves.
+    /// Returns the bytes of messages under way, without the gradients themselves.
     fn wire_bytes(&self) -> u64 {
         0
     }
@@ -110,33 +110,33 @@ pub(super) trait RunningReduction: Debug + Send {
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// An operation of a communicator on its way.
+/// A running operation of a communicator.
 #[derive(Debug)]
-struct Travelling<B: 'static> {
+struct RunningOperation<B: 'static> {
     handle: Handle<B>,
-    /// Where the arrived values are converted to, if they are rounded.
+    /// The destination of the converted values, if they are rounded.
     converted: Option<FlatStorage>,
     wire_bytes: u64,
 }
 
-/// Buffers of an operation, of which one has its result.
-trait Arrived: Debug + Send {
+/// The buffers of a finished operation, one of which has the result.
+trait OperationResult: Debug + Send {
     fn result(&self) -> &FlatStorage;
 }
 
-impl Arrived for InPlace {
+impl OperationResult for InPlace {
     fn result(&self) -> &FlatStorage {
         self.flat()
     }
 }
 
-impl Arrived for (InPlace, InPlace) {
+impl OperationResult for (InPlace, InPlace) {
     fn result(&self) -> &FlatStorage {
         self.1.flat()
     }
 }
 
-impl<B: Arrived> RunningReduction for Travelling<B> {
+impl<B: OperationResult> RunningReduction for RunningOperation<B> {
     fn is_done(&self) -> bool {
         self.handle.is_done()
     }

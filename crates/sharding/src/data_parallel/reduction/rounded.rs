@@ -8,21 +8,21 @@ use phalanx_codecs::{CodecKind, CodecScope, CodecWhen, GradCodec};
 use phalanx_collectives::{Communicator, ReduceOp};
 use phalanx_tensor::{FlatStorage, ParamBucket};
 
-use super::{BucketGradients, BucketReduction, RunningReduction, Travelling};
+use super::{BucketGradients, BucketReduction, RunningOperation, RunningReduction};
 use crate::options::Options;
 use crate::strategy::{Partition, ROOT};
 use crate::{Result, ShardingError};
 
 /// Sums rounded copies of gradients. No thread encodes them; the device rounds them where it computes.
 #[derive(Debug)]
-pub(in super::super) struct Rounded {
+pub(in super::super) struct RoundedReduction {
     dtype: DType,
     shards: Communicator,
     /// The part of the sum that each rank keeps.
     gradients: Partition,
 }
 
-impl Rounded {
+impl RoundedReduction {
     /// Makes the sum of gradients as `dtype` over `shards`, the ranks that share what is sharded.
     pub(in super::super) fn new(dtype: DType, shards: Communicator, gradients: Partition) -> Self {
         Self { dtype, shards, gradients }
@@ -55,7 +55,7 @@ impl Rounded {
     }
 }
 
-impl BucketReduction for Rounded {
+impl BucketReduction for RoundedReduction {
     fn start(self: Arc<Self>, gradients: &BucketGradients<'_>) -> Result<Box<dyn RunningReduction>> {
         let BucketGradients { param, shard, .. } = gradients;
         let shards = self.shards.about(gradients.label);
@@ -66,7 +66,7 @@ impl BucketReduction for Rounded {
             param.free_unreduced_grads()?;
             let (sent, arriving) = (InPlace::new(sent)?, InPlace::new(arriving)?);
             let handle = shards.reduce_scatter_into_async(sent, arriving, ReduceOp::Sum);
-            return Ok(Box::new(Travelling { handle, converted, wire_bytes }));
+            return Ok(Box::new(RunningOperation { handle, converted, wire_bytes }));
         }
         let sent = InPlace::new(sent)?;
         let handle = match self.gradients {
@@ -77,7 +77,7 @@ impl BucketReduction for Rounded {
                 shards.reduce_scatter_in_place_async(sent, ReduceOp::Sum)
             }
         };
-        Ok(Box::new(Travelling { handle, converted, wire_bytes }))
+        Ok(Box::new(RunningOperation { handle, converted, wire_bytes }))
     }
 
     fn start_between(
@@ -90,6 +90,6 @@ impl BucketReduction for Rounded {
         let sent = self.copy(param, sum)?;
         let wire_bytes = sent.bytes() as u64;
         let handle = replicas.all_reduce_async(InPlace::new(sent)?, ReduceOp::Sum);
-        Ok(Some(Box::new(Travelling { handle, converted: Some(sum.clone()), wire_bytes })))
+        Ok(Some(Box::new(RunningOperation { handle, converted: Some(sum.clone()), wire_bytes })))
     }
 }

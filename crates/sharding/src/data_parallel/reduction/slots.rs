@@ -1,4 +1,4 @@
-//! Gradients of the logical ranks of one rank: kept apart, and added up along the tree over all.
+//! Keeps the gradients of each virtual rank of this rank apart, and sums them along the tree over all virtual ranks.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,14 @@ use phalanx_tensor::{FlatStorage, ParamBucket, UnreducedGrads};
 use crate::virtual_ranks::SumTree;
 use crate::{Result, ShardingError};
 
-/// The sums of some runs of shards, those that follow each other in order.
+/// Sums of adjacent ranges of shards, in order.
 pub(super) type Sums = Vec<(Range<usize>, FlatStorage)>;
 
-/// Memory that gradients and their sums have lain in, by bucket: for the next.
+/// Free buffers for gradients and sums, by bucket.
 #[derive(Debug)]
-pub(super) struct Spares(Mutex<Vec<Vec<FlatStorage>>>);
+pub(super) struct SpareBuffers(Mutex<Vec<Vec<FlatStorage>>>);
 
-impl Spares {
+impl SpareBuffers {
     /// Makes an empty store of `buckets` buckets.
     pub(super) fn new(buckets: usize) -> Self {
         Self(Mutex::new(vec![Vec::new(); buckets]))
@@ -29,7 +29,7 @@ impl Spares {
         self.buckets()[bucket].push(spare);
     }
 
-    /// Bytes of it.
+    /// Returns the bytes of the free buffers.
     pub(super) fn bytes(&self) -> u64 {
         self.buckets().iter().flatten().map(|spare| spare.bytes() as u64).sum()
     }
@@ -39,18 +39,18 @@ impl Spares {
     }
 }
 
-/// A step's gradients of the logical ranks of this rank.
+/// The gradients of this rank's virtual ranks in one step.
 #[derive(Debug)]
 pub(super) struct ShardSlots {
     own: Range<usize>,
     tree: SumTree,
     /// The virtual rank that backward adds to, counted from the first of this rank.
     current: usize,
-    /// By logical rank: whether more micro-batches of it follow.
+    /// For each virtual rank, true if more of its micro-batches follow.
     more: Vec<bool>,
-    /// By logical rank and bucket: what it has come to while others have their turn.
+    /// The gradients of inactive virtual ranks, by virtual rank and bucket.
     waiting: Vec<Vec<UnreducedGrads>>,
-    /// By bucket: the sums so far, and how many logical ranks they are of.
+    /// The partial sums, by bucket.
     sums: Vec<Sums>,
     added: Vec<usize>,
 }
@@ -74,20 +74,20 @@ impl ShardSlots {
         self.own.len() - 1
     }
 
-    /// Bytes of gradients besides those that backward adds to.
+    /// Returns the bytes of gradients other than the active virtual rank's.
     pub(super) fn bytes(&self) -> u64 {
         let waiting = self.waiting.iter().flatten().map(UnreducedGrads::bytes).sum::<usize>();
         let sums = self.sums.iter().flatten().map(|(_, sum)| sum.bytes()).sum::<usize>();
         (waiting + sums) as u64
     }
 
-    /// Selects virtual rank `at`: the gradients of `params`, whose sums have not started, are its own.
+    /// Selects virtual rank `at`: swaps its gradients into `params`, whose sums have not started.
     pub(super) fn turn<'p>(
         &mut self,
         at: usize,
         more: Option<bool>,
         params: impl Iterator<Item = &'p ParamBucket>,
-        spares: &Spares,
+        spares: &SpareBuffers,
     ) -> Result<()> {
         if let Some(more) = more {
             self.more[at] = more;
@@ -111,12 +111,12 @@ impl ShardSlots {
         Ok(())
     }
 
-    /// All uses of a bucket by the logical rank whose turn it is are differentiated. True if its gradients are the last and can be
-    /// summed with those of other ranks.
-    pub(super) fn ready(&mut self, param: &ParamBucket, spares: &Spares) -> Result<bool> {
+    /// Adds the complete gradients of a bucket of the active virtual rank. Returns true for the last virtual rank: then
+    /// the sum over ranks can start.
+    pub(super) fn ready(&mut self, param: &ParamBucket, spares: &SpareBuffers) -> Result<bool> {
         let (bucket, current) = (param.index(), self.current);
         if self.more[current] || self.added[bucket] != current {
-            // If those before it have not come to this bucket they may not use it; that is known when all are through.
+            // Earlier virtual ranks may not use this bucket. `settle` handles them.
             return Ok(false);
         }
         if current == self.last() {
@@ -127,12 +127,12 @@ impl ShardSlots {
         Ok(false)
     }
 
-    /// All logical ranks are through: the gradients of `params` become those of the last, and those of the others are added up, zero
-    /// where none came.
+    /// Selects the last virtual rank and adds the gradients of all others, with zeros where they have none. Call it
+    /// when all virtual ranks are done.
     pub(super) fn settle<'p>(
         &mut self,
         params: impl Iterator<Item = &'p ParamBucket> + Clone,
-        spares: &Spares,
+        spares: &SpareBuffers,
     ) -> Result<()> {
         self.turn(self.last(), None, params.clone(), spares)?;
         for param in params {
@@ -147,8 +147,9 @@ impl ShardSlots {
         Ok(())
     }
 
-    /// The sums of this rank's whole subtrees, given the gradients of the last logical rank, whose memory the last sum is in.
-    pub(super) fn close(&mut self, bucket: usize, full: &FlatStorage, spares: &Spares) -> Result<Sums> {
+    /// Returns the sums of this rank's whole subtrees. `full` has the gradients of the last virtual rank, and its
+    /// memory receives the last sum.
+    pub(super) fn close(&mut self, bucket: usize, full: &FlatStorage, spares: &SpareBuffers) -> Result<Sums> {
         let last = self.own.end - 1;
         let mut sums = std::mem::take(&mut self.sums[bucket]);
         self.tree.push(&mut sums, (last..self.own.end, full.clone()), |left, right| {
@@ -159,8 +160,8 @@ impl ShardSlots {
         Ok(sums)
     }
 
-    /// Adds the gradients of the next logical rank.
-    fn add(&mut self, bucket: usize, gradients: FlatStorage, spares: &Spares) -> Result<()> {
+    /// Adds the gradients of the next virtual rank.
+    fn add(&mut self, bucket: usize, gradients: FlatStorage, spares: &SpareBuffers) -> Result<()> {
         let shard = self.own.start + self.added[bucket];
         self.added[bucket] += 1;
         self.tree.push(&mut self.sums[bucket], (shard..shard + 1, gradients), |left, right| {

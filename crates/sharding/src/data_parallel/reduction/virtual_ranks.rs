@@ -1,4 +1,4 @@
-//! Gradients of logical ranks, summed between the ranks along the tree over them.
+//! Sums the gradients of virtual ranks over the ranks, along the tree over virtual ranks.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use phalanx_collectives::{CommStats, Communicator, Handle};
 use phalanx_tensor::host::HostSliceMut;
 use phalanx_tensor::{FlatStorage, ParamBucket};
 
-use super::slots::{ShardSlots, Spares, Sums};
+use super::slots::{ShardSlots, SpareBuffers, Sums};
 use super::{BucketGradients, BucketReduction, RunningReduction};
 use crate::background::{Pending, Worker};
 use crate::strategy::{Partition, ROOT};
@@ -25,38 +25,38 @@ const BLOCK: usize = 1 << 12;
 pub(in super::super) struct VirtualSum {
     sum: TreeSum,
     worker: Worker,
-    /// The time that the training thread has waited.
+    /// The time that the training thread waited.
     waited: Mutex<Duration>,
-    spares: Spares,
+    spares: SpareBuffers,
     /// The gradients of this rank's virtual ranks, in a step.
     slots: Mutex<Option<ShardSlots>>,
 }
 
-/// The place where a bucket is summed.
+/// The thread or device that sums a bucket.
 #[derive(Debug)]
 enum Summing {
     /// By the background thread, which returns its scratch buffers.
     Background(Pending<Vec<FlatStorage>>),
     /// By a device, which has started the exchange and not yet the additions.
-    OnDevice(Box<(TreeSum, Begun)>),
+    OnDevice(Box<(TreeSum, PendingSums)>),
 }
 
-/// Sums that are on their way between ranks.
+/// The sums of a bucket that are exchanged between ranks.
 #[derive(Debug)]
-struct Begun {
+struct PendingSums {
     sums: Sums,
     full: FlatStorage,
     shard: Option<FlatStorage>,
-    /// The elements that this rank adds up.
+    /// The elements that this rank sums.
     own: Range<usize>,
     exchange: Option<Exchange>,
 }
 
-/// The sums of all ranks' subtrees over some elements, on their way to the rank that adds them up.
+/// The exchange of all ranks' subtree sums over some elements, which one rank adds up.
 #[derive(Debug)]
 struct Exchange {
     coming: Vec<Handle<(InPlace, InPlace)>>,
-    /// Of each subtree as many elements.
+    /// A buffer with the same number of elements for each subtree.
     room: FlatStorage,
     len: usize,
     additions: Vec<[usize; 2]>,
@@ -93,7 +93,7 @@ impl VirtualSum {
             sum: TreeSum { placed, gradients, comm, shards, replicas },
             worker: Worker::start("logical", background)?,
             waited: Mutex::default(),
-            spares: Spares::new(buckets),
+            spares: SpareBuffers::new(buckets),
             slots: Mutex::default(),
         })
     }
@@ -131,7 +131,7 @@ impl VirtualSum {
         self.slots().as_mut().map_or(Ok(false), |slots| slots.ready(param, &self.spares))
     }
 
-    /// Adds up what is left when all virtual ranks are through, with zeros where no gradients came.
+    /// Sums the remaining buckets when all virtual ranks are done, with zeros where they have no gradients.
     ///
     /// # Errors
     /// Errors of the gradients' memory.
@@ -142,7 +142,7 @@ impl VirtualSum {
         self.slots().as_mut().map_or(Ok(()), |slots| slots.settle(params, &self.spares))
     }
 
-    /// Bytes of gradients besides those that backward adds to.
+    /// Returns the bytes of gradients other than the active virtual rank's.
     pub(in super::super) fn bytes(&self) -> u64 {
         self.spares.bytes() + self.slots().as_ref().map_or(0, ShardSlots::bytes)
     }
@@ -214,7 +214,7 @@ impl RunningReduction for Running {
 }
 
 impl TreeSum {
-    /// With operations that the flight recorder says this of.
+    /// Labels the operations in the flight recorder.
     fn about(&self, label: &Arc<str>) -> Self {
         let replicas = self.replicas.as_ref().map(|replicas| replicas.about(label));
         Self { comm: self.comm.about(label), replicas, ..*self }
@@ -226,7 +226,7 @@ impl TreeSum {
             Partition::Root if rank == ROOT => 0..len,
             Partition::Root => 0..0,
             Partition::Replicated | Partition::Sharded => {
-                // Groups follow each other, and share the work on what all of them hold.
+                // Groups are adjacent and share the sum of the elements that all of them hold.
                 let own = chunk(len, self.shards, rank % self.shards);
                 let part = chunk(own.len(), self.comm.world_size() / self.shards, rank / self.shards);
                 own.start + part.start..own.start + part.end
@@ -234,8 +234,8 @@ impl TreeSum {
         }
     }
 
-    /// Sends the sums on their way.
-    fn begin(&self, sums: Sums, shard: Option<FlatStorage>) -> Result<Begun> {
+    /// Starts to exchange the sums.
+    fn begin(&self, sums: Sums, shard: Option<FlatStorage>) -> Result<PendingSums> {
         let (_, full) = sums.last().ok_or(ShardingError::Step("there are no gradients to sum"))?;
         let full = full.clone();
         let own = self.falls_to(self.comm.rank(), full.len());
@@ -243,12 +243,12 @@ impl TreeSum {
             1 => None,
             _ => Some(self.exchange(&sums, &full, &own)?),
         };
-        Ok(Begun { sums, full, shard, own, exchange })
+        Ok(PendingSums { sums, full, shard, own, exchange })
     }
 
-    /// Adds up what has come, brings it where it belongs, and returns the memory that is not needed any more.
-    fn finish(&self, begun: Begun) -> Result<Vec<FlatStorage>> {
-        let Begun { mut sums, full, shard, own, exchange } = begun;
+    /// Sums the received parts, stores the result, and returns the free buffers.
+    fn finish(&self, begun: PendingSums) -> Result<Vec<FlatStorage>> {
+        let PendingSums { mut sums, full, shard, own, exchange } = begun;
         let (rank, alone) = (self.comm.rank(), exchange.is_none());
         let summed = exchange.map_or_else(|| Ok(full.clone()), Exchange::end)?;
         match (shard, self.gradients) {
@@ -298,7 +298,7 @@ impl TreeSum {
 }
 
 impl Exchange {
-    /// Waits for what comes, and adds it up.
+    /// Waits for the received parts and sums them.
     fn end(self) -> Result<FlatStorage> {
         let Self { coming, room, len, additions } = self;
         for handle in coming {

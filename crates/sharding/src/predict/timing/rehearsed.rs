@@ -1,31 +1,31 @@
-//! Steps of ranks that do different things, played through until each takes as long as the one before.
+//! Simulates steps of ranks with different work until their duration is stable.
 
 use phalanx_collectives::{Algorithm, Rehearsal};
 
-use super::{Computing, Reach, StepTime};
+use super::{ClusterModel, ComputeTimes, StepTime};
 
-/// Steps that are played; those of the first half come to their pace.
+/// The number of simulated steps. The first half is warm-up.
 const STEPS: usize = 8;
 
 /// The times that each rank's two threads have reached.
 struct Ranks {
     world: Rehearsal,
     all: Vec<usize>,
-    /// When each has computed, and has heard from others, what it has begun.
+    /// The time at which each rank's training thread is free.
     computes: Vec<f64>,
-    /// When each is done with what it has sent and received.
+    /// The time at which each rank's communication thread is free.
     sends: Vec<f64>,
-    /// Seconds of operations, from when the last rank begins until the last is done.
+    /// The seconds of operations, from the last rank's begin to the last rank's end.
     communication: f64,
 }
 
 impl Ranks {
-    /// All compute for so long.
+    /// Advances the training threads of all ranks by compute time.
     fn compute(&mut self, seconds: f64) {
         self.computes.iter_mut().for_each(|at| *at += seconds);
     }
 
-    /// All begin an operation, when they have computed what it is about and are done with the one before.
+    /// Starts an operation on all ranks, after their compute and their previous operation.
     fn begin(&mut self, operation: &str, algorithm: Algorithm, bytes: u64) -> Option<()> {
         let from: Vec<f64> = self.computes.iter().zip(&self.sends).map(|(a, b)| a.max(*b)).collect();
         let latest = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
@@ -35,31 +35,31 @@ impl Ranks {
         Some(())
     }
 
-    /// All wait for what they have begun.
+    /// Waits on all ranks for the operations that were started.
     fn wait(&mut self) {
         self.computes.iter_mut().zip(&self.sends).for_each(|(at, sent)| *at = at.max(*sent));
     }
 }
 
-/// Returns the time of a step of networks that run one after the other, each with these computing times and with buckets of
-/// these bytes in the order of forward. Where ranks are `led` the first scatters the images, sums gradients, updates, and
-/// broadcasts parameters. `None` if operations need no messages, or links are unknown.
+/// Returns the time of a step of networks that run one after the other, each with these computing times and with
+/// buckets of these bytes in the order of forward. If ranks are `led`, the first one scatters the images, sums
+/// gradients, updates, and broadcasts parameters. `None` if operations need no messages, or links are unknown.
 pub(super) fn step_time(
     networks: &[&[u64]],
     led: bool,
-    computing: Computing,
-    reach: &Reach<'_>,
+    computing: ComputeTimes,
+    cluster: &ClusterModel<'_>,
 ) -> Option<StepTime> {
-    let ranks = reach.ranks();
+    let ranks = cluster.ranks();
     let mut state = Ranks {
-        world: Rehearsal::new(reach.costs, reach.hosts)?,
+        world: Rehearsal::new(cluster.costs, cluster.hosts)?,
         all: (0..ranks).collect(),
         computes: vec![0.0; ranks],
         sends: vec![0.0; ranks],
         communication: 0.0,
     };
-    // What reduces and gives back where ranks are led; of all algorithms the tree is what has both, and is quickest.
-    let led_by = match reach.algorithm {
+    // Led ranks need a reduce and a broadcast. The tree is the fastest algorithm that has both.
+    let led_by = match cluster.algorithm {
         Algorithm::Auto | Algorithm::Direct => Algorithm::Tree,
         named => named,
     };
@@ -68,8 +68,8 @@ pub(super) fn step_time(
         if step == STEPS / 2 {
             (before, communicated) = (state.computes[0], state.communication);
         }
-        if led && reach.scattered > 0 {
-            state.begin("scatter", Algorithm::SingleReducer, reach.scattered)?;
+        if led && cluster.scattered > 0 {
+            state.begin("scatter", Algorithm::SingleReducer, cluster.scattered)?;
             state.wait();
         }
         for buckets in networks {
@@ -78,9 +78,9 @@ pub(super) fn step_time(
                 state.compute(computing.backward / buckets.len() as f64);
                 match led {
                     true => state.begin("reduce", led_by, *bytes)?,
-                    false => state.begin("all-reduce", reach.algorithm, *bytes)?,
+                    false => state.begin("all-reduce", cluster.algorithm, *bytes)?,
                 }
-                if !reach.overlaps {
+                if !cluster.overlaps {
                     state.wait();
                 }
             }
@@ -115,8 +115,8 @@ mod tests {
 
     fn time(networks: &[&[u64]], led: bool, ranks: usize, algorithm: Algorithm, scattered: u64) -> StepTime {
         let costs = costs();
-        let reach = Reach { costs: &costs, hosts: &[ranks], algorithm, overlaps: true, scattered };
-        step_time(networks, led, Computing::of_step(0.03), &reach).expect("by messages")
+        let cluster = ClusterModel { costs: &costs, hosts: &[ranks], algorithm, overlaps: true, scattered };
+        step_time(networks, led, ComputeTimes::of_step(0.03), &cluster).expect("by messages")
     }
 
     #[test]
@@ -140,9 +140,9 @@ mod tests {
     fn step_of_two() -> StepTime {
         let costs = costs();
         let algorithm = Algorithm::SingleReducer;
-        let reach = Reach { costs: &costs, hosts: &[4], algorithm, overlaps: true, scattered: 0 };
+        let cluster = ClusterModel { costs: &costs, hosts: &[4], algorithm, overlaps: true, scattered: 0 };
         let networks: [&[u64]; 2] = [&[500_000], &[500_000]];
-        step_time(&networks, false, Computing::of_step(0.015), &reach).expect("by messages")
+        step_time(&networks, false, ComputeTimes::of_step(0.015), &cluster).expect("by messages")
     }
 
     #[test]
@@ -154,13 +154,13 @@ mod tests {
         let with_images = time(&[&[1_000_000]], true, 4, Algorithm::SingleReducer, 400_000);
         assert!((with_images.whole - 0.03 - 0.06 - 0.001).abs() < 1e-3, "{with_images:?}");
         let costs = costs();
-        let none = Reach {
+        let none = ClusterModel {
             costs: &costs,
             hosts: &[2],
             algorithm: Algorithm::PushPull,
             overlaps: true,
             scattered: 0,
         };
-        assert_eq!(step_time(&[&[1000]], true, Computing::of_step(1.0), &none), None, "it has no reduce");
+        assert_eq!(step_time(&[&[1000]], true, ComputeTimes::of_step(1.0), &none), None, "it has no reduce");
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn backward_at(
     for layer in layers {
         x = tape.run1(layer, &x)?;
     }
-    let loss = loss::cross_entropy(&tape, &x, &[(step % 3) as u32], 0.0, loss::Over::Count(samples))?;
+    let loss = loss::cross_entropy(&tape, &x, &[(step % 3) as u32], 0.0, loss::LossDivisor::Count(samples))?;
     Ok(tape.backward(&loss)?)
 }
 

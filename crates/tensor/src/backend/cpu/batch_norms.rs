@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_kernels::{
-    self as kernels, ActivationMask, Affine, BatchNormGrads, BatchNormOutput, Finish, NormInput,
+    self as kernels, ActivationMask, Affine, BatchNormGrads, BatchNormOutput, Epilogue, NormInput,
     batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,
     batch_norm_train, batch_norm_train_backward,
 };
@@ -134,7 +134,7 @@ impl BatchNorms for Context {
         let output = dispatch!(OP, input.dtype(), T => {
             let x = read.slice::<T>()?;
             let residual = residual.as_ref().map(|residual| residual.slice::<T>()).transpose()?;
-            let finish = Finish { activation, residual };
+            let finish = Epilogue { activation, residual };
             let mut y = unwritten::<T>(x.len());
             let values = NormInput { x, gamma: g.slice::<T>()?, beta: b.slice::<T>()?, eps };
             let normed = BatchNormOutput { y: &mut y, mean, moment };
@@ -159,7 +159,7 @@ impl BatchNorms for Context {
             let affine =
                 Affine { mean: &mean, inv_std: &inv_std, gamma: g.slice::<T>()?, beta: b.slice::<T>()? };
             let mut y = unwritten::<T>(x.len());
-            batch_norm_forward(self, dims, x, affine, Finish { activation, residual }, &mut y)?;
+            batch_norm_forward(self, dims, x, affine, Epilogue { activation, residual }, &mut y)?;
             Ok(stored(self, y, input.shape().clone(), input.dtype())?.into())
         })
     }

@@ -8,7 +8,7 @@ use crate::backend::{Array, BinaryOp, Elementwise, UnaryOp};
 use crate::storage::is_half;
 use crate::{Result, TensorError};
 
-/// The result type of two operands: where 16 bits meet f32, those of 16 bits, because it is an activation.
+/// The result type of two operands. For 16 bits with f32 it is the 16-bit type, because that operand is an activation.
 fn met(op: &'static str, a: DType, b: DType) -> Result<DType> {
     let low = [a, b].into_iter().find(|dtype| is_half(*dtype));
     let fits = match low {

@@ -10,7 +10,7 @@ use phalanx_cuda::{Element, ElementType, Gpu, GpuError, Slice, Stream, kernels};
 use super::array::Order;
 use super::{Cuda, element_type};
 use crate::backend::{Array, Download, Memory, Transfers, Upload};
-use crate::storage::Exact;
+use crate::storage::TypedElements;
 use crate::{Result, TensorError};
 
 /// The minimum length of page-locked memory: a page.
@@ -22,7 +22,7 @@ impl Cuda {
     }
 
     fn upload<T: Element + candle_core::WithDType>(&self, tensor: &Tensor) -> Result<Array> {
-        let read = Exact::<T>::of("copy to a GPU", tensor)?;
+        let read = TypedElements::<T>::of("copy to a GPU", tensor)?;
         Ok(self.array(self.gpu().upload(read.slice()?)?, tensor.shape().clone()))
     }
 }
@@ -127,8 +127,8 @@ impl Transfers for Cuda {
         const OP: &str = "move in";
         let (slice, elements) = (self.slice(OP, to)?, &elements.contiguous()?);
         let event = match elements.dtype() {
-            DType::F32 => self.gpu().upload_async(Exact::<f32>::of(OP, elements)?.slice()?, slice)?,
-            DType::F64 => self.gpu().upload_async(Exact::<f64>::of(OP, elements)?.slice()?, slice)?,
+            DType::F32 => self.gpu().upload_async(TypedElements::<f32>::of(OP, elements)?.slice()?, slice)?,
+            DType::F64 => self.gpu().upload_async(TypedElements::<f64>::of(OP, elements)?.slice()?, slice)?,
             other => return Err(TensorError::dtype(OP, other)),
         };
         Ok(Upload::pending(move || Ok(event.make_wait(Stream::Compute)?)))

@@ -241,7 +241,7 @@ impl ParamBucket {
     /// already.
     ///
     /// # Errors
-    /// [`crate::TensorError::BucketState`] from another state; and the back end's.
+    /// [`crate::TensorError::BucketState`] from another state; and errors of the back end.
     pub fn begin_grad_offload(&self) -> Result<()> {
         if !self.is_offloaded() {
             return Ok(());
@@ -264,7 +264,7 @@ impl ParamBucket {
     /// Waits for the offload of the sum, if one is under way.
     ///
     /// # Errors
-    /// The back end's.
+    /// Errors of the back end.
     pub fn finish_grad_offload(&self) -> Result<()> {
         self.memory_mut().gradients.finish_offload()
     }

@@ -189,7 +189,7 @@ impl ParamBucket {
     /// call [`Upload::wait`].
     ///
     /// # Errors
-    /// If memory cannot be allocated; and the back end's.
+    /// If memory cannot be allocated; and errors of the back end.
     pub fn begin_upload(&self, shard: &FlatStorage) -> Result<(FlatStorage, Upload)> {
         let make = || FlatStorage::unwritten(shard.len(), self.dtype(), self.device());
         let to = counted_as(MemoryKind::Parameters, make)?;

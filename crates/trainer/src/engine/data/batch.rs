@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use phalanx_data::batch::BatchParts;
 use phalanx_data::{ArrayData, DataError};
-use phalanx_tensor::loss::Over;
+use phalanx_tensor::loss::LossDivisor;
 use phalanx_tensor::{Array, Tape};
 
 use super::device_cache::DeviceCache;
@@ -104,7 +104,7 @@ impl Batch {
     ///
     /// # Errors
     /// If the samples have different weights.
-    pub fn even(&self, sum: f64) -> Result<Over, TrainError> {
+    pub fn even(&self, sum: f64) -> Result<LossDivisor, TrainError> {
         let first = self.weights.first().copied().unwrap_or(1.0);
         if let Some(other) = self.weights.iter().find(|weight| **weight != first) {
             return Err(TrainError::Setup(format!(
@@ -112,7 +112,7 @@ impl Batch {
             )));
         }
         // Without weight, dividing by infinity makes the loss and its gradients 0.
-        Ok(Over::Sum(if first > 0.0 { sum / f64::from(first) } else { f64::INFINITY }))
+        Ok(LossDivisor::Sum(if first > 0.0 { sum / f64::from(first) } else { f64::INFINITY }))
     }
 
     /// Returns N·T weights of positions: each sample's weight, spread evenly over the positions that `mask`, f32 [N, T] of 0 and 1,
@@ -208,9 +208,9 @@ mod tests {
 
     #[test]
     fn weights_determine_the_divisor_of_a_loss() {
-        assert_eq!(batch(vec![1.0; 3]).even(8.0).expect("alike"), Over::Sum(8.0));
-        assert_eq!(batch(vec![2.0; 3]).even(8.0).expect("alike"), Over::Sum(4.0));
-        assert_eq!(batch(vec![0.0; 3]).even(8.0).expect("alike"), Over::Sum(f64::INFINITY));
+        assert_eq!(batch(vec![1.0; 3]).even(8.0).expect("alike"), LossDivisor::Sum(8.0));
+        assert_eq!(batch(vec![2.0; 3]).even(8.0).expect("alike"), LossDivisor::Sum(4.0));
+        assert_eq!(batch(vec![0.0; 3]).even(8.0).expect("alike"), LossDivisor::Sum(f64::INFINITY));
         assert!(batch(vec![1.0, 2.0, 1.0]).even(8.0).is_err());
         let batch = batch(vec![0.5, 3.0, 2.0]);
         assert_eq!(batch.weight(), 5.5);

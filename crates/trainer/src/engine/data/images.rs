@@ -7,7 +7,7 @@ use std::sync::Arc;
 use phalanx_data::scenes::heldout_scenes;
 use phalanx_data::shapes::heldout_prompts;
 use phalanx_data::transform::Transform;
-use phalanx_data::{BatchSource, Collated, DataError, ImageCollation, Subset};
+use phalanx_data::{BatchSource, CollatedDataset, DataError, ImageCollation, Subset};
 
 use super::open::{Images, open_splits, scene_objects};
 use super::transforms::transforms;
@@ -100,7 +100,7 @@ impl ConfiguredImages {
 /// Creates batches of images, with an array for each attribute.
 fn batches(images: &Images, transform: &Transform) -> Arc<dyn BatchSource> {
     let collation = ImageCollation::new(transform.clone()).with_attributes(images.attributes());
-    Arc::new(Collated::new(images.clone(), collation))
+    Arc::new(CollatedDataset::new(images.clone(), collation))
 }
 
 /// Chooses at most `per_class` images of each class and at most `limit` in all (0 = no limit), by `seed`.

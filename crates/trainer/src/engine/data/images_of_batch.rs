@@ -122,17 +122,17 @@ impl BatchImages {
 mod tests {
     use phalanx_data::transform::{Filter, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
     use phalanx_data::{
-        BatchSource, CachedImages, Collated, ImageCollation, Normalise, ShapesConfig, ShapesDataset,
+        BatchSource, CachedImages, CollatedDataset, ImageCollation, Normalise, ShapesConfig, ShapesDataset,
     };
 
     use super::*;
 
     const LEN: usize = 6;
 
-    fn sources(config: TransformConfig) -> Collated<ShapesDataset, ImageCollation> {
+    fn sources(config: TransformConfig) -> CollatedDataset<ShapesDataset, ImageCollation> {
         let shapes = ShapesDataset::new(ShapesConfig { len: LEN, resolution: 12, ..ShapesConfig::default() });
         let collation = ImageCollation::new(Transform::new(config).expect("sound"));
-        Collated::new(Arc::new(shapes.expect("sound")), collation)
+        CollatedDataset::new(Arc::new(shapes.expect("sound")), collation)
     }
 
     fn bytes(source: &dyn BatchSource, held: Option<Arc<CachedImages>>, epoch: u64) -> ImageBytes {

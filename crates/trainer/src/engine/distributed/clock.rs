@@ -1,4 +1,4 @@
-//! Offsets between the clocks of ranks, by messages of rank 0 that all others answer.
+//! Clock offsets between ranks, measured by round trips from rank 0 to all other ranks.
 
 use super::{Distributed, Job};
 use crate::engine::error::TrainError;
@@ -7,7 +7,7 @@ use phalanx_trace::clock::{Offset, RoundTrip, best, now};
 /// The name of the notices.
 const NAME: &str = "clock";
 
-/// The number of messages to each rank. The quickest counts.
+/// The number of round trips to each rank. The fastest counts.
 const ROUNDS: usize = 16;
 
 impl Distributed {
@@ -33,7 +33,7 @@ impl Distributed {
             .unwrap_or_else(|| vec![Offset { at: now(), ..Offset::default() }; ranks]))
     }
 
-    /// Rank 0's side: asks all others for their time and estimates offsets by the quickest answers.
+    /// Requests the time of all other ranks on rank 0, and estimates offsets from the fastest replies.
     fn ask_for_times(&self) -> Result<Vec<Offset>, TrainError> {
         let job: &Job = self.job();
         let ranks = self.size();

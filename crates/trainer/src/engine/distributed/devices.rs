@@ -62,7 +62,7 @@ impl Devices {
         }
         let cores = match joins {
             // The other ranks keep their cores.
-            true => Cores::look(config, &device, communicator)?,
+            true => Cores::gather(config, &device, communicator)?,
             false => Cores::of(config, &device, communicator, world.is_thread())?,
         };
         Ok(Self {
@@ -94,7 +94,7 @@ impl Devices {
 
     /// Gathers the cores of the ranks of a new world. All its ranks call this together.
     pub(super) fn update_cores(&mut self, config: &Config, world: &Communicator) -> Result<(), TrainError> {
-        self.cores = Cores::look(config, &self.device, Some(world))?;
+        self.cores = Cores::gather(config, &self.device, Some(world))?;
         Ok(())
     }
 

@@ -128,7 +128,7 @@ impl Run<'_> {
         if self.is_first() {
             self.lead(all[0].progress.written)?;
         }
-        self.tell_of_change(noticed, &all, bytes);
+        self.report_change(noticed, &all, bytes);
         self.request_agreed_stop()?;
         self.continue_if_enough()?;
         // Only now: if a rank is lost while the others save, they meet again with these snapshots.
@@ -283,8 +283,8 @@ impl Run<'_> {
         })
     }
 
-    /// Tells which ranks are gone and which have joined, and adds the change to the log.
-    fn tell_of_change(&mut self, noticed: Instant, all: &[RankStatus], bytes: u64) {
+    /// Reports ranks that left or joined, and adds the change to the log.
+    fn report_change(&mut self, noticed: Instant, all: &[RankStatus], bytes: u64) {
         let (after_step, ranks) = (self.state.step, self.distributed.data_size());
         let mut change = WorldChange { after_step, ranks, bytes, ..WorldChange::default() };
         for dead in self.changes.settle_dead(after_step + 1) {

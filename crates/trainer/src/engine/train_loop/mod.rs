@@ -2,8 +2,8 @@
 //!
 //! | file or folder | holds |
 //! |---|---|
-//! | `environment` | what stays the same from the first step to the last |
-//! | `state` | networks, and everything that changes with them |
+//! | `environment` | everything that stays constant during training |
+//! | `state` | the networks and the rest of the training state |
 //! | `schedule` | forward and backward over the micro-batches of a step |
 //! | `step` | one step: data, forward and backward, reduction, update |
 //! | `reporter` | losses, metrics, resources, the trace and the summary |

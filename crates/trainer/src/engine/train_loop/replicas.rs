@@ -8,7 +8,7 @@ use super::train::train;
 use crate::config::Resolved;
 use crate::engine::distributed::World;
 use crate::engine::error::TrainError;
-use crate::engine::observer::{Observer, Silent};
+use crate::engine::observer::{NoopObserver, Observer};
 use crate::engine::training::Task;
 use phalanx_run::RunFolder;
 use phalanx_run::{REPLICA_THREAD, StopFlag};
@@ -47,7 +47,7 @@ pub fn train_replicas(
         None => threads(ranks),
         Some(link) => threads_over(ranks, link),
     };
-    together(comms.map_err(failed)?, |comm| one(comm, observer), |comm| one(comm, Box::new(Silent)))
+    together(comms.map_err(failed)?, |comm| one(comm, observer), |comm| one(comm, Box::new(NoopObserver)))
 }
 
 /// Runs `first` as rank 0 on this thread and `other` as each other rank on its own thread. Waits for all.

@@ -299,7 +299,7 @@ impl<'a> Run<'a> {
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
         let wants = self.reporter.broken.is_none();
         for saved in self.saving.begin(&self.env, &self.distributed, &self.state, wants)? {
-            self.reporter.tell_saved(saved);
+            self.reporter.report_saved(saved);
         }
         Ok(())
     }
@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
     /// Waits until the current checkpoint is complete. All ranks call this together.
     pub(super) fn settle(&mut self) -> Result<(), TrainError> {
         if let Some(saved) = self.saving.settle(&self.distributed)? {
-            self.reporter.tell_saved(saved);
+            self.reporter.report_saved(saved);
         }
         self.reporter.set_last("save_seconds", self.saving.paused_seconds());
         Ok(())

@@ -10,7 +10,7 @@ use super::run::{LoopEnd, Run};
 use crate::engine::TrainError;
 use crate::engine::data::Feed;
 use crate::engine::distributed::{Agreed, AgreedAction, StopReason};
-use phalanx_run::{Doing, Request};
+use phalanx_run::{Request, RunActivity};
 
 /// The reason why no further step runs in this world.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Run<'_> {
         if let Some(elastic) = &mut self.changes.elastic {
             elastic.end_step(&mut self.state, &self.distributed)?;
         }
-        self.reporter.tell_codecs(&self.distributed, &self.state)?;
+        self.reporter.report_codec_verdicts(&self.distributed, &self.state)?;
         let (reporter, mut view) = self.reporting();
         reporter.add(unread, &mut view)
     }
@@ -125,7 +125,7 @@ impl Run<'_> {
     fn after_step(&mut self) -> Result<Option<StopReason>, TrainError> {
         let step = self.state.step;
         if let Some(saved) = self.saving.poll(&self.distributed)? {
-            self.reporter.tell_saved(saved);
+            self.reporter.report_saved(saved);
         }
         let stopped = self.requests.after_step(step, &self.distributed)?;
         // Other ranks may have done all of this before a rank was lost.
@@ -189,7 +189,7 @@ impl Run<'_> {
         let path = env.samples_path(step);
         let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "draw samples");
         if span.in_scope(|| write_samples(env, data, distributed, state, &path))? {
-            self.reporter.tell_samples(step, &self.env)?;
+            self.reporter.report_samples(step, &self.env)?;
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Run<'_> {
         self.write_reports()?;
         // A checkpoint that was begun is complete before ranks pause.
         self.settle()?;
-        self.announce(Doing::Paused, &format!("paused after step {step}"))?;
+        self.announce(RunActivity::Paused, &format!("paused after step {step}"))?;
         let stopped = loop {
             let observer = &mut *self.reporter.observer;
             match self.requests.while_paused(step, &self.distributed, observer)? {
@@ -262,11 +262,11 @@ impl Run<'_> {
         };
         self.requests.paused = false;
         let seconds = since.elapsed().as_secs_f64();
-        self.announce(Doing::Training, &format!("goes on after a pause of {seconds:.1} s"))?;
+        self.announce(RunActivity::Training, &format!("goes on after a pause of {seconds:.1} s"))?;
         Ok(stopped)
     }
 
-    fn announce(&mut self, doing: Doing, text: &str) -> Result<(), TrainError> {
+    fn announce(&mut self, doing: RunActivity, text: &str) -> Result<(), TrainError> {
         self.requests.announce(doing, self.state.step, text, &mut *self.reporter.observer)
     }
 

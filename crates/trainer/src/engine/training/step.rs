@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Shape};
-use phalanx_tensor::loss::{Over, weighted};
+use phalanx_tensor::loss::{LossDivisor, weighted};
 use phalanx_tensor::{Key, Tape, TensorError, Value, ops};
 
 use super::measure::Measure;
@@ -62,7 +62,7 @@ impl<'a> StepInput<'a> {
     ///
     /// # Errors
     /// If samples have different weights; use [`StepInput::mean`] then.
-    pub fn over(&self) -> Result<Over, TrainError> {
+    pub fn over(&self) -> Result<LossDivisor, TrainError> {
         self.batch.even(self.sum)
     }
 
@@ -74,7 +74,7 @@ impl<'a> StepInput<'a> {
     pub fn mean(
         &self,
         output: &Value,
-        mut loss: impl FnMut(&Value, Range<usize>, Over) -> Result<Value, TensorError>,
+        mut loss: impl FnMut(&Value, Range<usize>, LossDivisor) -> Result<Value, TensorError>,
     ) -> Result<Value, TrainError> {
         Ok(weighted(self.tape, output, self.batch.weights(), self.sum, |rows, range, over| {
             loss(rows, range, over)
@@ -91,7 +91,7 @@ impl<'a> StepInput<'a> {
         &self,
         output: &Value,
         mask: &str,
-        mut loss: impl FnMut(&Value, Range<usize>, Over) -> Result<Value, TensorError>,
+        mut loss: impl FnMut(&Value, Range<usize>, LossDivisor) -> Result<Value, TensorError>,
     ) -> Result<Value, TrainError> {
         let weights = self.batch.weights_of_places(mask)?;
         let rest = output.dims().get(2..).unwrap_or_default();

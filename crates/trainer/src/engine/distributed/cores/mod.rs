@@ -64,24 +64,24 @@ impl Cores {
     ) -> Result<Self, TrainError> {
         if config.train.bind == Bind::Cores {
             let failed = |problem: String| TrainError::Setup(format!("train.bind = cores: {problem}"));
-            let (rank, all) = meet(config, device, world)?;
+            let (rank, all) = gather_cores(config, device, world)?;
             let cores = part(&all, rank).map_err(failed)?;
-            let told = |error| failed(format!("cores {} cannot be kept to: {error}", ranges(&cores)));
-            system::bind(&cores, are_threads).map_err(told)?;
+            let bind_error = |error| failed(format!("cores {} cannot be kept to: {error}", ranges(&cores)));
+            system::bind(&cores, are_threads).map_err(bind_error)?;
         }
-        Self::look(config, device, world)
+        Self::gather(config, device, world)
     }
 
     /// Gathers the cores of all ranks. All ranks of `world` call this together.
     ///
     /// # Errors
     /// Those of the transport.
-    pub(super) fn look(
+    pub(super) fn gather(
         config: &Config,
         device: &Device,
         world: Option<&Communicator>,
     ) -> Result<Self, TrainError> {
-        let (rank, all) = meet(config, device, world)?;
+        let (rank, all) = gather_cores(config, device, world)?;
         Ok(Self {
             share: share(&all, rank),
             words: words(&all),
@@ -109,7 +109,7 @@ impl Cores {
 }
 
 /// Gathers the cores of all ranks; returns them with this rank.
-fn meet(
+fn gather_cores(
     config: &Config,
     device: &Device,
     world: Option<&Communicator>,
@@ -117,8 +117,8 @@ fn meet(
     let (cores, of_host) = (system::allowed(), system::cores());
     let near = device.pci_address().map_or_else(Vec::new, |address| system::near(&address));
     let Some(world) = world else { return Ok((0, vec![Rank { host: 0, cores, of_host, near }])) };
-    let told = [vec![of_host, cores.len()], cores, near].concat();
-    let told: Vec<i64> = told.into_iter().map(|number| number as i64).collect();
+    let numbers = [vec![of_host, cores.len()], cores, near].concat();
+    let numbers: Vec<i64> = numbers.into_iter().map(|number| number as i64).collect();
     // Simulated hosts are one machine.
     let is_one = config.comm.simulated()?.is_some();
     let rank = |(numbers, host): (&Vec<i64>, &usize)| {
@@ -128,8 +128,8 @@ fn meet(
         let cores = numbers.by_ref().take(count).collect();
         Rank { host: if is_one { 0 } else { *host }, of_host, cores, near: numbers.collect() }
     };
-    let told = world.all_gatherv(&told)?;
-    Ok((world.rank(), told.iter().zip(world.hosts()).map(rank).collect()))
+    let numbers = world.all_gatherv(&numbers)?;
+    Ok((world.rank(), numbers.iter().zip(world.hosts()).map(rank).collect()))
 }
 
 /// The ranks on the host of a rank.

@@ -111,13 +111,13 @@ impl Reporter {
         self.observer.event(event);
     }
 
-    /// Tells the user.
+    /// Sends a message to the user.
     pub(super) fn note(&mut self, text: impl Into<String>) {
         self.event(&Event::Note(text.into()));
     }
 
-    /// Tells that a checkpoint is complete.
-    pub(super) fn tell_saved(&mut self, saved: Saved) {
+    /// Reports a completed checkpoint.
+    pub(super) fn report_saved(&mut self, saved: Saved) {
         let Saved { step, path, stalled } = saved;
         self.event(&Event::Saved { step, path, stalled });
     }

@@ -54,7 +54,7 @@ impl Reporter {
         // If a device computes, this is where the host waits for it.
         cost.steps += clock.now().saturating_sub(begun);
         self.meter.add(&cost);
-        self.resources.tell(report.step, &self.meter, &traffic, view.state);
+        self.resources.update(report.step, &self.meter, &traffic, view.state);
         report.images_per_second = cost.rate();
         report.data_share = cost.share(cost.data);
         report.communication_share = view.env.device.is_host().then(|| cost.share(cost.communication));

@@ -64,8 +64,8 @@ impl Resources {
         Ok(seconds)
     }
 
-    /// Tells the sampler the progress of this rank, the cost of its steps and, if it samples now, the bytes that it holds.
-    pub(super) fn tell(&self, step: u64, meter: &Meter, traffic: &Traffic, state: &TrainState) {
+    /// Updates the sampler: progress, step times and traffic and, if it samples now, the bytes of training state.
+    pub(super) fn update(&self, step: u64, meter: &Meter, traffic: &Traffic, state: &TrainState) {
         let Some(sampler) = &self.sampler else { return };
         let whole = meter.whole();
         sampler.progress().set_counters(ProgressCounters {
@@ -86,9 +86,9 @@ impl Resources {
         });
     }
 
-    /// Utilisation, memory, power and energy of the GPU now; see [`Gauge::look`].
+    /// Returns utilisation, memory, power and energy of the GPU; see [`Gauge::metrics`].
     pub(super) fn gpu_values(&self) -> Vec<(&'static str, f64)> {
-        self.gauge.as_deref().map(Gauge::look).unwrap_or_default()
+        self.gauge.as_deref().map(Gauge::metrics).unwrap_or_default()
     }
 
     /// The peak bytes of the GPU by kind.

@@ -104,8 +104,8 @@ impl Reporter {
         Ok(())
     }
 
-    /// Tells of samples that were written after a step.
-    pub(in crate::engine::train_loop) fn tell_samples(
+    /// Reports samples that were written after a step.
+    pub(in crate::engine::train_loop) fn report_samples(
         &mut self,
         step: u64,
         env: &Environment<'_>,
@@ -118,8 +118,8 @@ impl Reporter {
         Ok(())
     }
 
-    /// Tells, on rank 0, where codecs were found to pay, once that is decided.
-    pub(in crate::engine::train_loop) fn tell_codecs(
+    /// Reports the codec verdicts on rank 0, once they are decided.
+    pub(in crate::engine::train_loop) fn report_codec_verdicts(
         &mut self,
         distributed: &Distributed,
         state: &TrainState,

@@ -7,7 +7,7 @@ use crate::engine::TrainError;
 use crate::engine::distributed::{AgreedAction, Distributed, Job, StopReason};
 use crate::engine::observer::{Event, Observer, Started};
 use crate::engine::refusal::refusal;
-use phalanx_run::{Doing, Request, RunError, RunFolder, RunState, Waiting, host_name};
+use phalanx_run::{JoinCandidates, Request, RunActivity, RunError, RunFolder, RunState, host_name};
 
 /// The period of looking for requests.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ pub(in crate::engine::train_loop) struct RequestHandler {
     /// Requests that are not done. They are sent again after the world has changed.
     open: Vec<Request>,
     /// Ranks that wait to join.
-    waiting: Waiting,
+    waiting: JoinCandidates,
     /// True if ranks were invited and have not joined yet.
     has_invited: bool,
     /// Ranks that are to leave.
@@ -59,7 +59,8 @@ impl RequestHandler {
         meetings: u64,
         paused: bool,
     ) -> Result<Self, TrainError> {
-        let was_paused = state_before(folder, meetings)?.is_some_and(|before| before.doing == Doing::Paused);
+        let was_paused =
+            state_before(folder, meetings)?.is_some_and(|before| before.doing == RunActivity::Paused);
         let mut handler = Self::new(folder, started, meetings, paused || was_paused);
         handler.write()?;
         Ok(handler)
@@ -82,7 +83,7 @@ impl RequestHandler {
 
     fn new(folder: &RunFolder, started: &Started, meetings: u64, pause_wanted: bool) -> Self {
         let state = RunState {
-            doing: Doing::Training,
+            doing: RunActivity::Training,
             step: started.done,
             total: started.total,
             steps_per_epoch: started.steps_per_epoch,
@@ -99,7 +100,7 @@ impl RequestHandler {
             meetings,
             members: BTreeMap::new(),
         };
-        let (now, waiting) = (Instant::now(), Waiting::at(&folder.joins()));
+        let (now, waiting) = (Instant::now(), JoinCandidates::at(&folder.joins()));
         Self {
             folder: folder.clone(),
             state,
@@ -180,7 +181,7 @@ impl RequestHandler {
         if room == 0 || self.has_invited {
             return Ok(());
         }
-        let mut waiting = self.waiting.look()?;
+        let mut waiting = self.waiting.poll()?;
         waiting.truncate(room);
         if waiting.is_empty() {
             return Ok(());
@@ -234,7 +235,7 @@ impl RequestHandler {
     }
 
     /// Writes the activity of the run and its last step.
-    pub(super) fn set(&mut self, doing: Doing, step: u64) -> Result<(), RunError> {
+    pub(super) fn set(&mut self, doing: RunActivity, step: u64) -> Result<(), RunError> {
         (self.state.doing, self.state.step, self.written) = (doing, step, Instant::now());
         self.write()
     }
@@ -261,14 +262,14 @@ impl RequestHandler {
 
     /// Writes that the run has ended after a step, with a summary. Dropping the handler without this writes that it has failed.
     pub(in crate::engine::train_loop) fn close(mut self, step: u64) {
-        (self.state.doing, self.state.step) = (Doing::Ended, step);
+        (self.state.doing, self.state.step) = (RunActivity::Ended, step);
     }
 }
 
 impl Drop for RequestHandler {
     fn drop(&mut self) {
-        if self.state.doing != Doing::Ended {
-            self.state.doing = Doing::Failed;
+        if self.state.doing != RunActivity::Ended {
+            self.state.doing = RunActivity::Failed;
         }
         // If this cannot be written, readers notice that the process is gone.
         let _ = self.write();
@@ -341,13 +342,13 @@ mod tests {
         let started = Started { done: 3, ..Started::default() };
         let mut first = RequestHandler::open(&folder, &started).expect("writes");
         Request::Pause.post(&folder.requests()).expect("asked");
-        first.set(Doing::Paused, 5).expect("writes");
+        first.set(RunActivity::Paused, 5).expect("writes");
         let next =
             RequestHandler::take_over(&folder, &started, 1, false).expect("the first has met no other again");
         assert!(next.pause_wanted, "it is a pause that goes on");
         assert_eq!(Request::take(&folder.requests()).len(), 1, "unread requests stay");
         // A rank that was taken for dead wakes up: it writes nothing and does not continue.
-        first.set(Doing::Training, 6).expect("nothing to write");
+        first.set(RunActivity::Training, 6).expect("nothing to write");
         let there = RunState::read(&folder.state()).expect("reads");
         assert_eq!((there.meetings, there.step), (1, 3));
         for late in [first.enter_world(1, 2), RequestHandler::take_over(&folder, &started, 1, true).map(drop)]
@@ -359,7 +360,7 @@ mod tests {
         // Its own group meets again.
         RequestHandler::take_over(&folder, &started, 2, false).expect("met once more").close(9);
         let ended = RunState::read(&folder.state()).expect("reads");
-        assert_eq!((ended.doing, ended.step, ended.meetings), (Doing::Ended, 9, 2));
+        assert_eq!((ended.doing, ended.step, ended.meetings), (RunActivity::Ended, 9, 2));
         drop(next);
         assert_eq!(RunState::read(&folder.state()).expect("reads"), ended);
     }

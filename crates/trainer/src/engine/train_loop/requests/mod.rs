@@ -9,7 +9,7 @@ pub(super) use handler::RequestHandler;
 use crate::engine::TrainError;
 use crate::engine::distributed::{Agreed, AgreedAction, Distributed, StopReason};
 use crate::engine::observer::{Event, Observer, Started};
-use phalanx_run::{Doing, Request, RunFolder};
+use phalanx_run::{Request, RunActivity, RunFolder};
 
 /// The requests of users, as one rank has them.
 #[derive(Debug, Default)]
@@ -114,7 +114,7 @@ impl Requests {
     /// Writes the activity of the run after `step`, on rank 0, and tells the observer.
     pub(super) fn announce(
         &mut self,
-        doing: Doing,
+        doing: RunActivity,
         step: u64,
         text: &str,
         observer: &mut dyn Observer,

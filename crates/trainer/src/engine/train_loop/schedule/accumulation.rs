@@ -22,27 +22,28 @@ impl MicroBatchSchedule for GradientAccumulation {
         let (state, micro_batches) = (pass.state, &pass.samples.micro_batches);
         let mut parts = no_parts(pass.numbers());
         let last = micro_batches.len().saturating_sub(1);
-        // The last batch of an epoch may leave ranks without samples in some micro-batch. They cannot gather parameters block by block
-        // together then.
+        // In the last batch of an epoch, some ranks may have no samples in a micro-batch. The ranks then cannot gather
+        // parameters block by block.
         let ranks = pass.distributed.data_size();
         let is_uneven = micro_batches.iter().any(|micro_batch| micro_batch.ranks < ranks);
         let gathered = pass.gather(is_uneven)?;
-        // Nor do they know the order in which others reduce the gradients of several networks: the reduction then comes last.
+        // Ranks without samples do not know the order in which others reduce several networks, so the reduction comes
+        // last.
         let overlaps = !is_uneven || state.updated(pass.phase).count() == 1;
         let passes = pass.micro_batches()?;
         for (index, micro_batch) in micro_batches.iter().enumerate() {
             if micro_batch.ranks == 0 {
                 continue;
             }
-            // Ranks with samples normalise and contrast them together. All ranks ask for the group.
+            // Only ranks with samples take part in normalisation and contrastive losses. All ranks create the group.
             let groups = state.updated(pass.phase).next().map(Network::batch_groups).unwrap_or_default();
             let batch_group = groups.first(micro_batch.ranks)?;
             if micro_batch.batch.is_empty() {
                 continue;
             }
             let session = passes.session(micro_batch, batch_group);
-            // Gradients are reduced once they are complete, with the last micro-batch. It is the same on all ranks, also on those
-            // without samples of it.
+            // Gradients are reduced with the last micro-batch, when they are complete. It is the same on all ranks,
+            // also on ranks without samples in it.
             guards.iter_mut().for_each(|guard| guard.micro_batch(index != last || !overlaps));
             passes.run(micro_batch, session, &mut parts)?;
         }

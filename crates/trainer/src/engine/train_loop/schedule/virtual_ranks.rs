@@ -55,12 +55,18 @@ impl MicroBatchSchedule for VirtualRankSchedule {
         // All ranks ask for the groups of all micro-batches, also those without samples of some.
         let group_of = |micro_batch: &MicroBatch| self.ranks_of_first(pass, micro_batch.ranks);
         let groups = micro_batches[..each].iter().map(group_of).collect::<Result<Vec<_>, _>>()?;
-        let turn = Turn { schedule: self, turns: &turns, groups, overlaps, passes: pass.micro_batches()? };
+        let runner = VirtualRankRunner {
+            schedule: self,
+            turns: &turns,
+            groups,
+            overlaps,
+            passes: pass.micro_batches()?,
+        };
         let numbers = pass.numbers();
         // Results of a device are read after all virtual ranks have run, or later.
         let by_virtual_rank = turns.run(|virtual_rank| {
             let first = (virtual_rank - self.own.start) * each;
-            turn.run(virtual_rank, &micro_batches[first..][..each], numbers)
+            runner.run(virtual_rank, &micro_batches[first..][..each], numbers)
         })?;
         gathered.release()?;
         let mut parts = no_parts(numbers);
@@ -86,8 +92,8 @@ impl MicroBatchSchedule for VirtualRankSchedule {
     }
 }
 
-/// The turn of one virtual rank.
-struct Turn<'a> {
+/// Runs the micro-batches of virtual ranks.
+struct VirtualRankRunner<'a> {
     schedule: &'a VirtualRankSchedule,
     turns: &'a Arc<VirtualRankTurns>,
     /// The ranks with samples, of each micro-batch.
@@ -97,7 +103,7 @@ struct Turn<'a> {
     passes: MicroBatchPass<'a>,
 }
 
-impl Turn<'_> {
+impl VirtualRankRunner<'_> {
     /// Runs a virtual rank on its micro-batches. Returns the parts of each number.
     fn run(
         &self,

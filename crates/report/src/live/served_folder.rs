@@ -1,17 +1,17 @@
-//! Paths that do not lead out of a folder.
+//! Resolves paths within the served folder.
 
 use std::path::{Component, Path, PathBuf};
 
-/// A folder, and what is in it.
+/// The served folder. No path outside of it is accessible.
 #[derive(Debug, Clone)]
-pub(super) struct Inside {
+pub(super) struct ServedFolder {
     root: PathBuf,
 }
 
-/// Folders of a run whose files its report reads, the run's own among them.
+/// The folders of a run whose files a report reads; the empty path is the run's folder.
 const PARTS: [&str; 3] = ["", "samples", "logs"];
 
-impl Inside {
+impl ServedFolder {
     /// Opens a folder.
     ///
     /// # Errors
@@ -20,13 +20,13 @@ impl Inside {
         Ok(Self { root: root.canonicalize()? })
     }
 
-    /// The folder, without links.
+    /// Returns the canonical path of the folder.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Resolves a relative path: `None` if it does not exist, leads out of the folder by its words or by links, or is
-    /// no relative path of plain names.
+    /// Resolves a relative path of plain names. Returns `None` if it does not exist, or leads out of the folder, also
+    /// by symbolic links.
     pub(super) fn find(&self, path: &str) -> Option<PathBuf> {
         if path.contains(['\0', '\\']) {
             return None;
@@ -39,7 +39,7 @@ impl Inside {
         found.starts_with(&self.root).then_some(found)
     }
 
-    /// Returns true if no file that a report reads of a run leads out of the folder by a link.
+    /// Returns true if no symbolic link in the run's folders leads out of the served folder.
     pub(super) fn holds_run(&self, run: &Path) -> bool {
         PARTS.iter().all(|part| {
             let folder = run.join(part);
@@ -69,11 +69,11 @@ mod tests {
         // Next to the folder, and with a name that begins with the folder's.
         std::fs::create_dir(place.path().join("runs-of-others")).expect("a folder");
         std::fs::write(place.path().join("runs-of-others/secret"), "x").expect("writes");
-        let inside = Inside::new(&root).expect("a folder");
+        let served = ServedFolder::new(&root).expect("a folder");
         assert!(
-            inside.find("a/config.toml").is_some()
-                && inside.find("a/").is_some()
-                && inside.find("").is_some()
+            served.find("a/config.toml").is_some()
+                && served.find("a/").is_some()
+                && served.find("").is_some()
         );
         let secret = place.path().join("secret").display().to_string();
         for path in [
@@ -91,23 +91,23 @@ mod tests {
             "none",
             "../runs-of-others/secret",
         ] {
-            assert_eq!(inside.find(path), None, "{path:?}");
+            assert_eq!(served.find(path), None, "{path:?}");
         }
-        assert!(inside.holds_run(&root.join("a")));
+        assert!(served.holds_run(&root.join("a")));
         #[cfg(unix)]
         {
             std::os::unix::fs::symlink(root.join("a/config.toml"), root.join("a/link")).expect("links");
-            assert!(inside.find("a/link").is_some() && inside.holds_run(&root.join("a")), "it stays inside");
+            assert!(served.find("a/link").is_some() && served.holds_run(&root.join("a")), "it stays inside");
             std::os::unix::fs::symlink(place.path().join("secret"), root.join("a/samples/step-00000001.png"))
                 .expect("links");
-            assert_eq!(inside.find("a/samples/step-00000001.png"), None);
-            assert!(!inside.holds_run(&root.join("a")));
+            assert_eq!(served.find("a/samples/step-00000001.png"), None);
+            assert!(!served.holds_run(&root.join("a")));
             std::os::unix::fs::symlink(place.path(), root.join("up")).expect("links");
-            assert_eq!(inside.find("up/secret"), None);
+            assert_eq!(served.find("up/secret"), None);
             std::fs::create_dir(root.join("b")).expect("a folder");
             std::os::unix::fs::symlink(place.path().join("runs-of-others"), root.join("b/logs"))
                 .expect("links");
-            assert!(!inside.holds_run(&root.join("b")));
+            assert!(!served.holds_run(&root.join("b")));
         }
     }
 }
