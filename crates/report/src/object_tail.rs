@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::tail::{TailRead, Tail};
+use super::tail::{Tail, TailRead};
 
 /// The object of a line.
 pub(crate) type Object = Map<String, Value>;

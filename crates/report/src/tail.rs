@@ -77,7 +77,9 @@ impl Tail {
                 (self.skips, self.offset) = (start > 0, start.saturating_sub(1));
                 self.identity = Some(identity);
             }
-            Some(known) if known != identity || metadata.len() < self.offset => return Ok(TailRead::Replaced),
+            Some(known) if known != identity || metadata.len() < self.offset => {
+                return Ok(TailRead::Replaced);
+            }
             Some(_) => {}
         }
         file.seek(SeekFrom::Start(self.offset))?;

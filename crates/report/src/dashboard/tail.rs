@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::tail::{TailRead, Tail};
+use crate::tail::{Tail, TailRead};
 
 /// The new lines since the last poll.
 #[derive(Debug, Default, PartialEq, Eq)]

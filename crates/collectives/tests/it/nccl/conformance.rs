@@ -8,10 +8,10 @@ use phalanx_collectives::nccl::cudarc::driver::{CudaContext, DeviceRepr};
 use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{Algorithm, Coalesced, CommError, Communicator, Element, FlatBuffer, ReduceOp};
 
-use crate::common::Topology;
-use crate::common::checks::check_all;
 use super::gpus::{OnGpu, on_gpus, real};
 use super::software;
+use crate::common::Topology;
+use crate::common::checks::check_all;
 
 /// The connections of ranks on the host: through shared memory, and as if on two hosts.
 const TOPOLOGIES: [Topology; 2] = [Topology::Threads, Topology::TwoHosts];

@@ -5,9 +5,9 @@ use std::time::Duration;
 use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{CommError, Communicator, ReduceOp};
 
-use crate::common::{Topology, on_ranks};
 use super::gpus::{OnGpu, on_gpus, on_gpus_with, open, real};
 use super::software;
+use crate::common::{Topology, on_ranks};
 
 const TOPOLOGIES: [Topology; 2] = [Topology::Threads, Topology::TwoHosts];
 

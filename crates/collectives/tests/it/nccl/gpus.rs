@@ -6,8 +6,8 @@ use phalanx_collectives::nccl::cudarc::driver::{CudaContext, CudaSlice, CudaStre
 use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{BoxError, Communicator, DType, DeviceMut, Element, FlatBuffer, SliceMut};
 
-use crate::common::{Topology, on_ranks};
 use super::software;
+use crate::common::{Topology, on_ranks};
 
 /// Set if tests run on the machine's own GPUs.
 const REAL: &str = "PHALANX_TEST_GPU";

@@ -8,9 +8,9 @@ use phalanx_collectives::nccl::cudarc::driver::CudaContext;
 use phalanx_collectives::nccl::{self};
 use phalanx_collectives::{Communicator, ReduceOp};
 
-use crate::common::{Topology, on_ranks};
 use super::gpus::{OnGpu, on_gpus_with, open, real};
 use super::software;
+use crate::common::{Topology, on_ranks};
 
 const SLOW: (&str, &str) = ("SOFTWARE_GPU_DELAY", "5000");
 
