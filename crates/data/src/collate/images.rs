@@ -175,7 +175,7 @@ impl Collate<CaptionedImage> for ImageCollation {
                 match &mut images {
                     BatchImages::Numbers(numbers) => numbers.reserve_exact(numbers.len() * (number - 1)),
                     BatchImages::Bytes(bytes) => {
-                        bytes.pixels.reserve_exact(bytes.pixels.len() * (number - 1))
+                        bytes.pixels.reserve_exact(bytes.pixels.len() * (number - 1));
                     }
                 }
             }
