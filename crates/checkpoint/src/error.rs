@@ -40,6 +40,21 @@ pub enum CheckpointError {
         /// The problem that it reports.
         problem: String,
     },
+    /// A tensor has values that are infinite or NaN. Nothing is saved.
+    #[error(
+        "checkpoint of step {step} is not saved: {kind} `{name}` has {count} values that are not finite; resume from an earlier \
+         checkpoint, with a smaller optim.lr or with train.clip_norm"
+    )]
+    NotFinite {
+        /// The step.
+        step: u64,
+        /// The kind of the tensor.
+        kind: String,
+        /// The name of the tensor.
+        name: String,
+        /// The number of such values in this rank's part.
+        count: usize,
+    },
     /// A file differs from the index.
     #[error("checkpoint is damaged: {}: {problem}", path.display())]
     Damaged {

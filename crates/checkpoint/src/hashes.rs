@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
+use super::finite::non_finite;
 use super::piece::Piece;
 use super::region::{Interval, Region};
 use super::{Checkpoint, CheckpointError};
@@ -47,20 +49,30 @@ impl TensorSum {
     }
 }
 
-/// A writer that hashes the elements of a piece on their way.
+/// A writer that hashes the elements of a piece, and counts those that are not finite, before it passes them on.
 pub(super) struct SummingWriter<'a, W> {
     out: &'a mut W,
     elements: Elements,
+    dtype: DType,
+    non_finite: usize,
+}
+
+/// The result of writing the elements of a piece.
+pub(super) struct WrittenElements {
+    pub(super) sum: TensorSum,
+    /// The number of infinities and NaNs.
+    pub(super) non_finite: usize,
 }
 
 impl<'a, W: Write> SummingWriter<'a, W> {
-    /// Creates a writer for the elements of `piece`, each of `size` bytes.
-    pub(super) fn new(out: &'a mut W, piece: &Piece, size: usize) -> Self {
-        Self { out, elements: Elements::new(TensorSum::of(piece), &piece.region, size) }
+    /// Creates a writer for the elements of `piece`, which are of type `dtype`.
+    pub(super) fn new(out: &'a mut W, piece: &Piece, dtype: DType) -> Self {
+        let elements = Elements::new(TensorSum::of(piece), &piece.region, dtype.size_in_bytes());
+        Self { out, elements, dtype, non_finite: 0 }
     }
 
-    pub(super) fn finish(self) -> TensorSum {
-        self.elements.sum
+    pub(super) fn finish(self) -> WrittenElements {
+        WrittenElements { sum: self.elements.sum, non_finite: self.non_finite }
     }
 }
 
@@ -68,6 +80,7 @@ impl<W: Write> Write for SummingWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.out.write_all(bytes)?;
         self.elements.take(bytes);
+        self.non_finite += non_finite(self.dtype, bytes);
         Ok(bytes.len())
     }
 
@@ -215,11 +228,11 @@ mod tests {
             key: "k".to_owned(),
         };
         let mut out = Vec::new();
-        let mut summing = SummingWriter::new(&mut out, &piece, 4);
+        let mut summing = SummingWriter::new(&mut out, &piece, DType::F32);
         for value in values {
             summing.write_all(&value.to_le_bytes()).expect("memory");
         }
-        let sum = summing.finish();
+        let sum = summing.finish().sum;
         assert_eq!(out.len(), 4 * values.len());
         sum
     }

@@ -11,11 +11,15 @@ use super::CheckpointError;
 use super::file_entry::FileEntry;
 use super::hashes::Hashes;
 use super::piece::Piece;
+use super::step_of;
 
 /// The version of the layout.
-pub(super) const FORMAT: u32 = 3;
+pub(super) const FORMAT: u32 = 4;
 /// The index's file.
 pub(super) const INDEX: &str = "checkpoint.json";
+
+/// The start of the last field of an index: the BLAKE3 hash of everything before it.
+const SEAL: &str = ",\n  \"blake3\": \"";
 
 /// The contents of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +47,13 @@ impl Index {
         let index: Self = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if index.format != FORMAT {
             return Err(damaged(format!("has format {}; this program reads format {FORMAT}", index.format)));
+        }
+        check_seal(&bytes).map_err(|problem| damaged(problem.to_owned()))?;
+        if let Some(step) = step_of(folder).filter(|step| *step != index.step) {
+            return Err(damaged(format!(
+                "is of step {}, and its folder is named as step {step}",
+                index.step
+            )));
         }
         let is_plain = |name: &str| Path::new(name).file_name().is_some_and(|plain| plain == name);
         if let Some(file) = index.files.iter().find(|file| !is_plain(&file.name)) {
@@ -97,9 +108,31 @@ impl Index {
         }
         let (state, hashes) = (serde_json::to_string(&self.state)?, serde_json::to_string(&self.hashes)?);
         let (files, tensors) = (lines(&self.files)?, lines(&self.tensors)?);
-        Ok(format!(
-            "{{\n  \"format\": {},\n  \"step\": {},\n  \"state\": {state},\n  \"hashes\": {hashes},\n  \"files\": [{files}\n  ],\n  \"tensors\": [{tensors}\n  ]\n}}\n",
+        Ok(seal(&format!(
+            "{{\n  \"format\": {},\n  \"step\": {},\n  \"state\": {state},\n  \"hashes\": {hashes},\n  \"files\": [{files}\n  ],\n  \"tensors\": [{tensors}\n  ]",
             self.format, self.step
-        ))
+        )))
     }
+}
+
+/// Completes the text of an index, which ends before the closing brace, with the hash of the text.
+fn seal(text: &str) -> String {
+    format!("{text}{SEAL}{}\"\n}}\n", blake3::hash(text.as_bytes()).to_hex())
+}
+
+/// Checks that an index ends with the hash of the text before it.
+fn check_seal(bytes: &[u8]) -> Result<(), &'static str> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "is not UTF-8")?;
+    let end = text.rfind(SEAL).ok_or("has no checksum of itself")?;
+    if seal(&text[..end]) != text {
+        return Err("its checksum differs");
+    }
+    Ok(())
+}
+
+/// Replaces a part of an index's text and seals it again.
+#[cfg(test)]
+pub(super) fn seal_after(text: &str, (from, to): (&str, &str)) -> String {
+    let end = text.rfind(SEAL).expect("a sealed index");
+    seal(&text[..end].replace(from, to))
 }

@@ -16,6 +16,7 @@ mod checksum;
 mod error;
 mod export;
 mod file_entry;
+mod finite;
 mod hashes;
 mod index;
 mod piece;
@@ -139,13 +140,16 @@ fn name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
+/// Returns the step in the name of a checkpoint's folder; `None` if it is not named as one.
+fn step_of(folder: &Path) -> Option<u64> {
+    folder.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
+}
+
 /// The folders that are named as checkpoints, the oldest first.
 fn list(checkpoints: &Path) -> Vec<(u64, PathBuf)> {
     let entries =
         fs::read_dir(checkpoints).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
-    let mut found: Vec<_> = entries
-        .filter_map(|path| Some((path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()?, path)))
-        .collect();
+    let mut found: Vec<_> = entries.filter_map(|path| Some((step_of(&path)?, path))).collect();
     found.sort();
     found
 }
@@ -252,6 +256,11 @@ mod tests {
             how(&mut bytes);
             fs::write(path, bytes).expect("writes");
         }
+        fn change_index(path: &Path, how: impl Fn(&str) -> String) {
+            let path = path.join(index::INDEX);
+            let text = fs::read_to_string(&path).expect("reads");
+            fs::write(path, how(&text)).expect("writes");
+        }
         let harms: &[(Corruption, &str)] = &[
             (|path| change(path, |bytes| bytes.truncate(95)), "rank-1.safetensors: has "),
             (|path| change(path, |bytes| bytes[80] ^= 1), "rank-1.safetensors: its checksum differs"),
@@ -265,21 +274,29 @@ mod tests {
                 "checkpoint.json: No such file",
             ),
             (
-                |path| {
-                    let path = path.join(index::INDEX);
-                    let text = fs::read_to_string(&path).expect("reads").replace("\"end\":10", "\"end\":11");
-                    fs::write(path, text).expect("writes");
-                },
+                |path| change_index(path, |text| index::seal_after(text, ("\"end\":10", "\"end\":11"))),
                 "says that elements 4..11 of model `w`",
             ),
             (
+                |path| change_index(path, |text| text.replace("\"end\":10", "\"end\":9")),
+                "checkpoint.json: its checksum differs",
+            ),
+            (
+                |path| change_index(path, |text| text.replace("\"epoch\":0", "\"epoch\":1")),
+                "checkpoint.json: its checksum differs",
+            ),
+            (|path| change_index(path, |text| text.replace("blake3", "sha256")), "checkpoint.json"),
+            (
                 |path| {
-                    let path = path.join(index::INDEX);
-                    let text =
-                        fs::read_to_string(&path).expect("reads").replace("\"format\": 3", "\"format\": 4");
-                    fs::write(path, text).expect("writes");
+                    change_index(path, |text| {
+                        index::seal_after(text, ("\"step\": 2", "\"step\": 9223372036854775808"))
+                    });
                 },
-                "has format 4; this program reads format 3",
+                "is of step 9223372036854775808, and its folder is named as step 2",
+            ),
+            (
+                |path| change_index(path, |text| text.replace("\"format\": 4", "\"format\": 3")),
+                "has format 3; this program reads format 4",
             ),
         ];
         for (harm, words) in harms {
@@ -292,13 +309,35 @@ mod tests {
             assert!(damaged[0].to_string().contains(words), "{}", damaged[0]);
             // Of several readers one finds what is in a file, and all find what is about a file.
             let found = [0, 1].map(|reader| Checkpoint::open_share(newer.folder(), reader, 2).is_err());
-            let contents = words.contains("checksum");
+            let contents = words.contains("safetensors: its checksum");
             assert_eq!(found, [!contents, true], "{words}");
             // A run that goes on from the older one replaces the damaged one, and keeps what it has until then.
             assert!(!Checkpoint::exists(folder.path(), 2));
             save(folder.path(), 2, 1).expect("saves");
             assert_eq!(Checkpoint::newest(folder.path()).0.map(|found| found.step()), Some(2));
         }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        save(folder.path(), 1, 2).expect("saves");
+        let newer = save(folder.path(), 2, 2).expect("saves").folder().to_owned();
+        let files = fs::read_dir(&newer).expect("lists").map(|entry| entry.expect("a file").path());
+        for path in files.collect::<Vec<_>>() {
+            let whole = fs::read(&path).expect("reads");
+            for bit in (0..8 * whole.len()).step_by(7) {
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                fs::write(&path, bytes).expect("writes");
+                let (found, damaged) = Checkpoint::newest(folder.path());
+                assert_eq!(found.map(|found| found.step()), Some(1), "bit {bit} of {}", path.display());
+                let name = path.file_name().expect("a name").to_string_lossy();
+                assert!(damaged[0].to_string().contains(&*name), "{}", damaged[0]);
+            }
+            fs::write(&path, whole).expect("writes");
+        }
+        assert_eq!(Checkpoint::newest(folder.path()).0.map(|found| found.step()), Some(2));
     }
 
     #[test]

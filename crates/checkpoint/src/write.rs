@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::checksum::HashingWriter;
-use super::hashes::{Hashes, SummingWriter, TensorSum, hashes};
+use super::hashes::{Hashes, SummingWriter, TensorSum, WrittenElements, hashes};
 use super::index::{FORMAT, INDEX, Index};
 use super::region::Region;
 use super::{Checkpoint, CheckpointError, FileEntry, Piece, list, name};
@@ -116,7 +116,7 @@ impl StagingFolder {
         for file in files {
             let path = self.path.join(&file.name);
             let entry = self.write_file(&path, file, (&mut written.tensors, &mut written.sums));
-            written.files.push(entry.map_err(CheckpointError::io(self.step, "write", &path))?);
+            written.files.push(entry?);
         }
         let path = self.path.join(note(rank));
         let bytes = serde_json::to_vec(&written).map_err(io::Error::from);
@@ -130,7 +130,8 @@ impl StagingFolder {
         path: &Path,
         mut file: NewFile,
         (pieces, sums): (&mut Vec<Piece>, &mut Vec<TensorSum>),
-    ) -> io::Result<FileEntry> {
+    ) -> Result<FileEntry, CheckpointError> {
+        let io = |source| CheckpointError::io(self.step, "write", path)(source);
         sort_for_safetensors(&mut file.pieces, |piece| (&piece.key, piece.values.dtype()));
         let header = |piece: &NewPiece| TensorHeader {
             name: piece.key.clone(),
@@ -138,26 +139,31 @@ impl StagingFolder {
             shape: piece.values.dims().to_vec(),
         };
         let headers: Vec<_> = file.pieces.iter().map(header).collect();
-        let mut out = BufWriter::with_capacity(1 << 20, HashingWriter::new(File::create(path)?));
-        write_header(&mut out, &headers, &[])?;
+        let mut out = BufWriter::with_capacity(1 << 20, HashingWriter::new(File::create(path).map_err(io)?));
+        write_header(&mut out, &headers, &[]).map_err(io)?;
         for NewPiece { kind, name, shape, region, key, values } in file.pieces {
             let count = values.elem_count();
             if !region.fits(&shape) || region.len() != count {
                 let problem =
                     format!("{count} elements cannot be {region} of {kind} `{name}` of shape {shape:?}");
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+                return Err(io(io::Error::new(io::ErrorKind::InvalidInput, problem)));
             }
             let (dtype, file) = (values.dtype().as_str().to_owned(), file.name.clone());
             let piece = Piece { kind, name, dtype, shape, region, file, key };
-            let mut summing = SummingWriter::new(&mut out, &piece, values.dtype().size_in_bytes());
-            write_elements(&mut summing, &values)?;
-            sums.push(summing.finish());
+            let mut summing = SummingWriter::new(&mut out, &piece, values.dtype());
+            write_elements(&mut summing, &values).map_err(io)?;
+            let WrittenElements { sum, non_finite } = summing.finish();
+            if non_finite > 0 {
+                let Piece { kind, name, .. } = piece;
+                return Err(CheckpointError::NotFinite { step: self.step, kind, name, count: non_finite });
+            }
+            sums.push(sum);
             pieces.push(piece);
         }
-        out.flush()?;
-        let hashing = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        out.flush().map_err(io)?;
+        let hashing = out.into_inner().map_err(io::IntoInnerError::into_error).map_err(io)?;
         let (out, bytes, checksum) = hashing.finish();
-        out.sync_all()?;
+        out.sync_all().map_err(io)?;
         Ok(FileEntry { name: file.name, bytes, checksum })
     }
 

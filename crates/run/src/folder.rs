@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::clock::timestamp;
+use super::lock::{LockHolder, describe};
 
 /// The error of opening or creating a run's folder.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +27,16 @@ pub enum RunError {
         name: String,
         /// The folder that was searched.
         runs: PathBuf,
+    },
+    /// Another process trains the run.
+    #[error(
+        "{} is being trained by {}; wait for its end or stop it, then resume the run", folder.display(), describe(holder.as_ref())
+    )]
+    Locked {
+        /// The run's folder.
+        folder: PathBuf,
+        /// The process, if the lock names it.
+        holder: Option<LockHolder>,
     },
     /// An I/O operation on a file or folder failed.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -77,9 +88,7 @@ impl RunFolder {
         if path.join("config.toml").exists() {
             return Err(RunError::Exists(path));
         }
-        // Ranks on other hosts may already have created the folder `logs`.
-        let foreign = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != "logs");
-        if fs::read_dir(&path).is_ok_and(|mut entries| entries.any(foreign)) {
+        if fs::read_dir(&path).is_ok_and(|entries| entries.flatten().any(|entry| is_foreign(&entry))) {
             return Err(RunError::NotEmpty(path));
         }
         let folder = Self(path);
@@ -122,6 +131,7 @@ impl RunFolder {
             "checkpoints",
             "samples",
             "logs",
+            "lock",
         ];
         let foreign = |entry: fs::DirEntry| !known.iter().any(|name| entry.file_name() == *name);
         let mut entries = fs::read_dir(&self.0).map_err(RunError::io("read", &self.0))?.flatten();
@@ -186,6 +196,21 @@ impl RunFolder {
     /// The resolved configuration.
     pub fn config(&self) -> PathBuf {
         self.0.join("config.toml")
+    }
+
+    /// The configuration of a resumption until it is accepted. Ranks that start meanwhile read it.
+    pub fn proposed_config(&self) -> PathBuf {
+        self.0.join("config.proposed.toml")
+    }
+
+    /// The lock of the process that trains the run.
+    pub fn lock(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+
+    /// The step of the newest checkpoint that was ever saved. It remains if `checkpoints/` is lost.
+    pub fn saved(&self) -> PathBuf {
+        self.0.join("saved")
     }
 
     /// The metrics: one line for each logged step.
@@ -267,6 +292,17 @@ impl RunFolder {
     pub fn log(&self, rank: usize) -> PathBuf {
         super::FailureReport::log_path(&self.logs(), rank)
     }
+}
+
+/// Returns true if an entry of a folder is not a leftover of a run that never started. Ranks on other hosts may already have created
+/// `logs`, and a full disk leaves empty folders and files.
+fn is_foreign(entry: &fs::DirEntry) -> bool {
+    let name = entry.file_name();
+    if ["logs", "lock", ".config.toml.tmp"].iter().any(|known| name == *known) {
+        return false;
+    }
+    let is_own = ["checkpoints", "samples"].iter().any(|known| name == *known);
+    !(is_own && fs::read_dir(entry.path()).is_ok_and(|mut entries| entries.next().is_none()))
 }
 
 #[cfg(test)]

@@ -9,6 +9,9 @@
 //! | `requests/` | pending requests of users: see [`Request`] |
 //! | `joins/` | processes that wait to join an elastic run: see [`JoinTicket`] |
 //! | `job.sh`, `job.json`; `join.sh`, `join-N.json` | the job that trains it, and jobs that join it  |
+//! | `lock` | the process that trains the run now: see [`RunLock`] |
+//! | `saved` | the step of the newest checkpoint that was ever saved |
+//! | `config.proposed.toml` | the configuration of a resumption that is not accepted yet |
 //! | `summary.json` | the outcome, metrics and cost |
 //! | `checkpoints/` | checkpoints: safetensors and a JSON index |
 //! | `samples/` | grids of samples, as PNG |
@@ -34,11 +37,13 @@ mod folder;
 pub mod format;
 mod grid;
 mod joins;
+mod lock;
 mod machine;
 mod metrics;
 mod picture;
 mod process;
 mod request;
+mod restart;
 mod state;
 mod stop;
 mod summary;
@@ -57,8 +62,9 @@ pub use failure_report::FailureReport;
 pub use folder::{RunError, RunFolder};
 pub use grid::Grid;
 pub use joins::{Invitation, JoinCandidates, JoinTicket};
+pub use lock::{LockHolder, LockedFolder, RunLock};
 pub use machine::{Machine, host_name, peak_memory, resident_memory};
-pub use metrics::{Line, MetricsWriter, read_metrics};
+pub use metrics::{Line, MetricsWriter, read_metrics, read_whole_metrics};
 pub use picture::{read_mask, read_picture};
 pub use process::{REPLICA_THREAD, SUPERVISED};
 pub use request::{Refusal, Request};

@@ -54,6 +54,7 @@ pub struct MetricsWriter {
     path: PathBuf,
     file: File,
     last: Option<Line>,
+    damaged: Vec<String>,
 }
 
 impl MetricsWriter {
@@ -63,20 +64,37 @@ impl MetricsWriter {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn open(path: &Path, step: u64) -> Result<Self, RunError> {
-        let mut last = None;
+        let (mut last, mut damaged) = (None, Vec::new());
         if path.exists() {
-            let mut kept = Vec::new();
             // A truncated last line of a killed run belongs to no checkpointed step.
-            for line in read_metrics(path)?.into_iter().filter(|line| line.step() <= step) {
-                serde_json::to_writer(&mut kept, &line.0).map_err(|error| malformed(path, &error))?;
-                kept.push(b'\n');
-                last = Some(line);
-            }
-            write_aside(path, &kept).map_err(RunError::io("write", path))?;
+            let mut read = read_lines(path)?;
+            read.lines.retain(|line| line.step() <= step);
+            rewrite(path, &read.lines)?;
+            (last, damaged) = (read.lines.pop(), read.damaged);
         }
-        let file =
-            OpenOptions::new().create(true).append(true).open(path).map_err(RunError::io("open", path))?;
-        Ok(Self { path: path.to_owned(), file, last })
+        Ok(Self { path: path.to_owned(), file: append(path)?, last, damaged })
+    }
+
+    /// Takes the descriptions of damaged lines, which [`MetricsWriter::open`] has left out.
+    pub fn take_damaged(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.damaged)
+    }
+
+    /// Replaces the last line if it is of the same step, and appends the line otherwise.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn amend(&mut self, line: &Line) -> Result<(), RunError> {
+        if self.last.as_ref().is_none_or(|last| last.step() != line.step()) {
+            return self.write(line);
+        }
+        let mut lines = read_lines(&self.path)?.lines;
+        lines.pop();
+        lines.push(line.clone());
+        rewrite(&self.path, &lines)?;
+        self.file = append(&self.path)?;
+        self.last = Some(line.clone());
+        Ok(())
     }
 
     /// Returns the last line of the file.
@@ -97,6 +115,20 @@ impl MetricsWriter {
     }
 }
 
+fn append(path: &Path) -> Result<File, RunError> {
+    OpenOptions::new().create(true).append(true).open(path).map_err(RunError::io("open", path))
+}
+
+/// Replaces the lines of a file.
+fn rewrite(path: &Path, lines: &[Line]) -> Result<(), RunError> {
+    let mut bytes = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut bytes, &line.0).map_err(|error| malformed(path, &error))?;
+        bytes.push(b'\n');
+    }
+    write_aside(path, &bytes).map_err(RunError::io("write", path))
+}
+
 fn malformed(path: &Path, error: &serde_json::Error) -> RunError {
     RunError::Malformed { path: path.to_owned(), problem: error.to_string() }
 }
@@ -106,20 +138,41 @@ fn malformed(path: &Path, error: &serde_json::Error) -> RunError {
 /// # Errors
 /// If the file cannot be read, or a line before the last is no JSON object.
 pub fn read_metrics(path: &Path) -> Result<Vec<Line>, RunError> {
+    let MetricsLines { lines, damaged } = read_lines(path)?;
+    match damaged.into_iter().next() {
+        Some(problem) => Err(RunError::Malformed { path: path.to_owned(), problem }),
+        None => Ok(lines),
+    }
+}
+
+/// Reads the lines of a file that are whole. [`MetricsWriter::open`] reports the others.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn read_whole_metrics(path: &Path) -> Result<Vec<Line>, RunError> {
+    Ok(read_lines(path)?.lines)
+}
+
+/// The content of a file of metrics.
+struct MetricsLines {
+    lines: Vec<Line>,
+    /// The problems of lines that are no JSON objects, except for a truncated last line.
+    damaged: Vec<String>,
+}
+
+fn read_lines(path: &Path) -> Result<MetricsLines, RunError> {
     let file = File::open(path).map_err(RunError::io("open", path))?;
-    let mut lines = Vec::new();
-    let mut broken = None;
-    for (number, text) in BufReader::new(file).lines().enumerate() {
-        let text = text.map_err(RunError::io("read", path))?;
-        if let Some(problem) = broken.take() {
-            return Err(RunError::Malformed { path: path.to_owned(), problem });
-        }
-        match serde_json::from_str(&text) {
-            Ok(map) => lines.push(Line(map)),
-            Err(error) => broken = Some(format!("line {}: {error}", number + 1)),
+    let mut read = MetricsLines { lines: Vec::new(), damaged: Vec::new() };
+    let mut last_problem = None;
+    for (number, bytes) in BufReader::new(file).split(b'\n').enumerate() {
+        let bytes = bytes.map_err(RunError::io("read", path))?;
+        read.damaged.extend(last_problem.take());
+        match serde_json::from_slice(&bytes) {
+            Ok(map) => read.lines.push(Line(map)),
+            Err(error) => last_problem = Some(format!("line {}: {error}", number + 1)),
         }
     }
-    Ok(lines)
+    Ok(read)
 }
 
 #[cfg(test)]
@@ -143,6 +196,29 @@ mod tests {
         let after = std::fs::read_to_string(&path).expect("reads");
         assert_eq!(after.lines().count(), 399);
         assert!(before.starts_with(&after), "some numbers have changed");
+    }
+
+    #[test]
+    fn damaged_lines_are_left_out_and_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("metrics.jsonl");
+        std::fs::write(&path, b"{\"step\":1}\n{\"st\xff\n\n{\"step\":2,\"loss\":0.5}\n{\"step\":3")
+            .expect("writes");
+        let error = read_metrics(&path).expect_err("damaged").to_string();
+        assert!(error.contains("metrics.jsonl: line 2: "), "{error}");
+        let mut writer = MetricsWriter::open(&path, 9).expect("opens");
+        let damaged = writer.take_damaged();
+        assert!(
+            damaged.len() == 2 && damaged[0].starts_with("line 2: ") && damaged[1].starts_with("line 3: ")
+        );
+        writer.amend(&Line::new(2).with("loss", 0.5).with("test_loss", 0.75)).expect("replaces");
+        writer.amend(&Line::new(3)).expect("appends");
+        writer.write(&Line::new(4)).expect("appends");
+        let text = std::fs::read_to_string(&path).expect("reads");
+        assert_eq!(
+            text,
+            "{\"step\":1}\n{\"step\":2,\"loss\":0.5,\"test_loss\":0.75}\n{\"step\":3}\n{\"step\":4}\n"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RunError;
 use super::atomic::replace;
+use super::process::is_process_alive;
 
 /// The activity of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -97,19 +98,7 @@ impl RunState {
         if self.host != super::machine::host_name() {
             return None;
         }
-        #[cfg(unix)]
-        {
-            use rustix::process::{Pid, test_kill_process};
-            let process = Pid::from_raw(i32::try_from(self.process).ok()?)?;
-            // A process of another user exists even if signalling it is not permitted. A zombie counts as ended.
-            let there = !matches!(test_kill_process(process), Err(rustix::io::Errno::SRCH));
-            let about = fs::read_to_string(format!("/proc/{}/stat", self.process)).unwrap_or_default();
-            let has_ended =
-                about.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']));
-            Some(there && !has_ended)
-        }
-        #[cfg(not(unix))]
-        None
+        is_process_alive(self.process)
     }
 }
 

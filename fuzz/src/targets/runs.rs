@@ -62,7 +62,7 @@ fn checkpoint() -> Vec<Vec<u8>> {
 
 fn read_checkpoint(bytes: &[u8]) {
     let place = folder();
-    files::write(bytes, &place.path().join(STEP));
+    files::write(&sealed::with_sealed_index(bytes), &place.path().join(STEP));
     let (Some(checkpoint), _) = Checkpoint::newest(place.path()) else { return };
     let reader = checkpoint.reader();
     let kinds: Vec<String> = reader.kinds().map(str::to_owned).collect();

@@ -26,6 +26,28 @@ pub(super) fn change(input: &mut Vec<u8>, random: &mut Random) -> bool {
     true
 }
 
+/// Returns the text of an index with its own checksum at the end.
+fn seal_index(mut index: serde_json::Value) -> Vec<u8> {
+    if let Some(fields) = index.as_object_mut() {
+        fields.remove("blake3");
+    }
+    let text = index.to_string();
+    let text = text.strip_suffix('}').unwrap_or(&text);
+    format!("{text},\n  \"blake3\": \"{}\"\n}}\n", blake3::hash(text.as_bytes()).to_hex()).into_bytes()
+}
+
+/// Seals the index of a kept input, so that changes of the index are behind its checksum.
+pub(super) fn with_sealed_index(input: &[u8]) -> Vec<u8> {
+    let split = files::split(input).into_iter();
+    let mut all: Vec<(String, Vec<u8>)> = split.map(|(name, contents)| (name, contents.to_vec())).collect();
+    for (_, contents) in all.iter_mut().filter(|(name, _)| name == INDEX) {
+        if let Ok(parsed) = serde_json::from_slice(contents) {
+            *contents = seal_index(parsed);
+        }
+    }
+    files::join(all.iter().map(|(name, contents)| (name.as_str(), contents.as_slice())))
+}
+
 /// Returns the input that holds these files, with their lengths and checksums in the index.
 fn seal(mut all: Vec<(String, Vec<u8>)>) -> Vec<u8> {
     let index = all.iter().position(|(name, _)| name == INDEX);
@@ -44,7 +66,7 @@ fn seal(mut all: Vec<(String, Vec<u8>)>) -> Vec<u8> {
                 entry.insert("blake3".to_owned(), blake3::hash(contents).to_hex().to_string().into());
             }
         }
-        all[at].1 = parsed.to_string().into_bytes();
+        all[at].1 = seal_index(parsed);
     }
     files::join(all.iter().map(|(name, contents)| (name.as_str(), contents.as_slice())))
 }

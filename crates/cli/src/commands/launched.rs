@@ -6,12 +6,13 @@ use std::time::Duration;
 use super::error::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
 use super::process::{cancelled_error, observer, train};
-use super::resolve::{RUNS, write_config};
+use super::resolve::RUNS;
+use super::train_args::TrainArgs;
 use crate::console::{OriginalOutput, err};
 use phalanx_launch::cluster::{RankSurvival, Torchrun, survival};
 use phalanx_launch::{ABORTED, ParentPipe, SECRET_FILE};
 use phalanx_run::StopFlag;
-use phalanx_run::{JoinTicket, RunError, RunFolder};
+use phalanx_run::{JoinTicket, RunError, RunFolder, RunLock};
 use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{FirstRun, RunEnd, Task, TrainError, World};
 
@@ -48,7 +49,7 @@ pub(super) fn run(
     task: &Task,
     resolved: &Resolved,
     existing: Option<RunFolder>,
-    out: Option<&Path>,
+    args: &TrainArgs,
     world: &World,
 ) -> Result<RunEnd, CliError> {
     let stop = StopFlag::default();
@@ -58,11 +59,16 @@ pub(super) fn run(
     let world = &world.clone().with_secret(pipe.and_then(|pipe| pipe.secret));
     let interrupts = Interrupts::stop_first(&stop)?;
     let told_code = || if is_supervised { ABORTED } else { interrupts.exit_code() };
-    let folder = match (existing, out) {
-        (Some(folder), _) => folder,
-        (None, out) => open_folder(resolved, out, world, &stop, told_code)?,
+    let folder = match existing {
+        Some(folder) => folder,
+        None => open_folder(resolved, args.out.as_deref(), world, &stop, told_code)?,
     };
     let (rank, config) = (world.rank(), &resolved.config);
+    // Until this rank has ended.
+    let _lock = (rank == 0).then(|| RunLock::take(&folder)).transpose().map_err(CliError::failed)?;
+    if rank == 0 && args.restart {
+        folder.set_aside().map_err(CliError::failed)?;
+    }
     let is_elastic = config.elastic().is_some();
     if rank == 0 && is_elastic {
         open_to_newcomers(&folder, config.world_size(), world.size()).map_err(CliError::failed)?;
@@ -121,7 +127,7 @@ fn create_folder(
     if let Some(torchrun) = torchrun {
         torchrun.begin(folder.path()).map_err(RunError::io("write", folder.path()))?;
     }
-    write_config(&folder, resolved)?;
+    resolved.write(&folder.config())?;
     Ok(folder)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use phalanx_collectives::FlightRecord;
 use phalanx_launch::{Replacements, Supervisor, SupervisorOutcome};
 use phalanx_report::dashboard;
-use phalanx_run::{JoinTicket, RunFolder, StopFlag, Summary};
+use phalanx_run::{JoinTicket, LockedFolder, RunError, RunFolder, RunLock, StopFlag, Summary};
 use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, FirstRun, RunEnd, Task};
 use toml::Value;
@@ -14,7 +14,7 @@ use toml::Value;
 use super::error::CliError;
 use super::hosts::SshHosts;
 use super::interrupts::{Interrupts, announce, stop_before_the_end};
-use super::resolve::{RUNS, first_folder, task_of, write_config};
+use super::resolve::{RUNS, first_folder, task_of};
 use super::train_args::TrainArgs;
 use super::{process, tui};
 use crate::Program;
@@ -52,16 +52,20 @@ impl LocalTraining<'_> {
     pub(super) fn run(&self, resolved: Resolved, existing: Option<RunFolder>) -> Result<(), CliError> {
         let first = self.task.first_run(&resolved.config);
         let is_new = existing.is_none();
-        let folder = match existing {
-            Some(folder) => folder,
-            None => RunFolder::create(self.args.out.as_deref(), Path::new(RUNS), &resolved.name)
-                .map_err(CliError::failed)?,
-        };
+        let LockedFolder { folder, lock } = self.lock(existing, &resolved.name).map_err(CliError::failed)?;
+        // Ranks that outlive this process for a moment still write.
+        lock.share_with_children().map_err(CliError::failed)?;
+        if self.args.restart {
+            let aside = folder.set_aside().map_err(CliError::failed)?;
+            err(&format!("starts again at step 1; the record so far is in {}", aside.display()));
+        }
         let resolved = match &first {
             Some(first) => after_first(resolved, &folder, first, self.task.first_key().unwrap_or_default())?,
             None => resolved,
         };
-        write_config(&folder, &resolved).map_err(CliError::failed)?;
+        // A resumption that is refused must not change what the run has. Rank 0 accepts it once everything was checked.
+        let written = if is_new { folder.config() } else { folder.proposed_config() };
+        resolved.write(&written).map_err(CliError::failed)?;
         if resolved.config.elastic().is_some() {
             // The state of an earlier attempt would send processes away that wait to join this one.
             let _ = std::fs::remove_file(folder.state());
@@ -75,11 +79,21 @@ impl LocalTraining<'_> {
             // The same command can be given again once its cause is mended. This error is the one that counts.
             if is_new {
                 let _ = folder.release_unless_started();
+            } else {
+                let _ = std::fs::remove_file(folder.proposed_config());
             }
         })?;
         let is_interrupted =
             Summary::read(&folder.summary()).is_ok_and(|summary| summary.status == "interrupted");
         ended(self.args, if is_interrupted { RunEnd::Interrupted } else { RunEnd::Finished })
+    }
+
+    /// Creates the folder of a new run, or takes the existing one, and locks it.
+    fn lock(&self, existing: Option<RunFolder>, name: &str) -> Result<LockedFolder, RunError> {
+        match existing {
+            Some(folder) => RunLock::take(&folder).map(|lock| LockedFolder { folder, lock }),
+            None => RunFolder::create_locked(self.args.out.as_deref(), Path::new(RUNS), name),
+        }
     }
 
     /// Begins to listen for signals, and for the end of the job's time.
@@ -108,6 +122,8 @@ impl LocalTraining<'_> {
             return Ok(true);
         }
         let of_first = RunFolder::open(&place).map_err(CliError::failed)?;
+        let lock = RunLock::take(&of_first).map_err(CliError::failed)?;
+        lock.share_with_children().map_err(CliError::failed)?;
         let resolved = self.program.catalogue().resolve_run(&of_first.config())?;
         out(&format!("before: {} in {}", resolved.config.model.kind, place.display()));
         ranks.run(&of_first, &resolved)?;
@@ -134,7 +150,7 @@ fn after_first(
         before.validate()?;
         let made =
             RunFolder::create(Some(&place), Path::new(RUNS), &before.name).map_err(CliError::failed)?;
-        write_config(&made, &before).map_err(CliError::failed)?;
+        before.write(&made.config()).map_err(CliError::failed)?;
     }
     let option = format!("the run of {} before", first.preset);
     resolved.set_value(&option, key, Value::String(place.display().to_string()))?;

@@ -11,7 +11,7 @@ use super::error::{CliError, with_causes};
 use super::interrupts::Interrupts;
 use super::joining::JoiningProcess;
 use super::process::{observer, run_here, train};
-use super::resolve::task_of;
+use super::resolve::{attempted_config, task_of};
 use crate::Program;
 use crate::console::OriginalOutput;
 
@@ -34,7 +34,7 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let pipe = ParentPipe::follow(&stop).map_err(CliError::failed)?;
     let pipe = pipe.ok_or_else(|| CliError::Usage("`rank` is started by `phalanx train`".to_owned()))?;
     let folder = RunFolder::open(&args.folder).map_err(CliError::failed)?;
-    let resolved = program.catalogue().resolve_run(&folder.config())?;
+    let resolved = program.catalogue().resolve_run(&attempted_config(&folder))?;
     let task = task_of(program, &resolved.config)?;
     let keep_output = |rank| match std::env::var_os(KEEPS_OUTPUT) {
         Some(_) => OriginalOutput::redirect(&folder.log(rank)).map_err(CliError::failed),

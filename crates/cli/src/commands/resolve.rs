@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use phalanx_run::{RunError, RunFolder, write_aside};
-use phalanx_trainer::config::{Config, Detail, Resolved};
+use phalanx_run::RunFolder;
+use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{Evaluator, Task};
 use toml::Value;
 
@@ -59,11 +59,10 @@ pub(super) fn set_data(resolved: &mut Resolved, data: &str) -> Result<(), CliErr
     Ok(())
 }
 
-/// Writes the resolved configuration into the run's folder.
-pub(super) fn write_config(folder: &RunFolder, resolved: &Resolved) -> Result<(), RunError> {
-    let path = folder.config();
-    write_aside(&path, resolved.to_toml(Detail::Values).trim_start().as_bytes())
-        .map_err(RunError::io("write", &path))
+/// Returns the file of the configuration that the current attempt of a run has: a resumption's until that is accepted.
+pub(super) fn attempted_config(folder: &RunFolder) -> PathBuf {
+    let proposed = folder.proposed_config();
+    if proposed.is_file() { proposed } else { folder.config() }
 }
 
 /// Applies `--parallel`: the degrees of `[parallel]`, as `replicate=2,shard=2`.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::error::CliError;
-use super::resolve::{RUNS, configuration_of, task_of, write_config};
+use super::resolve::{RUNS, configuration_of, task_of};
 use super::train_args::{TrainArgs, configuration};
 use crate::Program;
 use crate::console::out;
@@ -83,7 +83,7 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
     }
     for (path, resolved) in &folders.new {
         let folder = RunFolder::create(Some(path), Path::new(RUNS), &resolved.name);
-        write_config(&folder.map_err(CliError::failed)?, resolved).map_err(CliError::failed)?;
+        resolved.write(&folder.map_err(CliError::failed)?.config()).map_err(CliError::failed)?;
     }
     // Frees the folder of a run that was never queued, so that the corrected command can use it.
     let submitted = submitted(&script, &place).inspect_err(|_| folders.give_up());
@@ -195,6 +195,12 @@ impl Runs {
 fn runs(program: &Program, args: &SubmitArgs) -> Result<Runs, CliError> {
     let train = &args.train;
     let absolute = |path: &Path| std::path::absolute(path).map_err(CliError::failed);
+    if train.restart {
+        return Err(CliError::Usage(
+            "--restart: `train --restart` starts a run again; `submit` takes new runs, and --resume"
+                .to_owned(),
+        ));
+    }
     if train.resume {
         let place = train
             .out

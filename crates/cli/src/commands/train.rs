@@ -44,7 +44,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         StartMode::Node(place) => node::run(program, args, &resolved, &task, &place),
         StartMode::Launched(world) => {
             launched::check_elastic(&resolved, &world)?;
-            let end = launched::run(&task, &resolved, existing, args.out.as_deref(), &world)?;
+            let end = launched::run(&task, &resolved, existing, args, &world)?;
             local::ended(args, end)
         }
         StartMode::Local => {
@@ -55,7 +55,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
 
 /// Opens the run that `--resume` continues.
 fn existing_run(program: &Program, args: &TrainArgs) -> Result<Option<RunFolder>, CliError> {
-    if !args.resume {
+    if !args.resume && !args.restart {
         return Ok(None);
     }
     let folder = match &args.out {

@@ -48,6 +48,9 @@ pub(super) struct TrainArgs {
     /// Continues the run in --out, or the newest of this name, from its newest complete checkpoint.
     #[arg(long)]
     pub(super) resume: bool,
+    /// Starts the run in --out again from step 1. Its record so far moves into its subfolder before-TIME.
+    #[arg(long, conflicts_with = "resume", requires = "out")]
+    pub(super) restart: bool,
     /// Shows a dashboard instead of lines, if this is a terminal; `?` tells its keys.
     #[arg(long)]
     pub(super) tui: bool,

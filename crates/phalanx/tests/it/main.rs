@@ -40,6 +40,7 @@ mod precision;
 mod quality;
 mod replicas;
 mod requests;
+mod run_folder;
 mod slurm;
 mod stackgan;
 mod sweep;

@@ -1,6 +1,9 @@
 //! A configuration as TOML text that explains itself.
 
 use std::fmt::Write as _;
+use std::path::Path;
+
+use phalanx_run::{RunError, write_aside};
 
 use super::{Config, Origin, Resolved};
 
@@ -14,6 +17,15 @@ pub enum Detail {
 }
 
 impl Resolved {
+    /// Writes the values into a file, which is replaced as a whole.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), RunError> {
+        write_aside(path, self.to_toml(Detail::Values).trim_start().as_bytes())
+            .map_err(RunError::io("write", path))
+    }
+
     /// The configuration as a file that gives the same configuration again.
     pub fn to_toml(&self, detail: Detail) -> String {
         let mut text = String::new();

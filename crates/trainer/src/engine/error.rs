@@ -26,6 +26,18 @@ pub enum TrainError {
         /// True if rank 0 reports the error.
         elsewhere: bool,
     },
+    /// A measure after the last step is not finite. The step is saved.
+    #[error(
+        "after the last step, {step}: {name} is {value}; the weights are saved, but they are of no use for this data"
+    )]
+    MeasureNotFinite {
+        /// The step, counted from 1.
+        step: u64,
+        /// The measure.
+        name: String,
+        /// Its value.
+        value: f64,
+    },
     /// The gradients are not finite in many steps, at any loss scale.
     #[error(
         "step {step}: the gradients are not finite, as in the {in_a_row} steps before, now at a loss scale of {scale}; train.precision = \"bf16\" has the range of f32, and a lower optim.lr may help"
@@ -62,6 +74,17 @@ pub enum TrainError {
         found: u64,
         /// The run's folder.
         folder: String,
+    },
+    /// A run that has saved checkpoints has none that can be read.
+    #[error(
+        "{folder}: no checkpoint can be resumed from: {}; `train --restart` starts again at step 1 and keeps the old files beside",
+        problems.join("; ")
+    )]
+    NoCheckpoint {
+        /// The run's folder.
+        folder: String,
+        /// The problem of each checkpoint, the newest first.
+        problems: Vec<String>,
     },
     /// An error of a user's own training.
     #[error(transparent)]

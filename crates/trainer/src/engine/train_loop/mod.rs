@@ -27,6 +27,7 @@ mod replica_check;
 mod replicas;
 mod reporter;
 mod requests;
+mod resumption;
 mod run;
 mod saving;
 mod schedule;

@@ -12,11 +12,11 @@ use super::state::TrainState;
 use super::step::StepRunner;
 use super::world::WorldChanges;
 use crate::config::{Config, Resolved};
-use crate::engine::checkpoint::find_checkpoint;
+use crate::engine::checkpoint::{Saved, mark_saved};
 use crate::engine::data::Data;
-use crate::engine::distributed::{AgreedAction, Distributed, Network};
+use crate::engine::distributed::{AgreedAction, Distributed};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::observer::{Event, Observer, Started};
+use crate::engine::observer::{Observer, Started};
 use crate::engine::training::Task;
 use crate::engine::{Plan, TrainError, precision};
 use phalanx_run::{RunFolder, Summary};
@@ -146,7 +146,10 @@ impl<'a> Run<'a> {
     fn train_among(&mut self, resolved: &Resolved, start: Instant) -> Result<RunEnd, TrainError> {
         match self.distributed.roster().has_joined() {
             true => self.join()?,
-            false => self.resume()?,
+            false => {
+                self.resume()?;
+                self.accept_configuration(resolved)?;
+            }
         }
         let is_done = self.state.step >= self.env.plan.stop && !self.distributed.roster().has_joined();
         if is_done && self.is_concluded()? {
@@ -155,9 +158,12 @@ impl<'a> Run<'a> {
             self.distributed.meet_at_the_end()?;
             return Ok(RunEnd::Finished);
         }
-        if is_done && self.is_first() {
-            // The run failed between its last checkpoint and its summary.
-            self.reporter.read_last(&self.env, &self.state)?;
+        if is_done {
+            // The run failed between its last checkpoint and its summary: what follows the last step is done now.
+            self.followed = self.state.step.saturating_sub(1);
+            if self.is_first() {
+                self.reporter.read_last(&self.env, &self.state)?;
+            }
         }
         self.begin()?;
         let (interrupted, summary) = loop {
@@ -249,23 +255,6 @@ impl<'a> Run<'a> {
         self.distributed.rank() == 0
     }
 
-    /// Resumes from the newest checkpoint, if there is one. All ranks agree on which.
-    fn resume(&mut self) -> Result<(), TrainError> {
-        let (newest, damaged) = find_checkpoint(&self.distributed, self.env.folder)?;
-        for problem in damaged {
-            self.reporter.note(format!("{problem}; an older checkpoint is used"));
-        }
-        if let Some(checkpoint) = newest {
-            let bytes = self.state.load(&self.distributed, &checkpoint)?;
-            self.followed = self.state.step;
-            self.reporter.losses.begin_after(checkpoint.step());
-            let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
-            tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
-            self.reporter.event(&Event::Resumed { step, path });
-        }
-        self.state.networks().try_for_each(Network::broadcast_state)
-    }
-
     /// Describes the run before its first step.
     pub(super) fn started(&self) -> Started {
         let Self { env, distributed, state, .. } = self;
@@ -299,15 +288,21 @@ impl<'a> Run<'a> {
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
         let wants = self.reporter.broken.is_none();
         for saved in self.saving.begin(&self.env, &self.distributed, &self.state, wants)? {
-            self.reporter.report_saved(saved);
+            self.report_saved(saved);
         }
         Ok(())
+    }
+
+    /// Reports a complete checkpoint, on rank 0.
+    pub(super) fn report_saved(&mut self, saved: Saved) {
+        mark_saved(self.env.folder, saved.step);
+        self.reporter.report_saved(saved);
     }
 
     /// Waits until the current checkpoint is complete. All ranks call this together.
     pub(super) fn settle(&mut self) -> Result<(), TrainError> {
         if let Some(saved) = self.saving.settle(&self.distributed)? {
-            self.reporter.report_saved(saved);
+            self.report_saved(saved);
         }
         self.reporter.set_last("save_seconds", self.saving.paused_seconds());
         Ok(())

@@ -21,6 +21,16 @@ enum Interruption {
     World(AgreedAction),
 }
 
+/// Refuses final measures that are not finite: such a run has not finished well.
+fn check_finite(step: u64, measures: Vec<(String, f64)>) -> Result<(), TrainError> {
+    match measures.into_iter().find(|(_, value)| !value.is_finite()) {
+        Some((name, value)) => {
+            Err(TrainError::MeasureNotFinite { step, name: format!("test_{name}"), value })
+        }
+        None => Ok(()),
+    }
+}
+
 impl Run<'_> {
     /// Trains to the end of the plan, until a stop, or until the world changes.
     ///
@@ -125,7 +135,7 @@ impl Run<'_> {
     fn after_step(&mut self) -> Result<Option<StopReason>, TrainError> {
         let step = self.state.step;
         if let Some(saved) = self.saving.poll(&self.distributed)? {
-            self.reporter.report_saved(saved);
+            self.report_saved(saved);
         }
         let stopped = self.requests.after_step(step, &self.distributed)?;
         // Other ranks may have done all of this before a rank was lost.
@@ -136,7 +146,8 @@ impl Run<'_> {
         }
         let ranks_meet = match self.state.is_lockstep() {
             // Nothing is due after a step whose results are not needed yet.
-            true => self.reporter.has_complete(),
+            // A run that was saved after its last step and then failed has no report, and is completed.
+            true => self.reporter.has_complete() || self.env.is_last(step),
             false => {
                 let meets = stopped.is_some() || self.env.do_ranks_meet(step);
                 let (reporter, mut view) = self.reporting();
@@ -148,20 +159,48 @@ impl Run<'_> {
             return Ok(stopped);
         }
         let mut measures = Vec::new();
+        let is_last = self.env.is_last(step);
         if is_due {
-            measures = self.evaluate(step)?;
+            if is_last {
+                // Before what may fail.
+                self.save()?;
+                self.settle()?;
+            }
+            measures = self.evaluate_or_report(step)?;
             // If it is not written, the ranks that continue write it.
             self.reporter.evaluated = Some(Evaluation { step, measures: measures.clone() });
         }
         let (reporter, mut view) = self.reporting();
-        reporter.write_complete(stopped.is_some(), measures, &mut view)?;
+        reporter.write_complete(stopped.is_some(), measures.clone(), &mut view)?;
         if is_due {
             self.write_samples(step)?;
-            if self.env.is_due(self.env.config.checkpoint.every, step) {
+            if !is_last && self.env.is_due(self.env.config.checkpoint.every, step) {
                 self.save()?;
             }
         }
+        if is_last {
+            check_finite(step, measures)?;
+        }
         Ok(stopped)
+    }
+
+    /// Measures the model after a step, if that is due. If it fails, writes the report of the step without measures: the error ends the run.
+    fn evaluate_or_report(&mut self, step: u64) -> Result<Vec<(String, f64)>, TrainError> {
+        let error = match self.evaluate(step) {
+            Ok(measures) => return Ok(measures),
+            Err(error) => error,
+        };
+        // After a loss the remaining ranks evaluate again.
+        if !error.is_loss() {
+            let is_last = self.env.is_last(step);
+            let (reporter, mut view) = self.reporting();
+            reporter.write_complete(is_last, Vec::new(), &mut view)?;
+            if is_last && self.env.config.checkpoint.enabled && self.is_first() {
+                let text = "all steps are done and saved; once the following problem is mended, --resume completes the run";
+                self.reporter.note(text);
+            }
+        }
+        Err(error)
     }
 
     /// Measures the model after a step, if that is due.

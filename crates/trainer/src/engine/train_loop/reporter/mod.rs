@@ -141,7 +141,11 @@ impl Reporter {
         if view.distributed.rank() > 0 {
             return Ok(());
         }
-        let opened = MetricsWriter::open(&env.folder.metrics(), step)?;
+        let mut opened = MetricsWriter::open(&env.folder.metrics(), step)?;
+        for damaged in opened.take_damaged() {
+            tracing::warn!("metrics.jsonl, {damaged}");
+            self.note(format!("metrics.jsonl, {damaged}; the line is left out"));
+        }
         // In later worlds the rest is known.
         if view.distributed.roster().meetings() == 0 {
             let last = opened.last().and_then(|line| line.number("seconds"));
@@ -246,7 +250,9 @@ impl Reporter {
         evaluated: Vec<(String, f64)>,
         view: &mut RunView<'_, '_>,
     ) -> Result<(), TrainError> {
-        let Some(complete) = self.pending.take_complete() else { return Ok(()) };
+        let Some(complete) = self.pending.take_complete() else {
+            return self.amend(view.state.step, evaluated, view);
+        };
         let is_logged = complete.is_logged || is_logged;
         self.write(CompleteReport { is_logged, ..complete }, evaluated, view)
     }

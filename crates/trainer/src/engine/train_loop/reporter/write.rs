@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use phalanx_run::{EventFile, Line, RunError, host_name, read_metrics};
+use phalanx_run::{EventFile, Line, RunError, host_name, read_whole_metrics};
 use serde_json::Value;
 
 use super::pending::CompleteReport;
@@ -76,6 +76,25 @@ impl Reporter {
         if !evaluated.is_empty() {
             self.event(&Event::Evaluated { step: report.step, measures: evaluated });
         }
+        Ok(())
+    }
+
+    /// Adds the measures of an evaluation to the line of a step that was written without them: a resumed run completes its last step.
+    pub(super) fn amend(
+        &mut self,
+        step: u64,
+        evaluated: Vec<(String, f64)>,
+        view: &mut RunView<'_, '_>,
+    ) -> Result<(), TrainError> {
+        let Some(lines) = self.lines.as_mut().filter(|_| !evaluated.is_empty()) else { return Ok(()) };
+        let last = lines.last().filter(|line| line.step() == step).cloned();
+        let line = last.unwrap_or_else(|| Line::new(step).with("seconds", self.meter.seconds_before()));
+        let line =
+            evaluated.iter().fold(line, |line, (name, value)| line.with(&format!("test_{name}"), *value));
+        lines.amend(&line)?;
+        self.remember(&StepReport::default(), &evaluated, Vec::new());
+        self.write_events(&line, view.env)?;
+        self.event(&Event::Evaluated { step, measures: evaluated });
         Ok(())
     }
 
@@ -168,7 +187,7 @@ pub(in crate::engine::train_loop) fn last_written(
 /// Reads the lines of metrics of steps up to `step`.
 fn lines_until(env: &Environment<'_>, step: u64) -> Result<Vec<Line>, TrainError> {
     let path = env.folder.metrics();
-    let mut lines = if path.exists() { read_metrics(&path)? } else { Vec::new() };
+    let mut lines = if path.exists() { read_whole_metrics(&path)? } else { Vec::new() };
     lines.retain(|line| line.step() <= step);
     Ok(lines)
 }

@@ -1,0 +1,67 @@
+//! The start of a run in its folder: from the newest checkpoint, or from step 1 if it has never saved.
+
+use phalanx_checkpoint::Checkpoint;
+
+use super::run::Run;
+use crate::config::Resolved;
+use crate::engine::TrainError;
+use crate::engine::checkpoint::{find_checkpoint, saved_step};
+use crate::engine::distributed::Network;
+use crate::engine::observer::Event;
+
+impl Run<'_> {
+    /// Resumes from the newest checkpoint, if there is one. All ranks agree on which.
+    pub(super) fn resume(&mut self) -> Result<(), TrainError> {
+        let (newest, damaged) = find_checkpoint(&self.distributed, self.env.folder)?;
+        match newest {
+            None => self.check_unsaved(damaged)?,
+            Some(checkpoint) => {
+                for problem in damaged {
+                    self.reporter.note(format!("{problem}; an older checkpoint is used"));
+                }
+                self.load(&checkpoint)?;
+            }
+        }
+        self.state.networks().try_for_each(Network::broadcast_state)
+    }
+
+    fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let bytes = self.state.load(&self.distributed, checkpoint)?;
+        self.followed = self.state.step;
+        self.reporter.losses.begin_after(checkpoint.step());
+        let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
+        tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
+        self.reporter.event(&Event::Resumed { step, path });
+        Ok(())
+    }
+
+    /// Refuses to start at step 1 if the run has saved a checkpoint before, which is damaged or missing now. All ranks call this together.
+    fn check_unsaved(&mut self, mut problems: Vec<String>) -> Result<(), TrainError> {
+        let folder = self.env.folder;
+        // The folders of several hosts need not be in sync.
+        let mut saved = saved_step(folder).unwrap_or_default().to_le_bytes();
+        self.distributed.exchange().broadcast_bytes(&mut saved, 0)?;
+        let saved = u64::from_le_bytes(saved);
+        if problems.is_empty() && saved > 0 {
+            problems.push(format!("the checkpoint of step {saved} was saved, and checkpoints/ holds none"));
+        }
+        if !problems.is_empty() {
+            return Err(TrainError::NoCheckpoint { folder: folder.path().display().to_string(), problems });
+        }
+        let has_metrics = std::fs::metadata(folder.metrics()).is_ok_and(|metrics| metrics.len() > 0);
+        if self.is_first() && has_metrics {
+            self.reporter.note("stopped before its first checkpoint; it starts again at step 1");
+        }
+        Ok(())
+    }
+
+    /// Writes the configuration that the run continues with into its folder, on rank 0. Everything that can refuse it was checked before.
+    pub(super) fn accept_configuration(&self, resolved: &Resolved) -> Result<(), TrainError> {
+        if self.is_first() {
+            resolved.write(&self.env.folder.config())?;
+            // There is none unless a launcher has proposed it.
+            let _ = std::fs::remove_file(self.env.folder.proposed_config());
+        }
+        Ok(())
+    }
+}
