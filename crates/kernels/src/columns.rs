@@ -38,7 +38,8 @@ pub(crate) fn column_blocks<T>(data: &mut [T], row_len: usize, width: usize) -> 
 impl<T> ColumnBlock<'_, T> {
     /// Some of the columns, while this block is borrowed.
     pub(crate) fn some(&mut self, first: usize, width: usize) -> ColumnBlock<'_, T> {
-        assert!(first + width <= self.width, "columns {first} to {} of {}", first + width, self.width);
+        let fits = first <= self.width && width <= self.width - first;
+        assert!(fits, "{width} columns from {first} on, of {}", self.width);
         let start = self.start.wrapping_add(first);
         ColumnBlock { start, rows: self.rows, row_len: self.row_len, width, matrix: PhantomData }
     }

@@ -76,7 +76,7 @@ pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> 
     let folders = runs(program, args)?;
     let (place, name) = (folders.place.clone(), folders.name.clone());
     let work = if folders.is_elastic { Work::Elastic } else { Work::Train };
-    let script = args.job(work, name).script(&executable, &place);
+    let script = args.job(work, name).script(&executable, &place)?;
     if args.train.dry_run {
         out(script.trim_end());
         return Ok(());

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use super::Communicator;
 use crate::buffer::{FlatBuffer, SliceMut, slice_mut};
 use crate::dtype::{DType, Element};
-use crate::error::{BoxError, Result};
+use crate::error::{BoxError, CommError, Result};
 use crate::shared::Region;
 
 /// A buffer of the same length on every rank, made by [`Communicator::alloc`].
@@ -86,12 +86,21 @@ impl Communicator {
     /// Returns a buffer of `len` zeros on every rank. Every rank calls this with the same length.
     ///
     /// # Errors
-    /// [`crate::CommError::Mismatch`] if lengths differ; otherwise the error of the world.
+    /// [`CommError::Mismatch`] if lengths differ, [`CommError::Argument`] if there is no memory; otherwise the error of the world.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<SharedBuffer<T>> {
-        let region = self.inline(|engine, _| engine.alloc(len * size_of::<T>()))?;
-        let storage = match region {
+        let too_large = || CommError::Argument {
+            operation: "alloc",
+            problem: format!("there is no memory for {len} elements of {}", T::DTYPE.name()),
+        };
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(too_large)?;
+        let storage = match self.inline(|engine, _| engine.alloc(bytes))? {
             Some(region) => Storage::Region(region, PhantomData),
-            None => Storage::Plain(vec![T::zeroed(); len]),
+            None => {
+                let mut zeros = Vec::new();
+                zeros.try_reserve_exact(len).map_err(|_| too_large())?;
+                zeros.resize(len, T::zeroed());
+                Storage::Plain(zeros)
+            }
         };
         Ok(SharedBuffer { storage, len })
     }

@@ -8,7 +8,7 @@ use super::memory::HostMemory;
 use super::traits::Lifetime;
 use crate::algorithms::{Group, gathered};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{CommError, Result};
 use crate::operation::{Kind, Scope, Tag};
 use crate::shared::{CrossMemory, Region, Ring, SharedMemory, SlotExchange, expose, looks};
 use crate::transport::pipe::Pipe;
@@ -129,10 +129,14 @@ impl Backend {
         if !self.is_direct() {
             return Ok(None);
         }
+        let (group, rank) = (self.all_ranks(), self.rank);
+        let size = Region::size(bytes, group.len()).ok_or_else(|| CommError::Argument {
+            operation: "alloc",
+            problem: format!("{bytes} bytes for each of {} ranks are too many", group.len()),
+        })?;
         let tag = Tag::new(Kind::Setup, DType::U8, bytes);
         self.enter(Scope::World, tag)?;
-        let (group, rank) = (self.all_ranks(), self.rank);
-        let result = share(self, &group, Region::size(bytes, group.len()));
+        let result = share(self, &group, size);
         self.end(result.as_ref().err());
         Ok(result?.map(|memory| Region::new(memory, rank, bytes)))
     }

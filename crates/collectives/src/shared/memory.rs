@@ -84,6 +84,14 @@ impl SharedMemory {
         unsafe { self.0.start.add(offset) }
     }
 
+    /// Returns the first of `len` aligned elements that lie inside the mapping.
+    fn elements<T: Element>(&self, offset: usize, len: usize) -> NonNull<T> {
+        assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
+        let bytes = len.checked_mul(size_of::<T>());
+        let bytes = bytes.unwrap_or_else(|| panic!("{len} elements of {}", T::DTYPE.name()));
+        self.range(offset, bytes).cast()
+    }
+
     /// Returns a word that ranks change atomically. No other function may be used on its bytes.
     pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4), "word at {offset}");
@@ -109,8 +117,7 @@ impl SharedMemory {
 
     /// acc ← acc ∘ the elements at `offset`. The protocol must keep writers away from the range during the call.
     pub(super) fn reduce_from<T: Element>(&self, offset: usize, op: ReduceOp, acc: &mut [T]) {
-        assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
-        let from = self.range(offset, size_of_val(acc)).cast::<T>();
+        let from = self.elements::<T>(offset, acc.len());
         // SAFETY: aligned elements inside the mapping; every bit pattern is one. No rank writes to them while the slice lives: the
         // writer has published by its counter that they are complete, and takes the range again only after this rank's counter
         // shows that it has read them. Ranks of a world run this same code.
@@ -130,8 +137,7 @@ impl SharedMemory {
 
     /// Returns elements that belong to this rank outside of operations. The caller must be the only owner of that part.
     pub(super) fn own<T: Element>(&self, offset: usize, len: usize) -> &[T] {
-        assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
-        let from = self.range(offset, len * size_of::<T>()).cast::<T>();
+        let from = self.elements::<T>(offset, len);
         // SAFETY: aligned elements inside the mapping, which lives as long as `self`; every bit pattern is one. Other ranks
         // write here only during an operation on the buffer, which this rank enters with the buffer borrowed or moved; if
         // the operation fails, so that others may still be at it, the buffer is taken out of use (`SharedBuffer`).
@@ -141,8 +147,7 @@ impl SharedMemory {
     /// Returns elements that belong to this rank outside of operations, for writing. The caller must be the only owner of that
     /// part.
     pub(super) fn own_mut<T: Element>(&mut self, offset: usize, len: usize) -> &mut [T] {
-        assert!(offset.is_multiple_of(align_of::<T>()), "elements of {} at {offset}", T::DTYPE.name());
-        let from = self.range(offset, len * size_of::<T>()).cast::<T>();
+        let from = self.elements::<T>(offset, len);
         // SAFETY: as above, and the one owner of this part has borrowed it exclusively.
         unsafe { std::slice::from_raw_parts_mut(from.as_ptr(), len) }
     }

@@ -27,9 +27,10 @@ impl Region {
         bytes.next_multiple_of(4096)
     }
 
-    /// Returns the bytes of the memory for a world.
-    pub(crate) fn size(bytes: usize, world: usize) -> usize {
-        Self::stride(bytes).max(4096) * world
+    /// Returns the bytes of the memory for a world; `None` if they are too many to be addressed.
+    pub(crate) fn size(bytes: usize, world: usize) -> Option<usize> {
+        let stride = bytes.checked_next_multiple_of(4096)?.max(4096);
+        stride.checked_mul(world).filter(|size| isize::try_from(*size).is_ok())
     }
 
     pub(crate) fn new(memory: SharedMemory, rank: usize, bytes: usize) -> Self {

@@ -36,6 +36,23 @@ fn parts_have_the_ranks_of_their_colour_in_the_order_of_keys() {
 }
 
 #[test]
+fn buffers_that_no_memory_can_hold_are_refused() {
+    for topology in TOPOLOGIES {
+        on_ranks(topology.world(2), |comm| {
+            for len in [(1 << 62) + 1024, (1 << 61) + 1, usize::MAX / 4, usize::MAX] {
+                let refused = comm.alloc::<f32>(len).expect_err("too large");
+                assert!(
+                    matches!(refused, CommError::Argument { operation: "alloc", .. }),
+                    "{len}: {refused}"
+                );
+            }
+            let shared = comm.alloc::<f32>(1024).expect("the world goes on");
+            assert!(shared.len() == 1024 && shared.iter().all(|value| *value == 0.0));
+        });
+    }
+}
+
+#[test]
 fn a_mesh_of_rows_and_columns_sums_the_whole() {
     on_ranks(Topology::Shared.world(6), |comm| {
         let (row, column) = (comm.rank() / 3, comm.rank() % 3);

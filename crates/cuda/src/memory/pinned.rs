@@ -49,7 +49,10 @@ impl<T: Element> Pinned<T> {
     /// # Errors
     /// If the system has not enough page-locked memory.
     pub fn new(device: &Device, len: usize) -> Result<Self> {
-        let memory = HostMemory::new(device.context(), len * size_of::<T>())?;
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
+            GpuError::argument("allocate page-locked memory", format!("{len} elements are too many"))
+        })?;
+        let memory = HostMemory::new(device.context(), bytes)?;
         Ok(Self { memory: Arc::new(memory), len, elements: PhantomData })
     }
 

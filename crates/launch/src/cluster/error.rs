@@ -44,6 +44,26 @@ pub enum ClusterError {
     /// A time cannot be read.
     #[error("--time {0} is no time: minutes, h:mm:ss or d-hh:mm:ss")]
     Time(String),
+    /// A text that would become part of a script has a control character.
+    #[error(
+        "{what} `{text}` has the control character {character}, which must not reach a script; choose another name"
+    )]
+    ControlCharacter {
+        /// The option or file that the text belongs to.
+        what: String,
+        /// The text, escaped.
+        text: String,
+        /// The character, escaped.
+        character: String,
+    },
+    /// A path that would become part of a script is not UTF-8.
+    #[error("{what} {path} is not UTF-8, which a script cannot hold; choose another name")]
+    NotUtf8 {
+        /// The option or file that the path belongs to.
+        what: String,
+        /// The path, with replacement characters.
+        path: String,
+    },
     /// A file of a run cannot be read or written.
     #[error(transparent)]
     Run(#[from] RunError),

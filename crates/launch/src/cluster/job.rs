@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::ClusterError;
 use super::limit::seconds_of;
+use super::text::{check_text, checked_path};
 
 /// The part of a script that draws a secret, unless the user has given one.
 const SECRET: &str = "# What ranks prove to know to each other, new in every life of the job; who joins finds it there.\n\
@@ -70,8 +71,32 @@ pub struct Job {
 }
 
 impl Job {
-    /// The script that trains the run in `run` by `program`; of an array's task the run in the folder `task-N` there.
-    pub fn script(&self, program: &Path, run: &Path) -> String {
+    /// Returns the script that trains the run in `run` by `program`; of an array's task the run in the folder `task-N` there.
+    ///
+    /// # Errors
+    /// [`ClusterError::ControlCharacter`] and [`ClusterError::NotUtf8`] for texts that a script cannot hold.
+    pub fn script(&self, program: &Path, run: &Path) -> Result<String, ClusterError> {
+        self.check_texts(program, run)?;
+        Ok(self.checked_script(program, run))
+    }
+
+    fn check_texts(&self, program: &Path, run: &Path) -> Result<(), ClusterError> {
+        checked_path("the program", program)?;
+        checked_path("--out", run)?;
+        check_text("the name of the job", &self.name)?;
+        let texts = [
+            ("--time", &self.time),
+            ("--partition", &self.partition),
+            ("--account", &self.account),
+            ("--array", &self.array),
+        ];
+        for (what, text) in texts {
+            text.iter().try_for_each(|text| check_text(what, text))?;
+        }
+        self.options.iter().try_for_each(|option| check_text("--sbatch", option))
+    }
+
+    fn checked_script(&self, program: &Path, run: &Path) -> String {
         let mut script = "#!/bin/bash\n".to_owned();
         let mut option = |text: String| {
             let _ = writeln!(script, "#SBATCH {text}");
@@ -90,7 +115,7 @@ impl Job {
             ("array", &self.array),
         ];
         for (name, text) in texts {
-            text.iter().for_each(|text| option(format!("--{name}={text}")));
+            text.iter().for_each(|text| option(format!("--{name}={}", word(text))));
         }
         if self.warning() > 0 {
             option(format!("--signal=USR1@{}", self.warning()));
@@ -212,6 +237,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn texts_that_would_begin_lines_of_a_script_are_refused() {
+        let script = |job: Job, run: &str| job.script(Path::new("phalanx"), Path::new(run));
+        let refused = script(Job::default(), "/runs/x\ntouch /tmp/x").expect_err("a line").to_string();
+        assert!(
+            refused.starts_with("--out `/runs/x\\ntouch /tmp/x` has the control character \\n"),
+            "{refused}"
+        );
+        let jobs = [
+            Job { name: "a\rb".to_owned(), ..Job::default() },
+            Job { account: Some("a\n#SBATCH --wrap=x".to_owned()), ..Job::default() },
+            Job { options: vec!["--comment=\u{1b}[2J".to_owned()], ..Job::default() },
+        ];
+        for job in jobs {
+            assert!(matches!(script(job, "/runs/x"), Err(ClusterError::ControlCharacter { .. })));
+        }
+        let quoted = Job { account: Some("a --wrap=x".to_owned()), ..Job::default() };
+        let script = script(quoted, "/runs/x").expect("one word");
+        assert!(script.contains("#SBATCH --account=\"a --wrap=x\"\n"), "{script}");
+    }
+
+    #[test]
     fn a_script_asks_for_what_the_job_needs() {
         let job = Job {
             name: "gan".into(),
@@ -225,7 +271,7 @@ mod tests {
             options: vec!["--constraint=fast".into()],
             ..Job::default()
         };
-        let script = job.script(Path::new("/a b/phalanx"), Path::new("/it's/run"));
+        let script = job.script(Path::new("/a b/phalanx"), Path::new("/it's/run")).expect("sound");
         assert!(!script.contains("--no-kill"), "{script}");
         for line in [
             "#SBATCH --nodes=2",
@@ -243,10 +289,11 @@ mod tests {
             assert!(script.lines().any(|own| own == line), "{line}\n{script}");
         }
         assert!(script.contains("scontrol requeue") && !script.contains("gpus"), "{script}");
-        let elastic =
-            Job { work: Work::Elastic, ..job.clone() }.script(Path::new("phalanx"), Path::new("/run"));
+        let elastic = Job { work: Work::Elastic, ..job.clone() }
+            .script(Path::new("phalanx"), Path::new("/run"))
+            .expect("sound");
         let join = Job { work: Work::Join, requeue: false, ..job.clone() };
-        let join = join.script(Path::new("phalanx"), Path::new("/run"));
+        let join = join.script(Path::new("phalanx"), Path::new("/run")).expect("sound");
         let outliving =
             "srun --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --cpus-per-task=4 'phalanx'";
         for (script, command) in [(&elastic, "train --resume --out"), (&join, "join")] {
@@ -266,7 +313,7 @@ mod tests {
             assert!(drawn < script.find("srun").expect("ranks") && script.contains("rm -f \"$run/secret\""));
         }
         let array = Job { array: Some("0-3".into()), requeue: false, ..job };
-        let script = array.script(Path::new("phalanx"), Path::new("/runs/x"));
+        let script = array.script(Path::new("phalanx"), Path::new("/runs/x")).expect("sound");
         assert!(script.contains("run='/runs/x'\"/task-$SLURM_ARRAY_TASK_ID\"\n"), "{script}");
         assert!(script.contains("/runs/x/logs/slurm-%A_%a.out") && !script.contains("scontrol"), "{script}");
     }
@@ -282,7 +329,7 @@ mod tests {
         ] {
             assert_eq!(word(text), one);
         }
-        let script = Job::default().script(Path::new("phalanx"), Path::new("/runs/100%"));
+        let script = Job::default().script(Path::new("phalanx"), Path::new("/runs/100%")).expect("sound");
         assert!(script.contains("#SBATCH --output=/runs/100%%/logs/slurm-%j.out\n"), "{script}");
     }
 
@@ -317,7 +364,7 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
         }
         let path = format!("{}:{}", place.path().display(), std::env::var("PATH").unwrap_or_default());
-        let script = job.script(Path::new("phalanx"), &run);
+        let script = job.script(Path::new("phalanx"), &run).expect("sound");
         let mut command = std::process::Command::new("bash");
         command.args(["-c", &script]).env("PATH", path).env_remove("PHALANX_SECRET_FILE");
         let status = command.envs(variables.iter().copied()).status().expect("bash runs");

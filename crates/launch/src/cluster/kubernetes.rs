@@ -9,6 +9,9 @@
 
 use std::fmt::Write as _;
 
+use super::ClusterError;
+use super::text::check_text;
+
 /// The exit code of an interrupted rank, so that its pod does not count as finished (`EX_TEMPFAIL`).
 pub const INTERRUPTED: u8 = 75;
 
@@ -70,13 +73,24 @@ pub fn pod_name(name: &str) -> String {
 }
 
 impl Pods {
-    /// The manifest: YAML, three objects.
-    pub fn manifest(&self) -> String {
+    /// Returns the manifest: YAML, three objects.
+    ///
+    /// # Errors
+    /// [`ClusterError::ControlCharacter`] for a text that a manifest cannot hold.
+    pub fn manifest(&self) -> Result<String, ClusterError> {
+        let texts = [
+            ("--image", &self.image),
+            ("--volume-claim", &self.claim),
+            ("--out", &self.run),
+            ("the program", &self.program),
+        ];
+        texts.into_iter().try_for_each(|(what, text)| check_text(what, text))?;
+        self.secret.iter().try_for_each(|secret| check_text("--secret", secret))?;
         let mut text = self.head();
         self.write_job(&mut text);
         self.write_container(&mut text);
         self.write_volumes(&mut text);
-        text
+        Ok(text)
     }
 
     /// Returns the comment, the configuration and the service.
@@ -257,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_manifest_asks_for_a_pod_for_each_rank() {
-        let manifest = pods().manifest();
+        let manifest = pods().manifest().expect("sound");
         for line in [
             "  completions: 4",
             "  parallelism: 4",
@@ -274,7 +288,7 @@ mod tests {
         for word in ["limits", "Deadline", "DisruptionTarget", "NODE_RANK", "nnodes"] {
             assert!(!manifest.contains(word), "{word}\n{manifest}");
         }
-        let hidden = Pods { secret: Some("ranks".into()), ..pods() }.manifest();
+        let hidden = Pods { secret: Some("ranks".into()), ..pods() }.manifest().expect("sound");
         for line in [
             "# before: openssl rand -hex 32 | kubectl create secret generic ranks --from-file=secret=/dev/stdin",
             "        - name: PHALANX_SECRET_FILE",
@@ -286,8 +300,9 @@ mod tests {
             assert!(hidden.lines().any(|own| own == line), "{line}\n{hidden}");
             assert!(!manifest.contains(line), "{line}\n{manifest}");
         }
-        let more =
-            Pods { cpus: Some(3), gpus: Some(1), seconds: Some(7200), requeue: true, ..pods() }.manifest();
+        let more = Pods { cpus: Some(3), gpus: Some(1), seconds: Some(7200), requeue: true, ..pods() }
+            .manifest()
+            .expect("sound");
         for line in [
             "            cpu: 3",
             "            nvidia.com/gpu: 1",
@@ -301,7 +316,8 @@ mod tests {
 
     #[test]
     fn a_pod_of_several_ranks_starts_them_by_their_place() {
-        let manifest = Pods { ranks_per_pod: 8, cpus: Some(3), gpus: Some(8), ..pods() }.manifest();
+        let manifest =
+            Pods { ranks_per_pod: 8, cpus: Some(3), gpus: Some(8), ..pods() }.manifest().expect("sound");
         for line in [
             "  completions: 4",
             "        - name: NODE_RANK",

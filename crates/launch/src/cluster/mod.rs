@@ -9,9 +9,10 @@
 //! use phalanx_launch::cluster::Job;
 //!
 //! let job = Job { name: "cvae".into(), nodes: 2, ranks_per_node: 4, time: Some("2:00:00".into()), ..Job::default() };
-//! let script = job.script("/opt/phalanx".as_ref(), "/scratch/runs/cvae".as_ref());
+//! let script = job.script("/opt/phalanx".as_ref(), "/scratch/runs/cvae".as_ref())?;
 //! assert!(script.contains("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n"));
 //! assert!(script.contains("srun --kill-on-bad-exit=1 "));
+//! # Ok::<(), phalanx_launch::cluster::ClusterError>(())
 //! ```
 
 mod error;
@@ -22,6 +23,7 @@ mod limit;
 mod queue;
 mod record;
 mod survival;
+mod text;
 mod torchrun;
 
 pub use error::ClusterError;

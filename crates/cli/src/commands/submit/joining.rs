@@ -25,7 +25,7 @@ pub(super) fn submit(program: &Program, args: &SubmitArgs, run: &Path) -> Result
     let executable = std::env::current_exe().map_err(CliError::failed)?;
     let place = std::path::absolute(folder.path()).map_err(CliError::failed)?;
     let name = format!("{}-join", place.file_name().unwrap_or_default().to_string_lossy());
-    let script = args.job(Work::Join, name).script(&executable, &place);
+    let script = args.job(Work::Join, name).script(&executable, &place)?;
     if args.train.dry_run {
         out(script.trim_end());
         return Ok(());

@@ -66,7 +66,7 @@ pub(super) fn show(program: &Program, args: &SubmitArgs) -> Result<(), CliError>
         requeue: args.requeue,
         warning: args.warning,
     };
-    out(pods.manifest().trim_end());
+    out(pods.manifest()?.trim_end());
     Ok(())
 }
 
