@@ -549,6 +549,8 @@ fn signal_name(number: i32) -> String {
         9 => "SIGKILL; was the machine out of memory?",
         11 => "SIGSEGV",
         15 => "SIGTERM",
+        24 => "SIGXCPU; the limit of CPU time, `ulimit -t`",
+        25 => "SIGXFSZ; the limit of file sizes, `ulimit -f`",
         _ => return format!("signal {number}"),
     };
     format!("signal {number} ({name})")

@@ -41,6 +41,17 @@ pub(super) struct Interrupts {
     last: Arc<AtomicI32>,
 }
 
+/// The signal of a write beyond the limit of file sizes (`ulimit -f`). By default it ends the process.
+#[cfg(unix)]
+const FILE_SIZE: i32 = 25;
+
+/// Makes writes beyond the limit of file sizes fail with an error, which names the file, instead of ending the process.
+pub(super) fn survive_file_size_limit() -> Result<(), CliError> {
+    #[cfg(unix)]
+    signal_hook::flag::register(FILE_SIZE, Arc::default()).map_err(CliError::failed)?;
+    Ok(())
+}
+
 impl Interrupts {
     /// Listens from now on.
     pub(super) fn listen() -> Result<Self, CliError> {

@@ -100,7 +100,16 @@ pub fn main(program: &Program) -> ExitCode {
         command = command.mut_subcommand("study", |command| command.hide(true));
     }
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
-    let outcome = match cli.command {
+    let outcome = interrupts::survive_file_size_limit().and_then(|()| carry_out(program, cli.command));
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    if !error.is_reported() {
+        err(&format!("error: {}", with_causes(&error)));
+    }
+    error.exit_code()
+}
+
+fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
+    match command {
         Command::Train(args) => train::run(program, &args),
         Command::Join(args) => join::run(program, &args),
         Command::Leave(args) => leave::run(program, &args),
@@ -124,10 +133,5 @@ pub fn main(program: &Program) -> ExitCode {
         Command::Diagnose(args) => diagnose::run(&args),
         Command::Rank(args) => rank::run(program, &args),
         Command::HostRanks => hosts::carry_out(),
-    };
-    let Err(error) = outcome else { return ExitCode::SUCCESS };
-    if !error.is_reported() {
-        err(&format!("error: {}", with_causes(&error)));
     }
-    error.exit_code()
 }

@@ -151,6 +151,8 @@ pub(super) fn report(folder: &RunFolder, rank: usize, error: &TrainError) -> Str
     let report = FailureReport { left_out: error.is_left_out(), ..report };
     if let Err(failed) = report.write(&folder.logs()) {
         tracing::error!("the failure could not be reported: {failed}");
+        // On a full disk neither a log nor a report remains.
+        err(&format!("error: rank {rank}: {message} (its report could not be written: {failed})"));
     }
     message
 }

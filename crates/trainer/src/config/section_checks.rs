@@ -5,11 +5,22 @@ use super::keys::{
 };
 use super::validate::Relations;
 
+/// The most threads of one kind in a rank. No host has as many cores, so more are a mistake, and could not be started.
+const MAX_THREADS: usize = 1024;
+
 impl TrainConfig {
     pub(super) fn check(&self, relations: &mut Relations<'_>) {
         relations.positive("train.ranks", self.ranks as u64);
         relations.positive("train.global_batch", self.global_batch as u64);
         relations.positive("train.accumulate", self.accumulate as u64);
+        relations.require(
+            self.threads <= MAX_THREADS,
+            "train.threads",
+            format!(
+                "train.threads = {} is more than {MAX_THREADS} compute threads of one rank",
+                self.threads
+            ),
+        );
         relations.fraction("train.ema", self.ema);
         relations.not_negative("train.clip_norm", self.clip_norm);
         relations.not_negative("train.loss_scale", self.loss_scale);
@@ -100,6 +111,11 @@ impl WatchConfig {
 impl DataConfig {
     pub(super) fn check(&self, relations: &mut Relations<'_>) {
         relations.positive("data.prefetch", self.prefetch as u64);
+        relations.require(
+            self.workers <= MAX_THREADS,
+            "data.workers",
+            format!("data.workers = {} is more than {MAX_THREADS} threads of one rank", self.workers),
+        );
         relations.positive("data.window", self.window as u64);
         relations.not_negative("data.box_crop", self.box_crop);
         relations.require(

@@ -29,6 +29,9 @@ impl ConfiguredImages {
     pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
         let data = &config.data;
         let (train, test) = open_splits(config)?;
+        check_classes(
+            [&train, &test].map(|images| SplitClasses { name: images.name(), classes: images.class_names() }),
+        )?;
         let train = choose(train, data.per_class, data.limit, config.train.seed)?;
         let (for_training, for_testing) = transforms(config)?;
         let scene_objects = scene_objects(config);
@@ -97,6 +100,39 @@ impl ConfiguredImages {
     }
 }
 
+/// The classes of a split, in the order of their labels.
+struct SplitClasses<'a> {
+    name: &'a str,
+    classes: &'a [String],
+}
+
+/// Checks that a label means the same class in both splits. The test split may lack the last classes.
+fn check_classes([train, test]: [SplitClasses<'_>; 2]) -> Result<(), TrainError> {
+    let differ = |problem: String| {
+        let text = format!(
+            "the classes of the test split ({}) are not those of the training split ({})",
+            test.name, train.name
+        );
+        Err(TrainError::Setup(format!("{text}: {problem}; a label must mean the same class in both")))
+    };
+    if let Some(label) =
+        (0..train.classes.len().min(test.classes.len())).find(|at| train.classes[*at] != test.classes[*at])
+    {
+        return differ(format!(
+            "label {label} is `{}` for testing and `{}` for training",
+            test.classes[label], train.classes[label]
+        ));
+    }
+    match test.classes.get(train.classes.len()) {
+        Some(further) if !train.classes.is_empty() => differ(format!(
+            "{} classes for testing and {} for training; `{further}` is not trained",
+            test.classes.len(),
+            train.classes.len()
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Creates batches of images, with an array for each attribute.
 fn batches(images: &Images, transform: &Transform) -> Arc<dyn BatchSource> {
     let collation = ImageCollation::new(transform.clone()).with_attributes(images.attributes());
@@ -119,6 +155,27 @@ fn choose(all: Images, per_class: usize, limit: usize, seed: u64) -> Result<Imag
 mod tests {
     use super::*;
     use crate::engine::data::attributes;
+
+    #[test]
+    fn a_label_means_the_same_class_in_both_splits() {
+        let check = |train: &[&str], test: &[&str]| {
+            let [train, test] =
+                [train, test].map(|names| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+            let split = |name, classes| SplitClasses { name, classes };
+            check_classes([split("x/train", &train), split("x/test", &test)])
+                .map_err(|error| error.to_string())
+        };
+        for (train, test) in
+            [(&["a", "b"][..], &["a", "b"][..]), (&["a", "b"], &["a"]), (&[], &[]), (&["a"], &[])]
+        {
+            assert_eq!(check(train, test), Ok(()), "{train:?} {test:?}");
+        }
+        let swapped = check(&["a", "b", "c"], &["b", "a", "c"]).expect_err("another order");
+        assert!(swapped.contains("x/test") && swapped.contains("x/train"), "{swapped}");
+        assert!(swapped.contains("label 0 is `b` for testing and `a` for training"), "{swapped}");
+        let more = check(&["a"], &["a", "b"]).expect_err("an unknown class");
+        assert!(more.contains("2 classes for testing and 1 for training; `b` is not trained"), "{more}");
+    }
 
     #[test]
     fn batches_of_embedded_images_have_attributes() {
