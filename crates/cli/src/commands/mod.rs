@@ -52,7 +52,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::Program;
 use crate::console::err;
-use error::with_causes;
+use error::{CliError, with_causes};
 
 /// Trains deep-learning models across ranks.
 #[derive(Debug, Parser)]
