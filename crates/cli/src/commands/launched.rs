@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::error::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
 use super::process::{cancelled_error, observer, train};
-use super::resolve::RUNS;
+use super::resolve::{RUNS, report_changes};
 use super::train_args::TrainArgs;
+use crate::Program;
 use crate::console::{OriginalOutput, err};
 use phalanx_launch::cluster::{RankSurvival, Torchrun, survival};
 use phalanx_launch::{ABORTED, ParentPipe, SECRET_FILE};
@@ -46,6 +47,7 @@ pub(super) fn check_elastic(resolved: &Resolved, world: &World) -> Result<(), Cl
 /// Trains as a rank that a launcher has started. A signal has all ranks finish the step and save, also where the world may change: a
 /// scheduler that takes a job away tells each of its ranks at the same moment.
 pub(super) fn run(
+    program: &Program,
     task: &Task,
     resolved: &Resolved,
     existing: Option<RunFolder>,
@@ -59,6 +61,7 @@ pub(super) fn run(
     let world = &world.clone().with_secret(pipe.and_then(|pipe| pipe.secret));
     let interrupts = Interrupts::stop_first(&stop)?;
     let told_code = || if is_supervised { ABORTED } else { interrupts.exit_code() };
+    let is_resumed = existing.is_some();
     let folder = match existing {
         Some(folder) => folder,
         None => open_folder(resolved, args.out.as_deref(), world, &stop, told_code)?,
@@ -66,6 +69,9 @@ pub(super) fn run(
     let (rank, config) = (world.rank(), &resolved.config);
     // Until this rank has ended.
     let _lock = (rank == 0).then(|| RunLock::take(&folder)).transpose().map_err(CliError::failed)?;
+    if rank == 0 && is_resumed {
+        report_changes(program, &folder, resolved)?;
+    }
     if rank == 0 && args.restart {
         folder.set_aside().map_err(CliError::failed)?;
     }

@@ -14,7 +14,7 @@ use toml::Value;
 use super::error::CliError;
 use super::hosts::SshHosts;
 use super::interrupts::{Interrupts, announce, stop_before_the_end};
-use super::resolve::{RUNS, first_folder, task_of};
+use super::resolve::{RUNS, first_folder, report_changes, task_of};
 use super::train_args::TrainArgs;
 use super::{process, tui};
 use crate::Program;
@@ -63,6 +63,9 @@ impl LocalTraining<'_> {
             Some(first) => after_first(resolved, &folder, first, self.task.first_key().unwrap_or_default())?,
             None => resolved,
         };
+        if !is_new {
+            report_changes(self.program, &folder, &resolved)?;
+        }
         // A resumption that is refused must not change what the run has. Rank 0 accepts it once everything was checked.
         let written = if is_new { folder.config() } else { folder.proposed_config() };
         resolved.write(&written).map_err(CliError::failed)?;

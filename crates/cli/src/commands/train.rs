@@ -44,7 +44,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         StartMode::Node(place) => node::run(program, args, &resolved, &task, &place),
         StartMode::Launched(world) => {
             launched::check_elastic(&resolved, &world)?;
-            let end = launched::run(&task, &resolved, existing, args, &world)?;
+            let end = launched::run(program, &task, &resolved, existing, args, &world)?;
             local::ended(args, end)
         }
         StartMode::Local => {

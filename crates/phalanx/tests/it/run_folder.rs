@@ -47,7 +47,8 @@ fn a_refused_resumption_changes_nothing() {
             assert!(!said.is_empty(), "{refused}");
             assert!(record(&place.path("run")) == before, "{refused} changes the run:\n{said}");
         }
-        place.succeed("train --resume --out run --steps 4");
+        let said = place.succeed_with_errors("train --resume --out run --steps 4");
+        assert!(said.contains("changed: train.stop_step = 4 (was 2): "), "{said}");
         assert_eq!(step(&place.path("run")), 4);
         // What was accepted is kept.
         let config = fs::read_to_string(place.path("run/config.toml")).expect("reads");
