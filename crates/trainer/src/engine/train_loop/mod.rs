@@ -31,6 +31,7 @@ mod resumption;
 mod run;
 mod saving;
 mod schedule;
+mod schedule_end;
 mod state;
 mod step;
 mod steps;

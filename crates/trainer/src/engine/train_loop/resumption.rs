@@ -2,6 +2,7 @@
 
 use phalanx_checkpoint::Checkpoint;
 
+use super::reporter::last_evaluated;
 use super::run::Run;
 use crate::config::Resolved;
 use crate::engine::TrainError;
@@ -51,6 +52,21 @@ impl Run<'_> {
         let has_metrics = std::fs::metadata(folder.metrics()).is_ok_and(|metrics| metrics.len() > 0);
         if self.is_first() && has_metrics {
             self.reporter.note("stopped before its first checkpoint; it starts again at step 1");
+        }
+        Ok(())
+    }
+
+    /// Evaluates and samples after the last step again, unless the metrics and the samples of that step exist. All ranks call this
+    /// together.
+    pub(super) fn repeat_measures(&mut self) -> Result<(), TrainError> {
+        let (env, step) = (&self.env, self.state.step);
+        let is_evaluated = !env.config.eval.enabled || last_evaluated(env)? == step;
+        let is_sampled = !self.state.training.draws() || env.samples_path(step).exists();
+        let mut repeats = [u8::from(!is_evaluated || !is_sampled)];
+        // The folders of several hosts need not be in sync.
+        self.distributed.exchange().broadcast_bytes(&mut repeats, 0)?;
+        if repeats == [1] {
+            self.followed = step.saturating_sub(1);
         }
         Ok(())
     }

@@ -153,14 +153,13 @@ impl<'a> Run<'a> {
         }
         let is_done = self.state.step >= self.env.plan.stop && !self.distributed.roster().has_joined();
         if is_done && self.is_concluded()? {
-            let (step, stop) = (self.state.step, self.env.plan.stop);
-            self.reporter.note(format!("nothing to do: {step} of {stop} steps are done; see --steps"));
+            self.reporter.note(self.env.nothing_to_do(self.state.step));
             self.distributed.meet_at_the_end()?;
             return Ok(RunEnd::Finished);
         }
         if is_done {
-            // The run failed between its last checkpoint and its summary: what follows the last step is done now.
-            self.followed = self.state.step.saturating_sub(1);
+            // The run failed between its last checkpoint and its summary.
+            self.repeat_measures()?;
             if self.is_first() {
                 self.reporter.read_last(&self.env, &self.state)?;
             }
@@ -199,6 +198,9 @@ impl<'a> Run<'a> {
         for problem in self.distributed.cores().problems().iter().filter(|_| is_first) {
             tracing::warn!("{problem}");
             self.reporter.note(format!("warning: {problem}"));
+        }
+        if let Some(warning) = self.env.steps_without_rate(self.state.step).filter(|_| is_first) {
+            self.reporter.note(format!("warning: {warning}"));
         }
         if is_first {
             self.requests.open(self.env.folder, &started)?;

@@ -19,7 +19,7 @@ pub(super) use self::losses::LossGatherer;
 use self::pending::{CompleteReport, PartialReport, PendingStep, PendingSteps};
 use self::resources::Resources;
 pub(super) use self::trace::{RunTrace, prepare, write_partial};
-pub(super) use self::write::last_written;
+pub(super) use self::write::{last_evaluated, last_written};
 use super::environment::Environment;
 use super::evaluation::Evaluation;
 use super::meter::Meter;

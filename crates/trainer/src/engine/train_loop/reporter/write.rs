@@ -184,6 +184,13 @@ pub(in crate::engine::train_loop) fn last_written(
     Ok(lines_until(env, step)?.last().map_or(0, Line::step))
 }
 
+/// Returns the last step whose line has measures of an evaluation; 0 if there is none.
+pub(in crate::engine::train_loop) fn last_evaluated(env: &Environment<'_>) -> Result<u64, TrainError> {
+    let lines = lines_until(env, u64::MAX)?;
+    let is_evaluated = |line: &&Line| line.numbers().any(|(name, _)| name.starts_with("test_"));
+    Ok(lines.iter().rfind(is_evaluated).map_or(0, Line::step))
+}
+
 /// Reads the lines of metrics of steps up to `step`.
 fn lines_until(env: &Environment<'_>, step: u64) -> Result<Vec<Line>, TrainError> {
     let path = env.folder.metrics();
