@@ -14,6 +14,7 @@
 use crate::captioned_image::CaptionedImage;
 use crate::dataset::{Split, check_index};
 use crate::decode::decode_file;
+use crate::encoding::parse_json;
 use crate::error::{DataError, ParseResult, Result};
 use crate::exclusions::Exclusions;
 use crate::file_list::FileList;
@@ -22,8 +23,6 @@ use crate::strings::CaptionLists;
 use image::RgbImage;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Component, Path, PathBuf};
 
 /// The settings of [`CocoCaptions`].
@@ -79,8 +78,8 @@ impl CocoCaptions {
         let Some(folder) = folders.iter().find(|folder| folder.is_dir()) else {
             return Err(DataError::NoFolder(folders[0].clone()));
         };
-        let reader = BufReader::new(File::open(&file).map_err(|error| DataError::io(&file, error))?);
-        let Annotations { images, annotations } = serde_json::from_reader(reader)
+        let bytes = std::fs::read(&file).map_err(|error| DataError::io(&file, error))?;
+        let Annotations { images, annotations } = parse_json(&bytes)
             .map_err(|error| DataError::file(&file, format!("not in the form of COCO captions: {error}")))?;
         let by_id =
             captions_by_image(&images, &annotations).map_err(|reason| DataError::file(&file, reason))?;

@@ -1,5 +1,6 @@
 //! Text files of lines, with or without a byte order mark, with the line ends of any system.
 
+use crate::encoding::without_mark;
 use crate::error::{DataError, Result};
 use std::path::{Path, PathBuf};
 
@@ -23,9 +24,7 @@ impl LinesFile {
             line,
             reason: reason.to_owned(),
         };
-        if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-            return Err(line_error(1, "UTF-16 text; save the file as UTF-8"));
-        }
+        without_mark(&bytes).map_err(|reason| line_error(1, &reason))?;
         let text = String::from_utf8(bytes).map_err(|error| {
             let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();

@@ -30,6 +30,7 @@ use crate::captioned_image::CaptionedImage;
 use crate::captions;
 use crate::dataset::{Dataset, LabelledDataset, check_index};
 use crate::decode::decode;
+use crate::encoding::{parse_json, without_mark};
 use crate::error::{DataError, ParseResult, Result};
 use crate::lines::LinesFile;
 use index::{ArchiveIndex, CaptionSource, Entry, Span};
@@ -200,13 +201,12 @@ impl LabelledDataset for ArchivesDataset {
 /// Parses the caption of a sample from the bytes of its member.
 fn parse_caption(bytes: &[u8], source: CaptionSource) -> ParseResult<String> {
     let text = match source {
-        CaptionSource::Text => std::str::from_utf8(bytes)
-            .map_err(|error| format!(".txt is not UTF-8: {error}"))?
-            .trim_start_matches('\u{feff}')
-            .to_owned(),
+        CaptionSource::Text => {
+            let bytes = without_mark(bytes).map_err(|error| format!(".txt: {error}"))?;
+            std::str::from_utf8(bytes).map_err(|error| format!(".txt is not UTF-8: {error}"))?.to_owned()
+        }
         CaptionSource::Json => {
-            let json: serde_json::Value =
-                serde_json::from_slice(bytes).map_err(|error| format!(".json: {error}"))?;
+            let json: serde_json::Value = parse_json(bytes).map_err(|error| format!(".json: {error}"))?;
             let caption = json.get("caption").and_then(serde_json::Value::as_str);
             caption.ok_or("its .json has no text `caption`, and it has no .txt")?.to_owned()
         }
