@@ -1,12 +1,14 @@
 //! Data connections: some between each pair of ranks, opened by the higher rank.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
+use super::introductions::{GRACE, PAUSE, RefusalLog, most_introductions};
 use super::table::RankTable;
 use super::timeouts::INTRODUCTION;
 use crate::error::{CommError, Result};
@@ -14,7 +16,7 @@ use crate::failure::Failure;
 use crate::security::{self, Credentials, Hello, Purpose};
 use crate::transport::Wire;
 
-/// The most introductions at a time. Further callers wait.
+/// The most introductions at a time.
 const MOST_INTRODUCTIONS: usize = 64;
 
 /// The parameters of a rank's data connections.
@@ -57,8 +59,11 @@ impl DataConnections<'_> {
         {
             introductions.collect(&mut wires);
             match introductions.accept(listener) {
-                Ok((stream, from)) => self.introduce(&mut introductions, stream, from)?,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                Ok((stream, from)) => self.introduce(&mut introductions, stream, from),
+                Err(error) => {
+                    if error.kind() != ErrorKind::WouldBlock {
+                        introductions.pause_after(&error);
+                    }
                     if let Some(cause) = failure.get() {
                         return Err(problem(self.rank, own, format!("while ranks connected: {cause}")));
                     }
@@ -68,38 +73,34 @@ impl DataConnections<'_> {
                     }
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                Err(error) => return Err(problem(self.rank, own, error)),
             }
         }
         Ok(wires.into_iter().map(|lanes| lanes.into_iter().flatten().collect()).collect())
     }
 
     /// Introduces a caller on a thread of its own, so that a silent stranger delays no rank.
-    fn introduce(
-        &self,
-        introductions: &mut Introductions,
-        stream: TcpStream,
-        from: SocketAddr,
-    ) -> Result<()> {
+    fn introduce(&self, introductions: &mut Introductions, stream: TcpStream, from: SocketAddr) {
         let expected = ExpectedCallers {
             own: self.rank,
             lanes: self.lanes,
             table: self.table.clone(),
             credentials: self.credentials.clone(),
         };
-        let admitted = introductions.sender.clone();
-        let run = move || {
-            let outcome = expected.introduce(stream);
-            if let Err(reason) = &outcome {
-                tracing::warn!(%from, %reason, "refused a data connection");
-            }
-            let _ = admitted.send(outcome.ok());
-        };
-        let own = self.table.data[self.rank];
-        let spawned = std::thread::Builder::new().name("phalanx-accept".into()).spawn(run);
-        spawned.map_err(|error| problem(self.rank, own, error))?;
-        introductions.open += 1;
-        Ok(())
+        let (results, refusals) = (introductions.sender.clone(), introductions.refusals.clone());
+        let spawned = introductions.begin(&stream).and_then(|number| {
+            let run = move || {
+                let outcome = expected.introduce(stream);
+                if let Err(reason) = &outcome {
+                    refusals.add(&from, reason);
+                }
+                let _ = results.send(Outcome { number, admitted: outcome.ok() });
+            };
+            std::thread::Builder::new().name("phalanx-accept".into()).spawn(run)
+        });
+        if let Err(error) = spawned {
+            // The caller may call again.
+            introductions.pause_after(&error);
+        }
     }
 
     fn call(&self, rank: usize, address: SocketAddr, lane: usize, deadline: Instant) -> Result<Wire> {
@@ -119,27 +120,73 @@ impl DataConnections<'_> {
 
 /// Introductions that are under way, and their results.
 struct Introductions {
-    sender: Sender<Option<Admitted>>,
-    results: Receiver<Option<Admitted>>,
-    open: usize,
+    sender: Sender<Outcome>,
+    results: Receiver<Outcome>,
+    /// The oldest first.
+    open: VecDeque<OpenIntroduction>,
+    begun: u64,
+    most: usize,
+    refusals: Arc<RefusalLog>,
+}
+
+/// The result of an introduction: `None` for a refused caller.
+struct Outcome {
+    number: u64,
+    admitted: Option<Admitted>,
+}
+
+/// An introduction that has not ended.
+struct OpenIntroduction {
+    number: u64,
+    since: Instant,
+    stream: TcpStream,
 }
 
 impl Introductions {
     fn new() -> Self {
-        let (sender, results) = crossbeam_channel::bounded(MOST_INTRODUCTIONS);
-        Self { sender, results, open: 0 }
+        let (sender, results) = crossbeam_channel::unbounded();
+        let refusals = Arc::new(RefusalLog::new("data connections"));
+        let most = most_introductions(MOST_INTRODUCTIONS);
+        Self { sender, results, open: VecDeque::new(), begun: 0, most, refusals }
     }
 
-    /// Accepts a caller unless too many introductions are under way.
+    /// Accepts a caller. If too many introductions are under way, ends the oldest, and the caller waits.
     fn accept(&self, listener: &TcpListener) -> std::io::Result<(TcpStream, SocketAddr)> {
-        if self.open < MOST_INTRODUCTIONS { listener.accept() } else { Err(ErrorKind::WouldBlock.into()) }
+        if self.open.len() < self.most {
+            return listener.accept();
+        }
+        self.end_oldest();
+        Err(ErrorKind::WouldBlock.into())
+    }
+
+    /// Records an introduction that begins. Returns its number.
+    fn begin(&mut self, stream: &TcpStream) -> std::io::Result<u64> {
+        self.begun += 1;
+        let open =
+            OpenIntroduction { number: self.begun, since: Instant::now(), stream: stream.try_clone()? };
+        self.open.push_back(open);
+        Ok(self.begun)
+    }
+
+    /// Ends the oldest introduction, unless it is young: its thread sees that the connection is closed.
+    fn end_oldest(&self) {
+        if let Some(oldest) = self.open.front().filter(|oldest| oldest.since.elapsed() > GRACE) {
+            let _ = oldest.stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Ends the oldest introduction and pauses after an error of the system, such as that no descriptor is left.
+    fn pause_after(&self, error: &std::io::Error) {
+        self.refusals.add(&"an unknown address", &format!("accepting failed: {error}"));
+        self.end_oldest();
+        std::thread::sleep(PAUSE);
     }
 
     /// Stores the connections whose introductions have ended.
     fn collect(&mut self, wires: &mut [Vec<Option<Wire>>]) {
-        while let Ok(result) = self.results.try_recv() {
-            self.open -= 1;
-            let Some(Admitted { rank, lane, wire }) = result else { continue };
+        while let Ok(Outcome { number, admitted }) = self.results.try_recv() {
+            self.open.retain(|open| open.number != number);
+            let Some(Admitted { rank, lane, wire }) = admitted else { continue };
             match wires[rank].get_mut(lane) {
                 Some(place @ None) => *place = Some(wire),
                 _ => tracing::warn!(rank, lane, "refused a data connection that exists already"),
@@ -237,6 +284,9 @@ mod tests {
                 stranger
             })
             .collect();
+        // More silent ones than may introduce themselves at a time.
+        let silent = (0..MOST_INTRODUCTIONS + 6).map(|_| TcpStream::connect(address).expect("it listens"));
+        strangers.extend(silent);
         // Random bytes, some after a valid beginning.
         let mut state = 5_u64;
         let mut draw = move || {

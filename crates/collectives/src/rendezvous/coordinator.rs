@@ -8,6 +8,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::host::this_process;
+use super::introductions::{Introductions, PAUSE, RefusalLog, most_introductions};
 use super::table::{RankEntry, RankTable};
 use super::timeouts::INTRODUCTION;
 use crate::config::WorldConfig;
@@ -19,7 +20,7 @@ use crate::security::{self, Credentials, Hello, Purpose};
 /// The longest name of a host; more than any system allows.
 const LONGEST_NAME: usize = 255;
 
-/// The most introductions at a time. Further callers are refused.
+/// The most introductions at a time.
 const MOST_INTRODUCTIONS: usize = 4096;
 
 /// Accepts registrations until all ranks are there; returns the table and the connections in the order of ranks. `cancelled` ends the
@@ -36,11 +37,16 @@ pub(super) async fn host(
     let deadline = Instant::now() + config.timeouts.connect;
     let mut registration = Registration::new(config, data);
     while !registration.is_complete() {
+        let has_room = registration.places.make_room();
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, from)) => registration.introduce(stream, from),
-                Err(error) => tracing::warn!(%error, "rendezvous: accepting a connection failed"),
+                Err(error) => {
+                    registration.refusals.add(&"an unknown address", &format!("accepting failed: {error}"));
+                    tokio::time::sleep(PAUSE).await;
+                }
             },
+            () = tokio::time::sleep(PAUSE), if !has_room => {}
             Some(introduced) = registration.introductions.join_next() => {
                 registration.on_introduced(introduced).await;
             }
@@ -81,13 +87,17 @@ struct Registration<'a> {
     peers: Vec<Peer>,
     /// Introductions run concurrently, so that a silent stranger delays no rank.
     introductions: JoinSet<Introduced>,
+    places: Introductions,
+    refusals: RefusalLog,
 }
 
 impl<'a> Registration<'a> {
     fn new(config: &'a WorldConfig, data: SocketAddr) -> Self {
         let mut entries = vec![None; config.world_size];
         entries[0] = Some(RankEntry { data, process: this_process(config) });
-        Self { config, entries, peers: Vec::new(), introductions: JoinSet::new() }
+        let places = Introductions::new(most_introductions(MOST_INTRODUCTIONS));
+        let (introductions, refusals) = (JoinSet::new(), RefusalLog::new("rendezvous"));
+        Self { config, entries, peers: Vec::new(), introductions, places, refusals }
     }
 
     fn is_complete(&self) -> bool {
@@ -101,26 +111,25 @@ impl<'a> Registration<'a> {
 
     /// Starts the introduction of a caller.
     fn introduce(&mut self, stream: TcpStream, from: SocketAddr) {
-        if self.introductions.len() >= MOST_INTRODUCTIONS {
-            return tracing::warn!(%from, "rendezvous: refused a connection: too many at once");
-        }
         let credentials = self.config.credentials.clone();
-        self.introductions.spawn(async move {
+        self.places.add(self.introductions.spawn(async move {
             let outcome = timeout(INTRODUCTION, introduction(stream, credentials)).await.ok();
             Introduced { from, outcome }
-        });
+        }));
     }
 
     /// Registers or refuses a caller.
     async fn on_introduced(&mut self, introduced: Result<Introduced, JoinError>) {
-        let Ok(Introduced { from, outcome }) = introduced else { return };
+        let Ok(Introduced { from, outcome }) = introduced else {
+            return self.refusals.add(&"an idle caller", "it gave way to later ones");
+        };
         let Introduction { hello, mut connection, message } = match outcome {
             Some(Ok(introduction)) => introduction,
             Some(Err(reason)) => {
-                return tracing::warn!(%from, %reason, "rendezvous: refused a connection");
+                return self.refusals.add(&from, &reason);
             }
             None => {
-                return tracing::warn!(%from, "rendezvous: refused a connection that did not introduce itself");
+                return self.refusals.add(&from, "it did not introduce itself");
             }
         };
         let (rank, entry) = match admit(self.config, &self.entries, &hello, &message) {

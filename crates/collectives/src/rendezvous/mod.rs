@@ -1,9 +1,10 @@
 //! The rendezvous: ranks find rank 0, register with it, and connect to each other.
 //!
-//! `host` names machines and processes, `table` is the result of the registration, `peers` opens and accepts connections of a world,
+//! `host` names machines and processes, `introductions` limits callers, `table` is the result of the registration, `peers` opens and accepts connections of a world,
 //! `coordinator` is the side of rank 0, `search` that of the other ranks, and `connect` makes the connections for data.
 
 mod host;
+pub(crate) mod introductions;
 mod table;
 mod timeouts;
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use crate::control::{ControlPlane, Peer};
@@ -18,6 +19,7 @@ use crate::encrypted::is_altered;
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
 use crate::mailbox::{Channel, Inbox, LONGEST, Mail, has_left};
+use crate::rendezvous::introductions::{Introductions, PAUSE, RefusalLog, most_introductions};
 use crate::rendezvous::{AcceptedPeer, MAIL_INTRODUCTION, WorldIdentity};
 use crate::security::Purpose;
 
@@ -30,10 +32,10 @@ const RESERVED: usize = 1 << 20;
 /// Bytes that may be queued for a rank. Further sends wait.
 const QUEUE: usize = 64 << 20;
 
-/// The most introductions at a time. Further callers wait.
+/// The most introductions at a time.
 const MOST_INTRODUCTIONS: usize = 64;
 
-/// The time between two checks of a waiting sender for a broken world, and the pause after a failed accept.
+/// The time between two checks of a waiting sender for a broken world.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The parameters of a rank's mail connections.
@@ -116,7 +118,7 @@ impl ProcessMail {
     ) -> Result<Arc<Self>> {
         let outgoing = options.addresses.iter().map(|_| Mutex::default()).collect();
         let options = Arc::new(options);
-        let acceptor = Acceptor { options: options.clone(), control: Arc::downgrade(control) };
+        let acceptor = Acceptor::new(options.clone(), Arc::downgrade(control));
         control.spawn(Box::pin(acceptor.run(listener)))?;
         Ok(Arc::new(Self { options, control: control.clone(), timeout, outgoing }))
     }
@@ -223,9 +225,17 @@ async fn deliver(
 struct Acceptor {
     options: Arc<MailOptions>,
     control: Weak<ControlPlane>,
+    refusals: Arc<RefusalLog>,
 }
 
+/// The introduction of a caller on a task of its own.
+type Introduction = JoinHandle<Result<Result<AcceptedPeer, String>, Elapsed>>;
+
 impl Acceptor {
+    fn new(options: Arc<MailOptions>, control: Weak<ControlPlane>) -> Self {
+        Self { options, control, refusals: Arc::new(RefusalLog::new("messages of ranks")) }
+    }
+
     /// Accepts connections as long as the control thread runs.
     async fn run(self, listener: TcpListener) {
         let listener =
@@ -234,31 +244,38 @@ impl Acceptor {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "cannot listen for messages of other ranks"),
         };
-        let introductions = Arc::new(Semaphore::new(MOST_INTRODUCTIONS));
-        // The semaphore is never closed.
-        while let Ok(permit) = introductions.clone().acquire_owned().await {
+        let mut places = Introductions::new(most_introductions(MOST_INTRODUCTIONS));
+        loop {
+            while !places.make_room() {
+                tokio::time::sleep(PAUSE).await;
+            }
             match listener.accept().await {
-                Ok((stream, from)) => drop(tokio::spawn(self.clone().serve(stream, from, permit))),
+                Ok((stream, from)) => {
+                    let options = self.options.clone();
+                    let introduction = tokio::spawn(async move {
+                        timeout(MAIL_INTRODUCTION, options.identity.accept(stream)).await
+                    });
+                    places.add(introduction.abort_handle());
+                    tokio::spawn(self.clone().serve(introduction, from));
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "accepting a connection for messages failed");
-                    tokio::time::sleep(LOOK).await;
+                    self.refusals.add(&"an unknown address", &format!("accepting failed: {error}"));
+                    tokio::time::sleep(PAUSE).await;
                 }
             }
         }
     }
 
-    /// Introduces a caller, then reads its messages or passes it on to the control plane.
-    async fn serve(self, stream: TcpStream, from: SocketAddr, permit: OwnedSemaphorePermit) {
-        let accepted = match timeout(MAIL_INTRODUCTION, self.options.identity.accept(stream)).await {
-            Ok(accepted) => accepted,
-            Err(_) => Err("it did not introduce itself".to_owned()),
+    /// Waits for the introduction of a caller, then reads its messages or passes it on to the control plane.
+    async fn serve(self, introduction: Introduction, from: SocketAddr) {
+        let accepted = match introduction.await {
+            Ok(Ok(accepted)) => accepted,
+            Ok(Err(_)) => Err("it did not introduce itself".to_owned()),
+            Err(_) => Err("it gave way to later callers".to_owned()),
         };
-        drop(permit);
         let AcceptedPeer { rank, purpose, connection } = match accepted {
             Ok(peer) => peer,
-            Err(reason) => {
-                return tracing::warn!(%from, %reason, "refused a connection for messages");
-            }
+            Err(reason) => return self.refusals.add(&from, &reason),
         };
         if purpose == Purpose::Succession {
             // Without a control thread the rank is not needed.
@@ -332,7 +349,7 @@ mod tests {
             callers,
         });
         runtime.block_on(async {
-            let acceptor = Acceptor { options, control: Arc::downgrade(&control) };
+            let acceptor = Acceptor::new(options, Arc::downgrade(&control));
             tokio::spawn(acceptor.run(listener));
             let way = proxy(address, HANDSHAKE + 30);
             let mut stream = identity(1).connect(0, way, Purpose::Mail).await.expect("a rank");

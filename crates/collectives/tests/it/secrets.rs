@@ -54,6 +54,26 @@ fn place(rank: usize, port: u16, secret: Option<Secret>) -> WorldConfig {
     config
 }
 
+#[test]
+fn idle_strangers_at_the_rendezvous_keep_no_rank_away() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let port = address.port();
+    let waiting = rank_0(place(0, port, secret("known to all of them")), listener);
+    // More than the backlog of the port holds, so that rank 0 must take them in.
+    let strangers: Vec<_> = (0..300).filter_map(|_| TcpStream::connect(address).ok()).collect();
+    assert!(strangers.len() > 200);
+    let begun = Instant::now();
+    let other = connect(&place(1, port, secret("known to all of them"))).expect("rank 0 listens");
+    let first = waiting.join().expect("no panic");
+    // Strangers would be silent for longer.
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    let sum = std::thread::spawn(move || other.all_reduce(&mut [1_i64], ReduceOp::Sum));
+    assert_eq!(first.all_reduce(&mut [2_i64], ReduceOp::Sum), Ok(()));
+    assert_eq!(sum.join().expect("no panic"), Ok(()));
+    drop(strangers);
+}
+
 fn rank_0(config: WorldConfig, listener: TcpListener) -> std::thread::JoinHandle<Communicator> {
     std::thread::spawn(move || connect_with_listener(&config, Some(listener)).expect("all come"))
 }
