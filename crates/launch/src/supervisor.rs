@@ -229,11 +229,14 @@ impl Supervisor {
         let mut ranks = self.start(&secret)?;
         let mut asked_to_stop = false;
         let mut first_failure = None;
+        // Since when all running ranks are stopped by a signal.
+        let mut only_stopped = None;
         loop {
             for rank in &mut ranks.0 {
                 rank.poll()?;
             }
             self.note_deaths(&mut ranks.0);
+            self.end_stopped(&mut ranks.0, &mut only_stopped);
             if !asked_to_stop {
                 self.replace(&mut ranks.0, &secret)?;
             }
@@ -392,6 +395,25 @@ impl Supervisor {
                 // If it cannot be written, the end of the run says who is missing, and not why.
                 let _ = FailureReport { died: true, ..self.report(rank) }.write(&self.logs);
                 ranks[at].missed = true;
+            }
+        }
+    }
+
+    /// Kills ranks that a signal has stopped if all others have ended: no rank waits for them any more, and they would not obey.
+    fn end_stopped(&self, ranks: &mut [Rank], since: &mut Option<Instant>) {
+        let mut running = ranks.iter().filter(|rank| rank.ended.is_none()).peekable();
+        let others_ended = ranks.iter().any(|rank| rank.ended.is_some()) && running.peek().is_some();
+        if !others_ended || !running.all(Rank::is_stopped) {
+            *since = None;
+        } else if since.get_or_insert_with(Instant::now).elapsed() > GRACE {
+            for rank in ranks.iter_mut().filter(|rank| rank.ended.is_none()) {
+                let message =
+                    "was stopped by a signal (SIGSTOP), and the others ended without it; it was killed";
+                let report = FailureReport::now(rank.rank, message.to_owned(), false);
+                // If it cannot be written, the exit status says that the rank was killed.
+                let _ = FailureReport { died: true, ..report }.write(&self.logs);
+                let _ = rank.child.kill();
+                rank.missed = true;
             }
         }
     }

@@ -91,6 +91,11 @@ fn rank(role: &str) {
             until_stopped();
             fail("no such image: dog.png", false);
         }
+        // The other rank goes on without it, and ends.
+        ("left-behind", 1) => {
+            Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status().unwrap();
+        }
+        ("left-behind", 0) => std::thread::sleep(Duration::from_millis(200)),
         // A supervisor of its own, to be killed by the test.
         ("parent", _) => {
             let inner = logs.join("inner");
@@ -120,7 +125,7 @@ fn supervise(
         arguments,
         ranks,
         logs,
-        least: None,
+        least: (role == "left-behind").then_some(1),
         replacements,
         secret_file,
         quiet: false,
@@ -151,6 +156,17 @@ fn no_rank_left(logs: &Path, ranks: usize) {
             eventually(&format!("rank {rank} is still there"), 3, || !alive(&pid));
         }
     }
+}
+
+/// A stopped rank does not keep the supervisor once the others have ended without it.
+fn a_stopped_rank_that_was_left_behind_is_killed() {
+    let place = tempfile::tempdir().unwrap();
+    let begun = Instant::now();
+    assert_eq!(supervise("left-behind", 2, place.path(), || 0).unwrap(), SupervisorOutcome::Finished);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    let report = FailureReport::read(place.path(), 1).expect("it is named");
+    assert!(report.died && report.message.contains("SIGSTOP"), "{}", report.message);
+    no_rank_left(place.path(), 2);
 }
 
 /// The first own failure is told, with its rank and log, soon, and nothing stays behind.
@@ -239,6 +255,7 @@ fn run_tests() {
             "ranks_that_leave_before_they_have_met_are_no_failure",
             ranks_that_leave_before_they_have_met_are_no_failure,
         ),
+        ("a_stopped_rank_that_was_left_behind_is_killed", a_stopped_rank_that_was_left_behind_is_killed),
         ("a_killed_parent_leaves_no_ranks", a_killed_parent_leaves_no_ranks),
     ];
     if cfg!(not(target_os = "linux")) {
