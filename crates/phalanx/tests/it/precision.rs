@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::results::{checkpoint, column, json};
+use crate::harness::results::{checkpoint, column, json, write_index};
 use crate::harness::{Place, side_by_side};
 
 /// The tensors of a checkpoint, as they lie in its files.
@@ -80,7 +80,7 @@ fn an_overflow_leaves_the_step_out_on_all_ranks() {
         let index = checkpoint(&run, 2).join("checkpoint.json");
         let mut changed = json(&index);
         changed["state"]["loss_scale"] = Value::from(f64::powi(2.0, 40));
-        fs::write(&index, serde_json::to_vec_pretty(&changed).expect("is JSON")).expect("writes");
+        write_index(&index, changed);
         place.succeed(&format!("{common} --steps 4 --resume"));
         assert_eq!(column(&run, "left_out"), [0.0, 0.0, 1.0, 1.0]);
         assert_eq!(column(&run, "loss_scale")[2..], [f64::powi(2.0, 40), f64::powi(2.0, 39)]);

@@ -80,7 +80,7 @@ fn a_sweep_ends_in_tables_and_is_not_done_twice() {
         "Which strategy, and which rate?",
         "loss; optim.lr: 0.004",
         "servers, alike",
-        "What the columns are",
+        "<summary>Columns</summary>",
         "±",
     ] {
         assert!(page.contains(words), "{words}");

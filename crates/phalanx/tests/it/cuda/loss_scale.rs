@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::place::{Place, column, json};
-use crate::harness::results::{checkpoint, copy};
+use crate::harness::results::{checkpoint, copy, write_index};
 
 /// Steps of a run, the first of which is taken on the CPU.
 const STEPS: u64 = 9;
@@ -58,8 +58,7 @@ fn begin(place: &Place) {
     // halves past that.
     let mut changed = json(&index(&place.path("begun"), 1));
     changed["state"]["loss_scale"] = Value::from(11_500_000.0);
-    fs::write(index(&place.path("begun"), 1), serde_json::to_vec_pretty(&changed).expect("is JSON"))
-        .expect("writes");
+    write_index(&index(&place.path("begun"), 1), changed);
 }
 
 /// Goes on from there, stopping after some steps; what was learnt.

@@ -60,6 +60,15 @@ pub(crate) fn checkpoint(run: &Path, step: u64) -> PathBuf {
     run.join(format!("checkpoints/step-{step:08}"))
 }
 
+/// Writes the index of a checkpoint, with the checksum of itself.
+pub(crate) fn write_index(path: &Path, mut index: Value) {
+    index.as_object_mut().expect("an object").remove("blake3");
+    let text = index.to_string();
+    let text = text.strip_suffix('}').expect("an object");
+    let hash = blake3::hash(text.as_bytes()).to_hex();
+    fs::write(path, format!("{text},\n  \"blake3\": \"{hash}\"\n}}\n")).expect("writes");
+}
+
 /// The steps of a run's checkpoints, the newest last.
 pub(crate) fn saved(run: &Path) -> Vec<u64> {
     Checkpoint::list(&run.join("checkpoints")).iter().map(|found| found.0).collect()
