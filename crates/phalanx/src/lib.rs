@@ -56,7 +56,7 @@
 //! Training without the command line, silently:
 //!
 //! ```
-//! use phalanx::engine::{Silent, World, train};
+//! use phalanx::engine::{NoopObserver, World, train};
 //! use phalanx::run::StopFlag;
 //! use phalanx::run::{RunFolder, Summary};
 //!
@@ -67,7 +67,7 @@
 //! let task = program.task_of(&resolved.config).expect("one of its own");
 //! let place = tempfile::tempdir()?;
 //! let folder = RunFolder::create(Some(&place.path().join("run")), place.path(), &resolved.name)?;
-//! train(task, &folder, &resolved, &World::alone(), &StopFlag::default(), Box::new(Silent))?;
+//! train(task, &folder, &resolved, &World::alone(), &StopFlag::default(), Box::new(NoopObserver))?;
 //!
 //! let summary = Summary::read(&folder.summary())?;
 //! assert_eq!((summary.status.as_str(), summary.step), ("finished", 3));

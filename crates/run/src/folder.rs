@@ -5,7 +5,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::clock::timestamp;
-use super::lock::{LockHolder, describe};
 
 /// The error of opening or creating a run's folder.
 #[derive(Debug, thiserror::Error)]
@@ -30,13 +29,13 @@ pub enum RunError {
     },
     /// Another process trains the run.
     #[error(
-        "{} is being trained by {}; wait for its end or stop it, then resume the run", folder.display(), describe(holder.as_ref())
+        "{} is being trained by {}; wait for its end or stop it, then resume the run", folder.display(), holder
     )]
     Locked {
         /// The run's folder.
         folder: PathBuf,
-        /// The process, if the lock names it.
-        holder: Option<LockHolder>,
+        /// The process, in words.
+        holder: String,
     },
     /// An I/O operation on a file or folder failed.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -198,7 +197,7 @@ impl RunFolder {
         self.0.join("config.toml")
     }
 
-    /// The configuration of a resumption until it is accepted. Ranks that start meanwhile read it.
+    /// The configuration of a resumption until it is accepted. Ranks that start before that read it.
     pub fn proposed_config(&self) -> PathBuf {
         self.0.join("config.proposed.toml")
     }

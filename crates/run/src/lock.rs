@@ -90,7 +90,10 @@ impl RunLock {
                     .is_some_and(|holder| holder.is_alive().unwrap_or_else(|| is_fresh(folder))),
             };
             if is_alive {
-                return Err(RunError::Locked { folder: folder.path().to_owned(), holder });
+                return Err(RunError::Locked {
+                    folder: folder.path().to_owned(),
+                    holder: describe(holder.as_ref()),
+                });
             }
             let own = LockHolder { host: host_name(), process: std::process::id(), since: now() };
             write(&mut file, &own).map_err(RunError::io("write", &path))?;
@@ -124,7 +127,7 @@ impl LockHolder {
 }
 
 /// Describes the holder in an error.
-pub(super) fn describe(holder: Option<&LockHolder>) -> String {
+fn describe(holder: Option<&LockHolder>) -> String {
     holder.map_or_else(
         || "another process".to_owned(),
         |holder| format!("process {} on {} since {}", holder.process, holder.host, holder.since),

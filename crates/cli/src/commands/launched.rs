@@ -72,7 +72,7 @@ pub(super) fn run(
     if rank == 0 && is_resumed {
         report_changes(program, &folder, resolved)?;
     }
-    if rank == 0 && args.restart {
+    if rank == 0 && args.start.restart {
         folder.set_aside().map_err(CliError::failed)?;
     }
     let is_elastic = config.elastic().is_some();

@@ -55,7 +55,7 @@ impl LocalTraining<'_> {
         let LockedFolder { folder, lock } = self.lock(existing, &resolved.name).map_err(CliError::failed)?;
         // Ranks that outlive this process for a moment still write.
         lock.share_with_children().map_err(CliError::failed)?;
-        if self.args.restart {
+        if self.args.start.restart {
             let aside = folder.set_aside().map_err(CliError::failed)?;
             err(&format!("starts again at step 1; the record so far is in {}", aside.display()));
         }

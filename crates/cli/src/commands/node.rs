@@ -37,7 +37,7 @@ pub(super) fn run(
     }
     launched::check_first(task, config)?;
     let out = args.out.as_deref().ok_or_else(|| CliError::Usage("--nnodes needs --out DIR".to_owned()))?;
-    let folder = if args.resume { RunFolder::open(out) } else { RunFolder::join(out) };
+    let folder = if args.start.resume { RunFolder::open(out) } else { RunFolder::join(out) };
     let folder = folder.map_err(CliError::failed)?;
     let supervisor = supervisor(args, config, node, &folder)?;
     let interrupts = Interrupts::listen()?;

@@ -115,6 +115,10 @@ fn check_options(args: &SubmitArgs) -> Result<(), CliError> {
             train.world.node.is_given(),
             "--nnodes and its options are for hosts that each start one process; a job takes --nodes and --ranks-per-node",
         ),
+        (
+            train.start.restart,
+            "--restart: `train --restart` starts a run again; a job takes new runs, and --resume",
+        ),
         (train.tui, "a job has no terminal for --tui; look at it with `watch` and its run's folder"),
         (
             train.interrupted_code > 0,
@@ -195,13 +199,7 @@ impl Runs {
 fn runs(program: &Program, args: &SubmitArgs) -> Result<Runs, CliError> {
     let train = &args.train;
     let absolute = |path: &Path| std::path::absolute(path).map_err(CliError::failed);
-    if train.restart {
-        return Err(CliError::Usage(
-            "--restart: `train --restart` starts a run again; `submit` takes new runs, and --resume"
-                .to_owned(),
-        ));
-    }
-    if train.resume {
+    if train.start.resume {
         let place = train
             .out
             .as_deref()

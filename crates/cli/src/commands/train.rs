@@ -55,7 +55,7 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
 
 /// Opens the run that `--resume` continues.
 fn existing_run(program: &Program, args: &TrainArgs) -> Result<Option<RunFolder>, CliError> {
-    if !args.resume && !args.restart {
+    if !args.start.resume && !args.start.restart {
         return Ok(None);
     }
     let folder = match &args.out {

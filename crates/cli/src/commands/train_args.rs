@@ -45,12 +45,8 @@ pub(super) struct TrainArgs {
     /// The run's folder [default: runs/NAME-TIME].
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Continues the run in --out, or the newest of this name, from its newest complete checkpoint.
-    #[arg(long)]
-    pub(super) resume: bool,
-    /// Starts the run in --out again from step 1. Its record so far moves into its subfolder before-TIME.
-    #[arg(long, conflicts_with = "resume", requires = "out")]
-    pub(super) restart: bool,
+    #[command(flatten)]
+    pub(super) start: StartArgs,
     /// Shows a dashboard instead of lines, if this is a terminal; `?` tells its keys.
     #[arg(long)]
     pub(super) tui: bool,
@@ -63,6 +59,17 @@ pub(super) struct TrainArgs {
     /// The exit code of a run that was interrupted and has saved, for schedulers that are to start it again (75 is usual).
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     pub(super) interrupted_code: u8,
+}
+
+/// The start of a training in a folder that holds a run.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StartArgs {
+    /// Continues the run in --out, or the newest of this name, from its newest complete checkpoint.
+    #[arg(long)]
+    pub(super) resume: bool,
+    /// Starts the run in --out again from step 1. Its record so far moves into its subfolder before-TIME.
+    #[arg(long, conflicts_with = "resume", requires = "out")]
+    pub(super) restart: bool,
 }
 
 /// The ranks of a training and their hosts.

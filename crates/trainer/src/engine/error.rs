@@ -77,7 +77,7 @@ pub enum TrainError {
     },
     /// A run that has saved checkpoints has none that can be read.
     #[error(
-        "{folder}: no checkpoint can be resumed from: {}; `train --restart` starts again at step 1 and keeps the old files beside",
+        "{folder}: no checkpoint can be resumed from: {}; `train --restart` starts again at step 1 and keeps the old files in a subfolder",
         problems.join("; ")
     )]
     NoCheckpoint {

@@ -91,7 +91,7 @@ fn check_options(args: &SubmitArgs) -> Result<(), CliError> {
             args.ranks_per_node
         ));
     }
-    if args.train.resume {
+    if args.train.start.resume {
         return refuse(
             "a Job goes on with the run that is in its folder; leave out --resume, and give the same --out"
                 .to_owned(),
