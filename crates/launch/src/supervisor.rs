@@ -241,14 +241,7 @@ impl Supervisor {
                 self.replace(&mut ranks.0, &secret)?;
             }
             if ranks.0.iter().all(|rank| rank.ended.is_some()) {
-                let obeyed = asked_to_stop && ranks.0.iter().any(Rank::has_obeyed);
-                return match self.failure(&ranks.0, &[], asked_to_stop) {
-                    // Ranks that wait for one that has obeyed complain that it is gone.
-                    Some(report) if !(obeyed && report.consequence) => Err(self.rank_error(report)),
-                    _ if obeyed => Ok(SupervisorOutcome::BeforeMeeting),
-                    _ if ranks.0.iter().any(Rank::was_interrupted) => Ok(SupervisorOutcome::Interrupted),
-                    _ => Ok(SupervisorOutcome::Finished),
-                };
+                return self.outcome(&ranks.0, asked_to_stop);
             }
             let failed =
                 |rank: &Rank| rank.has_failed() && !rank.missed && !(asked_to_stop && rank.has_obeyed());
@@ -281,6 +274,18 @@ impl Supervisor {
                 }
             }
             std::thread::sleep(POLL);
+        }
+    }
+
+    /// Returns the outcome of ranks that have all ended.
+    fn outcome(&self, ranks: &[Rank], asked_to_stop: bool) -> Result<SupervisorOutcome, LaunchError> {
+        let obeyed = asked_to_stop && ranks.iter().any(Rank::has_obeyed);
+        match self.failure(ranks, &[], asked_to_stop) {
+            // Ranks that wait for one that has obeyed complain that it is gone.
+            Some(report) if !(obeyed && report.consequence) => Err(self.rank_error(report)),
+            _ if obeyed => Ok(SupervisorOutcome::BeforeMeeting),
+            _ if ranks.iter().any(Rank::was_interrupted) => Ok(SupervisorOutcome::Interrupted),
+            _ => Ok(SupervisorOutcome::Finished),
         }
     }
 

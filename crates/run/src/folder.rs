@@ -314,7 +314,14 @@ mod tests {
         let out = folder.path().join("run");
         let run = RunFolder::create(Some(&out), folder.path(), "x").expect("a new folder");
         assert!(matches!(RunFolder::open(&out), Err(RunError::NoRun(_))));
-        assert!(matches!(RunFolder::create(Some(&out), folder.path(), "x"), Err(RunError::NotEmpty(_))));
+        // As a full disk leaves it.
+        assert_eq!(RunFolder::create(Some(&out), folder.path(), "x").expect("empty"), run);
+        for (foreign, is_in) in [("notes.txt", out.clone()), ("step-1", run.checkpoints())] {
+            fs::write(is_in.join(foreign), "").expect("writes");
+            let refused = RunFolder::create(Some(&out), folder.path(), "x");
+            assert!(matches!(refused, Err(RunError::NotEmpty(_))), "{foreign}");
+            fs::remove_file(is_in.join(foreign)).expect("removes");
+        }
         fs::write(run.config(), "").expect("writes");
         assert!(matches!(RunFolder::create(Some(&out), folder.path(), "x"), Err(RunError::Exists(_))));
         assert_eq!(RunFolder::open(&out).expect("a run"), run);

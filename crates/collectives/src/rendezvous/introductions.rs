@@ -1,6 +1,6 @@
 //! Callers that introduce themselves at a port: how many at a time, which of them gives way, and what is logged of those refused.
 //!
-//! Anybody can open connections and stay silent. So the oldest introduction gives way to a new caller, a pause follows an error of the
+//! A stranger can open connections and stay silent. So the oldest introduction gives way to a new caller, a pause follows an error of the
 //! system, such as no descriptor being left, and refusals are logged once a second.
 
 use std::collections::VecDeque;
