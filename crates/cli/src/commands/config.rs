@@ -7,7 +7,7 @@ use crate::Program;
 use crate::console::out;
 use phalanx_trainer::config::{Detail, diff};
 
-/// Lists presets; shows and compares configurations.
+/// List presets; show and compare configurations.
 #[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
     #[command(subcommand)]
@@ -16,9 +16,9 @@ pub(super) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Lists the presets.
+    /// List the presets.
     List,
-    /// Prints a configuration with every key's meaning; the output is itself a configuration file.
+    /// Print a configuration with every key's meaning. The output is itself a configuration file.
     Show {
         /// A preset's name, or a file that ends in .toml [default: what `train` takes].
         config: Option<String>,
@@ -29,7 +29,7 @@ enum ConfigCommand {
         #[arg(long)]
         plain: bool,
     },
-    /// Prints the keys in which two configurations differ.
+    /// Print the keys in which two configurations differ.
     Diff {
         /// A preset's name, or a file that ends in .toml.
         a: String,

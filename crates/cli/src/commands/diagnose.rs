@@ -9,16 +9,16 @@ use crate::console::out;
 use phalanx_report::diagnose::Diagnosis;
 use phalanx_run::RunFolder;
 
-/// Tells what the ranks of a failed run did when it broke: who waited for whom, where they first did different things, and where the
-/// threads of those were that others waited for.
+/// Explain why a run failed or hung: which rank others waited for, where ranks first did different things, and their
+/// stacks.
 #[derive(Debug, Args)]
 pub(super) struct DiagnoseArgs {
     /// The run's folder.
     run: PathBuf,
-    /// Prints all of it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Prints the whole stacks of all ranks.
+    /// Print the whole stacks of all ranks.
     #[arg(long, conflicts_with = "json")]
     stacks: bool,
 }

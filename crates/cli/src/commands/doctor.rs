@@ -14,11 +14,10 @@ use phalanx_run::format;
 use crate::console::out;
 use phalanx_run::Machine;
 
-/// Says what the program finds on this machine, or on all hosts of a job.
+/// Check this machine, or all hosts of a job: devices, libraries, links, clocks and shared folders.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
-    /// Looks at the hosts on which a launcher has started this, as in `srun phalanx doctor --hosts`: whether all reach each other,
-    /// how fast, and whether program, clock and data are the same.
+    /// Check the hosts on which a launcher has started this, as in `srun phalanx doctor --hosts`.
     #[arg(long)]
     hosts: bool,
     /// A file or folder that must be the same on all hosts.

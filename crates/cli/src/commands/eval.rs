@@ -13,8 +13,7 @@ use phalanx_run::RunFolder;
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine;
 
-/// Evaluates a trained run, or weights from a file, on a test split, and what it draws by the judges that are named; prints
-/// JSON.
+/// Evaluate a trained run, or weights from a file, on a test split. Judges measure what it draws. Print JSON.
 #[derive(Debug, Args)]
 pub(super) struct EvalArgs {
     /// The run's folder.
@@ -33,7 +32,7 @@ pub(super) struct EvalArgs {
     /// A run whose network judges what this one draws, as in quality.judges; may be given several times.
     #[arg(long = "judge", value_name = "DIR")]
     judges: Vec<String>,
-    /// Overrides a key (see `phalanx config show`).
+    /// Override a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
 }

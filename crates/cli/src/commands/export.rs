@@ -9,7 +9,7 @@ use crate::console::out;
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::RunFolder;
 
-/// Writes the parameters and buffers of a checkpoint into one safetensors file, under the names that PyTorch uses.
+/// Write the parameters and buffers of a checkpoint into one safetensors file, under the names that PyTorch uses.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
     /// A run's folder, of which the newest complete checkpoint is taken, or a checkpoint's own (`…/checkpoints/step-N`).
@@ -18,7 +18,7 @@ pub(super) struct ExportArgs {
     /// The file to write.
     #[arg(long, value_name = "FILE.safetensors")]
     out: PathBuf,
-    /// Takes the averaged parameters (train.ema) where there are some.
+    /// Write the averaged parameters (train.ema) where there are some.
     #[arg(long)]
     ema: bool,
 }

@@ -10,20 +10,20 @@ use crate::console::out;
 use phalanx_checkpoint::{Checkpoint, CheckpointError, MODEL};
 use phalanx_run::RunFolder;
 
-/// Prints the hash of a checkpoint's parameters and buffers. It is equal for equal bits, under every strategy and
+/// Print the hash of a checkpoint's parameters and buffers. Equal bits have equal hashes, under every strategy and
 /// number of ranks.
 #[derive(Debug, Args)]
 pub(super) struct HashArgs {
     /// A run's folder, of which the newest complete checkpoint is taken, or a checkpoint's own (`…/checkpoints/step-N`).
     #[arg(value_name = "RUN_OR_CHECKPOINT")]
     from: PathBuf,
-    /// Prints those of all complete checkpoints of the run, the oldest first.
+    /// Print the hashes of all complete checkpoints of the run, the oldest first.
     #[arg(long)]
     history: bool,
-    /// Prints those of averages and of the optimizer's state too.
+    /// Print the hashes of averages and of optimizer state too.
     #[arg(long)]
     state: bool,
-    /// Computes them from the files, and fails if the index says otherwise.
+    /// Compute the hashes from the files. Fail if the index differs.
     #[arg(long)]
     verify: bool,
 }

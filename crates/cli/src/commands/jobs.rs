@@ -20,19 +20,19 @@ const READ: Duration = Duration::from_millis(300);
 /// After how many reads without anything new the queue is asked whether the job is over.
 const QUIET: u32 = 10;
 
-/// Says how jobs stand: their state in the queue, and how far their runs have come.
+/// Show jobs: queue state and training progress.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     /// Folders of runs that were submitted [default: all in runs].
     runs: Vec<PathBuf>,
 }
 
-/// Prints what a job has said.
+/// Print the output of a job.
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
     /// The run's folder.
     run: PathBuf,
-    /// Goes on until the job is over; Ctrl-C ends it, and the job goes on.
+    /// Follow the output until the job ends. Ctrl-C stops following; the job continues.
     #[arg(long, short)]
     follow: bool,
     /// The log of this rank instead of what the job printed.
@@ -40,13 +40,13 @@ pub(super) struct LogsArgs {
     rank: Option<usize>,
 }
 
-/// Ends jobs: their ranks finish the step and save, for as long as the cluster gives them.
+/// Cancel jobs. Ranks finish the current step and save a checkpoint.
 #[derive(Debug, Args)]
 pub(super) struct CancelArgs {
     /// Folders of runs that were submitted.
     #[arg(required = true)]
     runs: Vec<PathBuf>,
-    /// Ends only the jobs that have joined them (`submit --join`): their ranks leave, and the runs go on.
+    /// Cancel only the jobs that have joined these runs (`submit --join`). Their ranks leave; the runs continue.
     #[arg(long)]
     joined: bool,
 }

@@ -14,7 +14,7 @@ use super::resolve::{configuration_of, task_of};
 use crate::Program;
 use crate::console::{OriginalOutput, out};
 
-/// Takes part in a run that goes on, as one more rank, or waits as a spare until there is room. Ctrl-C leaves it again.
+/// Join a running elastic run as one more rank, or wait as a spare until there is room. Ctrl-C leaves it again.
 #[derive(Debug, Args)]
 pub(super) struct JoinArgs {
     /// The run's folder, which all hosts must see; the run is one that `train --elastic MIN:MAX` has begun.

@@ -10,7 +10,7 @@ use crate::Program;
 use crate::console::out;
 use phalanx_run::{Request, RunActivity, RunFolder, RunState};
 
-/// Has ranks leave a run that goes on without them, wherever they are: one after the other, each between two steps.
+/// Let ranks leave an elastic run, one after the other, each between two steps. The other ranks continue.
 #[derive(Debug, Args)]
 pub(super) struct LeaveArgs {
     /// The run's folder.

@@ -14,7 +14,7 @@ use phalanx_run::{Grid, RunFolder, read_mask, read_picture};
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{self, Drawing, DrawingKind};
 
-/// Draws pictures for prompts with a trained run.
+/// Draw pictures for prompts with a trained run.
 #[derive(Debug, Args)]
 pub(super) struct SampleArgs {
     /// The run's folder.

@@ -14,8 +14,8 @@ use phalanx_report::live::{ServeError, Server};
 /// The interval at which signals are polled.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Shows the runs in a folder in a browser of this machine, while they go on: a list, live curves, the report of each. It writes
-/// nothing, and reads nothing outside of the folder. Ctrl-C ends it.
+/// Show the runs in a folder in a browser of this machine while they train: a list, live curves, the report of each.
+/// Nothing is written.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// The folder of runs.

@@ -17,8 +17,8 @@ use phalanx_run::{RunError, RunFolder, timestamp, write_aside};
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine;
 
-/// Gives a training to SLURM: checks it, makes its folder and the job's script, and queues it. The job goes on where it is when
-/// it is queued again.
+/// Submit a training to SLURM: check it, create its folder and job script, and queue it. A requeued job resumes its
+/// run.
 #[derive(Debug, Args)]
 pub(super) struct SubmitArgs {
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(super) struct SubmitArgs {
     /// The account that pays.
     #[arg(long)]
     account: Option<String>,
-    /// Queues the job again when it was interrupted before the end: by its time limit, by a signal, or by the cluster.
+    /// Queue the job again if it was interrupted: by its time limit, by a signal, or by the cluster.
     #[arg(long)]
     requeue: bool,
     /// Tasks of an array, as in 0-3,7: a run for each, in which {task} in --set is its number; without it the task's number is
@@ -57,7 +57,7 @@ pub(super) struct SubmitArgs {
     /// Further options of sbatch, as in --sbatch=--constraint=a100; may be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     sbatch: Vec<String>,
-    /// Submits ranks that join this run, which is of another job, a launcher or a person, and leave it when this job is told to end.
+    /// Submit ranks that join this running run. They leave it when this job ends.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "out", "resume", "elastic", "array", "requeue", "kubernetes"])]
     join: Option<PathBuf>,
     #[command(flatten)]

@@ -23,8 +23,8 @@ use phalanx_report::{Options, Report};
 use phalanx_run::{Machine, write_aside};
 use phalanx_trainer::engine;
 
-/// Trains everything that a file asks for, and makes tables and pictures. What is finished is not trained again, so that the
-/// same command goes on after an interruption.
+/// Train all runs of a sweep, and make tables and pictures. Finished runs are not trained again, so the same command
+/// continues an interrupted sweep.
 #[derive(Debug, Args)]
 pub(super) struct SweepArgs {
     /// The file: a preset, axes of keys and values, seeds (see docs/studies.md).
@@ -34,7 +34,7 @@ pub(super) struct SweepArgs {
     how: RunOptions,
 }
 
-/// Runs a study that ships with the program: a sweep that answers a question. Without a name, lists them.
+/// Run a study that ships with the program: a sweep that answers a question. Without a name, list the studies.
 #[derive(Debug, Args)]
 pub(super) struct StudyArgs {
     /// The study.
@@ -48,7 +48,7 @@ struct RunOptions {
     /// Fewer and shorter runs: minutes, to see what it looks like.
     #[arg(long)]
     quick: bool,
-    /// Overrides a key of all runs; what an axis varies stays as it is (see `phalanx config show`).
+    /// Override a key of all runs. Keys that an axis varies stay (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
     /// The preset, or file, that all runs extend instead of the one that the sweep names.
@@ -69,7 +69,7 @@ struct RunOptions {
     /// The folder of runs, tables and pictures [default: runs/NAME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Lists the runs, and trains nothing.
+    /// List the runs without training.
     #[arg(long)]
     dry_run: bool,
 }

@@ -10,7 +10,7 @@ use phalanx_run::format;
 use crate::console::out;
 use phalanx_trace::{Category, RankTime, TraceFile, TraceSummary};
 
-/// Reads traces, which `phalanx train --trace` writes.
+/// Read traces, which `phalanx train --trace` writes.
 #[derive(Debug, Args)]
 pub(super) struct TraceArgs {
     #[command(subcommand)]
@@ -19,7 +19,8 @@ pub(super) struct TraceArgs {
 
 #[derive(Debug, Subcommand)]
 enum TraceCommand {
-    /// Says what ranks waited for, how much communication was hidden, who is slowest, and what a step's time goes into.
+    /// Summarise a trace: what ranks waited for, how much communication was hidden, the slowest rank, the parts of a
+    /// step.
     Summary {
         /// The trace, or the folder of its run.
         file: PathBuf,

@@ -14,12 +14,12 @@ use super::hosts;
 use super::resolve::{configuration_of, set_data, set_parallel};
 use crate::Program;
 
-/// Trains a model. Ctrl-C finishes the step and leaves a checkpoint; a second one ends at once.
+/// Train a model. Ctrl-C finishes the step and saves a checkpoint; a second one ends at once.
 #[derive(Debug, Clone, Args)]
 pub(super) struct TrainArgs {
     /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: the first preset].
     pub(super) config: Option<String>,
-    /// Overrides a key (see `phalanx config show`).
+    /// Override a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(super) sets: Vec<String>,
     #[command(flatten)]
@@ -30,16 +30,16 @@ pub(super) struct TrainArgs {
     /// The degrees of the mesh, as in [parallel]; -1 is the rest of the ranks.
     #[arg(long, value_name = "replicate=2,shard=2")]
     pub(super) parallel: Option<String>,
-    /// A network that is simulated: bandwidth and latency of each rank's link, as in comm.link.
+    /// Simulate a network: bandwidth and latency of the link of each rank, as in comm.link.
     #[arg(long, value_name = "10Gbit,20us")]
     link: Option<String>,
     /// The images: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
     pub(super) data: Option<String>,
-    /// Stops after this step, counted from the start of the run; the schedules stay those of the configuration.
+    /// Stop after this step, counted from the start of the run. The schedules do not change.
     #[arg(long, conflicts_with = "epochs")]
     steps: Option<u32>,
-    /// Stops after this epoch, counted from the start of the run; the schedules stay those of the configuration.
+    /// Stop after this epoch, counted from the start of the run. The schedules do not change.
     #[arg(long)]
     epochs: Option<u32>,
     /// The run's folder [default: runs/NAME-TIME].
@@ -47,13 +47,13 @@ pub(super) struct TrainArgs {
     pub(super) out: Option<PathBuf>,
     #[command(flatten)]
     pub(super) start: StartArgs,
-    /// Shows a dashboard instead of lines, if this is a terminal; `?` tells its keys.
+    /// Show a dashboard on a terminal; `?` shows its keys.
     #[arg(long)]
     pub(super) tui: bool,
-    /// Writes when each rank did what in these steps into trace.json: from step A to step B, counted from 1, or all.
+    /// Write a trace of these steps to trace.json: from step A to step B, counted from 1, or all.
     #[arg(long, value_name = "A..B", num_args = 0..=1, default_missing_value = "all")]
     pub(super) trace: Option<TraceSteps>,
-    /// Says what would be done, and does not train.
+    /// Print the configuration and the plan without training.
     #[arg(long)]
     pub(super) dry_run: bool,
     /// The exit code of a run that was interrupted and has saved, for schedulers that are to start it again (75 is usual).
@@ -64,10 +64,10 @@ pub(super) struct TrainArgs {
 /// The start of a training in a folder that holds a run.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StartArgs {
-    /// Continues the run in --out, or the newest of this name, from its newest complete checkpoint.
+    /// Resume the run in --out, or the newest of this name, from its newest complete checkpoint.
     #[arg(long)]
     pub(super) resume: bool,
-    /// Starts the run in --out again from step 1. Its record so far moves into its subfolder before-TIME.
+    /// Start the run in --out again from step 1. Its record so far moves to its subfolder before-TIME.
     #[arg(long, conflicts_with = "resume", requires = "out")]
     pub(super) restart: bool,
 }
@@ -78,8 +78,8 @@ pub(super) struct WorldArgs {
     /// The number of ranks.
     #[arg(long)]
     pub(super) ranks: Option<u32>,
-    /// Starts the ranks on several hosts by ssh: `a:4,b:4`, or a file with a host and its ranks in each line. The program and the run's
-    /// folder must be at the same place on all of them.
+    /// Start the ranks on several hosts by ssh: `a:4,b:4`, or a file with a host and its ranks in each line. The
+    /// program and the run's folder must have the same path on all of them.
     #[arg(long, value_name = "HOST:RANKS,…|FILE", conflicts_with_all = ["tui", "servers"])]
     pub(super) hosts: Option<String>,
     #[command(flatten)]
