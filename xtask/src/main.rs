@@ -31,8 +31,9 @@ Test:
   test --slurm                   start a SLURM of two nodes on this machine and run jobs on it: requeued, a lost node, cancelled,
                                  out of time (Debian: slurmctld slurmd slurm-client)
   parity FILE.json ...           compare with recorded values of the reference implementations
-  chaos --seed S --schedules N   kill, stop and cut off small trainings at random times and resume them; each must end in the
-                                 weights of the undisturbed one, or with a named error
+  chaos --seed S --schedules N   kill, stop and cut off small trainings at random times, damage their checkpoints and resume them;
+                                 each must end in the weights of the undisturbed one, or with a named error
+  chaos --flips N                flip N bits of checkpoints, one at a time; each must be named and the older checkpoint used
   fuzz [READER ...] --minutes M  give damaged bytes to every reader of bytes from outside, guided by libFuzzer; --list prints them
 
 Check:

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::{Line, Summary, WorldChange, read_metrics};
 
-use super::event::Kind;
-use super::running::{ProcessResults, Running};
+use super::event::{Event, Kind};
+use super::running::{Newcomers, ProcessResults, Running};
 use super::schedule::{Attempt, Schedule};
 use crate::program::phalanx;
 
@@ -41,6 +41,62 @@ pub(crate) struct AttemptResult {
     pub(crate) first_step: Option<Instant>,
     /// The changes of the world that the summary lists.
     pub(crate) changes: Vec<WorldChange>,
+    /// The file that was damaged before the attempt.
+    pub(crate) damaged: Option<PathBuf>,
+}
+
+/// The steps and the disturbances of an attempt so far.
+struct Timeline<'a> {
+    /// The run's folder.
+    run: &'a Path,
+    begun: Instant,
+    /// The step of the checkpoint that the attempt resumes.
+    before: u64,
+    /// True once the metrics contain no lines of steps after it.
+    is_trimmed: bool,
+    /// The steps taken.
+    steps: u64,
+    first_step: Option<Instant>,
+    /// The time when the next event was due, without its delay.
+    since: Option<Instant>,
+    events: Vec<(Kind, Instant)>,
+}
+
+impl<'a> Timeline<'a> {
+    fn begin(run: &'a Path, before: u64, resumes: bool) -> Self {
+        let begun = Instant::now();
+        let (steps, first_step, since, events) = (0, None, None, Vec::new());
+        Self { run, begun, before, is_trimmed: !resumes, steps, first_step, since, events }
+    }
+
+    /// Reads the metrics.
+    fn look(&mut self) {
+        let step = last_step(self.run);
+        self.is_trimmed = self.is_trimmed || step <= self.before;
+        self.steps = if self.is_trimmed { step.saturating_sub(self.before) } else { 0 };
+        if self.steps > 0 && self.first_step.is_none() {
+            self.first_step = Some(Instant::now());
+        }
+    }
+
+    /// Waits for the rest of an event's delay if it is due soon. Returns true at its instant.
+    fn wait_for(&mut self, event: Event) -> bool {
+        if self.since.is_none() && event.is_due(self.steps, || is_saving(self.run)) {
+            self.since = Some(if event.is_before_the_first_step() { self.begun } else { Instant::now() });
+        }
+        let Some(from) = self.since else { return false };
+        let wait = event.delay().saturating_sub(from.elapsed());
+        if wait >= LOOK {
+            return false;
+        }
+        std::thread::sleep(wait);
+        true
+    }
+
+    fn happened(&mut self, kind: Kind) {
+        self.events.push((kind, Instant::now()));
+        self.since = None;
+    }
 }
 
 /// Returns the last step in the metrics.
@@ -62,10 +118,12 @@ fn is_saving(run: &Path) -> bool {
 }
 
 impl Attempt {
-    /// Runs the attempt in a folder, or resumes the earlier attempt there. Returns an error if it misses the deadline.
+    /// Runs the attempt in a folder, or resumes the earlier attempt there. `number` is its number in the schedule. Returns an error if it
+    /// misses the deadline.
     pub(crate) fn run(
         &self,
         folder: &Path,
+        number: usize,
         settings: &[String],
         deadline: Duration,
     ) -> Result<AttemptResult> {
@@ -73,51 +131,74 @@ impl Attempt {
         let resumes = run.join("config.toml").is_file();
         // A first attempt that was killed early may have left a folder without a checkpoint.
         let _ = if resumes { Ok(()) } else { std::fs::remove_dir_all(&run) };
+        let damaged = self.damage.map(|damage| damage.apply(&run.join("checkpoints"))).transpose()?.flatten();
         let before = if resumes { newest_step(&run) } else { 0 };
-        let begun = Instant::now();
-        let mut running = Running::begin(self.command(&run, resumes, settings)?)?;
-        let (mut first_step, mut due) = (None, self.events.iter().copied().peekable());
-        let mut events = Vec::new();
-        // The time when the next event was due, without its delay.
-        let mut since = None::<Instant>;
-        // Steps count from the resumed checkpoint. The metrics may still contain lines of later steps.
-        let mut trimmed = !resumes;
+        let command = self.command(&run, resumes, settings)?;
+        let mut running = Running::begin(command, &folder.join(format!("attempt-{number}")))?;
+        let mut timeline = Timeline::begin(&run, before, resumes);
+        let mut due = self.events.iter().copied().peekable();
         let ended = loop {
             if let Some(ended) = running.ended()? {
                 break ended;
             }
-            if begun.elapsed() > deadline {
-                let (seconds, step) = (deadline.as_secs(), last_step(&run));
-                bail!("it hangs: not all has ended within {seconds} s; step {step}, events {events:?}");
+            timeline.look();
+            if timeline.begun.elapsed() > deadline {
+                let (seconds, events) = (deadline.as_secs(), &timeline.events);
+                bail!(
+                    "it hangs: not all has ended within {seconds} s; step {}, events {events:?}",
+                    last_step(&run)
+                );
             }
-            let step = last_step(&run);
-            trimmed = trimmed || step <= before;
-            let steps = if trimmed { step.saturating_sub(before) } else { 0 };
-            if steps > 0 && first_step.is_none() {
-                first_step = Some(Instant::now());
-            }
-            if let Some(event) = due.peek().copied() {
-                if since.is_none() && event.is_due(steps, || is_saving(&run)) {
-                    since = Some(if event.is_before_the_first_step() { begun } else { Instant::now() });
-                }
-                if let Some(from) = since
-                    && let wait = event.delay().saturating_sub(from.elapsed())
-                    && wait < LOOK
-                {
-                    std::thread::sleep(wait);
-                    // An event needs a running rank.
-                    if running.disturb(event, || join(&run))? {
-                        events.push((event.kind, Instant::now()));
-                        due.next();
-                        since = None;
-                    }
-                }
+            if let Some(event) = due.peek().copied()
+                && timeline.wait_for(event)
+                // An event needs a running rank.
+                && running.disturb(event, &Newcomers { join: &|| join(&run), resume: &|| resume(&run) })?
+            {
+                timeline.happened(event.kind);
+                due.next();
             }
             running.wake()?;
             std::thread::sleep(LOOK);
         };
         wait_for_leftovers(&run, deadline)?;
-        conclude(&run, ended, events, first_step)
+        self.conclude(&timeline, &ended, damaged)
+    }
+
+    /// Returns the result of the attempt, whose processes have ended.
+    fn conclude(
+        &self,
+        timeline: &Timeline<'_>,
+        ended: &ProcessResults,
+        damaged: Option<PathBuf>,
+    ) -> Result<AttemptResult> {
+        let summary = Summary::read(&timeline.run.join("summary.json")).ok();
+        for said in &ended.joined {
+            super::check_named(said)?;
+        }
+        for said in &ended.writers {
+            // It may have come when the first had ended, and then trains itself.
+            if !said.contains("is being trained by process") {
+                super::check_named(said).context("a second writer")?;
+            }
+        }
+        let outcome = match &summary {
+            // Joined ranks, or a second writer, may have continued without the launcher.
+            Some(summary) if summary.status == "finished" => Outcome::Finished,
+            _ if ended.is_well => Outcome::Saved,
+            _ if ended.launcher_was_killed => {
+                Outcome::Failed { said: "error: the launcher of all ranks was killed on purpose".to_owned() }
+            }
+            _ => Outcome::Failed { said: ended.said.clone() },
+        };
+        if outcome != Outcome::Finished && self.events.iter().all(|event| event.kind.is_harmless()) {
+            bail!("it was not disturbed, and has not finished: {}", ended.said);
+        }
+        if let Some(path) = damaged.as_ref().filter(|_| outcome == Outcome::Finished) {
+            check_fallback(path, ended)?;
+        }
+        let changes = summary.map(|summary| summary.changes).filter(|_| outcome == Outcome::Finished);
+        let (events, first_step) = (timeline.events.clone(), timeline.first_step);
+        Ok(AttemptResult { outcome, events, first_step, changes: changes.unwrap_or_default(), damaged })
     }
 
     fn command(&self, run: &Path, resumes: bool, settings: &[String]) -> Result<Command> {
@@ -147,35 +228,32 @@ impl Attempt {
     }
 }
 
-/// Returns the result of an attempt whose processes have ended.
-fn conclude(
-    run: &Path,
-    ended: ProcessResults,
-    events: Vec<(Kind, Instant)>,
-    first_step: Option<Instant>,
-) -> Result<AttemptResult> {
-    let summary = Summary::read(&run.join("summary.json")).ok();
-    for said in &ended.joined {
-        super::check_named(said)?;
+/// Checks that a training has named a damaged file of a checkpoint, or the checkpoint, and that it used an older one.
+pub(super) fn check_fallback(path: &Path, ended: &ProcessResults) -> Result<()> {
+    let name =
+        |path: Option<&Path>| path.and_then(|path| path.file_name()?.to_str()).unwrap_or_default().to_owned();
+    let (file, step) = (name(Some(path)), name(path.parent()));
+    let is_named = |line: &str| line.contains(&step) && line.contains("an older checkpoint is used");
+    if !ended.said.lines().any(is_named) {
+        bail!(
+            "{step}/{file} was damaged, and the training did not say that an older checkpoint is used: {}",
+            ended.said
+        );
     }
-    let (well, said) = ended.launcher;
-    let outcome = match (&summary, well) {
-        // Joined ranks may have continued without the launcher.
-        (Some(summary), _) if summary.status == "finished" => Outcome::Finished,
-        (_, true) => Outcome::Saved,
-        (_, false) if ended.launcher_was_killed => {
-            Outcome::Failed { said: "error: the launcher of all ranks was killed on purpose".to_owned() }
-        }
-        (_, false) => Outcome::Failed { said },
-    };
-    let changes = summary.map(|summary| summary.changes).filter(|_| outcome == Outcome::Finished);
-    Ok(AttemptResult { outcome, events, first_step, changes: changes.unwrap_or_default() })
+    Ok(())
 }
 
 /// Returns the command by which a rank joins a run.
 fn join(run: &PathBuf) -> Result<Command> {
     let mut command = phalanx()?;
     command.arg("join").arg(run);
+    Ok(command)
+}
+
+/// Returns the command by which another process resumes a run.
+fn resume(run: &PathBuf) -> Result<Command> {
+    let mut command = phalanx()?;
+    command.args(["train", "--resume", "--out"]).arg(run).args(["--ranks", "1"]);
     Ok(command)
 }
 

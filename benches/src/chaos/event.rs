@@ -21,6 +21,14 @@ pub(crate) enum Kind {
     Join,
     /// A rank leaves during training.
     Leave,
+    /// A second process resumes the run while it trains.
+    Writer,
+    /// Strangers connect to every port on which the launcher and the ranks listen, and stay.
+    Strangers,
+    /// A rank may open almost no further file or connection, while strangers connect to it.
+    Descriptors,
+    /// A rank can write no file beyond a size, as on a full disk.
+    Full,
 }
 
 impl Kind {
@@ -33,7 +41,16 @@ impl Kind {
             Self::Launcher => "killed launchers",
             Self::Join => "joins",
             Self::Leave => "leaves",
+            Self::Writer => "second writers",
+            Self::Strangers => "strangers",
+            Self::Descriptors => "exhausted descriptors",
+            Self::Full => "full disks",
         }
+    }
+
+    /// True if training must go on as if nothing had happened.
+    pub(crate) fn is_harmless(self) -> bool {
+        matches!(self, Self::Writer | Self::Strangers)
     }
 
     /// True if the event changes the world during training.
@@ -54,6 +71,8 @@ pub(crate) struct Event {
     pub(crate) ms: f64,
     /// The length of a stop in milliseconds.
     pub(crate) lasts_ms: f64,
+    /// The amount of what is left to a rank, from 0 to 1: of descriptors, or of the size of files.
+    pub(crate) left: f64,
 }
 
 impl Event {

@@ -1,14 +1,18 @@
-//! `cargo xtask chaos`: resumes randomly disturbed trainings until they finish. Ranks are killed, stopped,
-//! disconnected, added and removed.
+//! `cargo xtask chaos`: resumes randomly disturbed trainings until they finish. Ranks are killed, stopped, disconnected, limited,
+//! added and removed; strangers connect; other processes try to train the same run; checkpoints are damaged.
 //!
 //! The seed determines all random choices. Every training has logical ranks, so it must end with the weights of the
 //! undisturbed training. A failed attempt must name a cause. An attempt that misses the deadline is a failure.
 
 mod attempt;
+mod damage;
 mod event;
+mod flips;
+mod limits;
 mod processes;
 mod running;
 mod schedule;
+mod strangers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,6 +47,9 @@ pub(crate) struct ChaosArgs {
     /// Seconds within which an attempt must end
     #[arg(long, default_value_t = 90.0)]
     deadline: f64,
+    /// Instead of the trainings, flip this many bits, one at a time, over all files of checkpoints
+    #[arg(long, value_name = "N", conflicts_with_all = ["schedules", "only", "keep_slow"])]
+    flips: Option<u64>,
     /// Keep the folders of trainings that took more seconds than this to recover
     #[arg(long, value_name = "SECONDS")]
     keep_slow: Option<f64>,
@@ -90,6 +97,8 @@ struct Totals {
     named_errors: u64,
     saved: u64,
     resumed: u64,
+    /// Checkpoints that were damaged before they were resumed.
+    damaged: u64,
     /// The number of events of each kind.
     events: BTreeMap<&'static str, u64>,
     /// Changes of the world during training.
@@ -104,7 +113,11 @@ struct Totals {
 pub(crate) fn run(args: &ChaosArgs) -> Result<()> {
     let place = crate::program::folder(args.out.as_deref(), "chaos")?;
     let deadline = Duration::from_secs_f64(args.deadline);
+    limits::raise_descriptors();
     let expected = undisturbed(&place, deadline)?;
+    if let Some(flips) = args.flips {
+        return flips::run(args, flips, &place, &expected);
+    }
     let (begun, mut tally, mut kept) = (Instant::now(), Totals::default(), false);
     for number in args.first..args.first + args.schedules {
         if args.minutes.is_some_and(|minutes| begun.elapsed().as_secs_f64() > 60.0 * minutes) {
@@ -151,8 +164,8 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<()> {
 fn undisturbed(place: &std::path::Path, deadline: Duration) -> Result<Hashes> {
     let folder = place.join("undisturbed");
     std::fs::create_dir_all(&folder)?;
-    let attempt = Attempt { ranks: 1, strategy: "ddp", elastic: None, events: Vec::new() };
-    match attempt.run(&folder, &[], deadline)?.outcome {
+    let attempt = Attempt { damage: None, ranks: 1, strategy: "ddp", elastic: None, events: Vec::new() };
+    match attempt.run(&folder, 0, &[], deadline)?.outcome {
         Outcome::Finished => hashes(&folder),
         Outcome::Saved => bail!("the undisturbed training was interrupted"),
         Outcome::Failed { said } => bail!("the undisturbed training failed: {said}"),
@@ -184,8 +197,8 @@ fn follow(
     for (at, attempt) in schedule.attempts.iter().enumerate() {
         tally.attempts += 1;
         tally.resumed += u64::from(at > 0);
-        let done = attempt.run(folder, &schedule.settings, deadline);
-        let AttemptResult { outcome, events, first_step, changes } =
+        let done = attempt.run(folder, at, &schedule.settings, deadline);
+        let AttemptResult { outcome, events, first_step, changes, damaged } =
             done.with_context(|| format!("attempt {}", at + 1))?;
         if let (Some(event), Some(first)) = (since_event.take(), first_step) {
             tally.resuming.push((number, first.saturating_duration_since(event).as_secs_f64()));
@@ -193,6 +206,7 @@ fn follow(
         for (kind, _) in &events {
             *tally.events.entry(kind.name()).or_default() += 1;
         }
+        tally.damaged += u64::from(damaged.is_some());
         tally.changes += changes.len() as u64;
         // A rank that came or left by agreement was not lost.
         let lost = changes.iter().filter(|change| !change.left.is_empty() && change.came.is_empty());
@@ -242,6 +256,7 @@ impl Totals {
             self.named_errors, self.saved
         );
         println!("events                  {:6}   {}", self.events.values().sum::<u64>(), events.join(", "));
+        println!("damaged checkpoints     {:6}   and older ones used", self.damaged);
         println!("failed, or hung         {:6}", self.failures.len());
         println!("worlds that changed     {:6}   while training went on", self.changes);
         for (what, seconds) in [("going on", &self.going_on), ("resumed", &self.resuming)] {
@@ -267,6 +282,7 @@ impl Totals {
             "attempts": self.attempts,
             "resumed": self.resumed,
             "named_errors": self.named_errors,
+            "damaged": self.damaged,
             "events": self.events,
             "saved": self.saved,
             "changes": self.changes,

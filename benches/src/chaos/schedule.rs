@@ -4,11 +4,14 @@ use std::fmt;
 
 use phalanx_tensor::Key;
 
+use super::damage::Damage;
 use super::event::{Event, Kind};
 
 /// The ranks of an attempt and their disturbances.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Attempt {
+    /// The damage to the newest checkpoint before the attempt.
+    pub(crate) damage: Option<Damage>,
     pub(crate) ranks: usize,
     pub(crate) strategy: &'static str,
     /// The number of replacements by the launcher, if the world is elastic.
@@ -26,15 +29,23 @@ pub(crate) struct Schedule {
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Attempt { ranks, strategy, elastic, events }) in self.attempts.iter().enumerate() {
-            write!(f, "{}{strategy} x{ranks}", if at > 0 { "; " } else { "" })?;
+        for (at, attempt) in self.attempts.iter().enumerate() {
+            let Attempt { damage, ranks, strategy, elastic, events } = attempt;
+            write!(f, "{}", if at > 0 { "; " } else { "" })?;
+            if let Some(damage) = damage {
+                write!(f, "{damage}, ")?;
+            }
+            write!(f, "{strategy} x{ranks}")?;
             if let Some(replacements) = elastic {
                 write!(f, " elastic, {replacements} replaced")?;
             }
-            for Event { kind, rank, steps, ms, lasts_ms } in events {
+            for Event { kind, rank, steps, ms, lasts_ms, left } in events {
                 write!(f, ", {} rank {rank} after step +{steps} +{ms:.1} ms", kind.name())?;
-                if *kind == Kind::Stop {
-                    write!(f, " for {lasts_ms:.0} ms")?;
+                match kind {
+                    Kind::Stop if *lasts_ms >= FOR_EVER_MS => write!(f, " for ever")?,
+                    Kind::Stop => write!(f, " for {lasts_ms:.0} ms")?,
+                    Kind::Descriptors | Kind::Full => write!(f, " with {left:.3} left")?,
+                    _ => {}
                 }
             }
         }
@@ -42,15 +53,22 @@ impl fmt::Display for Schedule {
     }
 }
 
+/// The length of a stop that outlasts its attempt, in milliseconds.
+const FOR_EVER_MS: f64 = 1e9;
+
 /// A sequence of random numbers.
-struct RandomDraws {
+pub(super) struct RandomDraws {
     key: Key,
     next: u64,
 }
 
 impl RandomDraws {
+    pub(super) fn new(seed: u64, name: &str, number: u64) -> Self {
+        Self { key: Key::new(seed).stream(name).stream(&number.to_string()), next: 0 }
+    }
+
     /// Returns a number in [0, 1).
-    fn part(&mut self) -> f64 {
+    pub(super) fn part(&mut self) -> f64 {
         let mut drawn = [0.0];
         self.key.step(self.next).uniform(0, &mut drawn);
         self.next += 1;
@@ -58,11 +76,11 @@ impl RandomDraws {
     }
 
     /// Returns a number in [0, `end`).
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         ((self.part() * end as f64) as usize).min(end - 1)
     }
 
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(super) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 }
@@ -73,8 +91,7 @@ impl Schedule {
 
     /// Returns schedule `number` of a seed.
     pub(crate) fn draw(seed: u64, number: u64, only: Option<Kind>) -> Self {
-        let mut drawn =
-            RandomDraws { key: Key::new(seed).stream("chaos").stream(&number.to_string()), next: 0 };
+        let mut drawn = RandomDraws::new(seed, "chaos", number);
         let settings = vec![format!("checkpoint.asynchronous={}", drawn.below(4) > 0)];
         let disturbed = 1 + drawn.below(3);
         let mut attempts = Vec::new();
@@ -84,7 +101,12 @@ impl Schedule {
             attempts.push(if is_elastic { elastic(&mut drawn, only) } else { fixed(&mut drawn, only) });
         }
         let (ranks, strategy) = crew(&mut drawn);
-        attempts.push(Attempt { ranks, strategy, elastic: None, events: Vec::new() });
+        attempts.push(Attempt { damage: None, ranks, strategy, elastic: None, events: Vec::new() });
+        // Once at most, so that an older checkpoint is whole.
+        if drawn.below(3) == 0 {
+            let at = 1 + drawn.below(attempts.len() - 1);
+            attempts[at].damage = Some(Damage::draw(&mut drawn));
+        }
         Self { attempts, settings }
     }
 }
@@ -92,10 +114,23 @@ impl Schedule {
 /// Draws an attempt that ends by its disturbance.
 fn fixed(drawn: &mut RandomDraws, only: Option<Kind>) -> Attempt {
     let (ranks, strategy) = crew(drawn);
-    let kinds = [Kind::Kill, Kind::Kill, Kind::Saving, Kind::Saving, Kind::Stop, Kind::Cut, Kind::Launcher];
+    let kinds = [
+        Kind::Kill,
+        Kind::Kill,
+        Kind::Saving,
+        Kind::Saving,
+        Kind::Stop,
+        Kind::Cut,
+        Kind::Launcher,
+        Kind::Writer,
+        Kind::Strangers,
+        Kind::Descriptors,
+        Kind::Full,
+    ];
     let kind = only.unwrap_or(drawn.one_of(&kinds));
     let steps = drawn.below(11) as u64;
-    Attempt { ranks, strategy, elastic: None, events: vec![event(drawn, kind, ranks, steps)] }
+    let events = vec![event(drawn, kind, ranks, steps)];
+    Attempt { damage: None, ranks, strategy, elastic: None, events }
 }
 
 /// Draws an attempt of an elastic world. It continues while enough ranks are left.
@@ -113,29 +148,37 @@ fn elastic(drawn: &mut RandomDraws, only: Option<Kind>) -> Attempt {
         Kind::Stop,
         Kind::Cut,
         Kind::Launcher,
+        Kind::Writer,
+        Kind::Strangers,
+        Kind::Descriptors,
+        Kind::Full,
     ];
     let count = 1 + drawn.below(4);
-    let mut steps: Vec<u64> = (0..count).map(|_| drawn.below(19) as u64).collect();
-    steps.sort_unstable();
+    let steps: Vec<u64> = (0..count).map(|_| drawn.below(19) as u64).collect();
     let events = steps.into_iter().map(|steps| {
         let kind = only.unwrap_or(drawn.one_of(&kinds));
-        // A rank can only join a running world.
-        let steps = if kind == Kind::Join { steps.max(1) } else { steps };
         event(drawn, kind, Schedule::MOST, steps)
     });
-    let events = events.collect();
-    Attempt { ranks, strategy, elastic: Some(drawn.below(3)), events }
+    let mut events: Vec<Event> = events.collect();
+    events.sort_by_key(|event| event.steps);
+    Attempt { damage: None, ranks, strategy, elastic: Some(drawn.below(3)), events }
 }
 
 fn event(drawn: &mut RandomDraws, kind: Kind, ranks: usize, steps: u64) -> Event {
     let rank = drawn.below(ranks);
+    // A rank can only join a world that trains, and a second writer is refused only while the first holds the run.
+    let steps = if matches!(kind, Kind::Join | Kind::Writer) { steps.max(1) } else { steps };
     let ms = match kind {
         Kind::Saving => 20.0 * drawn.part() * drawn.part(),
         _ if steps == 0 => 600.0 * drawn.part(),
         _ => 40.0 * drawn.part(),
     };
-    let lasts_ms = if drawn.below(4) == 0 { 20_000.0 } else { 1500.0 * drawn.part() };
-    Event { kind, rank, steps, ms, lasts_ms }
+    let lasts_ms = match drawn.below(8) {
+        0 => FOR_EVER_MS,
+        1 => 20_000.0,
+        _ => 1500.0 * drawn.part(),
+    };
+    Event { kind, rank, steps, ms, lasts_ms, left: drawn.part() }
 }
 
 /// Draws the number of ranks and their strategy.
