@@ -13,8 +13,9 @@ use phalanx_run::RunError;
 pub enum TrainError {
     /// The loss is not finite. Nothing was saved since.
     #[error(
-        "step {step}: the loss{} is {loss}; the last checkpoint is from before this step, and a lower optim.lr or a train.clip_norm may help",
-        of_phase(phase)
+        "step {step}: the loss{} is {loss}; {}, and a lower optim.lr or a train.clip_norm may help",
+        of_phase(phase),
+        last_saved(*saved)
     )]
     NotFinite {
         /// The step, counted from 1.
@@ -23,6 +24,8 @@ pub enum TrainError {
         phase: String,
         /// The loss.
         loss: f64,
+        /// The step of the newest checkpoint, if one was saved.
+        saved: Option<u64>,
         /// True if rank 0 reports the error.
         elsewhere: bool,
     },
@@ -302,6 +305,13 @@ fn of_phase(phase: &str) -> String {
     if phase.is_empty() { String::new() } else { format!(" of phase `{phase}`") }
 }
 
+fn last_saved(step: Option<u64>) -> String {
+    match step {
+        Some(step) => format!("the last checkpoint is of step {step}"),
+        None => "no checkpoint was saved before".to_owned(),
+    }
+}
+
 fn is_elsewhere(error: &CommError) -> bool {
     matches!(
         error,
@@ -328,7 +338,13 @@ mod tests {
             hook(Box::new(ShardingError::from(lost()))).into(),
             hook(Box::new(ShardingError::from(hook(Box::new(lost()))))).into(),
             ShardingError::from(hook(Box::new(ShardingError::from(lost())))).into(),
-            TrainError::NotFinite { step: 1, phase: String::new(), loss: f64::NAN, elsewhere: true },
+            TrainError::NotFinite {
+                step: 1,
+                phase: String::new(),
+                loss: f64::NAN,
+                saved: None,
+                elsewhere: true,
+            },
             CheckpointError::Elsewhere { rank: 1, problem: "the disk is full".to_owned() }.into(),
         ];
         assert!(consequences.iter().all(TrainError::is_consequence));
@@ -336,7 +352,13 @@ mod tests {
         let own = [
             TrainError::from(missing.clone()),
             hook(Box::new(missing)).into(),
-            TrainError::NotFinite { step: 1, phase: String::new(), loss: f64::NAN, elsewhere: false },
+            TrainError::NotFinite {
+                step: 1,
+                phase: String::new(),
+                loss: f64::NAN,
+                saved: None,
+                elsewhere: false,
+            },
             TrainError::NoStep { images: 1, batch: 2 },
         ];
         assert!(!own.iter().any(TrainError::is_consequence));

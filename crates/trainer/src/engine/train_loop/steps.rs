@@ -263,7 +263,7 @@ impl Run<'_> {
         }
         self.settle()?;
         self.saving.unsaved = None;
-        self.reporter.take_broken(stopped)?;
+        self.reporter.take_broken(stopped, &self.env)?;
         Ok(LoopEnd::Through { interrupted })
     }
 

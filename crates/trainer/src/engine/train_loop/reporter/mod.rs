@@ -27,7 +27,7 @@ use super::rank_report::RankReport;
 use super::state::TrainState;
 use super::step::UnreadStep;
 use super::world::WorldChanges;
-use crate::engine::checkpoint::Saved;
+use crate::engine::checkpoint::{Saved, saved_step};
 use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::observer::{Event, Observer};
 use crate::engine::training::Phase;
@@ -272,13 +272,20 @@ impl Reporter {
     }
 
     /// Records why a stop was agreed on, on the rank that does not know yet: a loss that is not finite.
-    pub(super) fn take_broken(&mut self, stopped: Option<&StopReason>) -> Result<(), TrainError> {
-        if let Some(broken) = self.broken.take() {
+    pub(super) fn take_broken(
+        &mut self,
+        stopped: Option<&StopReason>,
+        env: &Environment<'_>,
+    ) -> Result<(), TrainError> {
+        if let Some(mut broken) = self.broken.take() {
+            if let TrainError::NotFinite { saved, .. } = &mut broken {
+                *saved = saved_step(env.folder);
+            }
             return Err(broken);
         }
         if let Some(StopReason::NotFinite { step, phase, loss }) = stopped {
             let (step, phase, loss) = (*step, phase.clone(), loss.parse().unwrap_or(f64::NAN));
-            return Err(TrainError::NotFinite { step, phase, loss, elsewhere: true });
+            return Err(TrainError::NotFinite { step, phase, loss, saved: None, elsewhere: true });
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ impl Reporter {
         }
         let (step, phase, loss) = (report.step, broken.name.clone(), broken.loss);
         let reason = StopReason::NotFinite { step, phase: phase.clone(), loss: loss.to_string() };
-        self.broken = Some(TrainError::NotFinite { step, phase, loss, elsewhere: false });
+        self.broken = Some(TrainError::NotFinite { step, phase, loss, saved: None, elsewhere: false });
         distributed.job().request_stop(&reason)
     }
 }
