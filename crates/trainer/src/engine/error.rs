@@ -363,4 +363,15 @@ mod tests {
         ];
         assert!(!own.iter().any(TrainError::is_consequence));
     }
+
+    #[test]
+    fn an_infinite_loss_names_the_checkpoint_that_exists() {
+        let said = |saved| {
+            let (step, phase, loss) = (7, "critic".to_owned(), f64::INFINITY);
+            TrainError::NotFinite { step, phase, loss, saved, elsewhere: false }.to_string()
+        };
+        let begins = "step 7: the loss of phase `critic` is inf; ";
+        assert!(said(Some(5)).starts_with(&format!("{begins}the last checkpoint is of step 5, ")));
+        assert!(said(None).starts_with(&format!("{begins}no checkpoint was saved before, ")));
+    }
 }
