@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::config::WorldConfig;
 use crate::error::rank_list;
 
 /// A phase of the rendezvous in which a rank waits for others.
@@ -26,13 +25,13 @@ impl MeetingProgress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(phase);
     }
 
-    /// Describes the wait; `None` if rank 0 is the one to tell.
-    pub(crate) fn describe(&self, config: &WorldConfig) -> Option<String> {
+    /// Describes the wait in a world of `world_size` ranks, `each` on a host, that meet at an address; `None` if rank 0 is the one to
+    /// tell.
+    pub(crate) fn describe(&self, at: &str, world_size: usize, each: usize) -> Option<String> {
         let phase = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let (at, world_size) = (config.meeting_text(), config.world_size);
         match phase {
             MeetingPhase::Missing(missing) => {
-                let nodes = nodes(&missing, config);
+                let nodes = nodes(&missing, world_size, each);
                 Some(format!("waits for {} of {world_size}{nodes} at {at}", rank_list(&missing)))
             }
             MeetingPhase::Search => Some(format!("waits for rank 0 at {at}")),
@@ -42,8 +41,7 @@ impl MeetingProgress {
 }
 
 /// Names the hosts whose ranks are all missing, if each host has the same number of ranks, several.
-fn nodes(missing: &[usize], config: &WorldConfig) -> String {
-    let (each, all) = (config.local_world_size, config.world_size);
+fn nodes(missing: &[usize], all: usize, each: usize) -> String {
     if each < 2 || each >= all || !all.is_multiple_of(each) {
         return String::new();
     }
@@ -65,7 +63,7 @@ mod tests {
         let describe = |phase: MeetingPhase, local_world_size: usize| {
             let progress = MeetingProgress::default();
             progress.set(phase);
-            progress.describe(&WorldConfig { local_world_size, ..WorldConfig::local(0, 6, 7) })
+            progress.describe("127.0.0.1:7", 6, local_world_size)
         };
         let missing = |ranks: &[usize], each| {
             describe(MeetingPhase::Missing(ranks.to_vec()), each).expect("rank 0 tells")
@@ -78,6 +76,6 @@ mod tests {
         );
         assert_eq!(missing(&[2, 3], 4), "waits for ranks 2 and 3 of 6 at 127.0.0.1:7");
         assert_eq!(describe(MeetingPhase::Registered, 1), None);
-        assert!(MeetingProgress::default().describe(&WorldConfig::local(0, 6, 7)).is_none());
+        assert!(MeetingProgress::default().describe("127.0.0.1:7", 6, 1).is_none());
     }
 }

@@ -100,7 +100,9 @@ pub fn connect_watched(
                     continue;
                 }
                 next_report += FURTHER_REPORT;
-                if let Some(text) = meeting.describe(config) {
+                if let Some(text) =
+                    meeting.describe(&config.meeting_text(), config.world_size, config.local_world_size)
+                {
                     waiting(&format!("{text} (since {} s)", since.elapsed().as_secs()));
                 }
             }
