@@ -1,9 +1,9 @@
 //! The index of a checkpoint: its files, and the location of each tensor's elements.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
+use phalanx_run::Links;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -43,7 +43,7 @@ impl Index {
     pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
         let path = folder.join(INDEX);
         let damaged = |problem: String| CheckpointError::damaged(&path, problem);
-        let bytes = fs::read(&path).map_err(|error| damaged(error.to_string()))?;
+        let bytes = Links::Refuse.read(&path).map_err(|error| damaged(error.to_string()))?;
         let index: Self = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if index.format != FORMAT {
             return Err(damaged(format!("has format {}; this program reads format {FORMAT}", index.format)));

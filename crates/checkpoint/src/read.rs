@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor};
+use phalanx_run::Links;
 use phalanx_tensor::host::copy_host;
 use phalanx_tensor::io::TensorFile;
 use phalanx_tensor::{ParamBucket, ParamStore, TensorError};
@@ -317,8 +318,10 @@ impl Reader {
         let file = match known {
             Some(file) => file,
             None => {
+                let damaged = |problem: String| CheckpointError::damaged(&path, problem);
+                drop(Links::Refuse.open(&path).map_err(|error| damaged(error.to_string()))?);
                 let open = TensorFile::open(&path);
-                let open = Rc::new(open.map_err(|error| CheckpointError::damaged(&path, error.to_string()))?);
+                let open = Rc::new(open.map_err(|error| damaged(error.to_string()))?);
                 self.files.borrow_mut().insert(piece.file.clone(), open.clone());
                 open
             }

@@ -14,7 +14,7 @@ use super::hashes::{Hashes, SummingWriter, TensorSum, WrittenElements, hashes};
 use super::index::{FORMAT, INDEX, Index};
 use super::region::Region;
 use super::{Checkpoint, CheckpointError, FileEntry, Piece, list, name};
-use phalanx_run::{sync_folder, write_aside};
+use phalanx_run::{Links, sync_folder, write_aside};
 
 /// A piece that is to be written, with its elements.
 #[derive(Debug)]
@@ -191,7 +191,7 @@ impl StagingFolder {
         let mut sums = Vec::new();
         for rank in 0..ranks {
             let path = self.path.join(note(rank));
-            let bytes = fs::read(&path).map_err(io("read", &path))?;
+            let bytes = Links::Refuse.read(&path).map_err(io("read", &path))?;
             let written: RankFiles =
                 serde_json::from_slice(&bytes).map_err(io::Error::from).map_err(io("read", &path))?;
             for file in &written.files {
@@ -239,7 +239,7 @@ impl StagingFolder {
         let latest = checkpoints.join("latest");
         if let Some((step, _)) = list(checkpoints).last() {
             let newest = format!("{}\n", name(*step));
-            if fs::read_to_string(&latest).is_ok_and(|there| there != newest) || !latest.exists() {
+            if Links::Refuse.read_text(&latest).is_ok_and(|there| there != newest) || !latest.exists() {
                 let _ = write_aside(&latest, newest.as_bytes());
             }
         }

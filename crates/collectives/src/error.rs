@@ -44,8 +44,7 @@ pub enum CommError {
         theirs: String,
     },
     /// An operation took longer than allowed.
-    #[error("{operation} timed out after {seconds} s waiting for rank {waiting_for}; ranks {arrived:?} have come to it, \
-             ranks {missing:?} have not; {}", what_each_does(.last))]
+    #[error("{}; {}", who_hung(operation, *seconds, *waiting_for, [.arrived, .missing]), what_each_does(.last))]
     Timeout {
         /// The operation, with its number, type and size.
         operation: String,
@@ -197,6 +196,63 @@ pub enum CommError {
     /// The communicator was shut down.
     #[error("the communicator was shut down")]
     Closed,
+}
+
+impl CommError {
+    /// Returns the ranks that this error is about, other than the rank that noticed: those that did not reach an operation in time, or
+    /// the one that was lost. Empty for other errors.
+    pub fn blamed(&self) -> &[usize] {
+        match self {
+            Self::Timeout { missing, .. } => missing,
+            Self::PeerLost { rank, .. } => std::slice::from_ref(rank),
+            _ => &[],
+        }
+    }
+
+    /// Returns the error with another number for each rank, such as its number in a run whose world has changed.
+    #[must_use]
+    pub fn renumbered(self, number: impl Fn(usize) -> usize) -> Self {
+        match self {
+            Self::PeerLost { rank, operation, sequence } => {
+                Self::PeerLost { rank: number(rank), operation, sequence }
+            }
+            Self::Timeout { operation, seconds, waiting_for, mut arrived, mut missing, mut last } => {
+                arrived.iter_mut().chain(&mut missing).for_each(|rank| *rank = number(*rank));
+                last.iter_mut().for_each(|(rank, _)| *rank = number(*rank));
+                Self::Timeout { operation, seconds, waiting_for: number(waiting_for), arrived, missing, last }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Returns `rank 1`, or `ranks 0, 1 and 2`.
+pub(crate) fn rank_list(ranks: &[usize]) -> String {
+    match ranks {
+        [] => "no rank".to_owned(),
+        [one] => format!("rank {one}"),
+        [before @ .., last] => {
+            let before: Vec<String> = before.iter().map(usize::to_string).collect();
+            format!("ranks {} and {last}", before.join(", "))
+        }
+    }
+}
+
+/// Names the ranks that an operation waited for, and those that waited.
+fn who_hung(
+    operation: &str,
+    seconds: f64,
+    waiting_for: usize,
+    [arrived, missing]: [&Vec<usize>; 2],
+) -> String {
+    if missing.is_empty() {
+        return format!(
+            "{operation} did not end within {seconds} s, although all ranks have come to it; rank {waiting_for} sent nothing"
+        );
+    }
+    let them = if missing.len() == 1 { "it" } else { "them" };
+    let (missing, arrived) = (rank_list(missing), rank_list(arrived));
+    format!("{missing} hung: {arrived} waited {seconds} s for {them} in {operation}")
 }
 
 fn what_each_does(last: &[(usize, String)]) -> String {

@@ -146,7 +146,9 @@ pub use control::{Control, Notice, Stop};
 pub use dtype::{DType, Element, ReduceOp};
 pub use environment::{Launcher, MeetingPoint, RankInfo};
 pub use error::{BoxError, CommError, Result};
-pub use flight::{FlightRecord, MappedFile, PeerRecord, Stacks, ThreadRecord, ThreadStack};
+pub use flight::{
+    FlightRecord, MappedFile, PeerRecord, Stacks, ThreadRecord, ThreadStack, write_flight_records,
+};
 pub use handle::Handle;
 #[cfg(feature = "mpi")]
 pub use mpi::connect_mpi;
@@ -160,8 +162,8 @@ pub use stats::CommStats;
 #[doc(hidden)]
 pub use world::fuzzing;
 pub use world::{
-    Newcomers, RebuiltWorld, connect, connect_unless, connect_with_listener, rejoin, rejoin_with, threads,
-    threads_over,
+    Newcomers, RebuiltWorld, connect, connect_unless, connect_watched, connect_with_listener, rejoin,
+    rejoin_with, threads, threads_over,
 };
 
 /// The examples of this crate's README, as tests.

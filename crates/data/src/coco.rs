@@ -78,7 +78,7 @@ impl CocoCaptions {
         let Some(folder) = folders.iter().find(|folder| folder.is_dir()) else {
             return Err(DataError::NoFolder(folders[0].clone()));
         };
-        let bytes = std::fs::read(&file).map_err(|error| DataError::io(&file, error))?;
+        let bytes = crate::Links::Follow.read(&file).map_err(|error| DataError::io(&file, error))?;
         let Annotations { images, annotations } = parse_json(&bytes)
             .map_err(|error| DataError::file(&file, format!("not in the form of COCO captions: {error}")))?;
         let by_id =

@@ -69,6 +69,7 @@
 
 // Foundations.
 pub mod error;
+mod regular_file;
 pub mod rng;
 
 pub mod attribute;
@@ -142,6 +143,7 @@ pub use exclusions::Exclusions;
 pub use image_folder::ImageFolder;
 pub use imagenet::open_imagenet;
 pub use loader::{Loader, LoaderConfig};
+pub use regular_file::Links;
 pub use sampler::{Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Tail};
 pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
 pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};

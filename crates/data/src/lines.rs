@@ -18,7 +18,7 @@ impl LinesFile {
     /// # Errors
     /// If the file cannot be read or is not UTF-8; the error names the line.
     pub(crate) fn read(file: &Path) -> Result<Self> {
-        let bytes = std::fs::read(file).map_err(|error| DataError::io(file, error))?;
+        let bytes = crate::Links::Follow.read(file).map_err(|error| DataError::io(file, error))?;
         let line_error = |line, reason: &str| DataError::Line {
             file: file.to_path_buf(),
             line,

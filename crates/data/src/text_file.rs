@@ -86,7 +86,7 @@ impl TextFile {
     /// no sample of two tokens.
     pub fn open(path: impl AsRef<Path>, config: TextFileConfig) -> Result<Self> {
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|error| DataError::io(path, error))?;
+        let bytes = crate::Links::Follow.read(path).map_err(|error| DataError::io(path, error))?;
         let name = path.file_name().map_or("text".into(), |name| name.to_string_lossy());
         Self::from_bytes(&name, bytes, config)
     }

@@ -17,6 +17,7 @@
 
 pub mod cluster;
 
+mod exit_status;
 mod hosts;
 mod parent_pipe;
 mod port;
@@ -29,7 +30,7 @@ pub mod checkup;
 
 pub use agent::{AgentError, Order};
 pub use hosts::{Hosts, HostsError};
-pub use parent_pipe::{ParentPipe, SECRET_FILE};
+pub use parent_pipe::{ParentPipe, SECRET_FILE, remove_stale_secret};
 pub use port::free_port;
 pub use remote::{RemoteError, RemoteSupervisor};
 pub use supervisor::{HostPlacement, LaunchError, RankFailure, Replacements, Supervisor, SupervisorOutcome};

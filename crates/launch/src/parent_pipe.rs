@@ -30,7 +30,7 @@ impl ParentPipe {
             return Ok(None);
         }
         let mut lines = std::io::stdin().lock().lines();
-        let Some(Ok(first)) = lines.next() else { std::process::exit(ABORTED.into()) };
+        let Some(Ok(first)) = lines.next() else { exit() };
         let secret = match first.strip_prefix(SECRET).map(str::trim) {
             None | Some("") => None,
             Some(text) => Some(Secret::new(text.as_bytes())?),
@@ -48,10 +48,33 @@ impl ParentPipe {
                     Ok(_) => {}
                 }
             }
-            std::process::exit(ABORTED.into());
+            exit();
         });
         Ok(Some(Self { secret }))
     }
+}
+
+/// Ends a rank whose parent has ended or said so. A parent that was killed has left the secret that it drew: the rank removes it.
+fn exit() -> ! {
+    if let Some(file) = std::env::var_os(DRAWN_SECRET) {
+        let _ = std::fs::remove_file(file);
+    }
+    std::process::exit(ABORTED.into())
+}
+
+/// Removes the file of a secret that an earlier launcher has left behind, unless the environment names it as the secret of this one.
+/// Only the holder of the run's lock calls this.
+///
+/// # Errors
+/// If the file cannot be removed.
+pub fn remove_stale_secret(file: &Path) -> std::io::Result<()> {
+    let is_present = file.symlink_metadata().is_ok();
+    let given = std::env::var_os(SECRET_FILE).map(std::path::PathBuf::from);
+    let is_given = given.is_some_and(|given| match (given.canonicalize(), file.canonicalize()) {
+        (Ok(given), Ok(file)) => given == file,
+        _ => given == file,
+    });
+    if is_present && !is_given { std::fs::remove_file(file) } else { Ok(()) }
 }
 
 /// Returns the first line of the pipe with a secret.
@@ -61,6 +84,9 @@ pub(super) fn line_of(secret: &str) -> String {
 
 /// The variable that names a file with the ranks' secret.
 pub const SECRET_FILE: &str = "PHALANX_SECRET_FILE";
+
+/// The variable that names the file of a secret that the parent drew, for its ranks.
+pub(super) const DRAWN_SECRET: &str = "PHALANX_DRAWN_SECRET";
 
 /// Returns the first line of the pipe: a fresh secret, unless the environment names a file of the ranks' secret. With `file`
 /// the secret is written there instead, readable by its owner only.

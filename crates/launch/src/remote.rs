@@ -283,7 +283,8 @@ impl RemoteSupervisor {
         match (first, cut) {
             (Some(report), cut) if !report.consequence || cut.is_none() => {
                 let log = FailureReport::log_path(logs, report.rank);
-                RemoteError::Rank(RankFailure { rank: report.rank, message: report.message, log })
+                let FailureReport { rank, message, blamed, .. } = report;
+                RemoteError::Rank(RankFailure { rank, message, log, blamed })
             }
             (_, Some(cut)) => cut,
             (_, None) => RemoteError::Connection {

@@ -1,7 +1,6 @@
 //! Starts ranks, watches them, and ends them together.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io::{self, BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use phalanx_collectives::FlightRecord;
 
-use super::parent_pipe::{SECRET_FILE, first_line, line_of};
+use super::exit_status::{log_tail, signal, signal_name};
+use super::parent_pipe::{DRAWN_SECRET, SECRET_FILE, first_line, line_of};
 use super::port::free_port;
 use super::{ABORTED, KEEPS_OUTPUT};
-use phalanx_run::FailureReport;
-use phalanx_run::SUPERVISED;
+use phalanx_run::{FailureReport, SUPERVISED, open_to_append};
 
 /// The interval at which ranks are polled.
 const POLL: Duration = Duration::from_millis(10);
@@ -73,14 +72,21 @@ pub enum LaunchError {
 
 /// The failure that ended a job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("rank {rank} failed: {message}\n  log: {}", log.display())]
+#[error("{}{message}\n  log: {}", subject(*rank, blamed), log.display())]
 pub struct RankFailure {
-    /// The rank that failed first by its own fault.
+    /// The rank that failed first by its own fault, or that noticed that others hung or were lost.
     pub rank: usize,
-    /// The error.
+    /// The error. It names the ranks if some are `blamed`.
     pub message: String,
-    /// Its log.
+    /// The log of the rank.
     pub log: PathBuf,
+    /// The ranks that hung or were lost, if the rank only noticed that.
+    pub blamed: Vec<usize>,
+}
+
+/// The beginning of a failure's message, unless the message names the ranks itself.
+fn subject(rank: usize, blamed: &[usize]) -> String {
+    if blamed.is_empty() { format!("rank {rank} failed: ") } else { String::new() }
 }
 
 /// The outcome of supervised ranks that did not fail.
@@ -249,14 +255,7 @@ impl Supervisor {
                 let since: &Instant = first_failure.get_or_insert_with(Instant::now);
                 let own = ranks.0.iter().any(|rank| failed(rank) && !self.report(rank).consequence);
                 if since.elapsed() > self.patience(&ranks.0, own) {
-                    let running: Vec<usize> =
-                        ranks.0.iter().filter(|rank| rank.ended.is_none()).map(|rank| rank.rank).collect();
-                    end(&mut ranks.0)?;
-                    // There is a failed rank, so there is a failure to tell.
-                    return match self.failure(&ranks.0, &running, asked_to_stop) {
-                        Some(report) => Err(self.rank_error(report)),
-                        None => Ok(SupervisorOutcome::Aborted),
-                    };
+                    return self.end_failed(&mut ranks.0, asked_to_stop);
                 }
             }
             match interrupts() {
@@ -275,6 +274,22 @@ impl Supervisor {
             }
             std::thread::sleep(POLL);
         }
+    }
+
+    /// Ends the ranks that still run after one has failed. Returns the failure.
+    fn end_failed(&self, ranks: &mut [Rank], asked_to_stop: bool) -> Result<SupervisorOutcome, LaunchError> {
+        let running = || ranks.iter().filter(|rank| rank.ended.is_none());
+        let stopped: Vec<usize> = running().filter(|rank| rank.is_stopped()).map(|rank| rank.rank).collect();
+        let running: Vec<usize> = running().map(|rank| rank.rank).collect();
+        end(ranks)?;
+        // There is a failed rank, so there is a failure to tell.
+        let Some(mut report) = self.failure(ranks, &running, asked_to_stop) else {
+            return Ok(SupervisorOutcome::Aborted);
+        };
+        if let Some(rank) = stopped.iter().find(|rank| report.blamed.contains(rank)) {
+            report.message = format!("rank {rank} is stopped by a signal (SIGSTOP): {}", report.message);
+        }
+        Err(self.rank_error(report))
     }
 
     /// Returns the outcome of ranks that have all ended.
@@ -325,7 +340,9 @@ impl Supervisor {
         // They meet on loopback, or at the interface that the user has named.
         command.env_remove("MASTER_ADDR");
         if let Some(file) = self.secret_file.as_ref().filter(|_| std::env::var_os(SECRET_FILE).is_none()) {
-            command.env(SECRET_FILE, file);
+            command.env(SECRET_FILE, file).env(DRAWN_SECRET, file);
+        } else {
+            command.env_remove(DRAWN_SECRET);
         }
         if let Some(place) = &self.place {
             // Rank 0 takes the first free one of the ports that belong to the job's name.
@@ -335,7 +352,7 @@ impl Supervisor {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         } else if rank > 0 || self.quiet {
             let path = FailureReport::log_path(&self.logs, rank);
-            let open = || OpenOptions::new().create(true).append(true).open(&path);
+            let open = || open_to_append(&path);
             let outputs = open().and_then(|log| Ok((log.try_clone()?, log)));
             let (out, err) = outputs.map_err(|source| LaunchError::Log { path: path.clone(), source })?;
             command.stderr(err);
@@ -429,9 +446,10 @@ impl Supervisor {
         let able = |rank: &Rank| rank.ended.is_none() && !rank.is_stopped();
         let has_written = |rank: &Rank| FlightRecord::path(&self.logs, rank.rank).exists();
         let cause = if own || !ranks.iter().any(able) { SETTLE } else { CAUSE };
-        // Without any record the ranks had not met.
-        let writes =
-            ranks.iter().any(has_written) && ranks.iter().any(|rank| able(rank) && !has_written(rank));
+        // A rank that fails writes its record first. Without any record the ranks had not met, unless one was killed.
+        let was_killed = |rank: &Rank| rank.ended.is_some_and(|(_, status)| signal(status).is_some());
+        let had_met = |rank: &Rank| has_written(rank) || was_killed(rank);
+        let writes = ranks.iter().any(had_met) && ranks.iter().any(|rank| able(rank) && !has_written(rank));
         cause + if writes { RECORDING } else { Duration::ZERO }
     }
 
@@ -447,7 +465,7 @@ impl Supervisor {
                         code.map_or_else(|| "without a code".to_owned(), |code| format!("with code {code}"));
                     format!(
                         "ended {code} and gave no reason{}",
-                        tail(&FailureReport::log_path(&self.logs, rank.rank))
+                        log_tail(&FailureReport::log_path(&self.logs, rank.rank))
                     )
                 }
             };
@@ -479,7 +497,8 @@ impl Supervisor {
     /// Returns the error for a failure report.
     fn rank_error(&self, report: FailureReport) -> LaunchError {
         let log = FailureReport::log_path(&self.logs, report.rank);
-        LaunchError::Rank(RankFailure { rank: report.rank, message: report.message, log })
+        let FailureReport { rank, message, blamed, .. } = report;
+        LaunchError::Rank(RankFailure { rank, message, log, blamed })
     }
 }
 
@@ -557,36 +576,4 @@ fn end(ranks: &mut [Rank]) -> Result<(), LaunchError> {
         std::thread::sleep(POLL);
     }
     Ok(())
-}
-
-/// The signal that ended a process.
-fn signal(status: ExitStatus) -> Option<i32> {
-    #[cfg(unix)]
-    return std::os::unix::process::ExitStatusExt::signal(&status);
-    #[cfg(not(unix))]
-    return None;
-}
-
-fn signal_name(number: i32) -> String {
-    let name = match number {
-        4 => "SIGILL",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL; was the machine out of memory?",
-        11 => "SIGSEGV",
-        15 => "SIGTERM",
-        24 => "SIGXCPU; the limit of CPU time, `ulimit -t`",
-        25 => "SIGXFSZ; the limit of file sizes, `ulimit -f`",
-        _ => return format!("signal {number}"),
-    };
-    format!("signal {number} ({name})")
-}
-
-/// The end of a log, indented, for ranks that died without a report.
-fn tail(log: &Path) -> String {
-    let Ok(bytes) = std::fs::read(log) else { return String::new() };
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(2000)..]).into_owned();
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(5)..].iter().map(|line| format!("\n    {line}")).collect()
 }

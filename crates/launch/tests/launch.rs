@@ -26,7 +26,7 @@ fn rank(role: &str) {
     let stop = StopFlag::default();
     let pipe = ParentPipe::follow(&stop).unwrap().expect("a supervisor");
     assert!(role == "parent" || pipe.secret.is_some());
-    FailureReport::on_panic(&logs, number, |message| eprintln!("{message}"));
+    FailureReport::on_panic(&logs, number, |message, _| eprintln!("{message}"));
     std::fs::write(logs.join(format!("{number}.pid")), std::process::id().to_string()).unwrap();
     let forever = || loop {
         std::thread::sleep(Duration::from_secs(1));

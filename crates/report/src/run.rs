@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use phalanx_run::Links;
 use serde_json::Value;
 
 use super::columns::Columns;
@@ -146,7 +147,7 @@ fn add_of_logs(warnings: &mut Warnings, logs: &Path) {
             continue;
         }
         let report: Option<Value> =
-            std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            Links::Refuse.read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         if let Some(message) = report.as_ref().and_then(|report| report.get("message")?.as_str()) {
             warnings.add(&format!("rank {rank}"), message, None);
         }
@@ -154,7 +155,7 @@ fn add_of_logs(warnings: &mut Warnings, logs: &Path) {
 }
 
 fn read_summary(path: &Path) -> Result<Value, String> {
-    match std::fs::read(path) {
+    match Links::Refuse.read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| format!("summary.json: {error}")),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
         Err(error) => Err(format!("summary.json cannot be read: {error}")),

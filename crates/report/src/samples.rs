@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use phalanx_run::Links;
+
 /// A grid of samples, with its size for the layout of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sample {
@@ -63,7 +65,7 @@ impl Samples {
                 }
             }
         }
-        let prompts = std::fs::read(folder.join("prompts.txt")).unwrap_or_default();
+        let prompts = Links::Refuse.read(&folder.join("prompts.txt")).unwrap_or_default();
         let prompts = String::from_utf8_lossy(&prompts);
         samples.prompts = prompts.lines().take(MAX_PROMPTS).map(str::to_owned).collect();
         samples
@@ -106,7 +108,7 @@ fn read(path: &Path) -> Result<(Vec<u8>, (u32, u32)), String> {
     if length > MAX_BYTES {
         return Err(format!("has {} MiB, more than {} are not shown", length >> 20, MAX_BYTES >> 20));
     }
-    let bytes = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let bytes = Links::Refuse.read(path).map_err(|error| format!("cannot be read: {error}"))?;
     let reader = image::ImageReader::with_format(std::io::Cursor::new(&bytes), image::ImageFormat::Png);
     let size = reader.into_dimensions().map_err(|error| format!("is no picture: {error}"))?;
     // Every PNG ends with this chunk.

@@ -12,8 +12,9 @@ pub(crate) type Settings = Vec<(String, String)>;
 /// # Errors
 /// A message that begins with the name of the file.
 pub(crate) fn read_settings(path: &Path) -> Result<Settings, String> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| format!("config.toml cannot be read: {error}"))?;
+    let text = phalanx_run::Links::Refuse
+        .read_text(path)
+        .map_err(|error| format!("config.toml cannot be read: {error}"))?;
     let table: toml::Table =
         text.parse().map_err(|error: toml::de::Error| format!("config.toml: {}", error.message()))?;
     let mut settings = Settings::new();

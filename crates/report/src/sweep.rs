@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use phalanx_run::Links;
 use serde_json::Value;
 
 use super::settings::at;
@@ -85,7 +86,7 @@ impl Table {
 /// # Errors
 /// A message that begins with the name of the file.
 pub(crate) fn read_sweep(folder: &Path) -> Result<Option<Sweep>, String> {
-    let bytes = match std::fs::read(folder.join("results.json")) {
+    let bytes = match Links::Refuse.read(&folder.join("results.json")) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("results.json cannot be read: {error}")),

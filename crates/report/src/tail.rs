@@ -1,8 +1,9 @@
 //! A text file that another process appends to.
 
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+
+use phalanx_run::Links;
 
 /// Follows a file from its beginning, or from near its end.
 #[derive(Debug, Clone)]
@@ -61,7 +62,7 @@ impl Tail {
     /// # Errors
     /// If the file exists and cannot be read.
     pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<TailRead> {
-        let mut file = match File::open(&self.path) {
+        let mut file = match Links::Refuse.open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(if self.identity.is_none() { TailRead::Lines(0) } else { TailRead::Replaced });
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     fn append(path: &Path, text: &str) {
-        let mut file = File::options().create(true).append(true).open(path).expect("opens");
+        let mut file = std::fs::File::options().create(true).append(true).open(path).expect("opens");
         file.write_all(text.as_bytes()).expect("writes");
     }
 

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
+use phalanx_run::Links;
+
 use super::object_tail::Object;
 
 /// A warning. Repeated warnings are counted.
@@ -65,7 +67,7 @@ impl Warnings {
     /// Adds the warnings and errors in the last MiB of a rank's log.
     pub(crate) fn add_of_log(&mut self, path: &Path, rank: usize) {
         let read = || -> std::io::Result<Vec<u8>> {
-            let mut file = std::fs::File::open(path)?;
+            let mut file = Links::Refuse.open(path)?;
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES)))?;
             let mut bytes = Vec::new();

@@ -1,8 +1,10 @@
 //! Atomic replacement of files.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
+
+use phalanx_data::Links;
 
 /// Writes a temporary file in the same folder, syncs it to disk, and renames it to `path`.
 ///
@@ -11,7 +13,7 @@ use std::path::Path;
 pub fn write_aside(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let aside = path.with_file_name(format!(".{name}.tmp"));
-    let written = File::create(&aside).and_then(|mut file| {
+    let written = create(&aside).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });
@@ -30,7 +32,20 @@ pub fn write_aside(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let aside = path.with_file_name(format!(".{name}"));
-    fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, path))
+    create(&aside)?.write_all(bytes).and_then(|()| fs::rename(&aside, path))
+}
+
+/// Creates or empties a file. A link in its place is an error: other users may be able to write to the folder.
+fn create(path: &Path) -> io::Result<File> {
+    Links::Refuse.open_with(OpenOptions::new().write(true).create(true).truncate(true), path)
+}
+
+/// Opens a file of a run's folder to append to it. A link in its place is an error.
+///
+/// # Errors
+/// If it cannot be opened, or is no regular file.
+pub fn open_to_append(path: &Path) -> io::Result<File> {
+    Links::Refuse.open_with(OpenOptions::new().create(true).append(true), path)
 }
 
 /// Syncs the entries of a folder to disk.

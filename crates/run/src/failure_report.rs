@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use phalanx_data::Links;
 use serde::{Deserialize, Serialize};
 
 use super::REPLICA_THREAD;
@@ -25,6 +26,9 @@ pub struct FailureReport {
     /// True if its process ended without a report and the others continue.
     #[serde(default)]
     pub died: bool,
+    /// The ranks that caused the failure, if this rank only noticed it: those that hung or were lost.
+    #[serde(default)]
+    pub blamed: Vec<usize>,
 }
 
 impl FailureReport {
@@ -38,6 +42,7 @@ impl FailureReport {
             consequence,
             left_out: false,
             died: false,
+            blamed: Vec::new(),
         }
     }
 
@@ -70,14 +75,14 @@ impl FailureReport {
 
     /// Reads the report of `rank`, if it exists.
     pub fn read(logs: &Path, rank: usize) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(Self::path(logs, rank)).ok()?).ok()
+        serde_json::from_slice(&Links::Refuse.read(&Self::path(logs, rank)).ok()?).ok()
     }
 
-    /// Installs a panic hook that writes a report and ends the process. Also passes the message to `also`, for example
-    /// the log. Threads of data loaders and replicas ([`REPLICA_THREAD`]) only log: their parents return the error.
+    /// Installs a panic hook that writes a report and ends the process. Before, passes the message to `also`, for example
+    /// the log, with true if the process ends. Threads of data loaders and replicas ([`REPLICA_THREAD`]) only log: their parents return the error.
     ///
     /// Without the hook, a rank would wait forever for a helper thread that has panicked.
-    pub fn on_panic(logs: &Path, rank: usize, also: impl Fn(&str) + Send + Sync + 'static) {
+    pub fn on_panic(logs: &Path, rank: usize, also: impl Fn(&str, bool) + Send + Sync + 'static) {
         let logs = logs.to_owned();
         std::panic::set_hook(Box::new(move |info| {
             let payload = info.payload();
@@ -89,7 +94,7 @@ impl FailureReport {
             let thread = std::thread::current();
             let caught = |name: &str| name.starts_with("phalanx-data") || name.starts_with(REPLICA_THREAD);
             let caught = thread.name().is_some_and(caught);
-            also(&format!("{message}\n{}", std::backtrace::Backtrace::force_capture()));
+            also(&format!("{message}\n{}", std::backtrace::Backtrace::force_capture()), !caught);
             if caught {
                 return;
             }

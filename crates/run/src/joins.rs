@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use phalanx_data::Links;
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
@@ -93,7 +94,7 @@ impl JoinTicket {
     /// If the folder cannot be read or written, for example because the run was restarted.
     pub fn poll(&mut self) -> Result<Option<Invitation>, RunError> {
         let path = self.invitation();
-        if let Ok(bytes) = fs::read(&path) {
+        if let Ok(bytes) = Links::Refuse.read(&path) {
             fs::remove_file(&path).map_err(RunError::io("remove", &path))?;
             return match serde_json::from_slice(&bytes) {
                 Ok(invitation) => Ok(Some(invitation)),
@@ -159,10 +160,10 @@ impl JoinCandidates {
             // A file that is being replaced is read by the next poll.
             let waits = entry.path().join("waits");
             // Other users may be able to write to the folder, so check the type and size of the file.
-            if !fs::metadata(&waits).is_ok_and(|found| found.is_file() && found.len() <= LONGEST) {
+            if !fs::symlink_metadata(&waits).is_ok_and(|found| found.is_file() && found.len() <= LONGEST) {
                 continue;
             }
-            let Ok(beat) = fs::read_to_string(waits) else { continue };
+            let Ok(beat) = Links::Refuse.read_text(&waits) else { continue };
             let when = match self.last_seen.remove(&number) {
                 None => None,
                 Some((before, when)) if before == beat => when,

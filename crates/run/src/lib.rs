@@ -53,7 +53,7 @@ mod synchrony_picture;
 mod tensorboard;
 mod usage_line;
 
-pub use atomic::{sync_folder, write_aside};
+pub use atomic::{open_to_append, sync_folder, write_aside};
 pub use chart::{Panel, Series, panels_svg};
 pub use clock::timestamp;
 pub use curves::curves_svg;
@@ -65,12 +65,14 @@ pub use joins::{Invitation, JoinCandidates, JoinTicket};
 pub use lock::{LockHolder, LockedFolder, RunLock};
 pub use machine::{Machine, host_name, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics, read_whole_metrics};
+/// Opens and reads files of a run's folder: links in place of files are refused.
+pub use phalanx_data::Links;
 pub use picture::{read_mask, read_picture};
 pub use process::{REPLICA_THREAD, SUPERVISED};
 pub use request::{Refusal, Request};
 pub use state::{RunActivity, RunState};
 pub use stop::{StopFlag, StopSubscription};
-pub use summary::{DeadRank, RankSummary, Summary, SyncSummary, WorldChange};
+pub use summary::{DeadRank, LeftRank, RankSummary, Summary, SyncSummary, WorldChange};
 pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;
 pub use tensorboard::EventFile;

@@ -5,6 +5,7 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use phalanx_data::Links;
 use serde::{Deserialize, Serialize};
 
 use super::folder::{RunError, RunFolder};
@@ -69,8 +70,9 @@ impl RunLock {
     /// [`RunError::Locked`], which names the holder; and if the file cannot be written.
     pub fn take(folder: &RunFolder) -> Result<Self, RunError> {
         let path = folder.lock();
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = options.map_err(RunError::io("open", &path))?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let mut file = Links::Refuse.open_with(options, &path).map_err(RunError::io("open", &path))?;
         let began = Instant::now();
         loop {
             let holder = read(&mut file);

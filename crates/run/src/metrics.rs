@@ -1,13 +1,14 @@
 //! `metrics.jsonl`: one JSON object for each logged step, one per line.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 
+use phalanx_data::Links;
 use serde_json::{Map, Value};
 
 use super::RunError;
-use super::atomic::write_aside;
+use super::atomic::{open_to_append, write_aside};
 
 /// One line of metrics: `step`, then the measurements in order of insertion.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,7 +117,7 @@ impl MetricsWriter {
 }
 
 fn append(path: &Path) -> Result<File, RunError> {
-    OpenOptions::new().create(true).append(true).open(path).map_err(RunError::io("open", path))
+    open_to_append(path).map_err(RunError::io("open", path))
 }
 
 /// Replaces the lines of a file.
@@ -161,7 +162,7 @@ struct MetricsLines {
 }
 
 fn read_lines(path: &Path) -> Result<MetricsLines, RunError> {
-    let file = File::open(path).map_err(RunError::io("open", path))?;
+    let file = Links::Refuse.open(path).map_err(RunError::io("open", path))?;
     let mut read = MetricsLines { lines: Vec::new(), damaged: Vec::new() };
     let mut last_problem = None;
     for (number, bytes) in BufReader::new(file).split(b'\n').enumerate() {
@@ -229,7 +230,7 @@ mod tests {
         for step in [1, 10, 20, 30] {
             writer.write(&Line::new(step).with("loss", 1.0 / step as f64)).expect("writes");
         }
-        OpenOptions::new()
+        std::fs::OpenOptions::new()
             .append(true)
             .open(&path)
             .expect("opens")

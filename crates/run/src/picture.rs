@@ -4,12 +4,13 @@ use std::path::Path;
 
 use image::RgbImage;
 use image::imageops::{FilterType, resize};
+use phalanx_data::Links;
 
 use super::RunError;
 
 fn read(path: &Path, size: usize, filter: FilterType) -> Result<RgbImage, RunError> {
     let malformed = |problem: String| RunError::Malformed { path: path.to_owned(), problem };
-    let bytes = std::fs::read(path).map_err(RunError::io("read", path))?;
+    let bytes = Links::Follow.read(path).map_err(RunError::io("read", path))?;
     let picture = phalanx_data::decode_image(&bytes).map_err(malformed)?;
     let side = u32::try_from(size).map_err(|_| malformed(format!("cannot be resized to {size} pixels")))?;
     if picture.width() == 0 || picture.height() == 0 {

@@ -3,12 +3,13 @@
 //! Any process that sees the folder can send a request, also from another host. Rank 0 polls the folder between steps.
 //! It reads the files in the order of their names, which begin with the time, and removes each after reading.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use phalanx_data::Links;
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
@@ -95,7 +96,7 @@ impl Request {
         names.retain(|name| !name.to_string_lossy().starts_with('.'));
         names.sort();
         let take = |path: PathBuf| {
-            let read = File::open(&path).and_then(|file| {
+            let read = Links::Refuse.open(&path).and_then(|file| {
                 let mut bytes = Vec::new();
                 file.take(LONGEST).read_to_end(&mut bytes).map(|_| bytes)
             });

@@ -1,9 +1,9 @@
 //! `state.json`: the current state of a run.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
+use phalanx_data::Links;
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
@@ -85,7 +85,7 @@ impl RunState {
     /// # Errors
     /// If the file cannot be read or parsed.
     pub fn read(path: &Path) -> Result<Self, RunError> {
-        let bytes = fs::read(path).map_err(RunError::io("read", path))?;
+        let bytes = Links::Refuse.read(path).map_err(RunError::io("read", path))?;
         let malformed = |error: serde_json::Error| RunError::Malformed {
             path: path.to_owned(),
             problem: error.to_string(),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use phalanx_data::Links;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -99,6 +100,17 @@ pub struct DeadRank {
     pub cause: Option<String>,
 }
 
+/// A rank that left the run on request: of a user, or by a signal to this rank alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftRank {
+    /// Its rank number when the run began, or the number that it joined under.
+    pub rank: usize,
+    /// Its host.
+    pub host: String,
+    /// The first step without it, counted from 1.
+    pub from_step: u64,
+}
+
 /// A change of the set of ranks during training.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct WorldChange {
@@ -150,6 +162,9 @@ pub struct Summary {
     /// The workers that died without ending the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dead: Vec<DeadRank>,
+    /// The ranks that left on request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<LeftRank>,
     /// The changes of the set of ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<WorldChange>,
@@ -183,7 +198,7 @@ impl Summary {
     /// # Errors
     /// If the file cannot be read or parsed.
     pub fn read(path: &Path) -> Result<Self, RunError> {
-        let bytes = std::fs::read(path).map_err(RunError::io("read", path))?;
+        let bytes = Links::Refuse.read(path).map_err(RunError::io("read", path))?;
         serde_json::from_slice(&bytes)
             .map_err(|error| RunError::Malformed { path: path.to_owned(), problem: error.to_string() })
     }

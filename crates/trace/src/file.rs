@@ -82,6 +82,10 @@ impl TraceFile {
     /// [`TraceError`] if the file cannot be read or is malformed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let io = |source| TraceError::Io { path: path.to_owned(), source };
+        // An open of a FIFO would wait for a writer.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
+            return Err(io(std::io::Error::new(std::io::ErrorKind::InvalidInput, "is no regular file")));
+        }
         let text = std::fs::read_to_string(path).map_err(io)?;
         Self::parse(&text).map_err(|problem| TraceError::Malformed { path: path.to_owned(), problem })
     }

@@ -13,7 +13,7 @@ use phalanx_launch::cluster::{JobRecord, QueueEntry, Slurm};
 use phalanx_run::format;
 
 use crate::console::out;
-use phalanx_run::{RunError, RunFolder, Summary, read_metrics};
+use phalanx_run::{Links, RunError, RunFolder, Summary, read_metrics};
 
 /// The interval at which a followed log is read.
 const READ: Duration = Duration::from_millis(300);
@@ -182,7 +182,7 @@ pub(super) fn logs(args: &LogsArgs) -> Result<(), CliError> {
 
 /// Whole lines that a file has got since it was read up to `read`; `None` if there are none, or no file yet.
 fn new_text(path: &Path, read: &mut u64) -> Result<Option<String>, RunError> {
-    let mut file = match std::fs::File::open(path) {
+    let mut file = match Links::Refuse.open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(RunError::io("open", path))?,
     };

@@ -48,8 +48,14 @@ pub(super) fn run(program: &Program, args: &JoinArgs) -> Result<(), CliError> {
         JoinTicket::claim(&folder.joins(), resolved.config.world_size()).map_err(CliError::failed)?;
     let number = ticket.number();
     out(&format!("waits to take part in {} as rank {number}", folder.path().display()));
-    let run =
-        JoiningProcess { task: &task, folder: &folder, resolved: &resolved, stop: &stop, leave: &leave };
+    let run = JoiningProcess {
+        task: &task,
+        folder: &folder,
+        resolved: &resolved,
+        stop: &stop,
+        leave: &leave,
+        announces: true,
+    };
     match run.take_part(ticket, false, OriginalOutput::default())? {
         Some(RunEnd::Left) => out("left; the others go on"),
         Some(_) => out("the run has ended"),

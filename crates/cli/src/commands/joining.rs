@@ -28,6 +28,8 @@ pub(super) struct JoiningProcess<'a> {
     pub(super) stop: &'a StopFlag,
     /// Raised when this rank alone is to leave.
     pub(super) leave: &'a StopFlag,
+    /// True if a user has started the process and is told when it takes part.
+    pub(super) announces: bool,
 }
 
 impl JoiningProcess<'_> {
@@ -46,7 +48,10 @@ impl JoiningProcess<'_> {
         for _ in 0..ATTEMPTS {
             let Some(world) = self.wait(&mut ticket)? else { return Ok(None) };
             let world = world.joining(number).leaving_on(self.leave);
-            let observer = process::observer(quiet, false, kept.take().unwrap_or_default());
+            let observer = match self.announces {
+                true => process::joining_observer(number),
+                false => process::observer(quiet, false, kept.take().unwrap_or_default()),
+            };
             let trained = engine::train(self.task, self.folder, self.resolved, &world, self.stop, observer);
             match trained {
                 Ok(end) => return Ok(Some(end)),

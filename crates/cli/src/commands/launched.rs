@@ -11,7 +11,7 @@ use super::train_args::TrainArgs;
 use crate::Program;
 use crate::console::{OriginalOutput, err};
 use phalanx_launch::cluster::{RankSurvival, Torchrun, survival};
-use phalanx_launch::{ABORTED, ParentPipe, SECRET_FILE};
+use phalanx_launch::{ABORTED, ParentPipe, remove_stale_secret};
 use phalanx_run::StopFlag;
 use phalanx_run::{JoinTicket, RunError, RunFolder, RunLock};
 use phalanx_trainer::config::{Config, Resolved};
@@ -58,7 +58,8 @@ pub(super) fn run(
     // The parent of a host's ranks passes its signals on to them.
     let pipe = ParentPipe::follow(&stop).map_err(CliError::failed)?;
     let is_supervised = pipe.is_some();
-    let world = &world.clone().with_secret(pipe.and_then(|pipe| pipe.secret));
+    let world = &world.clone().with_secret(pipe.and_then(|pipe| pipe.secret)).reporting_waits(err);
+    world.check_secret(&resolved.config).map_err(|error| CliError::Usage(error.to_string()))?;
     let interrupts = Interrupts::stop_first(&stop)?;
     let told_code = || if is_supervised { ABORTED } else { interrupts.exit_code() };
     let is_resumed = existing.is_some();
@@ -74,6 +75,9 @@ pub(super) fn run(
     }
     if rank == 0 && args.start.restart {
         folder.set_aside().map_err(CliError::failed)?;
+    }
+    if rank == 0 {
+        remove_stale_secret(&folder.secret()).map_err(CliError::failed)?;
     }
     let is_elastic = config.elastic().is_some();
     if rank == 0 && is_elastic {
@@ -137,16 +141,12 @@ fn create_folder(
     Ok(folder)
 }
 
-/// Removes the invitations and the secret of an earlier attempt in the same folder. Reserves the numbers from `configured` to `ranks`,
+/// Removes the invitations of an earlier attempt in the same folder. Reserves the numbers from `configured` to `ranks`,
 /// which ranks of this run have and processes that join must not get.
 fn open_to_newcomers(folder: &RunFolder, configured: usize, ranks: usize) -> Result<(), RunError> {
-    let (joins, secret) = (folder.joins(), folder.secret());
+    let joins = folder.joins();
     if joins.exists() {
         std::fs::remove_dir_all(&joins).map_err(RunError::io("remove", &joins))?;
-    }
-    if secret.exists() && std::env::var_os(SECRET_FILE).is_none() {
-        // These ranks have none, and newcomers would take that one for theirs.
-        std::fs::remove_file(&secret).map_err(RunError::io("remove", &secret))?;
     }
     JoinTicket::reserve(&joins, configured..ranks)
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use phalanx_collectives::FlightRecord;
-use phalanx_launch::{Replacements, Supervisor, SupervisorOutcome};
+use phalanx_launch::{Replacements, Supervisor, SupervisorOutcome, remove_stale_secret};
 use phalanx_report::dashboard;
 use phalanx_run::{JoinTicket, LockedFolder, RunError, RunFolder, RunLock, StopFlag, Summary};
 use phalanx_trainer::config::{Config, Resolved};
@@ -55,6 +55,7 @@ impl LocalTraining<'_> {
         let LockedFolder { folder, lock } = self.lock(existing, &resolved.name).map_err(CliError::failed)?;
         // Ranks that outlive this process for a moment still write.
         lock.share_with_children().map_err(CliError::failed)?;
+        remove_stale_secret(&folder.secret()).map_err(CliError::failed)?;
         if self.args.start.restart {
             let aside = folder.set_aside().map_err(CliError::failed)?;
             err(&format!("starts again at step 1; the record so far is in {}", aside.display()));

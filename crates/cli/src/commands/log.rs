@@ -1,6 +1,6 @@
 //! Where `tracing` goes: each rank into its own file, and what a trace has into its recorder.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -8,12 +8,13 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
 use super::error::CliError;
+use phalanx_run::open_to_append;
 use phalanx_trace as trace;
 
 /// Sends this process's log to a file from now on; `PHALANX_LOG` filters it (default `info`). If the run is `traced`, spans are
 /// collected too.
 pub(super) fn to_file(path: &Path, traced: bool) -> Result<(), CliError> {
-    let open = || OpenOptions::new().create(true).append(true).open(path);
+    let open = || open_to_append(path);
     let file: File = open()
         .map_err(|error| CliError::failed(format!("cannot open the log {}: {error}", path.display())))?;
     let filter = EnvFilter::try_from_env("PHALANX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::error::CliError;
@@ -12,7 +13,7 @@ use super::interrupts::{Interrupts, announce};
 use super::launched;
 use super::train_args::{Node, TrainArgs};
 use crate::Program;
-use phalanx_launch::{HostPlacement, Replacements, Supervisor, SupervisorOutcome};
+use phalanx_launch::{HostPlacement, Replacements, SECRET_FILE, Supervisor, SupervisorOutcome};
 use phalanx_run::{RunFolder, host_name};
 use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, Task};
@@ -36,6 +37,7 @@ pub(super) fn run(
         )));
     }
     launched::check_first(task, config)?;
+    check_secret(node, config)?;
     let out = args.out.as_deref().ok_or_else(|| CliError::Usage("--nnodes needs --out DIR".to_owned()))?;
     let folder = if args.start.resume { RunFolder::open(out) } else { RunFolder::join(out) };
     let folder = folder.map_err(CliError::failed)?;
@@ -62,6 +64,17 @@ pub(super) fn run(
         SupervisorOutcome::Aborted => ("aborted".to_owned(), interrupts.exit_code()),
     };
     Err(CliError::Ended { message, code })
+}
+
+/// Refuses hosts whose ranks have no secret, before any rank starts.
+fn check_secret(node: &Node, config: &Config) -> Result<(), CliError> {
+    let is_loopback =
+        node.master == "localhost" || node.master.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    if node.nodes == 1 || is_loopback || std::env::var_os(SECRET_FILE).is_some() {
+        return Ok(());
+    }
+    let who = format!("--nnodes {}", node.nodes);
+    engine::require_secret(config, &who).map_err(|error| CliError::Usage(error.to_string()))
 }
 
 /// Returns the supervisor of this host's ranks. They run the same command without the options of [`OPTIONS`].

@@ -1,6 +1,8 @@
 //! A rank in this process: its log, its failure report, and the loop.
 
-use phalanx_collectives::FlightRecord;
+use std::time::Duration;
+
+use phalanx_collectives::{FlightRecord, write_flight_records};
 use phalanx_launch::{ABORTED, RankFailure};
 use phalanx_run::{FailureReport, REPLICA_THREAD, RunFolder, StopFlag, Summary};
 use phalanx_trainer::config::Resolved;
@@ -12,6 +14,9 @@ use super::error::{CliError, with_causes};
 use super::log;
 use crate::console::{Console, OriginalOutput, err, format};
 
+/// The time that a failing rank takes at most to write its flight record.
+const RECORDING: Duration = Duration::from_secs(2);
+
 /// Returns the observer of a rank. Rank 0 prints from the beginning, the others when they take over, to the output that
 /// they have `kept`.
 pub(super) fn observer(quiet: bool, is_first: bool, kept: OriginalOutput) -> Box<dyn Observer> {
@@ -19,7 +24,13 @@ pub(super) fn observer(quiet: bool, is_first: bool, kept: OriginalOutput) -> Box
         true => Console::new(),
         false => Console::plain(kept.into_file()),
     });
-    Box::new(LogObserver { console, speaks: is_first })
+    Box::new(LogObserver { console, speaks: is_first, announces: None })
+}
+
+/// Returns the observer of a process that a user has started to join a run. It prints from which step on the rank takes part.
+pub(super) fn joining_observer(number: usize) -> Box<dyn Observer> {
+    let console = Some(Console::plain(None));
+    Box::new(LogObserver { console, speaks: false, announces: Some(number) })
 }
 
 /// Writes into the log what happens besides steps, and shows all on the console if there is one; nothing before its rank is the
@@ -28,6 +39,8 @@ pub(super) fn observer(quiet: bool, is_first: bool, kept: OriginalOutput) -> Box
 struct LogObserver {
     console: Option<Console>,
     speaks: bool,
+    /// The number of a rank whose joining is printed although it does not speak for all.
+    announces: Option<usize>,
 }
 
 impl LogObserver {
@@ -56,6 +69,10 @@ impl Observer for LogObserver {
 
     fn event(&mut self, event: &Event) {
         if !self.speaks {
+            let is_own = matches!(event, Event::Joined { rank, .. } if Some(*rank) == self.announces);
+            if let Some(console) = self.console.as_mut().filter(|_| is_own) {
+                console.event(event);
+            }
             return;
         }
         // The training itself logs the others.
@@ -94,7 +111,7 @@ pub(super) fn run_here(
     let outcome = engine::train_replicas(task, folder, resolved, stop, observer);
     outcome.map_err(|ReplicaFailure { rank, error }| {
         let message = report(folder, rank, &error);
-        CliError::failed(RankFailure { rank, message, log: folder.log(0) })
+        CliError::failed(RankFailure { rank, message, log: folder.log(0), blamed: Vec::new() })
     })
 }
 
@@ -110,7 +127,10 @@ pub(super) fn train(
     told_code: impl Fn() -> u8,
 ) -> Result<RunEnd, CliError> {
     let rank = world.rank();
-    prepare(folder, resolved, rank)?;
+    prepare(folder, resolved, rank).inspect_err(|error| {
+        // The rank has no log. Its supervisor reads the report.
+        let _ = FailureReport::now(rank, error.to_string(), false).write(&folder.logs());
+    })?;
     engine::train(task, folder, resolved, world, stop, observer()).map_err(|error| {
         if error.is_cancelled() {
             tracing::info!("{error}");
@@ -132,8 +152,11 @@ pub(super) fn prepare(folder: &RunFolder, resolved: &Resolved, rank: usize) -> R
     // A record of an earlier attempt in the same folder must not be taken for this one's.
     let _ = std::fs::remove_file(FlightRecord::path(&folder.logs(), rank));
     let quiet = std::env::var_os(phalanx_run::SUPERVISED).is_some();
-    FailureReport::on_panic(&folder.logs(), rank, move |message| {
+    FailureReport::on_panic(&folder.logs(), rank, move |message, ends| {
         tracing::error!("{message}");
+        if ends {
+            write_flight_records(RECORDING);
+        }
         // A replica's panic becomes its error, which is told in its turn.
         let replica = std::thread::current().name().is_some_and(|name| name.starts_with(REPLICA_THREAD));
         if !quiet && !replica {
@@ -147,8 +170,10 @@ pub(super) fn prepare(folder: &RunFolder, resolved: &Resolved, rank: usize) -> R
 pub(super) fn report(folder: &RunFolder, rank: usize, error: &TrainError) -> String {
     let message = with_causes(error);
     tracing::error!("{message}");
+    // A rank that ends by its own error may be faster than the thread that writes its record.
+    write_flight_records(RECORDING);
     let report = FailureReport::now(rank, message.clone(), error.is_consequence());
-    let report = FailureReport { left_out: error.is_left_out(), ..report };
+    let report = FailureReport { left_out: error.is_left_out(), blamed: error.blamed().to_vec(), ..report };
     if let Err(failed) = report.write(&folder.logs()) {
         tracing::error!("the failure could not be reported: {failed}");
         // On a full disk neither a log nor a report remains.

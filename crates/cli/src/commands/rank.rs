@@ -13,7 +13,7 @@ use super::joining::JoiningProcess;
 use super::process::{observer, run_here, train};
 use super::resolve::{attempted_config, task_of};
 use crate::Program;
-use crate::console::OriginalOutput;
+use crate::console::{OriginalOutput, err};
 
 /// Run one rank of an existing run. `phalanx train` starts these processes.
 #[derive(Debug, Args)]
@@ -50,8 +50,14 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
         Interrupts::stop_quietly(&stop)?;
     }
     if let Some(number) = args.join {
-        let joining =
-            JoiningProcess { task: &task, folder: &folder, resolved: &resolved, stop: &stop, leave: &leave };
+        let joining = JoiningProcess {
+            task: &task,
+            folder: &folder,
+            resolved: &resolved,
+            stop: &stop,
+            leave: &leave,
+            announces: false,
+        };
         let ticket = JoinTicket::of(&folder.joins(), number);
         return match joining.take_part(ticket, args.quiet, keep_output(number)?) {
             Ok(_) => Ok(()),
@@ -64,6 +70,7 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     let world = engine::launcher_world().map_err(CliError::failed)?;
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
     let world = world.with_secret(pipe.secret).leaving_on(&leave);
+    let world = if args.quiet { world } else { world.reporting_waits(err) };
     let kept = keep_output(world.rank())?;
     let is_first = world.rank() == 0;
     let observer = || observer(args.quiet, is_first, kept);

@@ -49,6 +49,17 @@ pub fn event(event: &Event) -> String {
                 "warning: rank {rank} on {host} died; {left} workers share its work from step {from_step} on"
             )
         }
+        Event::Left { rank, host, from_step, ranks } => {
+            format!("rank {rank} on {host} left; {} from step {from_step}", continue_by(*ranks))
+        }
+        Event::Joined { rank, from_step, ranks } => {
+            format!("rank {rank} takes part from step {from_step} on, one of {ranks}")
+        }
         Event::Note(text) => text.clone(),
     }
+}
+
+/// The number of ranks that continue, with its verb.
+fn continue_by(ranks: usize) -> String {
+    if ranks == 1 { "1 rank continues".to_owned() } else { format!("{ranks} ranks continue") }
 }

@@ -16,7 +16,7 @@ impl OriginalOutput {
     #[cfg(unix)]
     pub fn redirect(to: &Path) -> io::Result<Self> {
         let kept = rustix::io::fcntl_dupfd_cloexec(io::stdout(), 3)?;
-        let log = File::options().create(true).append(true).open(to)?;
+        let log = phalanx_run::open_to_append(to)?;
         rustix::stdio::dup2_stdout(&log)?;
         Ok(Self(Some(kept.into())))
     }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::algorithms::cost::CostModel;
-use crate::environment::MeetingPoint;
+use crate::environment::{MeetingPoint, registration_address};
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
 use crate::security::Credentials;
@@ -155,6 +155,18 @@ impl WorldConfig {
         let all: Vec<_> = found?.collect();
         let same = all.iter().find(|address| address.is_ipv4() == self.meeting.bind_addr.is_ipv4());
         same.or(all.first()).copied().ok_or_else(|| self.rendezvous_error("the name has no address"))
+    }
+
+    /// Returns the address where rank 0 accepts registrations, as this rank would listen there.
+    pub(crate) fn registration_ip(&self) -> Result<IpAddr> {
+        let master = &self.meeting.address;
+        let is_name = master.parse::<IpAddr>().is_err() && master != "localhost";
+        Ok(registration_address(self.meeting.bind_addr, self.master_address()?.ip(), is_name))
+    }
+
+    /// True if only processes of this host can connect to this rank: it listens on the loopback interface alone.
+    pub fn is_on_loopback(&self) -> bool {
+        self.meeting.bind_addr.is_loopback() && self.registration_ip().is_ok_and(|ip| ip.is_loopback())
     }
 
     /// Returns the address of the rendezvous, for errors.

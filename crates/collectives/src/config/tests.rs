@@ -350,3 +350,17 @@ fn variables_of_phalanx_itself() {
         assert!(error.contains(&name[..11]) && error.contains(says), "{error}");
     }
 }
+
+#[test]
+fn ranks_of_one_host_stay_on_loopback_under_any_name_of_the_host() {
+    let any = std::net::IpAddr::from([0, 0, 0, 0]);
+    let own = environment::outside_address(any).to_string();
+    let host = [("MASTER_ADDR", own.as_str())];
+    let config = placed(&changed(TORCHRUN, &host));
+    assert!(config.is_on_loopback(), "{:?}", config.meeting);
+    let far = changed(TORCHRUN, &[("MASTER_ADDR", "192.0.2.1"), ("LOCAL_WORLD_SIZE", "1")]);
+    assert!(!placed(&far).is_on_loopback());
+    let chosen = changed(TORCHRUN, &[host[0], ("PHALANX_INTERFACE", "0.0.0.0")]);
+    assert!(!placed(&chosen).is_on_loopback(), "a user has put them on a network");
+    assert!(WorldConfig::local(0, 2, 7).is_on_loopback());
+}

@@ -4,6 +4,7 @@
 //! have formed a new world.
 //!
 //! Reading order: `process` tells which processes have ended, `frame` has the messages, `job_state` the state of a rank's job,
+//! `meeting` the ranks that it waits for,
 //! `quorum` decides which part of a world goes on, `rejoin` who is in the next one. `coordinator` and `member` are the two sides of
 //! the star, `succession` finds the next coordinator, `plane` is the communicator's access, and `handle` what programs call.
 
@@ -11,6 +12,7 @@ mod process;
 mod timeouts;
 
 mod job_state;
+mod meeting;
 mod state;
 
 pub(crate) mod command;
@@ -35,6 +37,7 @@ pub use handle::Control;
 pub use job_state::{Notice, Stop};
 
 pub(crate) use command::RejoinPlan;
+pub(crate) use meeting::{MeetingPhase, MeetingProgress};
 pub(crate) use plane::ControlPlane;
 pub(crate) use process::{Process, ProcessSnapshot};
 pub(crate) use state::{Connection, Heartbeat, Peer, RankState};

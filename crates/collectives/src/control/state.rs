@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::job_state::JobState;
+use super::meeting::MeetingProgress;
 use crate::failure::Failure;
 use crate::recorder::{RankActivity, Recorder};
 
@@ -40,6 +41,7 @@ pub(crate) struct RankState {
     pub(crate) failure: Arc<Failure>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) job: Arc<JobState>,
+    pub(crate) meeting: Arc<MeetingProgress>,
 }
 
 impl Default for RankState {
@@ -51,6 +53,6 @@ impl Default for RankState {
                 job.wake();
             }
         });
-        Self { failure, recorder: Arc::default(), job }
+        Self { failure, recorder: Arc::default(), job, meeting: Arc::default() }
     }
 }

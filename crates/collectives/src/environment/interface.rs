@@ -94,6 +94,14 @@ pub(crate) fn outside_address(any: IpAddr) -> IpAddr {
     own.iter().find(|own| own.is_ipv6() == any.is_ipv6()).or(own.first()).copied().unwrap_or(any)
 }
 
+/// True if a name, or an address outside of loopback, is one of this host.
+pub(super) fn is_this_host(master: &str, port: u16) -> bool {
+    let is_literal = master == "localhost" || master.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    let Some(found) = resolve(master, port).filter(|_| !is_literal) else { return false };
+    // Many systems map their own name to a loopback address.
+    found.ip().is_loopback() || own_addresses().contains(&found.ip())
+}
+
 fn resolve(master: &str, port: u16) -> Option<SocketAddr> {
     (master, port).to_socket_addrs().ok()?.next()
 }

@@ -1,6 +1,6 @@
 //! The address where ranks meet rank 0, and the interface that this rank uses.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::interface;
 use super::rank_info::RankInfo;
@@ -40,6 +40,12 @@ impl RankInfo {
             None => (first_port_of(&self.job), PORTS_OF_JOB),
         };
         let master = self.rank_0.address.as_str();
+        // torchrun's agent names its host also if it starts all ranks. They need not listen on a network then.
+        let stays_here = self.local_world_size == Some(self.world_size) && get("PHALANX_INTERFACE").is_none();
+        if stays_here && interface::is_this_host(master, port) {
+            let bind_addr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            return Ok(MeetingPoint { address: bind_addr.to_string(), port, ports, bind_addr });
+        }
         let bind_addr = match get("PHALANX_INTERFACE") {
             Some(text) => interface::parse(text.trim(), master, port)
                 .map_err(|problem| invalid("PHALANX_INTERFACE", problem))?,

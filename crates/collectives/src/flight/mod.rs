@@ -8,7 +8,7 @@ mod stacks;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -131,6 +131,34 @@ fn host_name() -> String {
     known.map_or_else(|| "this host".to_owned(), |name| name.trim().to_owned())
 }
 
+/// The writers of this process's worlds.
+static WRITERS: Mutex<Vec<Weak<FlightWriter>>> = Mutex::new(Vec::new());
+
+fn register(writer: &Arc<FlightWriter>) {
+    let mut writers = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
+    writers.retain(|writer| writer.strong_count() > 0);
+    writers.push(Arc::downgrade(writer));
+}
+
+/// Writes the flight records of this process's worlds that are not written yet, for a process that is about to end because of an
+/// error. Returns when they are written, or after `at_most`.
+pub fn write_flight_records(at_most: Duration) {
+    let writers = WRITERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let writers: Vec<_> = writers.iter().filter_map(Weak::upgrade).collect();
+    if writers.is_empty() {
+        return;
+    }
+    let (done, is_done) = crossbeam_channel::bounded::<()>(0);
+    // The caller may hold a lock that the record needs, if it is panicking.
+    let write = move || {
+        writers.iter().for_each(|writer| writer.write());
+        drop(done);
+    };
+    if std::thread::Builder::new().name("phalanx-flight".into()).spawn(write).is_ok() {
+        let _ = is_done.recv_timeout(at_most);
+    }
+}
+
 /// Writes the record of a rank, once.
 pub(crate) struct FlightWriter {
     folder: PathBuf,
@@ -155,6 +183,7 @@ impl FlightWriter {
         let RankState { failure, recorder, .. } = watched.clone();
         let writer = Self { folder, rank, machine, processes, failure, recorder, written: Mutex::default() };
         let writer = Arc::new(writer);
+        register(&writer);
         let waiting: Weak<Self> = Arc::downgrade(&writer);
         watched.failure.on_break(move || {
             // The thread that found the failure is busy, and holds the lock of the state that is read here.

@@ -3,17 +3,17 @@
 use std::net::{SocketAddr, TcpListener};
 
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::Waits;
 use super::host::this_process;
 use super::introductions::{Introductions, PAUSE, RefusalLog, most_introductions};
 use super::table::{RankEntry, RankTable};
 use super::timeouts::INTRODUCTION;
 use crate::config::WorldConfig;
 use crate::control::frame::{self, Message, PROTOCOL};
-use crate::control::{Connection, Peer};
+use crate::control::{Connection, MeetingPhase, Peer};
 use crate::error::{CommError, Result};
 use crate::security::{self, Credentials, Hello, Purpose};
 
@@ -23,13 +23,12 @@ const LONGEST_NAME: usize = 255;
 /// The most introductions at a time.
 const MOST_INTRODUCTIONS: usize = 4096;
 
-/// Accepts registrations until all ranks are there; returns the table and the connections in the order of ranks. `cancelled` ends the
-/// wait.
+/// Accepts registrations until all ranks are there; returns the table and the connections in the order of ranks.
 pub(super) async fn host(
     config: &WorldConfig,
     listener: TcpListener,
     data: SocketAddr,
-    cancelled: &Notify,
+    waits: Waits<'_>,
 ) -> Result<(RankTable, Vec<Peer>)> {
     let io = |error: std::io::Error| config.rendezvous_error(error.to_string());
     listener.set_nonblocking(true).map_err(io)?;
@@ -37,6 +36,7 @@ pub(super) async fn host(
     let deadline = Instant::now() + config.timeouts.connect;
     let mut registration = Registration::new(config, data);
     while !registration.is_complete() {
+        waits.progress.set(MeetingPhase::Missing(registration.missing()));
         let has_room = registration.places.make_room();
         tokio::select! {
             accepted = listener.accept(), if has_room => match accepted {
@@ -50,7 +50,7 @@ pub(super) async fn host(
             Some(introduced) = registration.introductions.join_next() => {
                 registration.on_introduced(introduced).await;
             }
-            () = cancelled.notified() => {
+            () = waits.cancelled.notified() => {
                 let (missing, all) = (registration.missing(), config.world_size);
                 return Err(config.cancelled(format!("while ranks {missing:?} of {all} were missing")));
             }
@@ -64,6 +64,7 @@ pub(super) async fn host(
             }
         }
     }
+    waits.progress.set(MeetingPhase::Registered);
     registration.finish(deadline).await
 }
 

@@ -34,8 +34,16 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::config::WorldConfig;
-use crate::control::{self, ControlPlane, Heartbeat, Peer, RankState, Role, Succession};
+use crate::control::{self, ControlPlane, Heartbeat, MeetingProgress, Peer, RankState, Role, Succession};
 use crate::error::Result;
+
+/// The end of a rendezvous from outside, and the record of the ranks that it waits for.
+#[derive(Clone, Copy)]
+struct Waits<'a> {
+    /// Ends the wait.
+    cancelled: &'a Notify,
+    progress: &'a MeetingProgress,
+}
 
 /// Registers this rank and waits for all others. Then the control thread starts, which lasts as long as the world.
 ///
@@ -58,12 +66,18 @@ pub(crate) fn register(
     let cancelled = Arc::new(Notify::new());
     let cancel = cancelled.clone();
     state.failure.on_break(move || cancel.notify_one());
+    let meeting = state.meeting.clone();
     let run = async move {
         let registered = match listener {
-            Some(listener) => coordinator::host(&shared, listener, data, &cancelled)
-                .await
-                .map(|(table, peers)| (table, Role::Coordinator(peers))),
-            None => search::join(&shared, data, &cancelled)
+            Some(listener) => coordinator::host(
+                &shared,
+                listener,
+                data,
+                Waits { cancelled: &cancelled, progress: &meeting },
+            )
+            .await
+            .map(|(table, peers)| (table, Role::Coordinator(peers))),
+            None => search::join(&shared, data, Waits { cancelled: &cancelled, progress: &meeting })
                 .await
                 .map(|(table, connection)| (table, Role::Member(connection))),
         };

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
+use super::Waits;
 use super::host::this_process;
 use super::table::RankTable;
 use super::timeouts::INTRODUCTION;
 use crate::config::WorldConfig;
-use crate::control::Connection;
 use crate::control::frame::{self, Message, PROTOCOL};
+use crate::control::{Connection, MeetingPhase};
 use crate::environment::reachable_address;
 use crate::error::{CommError, Result};
 use crate::security::{self, Hello, Purpose};
@@ -50,20 +50,22 @@ enum SearchError {
     Closed,
 }
 
-/// Finds rank 0, registers, and waits for the table. `cancelled` ends the wait.
+/// Finds rank 0, registers, and waits for the table.
 pub(super) async fn join(
     config: &WorldConfig,
     data: SocketAddr,
-    cancelled: &Notify,
+    waits: Waits<'_>,
 ) -> Result<(RankTable, Connection)> {
     let deadline = Instant::now() + config.timeouts.connect;
+    waits.progress.set(MeetingPhase::Search);
     let (address, mut connection) = tokio::select! {
         found = find(config, data, deadline) => found?,
-        () = cancelled.notified() => return Err(config.cancelled("while it looked for rank 0")),
+        () = waits.cancelled.notified() => return Err(config.cancelled("while it looked for rank 0")),
     };
+    waits.progress.set(MeetingPhase::Registered);
     let table = tokio::select! {
         table = timeout_at(deadline + LAST_WORD, frame::read_table(&mut connection, config.world_size)) => table,
-        () = cancelled.notified() => {
+        () = waits.cancelled.notified() => {
             return Err(config.cancelled("while other ranks than rank 0 were missing"));
         }
     };

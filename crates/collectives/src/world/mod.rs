@@ -12,9 +12,9 @@ mod threads;
 pub use rejoin::{Newcomers, RebuiltWorld, rejoin, rejoin_with};
 pub use threads::{threads, threads_over};
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
 
@@ -23,7 +23,6 @@ use crate::communicator::Communicator;
 use crate::config::WorldConfig;
 use crate::control::{Process, RankState};
 use crate::engine::{Backend, ExitActions, Shared};
-use crate::environment::registration_address;
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
 use crate::flight::FlightWriter;
@@ -37,6 +36,12 @@ use processes::ProcessConnector;
 
 /// The time between two calls of the closure of [`connect_unless`].
 const ASKING: Duration = Duration::from_millis(10);
+
+/// The time after which missing ranks are named.
+const FIRST_REPORT: Duration = Duration::from_secs(3);
+
+/// The time after which they are named again.
+const FURTHER_REPORT: Duration = Duration::from_secs(10);
 
 /// Joins a world of processes over TCP. Returns when all ranks have registered and are connected to each other.
 ///
@@ -66,15 +71,39 @@ pub fn connect_unless(
     config: &WorldConfig,
     cancelled: impl Fn() -> bool + Send + Sync,
 ) -> Result<Communicator> {
+    connect_watched(config, cancelled, |_| {})
+}
+
+/// Joins a world of processes as [`connect_unless`] does, for programs that show what they wait for. `waiting` is called with a
+/// description of the missing ranks after three seconds, and then every ten: on rank 0 with all of them, on other ranks while they look
+/// for rank 0.
+///
+/// # Errors
+/// Those of [`connect_unless`].
+pub fn connect_watched(
+    config: &WorldConfig,
+    cancelled: impl Fn() -> bool + Send + Sync,
+    waiting: impl Fn(&str) + Send + Sync,
+) -> Result<Communicator> {
     let state = RankState::default();
-    let failure = state.failure.clone();
-    let (connected, waiting) = crossbeam_channel::bounded::<()>(0);
+    let (failure, meeting) = (state.failure.clone(), state.meeting.clone());
+    let (since, mut next_report) = (Instant::now(), FIRST_REPORT);
+    let (connected, is_connected) = crossbeam_channel::bounded::<()>(0);
     let (built, was_cancelled) = std::thread::scope(|scope| {
-        let watch = scope.spawn(|| {
-            while waiting.recv_timeout(ASKING) == Err(RecvTimeoutError::Timeout) {
+        let watch = scope.spawn(move || {
+            while is_connected.recv_timeout(ASKING) == Err(RecvTimeoutError::Timeout) {
                 if cancelled() {
                     // A broken world ends every wait.
                     return failure.set(Cause::Aborted(config.rank, "it was told to end".to_owned()));
+                }
+                if since.elapsed() < next_report {
+                    continue;
+                }
+                next_report += FURTHER_REPORT;
+                if let Some(text) =
+                    meeting.describe(&config.meeting_text(), config.world_size, config.local_world_size)
+                {
+                    waiting(&format!("{text} (since {} s)", since.elapsed().as_secs()));
                 }
             }
             false
@@ -95,9 +124,7 @@ fn listen(config: &WorldConfig) -> Result<Option<TcpListener>> {
     if config.rank != 0 {
         return Ok(None);
     }
-    let master = &config.meeting.address;
-    let is_name = master.parse::<IpAddr>().is_err() && master != "localhost";
-    let at = registration_address(config.meeting.bind_addr, config.master_address()?.ip(), is_name);
+    let at = config.registration_ip()?;
     let mut last = None;
     for port in config.ports() {
         match TcpListener::bind(SocketAddr::new(at, port)) {

@@ -210,18 +210,22 @@ fn a_wait_that_is_too_long_ends_for_all_and_tells_who_came() {
             },
         );
         // The first rank that gives up tells the others, in the same words.
-        let text = results.iter().map(ToString::to_string).find(|text| text.contains("timed out"));
+        let text = results.iter().map(ToString::to_string).find(|text| text.contains("hung"));
         let text = text.unwrap_or_else(|| panic!("{results:?}"));
         for part in [
             "all-reduce (sum) of 8 elements f32",
-            "ranks [0, 2] have come to it",
-            "ranks [1] have not",
+            "rank 1 hung: ranks 0 and 2 waited 0.3 s for it in ",
             "rank 1: broadcast of 3 elements i32",
             "done",
         ] {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
-        assert!(results[1].to_string().contains("timed out"), "{}", results[1]);
+        assert!(results[1].to_string().contains("rank 1 hung"), "{}", results[1]);
+        let noticed = results.iter().find(|error| matches!(error, CommError::Timeout { .. })).expect("one");
+        assert_eq!(noticed.blamed(), [1]);
+        // In a run whose world has changed, ranks have other numbers.
+        let renumbered = noticed.clone().renumbered(|rank| rank + 4).to_string();
+        assert!(renumbered.starts_with("rank 5 hung: ranks 4 and 6 waited"), "{renumbered}");
     });
 }
 

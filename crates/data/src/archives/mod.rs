@@ -142,7 +142,7 @@ impl ArchivesDataset {
 
     fn file(&self, archive: usize) -> Result<Arc<File>> {
         let path = &self.archives[archive].path;
-        self.open.get(archive, || File::open(path).map_err(|error| DataError::io(path, error)))
+        self.open.get(archive, || crate::Links::Follow.open(path).map_err(|error| DataError::io(path, error)))
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn files(folder: &Path, split: Split) -> Result<Vec<PathBuf>> {
 /// Reads the class names from `batches.meta.txt`, if it exists.
 fn class_names(folder: &Path) -> Result<Vec<String>> {
     let path = folder.join("batches.meta.txt");
-    match std::fs::read_to_string(&path) {
+    match crate::Links::Follow.read_text(&path) {
         Ok(text) => {
             let names: Vec<String> =
                 text.lines().map(str::trim).filter(|l| !l.is_empty()).map(String::from).collect();
@@ -56,7 +56,7 @@ impl BinaryDataset {
         let class_names = class_names(folder)?;
         let mut bytes = Vec::new();
         for file in files {
-            let contents = std::fs::read(file).map_err(|error| DataError::io(file, error))?;
+            let contents = crate::Links::Follow.read(file).map_err(|error| DataError::io(file, error))?;
             let rows = contents.len() / RECORD;
             let found = contents.len() % RECORD;
             if found != 0 || rows == 0 {

@@ -82,7 +82,7 @@ pub(crate) fn decode_file(file: &Path) -> Result<RgbImage> {
 /// # Errors
 /// If the file cannot be read; the error names it.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|error| DataError::io(file, error))
+    crate::Links::Follow.read(file).map_err(|error| DataError::io(file, error))
 }
 
 /// Converts an image to RGB, with transparency composited over white.

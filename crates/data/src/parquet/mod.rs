@@ -53,7 +53,7 @@ pub(crate) fn read(files: &[PathBuf], fallback: Vec<String>) -> Result<(EncodedI
 /// Adds the images of a file and, if it names them, its classes.
 fn read_file(path: &Path, fallback: &[String], collected: &mut ParquetImages) -> Result<()> {
     let io = |error| DataError::io(path, error);
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = crate::Links::Follow.open(path).map_err(io)?;
     let file_bytes = file.metadata().map_err(io)?.len();
     schema_check::check_schema(&mut file, file_bytes).map_err(|reason| unreadable(path, reason))?;
     let reader =

@@ -57,7 +57,7 @@ impl ClipTokenizer {
     /// # Errors
     /// If the file cannot be read or has too few merges.
     pub fn from_merges_file(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|source| DataError::io(path, source))?;
+        let bytes = crate::Links::Follow.read(path).map_err(|source| DataError::io(path, source))?;
         Self::read(&bytes, path, CLIP_MERGES + bpe::BYTES + 2)
     }
 
@@ -71,7 +71,7 @@ impl ClipTokenizer {
             let reason = format!("a vocabulary of {vocab} tokens; expected at least 514");
             return Err(DataError::config("tokenizer", reason));
         };
-        let text = std::fs::read_to_string(path).map_err(|source| DataError::io(path, source))?;
+        let text = crate::Links::Follow.read_text(path).map_err(|source| DataError::io(path, source))?;
         let merges = Merges::parse(&text, count)
             .map_err(|problem| DataError::Vocabulary(format!("{}: {problem}", path.display())))?;
         Ok(Self { merges: Arc::new(merges) })

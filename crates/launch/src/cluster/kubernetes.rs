@@ -86,6 +86,9 @@ impl Pods {
         ];
         texts.into_iter().try_for_each(|(what, text)| check_text(what, text))?;
         self.secret.iter().try_for_each(|secret| check_text("--secret", secret))?;
+        // Tabs are no line breaks, and strings of TOML may hold them.
+        let lines = self.config.split('\n').map(|line| line.replace('\t', " "));
+        lines.into_iter().try_for_each(|line| check_text("the configuration", &line))?;
         let mut text = self.head();
         self.write_job(&mut text);
         self.write_container(&mut text);
@@ -351,6 +354,29 @@ mod tests {
             let script = Pods { ranks_per_pod, ..pods() }.script();
             let checked = std::process::Command::new("sh").args(["-n", "-c", &script]).status();
             assert!(checked.expect("a shell").success(), "{script}");
+        }
+    }
+
+    #[test]
+    fn texts_that_would_begin_a_line_of_their_own_are_refused() {
+        let pods = |change: fn(&mut Pods, String), text: &str| {
+            let mut pods = Pods { name: "a".to_owned(), pods: 1, ..Pods::default() };
+            change(&mut pods, text.to_owned());
+            pods.manifest()
+        };
+        let fields: [fn(&mut Pods, String); 6] = [
+            |pods, text| pods.image = text,
+            |pods, text| pods.claim = text,
+            |pods, text| pods.run = text,
+            |pods, text| pods.program = text,
+            |pods, text| pods.secret = Some(text),
+            |pods, text| pods.config = text,
+        ];
+        for (at, field) in fields.into_iter().enumerate() {
+            for text in ["a\rb", "a\u{85}b", "a\u{2028}b", "a\0b"] {
+                assert!(pods(field, text).is_err(), "field {at}: {text:?}");
+            }
+            assert!(pods(field, "a b").is_ok(), "field {at}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::ClusterError;
-use phalanx_run::{RunError, write_aside};
+use phalanx_run::{Links, RunError, write_aside};
 
 /// The prefix of the names of joining jobs' records; the job's number follows.
 const JOINING: &str = "join-";
@@ -78,7 +78,7 @@ impl JobRecord {
     }
 
     fn read_from(path: &Path) -> Result<Self, ClusterError> {
-        let bytes = std::fs::read(path).map_err(RunError::io("read", path))?;
+        let bytes = Links::Refuse.read(path).map_err(RunError::io("read", path))?;
         let malformed = |error: serde_json::Error| RunError::Malformed {
             path: path.to_owned(),
             problem: error.to_string(),

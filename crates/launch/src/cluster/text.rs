@@ -6,7 +6,9 @@ use super::error::ClusterError;
 
 /// Refuses a text with control characters: a line break would begin a line of its own in a script.
 pub(super) fn check_text(what: &str, text: &str) -> Result<(), ClusterError> {
-    match text.chars().find(|letter| letter.is_control()) {
+    // Readers of YAML take the separators of lines and paragraphs for line breaks, too.
+    let is_break = |letter: &char| letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}');
+    match text.chars().find(is_break) {
         Some(letter) => Err(ClusterError::ControlCharacter {
             what: what.to_owned(),
             text: text.escape_debug().to_string(),

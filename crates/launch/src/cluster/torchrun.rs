@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use phalanx_collectives::environment::{TorchrunAgent, Variables};
-use phalanx_run::host_name;
+use phalanx_run::{Links, host_name};
 
 /// The run id of a launch without a name.
 const UNNAMED: &str = "none";
@@ -39,7 +39,7 @@ impl Torchrun {
 
     /// Returns true if this launch has created the run in this folder, so that it must be resumed.
     pub fn has_begun(&self, run: &Path) -> bool {
-        let kept = std::fs::read_to_string(marker(run));
+        let kept = Links::Refuse.read_text(&marker(run));
         run.join("config.toml").is_file() && kept.is_ok_and(|kept| kept == self.launch)
     }
 

@@ -21,7 +21,10 @@ fn a_rank_that_hangs_in_reading_data_is_named_with_where_it_is() {
     let begun = Instant::now();
     let said = place.fail(&train(line));
     assert!(begun.elapsed() < Duration::from_secs(30), "{said}");
-    assert!(said.contains("timed out") && said.contains("phalanx diagnose"), "{said}");
+    // The first line names the rank that hung, not the one that noticed.
+    let first = "error: rank 1 hung: ranks 0 and 2 waited 1.5 s for it in all-reduce";
+    assert!(said.contains(first) && said.contains("phalanx diagnose"), "{said}");
+    assert!(!said.contains("rank 0 failed") && !said.contains("rank 2 failed"), "{said}");
     let found = Diagnosis::of(&place.path("run/logs")).expect("records");
     assert_eq!(found.suspects.len(), 1, "{found:#?}");
     let suspect = &found.suspects[0];
@@ -42,13 +45,38 @@ fn a_rank_that_hangs_in_reading_data_is_named_with_where_it_is() {
 }
 
 #[test]
+fn every_rank_of_a_failed_run_leaves_a_record() {
+    let place = Place::new();
+    let mut running = Running::start(&place, &train(&format!("--ranks 3 {}", delayed(1, 5))));
+    running.wait_for_step(3);
+    // Rank 0 cannot write the state of the run any more and ends by itself.
+    let state = running.run.join("state.json");
+    loop {
+        let _ = std::fs::remove_file(&state);
+        // Rank 0 may have written it in between.
+        if std::fs::create_dir(&state).is_ok() {
+            break;
+        }
+    }
+    place.write("run/state.json/full", "");
+    let said = running.fail();
+    assert!(said.contains("rank 0 failed: cannot write"), "{said}");
+    let found = Diagnosis::of(&place.path("run/logs")).expect("records");
+    assert!(found.ranks.len() == 3 && found.ranks.iter().all(|rank| rank.has_record), "{found:#?}");
+}
+
+#[test]
 fn a_rank_that_is_stopped_is_named_by_the_others() {
     let place = Place::new();
     let mut running = Running::start(&place, &train(&format!("--ranks 3 {}", delayed(1, 5))));
     running.wait_for_step(3);
     let stopped = running.ranks()[2];
     signal("-STOP", stopped);
-    running.fail();
+    let said = running.fail();
+    assert!(
+        said.contains("error: rank 2 is stopped by a signal (SIGSTOP): rank 2 was lost during "),
+        "{said}"
+    );
     let found = Diagnosis::of(&place.path("run/logs")).expect("records");
     assert_eq!(found.suspects[0].rank, 2, "{found:#?}");
     assert!(found.suspects[0].because.contains(&format!("(process {stopped}) is stopped")), "{found:#?}");

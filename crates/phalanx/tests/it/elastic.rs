@@ -8,7 +8,7 @@ use phalanx_checkpoint::Hashes;
 use phalanx_run::{Line, Request, Summary};
 
 use crate::harness::engine::Once;
-use crate::harness::processes::{kill, signal};
+use crate::harness::processes::{kill, signal, wait_until};
 use crate::harness::results::{column, hashes, json, lines, logs, losses, saved, summary};
 use crate::harness::{Place, Running, SMALL, delayed, side_by_side};
 
@@ -163,7 +163,21 @@ fn ranks_leave_and_others_come() {
     running.join(&place);
     running.wait_for("four ranks", |run| run.size() == 4);
     let run = running.run.clone();
-    let told = running.succeed();
+    let ends = running.end_all();
+    assert!(ends.iter().all(|end| end.code == Some(0)), "{ends:?}\n{}", logs(&run));
+    let told = summary(&run);
+    // A rank that leaves is no dead rank, wherever it is named.
+    let left: Vec<usize> = told.left.iter().map(|left| left.rank).collect();
+    assert_eq!((left, told.dead.len()), (vec![0], 0));
+    assert!(
+        ends[0].stdout.contains("rank 0 on") && ends[0].stdout.contains("left; 3 ranks continue from step")
+    );
+    assert!(!ends[0].both().contains("died"), "{}", ends[0].both());
+    let joined = &ends[1].stdout;
+    assert!(joined.contains("rank 4 takes part from step") && joined.contains("one of 4"), "{joined}");
+    let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
+    let last = metrics.lines().last().expect("a line");
+    assert!(last.contains(r#""workers":4,"left":[0]"#) && !last.contains("dead"), "{last}");
     assert_eq!(hashes(&run), expected.hashes);
     // Who leaves does so between two steps, so that all losses are known.
     compare_losses(&run, &expected.losses, 0);
@@ -223,6 +237,99 @@ fn two_become_four_and_a_fifth_waits() {
     assert_eq!(hashes(&run), expected.hashes);
     compare_losses(&run, &expected.losses, 1);
     assert_eq!(told.world_size, 4, "{:?}", told.changes);
+}
+
+#[test]
+fn a_waiting_spare_takes_part_where_no_rank_can_be_spared() {
+    let line = format!("{MLP} --set train.logical_ranks=4 --set train.steps=120");
+    let expected = undisturbed(&line);
+    side_by_side([0, 1], |victim| {
+        let place = Place::new();
+        let mut running = start(&place, &format!("{line} --elastic 2:2 {}", delayed(2, 12)));
+        running.wait_for_step(2);
+        running.join(&place);
+        running.wait_for("a spare", |run| run.run.join("joins/2/waits").exists());
+        kill(running.ranks()[victim]);
+        let run = running.run.clone();
+        let told = running.succeed();
+        assert_eq!((told.status.as_str(), told.step, told.world_size), ("finished", 120, 2), "{victim}");
+        assert_eq!(changes(&told), [(vec![victim], vec![]), (vec![], vec![2])], "{victim}");
+        assert_eq!(hashes(&run), expected.hashes, "{victim}");
+        compare_losses(&run, &expected.losses, 1);
+    });
+    // Without a spare the run is saved and ends, as before.
+    let place = Place::new();
+    let mut running = start(&place, &format!("{line} --elastic 2:2 {}", delayed(2, 12)));
+    running.wait_for_step(2);
+    kill(running.ranks()[1]);
+    let run = running.run.clone();
+    let said = running.fail();
+    assert!(
+        said.contains("rank 1 on") && said.contains("1 of at least 2 ranks are left (elastic.min)"),
+        "{said}"
+    );
+    assert!(!saved(&run).is_empty());
+}
+
+/// Strangers that connect to every port and stay silent do not keep survivors from each other when rank 0 is lost.
+#[cfg(target_os = "linux")]
+#[test]
+fn idle_strangers_at_every_port_cost_no_survivor() {
+    let line = format!("{MLP} --set train.logical_ranks=4 --set train.steps=80");
+    let expected = undisturbed(&line);
+    let place = Place::new();
+    let mut running = start(&place, &format!("{line} --elastic 2:4 {}", delayed(4, 12)));
+    running.wait_for_step(3);
+    let ranks = running.ranks();
+    let ports: Vec<u16> = ranks.iter().flat_map(|rank| listening_ports(*rank)).collect();
+    assert!(ports.len() >= ranks.len(), "each rank listens: {ports:?}");
+    let connect = |port: &u16| std::net::TcpStream::connect(("127.0.0.1", *port)).ok();
+    let strangers: Vec<_> = (0..300).flat_map(|_| ports.iter().filter_map(connect)).collect();
+    assert!(strangers.len() > 200 * ports.len(), "{}", strangers.len());
+    kill(ranks[0]);
+    let run = running.run.clone();
+    let told = running.succeed();
+    assert_eq!((told.step, told.world_size), (80, 3), "{:?}", told.changes);
+    assert_eq!(changes(&told), [(vec![0], vec![])]);
+    assert_eq!(hashes(&run), expected.hashes);
+    drop(strangers);
+}
+
+/// The ports that a process listens at (proc_net_tcp(5)).
+#[cfg(target_os = "linux")]
+fn listening_ports(process: u32) -> Vec<u16> {
+    let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{process}/fd"))
+        .expect("it runs")
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("reads");
+    let port = |row: &str| {
+        let fields: Vec<&str> = row.split_whitespace().collect();
+        let is_own = fields.get(3) == Some(&"0A")
+            && sockets.iter().any(|socket| fields.get(9) == Some(&socket.as_str()));
+        let port = fields.get(1)?.rsplit(':').next()?;
+        u16::from_str_radix(port, 16).ok().filter(|_| is_own)
+    };
+    table.lines().filter_map(port).collect()
+}
+
+/// The ranks of a killed launcher remove the secret that it drew, and the next start removes one that is left even so.
+#[test]
+fn a_killed_launcher_leaves_no_secret() {
+    let place = Place::new();
+    let mut running =
+        start(&place, &format!("{MLP} --set train.steps=100000 --elastic 1:2 {}", delayed(2, 5)));
+    running.wait_for_step(2);
+    let secret = running.run.join("secret");
+    assert!(secret.exists(), "ranks that join need it");
+    running.launcher().kill().expect("it runs");
+    wait_until("end of the secret", String::new, || !secret.exists());
+    drop(running);
+    place.succeed(&format!("train tiny {SMALL} {MLP} --set train.steps=1 --out plain"));
+    let secret = place.write("plain/secret", "0123456789abcdef");
+    place.succeed("train --resume --steps 2 --out plain");
+    assert!(!secret.exists());
 }
 
 #[test]

@@ -130,6 +130,102 @@ fn a_rank_that_looks_for_the_others_ends_when_it_is_told_to() {
     );
 }
 
+/// Missing ranks are named after seconds, in the log and on the terminal, not when the time is up.
+#[cfg(unix)]
+#[test]
+fn missing_ranks_are_named_while_one_waits() {
+    let place = Place::new();
+    let cases = [(0, "waits for rank 1 of 2 at 127.0.0.1:"), (1, "waits for rank 0 at 127.0.0.1:")];
+    side_by_side(cases, |(rank, words)| {
+        let out = format!("run-{rank}");
+        let mut command = rank_of_two(&place, rank, free_port(), &format!("train tiny --out {out}"));
+        command.env("LOCAL_RANK", "0");
+        let run = place.path(&out);
+        let running = Running::spawn(run.clone(), command);
+        let log_file = run.join(format!("logs/rank-{rank}.log"));
+        let logged = || std::fs::read_to_string(&log_file).is_ok_and(|log| log.contains(words));
+        wait_until("name", String::new, logged);
+        running.signal("-TERM");
+        let end = running.end();
+        assert!(end.stderr.contains(&format!("rank {rank} {words}")), "{end:?}");
+    });
+}
+
+/// Ranks that other hosts can reach need a secret under every launcher, and are refused before anything is written.
+#[cfg(unix)]
+#[test]
+fn worlds_on_a_network_need_a_secret() {
+    let place = Place::new();
+    let launchers: [&[(&str, &str)]; 4] = [
+        &[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")],
+        &[
+            ("OMPI_COMM_WORLD_RANK", "0"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+        ],
+        &[
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_NODEID", "0"),
+            ("SLURM_NTASKS", "2"),
+            ("SLURM_STEP_NODELIST", "n[1-2]"),
+            ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
+        ],
+        // Ranks of one host that a user has put on a network.
+        &[
+            ("RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", "0"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("PHALANX_INTERFACE", "0.0.0.0"),
+        ],
+    ];
+    for launcher in launchers {
+        let mut command = place.command("train tiny --out refused");
+        command.envs(launcher.iter().copied()).envs([("MASTER_ADDR", "192.0.2.1"), ("MASTER_PORT", "29876")]);
+        let output = command.output().expect("phalanx starts");
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{launcher:?}: {said}");
+        assert!(said.contains("PHALANX_SECRET_FILE=") && said.contains("comm.secret=none"), "{said}");
+        assert!(!place.path("refused").exists(), "what is refused changes nothing");
+    }
+    let said =
+        place.fail_with(2, "train tiny --nnodes 2 --node-rank 0 --master-addr 192.0.2.1 --out refused");
+    assert!(
+        said.contains("--nnodes 2: other hosts can connect") && !place.path("refused").exists(),
+        "{said}"
+    );
+    let kubernetes = "submit tiny --kubernetes --dry-run --image x --volume-claim c --nodes 2 --out run";
+    let said = place.fail_with(2, kubernetes);
+    assert!(said.contains("--secret NAME"), "{said}");
+    assert!(place.succeed(&format!("{kubernetes} --secret s")).contains("secretName: \"s\""));
+    place.succeed(&format!("{kubernetes} --set comm.secret=none"));
+    // On a trusted network, or with a secret, the same ranks train.
+    let secret = place.secret(0o600);
+    side_by_side([true, false], |trusts| {
+        let (out, port) = (format!("run-{trusts}"), free_port());
+        let line = format!(
+            "train tiny --steps 2 --out {out}{}",
+            if trusts { " --set comm.secret=none" } else { "" }
+        );
+        let rank = |rank: usize| {
+            let mut command = rank_of_two(&place, rank, port, &line);
+            command.env("PHALANX_INTERFACE", "0.0.0.0");
+            if !trusts {
+                command.env("PHALANX_SECRET_FILE", &secret);
+            }
+            command
+        };
+        let mut running = Running::spawn(place.path(&out), rank(0));
+        running.add(rank(1));
+        let ends = running.end_all();
+        assert!(ends.iter().all(|end| end.code == Some(0)), "{ends:?}");
+    });
+}
+
 /// Pods and requeued jobs are made again by the exit code of their ranks: all of them must have the same.
 #[cfg(unix)]
 #[test]

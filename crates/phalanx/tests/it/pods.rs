@@ -98,6 +98,7 @@ fn places_that_cannot_be_are_refused() {
         ("--nnodes 2 --node-rank 0 --master-addr a --out run --ranks 2", "cannot be used with"),
         ("--nnodes 2 --node-rank 0 --master-addr a --out run --strategy dp", "--strategy ddp"),
         ("--nproc-per-node 2", "--nnodes"),
+        ("--nnodes 2 --node-rank 0 --master-addr 192.0.2.1 --out run", "PHALANX_SECRET_FILE"),
     ] {
         let place = Place::new();
         let said = place.fail_with(2, &format!("train tiny {line}"));

@@ -205,3 +205,49 @@ fn weights_that_are_not_finite_are_not_saved() {
     place.succeed("train --resume --out run --steps 3 --set optim.lr=1e-3");
     assert_eq!(saved(&place.path("run")), [2, 3]);
 }
+
+/// FIFOs and links in place of a run's files end a command with an error that names the file, and nothing is written through a link.
+#[cfg(unix)]
+#[test]
+fn fifos_and_links_in_a_run_are_named() {
+    let place = Place::new();
+    place.succeed(&train("--steps 2 --out whole"));
+    let target = place.write("target", "private");
+    let checkpoint = |run: &Path| {
+        let names = fs::read_dir(run.join("checkpoints")).expect("lists").flatten().map(|entry| entry.path());
+        names.filter(|path| path.is_dir()).max().expect("a checkpoint")
+    };
+    let cases = ["metrics.jsonl", "summary.json", "saved", "lock", "checkpoint.json", "logs/rank-0.log"];
+    side_by_side(cases.into_iter().flat_map(|name| [(name, true), (name, false)]), |(name, is_fifo)| {
+        let out = format!("{}-{is_fifo}", name.replace('/', "-"));
+        let run = place.path(&out);
+        let copied = std::process::Command::new("cp").arg("-r").arg(place.path("whole")).arg(&run).status();
+        assert!(copied.expect("cp runs").success());
+        let file = if name == "checkpoint.json" { checkpoint(&run).join(name) } else { run.join(name) };
+        fs::remove_file(&file).expect("it is there");
+        if is_fifo {
+            assert!(std::process::Command::new("mkfifo").arg(&file).status().expect("mkfifo runs").success());
+        } else {
+            std::os::unix::fs::symlink(&target, &file).expect("links");
+        }
+        // They come to an end; what they need and cannot read is named.
+        let output = place.output(&format!("train --resume --steps 4 --out {out}"));
+        let said = both(&output);
+        let is_needed = ["metrics.jsonl", "lock", "checkpoint.json", "logs/rank-0.log"].contains(&name);
+        let what = if is_fifo { "FIFO" } else { "symbolic link" };
+        assert!(!is_needed || !output.status.success() && said.contains(what), "{name}: {said}");
+        for line in ["report", "watch --plain", "status", "diagnose", "hash"] {
+            drop(place.output(&format!("{line} {out}")));
+        }
+    });
+    assert_eq!(fs::read_to_string(&target).expect("reads"), "private");
+    // The folder itself, and folders in it, may be links: to another disk.
+    for name in ["checkpoints", "samples", "logs"] {
+        let (run, disk) = (place.path("whole"), place.path(&format!("disk-{name}")));
+        fs::rename(run.join(name), &disk).expect("moves");
+        std::os::unix::fs::symlink(&disk, run.join(name)).expect("links");
+    }
+    std::os::unix::fs::symlink(place.path("whole"), place.path("linked")).expect("links");
+    place.succeed("train --resume --steps 4 --out linked");
+    assert_eq!((step(&place.path("whole")), saved(&place.path("whole")).last()), (4, Some(&4)));
+}

@@ -7,8 +7,7 @@ use std::time::SystemTime;
 
 use super::model::{Model, Sample};
 use super::tail::TextTail;
-use phalanx_run::FailureReport;
-use phalanx_run::{RunFolder, RunState, Summary};
+use phalanx_run::{FailureReport, Links, RunFolder, RunState, Summary};
 
 /// The number of bytes at the end of an existing log that are shown.
 const LOG_BYTES: u64 = 64 << 10;
@@ -108,7 +107,7 @@ impl Source {
         if !self.is_new(&path) {
             return false;
         }
-        let read = std::fs::read(&path).ok().and_then(|bytes| phalanx_data::decode_image(&bytes).ok());
+        let read = Links::Refuse.read(&path).ok().and_then(|bytes| phalanx_data::decode_image(&bytes).ok());
         let Some(picture) = read else {
             // The file may be incomplete: try again at the next poll.
             self.seen.remove(&path);

@@ -5,6 +5,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use phalanx_run::Links;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -111,13 +112,13 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
 /// Reads the values of a run by key.
 fn keys(folder: &Path) -> Map<String, Value> {
     let mut keys = Map::new();
-    let config = std::fs::read_to_string(folder.join("config.toml")).unwrap_or_default();
+    let config = Links::Refuse.read_text(&folder.join("config.toml")).unwrap_or_default();
     if let Some(config) =
         config.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok())
     {
         flatten("config", config, &mut keys);
     }
-    let summary = std::fs::read(folder.join("summary.json")).ok();
+    let summary = Links::Refuse.read(&folder.join("summary.json")).ok();
     if let Some(Value::Object(mut summary)) = summary.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
         // The list does not show single ranks.
         summary.remove("ranks");
@@ -142,7 +143,7 @@ fn flatten(path: &str, value: Value, keys: &mut Map<String, Value>) {
 
 /// Reads the last complete line of a JSON lines file.
 fn last_line(path: &Path) -> Option<Map<String, Value>> {
-    let mut file = std::fs::File::open(path).ok()?;
+    let mut file = Links::Refuse.open(path).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES))).ok()?;
     let mut bytes = Vec::new();

@@ -17,6 +17,9 @@ mod follow;
 
 mod pages;
 
+mod limits;
+
 mod serve;
 
+pub use limits::ServeLimits;
 pub use serve::{ServeError, Server};

@@ -17,10 +17,12 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream::{self, Stream};
+use phalanx_run::Links;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use super::follow::{EVERY, Follower, RunUpdate};
+use super::limits::{LimitedListener, ServeLimits};
 use super::list::List;
 use super::pages;
 use super::served_folder::ServedFolder;
@@ -83,6 +85,14 @@ impl Server {
     /// # Errors
     /// [`ServeError`] if the folder cannot be opened or the port is taken.
     pub fn start(folder: &Path, port: u16) -> Result<Self, ServeError> {
+        Self::start_with(folder, port, ServeLimits::default())
+    }
+
+    /// Serves as [`Server::start`] does, with other limits.
+    ///
+    /// # Errors
+    /// Those of [`Server::start`].
+    pub fn start_with(folder: &Path, port: u16, limits: ServeLimits) -> Result<Self, ServeError> {
         let open = |source| ServeError::Folder { path: folder.to_owned(), source };
         let served = ServedFolder::new(folder).map_err(open)?;
         if !served.root().is_dir() {
@@ -98,6 +108,7 @@ impl Server {
         })?;
         let address = listener.local_addr().map_err(|source| ServeError::Listen { port, source })?;
         let shared = Arc::new(Shared { served, list: Mutex::default() });
+        let listener = LimitedListener::new(listener, limits);
         // Serves until the runtime stops. A failed connection affects only its client.
         runtime.spawn(async move { axum::serve(listener, routes(shared)).await });
         Ok(Self { address, runtime: Some(runtime) })
@@ -266,7 +277,7 @@ async fn file(
             "toml" | "jsonl" | "log" | "txt" | "csv" | "md" => "text/plain; charset=utf-8",
             _ => "application/octet-stream",
         };
-        Some((std::fs::File::open(&path).ok()?, kind))
+        Some((Links::Refuse.open(&path).ok()?, kind))
     };
     let Some((file, kind)) = blocking(open).await? else { return Ok(missing()) };
     let pieces = stream::unfold(file, |mut file| async move {

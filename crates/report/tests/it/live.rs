@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use phalanx_report::live::{ServeError, Server};
+use phalanx_report::live::{ServeError, ServeLimits, Server};
 use serde_json::Value;
 
 fn make_run(folder: &Path) {
@@ -208,4 +208,86 @@ fn points_come_as_they_are_written_and_the_server_ends_at_once() {
     fs::write(run.join("summary.json"), "{}").expect("writes");
     let end = lines.find(|line| line.as_ref().map_or(true, |line| line.contains("changed")));
     assert!(end.is_none_or(|line| line.is_err()), "the server sends nothing more");
+}
+
+#[test]
+fn connections_are_limited_and_idle_ones_are_closed() {
+    let place = tempfile::tempdir().expect("a folder");
+    make_run(&place.path().join("run"));
+    let serve = |idle: Duration| {
+        let limits = ServeLimits { connections: 2, idle };
+        Server::start_with(place.path(), 0, limits).expect("serves")
+    };
+    // Strangers that send nothing, and half a request, are closed and make room.
+    let server = serve(Duration::from_millis(300));
+    let strangers = ["", "GET / HTTP/1.1\r\nHost:"].map(|half| {
+        let mut stream = TcpStream::connect(server.address()).expect("connects");
+        stream.write_all(half.as_bytes()).expect("sends");
+        stream
+    });
+    assert_eq!(get(server.address(), "/").0, 200);
+    for mut stranger in strangers {
+        stranger.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
+        let mut rest = Vec::new();
+        // It is closed, by an end or a reset.
+        let closed = stranger.read_to_end(&mut rest);
+        assert!(closed.map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |_| true));
+    }
+    // While all places are taken, a caller waits for one.
+    let server = serve(Duration::from_secs(300));
+    let address = server.address();
+    let mut strangers: Vec<_> = (0..2).map(|_| TcpStream::connect(address).expect("connects")).collect();
+    let mut waiting = TcpStream::connect(address).expect("connects");
+    waiting.write_all(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("sends");
+    waiting.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
+    let mut answer = [0; 12];
+    waiting.read_exact(&mut answer).expect_err("there is no place");
+    drop(strangers.pop());
+    waiting.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
+    waiting.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.0 200");
+}
+
+/// FIFOs and links in place of a run's files keep no page waiting, and show nothing of other folders.
+#[cfg(unix)]
+#[test]
+fn fifos_and_links_in_a_run_hang_nothing() {
+    let place = tempfile::tempdir().expect("a folder");
+    let run = place.path().join("runs/run");
+    make_run(&run);
+    let fifo = |path: &Path| {
+        let _ = fs::remove_file(path);
+        assert!(std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo runs").success());
+    };
+    fs::write(place.path().join("private"), "{\"status\":\"private\"}").expect("writes");
+    for name in [
+        "summary.json",
+        "state.json",
+        "metrics-by-rank.jsonl",
+        "trace.json",
+        "job.json",
+        "prompts.txt",
+        "samples/step-00000001.png",
+        "samples/prompts.txt",
+        "logs/rank-0.log",
+        "logs/rank-0.usage.jsonl",
+        "logs/rank-1.error.json",
+    ] {
+        fifo(&run.join(name));
+    }
+    let server = Server::start(&place.path().join("runs"), 0).expect("serves");
+    let address = server.address();
+    let (status, page) = get(address, "/run/run");
+    assert!(status == 200 && page.contains("metrics"), "{status}");
+    assert_eq!(get(address, "/api/runs").0, 200);
+    assert_eq!(get(address, "/files/run/summary.json").0, 404, "it is no file");
+    fifo(&run.join("metrics.jsonl"));
+    assert_eq!(get(address, "/run/run").0, 200);
+    // A link in place of a file is not followed, also to a file of the same folder.
+    for target in [run.join("config.toml"), place.path().join("private")] {
+        fs::remove_file(run.join("summary.json")).expect("removes");
+        std::os::unix::fs::symlink(&target, run.join("summary.json")).expect("links");
+        let (_, page) = get(address, "/run/run");
+        assert!(!page.contains("private"), "{}", target.display());
+    }
 }

@@ -6,12 +6,14 @@
 mod message;
 mod record;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{Line, RunError};
+use phalanx_data::Links;
+
+use super::{Line, RunError, open_to_append};
 use message::Message;
 use record::framed;
 
@@ -40,11 +42,7 @@ impl EventFile {
         });
         let mut paths = names.map(|name| folder.join(name));
         let path = paths.find(|path| !path.exists()).unwrap_or_else(|| folder.join("events.out.tfevents"));
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .map_err(RunError::io("create", &path))?;
+        let file = open_to_append(&path).map_err(RunError::io("create", &path))?;
         let mut events = Self { path, file };
         events.write(Message::new().double(1, now()).bytes(3, b"brain.Event:2"))?;
         // `SessionLog { status: START }` makes TensorBoard discard earlier events of this step and later ones.
@@ -72,7 +70,7 @@ impl EventFile {
     /// # Errors
     /// [`RunError::Io`] if reading or writing fails, [`RunError::Malformed`] if the file is no PNG.
     pub fn image(&mut self, step: u64, name: &str, picture: &Path) -> Result<(), RunError> {
-        let bytes = std::fs::read(picture).map_err(RunError::io("read", picture))?;
+        let bytes = Links::Refuse.read(picture).map_err(RunError::io("read", picture))?;
         let reader = image::ImageReader::with_format(std::io::Cursor::new(&bytes), image::ImageFormat::Png);
         let malformed = |error: image::ImageError| RunError::Malformed {
             path: picture.to_owned(),

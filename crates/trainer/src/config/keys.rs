@@ -131,6 +131,14 @@ choices! {
         Mpi = "mpi",
     }
 
+    /// The rule for ranks that other hosts can reach.
+    SecretPolicy {
+        /// They must share a secret.
+        Required = "required",
+        /// They need none: the network is trusted.
+        None = "none",
+    }
+
     /// Which cores ranks keep to.
     Bind {
         /// The cores that the launcher allows.
@@ -310,6 +318,9 @@ sections! {
         /// Which connections are encrypted where ranks share a secret: `none`; `control`, those by which ranks meet and watch each
         /// other; `all`, also those of data, which needs a secret (`PHALANX_SECRET_FILE`; ranks that are started here have one).
         encryption: Encryption = Encryption::Control;
+        /// The rule for ranks that other hosts can reach: `required`, they must share a secret (`PHALANX_SECRET_FILE`); `none`, they need
+        /// none, as the network is trusted. Ranks that `--ranks` or `--hosts` start have one.
+        secret: SecretPolicy = SecretPolicy::Required;
         /// A slower network than there is, for experiments on one machine: each rank's messages take as long as over a link of its own,
         /// such as `10Gbit,20us`, and ranks share no memory; empty = none.
         link: String = String::new();

@@ -279,6 +279,19 @@ impl TrainError {
         self.communication().is_some_and(|error| matches!(error, CommError::PeerLost { .. }))
     }
 
+    /// The ranks that caused the failure, if this rank only noticed it: those that hung or were lost.
+    pub fn blamed(&self) -> &[usize] {
+        self.communication().map_or(&[], CommError::blamed)
+    }
+
+    /// Returns an error about a rank that hung or was lost with the numbers that ranks have in the run. Other errors stay as they are.
+    pub(super) fn renumbered(self, number: impl Fn(usize) -> usize) -> Self {
+        match self.communication() {
+            Some(error) if !error.blamed().is_empty() => Self::Comm(error.clone().renumbered(number)),
+            _ => self,
+        }
+    }
+
     /// The error of the communicator, if it is the cause.
     fn communication(&self) -> Option<&CommError> {
         match self {

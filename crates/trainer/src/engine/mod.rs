@@ -45,7 +45,7 @@ mod train_loop;
 
 pub use checkpoint::newest_checkpoint;
 pub use data::Batch;
-pub use distributed::{World, in_one_process, invited_world, launcher_world};
+pub use distributed::{World, in_one_process, invited_world, launcher_world, require_secret};
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
 pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_memory, sample_run};

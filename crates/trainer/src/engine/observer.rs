@@ -137,7 +137,7 @@ pub enum Event {
         /// The network and the sign of its collapse.
         problem: String,
     },
-    /// A rank was lost or left, and the others continue.
+    /// A rank was lost, and the others continue.
     Died {
         /// Its number when the run began.
         rank: usize,
@@ -147,6 +147,26 @@ pub enum Event {
         from_step: u64,
         /// The number of ranks that continue.
         left: usize,
+    },
+    /// A rank has left on request, and the others continue.
+    Left {
+        /// Its number when the run began, or that it joined under.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// The first step without it, counted from 1.
+        from_step: u64,
+        /// The number of ranks that continue.
+        ranks: usize,
+    },
+    /// A rank has joined the run.
+    Joined {
+        /// The number that it joined under.
+        rank: usize,
+        /// The first step with it, counted from 1.
+        from_step: u64,
+        /// The number of ranks that train.
+        ranks: usize,
     },
     /// A message to the user.
     Note(String),

@@ -1,6 +1,6 @@
 //! Samples the resource use of a rank about once a second, on a separate thread.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::energy::{CpuEnergy, RankEnergy};
 use super::process::ProcessUsage;
 use super::progress::{Progress, ProgressCounters, StateBytes};
-use phalanx_run::{EnergyKind, EnergyPart, GpuLine, MemoryLine, RunError, TimeLine, TransferLine, UsageLine};
+use phalanx_run::{
+    EnergyKind, EnergyPart, GpuLine, MemoryLine, RunError, TimeLine, TransferLine, UsageLine, open_to_append,
+};
 
 /// A reading of a GPU. Unavailable values are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -103,7 +105,7 @@ impl Sampler {
         let now = whose.process();
         let mut file = None;
         if !interval.is_zero() {
-            let opened = OpenOptions::new().create(true).append(true).open(path);
+            let opened = open_to_append(path);
             file = Some((path.to_owned(), opened.map_err(RunError::io("open", path))?));
         }
         let meters = Meters {

@@ -8,7 +8,7 @@ use crate::commands::error::CliError;
 use crate::commands::train_args::configuration;
 use crate::console::out;
 use phalanx_launch::cluster::{Pods, pod_name, seconds_of};
-use phalanx_trainer::config::Detail;
+use phalanx_trainer::config::{Detail, SecretPolicy};
 
 /// The options for Kubernetes only.
 #[derive(Debug, Args)]
@@ -24,7 +24,8 @@ pub(super) struct KubernetesArgs {
     /// The claim of a volume that all pods can write: --out is a folder in it, and data.path begins with /runs.
     #[arg(long, value_name = "CLAIM", requires = "kubernetes")]
     volume_claim: Option<String>,
-    /// The Secret that has what ranks prove to know to each other, under the key `secret`; without it they prove nothing.
+    /// The Secret that has what ranks prove to know to each other, under the key `secret`. Several pods need one, unless comm.secret
+    /// is none.
     #[arg(long, value_name = "NAME", requires = "kubernetes")]
     secret: Option<String>,
 }
@@ -43,6 +44,14 @@ pub(super) fn show(program: &Program, args: &SubmitArgs) -> Result<(), CliError>
              --elastic, and take --requeue, which goes on from the newest checkpoint"
                 .to_owned(),
         );
+    }
+    let has_secret = args.kubernetes.secret.is_some() || resolved.config.comm.secret == SecretPolicy::None;
+    if args.nodes > 1 && !has_secret {
+        return refuse(format!(
+            "--nodes {}: other pods can connect to the ranks, which have no secret. Make one with `openssl rand -hex 32 | kubectl create secret \
+             generic NAME --from-file=secret=/dev/stdin` and give --secret NAME, or trust the network with --set comm.secret=none",
+            args.nodes
+        ));
     }
     let name = pod_name(&resolved.name);
     let run = args.train.out.as_ref().map_or_else(|| name.clone(), |out| out.display().to_string());

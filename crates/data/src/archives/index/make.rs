@@ -60,7 +60,7 @@ impl Sample {
 /// Reads the header of each member, and seeks over its contents.
 pub(super) fn index(archive: &Path) -> Result<ArchiveIndex> {
     let failed = |error| DataError::io(archive, error);
-    let mut file = File::open(archive).map_err(failed)?;
+    let mut file = crate::Links::Follow.open(archive).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
     let mut begins = [0; 6];
     let begin = file.read(&mut begins).map_err(failed)?;
@@ -69,7 +69,7 @@ pub(super) fn index(archive: &Path) -> Result<ArchiveIndex> {
         return Err(DataError::file(archive, reason));
     }
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
-    let mut classes = File::open(archive).map_err(failed)?;
+    let mut classes = crate::Links::Follow.open(archive).map_err(failed)?;
 
     let not_tar = |error: std::io::Error| DataError::file(archive, format!("not a valid tar file: {error}"));
     // A seek within the buffer needs no system call, so small members are cheap.

@@ -124,7 +124,7 @@ fn read_at(file: &File, _: &Path, offset: u64, bytes: &mut [u8]) -> std::io::Res
 #[cfg(not(unix))]
 fn read_at(_: &File, archive: &Path, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     use std::io::{Read, Seek, SeekFrom};
-    let mut file = File::open(archive)?;
+    let mut file = crate::Links::Follow.open(archive)?;
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(bytes)
 }

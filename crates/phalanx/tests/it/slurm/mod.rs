@@ -37,7 +37,18 @@ fn steps_have_their_places(cluster: &Cluster) {
     let wrapped = format!("{phalanx} train tiny --ranks 2 --steps 3 --out alone");
     cluster.ask("sbatch", &["--wait", "-n4", "--output=alone.txt", "--wrap", &wrapped]).expect("trains");
     assert_eq!(summary(&cluster.path("alone"), "world_size"), 2);
-    let train = [phalanx, "train", "tiny", "--steps", "3", "--set", "train.global_batch=12", "--out"];
+    let train = [
+        phalanx,
+        "train",
+        "tiny",
+        "--steps",
+        "3",
+        "--set",
+        "train.global_batch=12",
+        "--set",
+        "comm.secret=none",
+        "--out",
+    ];
     let uneven: Vec<&str> = ["-N2", "-n3"].into_iter().chain(train).chain(["uneven"]).collect();
     cluster.ask("srun", &uneven).expect("trains");
     assert_eq!(summary(&cluster.path("uneven"), "world_size"), 3);

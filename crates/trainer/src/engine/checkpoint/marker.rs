@@ -1,7 +1,7 @@
 //! The file `saved` of a run: the step of the newest checkpoint that was ever saved. It tells a run that lost its checkpoints from one that
 //! never had any.
 
-use phalanx_run::{RunFolder, write_aside};
+use phalanx_run::{Links, RunFolder, write_aside};
 
 /// Records on rank 0 that the checkpoint of a step is complete.
 pub(in crate::engine) fn mark_saved(folder: &RunFolder, step: u64) {
@@ -14,5 +14,5 @@ pub(in crate::engine) fn mark_saved(folder: &RunFolder, step: u64) {
 
 /// Returns the step of the newest checkpoint that was ever saved; `None` if none was.
 pub(in crate::engine) fn saved_step(folder: &RunFolder) -> Option<u64> {
-    std::fs::read_to_string(folder.saved()).ok()?.trim().parse().ok()
+    Links::Refuse.read_text(&folder.saved()).ok()?.trim().parse().ok()
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, WorldConfig, connect_unless};
+use phalanx_collectives::{Communicator, WorldConfig};
 
 use super::control::ControlPlane;
 use super::devices::Devices;
@@ -26,11 +26,12 @@ struct ConnectedRanks {
 impl ConnectedRanks {
     /// Meets the other ranks, unless `stop` is raised before.
     fn of(world: &World, config: &Config, logs: &Path, stop: &StopFlag) -> Result<Self, TrainError> {
+        world.check_secret(config)?;
         Ok(match &world.link {
             // A world that may grow has a communicator from the start.
             Link::Process(place) if place.world_size > 1 || config.elastic().is_some() => {
                 let place = configured(place, config, logs)?;
-                let communicator = connect_unless(&place, || stop.is_raised())?;
+                let communicator = world.meet(&place, stop)?;
                 Self { communicator: Some(communicator), place: Some(place) }
             }
             Link::Thread(communicator) if communicator.world_size() > 1 => {

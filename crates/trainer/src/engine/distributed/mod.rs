@@ -43,7 +43,7 @@ pub(in crate::engine) use network::{BatchGroups, Network, sync_options};
 pub(in crate::engine) use roster::PreviousWorld;
 use roster::Roster;
 pub(in crate::engine) use traffic::Traffic;
-pub use world::{World, in_one_process, invited_world, launcher_world};
+pub use world::{World, in_one_process, invited_world, launcher_world, require_secret};
 
 use super::device::Device;
 use super::error::TrainError;

@@ -1,12 +1,13 @@
 //! A rank's place among the others, before they have met.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_collectives::{Communicator, Secret, WorldConfig, connect_unless};
+use phalanx_collectives::{Communicator, Secret, WorldConfig, connect_watched};
 use phalanx_sharding::Ranks;
 
-use crate::config::Config;
+use crate::config::{Config, SecretPolicy};
 use crate::engine::error::TrainError;
 use phalanx_run::Invitation;
 use phalanx_run::{SUPERVISED, StopFlag};
@@ -24,6 +25,17 @@ pub struct World {
     pub(in crate::engine) leave: StopFlag,
     /// The number of ranks that do the same work.
     pub(in crate::engine) duplicates: usize,
+    waits: WaitReport,
+}
+
+/// Receives descriptions of the ranks that this one waits for before they meet.
+#[derive(Clone, Default)]
+struct WaitReport(Option<Arc<dyn Fn(&str) + Send + Sync>>);
+
+impl std::fmt::Debug for WaitReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("WaitReport").field(&self.0.is_some()).finish()
+    }
 }
 
 /// The way to the other ranks.
@@ -54,7 +66,7 @@ impl World {
     }
 
     fn by(link: Link) -> Self {
-        Self { link, joins: None, leave: StopFlag::default(), duplicates: 1 }
+        Self { link, joins: None, leave: StopFlag::default(), duplicates: 1, waits: WaitReport::default() }
     }
 
     /// Sets the secret that ranks authenticate each other with, if there is one.
@@ -83,6 +95,24 @@ impl World {
     #[must_use]
     pub fn leaving_on(self, leave: &StopFlag) -> Self {
         Self { leave: leave.clone(), ..self }
+    }
+
+    /// Has `report` receive descriptions of the missing ranks while this rank waits for others: on rank 0, and on the first rank of
+    /// each host while it looks for rank 0.
+    #[must_use]
+    pub fn reporting_waits(self, report: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { waits: WaitReport(Some(Arc::new(report))), ..self }
+    }
+
+    /// Meets the other ranks, unless `stop` is raised before.
+    pub(super) fn meet(&self, place: &WorldConfig, stop: &StopFlag) -> Result<Communicator, TrainError> {
+        let report = |text: &str| {
+            tracing::warn!("{text}");
+            if let (Some(report), 0) = (&self.waits.0, place.local_rank) {
+                report(&format!("rank {} {text}", place.rank));
+            }
+        };
+        Ok(connect_watched(place, || stop.is_raised(), report)?)
     }
 
     /// True if ranks are threads of this process.
@@ -138,6 +168,19 @@ impl World {
         }
     }
 
+    /// Checks that ranks that other hosts can reach share a secret, unless `comm.secret = "none"` trusts the network.
+    ///
+    /// # Errors
+    /// [`TrainError::Setup`], which says how to give one.
+    pub fn check_secret(&self, config: &Config) -> Result<(), TrainError> {
+        let Link::Process(place) = &self.link else { return Ok(()) };
+        let is_alone = place.world_size == 1 && config.elastic().is_none();
+        if is_alone || place.credentials.secret.is_some() || place.is_on_loopback() {
+            return Ok(());
+        }
+        require_secret(config, &format!("rank {} at {}", place.rank, place.meeting.bind_addr))
+    }
+
     /// Returns on all ranks the text that `make` makes on rank 0, once all ranks have met. They then leave, to meet again for the
     /// training. `timeout` is `comm.timeout`, in seconds. Only for ranks that are processes; the only rank just makes its text.
     ///
@@ -155,7 +198,7 @@ impl World {
             _ => return make(),
         };
         let config = &config.as_ref().clone().with_timeout(Duration::from_secs_f64(timeout));
-        let communicator = connect_unless(config, || stop.is_raised())?;
+        let communicator = self.meet(config, stop)?;
         let mut text = Vec::new();
         if config.rank == 0 {
             let made = make().inspect_err(|error| communicator.abort(&error.to_string()));
@@ -171,6 +214,20 @@ impl World {
         communicator.broadcast(&mut text[..], 0)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
+}
+
+/// Refuses a world without a secret whose ranks other hosts can reach, as `who` does, unless `comm.secret = "none"`.
+///
+/// # Errors
+/// [`TrainError::Setup`], which says how to give a secret.
+pub fn require_secret(config: &Config, who: &str) -> Result<(), TrainError> {
+    if config.comm.secret == SecretPolicy::None {
+        return Ok(());
+    }
+    Err(TrainError::Setup(format!(
+        "{who}: other hosts can connect to the ranks, which have no secret. Make one with `umask 077; openssl rand -hex 32 > ~/.phalanx-secret` \
+         and set PHALANX_SECRET_FILE=~/.phalanx-secret for every rank, or trust the network with --set comm.secret=none"
+    )))
 }
 
 /// The longest text that ranks agree on before a training, in bytes.

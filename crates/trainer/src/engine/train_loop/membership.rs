@@ -14,7 +14,7 @@ use crate::engine::TrainError;
 use crate::engine::checkpoint::find_checkpoint;
 use crate::engine::distributed::{AgreedAction, BatchSplit, Network, NextWorld, PreviousWorld, StopReason};
 use crate::engine::observer::{Event, StepReport};
-use phalanx_run::{Invitation, JoinTicket, WorldChange};
+use phalanx_run::{Invitation, JoinCandidates, JoinTicket, LeftRank, WorldChange};
 
 impl Run<'_> {
     /// Continues in another world, if lost ranks have ended the steps.
@@ -35,10 +35,12 @@ impl Run<'_> {
     /// Those of meeting the others.
     pub(super) fn change_worlds(&mut self, action: &AgreedAction) -> Result<(), TrainError> {
         self.hand_over(action)?;
-        let newcomers = match action {
-            AgreedAction::Join(numbers) => numbers.clone(),
-            AgreedAction::Asked(_) | AgreedAction::Leave(_) => Vec::new(),
-        };
+        let mut newcomers = Vec::new();
+        match action {
+            AgreedAction::Join(numbers) => newcomers.clone_from(numbers),
+            AgreedAction::Leave(number) => self.changes.leaving.push(*number),
+            AgreedAction::Asked(_) => {}
+        }
         tracing::info!("the world changes after step {}: {action:?}", self.state.step);
         self.enter_next_world(Instant::now(), NextWorld::planned(newcomers))
     }
@@ -50,12 +52,22 @@ impl Run<'_> {
     pub(super) fn join(&mut self) -> Result<(), TrainError> {
         let since = Instant::now();
         match self.settle_in(since, None) {
+            Ok(spares) => self.take_in(since, spares),
             Err(error) if error.is_loss() => {
                 tracing::warn!("{error}, before this rank joined; the surviving ranks meet again");
                 self.enter_next_world(since, NextWorld::after_a_loss())
             }
-            other => other,
+            Err(error) => Err(error),
         }
+    }
+
+    /// Enters the next world with processes that were waiting to join. Without any, stays in this one.
+    fn take_in(&mut self, noticed: Instant, spares: Vec<usize>) -> Result<(), TrainError> {
+        if spares.is_empty() {
+            return Ok(());
+        }
+        tracing::info!("waiting processes join in place of lost ranks: {spares:?}");
+        self.enter_next_world(noticed, NextWorld::planned(spares))
     }
 
     /// Leaves the run, as all ranks have agreed.
@@ -67,7 +79,8 @@ impl Run<'_> {
         let step = self.state.step;
         tracing::info!("this rank leaves after step {step}; the others go on");
         if let Some(handler) = self.requests.take_handler() {
-            self.reporter.note(format!("rank 0 leaves after step {step}; another rank takes over"));
+            let number = self.distributed.roster().number();
+            self.reporter.note(format!("rank {number} leaves after step {step}; another rank takes over"));
             handler.hand_over();
         }
         Ok(RunEnd::Left)
@@ -101,7 +114,8 @@ impl Run<'_> {
                     tracing::warn!("{again}; the surviving ranks meet once more");
                     next = NextWorld::after_a_loss();
                 }
-                other => return other,
+                Ok(spares) => return self.take_in(noticed, spares),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -114,10 +128,15 @@ impl Run<'_> {
     }
 
     /// Agrees with all ranks of a new world on the step to continue from, receives the state that this rank lacks, and splits the work.
-    fn settle_in(&mut self, noticed: Instant, before: Option<&PreviousWorld>) -> Result<(), TrainError> {
+    /// Returns the numbers of waiting processes to continue with, if too few ranks are left without them.
+    fn settle_in(
+        &mut self,
+        noticed: Instant,
+        before: Option<&PreviousWorld>,
+    ) -> Result<Vec<usize>, TrainError> {
         self.requests.clear_agreed();
         self.steps.enter_world(&self.env, &self.distributed)?;
-        let ranks_before = self.add_dead();
+        let ranks_before = self.add_missing();
         let own = self.status(before)?;
         let all = exchange(&self.distributed, &own)?;
         let (common, bytes) = self.take_over_state(&all)?;
@@ -130,23 +149,21 @@ impl Run<'_> {
         }
         self.report_change(noticed, &all, bytes);
         self.request_agreed_stop()?;
-        self.continue_if_enough()?;
+        let spares = self.continue_if_enough()?;
         // Only now: if a rank is lost while the others save, they meet again with these snapshots.
         if let Some(elastic) = &mut self.changes.elastic {
             elastic.enter_world();
         }
-        Ok(())
+        Ok(spares)
     }
 
     /// Adds the ranks of the last world that are missing. Returns the number of its ranks.
-    fn add_dead(&mut self) -> usize {
+    fn add_missing(&mut self) -> usize {
         let numbers = self.distributed.roster().numbers();
         let elastic = self.changes.elastic.as_ref();
         let members = elastic.map(|elastic| elastic.members().to_vec()).unwrap_or_default();
         for rank in members.iter().copied().filter(|number| !numbers.contains(number)) {
-            if self.changes.dead.iter().all(|known| known.rank != rank) {
-                self.changes.add_dead(rank, self.distributed.roster().host_of(rank));
-            }
+            self.changes.add_missing(rank, self.distributed.roster().host_of(rank));
         }
         members.len()
     }
@@ -167,6 +184,7 @@ impl Run<'_> {
             stops: self.changes.stops.clone(),
             meetings: self.distributed.roster().meetings(),
             dead: self.changes.dead.clone(),
+            left: self.changes.left.clone(),
             changes: self.changes.log.past().to_vec(),
             seconds_before: self.reporter.meter.seconds_before(),
             seconds: self.reporter.meter.whole().steps.as_secs_f64(),
@@ -235,6 +253,7 @@ impl Run<'_> {
     /// Takes over, on a rank that has joined, what happened before.
     fn take_over_past(&mut self, known: &RankStatus) {
         (self.changes.dead, self.changes.stops) = (known.dead.clone(), known.stops.clone());
+        self.changes.left.clone_from(&known.left);
         self.distributed.have_met(known.meetings);
         self.reporter.meter.set_seconds_before(known.seconds_before);
         self.reporter.meter.begin_after(Duration::from_secs_f64(known.seconds.max(0.0)));
@@ -291,28 +310,41 @@ impl Run<'_> {
             change.left.push(dead.rank);
             let (rank, host, from_step) = (dead.rank, dead.host, dead.from_step);
             tracing::warn!(
-                "rank {rank} on {host} died or left; {ranks} ranks share its work from step {from_step} on"
+                "rank {rank} on {host} died; {ranks} ranks share its work from step {from_step} on"
             );
             self.reporter.event(&Event::Died { rank, host, from_step, left: ranks });
+        }
+        for LeftRank { rank, host, from_step } in self.changes.settle_left(after_step + 1) {
+            change.left.push(rank);
+            tracing::info!(
+                "rank {rank} on {host} left; {ranks} ranks share its work from step {from_step} on"
+            );
+            self.reporter.event(&Event::Left { rank, host, from_step, ranks });
         }
         let numbers = self.distributed.roster().numbers();
         let came = numbers.iter().zip(all).filter(|(_, status)| status.is_new);
         change.came = came.map(|(number, _)| *number).collect();
         for number in &change.came {
-            let text = format!("rank {number} takes part from step {} on, one of {ranks}", after_step + 1);
-            tracing::info!("{text}");
-            self.reporter.note(text);
+            let (rank, from_step) = (*number, after_step + 1);
+            tracing::info!("rank {rank} takes part from step {from_step} on, one of {ranks}");
+            self.reporter.event(&Event::Joined { rank, from_step, ranks });
         }
         if self.changes.elastic.is_some() {
             self.changes.log.begin(noticed, change);
         }
     }
 
-    /// Saves and ends the run if too few ranks are left.
-    fn continue_if_enough(&mut self) -> Result<(), TrainError> {
+    /// Returns the numbers of waiting processes that make up for lost ranks, if too few are left. Saves and ends the run if there are
+    /// not enough of them either.
+    fn continue_if_enough(&mut self) -> Result<Vec<usize>, TrainError> {
         let (left, least) = (self.distributed.data_size(), self.distributed.roster().min_ranks());
         if left >= least {
-            return Ok(());
+            self.changes.invitations = 0;
+            return Ok(Vec::new());
+        }
+        let spares = self.find_spares(least - left)?;
+        if left + spares.len() >= least {
+            return Ok(spares);
         }
         let step = self.state.step;
         if step > 0 {
@@ -320,11 +352,49 @@ impl Run<'_> {
             self.settle()?;
         }
         let saved = self.env.config.checkpoint.enabled && step > 0;
-        let dead = self.changes.dead.iter();
-        let gone = dead.map(|dead| format!("rank {} on {}", dead.rank, dead.host)).collect();
+        let dead = self.changes.dead.iter().map(|dead| (dead.rank, &dead.host));
+        let gone = dead.chain(self.changes.left.iter().map(|left| (left.rank, &left.host)));
+        let gone = gone.map(|(rank, host)| format!("rank {rank} on {host}")).collect();
         Err(TrainError::TooFew { gone, left, least, step, saved })
     }
+
+    /// Looks on rank 0 for processes that wait to join, until there are `needed` of them. Returns their numbers on all ranks, which call
+    /// this together.
+    fn find_spares(&mut self, needed: usize) -> Result<Vec<usize>, TrainError> {
+        let is_wanted = self.is_first() && self.changes.stops.is_none();
+        let mut found = Vec::new();
+        if is_wanted && self.changes.invitations < INVITATIONS {
+            self.changes.invitations += 1;
+            let wait = if self.env.config.elastic.respawn > 0 { REPLACEMENTS } else { HEARTBEATS };
+            // The others wait for the answer in an operation.
+            let until =
+                Instant::now() + wait.min(Duration::from_secs_f64(self.env.config.comm.timeout / 2.0));
+            let mut candidates = JoinCandidates::at(&self.env.folder.joins());
+            while found.len() < needed && Instant::now() < until {
+                std::thread::sleep(LOOK);
+                found = candidates.poll()?;
+            }
+            found.truncate(self.distributed.room());
+        }
+        let malformed = |error: serde_json::Error| TrainError::Setup(format!("malformed numbers: {error}"));
+        let own = serde_json::to_string(&found).map_err(malformed)?;
+        let all = self.distributed.exchange().gather_text(&own)?;
+        all.first().map_or_else(|| Ok(Vec::new()), |first| serde_json::from_str(first).map_err(malformed))
+    }
 }
+
+/// The number of times that waiting processes are invited in place of lost ranks before a step is done. One that does not come may still
+/// look as if it waited.
+const INVITATIONS: usize = 3;
+
+/// The wait for the heartbeats of waiting processes.
+const HEARTBEATS: Duration = Duration::from_millis(1500);
+
+/// The wait for processes that the launcher starts in place of lost ranks.
+const REPLACEMENTS: Duration = Duration::from_secs(30);
+
+/// The pause between two looks for heartbeats.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Tells newcomers their ranks and where to meet; the first of them is at this place.
 fn invite(place: &WorldConfig, joins: &Path, newcomers: &[usize]) {

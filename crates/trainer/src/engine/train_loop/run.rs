@@ -131,6 +131,8 @@ impl<'a> Run<'a> {
     /// Trains from the newest checkpoint to the end of the plan, then leaves the world.
     pub(super) fn train(mut self, resolved: &Resolved, start: Instant) -> Result<RunEnd, TrainError> {
         let trained = self.train_among(resolved, start);
+        let trained =
+            trained.map_err(|error| error.renumbered(|rank| self.distributed.roster().number_of(rank)));
         // The shared state of networks is freed before the world that it is shared in.
         let Self { distributed, state, changes, .. } = self;
         drop(state);

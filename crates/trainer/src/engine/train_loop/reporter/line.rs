@@ -44,7 +44,7 @@ pub(super) fn line(report: &StepReport, evaluated: &[(String, f64)], gpu: &[(&'s
     gpu.iter().fold(line, |line, (name, value)| line.with(name, *value))
 }
 
-/// Adds synchrony, lost ranks and the last recovery.
+/// Adds synchrony, lost ranks, ranks that left, and the last recovery.
 pub(super) fn with_world(
     mut line: Line,
     stats: Option<SyncStats>,
@@ -54,9 +54,14 @@ pub(super) fn with_world(
     if let Some(stats) = stats {
         line = with_synchrony(line, &stats);
     }
-    if !changes.dead.is_empty() {
+    if !(changes.dead.is_empty() && changes.left.is_empty()) {
         line = line.with("workers", distributed.data_size() as u64);
+    }
+    if !changes.dead.is_empty() {
         line = line.with("dead", changes.dead.iter().map(|dead| dead.rank as u64).collect::<Vec<_>>());
+    }
+    if !changes.left.is_empty() {
+        line = line.with("left", changes.left.iter().map(|left| left.rank as u64).collect::<Vec<_>>());
     }
     match changes.log.take_recovery() {
         Some(seconds) => line.with("recovery_seconds", seconds),

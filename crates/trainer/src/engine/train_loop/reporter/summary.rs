@@ -75,6 +75,7 @@ impl Reporter {
             energy: Some(energy),
             ranks,
             dead: with_causes(env, view.changes),
+            left: view.changes.left.clone(),
             changes: view.changes.elastic.as_ref().map(|_| view.changes.log.all()).unwrap_or_default(),
             machine: Machine::detect(),
         }))

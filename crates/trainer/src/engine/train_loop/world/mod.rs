@@ -15,7 +15,7 @@ mod transfer;
 
 use crate::engine::distributed::{BatchSplit, Distributed, StopReason};
 use crate::engine::training::Task;
-use phalanx_run::DeadRank;
+use phalanx_run::{DeadRank, LeftRank};
 
 pub(super) use change_log::ChangeLog;
 pub(super) use elastic::Elastic;
@@ -29,8 +29,14 @@ pub(super) const UNKNOWN: u64 = u64::MAX;
 
 /// Changes of the world, and the state that a rank keeps for them.
 pub(in crate::engine::train_loop) struct WorldChanges<'a> {
-    /// Ranks that were lost or left.
+    /// Ranks that were lost.
     pub(super) dead: Vec<DeadRank>,
+    /// Ranks that left on request.
+    pub(super) left: Vec<LeftRank>,
+    /// The numbers of ranks that all ranks have agreed to let leave.
+    pub(super) leaving: Vec<usize>,
+    /// The number of times since the last step that waiting processes were invited in place of lost ranks.
+    pub(super) invitations: usize,
     /// State for other worlds; none if ranks cannot join or leave.
     pub(super) elastic: Option<Elastic<'a>>,
     /// The last step whose evaluation, samples and checkpoint other ranks had completed when a rank was lost.
@@ -47,6 +53,9 @@ impl<'a> WorldChanges<'a> {
     pub(super) fn new(env: &Environment<'_>, task: &'a Task, distributed: &Distributed) -> Self {
         Self {
             dead: Vec::new(),
+            left: Vec::new(),
+            leaving: Vec::new(),
+            invitations: 0,
             elastic: Elastic::of(env.config, task, distributed),
             met: 0,
             stops: None,
@@ -66,6 +75,29 @@ impl<'a> WorldChanges<'a> {
         let settle = |dead: &mut DeadRank| {
             dead.from_step = from_step;
             dead.clone()
+        };
+        unknown.map(settle).collect()
+    }
+
+    /// Adds a rank of the last world that is missing in this one: as left if all had agreed on that, else as lost.
+    pub(super) fn add_missing(&mut self, rank: usize, host: String) {
+        let is_known = self.dead.iter().any(|dead| dead.rank == rank);
+        if is_known || self.left.iter().any(|left| left.rank == rank) {
+            return;
+        }
+        if self.leaving.contains(&rank) {
+            self.left.push(LeftRank { rank, host, from_step: UNKNOWN });
+        } else {
+            self.add_dead(rank, host);
+        }
+    }
+
+    /// Sets the first step without the ranks that left last, counted from 1. Returns these ranks.
+    pub(super) fn settle_left(&mut self, from_step: u64) -> Vec<LeftRank> {
+        let unknown = self.left.iter_mut().filter(|left| left.from_step == UNKNOWN);
+        let settle = |left: &mut LeftRank| {
+            left.from_step = from_step;
+            left.clone()
         };
         unknown.map(settle).collect()
     }

@@ -8,7 +8,7 @@ use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::train_loop::evaluation::Evaluation;
 use crate::engine::train_loop::rank_report::RankReport;
 use phalanx_checkpoint::{MODEL, Piece, PieceSource, StateSnapshot, choose};
-use phalanx_run::{DeadRank, WorldChange};
+use phalanx_run::{DeadRank, LeftRank, WorldChange};
 
 /// A list of the state that a rank holds after a step.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -68,6 +68,7 @@ pub(in crate::engine::train_loop) struct RankStatus {
     /// The number of worlds after the first.
     pub(in crate::engine::train_loop) meetings: u64,
     pub(in crate::engine::train_loop) dead: Vec<DeadRank>,
+    pub(in crate::engine::train_loop) left: Vec<LeftRank>,
     pub(in crate::engine::train_loop) changes: Vec<WorldChange>,
     /// Seconds of training before this process began or resumed.
     pub(in crate::engine::train_loop) seconds_before: f64,

@@ -1,0 +1,39 @@
+//! The ends of ranks, in words: signals and the last lines of logs.
+
+use std::path::Path;
+use std::process::ExitStatus;
+
+use phalanx_run::Links;
+
+/// The signal that ended a process.
+pub(super) fn signal(status: ExitStatus) -> Option<i32> {
+    #[cfg(unix)]
+    return std::os::unix::process::ExitStatusExt::signal(&status);
+    #[cfg(not(unix))]
+    return None;
+}
+
+/// The name of a signal, and what often causes it.
+pub(super) fn signal_name(number: i32) -> String {
+    let name = match number {
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL; was the machine out of memory?",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        24 => "SIGXCPU; the limit of CPU time, `ulimit -t`",
+        25 => "SIGXFSZ; the limit of file sizes, `ulimit -f`",
+        _ => return format!("signal {number}"),
+    };
+    format!("signal {number} ({name})")
+}
+
+/// The end of a log, indented, for ranks that died without a report.
+pub(super) fn log_tail(log: &Path) -> String {
+    let Ok(bytes) = Links::Refuse.read(log) else { return String::new() };
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(2000)..]).into_owned();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(5)..].iter().map(|line| format!("\n    {line}")).collect()
+}
