@@ -6,13 +6,14 @@
 
 use super::{ArchiveIndex, CaptionSource, Entry, Span};
 use crate::error::{DataError, Result};
+use crate::hash::fnv_1a;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// The magic number, with the version of the format.
-const MAGIC: [u8; 8] = *b"PHXTAR01";
+const MAGIC: [u8; 8] = *b"PHXTAR02";
 const HEADER: usize = 48;
 const ENTRY: usize = 32;
 /// The label of samples without a class.
@@ -31,13 +32,6 @@ fn file_of(archive: &Path, folder: &Path) -> Result<PathBuf> {
     let hash = fnv_1a(whole.as_os_str().as_encoded_bytes());
     let name = archive.file_stem().unwrap_or_default().to_string_lossy();
     Ok(folder.join(format!("{name}-{hash:016x}.index")))
-}
-
-/// Returns the FNV-1a hash of bytes, which is the same in all versions, unlike the hashes of the standard library.
-fn fnv_1a(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Returns the numbers of samples and classes of an archive, if its stored index is up to date.
