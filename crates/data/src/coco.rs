@@ -21,7 +21,8 @@ use crate::file_list::FileList;
 use crate::image_catalog::{Header, ImageCatalog};
 use crate::strings::CaptionLists;
 use image::RgbImage;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
@@ -55,14 +56,26 @@ struct Annotations {
 
 #[derive(Deserialize)]
 struct Image {
+    #[serde(deserialize_with = "id")]
     id: u64,
     file_name: String,
 }
 
 #[derive(Deserialize)]
 struct Caption {
+    #[serde(deserialize_with = "id")]
     image_id: u64,
     caption: String,
+}
+
+/// Reads an id, which some tools write as a text: `9` or `"9"`.
+fn id<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<u64, D::Error> {
+    match serde_json::Value::deserialize(deserializer)? {
+        serde_json::Value::Number(number) => number.as_u64(),
+        serde_json::Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+    .ok_or_else(|| D::Error::custom("an id is a whole number from 0, or such a number as a text"))
 }
 
 impl CocoCaptions {
@@ -83,8 +96,12 @@ impl CocoCaptions {
             .map_err(|error| DataError::file(&file, format!("not in the form of COCO captions: {error}")))?;
         let by_id =
             captions_by_image(&images, &annotations).map_err(|reason| DataError::file(&file, reason))?;
-        let header =
-            Header { name: format!("coco/{split}"), caption_seed: *caption_seed, ..Header::default() };
+        let header = Header {
+            name: format!("coco/{split}"),
+            caption_seed: *caption_seed,
+            files: vec![file.clone()],
+            ..Header::default()
+        };
         let mut this = Self { header, files: FileList::default(), captions: CaptionLists::default() };
         this.files.begin_folder(folder.clone());
         for (id, (name, captions)) in &by_id {
@@ -134,6 +151,10 @@ impl ImageCatalog for CocoCaptions {
         0
     }
 
+    fn path_of(&self, index: usize) -> PathBuf {
+        self.files.path(index)
+    }
+
     fn pixels(&self, index: usize) -> Result<RgbImage> {
         decode_file(&self.files.path(index))
     }
@@ -151,7 +172,10 @@ fn captions_by_image<'a>(
 ) -> ParseResult<BTreeMap<u64, (&'a str, Vec<&'a str>)>> {
     let mut by_id: BTreeMap<u64, (&str, Vec<&str>)> = BTreeMap::new();
     for Image { id, file_name } in images {
-        if !Path::new(file_name).components().all(|part| matches!(part, Component::Normal(_))) {
+        let file_name = file_name.trim_start_matches("./");
+        if file_name.is_empty()
+            || !Path::new(file_name).components().all(|part| matches!(part, Component::Normal(_)))
+        {
             return Err(format!("image {id}: {file_name:?} is not a path within the image folder"));
         }
         if by_id.insert(*id, (file_name, Vec::new())).is_some() {
@@ -194,8 +218,11 @@ fn find_annotations(path: &Path, split: Split) -> Result<(PathBuf, String)> {
     match found.len() {
         1 => Ok(found.remove(0)),
         0 => {
-            let looked_for = format!("{begins}*.json (also in annotations)");
-            Err(DataError::Unrecognised { path: path.to_path_buf(), looked_for })
+            let (path, looked_for) = (path.to_path_buf(), format!("{begins}*.json (also in annotations)"));
+            match split {
+                Split::Train => Err(DataError::Unrecognised { path, looked_for }),
+                Split::Test => Err(DataError::NoTestSplit { path, looked_for }),
+            }
         }
         _ => {
             let names: Vec<String> = found.iter().map(|(file, _)| file.display().to_string()).collect();

@@ -2,6 +2,7 @@
 
 use crate::attribute::Attribute;
 use crate::error::{DataError, Result};
+use std::path::{Path, PathBuf};
 
 /// A part of a dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,6 +88,22 @@ pub trait Dataset: Send + Sync {
         None
     }
 
+    /// Returns what the user should know of the files, such as the number of files that are not read; nothing by
+    /// default.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
+    /// Returns the file of a sample. For a sample of an archive or a table, its key or row follows as a further
+    /// component: `s-000.tar/000017`. By default it is the dataset's name and the index.
+    ///
+    /// # Errors
+    /// If `index` is not below [`len`](Dataset::len), or the file cannot be read.
+    fn sample_path(&self, index: usize) -> Result<PathBuf> {
+        check_index(self.name(), index, self.len())?;
+        Ok(Path::new(self.name()).join(index.to_string()))
+    }
+
     /// Returns the weight of a sample: its loss is multiplied by the weight, and the sum over the global batch is
     /// divided by the sum of the weights. 1 by default. It must be cheap, since every rank asks for the weights of the
     /// whole global batch.
@@ -115,6 +132,29 @@ pub trait LabelledDataset: Dataset {
     fn attributes(&self) -> &[Attribute] {
         &[]
     }
+
+    /// Returns the tables, lists and archives that the samples come from, without files of single samples.
+    fn files(&self) -> &[PathBuf] {
+        &[]
+    }
+
+    /// Returns the file or the folder that names the classes, for messages; `None` if none does.
+    fn classes_from(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// Returns the path of the first sample whose label is not below `classes`.
+///
+/// # Errors
+/// If a label or a path cannot be read.
+pub fn sample_beyond<D: LabelledDataset + ?Sized>(dataset: &D, classes: usize) -> Result<Option<PathBuf>> {
+    for index in 0..dataset.len() {
+        if dataset.label(index)? as usize >= classes {
+            return dataset.sample_path(index).map(Some);
+        }
+    }
+    Ok(None)
 }
 
 /// Checks an index, for implementations of [`Dataset::get`].

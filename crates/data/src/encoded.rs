@@ -70,6 +70,11 @@ impl ImageCatalog for EncodedDataset {
         self.images.labels[index]
     }
 
+    fn path_of(&self, index: usize) -> PathBuf {
+        let (file, row) = self.images.source(index);
+        file.join(row.to_string())
+    }
+
     fn pixels(&self, index: usize) -> Result<RgbImage> {
         let (file, row) = self.images.source(index);
         decode(&self.images.bytes[self.images.range(index)]).map_err(|reason| DataError::CorruptImage {

@@ -23,6 +23,14 @@ pub enum DataError {
     /// The folder does not exist.
     #[error("{}: no such folder", .0.display())]
     NoFolder(PathBuf),
+    /// The data have no test split.
+    #[error("{}: no test split; looked for {looked_for}", path.display())]
+    NoTestSplit {
+        /// The folder or the file that was searched.
+        path: PathBuf,
+        /// The accepted forms.
+        looked_for: String,
+    },
     /// A folder has none of the known forms.
     #[error("{}: nothing recognised here; looked for {looked_for}", path.display())]
     Unrecognised {

@@ -9,6 +9,7 @@ use crate::captions;
 use crate::dataset::{Dataset, LabelledDataset, check_index};
 use crate::error::Result;
 use image::RgbImage;
+use std::path::{Path, PathBuf};
 
 /// Properties of an image dataset as a whole.
 #[derive(Debug, Clone, Default)]
@@ -21,6 +22,12 @@ pub(crate) struct Header {
     pub(crate) attributes: Vec<Attribute>,
     /// The seed of the captions.
     pub(crate) caption_seed: u64,
+    /// The file or folder that names the classes; empty if none does.
+    pub(crate) classes_from: PathBuf,
+    /// The tables and archives that the images come from.
+    pub(crate) files: Vec<PathBuf>,
+    /// Files that were passed over, for the user.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Images by index with labels and captions that are known without decoding.
@@ -35,6 +42,11 @@ pub(crate) trait ImageCatalog: Send + Sync {
 
     /// The label of an image; 0 without classes.
     fn label_of(&self, index: usize) -> u32;
+
+    /// Returns the file of an image, or its archive and its row or key there; by default the dataset and the index.
+    fn path_of(&self, index: usize) -> PathBuf {
+        Path::new(&self.header().name).join(index.to_string())
+    }
 
     /// Reads or renders an image.
     fn pixels(&self, index: usize) -> Result<RgbImage>;
@@ -73,6 +85,15 @@ impl<C: ImageCatalog> Dataset for C {
     fn has_fixed_pixels(&self) -> bool {
         true
     }
+
+    fn notes(&self) -> &[String] {
+        &self.header().notes
+    }
+
+    fn sample_path(&self, index: usize) -> Result<PathBuf> {
+        check_index(self.name(), index, self.count())?;
+        Ok(self.path_of(index))
+    }
 }
 
 impl<C: ImageCatalog> LabelledDataset for C {
@@ -87,5 +108,13 @@ impl<C: ImageCatalog> LabelledDataset for C {
 
     fn attributes(&self) -> &[Attribute] {
         &self.header().attributes
+    }
+
+    fn files(&self) -> &[PathBuf] {
+        &self.header().files
+    }
+
+    fn classes_from(&self) -> Option<&Path> {
+        Some(self.header().classes_from.as_path()).filter(|path| !path.as_os_str().is_empty())
     }
 }

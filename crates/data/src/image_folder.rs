@@ -1,13 +1,16 @@
 //! Images in class folders: `<path>/<split>/<class>/<image>`.
 //!
-//! The classes of both splits are the folders of `train`, sorted: a class without test images does not shift the labels
-//! of the others. Files are read by [`Dataset::get`](crate::Dataset::get).
+//! The folder of the training split is `train`, or the dataset's folder itself if it has only class folders. That of the
+//! test split is `test`, `val`, `valid` or `validation`. The classes of both splits are the folders of the training
+//! split, sorted: a class without test images does not shift the labels of the others. Files are read by
+//! [`Dataset::get`](crate::Dataset::get).
 
 use crate::dataset::{Split, check_index};
 use crate::decode::decode_file;
 use crate::error::{DataError, Result};
 use crate::exclusions::Exclusions;
-use crate::file_list::{ENDINGS, FileList, class_folders, images_in};
+use crate::file_list::{ENDINGS, FileList};
+use crate::folder_listing::{FolderListing, UnreadFiles, class_folders, files_beside_classes};
 use crate::image_catalog::{Header, ImageCatalog};
 use image::RgbImage;
 use std::path::{Path, PathBuf};
@@ -41,20 +44,34 @@ impl ImageFolder {
         excluded: &Exclusions,
     ) -> Result<Self> {
         let path = path.as_ref();
-        let root = path.join(split.name());
-        if let Some(missing) = [path, &root].into_iter().find(|folder| !folder.is_dir()) {
-            return Err(DataError::NoFolder(missing.to_path_buf()));
+        if !path.is_dir() {
+            return Err(DataError::NoFolder(path.to_path_buf()));
         }
-        let train = path.join(Split::Train.name());
-        let classes = class_folders(if train.is_dir() { &train } else { &root })?;
-        let files = list_classes(&root, &classes, &train, excluded)?;
+        let (root, train) = match split {
+            Split::Train => (train_folder(path)?, train_folder(path)?),
+            Split::Test => {
+                let (root, train) = (test_folder(path)?, path.join(Split::Train.name()));
+                // Test images alone can be evaluated.
+                (root.clone(), if train.is_dir() { train } else { root })
+            }
+        };
+        let classes = class_folders(&train)?;
+        let listed = list_classes(&root, &classes, &train, excluded)?;
         let folder = path.file_name().map_or("images".into(), |name| name.to_string_lossy());
-        Ok(Self::new(format!("{folder}/{split}"), classes, files, caption_seed))
+        let header = Header {
+            name: format!("{folder}/{split}"),
+            class_names: classes,
+            caption_seed,
+            classes_from: train,
+            notes: listed.notes(split),
+            ..Header::default()
+        };
+        Ok(Self::new(header, listed.files))
     }
 
-    /// Makes a dataset of listed files; labels are indices into `class_names`.
-    pub(crate) fn new(name: String, class_names: Vec<String>, files: FileList, caption_seed: u64) -> Self {
-        Self { header: Header { name, class_names, attributes: Vec::new(), caption_seed }, files }
+    /// Makes a dataset of listed files; labels are indices into the class names of the header.
+    pub(crate) fn new(header: Header, files: FileList) -> Self {
+        Self { header, files }
     }
 
     /// Returns the path of an image.
@@ -67,33 +84,88 @@ impl ImageFolder {
     }
 }
 
+/// The folders of a test split, in the order of preference.
+const TEST_FOLDERS: [&str; 4] = ["test", "val", "valid", "validation"];
+
+/// Returns the folder of the training split: `train`, or `path` itself if it holds only classes.
+fn train_folder(path: &Path) -> Result<PathBuf> {
+    let train = path.join(Split::Train.name());
+    let is_split = |name: &String| TEST_FOLDERS.contains(&name.as_str());
+    if !train.is_dir() && class_folders(path)?.iter().any(is_split) {
+        return Err(DataError::NoFolder(train));
+    }
+    Ok(if train.is_dir() { train } else { path.to_path_buf() })
+}
+
+/// Returns the folder of the test split.
+///
+/// # Errors
+/// If there is none.
+fn test_folder(path: &Path) -> Result<PathBuf> {
+    let found = TEST_FOLDERS.iter().map(|name| path.join(name)).find(|folder| folder.is_dir());
+    found.ok_or_else(|| {
+        let looked_for = format!("one of the folders {}", TEST_FOLDERS.join(", "));
+        DataError::NoTestSplit { path: path.to_path_buf(), looked_for }
+    })
+}
+
+/// The files of a split, and those that are not read.
+#[derive(Debug, Default)]
+pub(crate) struct ListedFiles {
+    pub(crate) files: FileList,
+    pub(crate) unread: UnreadFiles,
+}
+
+impl ListedFiles {
+    /// Describes the files that are not read.
+    pub(crate) fn notes(&self, split: Split) -> Vec<String> {
+        self.unread.describe().into_iter().map(|files| format!("{split} images: {files}")).collect()
+    }
+}
+
 /// Lists the images in the class folders of `root`. `classes` are the class folders of `train`.
 ///
 /// # Errors
-/// If a folder cannot be listed or is not a class, or there are no images.
+/// If a folder cannot be listed, is not a class, or has no image; or there are no images.
 pub(crate) fn list_classes(
     root: &Path,
     classes: &[String],
     train: &Path,
     excluded: &Exclusions,
-) -> Result<FileList> {
-    let mut files = FileList::default();
+) -> Result<ListedFiles> {
+    let mut listed = ListedFiles { unread: files_beside_classes(root)?, ..ListedFiles::default() };
+    let is_training = root == train;
     for class in class_folders(root)? {
         let Some(label) = classes.iter().position(|name| *name == class) else {
             let reason = format!("class {class} is not in {}", train.display());
             return Err(DataError::ClassNames { path: root.to_path_buf(), reason });
         };
         let folder = root.join(&class);
-        files.begin_folder(folder.clone());
-        for name in images_in(&folder)?.iter().filter(|name| !excluded.contains(&folder.join(name))) {
-            files.push(name, label as u32);
+        let FolderListing { images, unread } = FolderListing::read(&folder)?;
+        if images.is_empty() && (is_training || !unread.is_empty()) {
+            return Err(no_image(&folder, &unread));
+        }
+        listed.unread.add(unread);
+        listed.files.begin_folder(folder.clone());
+        for name in images.iter().filter(|name| !excluded.contains(&folder.join(name))) {
+            listed.files.push(name, label as u32);
         }
     }
-    if files.len() == 0 {
+    if listed.files.len() == 0 {
         let looked_for = format!("<class>/*.{{{}}}", ENDINGS.join(","));
         return Err(DataError::Unrecognised { path: root.to_path_buf(), looked_for });
     }
-    Ok(files)
+    Ok(listed)
+}
+
+/// Makes the error of a class folder without images.
+fn no_image(folder: &Path, unread: &UnreadFiles) -> DataError {
+    let found = if unread.is_empty() { "it is empty".to_owned() } else { unread.describe().join("; ") };
+    let reason = format!(
+        "a class folder without images (.{}): {found}; convert or move the images, or remove the folder",
+        ENDINGS.join(", .")
+    );
+    DataError::file(folder, reason)
 }
 
 impl ImageCatalog for ImageFolder {
@@ -107,6 +179,10 @@ impl ImageCatalog for ImageFolder {
 
     fn label_of(&self, index: usize) -> u32 {
         self.files.label(index)
+    }
+
+    fn path_of(&self, index: usize) -> PathBuf {
+        self.files.path(index)
     }
 
     fn pixels(&self, index: usize) -> Result<RgbImage> {

@@ -19,9 +19,10 @@
 use crate::dataset::Split;
 use crate::error::{DataError, Result};
 use crate::exclusions::Exclusions;
-use crate::file_list::{FileList, class_folders, images_in};
-use crate::image_folder::{ImageFolder, list_classes};
-use crate::lines::LinesFile;
+use crate::folder_listing::{FolderListing, class_folders};
+use crate::image_catalog::Header;
+use crate::image_folder::{ImageFolder, ListedFiles, list_classes};
+use crate::lines::{LinesFile, csv_fields};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -54,12 +55,13 @@ pub fn open_imagenet(
         let looked_for = "train/<synset>/*.JPEG".to_owned();
         return Err(DataError::Unrecognised { path: root.clone(), looked_for });
     }
-    let files = match split {
+    let listed = match split {
         Split::Train => list_classes(&train, &synsets, &train, excluded)?,
         Split::Test => {
             let Some(held_out) = ["val", "test"].map(|name| root.join(name)).into_iter().find(|f| f.is_dir())
             else {
-                return Err(DataError::NoFolder(root.join("val")));
+                let looked_for = "val or test".to_owned();
+                return Err(DataError::NoTestSplit { path: root.clone(), looked_for });
             };
             if class_folders(&held_out)?.is_empty() {
                 list_flat(&held_out, &path.join("LOC_val_solution.csv"), &synsets, excluded)?
@@ -68,36 +70,29 @@ pub fn open_imagenet(
             }
         }
     };
-    let class_names = class_names(&[path, root], &synsets)?;
-    Ok(ImageFolder::new(format!("imagenet/{split}"), class_names, files, caption_seed))
+    let names = class_names(&[path, root], &synsets)?;
+    let header = Header {
+        name: format!("imagenet/{split}"),
+        class_names: names.names,
+        caption_seed,
+        classes_from: names.file.unwrap_or(train),
+        notes: listed.notes(split),
+        ..Header::default()
+    };
+    Ok(ImageFolder::new(header, listed.files))
 }
 
 /// Lists the images of a flat folder, whose classes are in a table.
-fn list_flat(folder: &Path, table: &Path, synsets: &[String], excluded: &Exclusions) -> Result<FileList> {
+fn list_flat(folder: &Path, table: &Path, synsets: &[String], excluded: &Exclusions) -> Result<ListedFiles> {
     if !table.is_file() {
         let looked_for = format!("<synset>/*.JPEG, or the table {}", table.display());
         return Err(DataError::Unrecognised { path: folder.to_path_buf(), looked_for });
     }
-    let lines = LinesFile::read(table)?;
-    let mut labels = BTreeMap::new();
-    for (number, line) in lines.lines() {
-        if number == 1 && line.starts_with("ImageId") {
-            continue;
-        }
-        // `ILSVRC2012_val_00048981,n03995372 85 1 499 272 …`: a synset and a box for each object, all of one class.
-        let (image, rest) = line.split_once(',').unwrap_or((line, ""));
-        let synset = rest.split_whitespace().next().unwrap_or_default();
-        let Ok(label) = synsets.binary_search_by(|name| name.as_str().cmp(synset)) else {
-            let reason = format!("{synset:?} is not one of the {} folders of train", synsets.len());
-            return Err(lines.error(number, reason));
-        };
-        if labels.insert(image.to_owned(), label as u32).is_some() {
-            return Err(lines.error(number, format!("image {image} already has a line")));
-        }
-    }
-    let mut files = FileList::default();
-    files.begin_folder(folder.to_path_buf());
-    for name in images_in(folder)? {
+    let labels = read_solution(table, synsets)?;
+    let FolderListing { images, unread } = FolderListing::read(folder)?;
+    let mut listed = ListedFiles { unread, ..ListedFiles::default() };
+    listed.files.begin_folder(folder.to_path_buf());
+    for name in images {
         let path = folder.join(&name);
         if excluded.contains(&path) {
             continue;
@@ -106,21 +101,62 @@ fn list_flat(folder: &Path, table: &Path, synsets: &[String], excluded: &Exclusi
         let Some(label) = labels.get(image.as_ref()) else {
             return Err(DataError::file(table, format!("no line for {}", path.display())));
         };
-        files.push(&name, *label);
+        listed.files.push(&name, *label);
     }
-    if files.len() == 0 {
+    if listed.files.len() == 0 {
         let looked_for = "<synset>/*.JPEG or *.JPEG".to_owned();
         return Err(DataError::Unrecognised { path: folder.to_path_buf(), looked_for });
     }
-    Ok(files)
+    Ok(listed)
+}
+
+/// Reads the label of every image from `LOC_val_solution.csv`.
+fn read_solution(table: &Path, synsets: &[String]) -> Result<BTreeMap<String, u32>> {
+    let lines = LinesFile::read(table)?;
+    let mut labels = BTreeMap::new();
+    for (number, line) in lines.lines() {
+        // `ILSVRC2012_val_00048981,n03995372 85 1 499 272 …`: a synset and a box for each object, all of one class.
+        let mut fields = csv_fields(line).map_err(|reason| lines.error(number, reason))?.into_iter();
+        let (image, objects) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        if number == 1 && image == "ImageId" {
+            continue;
+        }
+        let synset = objects.split_whitespace().next().unwrap_or_default();
+        let Ok(label) = synsets.binary_search_by(|name| name.as_str().cmp(synset)) else {
+            let reason = format!("{synset:?} is not one of the {} folders of train", synsets.len());
+            return Err(lines.error(number, reason));
+        };
+        let image = without_ending(image.strip_prefix("./").unwrap_or(&image));
+        if labels.insert(image.to_owned(), label as u32).is_some() {
+            return Err(lines.error(number, format!("image {image} already has a line")));
+        }
+    }
+    Ok(labels)
+}
+
+/// Returns the name of an image without `.JPEG`, which some copies of the table have.
+fn without_ending(image: &str) -> &str {
+    let ending = image.len().saturating_sub(".jpeg".len());
+    match image.get(ending..) {
+        Some(text) if text.eq_ignore_ascii_case(".jpeg") => &image[..ending],
+        _ => image,
+    }
+}
+
+/// The names of the classes, and the file that has them.
+struct ClassNames {
+    names: Vec<String>,
+    file: Option<PathBuf>,
 }
 
 /// Returns the first name of every synset by the mapping in one of these folders, or the synsets without a mapping.
-fn class_names(folders: &[&Path], synsets: &[String]) -> Result<Vec<String>> {
+fn class_names(folders: &[&Path], synsets: &[String]) -> Result<ClassNames> {
     let mappings = |folder: &&Path| MAPPINGS.map(|(name, separator)| (folder.join(name), separator));
     let mut files: Vec<(PathBuf, char)> = folders.iter().flat_map(mappings).collect();
     files.retain(|(file, _)| file.is_file());
-    let Some((file, separator)) = files.first() else { return Ok(synsets.to_vec()) };
+    let Some((file, separator)) = files.first() else {
+        return Ok(ClassNames { names: synsets.to_vec(), file: None });
+    };
     let lines = LinesFile::read(file)?;
     let mut names: Vec<Option<String>> = vec![None; synsets.len()];
     for (number, line) in lines.lines() {
@@ -140,5 +176,5 @@ fn class_names(folders: &[&Path], synsets: &[String]) -> Result<Vec<String>> {
     let named = synsets.iter().zip(names).map(|(synset, name)| {
         name.ok_or_else(|| DataError::file(file, format!("no name for class folder {synset}")))
     });
-    named.collect()
+    Ok(ClassNames { names: named.collect::<Result<_>>()?, file: Some(file.clone()) })
 }

@@ -25,7 +25,8 @@
 //!
 //! The crate has no tensors, no devices and no communication: a batch is vectors of numbers with shapes, and a rank is
 //! two numbers in a configuration. It downloads nothing. It never repairs a file: a damaged image, a short file and a
-//! label out of range are errors that name the file and the row. Known damaged files can be [excluded](Exclusions).
+//! label out of range are errors that name the file and the row. Known damaged files can be [excluded](Exclusions),
+//! and by choice other samples take the place of damaged ones ([`damage`]).
 //!
 //! # Example
 //!
@@ -82,7 +83,10 @@ mod decode;
 mod encoding;
 pub mod exclusions;
 mod file_list;
+mod folder_listing;
+mod hash;
 mod lines;
+mod numbered_files;
 mod strings;
 
 // Image datasets in files.
@@ -111,11 +115,15 @@ pub mod tokenizer;
 
 pub mod subset;
 
+pub mod fingerprint;
+pub mod held_out;
+
 // From samples to batches.
 pub mod batch;
 pub mod cached_images;
 
 pub mod collate;
+pub mod damage;
 pub mod source;
 
 // Batches of ranks and steps.
@@ -136,10 +144,13 @@ pub use collate::{
     Samples, SequenceCollation, SequenceConfig,
 };
 pub use cub::{CubCaptions, CubConfig, CubDataset};
+pub use damage::DamagedSamples;
 pub use dataset::{Dataset, LabelledDataset, Split};
 pub use decode::decode as decode_image;
 pub use error::{DataError, Result};
 pub use exclusions::Exclusions;
+pub use fingerprint::Fingerprint;
+pub use held_out::HeldOut;
 pub use image_folder::ImageFolder;
 pub use imagenet::open_imagenet;
 pub use loader::{Loader, LoaderConfig};

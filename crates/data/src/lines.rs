@@ -1,7 +1,7 @@
 //! Text files of lines, with or without a byte order mark, with the line ends of any system.
 
 use crate::encoding::without_mark;
-use crate::error::{DataError, Result};
+use crate::error::{DataError, ParseResult, Result};
 use std::path::{Path, PathBuf};
 
 /// The lines of a UTF-8 file. A byte order mark, Windows line ends, surrounding white space and empty lines are
@@ -18,13 +18,14 @@ impl LinesFile {
     /// # Errors
     /// If the file cannot be read or is not UTF-8; the error names the line.
     pub(crate) fn read(file: &Path) -> Result<Self> {
-        let bytes = crate::Links::Follow.read(file).map_err(|error| DataError::io(file, error))?;
+        let mut bytes = crate::Links::Follow.read(file).map_err(|error| DataError::io(file, error))?;
         let line_error = |line, reason: &str| DataError::Line {
             file: file.to_path_buf(),
             line,
             reason: reason.to_owned(),
         };
-        without_mark(&bytes).map_err(|reason| line_error(1, &reason))?;
+        let mark = bytes.len() - without_mark(&bytes).map_err(|reason| line_error(1, &reason))?.len();
+        bytes.drain(..mark);
         let text = String::from_utf8(bytes).map_err(|error| {
             let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
@@ -35,8 +36,8 @@ impl LinesFile {
 
     /// Returns the lines that are not empty, with their numbers from 1.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        let text = self.text.strip_prefix('\u{feff}').unwrap_or(&self.text);
-        text.lines()
+        self.text
+            .lines()
             .enumerate()
             .map(|(number, line)| (number + 1, line.trim()))
             .filter(|(_, line)| !line.is_empty())
@@ -50,6 +51,47 @@ impl LinesFile {
     /// Returns the path of the file.
     pub(crate) fn file(&self) -> &Path {
         &self.file
+    }
+}
+
+/// Splits a line of a CSV file at its commas. A field may be in double quotes, in which two stand for one.
+///
+/// # Errors
+/// If a quote is not closed, or text follows it.
+pub(crate) fn csv_fields(line: &str) -> ParseResult<Vec<String>> {
+    let (mut fields, mut rest) = (Vec::new(), line);
+    loop {
+        let Some(quoted) = rest.trim_start().strip_prefix('"') else {
+            let (field, after) =
+                rest.split_once(',').map_or((rest, None), |(field, after)| (field, Some(after)));
+            fields.push(field.trim().to_owned());
+            let Some(after) = after else { return Ok(fields) };
+            rest = after;
+            continue;
+        };
+        let (field, after) = quoted_field(quoted)?;
+        fields.push(field);
+        match after.trim_start().strip_prefix(',') {
+            Some(after) => rest = after,
+            None if after.trim().is_empty() => return Ok(fields),
+            None => return Err(format!("{after:?} follows a quoted field; expected a comma")),
+        }
+    }
+}
+
+/// Reads a field up to its closing quote. Returns it with the text behind the quote.
+fn quoted_field(text: &str) -> ParseResult<(String, &str)> {
+    let (mut field, mut rest) = (String::new(), text);
+    loop {
+        let (part, after) = rest.split_once('"').ok_or("a double quote is not closed on this line")?;
+        field.push_str(part);
+        match after.strip_prefix('"') {
+            Some(after) => {
+                field.push('"');
+                rest = after;
+            }
+            None => return Ok((field, after)),
+        }
     }
 }
 
@@ -79,5 +121,13 @@ mod tests {
         assert!(matches!(error, DataError::Line { line: 2, .. }), "{error}");
         let error = lines(b"\xff\xfeo\0").unwrap_err().to_string();
         assert!(error.contains("UTF-16"), "{error}");
+    }
+
+    #[test]
+    fn csv_fields_may_be_quoted() {
+        let fields = |line: &str| csv_fields(line).map(|fields| fields.join("|"));
+        assert_eq!(fields("a,b c, d").as_deref(), Ok("a|b c|d"));
+        assert_eq!(fields("\"a\",\"b, \"\"c\"\"\" ,").as_deref(), Ok("a|b, \"c\"|"));
+        assert!(fields("\"a,b").is_err() && fields("\"a\"b,c").is_err());
     }
 }

@@ -24,6 +24,8 @@ pub enum Purpose {
     TestImage = 6,
     /// The order in which chunks are read.
     ChunkOrder = 7,
+    /// The sample in the place of a damaged one.
+    Substitute = 8,
 }
 
 /// Returns the generator for one purpose and one sample.

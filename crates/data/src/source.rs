@@ -3,6 +3,7 @@
 use crate::batch::Batch;
 use crate::cached_images::CachedImages;
 use crate::collate::{Collate, Samples};
+use crate::damage::{DamagedSamples, SampleReader};
 use crate::dataset::{Dataset, check_index};
 use crate::error::{DataError, Result};
 use crate::subset;
@@ -57,13 +58,36 @@ pub trait BatchSource: Send + Sync {
 pub struct CollatedDataset<D: ?Sized, C> {
     collate: C,
     dataset: Arc<D>,
+    /// `None` if a damaged sample is an error.
+    damaged: Option<Arc<DamagedSamples>>,
 }
 
 impl<D: Dataset + ?Sized, C: Collate<D::Item>> CollatedDataset<D, C> {
     /// Joins a dataset and a collation.
     #[must_use]
     pub fn new(dataset: Arc<D>, collate: C) -> Self {
-        Self { collate, dataset }
+        Self { collate, dataset, damaged: None }
+    }
+
+    /// Has other samples take the place of damaged ones, which are added to `damaged`. See [`damage`](crate::damage).
+    #[must_use]
+    pub fn with_substitutes(mut self, damaged: Arc<DamagedSamples>) -> Self {
+        self.damaged = Some(damaged);
+        self
+    }
+
+    /// Reads a sample; without its pixels if the consumer has them.
+    fn get(&self, index: usize, epoch: u64) -> Result<D::Item> {
+        // The cached pixels of a damaged sample are those of the sample in its place.
+        let is_cached = self.collate.is_cached(index);
+        let read = |index| match is_cached {
+            true => self.dataset.without_pixels(index, epoch),
+            false => self.dataset.get(index, epoch),
+        };
+        let Some(damaged) = &self.damaged else { return read(index) };
+        let (dataset, len) = (self.dataset.name(), self.dataset.len());
+        let path = |index| self.dataset.sample_path(index);
+        damaged.read(index, &SampleReader { dataset, len, read: &read, path: &path })
     }
 }
 
@@ -85,7 +109,11 @@ impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource f
     }
 
     fn as_bytes(&self, cached: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
-        Some(Arc::new(Self { collate: self.collate.as_bytes(cached)?, dataset: Arc::clone(&self.dataset) }))
+        Some(Arc::new(Self {
+            collate: self.collate.as_bytes(cached)?,
+            dataset: Arc::clone(&self.dataset),
+            damaged: self.damaged.clone(),
+        }))
     }
 
     fn fixed_images(&self) -> Option<[usize; 2]> {
@@ -94,8 +122,7 @@ impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource f
 
     fn batch(&self, indices: &[usize], epoch: u64, wanted: &dyn Fn() -> bool) -> Result<Batch> {
         let get = |index| match wanted() {
-            true if self.collate.is_cached(index) => self.dataset.without_pixels(index, epoch),
-            true => self.dataset.get(index, epoch),
+            true => self.get(index, epoch),
             false => Err(DataError::Cancelled),
         };
         let batch = self.collate.collate(&mut Samples::new(self.name(), indices, epoch, &get))?;

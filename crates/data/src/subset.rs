@@ -4,6 +4,7 @@ use crate::attribute::Attribute;
 use crate::dataset::{Dataset, LabelledDataset, check_index};
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for, shuffle};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Some samples of a dataset, with its classes and labels.
@@ -79,6 +80,15 @@ impl<D: Dataset + ?Sized> Subset<D> {
         Self::new(inner, indices)
     }
 
+    /// Selects all samples but some; `excluded` is in ascending order.
+    ///
+    /// # Errors
+    /// If none is left.
+    pub fn without(inner: Arc<D>, excluded: &[usize]) -> Result<Self> {
+        let kept = (0..inner.len()).filter(|index| excluded.binary_search(index).is_err()).collect();
+        Self::new(inner, kept)
+    }
+
     /// Returns the indices in the whole dataset.
     #[must_use]
     pub fn indices(&self) -> &[usize] {
@@ -146,6 +156,15 @@ impl<D: Dataset + ?Sized> Dataset for Subset<D> {
         chunks(self.inner.chunks()?, &self.indices)
     }
 
+    fn notes(&self) -> &[String] {
+        self.inner.notes()
+    }
+
+    fn sample_path(&self, index: usize) -> Result<PathBuf> {
+        check_index(&self.name, index, self.len())?;
+        self.inner.sample_path(self.indices[index])
+    }
+
     fn weight(&self, index: usize) -> Result<f32> {
         check_index(&self.name, index, self.len())?;
         self.inner.weight(self.indices[index])
@@ -164,6 +183,14 @@ impl<D: LabelledDataset + ?Sized> LabelledDataset for Subset<D> {
 
     fn attributes(&self) -> &[Attribute] {
         self.inner.attributes()
+    }
+
+    fn files(&self) -> &[PathBuf] {
+        self.inner.files()
+    }
+
+    fn classes_from(&self) -> Option<&Path> {
+        self.inner.classes_from()
     }
 }
 

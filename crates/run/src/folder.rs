@@ -212,6 +212,16 @@ impl RunFolder {
         self.0.join("saved")
     }
 
+    /// The fingerprint of the data.
+    pub fn data(&self) -> PathBuf {
+        self.0.join("data.json")
+    }
+
+    /// The damaged images that were replaced by others, one a line, as a list for `data.exclude`.
+    pub fn damaged(&self) -> PathBuf {
+        self.0.join("damaged.txt")
+    }
+
     /// The metrics: one line for each logged step.
     pub fn metrics(&self) -> PathBuf {
         self.0.join("metrics.jsonl")

@@ -11,6 +11,8 @@
 //! | `job.sh`, `job.json`; `join.sh`, `join-N.json` | the job that trains it, and jobs that join it  |
 //! | `lock` | the process that trains the run now: see [`RunLock`] |
 //! | `saved` | the step of the newest checkpoint that was ever saved |
+//! | `data.json` | the fingerprint of the data, which a resumption compares |
+//! | `damaged.txt` | with `data.on_damage = "skip"`: the damaged images that others have replaced |
 //! | `config.proposed.toml` | the configuration of a resumption that is not accepted yet |
 //! | `summary.json` | the outcome, metrics and cost |
 //! | `checkpoints/` | checkpoints: safetensors and a JSON index |

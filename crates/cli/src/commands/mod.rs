@@ -27,6 +27,7 @@ mod node;
 mod train;
 
 mod config;
+mod data;
 mod diagnose;
 mod doctor;
 mod environment;
@@ -82,6 +83,7 @@ enum Command {
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
     Config(config::ConfigArgs),
+    Data(data::DataArgs),
     Trace(trace::TraceArgs),
     Doctor(doctor::DoctorArgs),
     Diagnose(diagnose::DiagnoseArgs),
@@ -128,6 +130,7 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Report(args) => report::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Config(args) => config::run(program, &args),
+        Command::Data(args) => data::run(program, &args),
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),

@@ -1,9 +1,11 @@
 //! The console: a progress bar on a terminal, plain lines elsewhere, and a table at the end.
 
 pub mod format;
+mod progress;
 mod standby;
 mod table;
 
+pub use progress::TaskProgress;
 pub use standby::OriginalOutput;
 
 use std::fs::File;

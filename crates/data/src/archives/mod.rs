@@ -28,12 +28,14 @@ mod pattern;
 
 use crate::captioned_image::CaptionedImage;
 use crate::captions;
-use crate::dataset::{Dataset, LabelledDataset, check_index};
+use crate::dataset::{Dataset, LabelledDataset, check_index, sample_beyond};
 use crate::decode::decode;
 use crate::encoding::{parse_json, without_mark};
 use crate::error::{DataError, ParseResult, Result};
+use crate::exclusions::Exclusions;
 use crate::lines::LinesFile;
-use index::{ArchiveIndex, CaptionSource, Entry, Span};
+use image::RgbImage;
+use index::{ArchiveIndex, CaptionSource, Entry, Span, Summary};
 use lru_cache::LruCache;
 pub use pattern::expand;
 use std::fs::File;
@@ -64,9 +66,12 @@ pub struct ArchivesConfig {
 pub struct ArchivesDataset {
     name: String,
     archives: Vec<Archive>,
+    paths: Vec<PathBuf>,
     /// The first sample of each archive, and the number of samples.
     first: Vec<usize>,
     class_names: Vec<String>,
+    /// The file of the class names, if there is one.
+    classes_from: Option<PathBuf>,
     caption_seed: u64,
     index_folder: Option<PathBuf>,
     open: LruCache<File>,
@@ -94,22 +99,35 @@ impl ArchivesDataset {
             std::fs::create_dir_all(folder).map_err(|error| DataError::io(folder, error))?;
         }
         let summaries = index::all(&config.archives, config.index.as_deref())?;
+        check_classes(&config.archives, &summaries)?;
         let (mut archives, mut first, mut classes) = (Vec::new(), vec![0], 0);
         for (path, summary) in config.archives.iter().zip(summaries) {
             first.push(first[first.len() - 1] + summary.samples);
             classes = classes.max(summary.classes);
             archives.push(Archive { path: path.clone(), index: summary.index.map(Arc::new) });
         }
-        Ok(Self {
+        let mut this = Self {
             name: config.name.clone(),
-            class_names: class_names(config, classes)?,
+            class_names: Vec::new(),
+            classes_from: None,
             archives,
+            paths: config.archives.clone(),
             first,
             caption_seed: config.caption_seed,
             index_folder: config.index.clone(),
             open: LruCache::new(CACHED),
             indices: LruCache::new(CACHED),
-        })
+        };
+        (this.class_names, this.classes_from) = class_names(config, classes)?;
+        if let Some(path) = this.classes_from.clone().filter(|_| this.class_names.len() < classes) {
+            let names = this.class_names.len();
+            let mut reason = format!("{names} names, but a sample has class {}", classes - 1);
+            if let Some(sample) = sample_beyond(&this, names)? {
+                reason += &format!("; the first without a name is {}", sample.display());
+            }
+            return Err(DataError::ClassNames { path, reason });
+        }
+        Ok(this)
     }
 
     /// Returns the archive of a sample, and the sample's key: the name of its members up to the first dot.
@@ -120,6 +138,26 @@ impl ArchivesDataset {
         let (archive, entry) = self.entry(index)?;
         let file = self.file(archive)?;
         Ok((&self.archives[archive].path, index::key_at(&file, &self.archives[archive].path, entry.image)?))
+    }
+
+    /// Returns the samples that a list names by their archive and key, `s-000.tar/000017`, or by their key alone.
+    ///
+    /// # Errors
+    /// If an archive cannot be read.
+    pub fn excluded(&self, list: &Exclusions) -> Result<Vec<usize>> {
+        let mut excluded = Vec::new();
+        for (number, archive) in self.archives.iter().enumerate() {
+            // Keys are in the archive, so only archives that the list names are read.
+            if !list.concern(&archive.path) {
+                continue;
+            }
+            for index in self.first[number]..self.first[number + 1] {
+                if list.contains(&self.sample_path(index)?) {
+                    excluded.push(index);
+                }
+            }
+        }
+        Ok(excluded)
     }
 
     /// Returns the archive of a sample and its index entry.
@@ -158,6 +196,26 @@ impl Dataset for ArchivesDataset {
     }
 
     fn get(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        self.read(index, epoch, true)
+    }
+
+    fn without_pixels(&self, index: usize, epoch: u64) -> Result<CaptionedImage> {
+        self.read(index, epoch, false)
+    }
+
+    fn chunks(&self) -> Option<Vec<usize>> {
+        Some(self.first.windows(2).map(|pair| pair[1] - pair[0]).collect())
+    }
+
+    fn sample_path(&self, index: usize) -> Result<PathBuf> {
+        let (archive, key) = self.source(index)?;
+        Ok(archive.join(key))
+    }
+}
+
+impl ArchivesDataset {
+    /// Reads a sample, with or without decoding its image.
+    fn read(&self, index: usize, epoch: u64, with_pixels: bool) -> Result<CaptionedImage> {
         let (archive, entry) = self.entry(index)?;
         let file = self.file(archive)?;
         let path = &self.archives[archive].path;
@@ -167,7 +225,10 @@ impl Dataset for ArchivesDataset {
             DataError::ArchiveSample { archive: path.clone(), key, reason }
         };
         let read = |span: Span| index::read(&file, path, span);
-        let image = decode(&read(entry.image)?).map_err(&of_sample)?;
+        let image = match with_pixels {
+            true => decode(&read(entry.image)?).map_err(&of_sample)?,
+            false => RgbImage::default(),
+        };
         let caption = match entry.caption {
             Some((span, source)) => parse_caption(&read(span)?, source).map_err(&of_sample)?,
             // The index has a caption or a class for each sample.
@@ -180,10 +241,6 @@ impl Dataset for ArchivesDataset {
         };
         Ok(CaptionedImage::new(image, entry.label.unwrap_or(0), caption))
     }
-
-    fn chunks(&self) -> Option<Vec<usize>> {
-        Some(self.first.windows(2).map(|pair| pair[1] - pair[0]).collect())
-    }
 }
 
 impl LabelledDataset for ArchivesDataset {
@@ -195,6 +252,14 @@ impl LabelledDataset for ArchivesDataset {
     /// The number in the sample's `.cls`, or 0.
     fn label(&self, index: usize) -> Result<u32> {
         Ok(self.entry(index)?.1.label.unwrap_or(0))
+    }
+
+    fn files(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    fn classes_from(&self) -> Option<&Path> {
+        self.classes_from.as_deref()
     }
 }
 
@@ -219,8 +284,21 @@ fn parse_caption(bytes: &[u8], source: CaptionSource) -> ParseResult<String> {
 /// name, a time or a file number.
 const MAX_UNNAMED: usize = 1 << 20;
 
-/// Returns the names of the classes.
-fn class_names(config: &ArchivesConfig, classes: usize) -> Result<Vec<String>> {
+/// Checks that all archives have classes, or none.
+fn check_classes(archives: &[PathBuf], summaries: &[Summary]) -> Result<()> {
+    let mut with_classes = archives.iter().zip(summaries).filter(|(_, summary)| summary.classes > 0);
+    let mut without = archives.iter().zip(summaries).filter(|(_, summary)| summary.classes == 0);
+    match (with_classes.next(), without.next()) {
+        (Some((with, _)), Some((without, _))) => {
+            let reason = format!("its samples have no class, .cls, but those of {} have", with.display());
+            Err(DataError::file(without, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the names of the classes, and the file that has them. The file may have too few.
+fn class_names(config: &ArchivesConfig, classes: usize) -> Result<(Vec<String>, Option<PathBuf>)> {
     let default = config.archives[0].with_file_name("classes.txt");
     let file = match &config.classes {
         Some(file) => file,
@@ -231,13 +309,8 @@ fn class_names(config: &ArchivesConfig, classes: usize) -> Result<Vec<String>> {
                 format!("a sample has class {class}; classes from {MAX_UNNAMED} on need names in this file");
             return Err(DataError::ClassNames { path: default, reason });
         }
-        None => return Ok((0..classes).map(|class| class.to_string()).collect()),
+        None => return Ok(((0..classes).map(|class| class.to_string()).collect(), None)),
     };
     let lines = LinesFile::read(file)?;
-    let names: Vec<String> = lines.lines().map(|(_, name)| name.to_owned()).collect();
-    if names.len() < classes {
-        let reason = format!("{} names, but a sample has class {}", names.len(), classes - 1);
-        return Err(DataError::ClassNames { path: file.clone(), reason });
-    }
-    Ok(names)
+    Ok((lines.lines().map(|(_, name)| name.to_owned()).collect(), Some(file.clone())))
 }

@@ -1,6 +1,7 @@
 //! Patterns of archive paths: `shard-{000000..000012}.tar`, `{a,b}-{0..3}.tar`, a folder, or one file.
 
 use crate::error::{DataError, ParseResult, Result};
+use crate::numbered_files::check_complete;
 use std::path::{Path, PathBuf};
 
 /// Upper limits of a pattern: archives, the length of a path with braces, the bytes of all names, braces, and digits of
@@ -62,6 +63,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
         return Err(DataError::Unrecognised { path: folder.to_path_buf(), looked_for: "*.tar".to_owned() });
     }
     found.sort();
+    check_complete(&found)?;
     Ok(found)
 }
 

@@ -19,6 +19,7 @@ use crate::error::{DataError, Result};
 use crate::exclusions::Exclusions;
 use crate::image_catalog::Header;
 use crate::image_folder::ImageFolder;
+use crate::numbered_files::check_complete;
 use crate::parquet;
 use binary::BinaryDataset;
 use std::path::{Path, PathBuf};
@@ -67,13 +68,20 @@ pub fn open_cifar10_seeded(
         let prefix = format!("{split}-");
         let files = files_named(&folder, |name| name.starts_with(&prefix) && name.ends_with(".parquet"))?;
         if !files.is_empty() {
+            check_complete(&files)?;
             let (images, class_names) = parquet::read(&files, default_class_names())?;
-            let name = format!("cifar10/{split}");
-            let header = Header { name, class_names, attributes: Vec::new(), caption_seed };
+            let header = Header {
+                name: format!("cifar10/{split}"),
+                class_names,
+                caption_seed,
+                classes_from: files[0].clone(),
+                files,
+                ..Header::default()
+            };
             return Ok(Arc::new(EncodedDataset { header, images }));
         }
     }
-    if path.join(split.name()).is_dir() {
+    if path.join("train").is_dir() || path.join(split.name()).is_dir() {
         return Ok(Arc::new(ImageFolder::open_seeded(path, split, caption_seed, excluded)?));
     }
     let looked_for = match split {
@@ -84,7 +92,11 @@ pub fn open_cifar10_seeded(
             "test_batch.bin (also in cifar-10-batches-bin), test-*.parquet (also in data or plain_text), test/<class>/*.png"
         }
     };
-    Err(DataError::Unrecognised { path: path.to_path_buf(), looked_for: looked_for.to_string() })
+    let (path, looked_for) = (path.to_path_buf(), looked_for.to_owned());
+    match split {
+        Split::Train => Err(DataError::Unrecognised { path, looked_for }),
+        Split::Test => Err(DataError::NoTestSplit { path, looked_for }),
+    }
 }
 
 /// Lists the files of a folder whose names are wanted, sorted; empty if the folder does not exist.

@@ -45,6 +45,9 @@ pub enum CubCaptions {
     ClassNames,
 }
 
+/// The tables of the published folder that every split needs.
+const TABLES: [&str; 4] = ["classes.txt", "images.txt", "image_class_labels.txt", "bounding_boxes.txt"];
+
 /// The settings of [`CubDataset`].
 #[derive(Debug, Clone)]
 pub struct CubConfig {
@@ -127,7 +130,11 @@ impl CubDataset {
         let boxes = images.join(&root.join("bounding_boxes.txt"), BoundingBox::parse)?;
 
         let mut this = Self {
-            header: header(config, &classes),
+            header: Header {
+                classes_from: root.join("classes.txt"),
+                files: TABLES.map(|name| root.join(name)).to_vec(),
+                ..header(config, &classes)
+            },
             files: FileList::default(),
             boxes: Vec::new(),
             captions: texts.is_some().then(CaptionLists::default),
@@ -151,7 +158,13 @@ impl CubDataset {
         }
         if this.files.len() == 0 {
             let reason = format!("none of the images of {} is for {}", images.file().display(), config.split);
-            return Err(DataError::file(&split_file, reason));
+            let is_test = config.split == Split::Test && !for_training.contains(&false);
+            return Err(match is_test {
+                true => {
+                    DataError::NoTestSplit { path: split_file, looked_for: "images for testing".to_owned() }
+                }
+                false => DataError::file(&split_file, reason),
+            });
         }
         Ok(this)
     }
@@ -177,6 +190,10 @@ impl ImageCatalog for CubDataset {
 
     fn label_of(&self, index: usize) -> u32 {
         self.files.label(index)
+    }
+
+    fn path_of(&self, index: usize) -> PathBuf {
+        self.files.path(index)
     }
 
     fn pixels(&self, index: usize) -> Result<RgbImage> {
@@ -212,8 +229,8 @@ fn header(config: &CubConfig, classes: &Table) -> Header {
     Header {
         name: format!("cub/{}", config.split),
         class_names: classes.rows().map(|(_, name)| name.to_owned()).collect(),
-        attributes: Vec::new(),
         caption_seed: config.caption_seed,
+        ..Header::default()
     }
 }
 

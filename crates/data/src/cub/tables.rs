@@ -106,6 +106,7 @@ pub(super) fn path(rest: &str) -> ParseResult<&str> {
     if rest.is_empty() {
         return Err("1 field; an image has 2: its id and its path".to_owned());
     }
+    let rest = rest.trim_start_matches("./");
     let inside = |part: std::path::Component<'_>| matches!(part, std::path::Component::Normal(_));
     if Path::new(rest).components().all(inside) {
         Ok(rest)

@@ -75,6 +75,7 @@ impl ScenesDataset {
             class_names: Shape::words(),
             attributes: attributes(),
             caption_seed: config.seed,
+            ..Header::default()
         };
         Ok(Self { config, header })
     }

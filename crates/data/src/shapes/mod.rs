@@ -84,6 +84,7 @@ impl ShapesDataset {
             class_names: Shape::words(),
             attributes: attributes::of(config.objects),
             caption_seed: config.seed,
+            ..Header::default()
         };
         Ok(Self { config, header })
     }

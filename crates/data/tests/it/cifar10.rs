@@ -143,6 +143,10 @@ fn part(dir: &TempDir, folder: &str, part: usize) -> PathBuf {
     dir.path().join(folder).join(format!("train-0000{part}-of-00002.parquet"))
 }
 
+fn only_part(dir: &TempDir) -> PathBuf {
+    dir.path().join("train-00000-of-00001.parquet")
+}
+
 #[test]
 fn parquet_parts_in_order_with_their_names() {
     for folder in ["", "data", "plain_text"] {
@@ -159,14 +163,42 @@ fn parquet_parts_in_order_with_their_names() {
         }
         assert!(train.get(2, 0).unwrap().caption.contains("a red fox"));
         assert!(train.get(1, 0).unwrap().caption.contains("a hare"));
-        assert!(matches!(error_of(open_cifar10(dir.path(), Split::Test)), DataError::Unrecognised { .. }));
+        assert!(matches!(error_of(open_cifar10(dir.path(), Split::Test)), DataError::NoTestSplit { .. }));
     }
+}
+
+#[test]
+fn a_missing_part_is_named() {
+    let dir = TempDir::new().unwrap();
+    write_parquet(&part(&dir, "data", 1), &rows(&[4, 5]), None);
+    let error = error_of(open_cifar10(dir.path(), Split::Train)).to_string();
+    assert!(error.contains("data/train-00000-of-00002.parquet: the file is missing"), "{error}");
+    let dir = TempDir::new().unwrap();
+    write_binary(dir.path());
+    fs::rename(dir.path().join("data_batch_2.bin"), dir.path().join("data_batch_3.bin")).unwrap();
+    let error = error_of(open_cifar10(dir.path(), Split::Train)).to_string();
+    assert!(error.contains("data_batch_2.bin: the file is missing, but data_batch_3.bin exists"), "{error}");
+}
+
+#[test]
+fn samples_have_the_path_of_their_file_and_row() {
+    let dir = TempDir::new().unwrap();
+    write_parquet(&part(&dir, "", 0), &rows(&[1, 2, 3]), None);
+    write_parquet(&part(&dir, "", 1), &rows(&[4, 5]), None);
+    let train = open_cifar10(dir.path(), Split::Train).unwrap();
+    assert_eq!(train.sample_path(4).unwrap(), part(&dir, "", 1).join("1"));
+    assert_eq!(train.files(), [part(&dir, "", 0), part(&dir, "", 1)]);
+    let dir = TempDir::new().unwrap();
+    write_binary(dir.path());
+    let train = open_cifar10(dir.path(), Split::Train).unwrap();
+    assert_eq!(train.sample_path(2).unwrap(), dir.path().join("data_batch_2.bin/0"));
+    assert!(train.sample_path(4).is_err());
 }
 
 #[test]
 fn parquet_without_names_has_cifars_class_names() {
     let dir = TempDir::new().unwrap();
-    write_parquet(&part(&dir, "", 0), &rows(&[1]), None);
+    write_parquet(&only_part(&dir), &rows(&[1]), None);
     assert_eq!(open_cifar10(dir.path(), Split::Train).unwrap().class_names()[1], "automobile");
 }
 
@@ -230,7 +262,7 @@ fn parquet_faults_name_file_and_row() {
 #[test]
 fn parquet_that_expands_too_much_is_refused() {
     let dir = TempDir::new().unwrap();
-    let file = part(&dir, "", 0);
+    let file = only_part(&dir);
     // Identical rows take nearly no bytes.
     for (row, count, expected) in [
         ((Some(vec![7; 2000]), 1), 10_000, "its images have 20000000 bytes by row 0"),
@@ -246,7 +278,7 @@ fn parquet_that_expands_too_much_is_refused() {
 #[test]
 fn parquet_whose_row_groups_are_the_same_bytes_is_refused() {
     let dir = TempDir::new().unwrap();
-    let file = part(&dir, "", 0);
+    let file = only_part(&dir);
     write_parquet(&file, &rows(&[1, 2]), None);
     let whole = fs::read(&file).unwrap();
     let metadata = SerializedFileReader::new(fs::File::open(&file).unwrap()).unwrap().metadata().clone();

@@ -6,7 +6,9 @@ mod archives;
 mod cifar10;
 mod coco;
 mod cub;
+mod damage;
 mod decode;
+mod folders;
 mod imagenet;
 mod loader;
 #[cfg(target_os = "linux")]

@@ -89,6 +89,14 @@ choices! {
         Shards = "shards",
     }
 
+    /// The treatment of samples whose contents are damaged.
+    OnDamage {
+        /// The run ends with an error that names the file.
+        Error = "error",
+        /// Another sample takes the place of the damaged one, which is named and counted.
+        Skip = "skip",
+    }
+
     /// The state that is kept outside of the memory of the device.
     Offload {
         /// Nothing.
@@ -195,8 +203,15 @@ sections! {
         path: String = String::new();
         /// Shards for testing, written like `data.path`; empty = its folder `test` or `val`, or else its last shard.
         test_path: String = String::new();
-        /// A file that names images to leave out, one a line, by the ends of their paths; not for shards.
+        /// A file that names images to leave out, one a line, by the ends of their paths. In shards and parquet files an image
+        /// is named by its file and its key or row: `s-000.tar/000017`.
         exclude: String = String::new();
+        /// The treatment of a damaged image. `skip` uses another image in its place, which follows from the number of the
+        /// damaged one alone.
+        on_damage: OnDamage = OnDamage::Error;
+        /// The fraction of the training images of each class that are held out for testing, in place of the test split that
+        /// the data may have; 0 = none.
+        test_fraction: f64 = 0.0;
         /// This many training images of each class; 0 = all.
         per_class: usize = 0;
         /// At most this many training images; 0 = all.

@@ -42,9 +42,9 @@ pub use catalogue::{Catalogue, TaskSchema};
 pub use chaos::{BitFlip, SlowRank, Stall, StallPlace};
 pub use keys::{
     Bind, ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
-    ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OptimConfig, OptimKind, ParallelConfig,
-    QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind, SecretPolicy, SyncConfig, TrainConfig,
-    Transport, WatchConfig, WeightCodec,
+    ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OnDamage, OptimConfig, OptimKind,
+    ParallelConfig, QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind, SecretPolicy, SyncConfig,
+    TrainConfig, Transport, WatchConfig, WeightCodec,
 };
 pub use origin::{ConfigError, Origin};
 pub use parallel_degree::ParallelDegree;

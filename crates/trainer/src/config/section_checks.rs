@@ -118,6 +118,7 @@ impl DataConfig {
         );
         relations.positive("data.window", self.window as u64);
         relations.not_negative("data.box_crop", self.box_crop);
+        self.check_test_fraction(relations);
         relations.require(
             self.kind != DataKind::Shapes || self.objects <= 2,
             "data.objects",
@@ -146,9 +147,35 @@ impl DataConfig {
         );
     }
 
+    fn check_test_fraction(&self, relations: &mut Relations<'_>) {
+        let fraction = self.test_fraction;
+        relations.require(
+            (0.0..1.0).contains(&fraction),
+            "data.test_fraction",
+            format!("data.test_fraction = {fraction} is not from 0 to below 1"),
+        );
+        relations.require(
+            fraction == 0.0 || !self.kind.is_embedded(),
+            "data.test_fraction",
+            format!("data.test_fraction is for images in files; data.test_images is for {}", self.kind),
+        );
+        relations.require(
+            fraction == 0.0 || (self.test_path.is_empty() && self.test_classes.is_empty()),
+            "data.test_fraction",
+            "data.test_fraction is set, and so is data.test_path or data.test_classes".to_owned(),
+        );
+    }
+
     /// Refuses keys that belong to another kind of data set.
     fn check_keys_of_kinds(&self, relations: &mut Relations<'_>) {
-        let files = [DataKind::Cifar10, DataKind::Folder, DataKind::Cub, DataKind::Coco, DataKind::Imagenet];
+        let files = [
+            DataKind::Cifar10,
+            DataKind::Folder,
+            DataKind::Cub,
+            DataKind::Coco,
+            DataKind::Imagenet,
+            DataKind::Shards,
+        ];
         let of_kind = [
             ("data.test_path", &self.test_path, &[DataKind::Shards][..]),
             ("data.index", &self.index, &[DataKind::Shards]),

@@ -6,13 +6,14 @@
 
 use super::{ArchiveIndex, CaptionSource, Entry, Span};
 use crate::error::{DataError, Result};
+use crate::hash::fnv_1a;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// The magic number, with the version of the format.
-const MAGIC: [u8; 8] = *b"PHXTAR01";
+const MAGIC: [u8; 8] = *b"PHXTAR02";
 const HEADER: usize = 48;
 const ENTRY: usize = 32;
 /// The label of samples without a class.
@@ -33,17 +34,10 @@ fn file_of(archive: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(folder.join(format!("{name}-{hash:016x}.index")))
 }
 
-/// Returns the FNV-1a hash of bytes, which is the same in all versions, unlike the hashes of the standard library.
-fn fnv_1a(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 /// Returns the numbers of samples and classes of an archive, if its stored index is up to date.
 pub(super) fn summary(archive: &Path, folder: &Path) -> Result<Option<(usize, usize)>> {
     let path = file_of(archive, folder)?;
-    let Ok(mut file) = File::open(&path) else { return Ok(None) };
+    let Ok(mut file) = crate::Links::Follow.open(&path) else { return Ok(None) };
     let mut header = [0; HEADER];
     if file.read_exact(&mut header).is_err() {
         return Ok(None);
@@ -79,7 +73,7 @@ fn check_header(header: &[u8], archive: &Path) -> Result<Option<Header>> {
 
 /// Reads the index of an archive, if it is up to date and its entries lie within the archive.
 pub(super) fn read(archive: &Path, folder: &Path) -> Result<Option<ArchiveIndex>> {
-    let Ok(bytes) = std::fs::read(file_of(archive, folder)?) else { return Ok(None) };
+    let Ok(bytes) = crate::Links::Follow.read(&file_of(archive, folder)?) else { return Ok(None) };
     if bytes.len() < HEADER {
         return Ok(None);
     }

@@ -4,48 +4,101 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use phalanx_data::dataset::sample_beyond;
 use phalanx_data::scenes::heldout_scenes;
 use phalanx_data::shapes::heldout_prompts;
 use phalanx_data::transform::Transform;
-use phalanx_data::{BatchSource, CollatedDataset, DataError, ImageCollation, Subset};
+use phalanx_data::{
+    BatchSource, CollatedDataset, DamagedSamples, DataError, ImageCollation, ImageDataset, LabelledDataset,
+    Subset,
+};
 
-use super::open::{Images, open_splits, scene_objects};
+use super::open::{Images, OpenedSplits, scene_objects};
 use super::transforms::transforms;
-use crate::config::{Config, DataKind};
+use crate::config::{Config, DataKind, OnDamage};
 use crate::engine::TrainError;
 
 /// The images of a configuration: those chosen for training, and those for testing.
 pub(super) struct ConfiguredImages {
     train: Images,
-    test: Images,
+    /// `None` if the data have no test split.
+    test: Option<Images>,
     for_training: Transform,
     for_testing: Transform,
     kind: DataKind,
     scene_objects: RangeInclusive<usize>,
+    damaged: SplitDamage,
+    notes: Vec<String>,
+}
+
+/// The damaged images of each split, if others take their place.
+#[derive(Default, Clone)]
+pub(super) struct SplitDamage {
+    pub(super) train: Arc<DamagedSamples>,
+    pub(super) test: Arc<DamagedSamples>,
+    is_replaced: bool,
 }
 
 impl ConfiguredImages {
     /// Opens the images without decoding them.
     pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
         let data = &config.data;
-        let (train, test) = open_splits(config)?;
-        check_classes(
-            [&train, &test].map(|images| SplitClasses { name: images.name(), classes: images.class_names() }),
-        )?;
+        let OpenedSplits { train, test, notes } = OpenedSplits::open(config)?;
+        if let Some(test) = &test {
+            check_classes(train.as_ref(), test.as_ref())?;
+        }
         let train = choose(train, data.per_class, data.limit, config.train.seed)?;
         let (for_training, for_testing) = transforms(config)?;
         let scene_objects = scene_objects(config);
-        Ok(Self { train, test, for_training, for_testing, kind: data.kind, scene_objects })
+        let damaged = SplitDamage { is_replaced: data.on_damage == OnDamage::Skip, ..SplitDamage::default() };
+        Ok(Self { train, test, for_training, for_testing, kind: data.kind, scene_objects, damaged, notes })
     }
 
     /// Batches of training images.
     pub(super) fn train(&self) -> Arc<dyn BatchSource> {
-        batches(&self.train, &self.for_training)
+        self.batches(&self.train, &self.for_training, &self.damaged.train)
     }
 
-    /// Batches of test images.
-    pub(super) fn test(&self) -> Arc<dyn BatchSource> {
-        batches(&self.test, &self.for_testing)
+    /// Batches of test images; `None` without a test split.
+    pub(super) fn test(&self) -> Option<Arc<dyn BatchSource>> {
+        self.test.as_ref().map(|test| self.batches(test, &self.for_testing, &self.damaged.test))
+    }
+
+    /// Batches of the images that are compared with generated ones: test images, or training images without a test split.
+    pub(super) fn examples(&self) -> Arc<dyn BatchSource> {
+        self.test().unwrap_or_else(|| self.batches(&self.train, &self.for_testing, &self.damaged.train))
+    }
+
+    /// Creates batches of images, with an array for each attribute.
+    fn batches(
+        &self,
+        images: &Images,
+        transform: &Transform,
+        damaged: &Arc<DamagedSamples>,
+    ) -> Arc<dyn BatchSource> {
+        let collation = ImageCollation::new(transform.clone()).with_attributes(images.attributes());
+        let batches = CollatedDataset::new(images.clone(), collation);
+        match self.damaged.is_replaced {
+            true => Arc::new(batches.with_substitutes(damaged.clone())),
+            false => Arc::new(batches),
+        }
+    }
+
+    /// The images of each split by its name.
+    pub(super) fn splits(&self) -> impl Iterator<Item = (&'static str, &Images)> {
+        [("train", Some(&self.train)), ("test", self.test.as_ref())]
+            .into_iter()
+            .filter_map(|(name, images)| images.map(|images| (name, images)))
+    }
+
+    /// What the user should know of the files.
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The damaged images that were found up to now.
+    pub(super) fn damaged(&self) -> &SplitDamage {
+        &self.damaged
     }
 
     /// The number of classes; 0 if images have none.
@@ -70,9 +123,10 @@ impl ConfiguredImages {
             }
             // The captions of images, spread over the split.
             DataKind::Cub | DataKind::Coco | DataKind::Shards => {
-                let len = self.test.len();
+                let images = self.test.as_ref().unwrap_or(&self.train);
+                let len = images.len();
                 let index = |number: usize| if count <= len { number * len / count } else { number % len };
-                let caption = |number| Ok(self.test.get(index(number), 0)?.caption);
+                let caption = |number| Ok(images.without_pixels(index(number), 0)?.caption);
                 (0..count).map(caption).collect::<Result<_, DataError>>()?
             }
             DataKind::Cifar10 | DataKind::Folder | DataKind::Imagenet => self.captions_of_classes(count)?,
@@ -84,12 +138,13 @@ impl ConfiguredImages {
     fn captions_of_classes(&self, count: usize) -> Result<Vec<String>, DataError> {
         let mut captions: Vec<String> = Vec::new();
         let mut seen = BTreeSet::new();
-        for index in 0..self.test.len() {
+        let images = self.test.as_ref().unwrap_or(&self.train);
+        for index in 0..images.len() {
             if captions.len() == count || seen.len() == self.num_classes() {
                 break;
             }
-            if seen.insert(self.test.label(index)?) {
-                captions.push(self.test.get(index, 0)?.caption);
+            if seen.insert(images.label(index)?) {
+                captions.push(images.without_pixels(index, 0)?.caption);
             }
         }
         let distinct = captions.len().max(1);
@@ -100,43 +155,45 @@ impl ConfiguredImages {
     }
 }
 
-/// The classes of a split, in the order of their labels.
-struct SplitClasses<'a> {
-    name: &'a str,
-    classes: &'a [String],
+/// Checks that a label means the same class in both splits. The test split may lack the last classes.
+fn check_classes(train: &ImageDataset, test: &ImageDataset) -> Result<(), TrainError> {
+    let names = [train, test].map(LabelledDataset::class_names);
+    let Some(problem) = class_difference(names) else { return Ok(()) };
+    let split = |images: &ImageDataset| match images.classes_from() {
+        Some(file) => format!("{}, named by {}", images.name(), file.display()),
+        None => images.name().to_owned(),
+    };
+    // Labels that no file names are those of samples.
+    let sample = match names[1].len() > names[0].len() && !names[0].is_empty() {
+        true => sample_beyond(test, names[0].len())?,
+        false => None,
+    };
+    let sample = sample.map_or_else(String::new, |path| format!(" (the first is {})", path.display()));
+    Err(TrainError::Setup(format!(
+        "the classes of the test split ({}) are not those of the training split ({}): {problem}{sample}; a label must \
+         mean the same class in both",
+        split(test),
+        split(train)
+    )))
 }
 
-/// Checks that a label means the same class in both splits. The test split may lack the last classes.
-fn check_classes([train, test]: [SplitClasses<'_>; 2]) -> Result<(), TrainError> {
-    let differ = |problem: String| {
-        let text = format!(
-            "the classes of the test split ({}) are not those of the training split ({})",
-            test.name, train.name
-        );
-        Err(TrainError::Setup(format!("{text}: {problem}; a label must mean the same class in both")))
-    };
-    if let Some(label) =
-        (0..train.classes.len().min(test.classes.len())).find(|at| train.classes[*at] != test.classes[*at])
-    {
-        return differ(format!(
+/// Returns the first difference between the classes of both splits that changes the meaning of a label.
+fn class_difference([train, test]: [&[String]; 2]) -> Option<String> {
+    if let Some(label) = (0..train.len().min(test.len())).find(|at| train[*at] != test[*at]) {
+        return Some(format!(
             "label {label} is `{}` for testing and `{}` for training",
-            test.classes[label], train.classes[label]
+            test[label], train[label]
         ));
     }
-    match test.classes.get(train.classes.len()) {
-        Some(further) if !train.classes.is_empty() => differ(format!(
-            "{} classes for testing and {} for training; `{further}` is not trained",
-            test.classes.len(),
-            train.classes.len()
+    match (train.len(), test.len()) {
+        (0, _) => None,
+        (_, 0) => Some("the test images have no classes".to_owned()),
+        (of_train, of_test) if of_test > of_train => Some(format!(
+            "{of_test} classes for testing and {of_train} for training; `{}` is not trained",
+            test[of_train]
         )),
-        _ => Ok(()),
+        _ => None,
     }
-}
-
-/// Creates batches of images, with an array for each attribute.
-fn batches(images: &Images, transform: &Transform) -> Arc<dyn BatchSource> {
-    let collation = ImageCollation::new(transform.clone()).with_attributes(images.attributes());
-    Arc::new(CollatedDataset::new(images.clone(), collation))
 }
 
 /// Chooses at most `per_class` images of each class and at most `limit` in all (0 = no limit), by `seed`.
@@ -161,20 +218,17 @@ mod tests {
         let check = |train: &[&str], test: &[&str]| {
             let [train, test] =
                 [train, test].map(|names| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-            let split = |name, classes| SplitClasses { name, classes };
-            check_classes([split("x/train", &train), split("x/test", &test)])
-                .map_err(|error| error.to_string())
+            class_difference([&train, &test])
         };
-        for (train, test) in
-            [(&["a", "b"][..], &["a", "b"][..]), (&["a", "b"], &["a"]), (&[], &[]), (&["a"], &[])]
-        {
-            assert_eq!(check(train, test), Ok(()), "{train:?} {test:?}");
+        for (train, test) in [(&["a", "b"][..], &["a", "b"][..]), (&["a", "b"], &["a"]), (&[], &[])] {
+            assert_eq!(check(train, test), None, "{train:?} {test:?}");
         }
-        let swapped = check(&["a", "b", "c"], &["b", "a", "c"]).expect_err("another order");
-        assert!(swapped.contains("x/test") && swapped.contains("x/train"), "{swapped}");
-        assert!(swapped.contains("label 0 is `b` for testing and `a` for training"), "{swapped}");
-        let more = check(&["a"], &["a", "b"]).expect_err("an unknown class");
-        assert!(more.contains("2 classes for testing and 1 for training; `b` is not trained"), "{more}");
+        let swapped = check(&["a", "b", "c"], &["b", "a", "c"]).expect("another order");
+        assert_eq!(swapped, "label 0 is `b` for testing and `a` for training");
+        let more = check(&["a"], &["a", "b"]).expect("an unknown class");
+        assert_eq!(more, "2 classes for testing and 1 for training; `b` is not trained");
+        let none = check(&["a"], &[]).expect("labels without a meaning");
+        assert_eq!(none, "the test images have no classes");
     }
 
     #[test]
@@ -188,7 +242,7 @@ mod tests {
             let images = ConfiguredImages::open(&config).expect("sound");
             let known = attributes(&config).expect("embedded");
             assert_eq!(known.iter().map(|known| &known.name).take(names.len()).collect::<Vec<_>>(), names);
-            for (batches, len) in [(images.train(), 20), (images.test(), 10)] {
+            for (batches, len) in [(images.train(), 20), (images.test().expect("there"), 10)] {
                 let indices: Vec<usize> = (0..len).collect();
                 let batch = batches.batch(&indices, 0, &|| true).expect("sound");
                 for known in &known {

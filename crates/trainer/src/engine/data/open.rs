@@ -10,7 +10,8 @@ use phalanx_data::scenes::{ScenesConfig, ScenesDataset};
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset};
 use phalanx_data::{
     ArchivesConfig, ArchivesDataset, Attribute, CocoCaptions, CocoConfig, CubCaptions, CubConfig, CubDataset,
-    Exclusions, ImageDataset, ImageFolder, Split, open_cifar10_seeded, open_imagenet,
+    DataError, Dataset as _, Exclusions, HeldOut, ImageDataset, ImageFolder, Split, Subset,
+    open_cifar10_seeded, open_imagenet,
 };
 
 use super::transforms::read_side;
@@ -20,44 +21,103 @@ use crate::engine::TrainError;
 /// A dataset of images, shared with the threads that read it.
 pub(super) type Images = Arc<ImageDataset>;
 
-/// Opens both splits of the configured images.
-pub(super) fn open_splits(config: &Config) -> Result<(Images, Images), TrainError> {
-    let data = &config.data;
-    let excluded = match data.exclude.as_str() {
-        "" => Exclusions::default(),
-        file => Exclusions::read(file)?,
-    };
-    match data.kind {
-        DataKind::Shapes => both(|split| {
-            let objects = if data.objects == 2 { Objects::OneOrTwo } else { Objects::One };
-            let (len, resolution, seed) = (pictures(data, split), read_side(config)?, config.train.seed);
-            Ok(Arc::new(ShapesDataset::new(ShapesConfig { split, len, resolution, seed, objects })?))
-        }),
-        DataKind::Scenes => both(|split| {
-            let (len, resolution, seed) = (pictures(data, split), read_side(config)?, config.train.seed);
-            let objects = scene_objects(config);
-            Ok(Arc::new(ScenesDataset::new(ScenesConfig { split, len, resolution, seed, objects })?))
-        }),
-        DataKind::Cifar10 => {
-            both(|split| Ok(open_cifar10_seeded(&data.path, split, config.train.seed, &excluded)?))
+/// Both splits of the configured images.
+pub(super) struct OpenedSplits {
+    pub(super) train: Images,
+    /// `None` if the data have no images for testing and the run needs none.
+    pub(super) test: Option<Images>,
+    /// What the user should know of the files.
+    pub(super) notes: Vec<String>,
+}
+
+impl OpenedSplits {
+    /// Opens both splits of the configured images. With `data.test_fraction` the test split is cut from the training images.
+    pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
+        let data = &config.data;
+        let excluded = match data.exclude.as_str() {
+            "" => Exclusions::default(),
+            file => Exclusions::read(file)?,
+        };
+        let all = open_split(config, Split::Train, &excluded)?;
+        let mut notes = all.notes().to_vec();
+        let (train, test): (Images, Option<Images>) = if data.test_fraction > 0.0 {
+            let HeldOut { train, test } = HeldOut::of(&all, data.test_fraction)?;
+            notes.push(format!(
+                "data.test_fraction = {}: {} of {} images are held out for testing",
+                data.test_fraction,
+                test.len(),
+                all.len()
+            ));
+            (Arc::new(train), Some(Arc::new(test)))
+        } else {
+            (all, open_test(config, &excluded)?)
+        };
+        match &test {
+            Some(test) if data.test_fraction == 0.0 => notes.extend(test.notes().iter().cloned()),
+            Some(_) => {}
+            None => notes.push("the data have no test split, so nothing is evaluated".to_owned()),
         }
-        DataKind::Folder => both(|split| {
-            Ok(Arc::new(ImageFolder::open_seeded(&data.path, split, config.train.seed, &excluded)?))
-        }),
-        DataKind::Cub => both(|split| open_cub(config, split, &excluded)),
-        DataKind::Coco => both(|split| {
-            Ok(Arc::new(CocoCaptions::open(&CocoConfig {
-                path: PathBuf::from(&data.path),
-                split,
-                caption_seed: config.train.seed,
-                excluded: excluded.clone(),
-            })?))
-        }),
-        DataKind::Imagenet => {
-            both(|split| Ok(Arc::new(open_imagenet(&data.path, split, config.train.seed, &excluded)?)))
-        }
-        DataKind::Shards => open_archives(config),
+        excluded.check_used()?;
+        Ok(Self { train, test, notes })
     }
+}
+
+/// Opens the test split; `None` if there is none and the run needs none.
+fn open_test(config: &Config, excluded: &Exclusions) -> Result<Option<Images>, TrainError> {
+    let is_needed = config.eval.enabled || !config.quality.judges.is_empty();
+    match open_split(config, Split::Test, excluded) {
+        Ok(images) => Ok(Some(images)),
+        Err(TrainError::Data(DataError::NoTestSplit { .. })) if !is_needed => Ok(None),
+        Err(TrainError::Data(error @ DataError::NoTestSplit { .. })) => Err(TrainError::Setup(format!(
+            "{error}; data.test_fraction = 0.1 holds out a tenth of the training images, and eval.enabled = false trains \
+             without testing"
+        ))),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens one split of the configured images.
+fn open_split(config: &Config, split: Split, excluded: &Exclusions) -> Result<Images, TrainError> {
+    let (data, seed) = (&config.data, config.train.seed);
+    Ok(match data.kind {
+        DataKind::Shapes => {
+            let objects = if data.objects == 2 { Objects::OneOrTwo } else { Objects::One };
+            let (len, resolution) = (pictures(data, split), read_side(config)?);
+            Arc::new(ShapesDataset::new(ShapesConfig { split, len, resolution, seed, objects })?)
+        }
+        DataKind::Scenes => {
+            let (len, resolution, objects) =
+                (pictures(data, split), read_side(config)?, scene_objects(config));
+            Arc::new(ScenesDataset::new(ScenesConfig { split, len, resolution, seed, objects })?)
+        }
+        DataKind::Cifar10 => {
+            let images = open_cifar10_seeded(&data.path, split, seed, excluded)?;
+            // Class folders are listed without the excluded files; images of other forms are left out here.
+            let rows = if excluded.is_empty() { Vec::new() } else { excluded_rows(&images, excluded)? };
+            if rows.is_empty() { images } else { Arc::new(Subset::without(images, &rows)?) }
+        }
+        DataKind::Folder => Arc::new(ImageFolder::open_seeded(&data.path, split, seed, excluded)?),
+        DataKind::Cub => open_cub(config, split, excluded)?,
+        DataKind::Coco => Arc::new(CocoCaptions::open(&CocoConfig {
+            path: PathBuf::from(&data.path),
+            split,
+            caption_seed: seed,
+            excluded: excluded.clone(),
+        })?),
+        DataKind::Imagenet => Arc::new(open_imagenet(&data.path, split, seed, excluded)?),
+        DataKind::Shards => open_archives(config, split, excluded)?,
+    })
+}
+
+/// Returns the images whose file and row a list names.
+fn excluded_rows(images: &Images, excluded: &Exclusions) -> Result<Vec<usize>, DataError> {
+    let mut rows = Vec::new();
+    for index in 0..images.len() {
+        if excluded.contains(&images.sample_path(index)?) {
+            rows.push(index);
+        }
+    }
+    Ok(rows)
 }
 
 /// Opens a split of CUB-200.
@@ -79,24 +139,18 @@ fn open_cub(config: &Config, split: Split, excluded: &Exclusions) -> Result<Imag
     })?))
 }
 
-/// Opens both splits of archives.
-fn open_archives(config: &Config) -> Result<(Images, Images), TrainError> {
+/// Opens a split of archives without the samples that a list names.
+fn open_archives(config: &Config, split: Split, excluded: &Exclusions) -> Result<Images, TrainError> {
     let data = &config.data;
-    let archives = find_archives(data)?;
-    both(|split| {
-        let archives = if split == Split::Train { &archives.0 } else { &archives.1 };
-        Ok(Arc::new(ArchivesDataset::open(&ArchivesConfig {
-            name: format!("shards/{split}"),
-            archives: archives.clone(),
-            index: (!data.index.is_empty()).then(|| PathBuf::from(&data.index)),
-            classes: None,
-            caption_seed: config.train.seed,
-        })?))
-    })
-}
-
-fn both(open: impl Fn(Split) -> Result<Images, TrainError>) -> Result<(Images, Images), TrainError> {
-    Ok((open(Split::Train)?, open(Split::Test)?))
+    let archives = Arc::new(ArchivesDataset::open(&ArchivesConfig {
+        name: format!("shards/{split}"),
+        archives: find_archives(data, split)?,
+        index: (!data.index.is_empty()).then(|| PathBuf::from(&data.index)),
+        classes: None,
+        caption_seed: config.train.seed,
+    })?);
+    let without = archives.excluded(excluded)?;
+    Ok(if without.is_empty() { archives } else { Arc::new(Subset::without(archives, &without)?) })
 }
 
 /// The number of generated images of a split.
@@ -112,25 +166,38 @@ pub(super) fn scene_objects(config: &Config) -> RangeInclusive<usize> {
     if config.data.objects == 2 { 2..=2 } else { 2..=3 }
 }
 
-/// Finds the archives for training and those for testing.
-fn find_archives(data: &DataConfig) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TrainError> {
+/// Finds the archives of a split.
+fn find_archives(data: &DataConfig, split: Split) -> Result<Vec<PathBuf>, TrainError> {
     if !data.test_path.is_empty() {
-        return Ok((expand(&data.path)?, expand(&data.test_path)?));
+        return Ok(expand(if split == Split::Train { &data.path } else { &data.test_path })?);
     }
     let root = Path::new(&data.path);
+    let train = Some(root.join("train")).filter(|folder| folder.is_dir());
     let held_out = ["test", "val"].map(|name| root.join(name)).into_iter().find(|folder| folder.is_dir());
-    if let (train, Some(held_out)) = (root.join("train"), held_out)
-        && train.is_dir()
-    {
-        return Ok((expand(&train.display().to_string())?, expand(&held_out.display().to_string())?));
+    let folder = match split {
+        Split::Train => train.as_ref(),
+        Split::Test => held_out.as_ref().filter(|_| train.is_some()),
+    };
+    if let Some(folder) = folder {
+        return Ok(expand(&folder.display().to_string())?);
     }
-    let mut all = expand(&data.path)?;
-    match all.pop() {
-        Some(last) if !all.is_empty() => Ok((all, vec![last])),
-        _ => Err(TrainError::Setup(format!(
-            "data.path {} is one archive, so none is left for testing; name archives for testing in data.test_path",
-            data.path
-        ))),
+    let mut all = if train.is_some() { Vec::new() } else { expand(&data.path)? };
+    // The last archive is for testing, unless the test split is cut from all of them.
+    match (split, all.len()) {
+        (Split::Train, 1) => Ok(all),
+        (Split::Train, _) if data.test_fraction > 0.0 => Ok(all),
+        (_, 0 | 1) => Err(DataError::NoTestSplit {
+            path: root.to_path_buf(),
+            looked_for:
+                "a folder test or val, or a second archive; or name archives for testing in data.test_path"
+                    .to_owned(),
+        }
+        .into()),
+        (Split::Train, _) => {
+            all.pop();
+            Ok(all)
+        }
+        (Split::Test, _) => Ok(all.split_off(all.len() - 1)),
     }
 }
 
@@ -147,7 +214,7 @@ pub(in crate::engine) fn num_classes(config: &Config) -> Result<usize, TrainErro
             data.kind
         )));
     }
-    match open_splits(config)?.0.class_names().len() {
+    match OpenedSplits::open(config)?.train.class_names().len() {
         0 => Err(TrainError::Setup(match data.kind {
             DataKind::Shards => {
                 "the samples of the shards have no classes, which a member .cls would hold".to_owned()
@@ -164,5 +231,5 @@ pub(in crate::engine) fn attributes(config: &Config) -> Result<Vec<Attribute>, T
     if !config.data.kind.is_embedded() {
         return Ok(Vec::new());
     }
-    Ok(open_splits(config)?.0.attributes().to_vec())
+    Ok(open_split(config, Split::Train, &Exclusions::default())?.attributes().to_vec())
 }

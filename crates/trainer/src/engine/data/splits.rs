@@ -33,12 +33,17 @@ struct Facts {
     train_len: usize,
     num_classes: usize,
     description: String,
+    /// What the user should know of the files.
+    notes: Vec<String>,
 }
 
 /// The sources of batches.
 struct Splits {
     train: SplitSource,
-    test: SplitSource,
+    /// `None` if the data have no test split.
+    test: Option<SplitSource>,
+    /// The images that are compared with generated ones.
+    examples: Arc<dyn BatchSource>,
     loader: LoaderConfig,
     /// `None` for a user's own data.
     images: Option<ConfiguredImages>,
@@ -113,19 +118,43 @@ impl Data {
         let (train, test, images, facts) = match own {
             Some([train, test]) => {
                 let (train_len, description) = (train.len(), train.name().to_owned());
-                (train, test, None, Facts { train_len, num_classes: 0, description })
+                let facts = Facts { train_len, num_classes: 0, description, notes: Vec::new() };
+                (train, Some(test), None, facts)
             }
             None => {
                 let images = ConfiguredImages::open(config)?;
                 let (train, test) = (images.train(), images.test());
                 let (num_classes, description) = (images.num_classes(), images.describe());
-                let facts = Facts { train_len: train.len(), num_classes, description };
+                let notes = images.notes().to_vec();
+                let facts = Facts { train_len: train.len(), num_classes, description, notes };
                 (train, test, Some(images), facts)
             }
         };
+        let examples = match (&images, &test) {
+            (Some(images), _) => images.examples(),
+            (None, Some(test)) => test.clone(),
+            (None, None) => train.clone(),
+        };
         let train = SplitSource::new(train, device, &mut room)?;
-        let test = SplitSource::new(test, device, &mut room)?;
-        Ok(Self { facts, splits: Some(Splits { train, test, loader, images }) })
+        let test = test.map(|test| SplitSource::new(test, device, &mut room)).transpose()?;
+        Ok(Self { facts, splits: Some(Splits { train, test, examples, loader, images }) })
+    }
+
+    /// What the user should know of the files.
+    pub(in crate::engine) fn notes(&self) -> &[String] {
+        &self.facts.notes
+    }
+
+    /// The paths of the damaged images that this rank has replaced by others up to now.
+    pub(in crate::engine) fn damaged(&self) -> Vec<String> {
+        let Some(damaged) = self.images().map(ConfiguredImages::damaged) else { return Vec::new() };
+        let paths = [&damaged.train, &damaged.test].into_iter().flat_map(|split| split.paths());
+        paths.map(|path| path.display().to_string()).collect()
+    }
+
+    /// The configured images, on a rank that loads them.
+    pub(super) fn images(&self) -> Option<&ConfiguredImages> {
+        self.splits.as_ref()?.images.as_ref()
     }
 
     /// The number of training samples.
@@ -143,7 +172,7 @@ impl Data {
         self.facts.description.clone()
     }
 
-    /// Returns `count` captions of the test split, without repetition if there are enough; none on a rank that loads no data.
+    /// Returns `count` captions of the test split, or of the training split without one; without repetition if there are enough; none on a rank that loads no data.
     pub(in crate::engine) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
         let images = self.splits.as_ref().and_then(|splits| splits.images.as_ref());
         images.map_or_else(|| Ok(Vec::new()), |images| images.test_captions(count))
@@ -152,7 +181,7 @@ impl Data {
     /// Returns this rank's part of `count` evenly chosen test samples; all of them on the rank that loads for all.
     pub(in crate::engine) fn test_share(&self, distributed: &Distributed, count: usize) -> Range<usize> {
         let Some(splits) = &self.splits else { return 0..0 };
-        let count = count.min(splits.test.source.len());
+        let count = count.min(splits.examples.len());
         let (rank, ranks) = match (distributed.fed(), distributed.rank_batch()) {
             (Some(_), _) => (0, 1),
             (None, RankBatch { rank: Some(rank), ranks }) => (rank, ranks),
@@ -168,9 +197,9 @@ impl Data {
         positions: Range<usize>,
     ) -> Result<Batch, TrainError> {
         let none = || TrainError::Setup("this rank loads no data".to_owned());
-        let test = self.splits.as_ref().ok_or_else(none)?.test.source.clone();
-        let count = count.min(test.len());
-        let chosen = SourceSubset::take(test, count, 0)?;
+        let examples = self.splits.as_ref().ok_or_else(none)?.examples.clone();
+        let count = count.min(examples.len());
+        let chosen = SourceSubset::take(examples, count, 0)?;
         let positions = positions.start..positions.end.min(count);
         Batch::try_from(chosen.batch(&positions.collect::<Vec<_>>(), 0, &|| true)?)
     }
@@ -219,7 +248,7 @@ impl Data {
             let (test, sampler) = self.test_sampler(splits, distributed, (limit, batch), rank)?;
             Loader::new(test, sampler, splits.loader, (0, 0))
         };
-        let cache = self.splits.as_ref().and_then(|splits| splits.test.cache.clone());
+        let cache = self.splits.as_ref().and_then(|splits| splits.test.as_ref()?.cache.clone());
         let RankBatch { rank, ranks } = distributed.rank_batch();
         let placed = VirtualRanks::new(ranks, ranks)?;
         feed::once(self.loaders(distributed, (rank, placed), loader_of)?, distributed, cache, placed)
@@ -245,7 +274,11 @@ impl Data {
         (limit, batch): (usize, usize),
         rank: usize,
     ) -> Result<(Arc<dyn BatchSource>, DistributedSampler), DataError> {
-        let mut test = splits.test.here.clone();
+        let none = || DataError::NoTestSplit {
+            path: splits.train.source.name().into(),
+            looked_for: "one to evaluate; set data.test_fraction to hold out training images".to_owned(),
+        };
+        let mut test = splits.test.as_ref().ok_or_else(none)?.here.clone();
         if limit > 0 && limit < test.len() {
             test = Arc::new(SourceSubset::take(test, limit, 0)?);
         }

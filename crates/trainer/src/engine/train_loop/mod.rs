@@ -14,6 +14,7 @@
 //! | `run` | one rank of a run, from the first step to the last |
 //! | `steps`, `recovery`, `membership` | its loop, and how it continues when ranks are lost, leave or join |
 
+mod damage_report;
 mod environment;
 mod evaluation;
 mod faults;

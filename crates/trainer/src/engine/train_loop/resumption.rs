@@ -7,6 +7,7 @@ use super::run::Run;
 use crate::config::Resolved;
 use crate::engine::TrainError;
 use crate::engine::checkpoint::{find_checkpoint, saved_step};
+use crate::engine::data::DataRecord;
 use crate::engine::distributed::Network;
 use crate::engine::observer::Event;
 
@@ -71,9 +72,18 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Writes the configuration that the run continues with into its folder, on rank 0. Everything that can refuse it was checked before.
-    pub(super) fn accept_configuration(&self, resolved: &Resolved) -> Result<(), TrainError> {
+    /// Writes the configuration that the run continues with into its folder, on rank 0, with the fingerprint of the data. Everything
+    /// that can refuse it was checked before.
+    pub(super) fn accept_configuration(&mut self, resolved: &Resolved) -> Result<(), TrainError> {
         if self.is_first() {
+            let data = DataRecord::of(&self.data, self.env.config)?;
+            let before = DataRecord::read(&self.env.folder.data()).filter(|_| self.state.step > 0);
+            if let (Some(data), Some(before)) = (&data, before) {
+                for line in data.changes(&before)? {
+                    self.reporter.note(format!("changed: data: {line}"));
+                }
+            }
+            data.map_or(Ok(()), |data| data.write(&self.env.folder.data()))?;
             resolved.write(&self.env.folder.config())?;
             // There is none unless a launcher has proposed it.
             let _ = std::fs::remove_file(self.env.folder.proposed_config());

@@ -201,6 +201,9 @@ impl<'a> Run<'a> {
             tracing::warn!("{problem}");
             self.reporter.note(format!("warning: {problem}"));
         }
+        for note in self.data.notes().iter().filter(|_| is_first) {
+            self.reporter.note(note.clone());
+        }
         if let Some(warning) = self.env.steps_without_rate(self.state.step).filter(|_| is_first) {
             self.reporter.note(format!("warning: {warning}"));
         }
@@ -225,6 +228,7 @@ impl<'a> Run<'a> {
 
     /// Writes the result of the run on rank 0. A rank that is lost before all ranks are here counts as missing.
     fn conclude(&mut self, interrupted: bool, wall: Duration) -> Result<(bool, Option<Summary>), TrainError> {
+        self.report_damage()?;
         let (reporter, view) = self.reporting();
         let summary = reporter.summary(&view, interrupted, wall)?;
         self.reporter.trace.write(self.env.folder, &self.distributed, !interrupted)?;
