@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use phalanx_fuzz_harness::files::folder;
 use phalanx_fuzz_harness::{Random, json};
-use phalanx_tensor::io::{TensorFile, load_weights, save_safetensors};
+use phalanx_tensor::io::{TensorFile, WeightFile, save_safetensors};
 
 use super::{Target, no_form};
 
@@ -48,8 +48,15 @@ pub(super) fn header(input: &mut Vec<u8>, random: &mut Random) -> bool {
 fn load(bytes: &[u8], name: &str) {
     let place = folder();
     let path = place.path().join(name);
-    if std::fs::write(&path, bytes).is_ok() {
-        let _ = load_weights(&path);
+    if std::fs::write(&path, bytes).is_ok()
+        && let Ok(file) = WeightFile::open(&path)
+        && let Ok(found) = file.state_dict(|_| true)
+    {
+        let _ = found.read_all(|_| true);
+        // Each tensor, also after one that cannot be read.
+        for name in found.names() {
+            let _ = found.read(name);
+        }
     }
 }
 
@@ -94,16 +101,21 @@ pub(super) const TENSOR_RANGES: Target = Target {
     memory: 48 << 20,
 };
 
-/// A small PyTorch file: `torch.save({"w": torch.zeros(2, 3)}, ...)`.
+/// A small PyTorch file, `torch.save({"w": torch.zeros(2, 3)}, ...)`, and checkpoints and modules in both containers.
 fn pickle() -> Vec<Vec<u8>> {
-    vec![include_bytes!("seeds/small.pth").to_vec()]
+    vec![
+        include_bytes!("seeds/small.pth").to_vec(),
+        include_bytes!("../../../crates/tensor/tests/fixtures/training.pth").to_vec(),
+        include_bytes!("../../../crates/tensor/tests/fixtures/legacy.pth").to_vec(),
+        include_bytes!("../../../crates/tensor/tests/fixtures/legacy-module.pth").to_vec(),
+    ]
 }
 
 pub(super) const PICKLE: Target = Target {
     name: "pickle",
     about: "weights in PyTorch's files",
     seeds: pickle,
-    words: &["FloatStorage", "_rebuild_tensor_v2", "OrderedDict", "state_dict", "PK\x03\x04"],
+    words: &["FloatStorage", "_rebuild_tensor_v2", "OrderedDict", "state_dict", "_modules", "PK\x03\x04"],
     change: no_form,
     read: |bytes| load(bytes, "a.pth"),
     cases: 250,

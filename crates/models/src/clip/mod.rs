@@ -7,7 +7,7 @@ mod weights;
 
 pub use image::{ImageTower, ImageTowerConfig};
 pub use text::{ClipTextConfig, ClipTextEncoder, TextFeatures};
-pub use weights::openai_names;
+pub use weights::{is_text_weight, openai_names};
 
 use std::sync::Arc;
 

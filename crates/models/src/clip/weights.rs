@@ -5,6 +5,16 @@ use std::collections::BTreeMap;
 use candle_core::Tensor;
 use phalanx_tensor::{Result, TensorError};
 
+/// Names of openai's text encoder begin with these.
+const OPENAI: [&str; 5] =
+    ["token_embedding.", "positional_embedding", "transformer.", "ln_final.", "text_projection"];
+
+/// True for the names of text-encoder weights that [`openai_names`] reads.
+pub fn is_text_weight(name: &str) -> bool {
+    let hugging_face = name.starts_with("text_model.") && !name.ends_with("position_ids");
+    hugging_face || OPENAI.iter().any(|start| name.starts_with(start))
+}
+
 /// Converts text-encoder weights with openai's or Hugging Face's names to openai/CLIP's names.
 ///
 /// Hugging Face splits the attention's input projection in three and transposes the text projection
@@ -14,13 +24,8 @@ use phalanx_tensor::{Result, TensorError};
 /// If a part of a split projection is missing.
 pub fn openai_names(tensors: Vec<(String, Tensor)>) -> Result<Vec<(String, Tensor)>> {
     let hugging_face = tensors.iter().any(|(name, _)| name.starts_with("text_model."));
-    let text_side = |name: &str| {
-        ["token_embedding.", "positional_embedding", "transformer.", "ln_final.", "text_projection"]
-            .iter()
-            .any(|start| name.starts_with(start))
-    };
     if !hugging_face {
-        return Ok(tensors.into_iter().filter(|(name, _)| text_side(name)).collect());
+        return Ok(tensors.into_iter().filter(|(name, _)| is_text_weight(name)).collect());
     }
     let mut all: BTreeMap<String, Tensor> = tensors.into_iter().collect();
     let mut renamed = Vec::new();
@@ -48,7 +53,7 @@ pub fn openai_names(tensors: Vec<(String, Tensor)>) -> Result<Vec<(String, Tenso
                 let name = format!("{from}self_attn.{part}_proj.{kind}");
                 let missing = || TensorError::UnknownName {
                     name: name.clone(),
-                    hint: "; the checkpoint lacks it".into(),
+                    hint: ": the file of weights lacks it".into(),
                 };
                 parts.push(all.remove(&name).ok_or_else(missing)?);
             }

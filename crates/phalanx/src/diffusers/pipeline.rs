@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_data::ClipTokenizer;
-use phalanx_models::clip::openai_names;
+use phalanx_models::clip::{is_text_weight, openai_names};
 use phalanx_models::diffusion::samplers::{Guidance, SamplerConfig, SamplerKind, noise_of_samples};
 use phalanx_models::diffusion::{AutoencoderKL, SamplingLoop, UNet2DConditionModel};
 use phalanx_models::{ClipTextConfig, ClipTextEncoder};
@@ -119,17 +119,17 @@ impl DiffusersPipeline {
             return Err(DiffusersError::unfit(&unet_json.path, problem));
         }
 
-        let weights = Weights::open(&part("unet"), "diffusion_pytorch_model")?;
+        let mut weights = Weights::open(&part("unet"), "diffusion_pytorch_model")?;
         let unet = built(&weights, 0, |scope| UNet2DConditionModel::new(scope, &unet_config))?;
         weights.fill(&unet.1, |name| vec![name.to_owned()])?;
-        let weights = Weights::open(&part("vae"), "diffusion_pytorch_model")?;
+        let mut weights = Weights::open(&part("vae"), "diffusion_pytorch_model")?;
         let vae = built(&weights, 0, |scope| AutoencoderKL::new(scope, &vae_config))?;
         weights.fill(&vae.1, |name| vec![name.to_owned(), old_attention_name(name)])?;
-        let weights = Weights::open(&part("text_encoder"), "model")?;
+        let mut weights = Weights::open(&part("text_encoder"), "model")?;
         // The pipeline does not use the projection.
         let projection = text_config.width * text_config.embed;
         let text = built(&weights, projection, |scope| ClipTextEncoder::new(scope, &text_config))?;
-        fill_text(&text.1, &weights)?;
+        fill_text(&text.1, &mut weights)?;
         Ok(Self {
             tokenizer,
             pads_with_end,
@@ -234,9 +234,10 @@ fn old_attention_name(name: &str) -> String {
 }
 
 /// Loads the weights of the text encoder, with Hugging Face's names and without a projection.
-fn fill_text(store: &ParamStore, weights: &Weights) -> Result<(), DiffusersError> {
+fn fill_text(store: &ParamStore, weights: &mut Weights) -> Result<(), DiffusersError> {
+    let tensors = weights.read_all(is_text_weight)?;
     let wrong = |problem: String| weights.wrong(problem);
-    let named = openai_names(weights.all()?).map_err(|error| wrong(error.to_string()))?;
+    let named = openai_names(tensors).map_err(|error| wrong(error.to_string()))?;
     let report = store.load_state_dict(named.iter().map(|(name, tensor)| (name.as_str(), tensor)));
     let report =
         report.map_err(|error| wrong(format!("{error}; config.json must be that of the weights")))?;

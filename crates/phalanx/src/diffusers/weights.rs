@@ -1,11 +1,11 @@
 //! Weights of a part, from one file or several, tensor by tensor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
 use phalanx_tensor::ParamStore;
-use phalanx_tensor::io::TensorFile;
+use phalanx_tensor::io::{TensorFile, without_wrappers};
 
 use super::DiffusersError;
 use super::json::Json;
@@ -15,8 +15,15 @@ use super::json::Json;
 pub(super) struct Weights {
     folder: PathBuf,
     files: Vec<TensorFile>,
-    /// By name: which file has it.
-    places: BTreeMap<String, usize>,
+    /// The places of tensors by name, without prefixes of wrappers.
+    places: BTreeMap<String, Place>,
+}
+
+/// A tensor's file, and its name there.
+#[derive(Debug)]
+struct Place {
+    file: usize,
+    name: String,
 }
 
 impl Weights {
@@ -43,16 +50,36 @@ impl Weights {
                 paths.push(path);
             }
         }
+        let pickles = [format!("{stem}.bin"), "pytorch_model.bin".to_owned()];
+        if let (true, Some(other)) =
+            (paths.is_empty(), pickles.iter().find(|name| folder.join(name).is_file()))
+        {
+            let problem =
+                format!("it is of torch.save; convert it to {} (`safetensors.torch.save_file`)", single[0]);
+            return Err(DiffusersError::unfit(&folder.join(other), problem));
+        }
         if paths.is_empty() {
             let wanted = format!("{} (or {}, or an index of several files)", single[0], single[1]);
             return Err(DiffusersError::Missing { folder: folder.to_owned(), wanted });
         }
         let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
-        let of_file = |(at, file): (usize, &TensorFile)| -> Vec<(String, usize)> {
-            file.tensors().map(|header| (header.name.clone(), at)).collect()
-        };
-        let places = files.iter().enumerate().flat_map(of_file).collect();
-        Ok(Self { folder: folder.to_owned(), files, places })
+        let mut weights = Self { folder: folder.to_owned(), files, places: BTreeMap::new() };
+        weights.places = weights.places(&|_| true);
+        Ok(weights)
+    }
+
+    /// The places of tensors by name, without the prefix of wrappers that leaves the most names that are wanted.
+    fn places(&self, is_wanted: &dyn Fn(&str) -> bool) -> BTreeMap<String, Place> {
+        let names: Vec<&str> = self.files.iter().flat_map(TensorFile::names).collect();
+        let plain = without_wrappers(&names, is_wanted);
+        let mut places = BTreeMap::new();
+        for (file, tensors) in self.files.iter().enumerate() {
+            for name in tensors.names() {
+                let place = Place { file, name: name.to_owned() };
+                places.insert(plain.get(name).map_or_else(|| name.to_owned(), Clone::clone), place);
+            }
+        }
+        places
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
@@ -74,23 +101,36 @@ impl Weights {
     /// The tensor of a name.
     fn read(&self, name: &str) -> Result<Tensor, DiffusersError> {
         let place = self.places.get(name).ok_or_else(|| self.wrong(format!("the weights lack `{name}`")))?;
-        let file = &self.files[*place];
-        let shape = file.get(name).map(|header| header.shape.clone()).unwrap_or_default();
-        Ok(file.read(name, 0..shape.iter().product())?.reshape(shape)?)
+        let file = &self.files[place.file];
+        let shape = file.get(&place.name).map(|header| header.shape.clone()).unwrap_or_default();
+        Ok(file.read(&place.name, 0..shape.iter().product())?.reshape(shape)?)
     }
 
-    /// All tensors, by name.
-    pub(super) fn all(&self) -> Result<Vec<(String, Tensor)>, DiffusersError> {
-        self.names().map(|name| Ok((name.to_owned(), self.read(name)?))).collect()
+    /// Reads the tensors whose names `is_wanted` accepts.
+    pub(super) fn read_all(
+        &mut self,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<(String, Tensor)>, DiffusersError> {
+        self.places = self.places(&is_wanted);
+        let wanted = self.names().filter(|name| is_wanted(name));
+        wanted.map(|name| Ok((name.to_owned(), self.read(name)?))).collect()
+    }
+
+    /// True for tensors of floating-point numbers: others, such as positions, are no weights.
+    fn is_weight(&self, place: &Place) -> bool {
+        let header = self.files[place.file].get(&place.name);
+        header.is_some_and(|header| header.dtype.is_float())
     }
 
     /// Fills a store, with one further tensor in memory at a time; `called` returns a parameter's name in the files.
     pub(super) fn fill(
-        &self,
+        &mut self,
         store: &ParamStore,
         called: impl Fn(&str) -> Vec<String>,
     ) -> Result<(), DiffusersError> {
-        let mut used = std::collections::BTreeSet::new();
+        let wanted: BTreeSet<String> = store.params().iter().flat_map(|param| called(param.name())).collect();
+        self.places = self.places(&|name| wanted.contains(name));
+        let mut used = BTreeSet::new();
         for param in store.params() {
             let names = called(param.name());
             let Some(name) = names.iter().find(|name| self.places.contains_key(*name)) else {
@@ -109,8 +149,9 @@ impl Weights {
             param.set(&tensor)?;
             used.insert(name.clone());
         }
-        match self.names().find(|name| !used.contains(*name)) {
-            Some(strange) => {
+        let unused = self.places.iter().find(|(name, place)| !used.contains(*name) && self.is_weight(place));
+        match unused {
+            Some((strange, _)) => {
                 Err(self.wrong(format!("the weights have `{strange}`, which the configuration does not")))
             }
             None => Ok(()),

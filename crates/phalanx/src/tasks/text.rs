@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Device, Tensor};
 use phalanx_data::ClipTokenizer;
-use phalanx_models::clip::openai_names;
+use phalanx_models::clip::{is_text_weight, openai_names};
 use phalanx_models::{ClipTextConfig, ClipTextEncoder};
-use phalanx_tensor::io::load_weights;
+use phalanx_tensor::io::WeightFile;
 use phalanx_tensor::{Param, ParamStore, Scope, TensorError};
 
 use phalanx_trainer::config::Relations;
@@ -29,7 +29,7 @@ phalanx_trainer::settings! {
         text_vocab: usize = 4096;
         /// Text encoder: tokens in a caption, begin and end marks counted.
         text_context: usize = 32;
-        /// Safetensors file with CLIP text weights (openai's or Hugging Face's names); empty = train from scratch.
+        /// File with CLIP text weights (safetensors or torch.save, openai's or Hugging Face's names); empty = train from scratch.
         text_weights: String = String::new();
     }
 }
@@ -151,7 +151,13 @@ impl Texts {
     /// Loads the configured weights into the encoder whose parameters' names begin with `prefix`.
     fn load_weights(&self, store: &ParamStore, prefix: &str) -> Result<(), TrainError> {
         let path = Path::new(&self.weights);
-        let named = openai_names(load_weights(path)?)?;
+        let problem =
+            |problem: String| TrainError::Setup(format!("model.text_weights {}: {problem}", path.display()));
+        let of_key = |error: TensorError| TrainError::Setup(format!("model.text_weights: {error}"));
+        let file = WeightFile::open(path).map_err(of_key)?;
+        let found = file.state_dict(is_text_weight).map_err(of_key)?;
+        let tensors = found.read_all(is_text_weight).map_err(of_key)?;
+        let named = openai_names(tensors).map_err(|error| problem(error.to_string()))?;
         let named: Vec<_> =
             named.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)).collect();
         let of_encoder = |name: &&str| {
@@ -161,21 +167,79 @@ impl Texts {
         let wanted = store.params().iter().map(Param::name).filter(of_encoder);
         let missing: Vec<&str> =
             wanted.filter(|name| !named.iter().any(|(known, _)| known == name)).collect();
-        let problem = |problem: String| {
-            TrainError::Setup(format!("settings.text_weights {}: {problem}", path.display()))
-        };
         if let Some(first) = missing.first() {
-            return Err(problem(format!("{first} and {} others are missing", missing.len() - 1)));
+            let (first, others) = (&first[prefix.len()..], missing.len() - 1);
+            return Err(problem(format!(
+                "it lacks `{first}` and {others} others of this text encoder; it holds {}",
+                found.content()
+            )));
         }
         let report = store.load_state_dict(named.iter().map(|(name, tensor)| (name.as_str(), tensor)));
         let report = report.map_err(|error| {
-            problem(format!("{error}; settings.text_* and model.embed must be those of the weights"))
+            problem(format!("{error}; model.text_width, model.text_vocab, model.text_context and model.embed must be those of the weights"))
         })?;
         match report.unexpected.first() {
-            Some(name) => {
-                Err(problem(format!("{name} is not in this text encoder; model.text_layers may be too few")))
-            }
+            Some(name) => Err(problem(format!(
+                "`{name}` is not in this text encoder; model.text_layers may be too few"
+            ))),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+    use phalanx_tensor::io::save_safetensors;
+    use phalanx_tensor::{BuildOptions, Key, StoreBuilder};
+
+    use super::*;
+
+    fn store(texts: &Texts, seed: u64) -> ParamStore {
+        let builder = StoreBuilder::new(BuildOptions { key: Key::new(seed), ..BuildOptions::default() });
+        ClipTextEncoder::new(&builder.root().pp("text"), &texts.config).expect("new names");
+        builder.build().expect("small")
+    }
+
+    #[test]
+    fn weights_are_read_with_wrappers_and_further_tensors_and_errors_name_keys_that_exist() {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = place.path().join("clip.safetensors");
+        let (text_width, text_layers, text_heads, text_vocab) = (8, 1, 2, 514);
+        let settings = TextSettings {
+            embed: 4,
+            text_width,
+            text_layers,
+            text_heads,
+            text_vocab,
+            text_context: 8,
+            text_weights: path.display().to_string(),
+        };
+        let texts = Texts::new(&settings).expect("sound");
+        let saved = store(&texts, 1).state_dict().expect("here");
+        let renamed =
+            saved.iter().map(|(name, tensor)| (name.replacen("text.", "module.", 1), tensor.clone()));
+        let mut file: Vec<(String, Tensor)> = renamed.collect();
+        let other = |dtype| Tensor::zeros(3, dtype, &Device::Cpu).expect("small");
+        file.push(("module.visual.proj".to_owned(), other(DType::F32)));
+        file.push(("module.num_steps".to_owned(), other(DType::I64)));
+        save_safetensors(&path, &file, &[]).expect("writes");
+        let loaded = store(&texts, 2);
+        texts.load_weights(&loaded, "text.").expect("fits");
+        for ((name, before), (_, after)) in saved.iter().zip(loaded.state_dict().expect("here")) {
+            let flat = |tensor: &Tensor| tensor.flatten_all().and_then(|t| t.to_vec1::<f32>()).expect("f32");
+            assert_eq!(flat(before), flat(&after), "{name}");
+        }
+        let said =
+            |texts: &Texts| texts.load_weights(&store(texts, 2), "text.").expect_err("refused").to_string();
+        let more = TextSettings { text_layers: 2, ..settings.clone() };
+        let error = said(&Texts::new(&more).expect("sound"));
+        let words = ["model.text_weights ", "it lacks `transformer.resblocks.1.", "it holds", "`module."];
+        assert!(words.iter().all(|words| error.contains(words)), "{error}");
+        let wider = TextSettings { text_width: 16, ..settings };
+        let error = said(&Texts::new(&wider).expect("sound"));
+        assert!(error.contains("model.text_width") && !error.contains("settings."), "{error}");
+        std::fs::write(&path, "no weights").expect("writes");
+        assert!(said(&texts).contains("model.text_weights: "), "{}", said(&texts));
     }
 }

@@ -263,6 +263,31 @@ fn older_names_and_several_files_are_the_same_weights() {
     assert!(said.contains("diffusion_pytorch_model-00002-of-00002.safetensors, which"), "{said}");
 }
 
+#[test]
+fn prefixes_of_wrappers_and_tensors_that_are_no_weights_stop_nothing() {
+    let (plain, other) = (folder(DType::F32), folder(DType::F32));
+    for (part, prefix) in [
+        ("unet/diffusion_pytorch_model.safetensors", "module._orig_mod."),
+        ("vae/diffusion_pytorch_model.safetensors", "_orig_mod."),
+        ("text_encoder/model.safetensors", "model."),
+    ] {
+        resave(other.path(), part, |tensors| {
+            let wrapped = tensors.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor));
+            let mut tensors: Vec<_> = wrapped.collect();
+            let steps = Tensor::zeros((), DType::I64, &candle_core::Device::Cpu).expect("small");
+            tensors.push((format!("{prefix}steps"), steps));
+            tensors
+        });
+    }
+    let draw = |folder: &Path| open(folder).expect("opens").draw(&request(&["a bird"])).expect("draws");
+    assert_eq!(draw(plain.path()), draw(other.path()));
+    let unet = other.path().join("unet");
+    fs::rename(unet.join("diffusion_pytorch_model.safetensors"), unet.join("diffusion_pytorch_model.bin"))
+        .expect("renames");
+    let said = open(other.path()).expect_err("another format");
+    assert!(said.contains("diffusion_pytorch_model.bin: it is of torch.save; convert it"), "{said}");
+}
+
 /// A change to a folder, and words of what is said of it.
 type Damage = (fn(&Path), &'static [&'static str]);
 

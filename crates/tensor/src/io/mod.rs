@@ -1,12 +1,17 @@
-//! Files of weights: reads and writes safetensors, whole or by ranges of elements, and reads PyTorch's `.pth`.
+//! Files of weights: reads and writes safetensors, whole or by ranges of elements, and reads files of PyTorch's
+//! `torch.save`.
 
 mod atomic;
-mod pickle;
 mod ranges;
+mod torch;
+mod weight_file;
 mod weights;
+mod wrappers;
 mod write;
 
 pub use atomic::{atomic_write, sync_folder};
 pub use ranges::TensorFile;
-pub use weights::{load_into, load_safetensors, load_weights, save_safetensors};
+pub use weight_file::{StateDict, WeightFile};
+pub use weights::{load_into, load_network, load_safetensors, save_safetensors};
+pub use wrappers::without_wrappers;
 pub use write::{TensorHeader, sort_for_safetensors, write_elements, write_header};

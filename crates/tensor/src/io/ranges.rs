@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Device, Tensor};
+use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
 use super::write::{TensorHeader, read_as};
@@ -22,21 +23,23 @@ const PIECE: usize = 1 << 20;
 pub struct TensorFile {
     path: PathBuf,
     file: File,
-    tensors: BTreeMap<String, ComputeDevice>,
+    tensors: BTreeMap<String, Place>,
+    /// Tensors of element types that are not read.
+    unread: BTreeMap<String, Dtype>,
     metadata: BTreeMap<String, String>,
     read: AtomicU64,
 }
 
 /// The location of a tensor.
 #[derive(Debug)]
-struct ComputeDevice {
+struct Place {
     header: TensorHeader,
     /// Its first byte in the file.
     start: u64,
 }
 
 impl TensorFile {
-    /// Opens a file and reads its header.
+    /// Opens a file and reads its header. Tensors of element types that are not read are an error only when asked for.
     ///
     /// # Errors
     /// [`TensorError::Io`] if it cannot be read, [`TensorError::Weights`] if it is truncated or not of this format.
@@ -68,18 +71,29 @@ impl TensorFile {
         }
         let metadata =
             header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
-        let mut tensors = BTreeMap::new();
+        let (mut tensors, mut unread) = (BTreeMap::new(), BTreeMap::new());
         for (name, info) in header.tensors() {
-            let dtype = read_as(info.dtype).ok_or_else(|| {
-                wrong(format!("`{name}` has element type {:?}, which is not read", info.dtype))
-            })?;
+            let Some(dtype) = read_as(info.dtype) else {
+                unread.insert(name, info.dtype);
+                continue;
+            };
             let header = TensorHeader { name: name.clone(), dtype, shape: info.shape.clone() };
-            tensors.insert(name, ComputeDevice { header, start: start + info.data_offsets.0 as u64 });
+            tensors.insert(name, Place { header, start: start + info.data_offsets.0 as u64 });
         }
-        Ok(Self { path: path.to_owned(), file, tensors, metadata, read: AtomicU64::new(start) })
+        Ok(Self { path: path.to_owned(), file, tensors, unread, metadata, read: AtomicU64::new(start) })
     }
 
-    /// Its tensors, sorted by name.
+    /// Names of all tensors, sorted: first the tensors that can be read.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().chain(self.unread.keys()).map(String::as_str)
+    }
+
+    /// The element type of a tensor that cannot be read, as `BOOL`; empty if there is no such tensor.
+    pub fn unread_type(&self, name: &str) -> String {
+        self.unread.get(name).map(|dtype| format!("{dtype:?}")).unwrap_or_default()
+    }
+
+    /// Its tensors that can be read, sorted by name.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorHeader> {
         self.tensors.values().map(|place| &place.header)
     }
@@ -112,7 +126,10 @@ impl TensorFile {
         mut take: impl FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let wrong = |problem: String| TensorError::Weights { path: self.path.clone(), problem };
-        let place = self.tensors.get(name).ok_or_else(|| wrong(format!("it has no tensor `{name}`")))?;
+        let place = self.tensors.get(name).ok_or_else(|| match self.unread.get(name) {
+            Some(dtype) => wrong(format!("`{name}` has element type {dtype:?}, which is not read")),
+            None => wrong(format!("it has no tensor `{name}`")),
+        })?;
         let count: usize = place.header.shape.iter().product();
         if range.start > range.end || range.end > count {
             return Err(wrong(format!("`{name}` has {count} elements; asked for {range:?}")));

@@ -91,6 +91,11 @@ impl ParamStore {
         }
     }
 
+    /// Names of all parameters and buffers, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str)
+    }
+
     /// The number of elements of all parameters, frozen ones included, buffers not.
     pub fn num_parameters(&self) -> usize {
         self.params.iter().map(Param::elem_count).sum()

@@ -19,3 +19,4 @@ mod precision;
 #[path = "../../../cuda/tests/software/mod.rs"]
 mod software;
 mod tape;
+mod torch_files;

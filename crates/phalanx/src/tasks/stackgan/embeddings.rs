@@ -1,14 +1,13 @@
 //! Vectors of captions from a file, such as those of char-CNN-RNN that the authors trained with.
 //!
-//! A safetensors file has for each image a tensor of the image's name, f32 [K, D], and under the same key of its metadata the
-//! image's K captions, a line each: row k is the vector of line k. Captions are looked up by their words, so that data sets need
+//! A safetensors file has for each image a tensor of the image's name, [K, D], and under the same key of its metadata the
+//! image's K captions, a line each: row k is the vector of line k. Tensors without captions are left out. Captions are looked up by their words, so that data sets need
 //! not know of the file; of one that several images have the first vector counts, as the encoder sees nothing but the text.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_tensor::TensorError;
 use phalanx_tensor::io::TensorFile;
 
 use phalanx_trainer::engine::TrainError;
@@ -31,24 +30,26 @@ impl Embeddings {
         };
         let file = TensorFile::open(path)?;
         let (mut rows, mut names, mut dim) = (BTreeMap::new(), Vec::new(), None);
-        for header in file.tensors() {
-            let name = &header.name;
+        for name in file.names() {
+            // Tensors without captions, such as counters, are no vectors.
+            let Some(captions) = file.metadata().get(name) else { continue };
+            let Some(header) = file.get(name) else {
+                let dtype = file.unread_type(name);
+                return Err(problem(format!("`{name}` has vectors of {dtype}; convert them to float32")));
+            };
             let &[count, width] = header.shape.as_slice() else {
                 return Err(problem(format!(
                     "`{name}` has shape {:?}; expected [captions, numbers]",
                     header.shape
                 )));
             };
-            if header.dtype != DType::F32 || width == 0 || *dim.get_or_insert(width) != width {
+            if !is_float(header.dtype) || width == 0 || *dim.get_or_insert(width) != width {
                 let expected = dim.unwrap_or(width);
                 let (dtype, width) = (header.dtype.as_str(), width);
                 return Err(problem(format!(
-                    "`{name}` has vectors of {width} {dtype}; expected {expected} f32"
+                    "`{name}` has vectors of {width} {dtype}; expected {expected} numbers of f32, f16, bf16 or f64"
                 )));
             }
-            let captions = file.metadata().get(name);
-            let captions =
-                captions.ok_or_else(|| problem(format!("its metadata have no captions of `{name}`")))?;
             let lines: Vec<&str> = captions.lines().collect();
             if lines.len() != count {
                 let lines = lines.len();
@@ -59,9 +60,14 @@ impl Embeddings {
             for (row, line) in lines.into_iter().enumerate() {
                 rows.entry(words(line)).or_insert((names.len() as u32, row as u32));
             }
-            names.push(name.clone());
+            names.push(name.to_owned());
         }
-        let dim = dim.ok_or_else(|| problem("it has no vectors".to_owned()))?;
+        let dim = dim.ok_or_else(|| match file.names().next() {
+            Some(name) => {
+                problem(format!("its metadata have no captions of `{name}`, nor of another tensor"))
+            }
+            None => problem("it has no vectors".to_owned()),
+        })?;
         Ok(Self { path: path.to_owned(), file, dim, rows, names })
     }
 
@@ -87,20 +93,15 @@ impl Embeddings {
             };
             let (tensor, row) = *self.rows.get(&words(caption)).ok_or_else(unknown)?;
             let start = row as usize * self.dim;
-            self.file.read_bytes(&self.names[tensor as usize], start..start + self.dim, |_, bytes| {
-                let (numbers, rest) = bytes.as_chunks::<4>();
-                values.extend(numbers.iter().map(|number| f32::from_le_bytes(*number)));
-                match rest {
-                    [] => Ok(()),
-                    _ => Err(TensorError::Weights {
-                        path: self.path.clone(),
-                        problem: "a number is cut off".to_owned(),
-                    }),
-                }
-            })?;
+            let row = self.file.read(&self.names[tensor as usize], start..start + self.dim)?;
+            values.extend(row.to_dtype(DType::F32)?.to_vec1::<f32>()?);
         }
         Ok(Tensor::from_vec(values, (captions.len(), self.dim), &Device::Cpu)?)
     }
+}
+
+fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::F64)
 }
 
 /// A caption's words in small letters, with a space between.
@@ -125,6 +126,12 @@ mod tests {
     fn captions_are_found_by_their_words() {
         let place = tempfile::tempdir().expect("a folder");
         let path = write(place.path(), 2, &[("a bird", "A small bird .\nit is  red\n".to_owned())]);
+        // A counter next to the vectors, and vectors of half precision.
+        let mut named = phalanx_tensor::io::load_safetensors(&path).expect("reads");
+        named[0].1 = named[0].1.to_dtype(DType::F16).expect("small");
+        named.push(("steps".to_owned(), Tensor::zeros((), DType::I64, &Device::Cpu).expect("small")));
+        let captions = [("a bird", "A small bird .\nit is  red\n".to_owned())];
+        phalanx_tensor::io::save_safetensors(&path, &named, &captions).expect("writes");
         let read = Embeddings::open(&path).expect("sound");
         assert_eq!((read.dim(), read.len()), (3, 2));
         let captions = ["it is red".to_owned(), "a small bird .".to_owned()];

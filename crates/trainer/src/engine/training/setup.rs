@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_data::Attribute;
-use phalanx_tensor::io::load_weights;
+use phalanx_tensor::io::load_network;
 use phalanx_tensor::{
     BuildOptions, ComputeDevice, Key, Listener, ParamStore, Scope, StoreBuilder, TensorError,
 };
@@ -303,20 +303,12 @@ type Load<'a> = Box<dyn FnOnce(&ParamStore) -> Result<(), TrainError> + 'a>;
 
 /// Reads a file of weights into the store of the network called `name`.
 fn load_named(name: &str, path: &Path, store: &ParamStore) -> Result<(), TrainError> {
-    let problem = |problem: String| {
-        TrainError::Setup(format!("weights of network `{name}` from {}: {problem}", path.display()))
-    };
-    let named = load_weights(path)?;
-    let named: Vec<_> = named.into_iter().map(|(own, tensor)| (format!("{name}.{own}"), tensor)).collect();
-    let mut wanted = store.params().iter().map(phalanx_tensor::Param::name);
-    if let Some(missing) = wanted.find(|wanted| !named.iter().any(|(known, _)| known == wanted)) {
-        return Err(problem(format!("`{}` is missing", &missing[name.len() + 1..])));
-    }
-    let report = store.load_state_dict(named.iter().map(|(name, tensor)| (name.as_str(), tensor)));
-    let report = report.map_err(|error| problem(error.to_string()))?;
-    match report.unexpected.first() {
-        Some(strange) => Err(problem(format!("`{}` is not in the network", &strange[name.len() + 1..]))),
-        None => Ok(()),
+    match load_network(store, &format!("{name}."), path, true) {
+        Ok(_) => Ok(()),
+        Err(error @ TensorError::Weights { .. }) => {
+            Err(TrainError::Setup(format!("weights of network `{name}` from {error}")))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
