@@ -8,7 +8,6 @@ use crate::captioned_image::ImageDataset;
 use crate::error::Result;
 use crate::hash::{Fnv1a, fnv_1a};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 

@@ -7,7 +7,6 @@
 use super::{ArchiveIndex, CaptionSource, Entry, Span};
 use crate::error::{DataError, Result};
 use crate::hash::fnv_1a;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
