@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::schedule::RandomDraws;
+use super::draws::RandomDraws;
 
 /// The kind of a damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

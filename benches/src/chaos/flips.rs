@@ -12,7 +12,8 @@ use serde_json::json;
 use super::ChaosArgs;
 use super::attempt::Outcome;
 use super::damage::Damage;
-use super::schedule::{Attempt, RandomDraws};
+use super::draws::RandomDraws;
+use super::schedule::Attempt;
 
 /// The worlds whose checkpoints are damaged: one file for each kind of state, and one for each rank.
 const WORLDS: [(&str, usize); 2] = [("ddp", 1), ("fsdp", 2)];

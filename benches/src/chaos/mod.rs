@@ -6,6 +6,7 @@
 
 mod attempt;
 mod damage;
+mod draws;
 mod event;
 mod flips;
 mod limits;

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use phalanx_tensor::Key;
-
 use super::damage::Damage;
+use super::draws::RandomDraws;
 use super::event::{Event, Kind};
 
 /// The ranks of an attempt and their disturbances.
@@ -55,35 +54,6 @@ impl fmt::Display for Schedule {
 
 /// The length of a stop that outlasts its attempt, in milliseconds.
 const FOR_EVER_MS: f64 = 1e9;
-
-/// A sequence of random numbers.
-pub(super) struct RandomDraws {
-    key: Key,
-    next: u64,
-}
-
-impl RandomDraws {
-    pub(super) fn new(seed: u64, name: &str, number: u64) -> Self {
-        Self { key: Key::new(seed).stream(name).stream(&number.to_string()), next: 0 }
-    }
-
-    /// Returns a number in [0, 1).
-    pub(super) fn part(&mut self) -> f64 {
-        let mut drawn = [0.0];
-        self.key.step(self.next).uniform(0, &mut drawn);
-        self.next += 1;
-        drawn[0]
-    }
-
-    /// Returns a number in [0, `end`).
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        ((self.part() * end as f64) as usize).min(end - 1)
-    }
-
-    pub(super) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-}
 
 impl Schedule {
     /// The largest number of ranks of an elastic world.
