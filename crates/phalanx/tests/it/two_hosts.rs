@@ -159,6 +159,7 @@ fn ranks_meet_where_names_lead_and_exchange_over_another_network() {
     let Some(hosts) = Hosts::new(2) else { return };
     let place = Place::new();
     let expected = undisturbed(&hosts, &place, SHORT);
+    let secret = place.secret(0o600);
     // By the first network to the second, and where rank 0 listens at all addresses.
     for (number, interface) in [format!("{}.0/24", NETWORKS[1]), "0.0.0.0".to_owned()].iter().enumerate() {
         let out = format!("run{number}");
@@ -168,8 +169,14 @@ fn ranks_meet_where_names_lead_and_exchange_over_another_network() {
                 small(),
                 NETWORKS[0]
             );
+            // Once with a secret, once on a network that is trusted.
+            let trusts = number == 1;
+            let line = if trusts { format!("{line} --set comm.secret=none") } else { line };
             let mut command = hosts.phalanx(host, &place, &line);
             command.env("PHALANX_INTERFACE", interface);
+            if !trusts {
+                command.env("PHALANX_SECRET_FILE", &secret);
+            }
             command
         };
         let mut running = Running::spawn(place.path(&out), of_host(0));
