@@ -79,7 +79,7 @@ mod choices;
 
 // Files of text and of images.
 mod decode;
-mod encoding;
+pub mod encoding;
 pub mod exclusions;
 mod file_list;
 mod folder_listing;
