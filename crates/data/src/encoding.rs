@@ -9,7 +9,7 @@ const UTF_8: &[u8] = b"\xef\xbb\xbf";
 ///
 /// # Errors
 /// The encoding, if the mark is of another one.
-pub(crate) fn without_mark(bytes: &[u8]) -> Result<&[u8], String> {
+pub fn without_mark(bytes: &[u8]) -> Result<&[u8], String> {
     let other = match bytes {
         // That of UTF-32 in little-endian order begins as that of UTF-16.
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Some("UTF-32"),
@@ -26,7 +26,7 @@ pub(crate) fn without_mark(bytes: &[u8]) -> Result<&[u8], String> {
 ///
 /// # Errors
 /// The encoding, if it is not UTF-8, or the parser's message.
-pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     serde_json::from_slice(without_mark(bytes)?).map_err(|error| error.to_string())
 }
 

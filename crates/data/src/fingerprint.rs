@@ -8,8 +8,9 @@ use crate::captioned_image::ImageDataset;
 use crate::error::Result;
 use crate::hash::{Fnv1a, fnv_1a};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The largest number of files of a split that are looked into.
 const MAX_FILES: usize = 256;
@@ -38,7 +39,7 @@ pub struct Fingerprint {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct FileFingerprint {
     /// The path within the folder of the data.
-    path: PathBuf,
+    path: String,
     /// The length in bytes.
     bytes: u64,
     /// The hash of some blocks.
@@ -51,21 +52,25 @@ impl Fingerprint {
     /// # Errors
     /// If a table of the dataset cannot be read. A sample that cannot be read counts as empty.
     pub fn of(images: &ImageDataset, root: &Path) -> Result<Self> {
-        let within = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_path_buf();
-        let mut files: Vec<PathBuf> = images.files().to_vec();
-        let mut names = Fnv1a::new();
-        let has_own_files = !images.is_empty() && images.sample_path(0)?.is_file();
+        let within = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+        let (mut names, mut chosen) = (Fnv1a::new(), BTreeSet::new());
+        let mut choose = |name: &str, path: &Path| {
+            chosen.insert((fnv_1a(name.as_bytes()), path.to_path_buf()));
+            if chosen.len() > MAX_FILES {
+                chosen.pop_last();
+            }
+        };
+        images.files().iter().for_each(|path| choose(&within(path), path));
+        // The parent of a sample of an archive is a file.
+        let has_own_files = !images.is_empty() && images.sample_path(0)?.parent().is_some_and(Path::is_dir);
         for index in (0..images.len()).filter(|_| has_own_files) {
             let path = images.sample_path(index)?;
-            names.add(within(&path).as_os_str().as_encoded_bytes());
+            let name = within(&path);
+            names.add(name.as_bytes());
             names.add(&images.label(index)?.to_le_bytes());
-            files.push(path);
+            choose(&name, &path);
         }
-        let mut chosen: Vec<(u64, PathBuf)> =
-            files.into_iter().map(|path| (hash_of_path(&within(&path)), path)).collect();
-        chosen.sort_unstable();
-        chosen.truncate(MAX_FILES);
-        let files = chosen.into_iter().map(|(_, path)| FileFingerprint::of(&path, within(&path))).collect();
+        let files = chosen.iter().map(|(_, path)| FileFingerprint::of(path, within(path))).collect();
         let (samples, classes) = (images.len(), images.class_names().to_vec());
         Ok(Self { samples, classes, names: names.finish(), files })
     }
@@ -102,10 +107,10 @@ impl Fingerprint {
     }
 
     fn changed_files(&self, before: &Self) -> Vec<String> {
-        let find = |all: &'_ Self, path: &Path| all.files.iter().find(|file| file.path == path).cloned();
+        let find = |all: &'_ Self, path: &str| all.files.iter().find(|file| file.path == path).cloned();
         let mut lines = Vec::new();
         for file in &before.files {
-            let shown = file.path.display();
+            let shown = &file.path;
             match find(self, &file.path) {
                 None if self.covers(&file.path) => lines.push(format!("{shown} is gone")),
                 Some(now) if now.bytes != file.bytes => {
@@ -117,14 +122,14 @@ impl Fingerprint {
         }
         let is_new =
             |file: &&FileFingerprint| find(before, &file.path).is_none() && before.covers(&file.path);
-        lines.extend(self.files.iter().filter(is_new).map(|file| format!("{} is new", file.path.display())));
+        lines.extend(self.files.iter().filter(is_new).map(|file| format!("{} is new", file.path)));
         lines
     }
 
     /// Returns true if this fingerprint would have a file of this path if the split had it.
-    fn covers(&self, path: &Path) -> bool {
-        let last = self.files.last().map_or(0, |file| hash_of_path(&file.path));
-        self.files.len() < MAX_FILES || hash_of_path(path) <= last
+    fn covers(&self, path: &str) -> bool {
+        let last = self.files.last().map_or(0, |file| fnv_1a(file.path.as_bytes()));
+        self.files.len() < MAX_FILES || fnv_1a(path.as_bytes()) <= last
     }
 }
 
@@ -140,14 +145,10 @@ pub struct MovedClass<'a> {
 }
 
 impl FileFingerprint {
-    fn of(file: &Path, path: PathBuf) -> Self {
+    fn of(file: &Path, path: String) -> Self {
         let (bytes, hash) = hash_of_contents(file).unwrap_or_default();
         Self { path, bytes, hash }
     }
-}
-
-fn hash_of_path(path: &Path) -> u64 {
-    fnv_1a(path.as_os_str().as_encoded_bytes())
 }
 
 /// Returns the length of a file, and the hash of some blocks of it.

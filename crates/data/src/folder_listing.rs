@@ -124,8 +124,8 @@ pub(crate) fn class_folders(root: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Counts the files beside the class folders of `root`. None of them is read.
-pub(crate) fn files_beside_classes(root: &Path) -> Result<UnreadFiles> {
+/// Counts the files of `root` that are in no class folder. None of them is read.
+pub(crate) fn files_outside_classes(root: &Path) -> Result<UnreadFiles> {
     let mut unread = UnreadFiles::default();
     for (name, kind) in list(root)?.into_iter().filter(|(name, _)| !is_hidden(name)) {
         if !kind.is_dir() && !root.join(&name).is_dir() {

@@ -10,7 +10,7 @@ use crate::decode::decode_file;
 use crate::error::{DataError, Result};
 use crate::exclusions::Exclusions;
 use crate::file_list::{ENDINGS, FileList};
-use crate::folder_listing::{FolderListing, UnreadFiles, class_folders, files_beside_classes};
+use crate::folder_listing::{FolderListing, UnreadFiles, class_folders, files_outside_classes};
 use crate::image_catalog::{Header, ImageCatalog};
 use image::RgbImage;
 use std::path::{Path, PathBuf};
@@ -133,7 +133,7 @@ pub(crate) fn list_classes(
     train: &Path,
     excluded: &Exclusions,
 ) -> Result<ListedFiles> {
-    let mut listed = ListedFiles { unread: files_beside_classes(root)?, ..ListedFiles::default() };
+    let mut listed = ListedFiles { unread: files_outside_classes(root)?, ..ListedFiles::default() };
     let is_training = root == train;
     for class in class_folders(root)? {
         let Some(label) = classes.iter().position(|name| *name == class) else {

@@ -80,7 +80,7 @@ mod choices;
 
 // Files of text and of images.
 mod decode;
-mod encoding;
+pub mod encoding;
 pub mod exclusions;
 mod file_list;
 mod folder_listing;

@@ -48,11 +48,12 @@ pub(crate) fn check_complete(files: &[PathBuf]) -> Result<()> {
         let missing: Vec<usize> = (first..of + first).filter(|number| !numbers.contains(number)).collect();
         if let Some(number) = missing.first() {
             let file = folder.join(format!("{before}{number:0digits$}-of-{of:0digits$}{after}"));
-            let others = match missing.len() {
-                1 => String::new(),
-                number => format!(" and {} others", number - 1),
+            let files = match missing.len() {
+                1 => "the file is".to_owned(),
+                2 => "the file and 1 other are".to_owned(),
+                number => format!("the file and {} others are", number - 1),
             };
-            let reason = format!("the file{others} is missing; its name is one of {of} numbered files");
+            let reason = format!("{files} missing; its name is one of {of} numbered files");
             return Err(DataError::file(&file, reason));
         }
     }
@@ -77,6 +78,9 @@ mod tests {
         let missing = check(&[&name(0, 3), &name(2, 3)]).expect_err("the second is missing");
         assert!(missing.starts_with("data/train-00001-of-00003.parquet: the file is missing"), "{missing}");
         let missing = check(&[&name(1, 4)]).expect_err("three are missing");
-        assert!(missing.starts_with("data/train-00000-of-00004.parquet: the file and 2 others"), "{missing}");
+        assert!(
+            missing.starts_with("data/train-00000-of-00004.parquet: the file and 2 others are missing"),
+            "{missing}"
+        );
     }
 }

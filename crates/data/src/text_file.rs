@@ -4,6 +4,7 @@
 //! boundary. The vocabulary is that of the whole file, so both splits have the same tokens.
 
 use crate::dataset::{Dataset, Split, check_index};
+use crate::encoding::without_mark;
 use crate::error::{DataError, Result};
 use std::ops::Range;
 use std::path::Path;
@@ -118,8 +119,9 @@ impl TextFile {
                 (Vec::new(), bytes.into_iter().map(token).collect(), token(b'\n'))
             }
             TextUnit::Characters => {
-                let text = String::from_utf8(bytes)
-                    .map_err(|error| DataError::Text { name: name.clone(), reason: error.to_string() })?;
+                let failed = |reason: String| DataError::Text { name: name.clone(), reason };
+                let text = without_mark(&bytes).map_err(failed)?;
+                let text = std::str::from_utf8(text).map_err(|error| failed(error.to_string()))?;
                 let mut characters: Vec<char> = text.chars().collect();
                 characters.sort_unstable();
                 characters.dedup();
@@ -332,6 +334,10 @@ mod tests {
         ] {
             assert!(open(config).is_err(), "{config:?}");
         }
+        let marked = TextFile::from_bytes("marked", b"\xef\xbb\xbfab\n".to_vec(), default).unwrap();
+        assert_eq!((texts(&marked), marked.vocab()), (vec!["ab\n".to_owned()], 4));
+        let named = TextFile::from_bytes("wide", b"\xff\xfea\0\n\0".to_vec(), default).unwrap_err();
+        assert!(named.to_string().contains("UTF-16"), "{named}");
         for text in [&b"\n\n\n"[..], b"", b"\xff\xfe"] {
             assert!(TextFile::from_bytes("bad", text.to_vec(), default).is_err());
         }

@@ -3,9 +3,9 @@
 use crate::files::{photo, write};
 use phalanx_data::archives::expand;
 use phalanx_data::{
-    ArchivesConfig, ArchivesDataset, Chunks, CollatedDataset, DataError, Dataset, DistributedSampler, Filter,
-    ImageCollation, LabelledDataset, Loader, LoaderConfig, Order, SamplerConfig, Subset, Tail, Transform,
-    TransformConfig,
+    ArchivesConfig, ArchivesDataset, Chunks, CollatedDataset, DataError, Dataset, DistributedSampler,
+    Exclusions, Filter, ImageCollation, LabelledDataset, Loader, LoaderConfig, Order, SamplerConfig, Subset,
+    Tail, Transform, TransformConfig,
 };
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -179,6 +179,41 @@ fn any_number_of_ranks_reads_the_same_samples_and_resumes() {
 }
 
 #[test]
+fn archives_agree_on_having_classes() {
+    let (place, image) = (TempDir::new().unwrap(), photo(8, 8));
+    write(
+        &place.path().join("0.tar"),
+        tar(&[("a.jpg", &image), ("a.cls", b"\xef\xbb\xbf0\n"), ("a.txt", b"x")]),
+    );
+    assert_eq!(open(place.path(), None).unwrap().class_names(), ["0"]);
+    write(&place.path().join("1.tar"), tar(&[("./b.jpg", &image), ("./b.txt", b"x")]));
+    let error = open(place.path(), None).unwrap_err().to_string();
+    assert!(
+        error.contains("1.tar: its samples have no class, .cls, but those of ") && error.contains("0.tar"),
+        "{error}"
+    );
+    std::fs::remove_file(place.path().join("0.tar")).unwrap();
+    let archives = open(place.path(), None).unwrap();
+    assert_eq!(archives.sample_path(0).unwrap(), place.path().join("1.tar/b"));
+    std::fs::rename(place.path().join("1.tar"), place.path().join("s-2-of-3.tar")).unwrap();
+    let error = open(place.path(), None).unwrap_err().to_string();
+    assert!(error.contains("s-0-of-3.tar: the file and 1 other are missing"), "{error}");
+}
+
+#[test]
+fn samples_are_excluded_by_their_archive_and_key() {
+    let place = TempDir::new().unwrap();
+    write_archives(place.path(), &[3, 2, 3]);
+    let archives = open(place.path(), None).unwrap();
+    let list = place.path().join("bad.txt");
+    write(&list, "s-000.tar/images/000001\n000007\n./s-002.tar/images/000005\n");
+    let excluded = Exclusions::read(&list).unwrap();
+    // The key of sample 6 has more letters than a header; it is not compared.
+    assert_eq!(archives.excluded(&excluded).unwrap(), [1, 5, 7]);
+    excluded.check_used().unwrap();
+}
+
+#[test]
 #[ignore = "a measurement; run with --ignored --nocapture"]
 fn indexing_and_reading_many_samples() {
     let place = TempDir::new().unwrap();
@@ -233,6 +268,26 @@ fn every_fault_names_its_archive_and_sample() {
         (vec![("a.jpg", i), ("a.json", b"{")], "sample a: .json: "),
         (vec![("k/a.jpg", &i[..200]), ("k/a.txt", b"x")], "one.tar, sample k/a: truncated"),
         (vec![("README", b"x")], "one.tar: the archive has no samples"),
+        (
+            vec![("a.jpg", i), ("b.jpg", i), ("b.txt", b"y"), ("a.txt", b"x")],
+            "and no class, .cls; its members are not adjacent: b.jpg is between a.jpg and a.txt; sort the members",
+        ),
+        (
+            vec![("a.jpg", i), ("a.cls", b"0"), ("b.jpg", i), ("b.cls", b"0"), ("a.txt", b"x")],
+            "sample a: it has no image: no member ends in .jpg, .jpeg, .png, .webp, .bmp; its members are not adjacent",
+        ),
+        (
+            vec![("v1.0.jpg", i), ("v1.0.txt", b"x")],
+            "v1.0.jpg has the key v1 and the extension .0.jpg, since a key ends at the first dot: rename it",
+        ),
+        (
+            vec![("a.jpg", i), ("a.cls", b"0"), ("b.jpg", i), ("b.txt", b"x")],
+            "sample b: it has no class, .cls, but sample a has one",
+        ),
+        (
+            vec![("a.jpg", i), ("a.cls", b"\xff\xfe1\0")],
+            "sample a: .cls: UTF-16 text; save the file as UTF-8",
+        ),
     ] {
         let error = error_of(&tar(&members));
         assert!(error.contains(expected), "{error}\nfor {expected}");

@@ -109,3 +109,19 @@ fn a_missing_image_and_a_missing_split_name_what_is_missing() {
         "{two}"
     );
 }
+
+#[test]
+fn ids_may_be_texts_and_names_begin_with_a_dot() {
+    let mut all = annotations();
+    for image in all["images"].as_array_mut().unwrap() {
+        image["id"] = json!(image["id"].to_string());
+        image["file_name"] = json!(format!("./{}", image["file_name"].as_str().unwrap()));
+    }
+    let (plain, other) = (coco(&annotations()), coco(&all));
+    let [plain, other] = [&plain, &other].map(|place| open(place.path(), Split::Train).unwrap());
+    assert_eq!(plain.len(), other.len());
+    assert_eq!(plain.file(1).unwrap().file_name(), other.file(1).unwrap().file_name());
+    assert!(other.get(0, 0).is_ok());
+    let named = error_after(|all| all["images"][0]["id"] = json!("nine"));
+    assert!(named.contains("an id is a whole number from 0, or such a number as a text"), "{named}");
+}

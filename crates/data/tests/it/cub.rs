@@ -120,7 +120,11 @@ fn tables_with_windows_line_ends_in_any_order_are_read() {
         if !["classes.txt", "images.txt"].contains(&name) {
             lines.reverse();
         }
-        write(&root.join(name), format!("\u{feff}{}\r\n\r\n", lines.join("\r\n")));
+        let mut text = lines.join("\r\n");
+        if name == "images.txt" {
+            text = text.replacen(' ', " ./", 1);
+        }
+        write(&root.join(name), format!("\u{feff}{text}\r\n\r\n"));
     }
     let text = place.path().join("text_c10").join(IMAGES[0].1).with_extension("txt");
     write(&text, "\u{feff}a  bird\u{fffd}\u{fffd}with a beak \r\n\r\n");

@@ -59,7 +59,13 @@ fn kaggles_flat_folder_is_labelled_by_its_table() {
     write(&table, format!("{lines}ILSVRC2012_val_00000001,n01484850 1 2 3 4 n01484850 5 6 7 8\n"));
     let test = open(place.path(), Split::Test).unwrap();
     assert_eq!((test.len(), test.label(0).unwrap(), test.label(1).unwrap()), (2, 1, 0));
+    // As spreadsheets save it, and with names of files.
+    let quoted = "\u{feff}\"ImageId\",\"PredictionString\"\r\n\"ILSVRC2012_val_00000002\",\"n01440764 85 1 499 272\"\r\n";
+    write(&table, format!("{quoted}./ILSVRC2012_val_00000001.JPEG,\"n01484850 1 2 3 4\"\r\n"));
+    let test = open(place.path(), Split::Test).unwrap();
+    assert_eq!((test.len(), test.label(0).unwrap(), test.label(1).unwrap()), (2, 1, 0));
     for (more, expected) in [
+        ("\"ILSVRC2012_val_00000001,n01440764", "line 3: a double quote is not closed on this line"),
         ("ILSVRC2012_val_00000001,n09 1 2 3 4", "line 3: \"n09\" is not one of the 2 folders of train"),
         ("ILSVRC2012_val_00000002,n01440764 1", "line 3: image ILSVRC2012_val_00000002 already has a line"),
         ("ILSVRC2012_val_00000001", "line 3: \"\" is not one"),

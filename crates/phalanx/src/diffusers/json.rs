@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use phalanx_data::encoding::parse_json;
 use serde_json::Value;
 
 use super::DiffusersError;
@@ -28,8 +29,7 @@ impl Json {
         }
         let failed = |source| DiffusersError::Read { path: path.to_owned(), source };
         let bytes = std::fs::read(path).map_err(failed)?;
-        let value: Value =
-            serde_json::from_slice(&bytes).map_err(|error| DiffusersError::unfit(path, error.to_string()))?;
+        let value: Value = parse_json(&bytes).map_err(|error| DiffusersError::unfit(path, error))?;
         if !value.is_object() {
             return Err(DiffusersError::unfit(path, "it is no JSON object"));
         }

@@ -6,8 +6,8 @@ use std::path::Path;
 use image::{ImageFormat, Rgb, RgbImage};
 use serde_json::{Value, json};
 
-use crate::harness::results::{assert_close, losses};
-use crate::harness::{Place, side_by_side};
+use crate::harness::results::{assert_close, json as read_json, losses};
+use crate::harness::{Place, both, side_by_side};
 
 fn write(path: &Path, contents: impl AsRef<[u8]>) {
     fs::create_dir_all(path.parent().expect("a folder")).expect("is made");
@@ -161,6 +161,173 @@ fn a_damaged_image_is_named_and_can_be_excluded() {
     assert!(shown.contains("resumed after step 2"), "{shown}");
 }
 
+/// Photos of two classes in class folders, four of each in `train` and two in `test`.
+fn folders(root: &Path, test: &str) {
+    for number in 0..12 {
+        let part = if number < 8 { "train" } else { test };
+        write(&root.join(format!("{part}/{}/{number:02}.jpg", ["cat", "dog"][number % 2])), photo(number));
+    }
+}
+
+/// A tar archive of these members.
+fn archive(path: &Path, members: &[(&str, &[u8])]) {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, contents) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(contents.len() as u64);
+        archive.append_data(&mut header, name, *contents).expect("fits");
+    }
+    write(path, archive.into_inner().expect("is a tar file"));
+}
+
+#[test]
+fn a_test_label_beyond_the_classes_is_refused_before_the_first_step() {
+    let place = Place::new();
+    let image = photo(1);
+    let sample = |class: &'static [u8]| {
+        [
+            ("a.jpg", image.clone()),
+            ("a.cls", class.to_vec()),
+            ("b.jpg", image.clone()),
+            ("b.cls", b"1".to_vec()),
+        ]
+    };
+    for (name, class) in [("train/0.tar", b"0"), ("test/0.tar", b"5")] {
+        let members = sample(class);
+        let members: Vec<(&str, &[u8])> = members.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
+        archive(&place.path("shards").join(name), &members);
+    }
+    let said = place.fail("train tiny --data shards=shards --set train.global_batch=2 --steps 1 --out run");
+    assert!(said.contains("6 classes for testing and 2 for training; `2` is not trained"), "{said}");
+    assert!(said.contains("the first is") && said.contains("shards/test/0.tar/a"), "{said}");
+    assert!(!place.path("run/metrics.jsonl").exists());
+}
+
+#[test]
+fn folders_of_any_form_are_trained_on() {
+    let place = Place::new();
+    folders(&place.path("valid"), "valid");
+    folders(&place.path("only"), "train");
+    fs::rename(place.path("only/train"), place.path("plain")).expect("moves");
+    folders(&place.path("only"), "train");
+    place.write("plain/dog/more/x.png", b"");
+    let line =
+        |name: &str, more: &str| format!("{COMMON} --data folder={name} --steps 1 {more} --out run-{name}");
+    place.succeed(&line("valid", ""));
+    let shown = place.succeed(&line("plain", "--set data.test_fraction=0.25"));
+    assert!(shown.contains("data.test_fraction = 0.25: 4 of 12 images are held out for testing"), "{shown}");
+    assert!(shown.contains("train images: 1 image in deeper folders not read, such as "), "{shown}");
+    let said = place.fail(&line("only", ""));
+    assert!(said.contains("only: no test split; looked for one of the folders test, val"), "{said}");
+    assert!(said.contains("data.test_fraction = 0.1 holds out a tenth"), "{said}");
+    let shown = place.succeed(&line("only", "--set eval.enabled=false"));
+    assert!(shown.contains("the data have no test split, so nothing is evaluated"), "{shown}");
+    let said = place.fail("eval --run run-only");
+    assert!(said.contains("no test split"), "{said}");
+}
+
+#[test]
+fn data_check_lists_every_damaged_image() {
+    let place = place();
+    folders(&place.path("pets"), "test");
+    for bad in ["pets/train/cat/02.jpg", "pets/test/dog/09.jpg"] {
+        place.write(bad, &photo(3)[..300]);
+    }
+    let output = place.output("data check --data folder=pets --threads 2 --list bad.txt");
+    let said = both(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for expected in [
+        "train: 8 images of 2 classes, 1 damaged",
+        "test: 4 images of 2 classes, 1 damaged",
+        "09.jpg: truncated",
+        "error: 2 of 12 images are damaged",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let listed = fs::read_to_string(place.path("bad.txt")).expect("is written");
+    assert_eq!(listed, "train/cat/02.jpg\ntest/dog/09.jpg\n");
+    let line = "--data folder=pets --set data.exclude=bad.txt";
+    assert!(place.succeed(&format!("data check {line} --list none.txt")).contains("train: 7 images"));
+    assert!(!place.path("none.txt").exists());
+    place.succeed(&format!("{COMMON} {line} --steps 1"));
+    place.write("bad.txt", format!("{listed}train/cat/20.jpg\n"));
+    let said = place.fail(&format!("{COMMON} {line} --steps 1"));
+    assert!(said.contains("bad.txt, line 3: `train/cat/20.jpg` matches no file of the data"), "{said}");
+    // A sample of an archive is named by the archive and its key.
+    let image = photo(2);
+    let members = [
+        ("x.jpg", &image[..]),
+        ("x.cls", b"1"),
+        ("y.jpg", &image[..100]),
+        ("y.cls", b"1"),
+        ("z.jpg", &image),
+        ("z.cls", b"1"),
+    ];
+    archive(&place.path("shards/s-001.tar"), &members);
+    let said = place.fail("data check --data shards=shards --list shards.txt");
+    assert!(said.contains("s-001.tar, sample y: truncated"), "{said}");
+    assert_eq!(fs::read_to_string(place.path("shards.txt")).expect("is written"), "s-001.tar/y\n");
+    place.succeed("data check --data shards=shards --set data.exclude=shards.txt");
+    place.fail_with(2, "data check tiny");
+}
+
+#[test]
+fn damaged_images_are_replaced_alike_on_any_number_of_ranks() {
+    let place = Place::new();
+    folders(&place.path("pets"), "test");
+    let line = format!("{COMMON} --data folder=pets --set train.logical_ranks=2 --set checkpoint.every=2");
+    for bad in ["pets/train/cat/02.jpg", "pets/train/dog/05.jpg", "pets/test/dog/09.jpg"] {
+        place.write(bad, &photo(3)[..300]);
+    }
+    let said = place.fail(&format!("{line} --steps 2 --ranks 1 --out error"));
+    assert!(said.contains("truncated"), "{said}");
+    let line = format!("{line} --set data.on_damage=skip");
+    let shown = place.succeed(&format!("{line} --steps 4 --ranks 1 --out one"));
+    assert!(shown.contains("warning: 3 damaged images were replaced by others: "), "{shown}");
+    let listed = fs::read_to_string(place.path("one/damaged.txt")).expect("is written");
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert_eq!(read_json(&place.path("one/summary.json"))["metrics"]["damaged_images"], 3);
+    place.succeed(&format!("{line} --steps 4 --ranks 2 --out two"));
+    place.succeed(&format!("{line} --steps 2 --ranks 2 --out parts"));
+    place.succeed(&format!("{line} --steps 4 --ranks 1 --out parts --resume"));
+    let hash = |run: &str| place.succeed(&format!("hash {run}"));
+    assert_eq!((hash("two"), hash("parts")), (hash("one"), hash("one")));
+    // The list is one for data.exclude.
+    place.succeed(&format!(
+        "data check --data folder=pets --set data.exclude={}",
+        place.path("one/damaged.txt").display()
+    ));
+}
+
+#[test]
+fn a_resumption_names_the_data_that_changed() {
+    let place = Place::new();
+    folders(&place.path("pets"), "test");
+    let line = format!("{COMMON} --data folder=pets --ranks 1 --out run");
+    place.succeed(&format!("{line} --steps 1"));
+    let shown = place.succeed(&format!("{line} --steps 2 --resume"));
+    assert!(!shown.contains("changed: data"), "{shown}");
+    place.write("pets/train/cat/02.jpg", photo(90));
+    fs::remove_file(place.path("pets/test/dog/09.jpg")).expect("is there");
+    let shown = place.succeed(&format!("{line} --steps 3 --resume"));
+    for expected in [
+        "changed: data: train: train/cat/02.jpg has ",
+        "changed: data: test: 3 samples (was 4)",
+        "changed: data: test: test/dog/09.jpg is gone",
+    ] {
+        assert!(shown.contains(expected), "{expected}: {shown}");
+    }
+    let shown = place.succeed(&format!("{line} --steps 4 --resume"));
+    assert!(!shown.contains("changed: data"), "{shown}");
+    // Labels that mean other classes are refused, and change nothing.
+    place.write("pets/train/ant/1.jpg", photo(1));
+    let said = place.fail(&format!("{line} --steps 5 --resume"));
+    assert!(said.contains("label 0 was `cat` in the run so far and is `ant` now"), "{said}");
+    fs::remove_dir_all(place.path("pets/train/ant")).expect("is there");
+    let shown = place.succeed(&format!("{line} --steps 5 --resume"));
+    assert!(!shown.contains("changed: data"), "{shown}");
+}
+
 #[test]
 fn what_a_kind_cannot_have_is_told() {
     let place = place();
@@ -169,7 +336,10 @@ fn what_a_kind_cannot_have_is_told() {
             "train cifar10-resnet18 --data coco=coco --steps 1 --ranks 1 --set train.global_batch=4",
             "data.kind = coco have captions and no classes",
         ),
-        ("train tiny --data shards=shards/s-000.tar --steps 1", "one archive, so none is left for testing"),
+        (
+            "train tiny --data shards=shards/s-000.tar --steps 1",
+            "no test split; looked for a folder test or val, or a second archive",
+        ),
         ("train tiny --set data.kind=cub", "data.kind = cub needs data.path, or the option --data cub=PATH"),
         ("train tiny --set data.kind=imagent", "did you mean imagenet?"),
         ("train tiny --set data.index=x", "data.index is for data.kind = shards, and not for shapes"),

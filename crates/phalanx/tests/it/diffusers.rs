@@ -98,6 +98,10 @@ fn write_folder(folder: &Path, dtype: DType) {
             "trained_betas": null, "clip_sample": false
         }),
     );
+    // Editors on Windows put a byte order mark in front.
+    let scheduler = folder.join("scheduler/scheduler_config.json");
+    let text = fs::read_to_string(&scheduler).expect("reads");
+    fs::write(&scheduler, format!("\u{feff}{text}")).expect("writes");
     write_json(
         &folder.join("unet/config.json"),
         &json!({
@@ -294,7 +298,8 @@ type Damage = (fn(&Path), &'static [&'static str]);
 /// Sets a key of a JSON file.
 fn set(folder: &Path, file: &str, key: &str, value: Value) {
     let path = folder.join(file);
-    let mut json: Value = serde_json::from_slice(&fs::read(&path).expect("reads")).expect("JSON");
+    let text = fs::read_to_string(&path).expect("reads");
+    let mut json: Value = serde_json::from_str(text.trim_start_matches('\u{feff}')).expect("JSON");
     json[key] = value;
     write_json(&path, &json);
 }

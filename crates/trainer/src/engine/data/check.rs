@@ -17,7 +17,7 @@ use crate::engine::TrainError;
 pub struct DataCheck {
     /// The training and the test split.
     pub splits: Vec<SplitCheck>,
-    /// What the user should know of the files, such as the number of files that are not read.
+    /// Facts about the files for the user, such as the number of files that are not read.
     pub notes: Vec<String>,
 }
 

@@ -91,7 +91,7 @@ impl ConfiguredImages {
             .filter_map(|(name, images)| images.map(|images| (name, images)))
     }
 
-    /// What the user should know of the files.
+    /// Facts about the files for the user.
     pub(super) fn notes(&self) -> &[String] {
         &self.notes
     }

@@ -26,7 +26,7 @@ pub(super) struct OpenedSplits {
     pub(super) train: Images,
     /// `None` if the data have no images for testing and the run needs none.
     pub(super) test: Option<Images>,
-    /// What the user should know of the files.
+    /// Facts about the files for the user.
     pub(super) notes: Vec<String>,
 }
 

@@ -33,7 +33,7 @@ struct Facts {
     train_len: usize,
     num_classes: usize,
     description: String,
-    /// What the user should know of the files.
+    /// Facts about the files for the user.
     notes: Vec<String>,
 }
 
@@ -140,7 +140,7 @@ impl Data {
         Ok(Self { facts, splits: Some(Splits { train, test, examples, loader, images }) })
     }
 
-    /// What the user should know of the files.
+    /// Facts about the files for the user.
     pub(in crate::engine) fn notes(&self) -> &[String] {
         &self.facts.notes
     }
