@@ -53,7 +53,7 @@ mod synchrony_picture;
 mod tensorboard;
 mod usage_line;
 
-pub use atomic::{sync_folder, write_aside};
+pub use atomic::{create_synced, sync_folder, write_aside};
 pub use chart::{Panel, Series, panels_svg};
 pub use clock::timestamp;
 pub use curves::curves_svg;

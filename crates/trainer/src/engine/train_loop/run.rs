@@ -199,7 +199,9 @@ impl<'a> Run<'a> {
             tracing::warn!("{problem}");
             self.reporter.note(format!("warning: {problem}"));
         }
-        if let Some(warning) = self.env.steps_without_rate(self.state.step).filter(|_| is_first) {
+        let learnt = self.state.networks().filter(|network| network.is_learnt());
+        let learnt: Vec<&str> = learnt.map(|network| network.name()).collect();
+        if let Some(warning) = self.env.steps_without_rate(self.state.step, &learnt).filter(|_| is_first) {
             self.reporter.note(format!("warning: {warning}"));
         }
         if is_first {
