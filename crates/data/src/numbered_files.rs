@@ -28,21 +28,38 @@ impl<'a> FileNumber<'a> {
     }
 }
 
+/// The files of a folder that belong together: their names differ by their number alone.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct NumberedSet {
+    folder: PathBuf,
+    before: String,
+    of: usize,
+    after: String,
+}
+
+/// The numbers of a set's files that exist, and the number of their digits.
+#[derive(Debug, Default)]
+struct PresentNumbers {
+    numbers: BTreeSet<usize>,
+    digits: usize,
+}
+
 /// Checks that files whose names say `N-of-M` are complete. Files with other names are not checked.
 ///
 /// # Errors
 /// If a file is missing; the error names the first.
 pub(crate) fn check_complete(files: &[PathBuf]) -> Result<()> {
-    let mut sets: BTreeMap<(PathBuf, String, usize, String), (BTreeSet<usize>, usize)> = BTreeMap::new();
+    let mut sets = BTreeMap::<NumberedSet, PresentNumbers>::new();
     for file in files {
         let (folder, name) = (file.parent().unwrap_or(Path::new("")), file.file_name());
         let Some(parsed) = name.and_then(|name| name.to_str()).and_then(FileNumber::parse) else { continue };
-        let set = (folder.to_owned(), parsed.before.to_owned(), parsed.of, parsed.after.to_owned());
-        let (numbers, digits) = sets.entry(set).or_default();
-        numbers.insert(parsed.number);
-        *digits = parsed.digits;
+        let (before, after) = (parsed.before.to_owned(), parsed.after.to_owned());
+        let set = NumberedSet { folder: folder.to_owned(), before, of: parsed.of, after };
+        let present = sets.entry(set).or_default();
+        present.numbers.insert(parsed.number);
+        present.digits = parsed.digits;
     }
-    for ((folder, before, of, after), (numbers, digits)) in sets {
+    for (NumberedSet { folder, before, of, after }, PresentNumbers { numbers, digits }) in sets {
         // Some writers count from 1.
         let first = usize::from(!numbers.contains(&0) && numbers.contains(&of));
         let missing: Vec<usize> = (first..of + first).filter(|number| !numbers.contains(number)).collect();

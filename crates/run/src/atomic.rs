@@ -48,6 +48,18 @@ pub fn open_to_append(path: &Path) -> io::Result<File> {
     Links::Refuse.open_with(OpenOptions::new().create(true).append(true), path)
 }
 
+/// Creates a folder and its missing parents, and syncs the folders that hold the new names, so that these survive a crash of
+/// the machine.
+///
+/// # Errors
+/// If a folder cannot be created or synced.
+pub fn create_synced(path: &Path) -> io::Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    fs::create_dir_all(path)?;
+    missing.into_iter().rev().filter_map(Path::parent).try_for_each(sync_folder)
+}
+
 /// Syncs the entries of a folder to disk.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     // An empty path is the current folder.

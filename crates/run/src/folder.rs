@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::atomic::create_synced;
 use super::clock::timestamp;
 
 /// The error of opening or creating a run's folder.
@@ -92,7 +93,7 @@ impl RunFolder {
         }
         let folder = Self(path);
         for part in [folder.checkpoints(), folder.samples(), folder.logs()] {
-            fs::create_dir_all(&part).map_err(RunError::io("create", &part))?;
+            create_synced(&part).map_err(RunError::io("create", &part))?;
         }
         Ok(folder)
     }
@@ -107,7 +108,7 @@ impl RunFolder {
         }
         let folder = Self(path.to_owned());
         for part in [folder.checkpoints(), folder.samples(), folder.logs()] {
-            fs::create_dir_all(&part).map_err(RunError::io("create", &part))?;
+            create_synced(&part).map_err(RunError::io("create", &part))?;
         }
         Ok(folder)
     }
@@ -164,7 +165,7 @@ impl RunFolder {
     /// If the folder cannot be created.
     pub fn join(path: &Path) -> Result<Self, RunError> {
         let folder = Self(path.to_owned());
-        fs::create_dir_all(folder.logs()).map_err(RunError::io("create", path))?;
+        create_synced(&folder.logs()).map_err(RunError::io("create", path))?;
         Ok(folder)
     }
 
@@ -200,6 +201,19 @@ impl RunFolder {
     /// The configuration of a resumption until it is accepted. Ranks that start before that read it.
     pub fn proposed_config(&self) -> PathBuf {
         self.0.join("config.proposed.toml")
+    }
+
+    /// The file that exists while a resumption is proposed that begins with fresh optimizer state.
+    pub fn proposed_reset(&self) -> PathBuf {
+        self.0.join("reset.proposed")
+    }
+
+    /// Removes the proposed resumption: it was accepted or refused.
+    pub fn withdraw_proposal(&self) {
+        for file in [self.proposed_reset(), self.proposed_config()] {
+            // There is none unless a launcher has proposed it.
+            let _ = fs::remove_file(file);
+        }
     }
 
     /// The lock of the process that trains the run.

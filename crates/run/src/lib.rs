@@ -55,7 +55,7 @@ mod synchrony_picture;
 mod tensorboard;
 mod usage_line;
 
-pub use atomic::{open_to_append, sync_folder, write_aside};
+pub use atomic::{create_synced, open_to_append, sync_folder, write_aside};
 pub use chart::{Panel, Series, panels_svg};
 pub use clock::timestamp;
 pub use curves::curves_svg;

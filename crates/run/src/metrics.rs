@@ -38,6 +38,11 @@ impl Line {
         numbers.filter_map(|(name, value)| Some((name.as_str(), value.as_f64()?)))
     }
 
+    /// Returns the names of values that were not finite.
+    pub fn not_finite(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|(_, value)| value.is_null()).map(|(name, _)| name.as_str())
+    }
+
     /// Returns the step.
     pub fn step(&self) -> u64 {
         self.0.get("step").and_then(Value::as_u64).unwrap_or_default()

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use super::atomic::{create_synced, sync_folder};
 use super::clock::timestamp;
 use super::folder::{RunError, RunFolder};
 
@@ -17,7 +18,7 @@ impl RunFolder {
     /// If a file cannot be moved.
     pub fn set_aside(&self) -> Result<PathBuf, RunError> {
         let aside = self.path().join(format!("before-{}", timestamp()));
-        fs::create_dir_all(&aside).map_err(RunError::io("create", &aside))?;
+        create_synced(&aside).map_err(RunError::io("create", &aside))?;
         let copy = aside.join("config.toml");
         fs::copy(self.config(), &copy).map_err(RunError::io("write", &copy))?;
         for entry in fs::read_dir(self.path()).map_err(RunError::io("read", self.path()))?.flatten() {
@@ -29,7 +30,11 @@ impl RunFolder {
             }
         }
         for part in [self.checkpoints(), self.samples(), self.logs()] {
-            fs::create_dir_all(&part).map_err(RunError::io("create", &part))?;
+            create_synced(&part).map_err(RunError::io("create", &part))?;
+        }
+        // The moves reach the disk before the run writes the first of its new record.
+        for folder in [aside.as_path(), self.path()] {
+            sync_folder(folder).map_err(RunError::io("sync", folder))?;
         }
         Ok(aside)
     }

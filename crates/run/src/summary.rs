@@ -175,8 +175,12 @@ pub struct Summary {
 impl Summary {
     /// Returns the command that continues an interrupted run in a folder.
     pub fn how_to_continue(&self, program: &str, folder: &Path) -> String {
-        let (step, folder) = (self.step, folder.display());
-        format!("interrupted after step {step}; continue with: {program} train --resume --out {folder}")
+        let (step, folder) = (self.step, folder.display().to_string());
+        // An option would otherwise be read in place of a name that begins with a dash.
+        let equals = if folder.starts_with('-') { '=' } else { ' ' };
+        format!(
+            "interrupted after step {step}; continue with: {program} train --resume --out{equals}{folder}"
+        )
     }
 
     /// Writes the summary atomically.

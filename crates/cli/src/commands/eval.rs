@@ -79,9 +79,16 @@ pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
         }
         _ => return Err(CliError::Usage("eval needs --run, or --model and --weights".to_owned())),
     };
+    let broken = measures.iter().find(|(_, value)| !value.is_finite()).cloned();
     report.extend(measures.into_iter().map(|(name, value)| (name, Value::from(value))));
     out(&Value::Object(report).to_string());
-    Ok(())
+    match broken {
+        // JSON has null for it.
+        Some((name, value)) => Err(CliError::failed(format!(
+            "{name} is {value}: the weights are of no use for this data, or the data are damaged"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The preset for a model on images, as `cifar10-resnet18`; the defaults if there is none.

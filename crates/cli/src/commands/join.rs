@@ -36,8 +36,8 @@ pub(super) fn run(program: &Program, args: &JoinArgs) -> Result<(), CliError> {
     let _interrupts = Interrupts::leave_first(&leave)?;
     // A task of a job leaves before that job's time is up, independent of the time of the other ranks.
     stop_before_the_end(&leave, Duration::from_secs(resolved.config.checkpoint.limit_margin), false)?;
-    // A run that begins clears away what waited for an earlier attempt.
-    while !folder.state().exists() {
+    // A run that begins clears away what waited for an earlier attempt. A resumption that is not accepted yet has not begun.
+    while !folder.state().exists() || folder.proposed_config().exists() {
         if leave.is_raised() {
             out("the run has not begun");
             return Ok(());

@@ -81,7 +81,9 @@ impl JoiningProcess<'_> {
                     engine::invited_world(&invitation, &self.folder.secret()).map_err(CliError::failed)?,
                 ));
             }
-            let state = RunState::read(&self.folder.state()).ok();
+            // While a resumption is proposed, the state is that of an earlier attempt.
+            let is_current = !self.folder.proposed_config().exists();
+            let state = RunState::read(&self.folder.state()).ok().filter(|_| is_current);
             let has_ended = state
                 .as_ref()
                 .is_some_and(|state| matches!(state.doing, RunActivity::Ended | RunActivity::Failed));

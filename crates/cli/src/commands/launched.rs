@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::changes::propose;
 use super::error::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
 use super::process::{cancelled_error, observer, train};
-use super::resolve::{RUNS, report_changes};
+use super::resolve::RUNS;
 use super::train_args::TrainArgs;
 use crate::Program;
 use crate::console::{OriginalOutput, err};
@@ -15,7 +16,7 @@ use phalanx_launch::{ABORTED, ParentPipe, remove_stale_secret};
 use phalanx_run::StopFlag;
 use phalanx_run::{JoinTicket, RunError, RunFolder, RunLock};
 use phalanx_trainer::config::{Config, Resolved};
-use phalanx_trainer::engine::{FirstRun, RunEnd, Task, TrainError, World};
+use phalanx_trainer::engine::{self, FirstRun, RunEnd, Task, TrainError, World};
 
 /// Refuses a training that begins with another one.
 pub(super) fn check_first(task: &Task, config: &Config) -> Result<(), CliError> {
@@ -70,11 +71,13 @@ pub(super) fn run(
     let (rank, config) = (world.rank(), &resolved.config);
     // Until this rank has ended.
     let _lock = (rank == 0).then(|| RunLock::take(&folder)).transpose().map_err(CliError::failed)?;
-    if rank == 0 && is_resumed {
-        report_changes(program, &folder, resolved)?;
-    }
     if rank == 0 && args.start.restart {
+        // The record must not move for a configuration that cannot be trained.
+        engine::rehearse(task, config).map_err(CliError::failed)?;
         folder.set_aside().map_err(CliError::failed)?;
+    }
+    if rank == 0 && is_resumed {
+        propose(program, &folder, resolved, args.start.reset)?;
     }
     if rank == 0 {
         remove_stale_secret(&folder.secret()).map_err(CliError::failed)?;
@@ -88,7 +91,11 @@ pub(super) fn run(
         stop_before_the_end(&stop, Duration::from_secs(config.checkpoint.limit_margin), rank == 0)?;
     }
     let observer = || observer(false, rank == 0, OriginalOutput::default());
-    train(task, &folder, resolved, world, &stop, observer, told_code).map_err(|error| match error {
+    let trained = train(task, &folder, resolved, world, &stop, observer, told_code);
+    if rank == 0 && trained.is_err() {
+        folder.withdraw_proposal();
+    }
+    trained.map_err(|error| match error {
         // The supervisor prints it from the report that the rank has written.
         CliError::Failed(_) if is_supervised => CliError::Reported,
         error => error,

@@ -11,10 +11,11 @@ use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, FirstRun, RunEnd, Task};
 use toml::Value;
 
+use super::changes::propose;
 use super::error::CliError;
 use super::hosts::SshHosts;
 use super::interrupts::{Interrupts, announce, stop_before_the_end};
-use super::resolve::{RUNS, first_folder, report_changes, task_of};
+use super::resolve::{RUNS, first_folder, task_of};
 use super::train_args::TrainArgs;
 use super::{process, tui};
 use crate::Program;
@@ -57,6 +58,8 @@ impl LocalTraining<'_> {
         lock.share_with_children().map_err(CliError::failed)?;
         remove_stale_secret(&folder.secret()).map_err(CliError::failed)?;
         if self.args.start.restart {
+            // The record must not move for a configuration that cannot be trained.
+            engine::rehearse(self.task, &resolved.config).map_err(CliError::failed)?;
             let aside = folder.set_aside().map_err(CliError::failed)?;
             err(&format!("starts again at step 1; the record so far is in {}", aside.display()));
         }
@@ -64,15 +67,9 @@ impl LocalTraining<'_> {
             Some(first) => after_first(resolved, &folder, first, self.task.first_key().unwrap_or_default())?,
             None => resolved,
         };
-        if !is_new {
-            report_changes(self.program, &folder, &resolved)?;
-        }
-        // A resumption that is refused must not change what the run has. Rank 0 accepts it once everything was checked.
-        let written = if is_new { folder.config() } else { folder.proposed_config() };
-        resolved.write(&written).map_err(CliError::failed)?;
-        if resolved.config.elastic().is_some() {
-            // The state of an earlier attempt would send processes away that wait to join this one.
-            let _ = std::fs::remove_file(folder.state());
+        match is_new {
+            true => resolved.write(&folder.config()).map_err(CliError::failed)?,
+            false => propose(self.program, &folder, &resolved, self.args.start.reset)?,
         }
         let ranks = self.ranks(&resolved.config)?;
         if !self.run_first(&folder, &ranks)? {
@@ -84,7 +81,7 @@ impl LocalTraining<'_> {
             if is_new {
                 let _ = folder.release_unless_started();
             } else {
-                let _ = std::fs::remove_file(folder.proposed_config());
+                folder.withdraw_proposal();
             }
         })?;
         let is_interrupted =
@@ -229,7 +226,13 @@ impl Ranks<'_> {
         ranks: usize,
     ) -> Supervisor {
         let elastic = config.elastic();
-        let mut arguments = vec!["rank".to_owned(), folder.path().display().to_string()];
+        // A name that begins with a dash would be taken for an option.
+        let path = if folder.path().is_absolute() {
+            folder.path().to_owned()
+        } else {
+            Path::new(".").join(folder.path())
+        };
+        let mut arguments = vec!["rank".to_owned(), path.display().to_string()];
         arguments.extend(self.tui.then(|| "--quiet".to_owned()));
         let sync = &config.sync;
         let least = (sync.min_workers > 0).then_some(sync.min_workers + sync.servers);

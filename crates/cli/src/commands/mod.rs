@@ -11,6 +11,7 @@ mod log;
 
 mod resolve;
 
+mod changes;
 mod train_args;
 
 mod process;

@@ -1,19 +1,28 @@
 //! Configurations of runs, and the tasks that they choose.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use phalanx_run::RunFolder;
-use phalanx_trainer::config::{Config, Resolved, diff};
+use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{Evaluator, Task};
 use toml::Value;
 
 use super::error::CliError;
 use crate::Program;
-use crate::console::err;
 
 /// The default folder of runs.
 pub(super) const RUNS: &str = "runs";
+
+/// Refuses the name of a folder that configurations, reports and ranks of other hosts cannot hold.
+pub(super) fn check_utf8(option: &str, path: &Path) -> Result<(), CliError> {
+    match path.to_str() {
+        Some(_) => Ok(()),
+        None => Err(CliError::Usage(format!(
+            "{option} {}: the name is not UTF-8, which configurations and reports of a run need; choose another one",
+            path.display()
+        ))),
+    }
+}
 
 /// Returns the task that a configuration chooses, with the judges of its samples.
 pub(super) fn task_of(program: &Program, config: &Config) -> Result<Task, CliError> {
@@ -67,31 +76,6 @@ pub(super) fn attempted_config(folder: &RunFolder) -> PathBuf {
     if proposed.is_file() { proposed } else { folder.config() }
 }
 
-/// Reports the keys by which a resumption differs from the run so far, with the first sentence of their meaning.
-pub(super) fn report_changes(
-    program: &Program,
-    folder: &RunFolder,
-    resolved: &Resolved,
-) -> Result<(), CliError> {
-    let before = configuration_of(program, folder)?;
-    for line in changes(&before.config, &resolved.config) {
-        err(&format!("changed: {line}"));
-    }
-    Ok(())
-}
-
-fn changes(before: &Config, after: &Config) -> Vec<String> {
-    let meanings: BTreeMap<String, String> =
-        after.keys().into_iter().map(|key| (key.path, key.meaning)).collect();
-    let shown = |value: Option<Value>| value.map_or_else(|| "absent".to_owned(), |value| value.to_string());
-    let line = |(path, before, after): (String, Option<Value>, Option<Value>)| {
-        let meaning = meanings.get(&path).map_or("", String::as_str);
-        let meaning = meaning.split_once(['.', ';', ':']).map_or(meaning, |(first, _)| first);
-        format!("{path} = {} (was {}): {meaning}", shown(after), shown(before))
-    };
-    diff(before, after).into_iter().map(line).collect()
-}
-
 /// Applies `--parallel`: the degrees of `[parallel]`, as `replicate=2,shard=2`.
 pub(super) fn set_parallel(resolved: &mut Resolved, degrees: &str) -> Result<(), CliError> {
     for part in degrees.split(',').filter(|part| !part.trim().is_empty()) {
@@ -106,21 +90,4 @@ pub(super) fn set_parallel(resolved: &mut Resolved, degrees: &str) -> Result<(),
         resolved.set_value(&option, &format!("parallel.{name}"), Value::Integer(degree))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changed_keys_are_listed_with_both_values_and_their_meaning() {
-        let before = Config::default();
-        assert_eq!(changes(&before, &before), [""; 0]);
-        let mut after = before.clone();
-        (after.optim.lr, after.train.seed) = (0.5, 3);
-        let lines = changes(&before, &after);
-        assert_eq!(lines.len(), 2, "{lines:?}");
-        assert!(lines[0].starts_with("train.seed = 3 (was 0): "), "{lines:?}");
-        assert_eq!(lines[1], "optim.lr = 0.5 (was 0.001): The peak learning rate");
-    }
 }

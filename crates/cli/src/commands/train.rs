@@ -10,7 +10,7 @@ use phalanx_trainer::engine::{self, Task, World};
 use super::error::CliError;
 use super::hosts::SshHosts;
 use super::local::{self, LocalTraining};
-use super::resolve::{RUNS, task_of};
+use super::resolve::{RUNS, check_utf8, task_of};
 use super::train_args::{Node, TrainArgs, configuration};
 use super::{launched, node};
 use crate::Program;
@@ -30,6 +30,9 @@ enum StartMode {
 }
 
 pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
+    if let Some(out) = &args.out {
+        check_utf8("--out", out)?;
+    }
     let existing = existing_run(program, args)?;
     let resolved = configuration(program, args, existing.as_ref())?;
     let by_host =

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use phalanx_launch::Hosts;
 use phalanx_run::RunFolder;
 use phalanx_trace::TraceSteps;
@@ -70,6 +70,16 @@ pub(super) struct StartArgs {
     /// Start the run in --out again from step 1. Its record so far moves to its subfolder before-TIME.
     #[arg(long, conflicts_with = "resume", requires = "out")]
     pub(super) restart: bool,
+    /// With --resume: begin with fresh state of this part, such as after a change of optim.kind.
+    #[arg(long, value_name = "PART", requires = "resume")]
+    pub(super) reset: Option<Reset>,
+}
+
+/// A part of a run's state that a resumption can begin anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Reset {
+    /// The optimizer's state, such as momentum. Weights and averages continue.
+    Optimizer,
 }
 
 /// The ranks of a training and their hosts.

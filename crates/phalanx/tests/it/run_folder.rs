@@ -251,3 +251,124 @@ fn fifos_and_links_in_a_run_are_named() {
     place.succeed("train --resume --steps 4 --out linked");
     assert_eq!((step(&place.path("whole")), saved(&place.path("whole")).last()), (4, Some(&4)));
 }
+
+#[test]
+fn another_optimizer_needs_a_reset() {
+    side_by_side([1, 2], |ranks| {
+        let place = Place::new();
+        place.succeed(&train(&format!("--ranks {ranks} --steps 2 --set train.ema=0.5 --out run")));
+        let run = place.path("run");
+        let before = record(&run);
+        let other = "train --resume --out run --steps 4 --set optim.kind=sgd --set optim.momentum=0.9";
+        let said = place.fail(other);
+        for words in [
+            "the checkpoint of step 2 has exp_avg and exp_avg_sq of the network",
+            "the configured optimizer keeps momentum_buffer",
+            "--resume --reset optimizer",
+        ] {
+            assert!(said.contains(words), "{said}");
+        }
+        assert!(record(&run) == before, "a refused optimizer changes the run");
+        let said = place.succeed_with_errors(&format!("{other} --reset optimizer --set train.seed=7"));
+        for words in ["changed: optim.kind = \"sgd\" (was \"adamw\"): ", "changed: train.seed = 7 (was 0): "]
+        {
+            assert!(said.contains(words), "{said}");
+        }
+        assert!(said.contains("weights stay"), "each key says what its change does: {said}");
+        assert!(said.contains("the optimizer begins with fresh state"), "{said}");
+        assert_eq!(step(&run), 4);
+        assert!(!run.join("reset.proposed").exists() && !run.join("config.proposed.toml").exists());
+        // The momentum that was saved since then continues, and without it there is none to drop.
+        place.succeed("train --resume --out run --steps 6");
+        let said = place.fail("train --resume --out run --steps 8 --set optim.momentum=0");
+        assert!(said.contains("keeps no optimizer state"), "{said}");
+        let said = place.fail("train --out new --reset optimizer --steps 2");
+        assert!(said.contains("--resume"), "{said}");
+    });
+}
+
+#[test]
+fn a_refused_resumption_of_an_elastic_run_changes_nothing() {
+    let place = Place::new();
+    place.succeed(&train("--elastic 1:2 --steps 2 --out run"));
+    let run = place.path("run");
+    let before = record(&run);
+    assert!(before.iter().any(|(name, _)| name.ends_with("state.json")));
+    for refused in ["--set model.mlp_width=32", "--data folder=nowhere"] {
+        let said = place.fail(&format!("train --resume --out run --steps 4 {refused}"));
+        assert!(record(&run) == before, "{refused} changes the run:\n{said}");
+    }
+    let said = place.fail("train --restart --out run --data folder=nowhere");
+    assert!(record(&run) == before, "a refused restart moves the record:\n{said}");
+    place.succeed("train --resume --out run --steps 4");
+    assert_eq!(step(&run), 4);
+}
+
+#[test]
+fn names_with_a_dash_train_and_names_that_are_not_utf8_are_refused() {
+    side_by_side([1, 2], |ranks| {
+        let place = Place::new();
+        place.succeed(&train(&format!("--ranks {ranks} --steps 2 --out=-dash")));
+        place.succeed("train --resume --out=-dash --steps 3");
+        assert_eq!(step(&place.path("-dash")), 3);
+    });
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt as _;
+        let place = Place::new();
+        let mut command = place.command(&train("--ranks 2 --steps 2 --out"));
+        command.arg(std::ffi::OsStr::from_bytes(b"run\xff"));
+        let output = command.output().expect("the program starts");
+        let said = both(&output);
+        assert!(!output.status.success() && said.contains("the name is not UTF-8"), "{said}");
+        assert_eq!(fs::read_dir(place.path(".")).expect("lists").count(), 0, "nothing is written: {said}");
+    }
+}
+
+#[test]
+fn a_last_measure_that_is_not_finite_is_no_finished_run() {
+    // The loss of the step is finite, and so are the weights; products of the weights are not.
+    let broken = "--steps 1 --set optim.lr=1e30 --set optim.kind=sgd --set optim.momentum=0 \
+                  --set schedule.kind=constant --set schedule.warmup_steps=0 --set train.clip_norm=0";
+    side_by_side([1, 2], |ranks| {
+        let place = Place::new();
+        let line = train(&format!("--ranks {ranks} {broken} --out run"));
+        let run = place.path("run");
+        for line in [line.as_str(), "train --resume --out run"] {
+            let said = place.fail(line);
+            assert!(said.contains("after the last step, 1: test_loss is "), "{said}");
+            assert!(!said.contains("finished"), "{said}");
+            let status = fs::read_to_string(run.join("summary.json")).unwrap_or_default();
+            assert!(!status.contains("\"finished\""), "{status}");
+            assert!(run.join("checkpoints/step-00000001").exists(), "the weights are kept");
+        }
+        let output = place.output("eval --run run");
+        let said = both(&output);
+        assert!(!output.status.success() && said.contains("\"loss\":null"), "{said}");
+        assert!(said.contains("loss is NaN: the weights are of no use"), "{said}");
+    });
+}
+
+#[test]
+fn steps_beyond_a_schedule_are_named_with_the_key_that_moves_its_end() {
+    let place = Place::new();
+    let run = place.path("run");
+    place.succeed(&train("--ranks 1 --set train.steps=3 --set schedule.kind=cosine --out run"));
+    let said = place.succeed_with_errors("train --resume --out run");
+    assert!(
+        said.contains("nothing to do: 3 of 3 steps are done") && said.contains("--set train.steps=N"),
+        "{said}"
+    );
+    // The option stops; it does not move the schedule.
+    let said = place.succeed_with_errors("train --resume --out run --steps 5");
+    let words =
+        "steps 4 to 5 have a learning rate of 0: the cosine ends at step 3; --set train.steps=5 --steps 0";
+    assert!(said.contains(words), "{said}");
+    assert_eq!(step(&run), 5);
+    // Its advice makes rates that are not 0.
+    let said = place.succeed_with_errors("train --resume --out run --set train.steps=8 --steps 0");
+    assert!(said.contains("changed: train.steps = 8 (was 3): ") && !said.contains("rate of 0"), "{said}");
+    let lines = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
+    let rates: Vec<bool> = lines.lines().map(|line| !line.contains("\"lr\":0.0,")).collect();
+    assert_eq!(rates, [true, true, true, false, false, true, true, true], "{lines}");
+}

@@ -92,6 +92,10 @@ impl Optimizer for Adam {
         self.second.reserve(params)
     }
 
+    fn kinds(&self) -> Vec<&'static str> {
+        vec![self.first.kind(), self.second.kind()]
+    }
+
     fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)> {
         let mut all = self.first.named(params)?;
         all.extend(self.second.named(params)?);

@@ -73,6 +73,9 @@ pub trait Optimizer: std::fmt::Debug + Send {
     /// If memory cannot be allocated.
     fn reserve(&mut self, params: &[ParamBucket]) -> Result<()>;
 
+    /// Returns the kinds of state that it keeps for each parameter: `exp_avg`, `momentum_buffer`, ….
+    fn kinds(&self) -> Vec<&'static str>;
+
     /// Returns the state by name, `{kind}.{parameter}` with the parameter's shape, and the number of steps without
     /// skipped ones.
     ///

@@ -75,6 +75,10 @@ impl Optimizer for Sgd {
         if self.momentum == 0.0 { Ok(()) } else { self.buffer.reserve(params) }
     }
 
+    fn kinds(&self) -> Vec<&'static str> {
+        Vec::from_iter((self.momentum != 0.0).then(|| self.buffer.kind()))
+    }
+
     fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)> {
         Ok((self.steps - self.left_out, self.buffer.named(params)?))
     }

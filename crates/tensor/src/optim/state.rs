@@ -38,6 +38,11 @@ impl OptimizerState {
         Self { at, ..Self::new(self.kind) }
     }
 
+    /// The kind, which prefixes the names of its tensors.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
     /// The location of the state.
     pub fn at(&self) -> &StateLocation {
         &self.at

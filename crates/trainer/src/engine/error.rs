@@ -89,6 +89,24 @@ pub enum TrainError {
         /// The problem of each checkpoint, the newest first.
         problems: Vec<String>,
     },
+    /// The optimizer state of a checkpoint is not what the configured optimizer keeps.
+    #[error(
+        "the checkpoint of step {step} has {} of {}, and the configured optimizer keeps {}; set optim.kind and optim.momentum \
+         back, or begin with fresh optimizer state: --resume --reset optimizer",
+        words(saved),
+        network_words(network),
+        words(kept)
+    )]
+    OptimizerState {
+        /// The checkpoint's step.
+        step: u64,
+        /// The network, or nothing if it is the only one.
+        network: String,
+        /// The kinds of state in the checkpoint.
+        saved: Vec<String>,
+        /// The kinds of state of the configured optimizer.
+        kept: Vec<String>,
+    },
     /// An error of a user's own training.
     #[error(transparent)]
     Training(#[from] Box<dyn std::error::Error + Send + Sync>),
@@ -234,6 +252,18 @@ impl From<phalanx_cuda::GpuError> for TrainError {
     fn from(error: phalanx_cuda::GpuError) -> Self {
         Self::Tensor(error.into())
     }
+}
+
+/// Names kinds of optimizer state.
+fn words(kinds: &[String]) -> String {
+    match kinds {
+        [] => "no optimizer state".to_owned(),
+        kinds => kinds.join(" and "),
+    }
+}
+
+fn network_words(network: &str) -> String {
+    if network.is_empty() { "the network".to_owned() } else { format!("network `{network}`") }
 }
 
 impl TrainError {

@@ -77,7 +77,7 @@ pub(super) fn tensor(objects: &Objects, mut id: Id) -> Option<Rebuilt> {
         let parts = objects.tuple(*arguments)?;
         match (class.module.as_str(), class.name.as_str()) {
             ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => {
-                id = *parts.first()?
+                id = *parts.first()?;
             }
             ("torch._tensor", "_rebuild_from_type_v2") => {
                 let (function, inner) = (parts.first()?, objects.tuple(*parts.get(2)?)?);

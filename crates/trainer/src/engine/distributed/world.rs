@@ -28,9 +28,12 @@ pub struct World {
     waits: WaitReport,
 }
 
+/// A function that receives lines of text.
+type LineReceiver = dyn Fn(&str) + Send + Sync;
+
 /// Receives descriptions of the ranks that this one waits for before they meet.
 #[derive(Clone, Default)]
-struct WaitReport(Option<Arc<dyn Fn(&str) + Send + Sync>>);
+struct WaitReport(Option<Arc<LineReceiver>>);
 
 impl std::fmt::Debug for WaitReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -21,10 +21,23 @@ impl Run<'_> {
                 for problem in damaged {
                     self.reporter.note(format!("{problem}; an older checkpoint is used"));
                 }
+                if self.is_reset_proposed()? {
+                    self.state.reset_at = Some(checkpoint.step());
+                    self.reporter
+                        .note("the optimizer begins with fresh state; weights and averages continue");
+                }
                 self.load(&checkpoint)?;
             }
         }
         self.state.networks().try_for_each(Network::broadcast_state)
+    }
+
+    /// True if the resumption is to begin with fresh optimizer state. All ranks call this together.
+    fn is_reset_proposed(&self) -> Result<bool, TrainError> {
+        let mut answer = [u8::from(self.env.folder.proposed_reset().exists())];
+        // The folders of several hosts need not be in sync.
+        self.distributed.exchange().broadcast_bytes(&mut answer, 0)?;
+        Ok(answer == [1])
     }
 
     fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
@@ -84,9 +97,13 @@ impl Run<'_> {
                 }
             }
             data.map_or(Ok(()), |data| data.write(&self.env.folder.data()))?;
-            resolved.write(&self.env.folder.config())?;
-            // There is none unless a launcher has proposed it.
-            let _ = std::fs::remove_file(self.env.folder.proposed_config());
+            let folder = self.env.folder;
+            resolved.write(&folder.config())?;
+            if resolved.config.elastic().is_some() {
+                // The state of an earlier attempt would send processes away that wait to join this one.
+                let _ = std::fs::remove_file(folder.state());
+            }
+            folder.withdraw_proposal();
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use super::world::WorldChanges;
 use crate::config::{Config, Resolved};
 use crate::engine::checkpoint::{Saved, mark_saved};
 use crate::engine::data::Data;
-use crate::engine::distributed::{AgreedAction, Distributed};
+use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::observer::{Observer, Started};
 use crate::engine::training::Task;
@@ -204,7 +204,9 @@ impl<'a> Run<'a> {
         for note in self.data.notes().iter().filter(|_| is_first) {
             self.reporter.note(note.clone());
         }
-        if let Some(warning) = self.env.steps_without_rate(self.state.step).filter(|_| is_first) {
+        let learnt = self.state.networks().filter(|network| network.is_learnt());
+        let learnt: Vec<&str> = learnt.map(Network::name).collect();
+        if let Some(warning) = self.env.steps_without_rate(self.state.step, &learnt).filter(|_| is_first) {
             self.reporter.note(format!("warning: {warning}"));
         }
         if is_first {

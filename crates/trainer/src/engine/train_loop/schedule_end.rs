@@ -1,7 +1,7 @@
 //! Messages about the end of a run and of its learning-rate schedule, which `--steps` does not move.
 
 use super::environment::Environment;
-use crate::config::ScheduleKind;
+use crate::config::{Config, ScheduleKind};
 
 impl Environment<'_> {
     /// Returns the message that all steps of the plan are done, with the way to train longer.
@@ -14,14 +14,13 @@ impl Environment<'_> {
         format!("nothing to do: {step} of {stop} steps are done; {further}")
     }
 
-    /// Returns a warning if steps after `step` would have a learning rate of 0: the cosine has ended before.
-    pub(super) fn steps_without_rate(&self, step: u64) -> Option<String> {
-        let (plan, schedule) = (&self.plan, &self.config.schedule);
-        let ends = schedule.kind == ScheduleKind::Cosine && schedule.final_fraction == 0.0;
-        let first = plan.horizon.max(step) + 1;
-        (ends && first <= plan.stop).then(|| {
+    /// Returns a warning if steps after `step` would have a learning rate of 0 in one of these networks: its cosine has ended before.
+    pub(super) fn steps_without_rate(&self, step: u64, networks: &[&str]) -> Option<String> {
+        let plan = &self.plan;
+        let (first, whose) = (plan.horizon.max(step) + 1, ended(self.config, networks)?);
+        (first <= plan.stop).then(|| {
             format!(
-                "steps {first} to {} have a learning rate of 0: the cosine ends at step {}; {} stretches it",
+                "steps {first} to {} have a learning rate of 0{whose}: the cosine ends at step {}; {} stretches it",
                 plan.stop,
                 plan.horizon,
                 self.longer(&plan.stop.to_string())
@@ -35,5 +34,46 @@ impl Environment<'_> {
             0 => "--set train.epochs=N --epochs 0".to_owned(),
             _ => format!("--set train.steps={steps} --steps 0"),
         }
+    }
+}
+
+/// Names the networks whose learning rate is 0 after the end of the schedule: with a cosine down to 0. Other schedules keep a rate: a
+/// constant one its own, one of steps the last, and a cosine with `schedule.final_fraction` that fraction. `None` if all keep one.
+fn ended(config: &Config, networks: &[&str]) -> Option<String> {
+    let ends = |name: &&&str| {
+        let schedule = config.for_network(name).schedule;
+        schedule.kind == ScheduleKind::Cosine && schedule.final_fraction == 0.0
+    };
+    let ended: Vec<String> = networks.iter().filter(ends).map(|name| format!("`{name}`")).collect();
+    match ended.len() {
+        0 => None,
+        all if all == networks.len() => Some(String::new()),
+        _ => Some(format!(" in {}", ended.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toml::Value;
+
+    use super::*;
+
+    #[test]
+    fn cosines_to_zero_end_and_other_schedules_keep_a_rate() {
+        let mut config = Config::default();
+        for (kind, fraction, is_ended) in [
+            (ScheduleKind::Cosine, 0.0, true),
+            (ScheduleKind::Cosine, 0.1, false),
+            (ScheduleKind::Constant, 0.0, false),
+            (ScheduleKind::Step, 0.0, false),
+        ] {
+            (config.schedule.kind, config.schedule.final_fraction) = (kind, fraction);
+            assert_eq!(ended(&config, &[""]), is_ended.then(String::new), "{kind:?} {fraction}");
+        }
+        // A network can have its own.
+        let own = [("kind".to_owned(), Value::String("cosine".to_owned()))];
+        let own = own.map(|(key, value)| (format!("schedule.{key}"), value)).into();
+        config.networks.insert("critic".to_owned(), own);
+        assert_eq!(ended(&config, &["generator", "critic"]).as_deref(), Some(" in `critic`"));
     }
 }

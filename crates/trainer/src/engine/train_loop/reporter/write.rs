@@ -184,10 +184,12 @@ pub(in crate::engine::train_loop) fn last_written(
     Ok(lines_until(env, step)?.last().map_or(0, Line::step))
 }
 
-/// Returns the last step whose line has measures of an evaluation; 0 if there is none.
+/// Returns the last step whose line has measures of an evaluation, all of which are finite; 0 if there is none.
 pub(in crate::engine::train_loop) fn last_evaluated(env: &Environment<'_>) -> Result<u64, TrainError> {
     let lines = lines_until(env, u64::MAX)?;
-    let is_evaluated = |line: &&Line| line.numbers().any(|(name, _)| name.starts_with("test_"));
+    let is_test = |name: &str| name.starts_with("test_");
+    let is_evaluated =
+        |line: &&Line| line.numbers().any(|(name, _)| is_test(name)) && !line.not_finite().any(is_test);
     Ok(lines.iter().rfind(is_evaluated).map_or(0, Line::step))
 }
 

@@ -72,7 +72,11 @@ impl TrainState {
         distributed: &Distributed,
         checkpoint: &Checkpoint,
     ) -> Result<u64, TrainError> {
-        self.load_from(distributed, &checkpoint.reader(), checkpoint.step(), checkpoint.state())
+        let (reader, step, state) = (checkpoint.reader(), checkpoint.step(), checkpoint.state());
+        if self.reset_at != Some(step) {
+            self.trainables.iter().try_for_each(|trainable| trainable.check_kinds((step, state), &reader))?;
+        }
+        self.load_from(distributed, &reader, step, state)
     }
 
     /// Loads this rank's part of the state after `step`, from files or memory, and the entries of the index.
@@ -94,7 +98,10 @@ impl TrainState {
         }
         let strategy = saved.get("strategy").and_then(Value::as_str);
         for trainable in &mut self.trainables {
-            trainable.load((step, saved), reader)?;
+            match self.reset_at == Some(step) {
+                true => trainable.load_averages((step, saved), reader)?,
+                false => trainable.load((step, saved), reader)?,
+            }
             trainable.resume_at(step)?;
             // The own state of other strategies is of no use: this one begins with the weights of all ranks.
             if strategy == Some(trainable.network.parallel()?.name()) {
@@ -107,7 +114,9 @@ impl TrainState {
                         trainable.network.parallel()?.name()
                     );
                 }
-                trainable.load_own_state(&own)?;
+                if self.reset_at != Some(step) {
+                    trainable.load_own_state(&own)?;
+                }
                 let of_strategy = own.into_iter().filter(|(name, _)| !is_optimizers(name)).collect();
                 trainable.network.parallel()?.load_own_state(of_strategy)?;
             }

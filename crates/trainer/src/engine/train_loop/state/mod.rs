@@ -31,6 +31,8 @@ pub(in crate::engine::train_loop) struct TrainState {
     context: Arc<Context>,
     /// True if codec state is not read from checkpoints.
     forgets_codecs: bool,
+    /// The step of the checkpoint whose optimizer state is not read.
+    pub(super) reset_at: Option<u64>,
 }
 
 /// The networks and the steps of a phase.
@@ -81,7 +83,17 @@ impl TrainState {
         });
         let trainables = trainables.collect::<Result<_, TrainError>>()?;
         let forgets_codecs = config.codec.reset;
-        Ok(Self { training, step: 0, trainables, frozen, phases, listener, context, forgets_codecs })
+        Ok(Self {
+            training,
+            step: 0,
+            trainables,
+            frozen,
+            phases,
+            listener,
+            context,
+            forgets_codecs,
+            reset_at: None,
+        })
     }
 
     /// Continues among the survivors of a broken world, each from its own state. Until step `until` they split the work as `ranks` ranks

@@ -1,13 +1,13 @@
 //! Checkpoints of a trained network's optimizer state, averages and loss scale.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 use candle_core::{Device, Tensor};
 use phalanx_checkpoint::{EMA, MODEL, Reader};
 use phalanx_sharding::ShardRole;
 use phalanx_tensor::optim::{LossScale, LossScaleState};
-use phalanx_tensor::{ParamBucket, TensorError};
+use phalanx_tensor::{Param, ParamBucket, TensorError};
 use serde_json::{Map, Value};
 
 use super::{Trainable, Updater};
@@ -21,6 +21,11 @@ const OPTIMIZER: &str = "optimizer.";
 /// True if a rank's own state of this name belongs to the optimizer or to averages, not to the strategy.
 pub(in crate::engine::train_loop) fn is_optimizers(name: &str) -> bool {
     name.starts_with(OPTIMIZER)
+}
+
+/// The kinds of optimizer state in a checkpoint.
+fn optimizer_kinds(reader: &Reader) -> impl Iterator<Item = &str> {
+    reader.kinds().filter(|kind| ![MODEL, EMA].contains(kind) && !is_codec_state(kind))
 }
 
 impl Trainable {
@@ -125,6 +130,43 @@ impl Trainable {
         Ok(())
     }
 
+    /// Refuses optimizer state of other kinds than the configured optimizer keeps: it would be dropped without a word.
+    pub(in crate::engine::train_loop) fn check_kinds(
+        &self,
+        (step, state): (u64, &Map<String, Value>),
+        reader: &Reader,
+    ) -> Result<(), TrainError> {
+        let steps = state.get(&self.key("optimizer_steps")).and_then(Value::as_u64).unwrap_or(step);
+        let names: BTreeSet<&str> = self.network.store().params().iter().map(Param::name).collect();
+        // Other networks may have other optimizers.
+        let is_own = |kind: &&str| reader.tensors(kind).any(|(name, _)| names.contains(name));
+        let saved: Vec<String> = optimizer_kinds(reader).filter(is_own).map(str::to_owned).collect();
+        let kept: Vec<String> = self.updater().optimizer.kinds().into_iter().map(str::to_owned).collect();
+        let same = saved.len() == kept.len() && saved.iter().all(|kind| kept.contains(kind));
+        // A network that no step has changed has no state.
+        if same || (saved.is_empty() && steps == 0) {
+            return Ok(());
+        }
+        Err(TrainError::OptimizerState { step, network: self.network.name().to_owned(), saved, kept })
+    }
+
+    /// Reads this rank's part of the averages alone: the optimizer begins with fresh state.
+    pub(in crate::engine::train_loop) fn load_averages(
+        &mut self,
+        (step, saved): (u64, &Map<String, Value>),
+        reader: &Reader,
+    ) -> Result<(), TrainError> {
+        let updates = saved.get(&self.key("ema_updates")).and_then(Value::as_u64).unwrap_or(step);
+        let mut updater = self.updater.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ema) = updater.ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA)) else {
+            return Ok(());
+        };
+        for param in self.network.parallel()?.params().iter().filter(|param| param.trainable()) {
+            ema.load_state(std::slice::from_ref(param), updates, &reader.state_of(EMA, param)?)?;
+        }
+        Ok(())
+    }
+
     /// Reads this rank's part of the optimizer state and of averages.
     pub(in crate::engine::train_loop) fn load(
         &mut self,
@@ -137,8 +179,7 @@ impl Trainable {
         let scale = saved.get(&self.key("loss_scale")).and_then(Value::as_f64);
         let [good_steps, left_out] =
             ["loss_scale_good_steps", "loss_scale_left_out"].map(|key| count(key).unwrap_or(0));
-        let kinds: Vec<&str> =
-            reader.kinds().filter(|kind| ![MODEL, EMA].contains(kind) && !is_codec_state(kind)).collect();
+        let kinds: Vec<&str> = optimizer_kinds(reader).collect();
         let mut updater = self.updater.lock().unwrap_or_else(PoisonError::into_inner);
         let Updater { optimizer, ema, .. } = &mut *updater;
         let mut ema = ema.as_mut().filter(|_| reader.kinds().any(|kind| kind == EMA));
