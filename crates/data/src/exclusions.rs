@@ -1,7 +1,7 @@
 //! Lists of files that a dataset leaves out.
 //!
-//! A damaged file stops a training with an error, since skipping it at run time would change the samples that the ranks
-//! share. A file on the list is left out from the start, on all ranks alike.
+//! A file on the list is left out from the start, on all ranks alike. Leaving a damaged file out at run time would change
+//! the samples that the ranks share; see [`damage`](crate::damage) for the alternative.
 
 use crate::error::{DataError, Result};
 use crate::lines::LinesFile;

@@ -85,7 +85,7 @@ impl ImageFolder {
 }
 
 /// The folders of a test split, in the order of preference.
-const TEST_FOLDERS: [&str; 4] = ["test", "val", "valid", "validation"];
+pub const TEST_FOLDERS: [&str; 4] = ["test", "val", "valid", "validation"];
 
 /// Returns the folder of the training split: `train`, or `path` itself if it holds only classes.
 fn train_folder(path: &Path) -> Result<PathBuf> {

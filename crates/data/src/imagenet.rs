@@ -58,9 +58,9 @@ pub fn open_imagenet(
     let listed = match split {
         Split::Train => list_classes(&train, &synsets, &train, excluded)?,
         Split::Test => {
-            let Some(held_out) = ["val", "test"].map(|name| root.join(name)).into_iter().find(|f| f.is_dir())
-            else {
-                let looked_for = "val or test".to_owned();
+            let folders = ["val", "test", "valid", "validation"];
+            let Some(held_out) = folders.map(|name| root.join(name)).into_iter().find(|f| f.is_dir()) else {
+                let looked_for = format!("one of the folders {}", folders.join(", "));
                 return Err(DataError::NoTestSplit { path: root.clone(), looked_for });
             };
             if class_folders(&held_out)?.is_empty() {

@@ -18,7 +18,7 @@ use crate::encoded::EncodedDataset;
 use crate::error::{DataError, Result};
 use crate::exclusions::Exclusions;
 use crate::image_catalog::Header;
-use crate::image_folder::ImageFolder;
+use crate::image_folder::{ImageFolder, TEST_FOLDERS};
 use crate::numbered_files::check_complete;
 use crate::parquet;
 use binary::BinaryDataset;
@@ -65,8 +65,7 @@ pub fn open_cifar10_seeded(
         }
     }
     for folder in [path.to_path_buf(), path.join("data"), path.join("plain_text")] {
-        let prefix = format!("{split}-");
-        let files = files_named(&folder, |name| name.starts_with(&prefix) && name.ends_with(".parquet"))?;
+        let files = parquet_files(&folder, split)?;
         if !files.is_empty() {
             check_complete(&files)?;
             let (images, class_names) = parquet::read(&files, default_class_names())?;
@@ -89,7 +88,7 @@ pub fn open_cifar10_seeded(
             "data_batch_*.bin (also in cifar-10-batches-bin), train-*.parquet (also in data or plain_text), train/<class>/*.png"
         }
         Split::Test => {
-            "test_batch.bin (also in cifar-10-batches-bin), test-*.parquet (also in data or plain_text), test/<class>/*.png"
+            "test_batch.bin (also in cifar-10-batches-bin), test-*.parquet or validation-*.parquet (also in data or plain_text), test/<class>/*.png"
         }
     };
     let (path, looked_for) = (path.to_path_buf(), looked_for.to_owned());
@@ -97,6 +96,22 @@ pub fn open_cifar10_seeded(
         Split::Train => Err(DataError::Unrecognised { path, looked_for }),
         Split::Test => Err(DataError::NoTestSplit { path, looked_for }),
     }
+}
+
+/// Lists the parquet files of a split, sorted; empty if there are none. A test split may have another name, too.
+fn parquet_files(folder: &Path, split: Split) -> Result<Vec<PathBuf>> {
+    let names: &[&str] = match split {
+        Split::Train => &["train"],
+        Split::Test => &TEST_FOLDERS,
+    };
+    for name in names {
+        let prefix = format!("{name}-");
+        let files = files_named(folder, |name| name.starts_with(&prefix) && name.ends_with(".parquet"))?;
+        if !files.is_empty() {
+            return Ok(files);
+        }
+    }
+    Ok(Vec::new())
 }
 
 /// Lists the files of a folder whose names are wanted, sorted; empty if the folder does not exist.

@@ -102,13 +102,7 @@ impl CubDataset {
     /// # Errors
     /// If a file is missing or a line is malformed; the error names the file and the line.
     pub fn open(config: &CubConfig) -> Result<Self> {
-        if !(config.crop.is_finite() && config.crop >= 0.0) {
-            let reason = format!(
-                "{} is not a valid factor; StackGAN uses 0.75, and 0 keeps whole images",
-                config.crop
-            );
-            return Err(DataError::config("cub.crop", reason));
-        }
+        check_crop(config.crop)?;
         let root = find_root(&config.path)?;
         let texts = caption_folder(&config.captions, &root)?;
         let classes = Table::read(&root.join("classes.txt"), tables::name)?;
@@ -157,14 +151,8 @@ impl CubDataset {
             this.boxes.push(boxes[at]);
         }
         if this.files.len() == 0 {
-            let reason = format!("none of the images of {} is for {}", images.file().display(), config.split);
-            let is_test = config.split == Split::Test && !for_training.contains(&false);
-            return Err(match is_test {
-                true => {
-                    DataError::NoTestSplit { path: split_file, looked_for: "images for testing".to_owned() }
-                }
-                false => DataError::file(&split_file, reason),
-            });
+            let is_missing = config.split == Split::Test && !for_training.contains(&false);
+            return Err(no_images(config.split, is_missing, &split_file, images.file()));
         }
         Ok(this)
     }
@@ -213,6 +201,23 @@ impl ImageCatalog for CubDataset {
         };
         CaptionedImage::new(RgbImage::default(), label, caption)
     }
+}
+
+fn check_crop(crop: f64) -> Result<()> {
+    if crop.is_finite() && crop >= 0.0 {
+        return Ok(());
+    }
+    let reason = format!("{crop} is not a valid factor; StackGAN uses 0.75, and 0 keeps whole images");
+    Err(DataError::config("cub.crop", reason))
+}
+
+/// Makes the error of a split without images. `is_missing` holds if no image is for testing.
+fn no_images(split: Split, is_missing: bool, split_file: &Path, images: &Path) -> DataError {
+    if is_missing {
+        let looked_for = "images for testing".to_owned();
+        return DataError::NoTestSplit { path: split_file.to_path_buf(), looked_for };
+    }
+    DataError::file(split_file, format!("none of the images of {} is for {split}", images.display()))
 }
 
 /// Returns the folder of the captions; `None` if they are made from class names.

@@ -181,6 +181,14 @@ fn a_missing_part_is_named() {
 }
 
 #[test]
+fn the_test_split_may_be_called_validation() {
+    let dir = TempDir::new().unwrap();
+    write_parquet(&only_part(&dir), &rows(&[1, 2, 3]), None);
+    write_parquet(&dir.path().join("validation-00000-of-00001.parquet"), &rows(&[4]), None);
+    assert_eq!(open_cifar10(dir.path(), Split::Test).unwrap().get(0, 0).unwrap().image, picture(4));
+}
+
+#[test]
 fn samples_have_the_path_of_their_file_and_row() {
     let dir = TempDir::new().unwrap();
     write_parquet(&part(&dir, "", 0), &rows(&[1, 2, 3]), None);

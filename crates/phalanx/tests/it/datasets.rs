@@ -338,7 +338,7 @@ fn what_a_kind_cannot_have_is_told() {
         ),
         (
             "train tiny --data shards=shards/s-000.tar --steps 1",
-            "no test split; looked for a folder test or val, or a second archive",
+            "no test split; looked for one of the folders test, val, valid, validation, or a second archive",
         ),
         ("train tiny --set data.kind=cub", "data.kind = cub needs data.path, or the option --data cub=PATH"),
         ("train tiny --set data.kind=imagent", "did you mean imagenet?"),

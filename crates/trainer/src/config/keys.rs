@@ -201,7 +201,7 @@ sections! {
         kind: DataKind = DataKind::Shapes;
         /// The folder of the images; `shapes` and `scenes` need none. Shards: also `PATH/name-{000..099}.tar`.
         path: String = String::new();
-        /// Shards for testing, written like `data.path`; empty = its folder `test` or `val`, or else its last shard.
+        /// Shards for testing, written like `data.path`; empty = its folder `test`, `val`, `valid` or `validation`, or else its last shard.
         test_path: String = String::new();
         /// A file that names images to leave out, one a line, by the ends of their paths. In shards and parquet files an image
         /// is named by its file and its key or row: `s-000.tar/000017`.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use phalanx_data::archives::expand;
 use phalanx_data::cifar10::CLASS_NAMES;
+use phalanx_data::image_folder::TEST_FOLDERS;
 use phalanx_data::scenes::{ScenesConfig, ScenesDataset};
 use phalanx_data::shapes::{Objects, ShapesConfig, ShapesDataset};
 use phalanx_data::{
@@ -173,7 +174,7 @@ fn find_archives(data: &DataConfig, split: Split) -> Result<Vec<PathBuf>, TrainE
     }
     let root = Path::new(&data.path);
     let train = Some(root.join("train")).filter(|folder| folder.is_dir());
-    let held_out = ["test", "val"].map(|name| root.join(name)).into_iter().find(|folder| folder.is_dir());
+    let held_out = TEST_FOLDERS.map(|name| root.join(name)).into_iter().find(|folder| folder.is_dir());
     let folder = match split {
         Split::Train => train.as_ref(),
         Split::Test => held_out.as_ref().filter(|_| train.is_some()),
@@ -188,9 +189,10 @@ fn find_archives(data: &DataConfig, split: Split) -> Result<Vec<PathBuf>, TrainE
         (Split::Train, _) if data.test_fraction > 0.0 => Ok(all),
         (_, 0 | 1) => Err(DataError::NoTestSplit {
             path: root.to_path_buf(),
-            looked_for:
-                "a folder test or val, or a second archive; or name archives for testing in data.test_path"
-                    .to_owned(),
+            looked_for: format!(
+                "one of the folders {}, or a second archive; or name archives for testing in data.test_path",
+                TEST_FOLDERS.join(", ")
+            ),
         }
         .into()),
         (Split::Train, _) => {
