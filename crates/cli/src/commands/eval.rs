@@ -23,8 +23,8 @@ pub(super) struct EvalArgs {
     /// and these images, if there is one.
     #[arg(long, value_name = "NAME", requires_all = ["weights", "data"])]
     model: Option<String>,
-    /// Weights: safetensors, or PyTorch's .pth.
-    #[arg(long, value_name = "FILE.safetensors")]
+    /// Weights: safetensors, or a file of torch.save.
+    #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
     /// The images: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]

@@ -15,7 +15,7 @@ use super::changes::propose;
 use super::error::CliError;
 use super::hosts::SshHosts;
 use super::interrupts::{Interrupts, announce, stop_before_the_end};
-use super::resolve::{RUNS, first_folder, task_of};
+use super::resolve::{RUNS, as_argument, first_folder, task_of};
 use super::train_args::TrainArgs;
 use super::{process, tui};
 use crate::Program;
@@ -226,12 +226,7 @@ impl Ranks<'_> {
         ranks: usize,
     ) -> Supervisor {
         let elastic = config.elastic();
-        // A name that begins with a dash would be taken for an option.
-        let path = if folder.path().is_absolute() {
-            folder.path().to_owned()
-        } else {
-            Path::new(".").join(folder.path())
-        };
+        let path = as_argument(folder.path());
         let mut arguments = vec!["rank".to_owned(), path.display().to_string()];
         arguments.extend(self.tui.then(|| "--quiet".to_owned()));
         let sync = &config.sync;

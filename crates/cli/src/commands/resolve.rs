@@ -13,6 +13,14 @@ use crate::Program;
 /// The default folder of runs.
 pub(super) const RUNS: &str = "runs";
 
+/// Returns a path that another process does not take for an option.
+pub(super) fn as_argument(path: &Path) -> PathBuf {
+    match path.as_os_str().as_encoded_bytes() {
+        [b'-', ..] => Path::new(".").join(path),
+        _ => path.to_owned(),
+    }
+}
+
 /// Refuses the name of a folder that configurations, reports and ranks of other hosts cannot hold.
 pub(super) fn check_utf8(option: &str, path: &Path) -> Result<(), CliError> {
     match path.to_str() {

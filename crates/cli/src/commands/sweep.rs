@@ -9,7 +9,7 @@ use phalanx_sharding::{ClusterModel, Overlap};
 
 use super::error::CliError;
 use super::interrupts::{Interrupts, announce};
-use super::resolve::{RUNS, set_data, task_of};
+use super::resolve::{RUNS, as_argument, check_utf8, set_data, task_of};
 use crate::Program;
 use phalanx_run::format;
 use phalanx_trainer::config::Config;
@@ -165,6 +165,8 @@ impl<'a> Sweep<'a> {
             parallel => parallel,
         };
         let folder = how.out.clone().unwrap_or_else(|| Path::new(RUNS).join(name));
+        check_utf8("--out", &folder)?;
+        let folder = as_argument(&folder);
         let executable = std::env::current_exe().map_err(CliError::failed)?;
         Ok(Self { name, file, quick: how.quick, trials, runs, folder, executable, parallel })
     }

@@ -120,6 +120,7 @@ impl TrainArgs {
             ("--data", self.data.is_some()),
             ("--steps", self.steps.is_some()),
             ("--epochs", self.epochs.is_some()),
+            ("--reset", self.start.reset.is_some()),
         ];
         options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }

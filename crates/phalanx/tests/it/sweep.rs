@@ -104,10 +104,11 @@ fn runs_that_fail_are_told_and_tried_again() {
     let file = "about = \"x\"\nextends = \"tiny\"\nset = [\"train.steps=3\", \"train.ranks=1\"]\n[[axis]]\nname = \"data\"\n\
                 choices = [{ name = \"shapes\" }, { name = \"folder\", set = [\"data.kind=folder\", \"data.path=images\"] }]\n";
     place.write("b.toml", file);
-    let output = place.output("sweep b.toml --out out");
+    // The trainings must not take the folder for an option.
+    let output = place.output("sweep b.toml --out=-out");
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("1 of 2 runs failed"), "{}", stderr(&output));
-    let markdown = fs::read_to_string(place.path("out/results.md")).expect("reads");
+    let markdown = fs::read_to_string(place.path("-out/results.md")).expect("reads");
     assert!(markdown.contains("| folder | failed |") && markdown.contains("images"), "{markdown}");
     for class in ["train/a", "train/b", "test/a", "test/b"] {
         let of_class = place.path("images").join(class);
@@ -117,7 +118,7 @@ fn runs_that_fail_are_told_and_tried_again() {
             picture.save(of_class.join(format!("{at}.png"))).expect("saves");
         }
     }
-    let output = place.output("sweep b.toml --out out");
+    let output = place.output("sweep b.toml --out=-out");
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}{}", stderr(&output));
     assert!(said.contains("shapes: was finished") && said.contains("folder: finished in"), "{said}");
