@@ -3,6 +3,7 @@
 
 mod atomic;
 mod ranges;
+mod regular;
 mod torch;
 mod weight_file;
 mod weights;

@@ -11,6 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
+use super::regular::open_regular;
 use super::write::{TensorHeader, read_as};
 use crate::host::copy_host;
 use crate::{Result, TensorError};
@@ -46,7 +47,7 @@ impl TensorFile {
     pub fn open(path: &Path) -> Result<Self> {
         let wrong = |problem: String| TensorError::Weights { path: path.to_owned(), problem };
         let failed = |source: io::Error| TensorError::Io { action: "read", path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(failed)?;
+        let mut file = open_regular(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         let mut length = [0; 8];
         let too_short =

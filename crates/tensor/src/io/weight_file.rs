@@ -1,13 +1,13 @@
 //! Files of weights of any program: the choice of a state dict, the names in it, and its tensors one by one.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
 
 use super::ranges::TensorFile;
+use super::regular::open_regular;
 use super::torch::{TorchFile, is_torch};
 use super::wrappers::{prefixes, without_prefix};
 use crate::{Result, TensorError};
@@ -66,7 +66,7 @@ impl WeightFile {
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |source| TensorError::Io { action: "read", path: path.to_owned(), source };
         let mut start = Vec::new();
-        File::open(path).and_then(|file| file.take(START).read_to_end(&mut start)).map_err(failed)?;
+        open_regular(path).and_then(|file| file.take(START).read_to_end(&mut start)).map_err(failed)?;
         let is_safetensors = path.extension().is_some_and(|extension| extension == "safetensors");
         let content = if is_torch(&start) {
             let torch = TorchFile::open(path, &start);

@@ -154,3 +154,13 @@ fn safetensors_may_hold_more_than_is_needed() {
     let words = "`model._orig_mod.a.bias` has element type I32, which is not read";
     assert!(error.contains(words) && error.contains("`tensor.float()`"), "{error}");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_fifo_in_place_of_weights_is_named_and_not_waited_for() {
+    let place = tempfile::tempdir().expect("a folder");
+    let fifo = place.path().join("weights.safetensors");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs").success());
+    let said = WeightFile::open(&fifo).expect_err("no file").to_string();
+    assert!(said.contains("weights.safetensors") && said.contains("no regular file"), "{said}");
+}

@@ -10,7 +10,6 @@ mod machine;
 mod objects;
 mod rebuild;
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -19,6 +18,8 @@ use candle_core::{DType, Device, Tensor};
 use container::{Container, is_sequence, open_archive, open_sequence};
 use groups::Groups;
 use rebuild::TorchTensor;
+
+use super::regular::open_regular;
 
 /// The number of entries of a file that a message lists.
 const LISTED: usize = 8;
@@ -41,7 +42,7 @@ pub(super) fn is_torch(start: &[u8]) -> bool {
 impl TorchFile {
     /// Opens a file that [`is_torch`] accepts. The error is a message.
     pub(super) fn open(path: &Path, start: &[u8]) -> Result<Self, String> {
-        let file = File::open(path).map_err(|error| error.to_string())?;
+        let file = open_regular(path).map_err(|error| error.to_string())?;
         let bytes = file.metadata().map_err(|error| error.to_string())?.len();
         let (container, pickle) =
             if is_sequence(start) { open_sequence(file, bytes) } else { open_archive(file, bytes) }?;
