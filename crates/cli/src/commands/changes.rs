@@ -106,6 +106,9 @@ mod tests {
         let lines = changes(&before, &after);
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines[0].starts_with("train.seed = 3 (was 0): "), "{lines:?}");
-        assert_eq!(lines[1], "optim.lr = 0.5 (was 0.001): The peak learning rate");
+        assert_eq!(
+            lines[1],
+            "optim.lr = 0.5 (was 0.001): The peak learning rate; counts from the next step on"
+        );
     }
 }
