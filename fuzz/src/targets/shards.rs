@@ -30,7 +30,9 @@ fn shards() -> Vec<Vec<u8>> {
             ("a.cls", b"3"),
             ("b.png", &image),
             ("b.json", b"{\"caption\": \"two\"}"),
+            ("b.cls", b"1"),
         ]),
+        tar(&[("a.png", &image), ("a.json", b"{\"caption\": \"one\"}"), ("b.png", &image), ("b.cls", b"1")]),
         tar(&[(&long, &image), (&long.replace("png", "txt"), b"long")]),
         tar(&[]),
     ]
