@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_collectives::FlightRecord;
 
-use super::exit_status::{log_tail, signal, signal_name};
+use super::exit_status::{describe_end, signal};
 use super::parent_pipe::{DRAWN_SECRET, SECRET_FILE, first_line, line_of};
 use super::port::free_port;
 use super::{ABORTED, KEEPS_OUTPUT};
@@ -457,18 +457,7 @@ impl Supervisor {
     fn report(&self, rank: &Rank) -> FailureReport {
         FailureReport::read(&self.logs, rank.rank).unwrap_or_else(|| {
             let status = rank.ended.map(|(_, status)| status);
-            let message = match status.and_then(signal) {
-                Some(number) => format!("was killed by {}", signal_name(number)),
-                None => {
-                    let code = status.and_then(|status| status.code());
-                    let code =
-                        code.map_or_else(|| "without a code".to_owned(), |code| format!("with code {code}"));
-                    format!(
-                        "ended {code} and gave no reason{}",
-                        log_tail(&FailureReport::log_path(&self.logs, rank.rank))
-                    )
-                }
-            };
+            let message = describe_end(status, &self.logs, rank.rank);
             FailureReport::now(rank.rank, message, false)
         })
     }

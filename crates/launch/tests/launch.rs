@@ -62,6 +62,10 @@ fn rank(role: &str) {
             eprintln!("bad things");
             std::process::exit(7);
         }
+        ("unwritable", 1) => {
+            std::fs::remove_dir_all(&logs).unwrap();
+            std::process::exit(7);
+        }
         ("deaf", 0) => {
             // Stopped processes do not obey; they have to be killed.
             Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status().unwrap();
@@ -176,6 +180,7 @@ fn failures_are_told() {
         ("only-consequence", 2, 0, "another machine is gone"),
         ("killed", 3, 1, "was killed by signal 9"),
         ("exit", 3, 2, "ended with code 7 and gave no reason\n    bad things"),
+        ("unwritable", 2, 1, "ended with code 7, and no reason can be written in"),
         ("deaf", 2, 1, "own fault"),
     ];
     for (role, ranks, culprit, words) in cases {
