@@ -86,7 +86,7 @@ impl WeightFile {
     /// `module` first.
     ///
     /// # Errors
-    /// [`TensorError::Weights`] listing the file's entries if it has no tensors, or none of these names, or equal
+    /// [`TensorError::Weights`] listing the file's entries if it has no tensors with names, or none of these names, or equal
     /// state dicts under other keys.
     pub fn state_dict(&self, is_wanted: impl Fn(&str) -> bool) -> Result<StateDict<'_>> {
         let mut best: Option<(usize, usize, StateDict<'_>)> = None;
@@ -112,7 +112,9 @@ impl WeightFile {
             }
         }
         match (best, equal) {
-            (None, _) => Err(wrong(&self.path, format!("it has no tensors; it holds {}", self.content()))),
+            (None, _) => {
+                Err(wrong(&self.path, format!("it has no tensors with names; it holds {}", self.content())))
+            }
             (Some((0, _, chosen)), _) => {
                 let problem = format!("it has no tensor of this model; it holds {}", chosen.content());
                 Err(wrong(&self.path, problem))

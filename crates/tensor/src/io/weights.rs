@@ -15,7 +15,7 @@ use crate::store::{LoadReport, ParamStore};
 /// Saves named tensors with string metadata atomically.
 ///
 /// # Errors
-/// [`TensorError::Io`] naming the file.
+/// [`Io`](crate::TensorError::Io) naming the file.
 pub fn save_safetensors(
     path: &Path,
     tensors: &[(String, Tensor)],
@@ -38,8 +38,8 @@ pub fn save_safetensors(
 /// Loads all tensors of a safetensors file, sorted by name.
 ///
 /// # Errors
-/// [`TensorError::Io`] if it cannot be read, [`TensorError::Weights`] if it is truncated or not of this format, or has
-/// a tensor of an element type that is not read.
+/// [`Io`](crate::TensorError::Io) if it cannot be read, [`Weights`](crate::TensorError::Weights) if it is truncated or
+/// not of this format, or has a tensor of an element type that is not read.
 pub fn load_safetensors(path: &Path) -> Result<Vec<(String, Tensor)>> {
     let file = TensorFile::open(path)?;
     let mut names: Vec<&str> = file.names().collect();
@@ -56,7 +56,7 @@ pub fn load_safetensors(path: &Path) -> Result<Vec<(String, Tensor)>> {
 /// missing `num_batches_tracked`, which old files lack.
 ///
 /// # Errors
-/// Errors of [`WeightFile`], and [`TensorError::Weights`] naming the names and shapes that do not fit.
+/// Errors of [`WeightFile`], and [`Weights`](crate::TensorError::Weights) naming the names and shapes that do not fit.
 pub fn load_into(store: &ParamStore, path: &Path, strict: bool) -> Result<LoadReport> {
     load_network(store, "", path, strict)
 }

@@ -85,7 +85,8 @@ fn errors_name_tensor_reason_and_content() {
         ("expanded.pth", &["`a.weight` has shape [3000, 4000], more than the file holds", ".clone()"]),
         ("beyond.pth", &["`a.bias` has shape [3] and strides [1], more than its storage of 2 elements"]),
         ("big.pth", &["big-endian", "convert it to safetensors"]),
-        ("empty.pth", &["it has no tensors; it holds `epoch` (3), `note` (a string)"]),
+        ("empty.pth", &["it has no tensors with names; it holds `epoch` (3), `note` (a string)"]),
+        ("lone.pth", &["it has no tensors with names; it holds a tensor"]),
     ] {
         let store = store();
         let before = values(&store, "a.weight");

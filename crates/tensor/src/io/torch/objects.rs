@@ -149,6 +149,7 @@ impl Objects {
             Object::Dict(entries) => format!("a dict of {}", entries.len()),
             Object::Class(class) => format!("the class {}.{}", class.module, class.name),
             Object::Call { callable, .. } => match self.class(*callable) {
+                Some(class) if class.name.starts_with("_rebuild_") => "a tensor".to_owned(),
                 Some(class) => format!("an object of {}.{}", class.module, class.name),
                 None => "an object".to_owned(),
             },
