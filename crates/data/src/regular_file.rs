@@ -25,7 +25,7 @@ impl Links {
     /// Opens a file with options. A file that they create is a regular one.
     ///
     /// # Errors
-    /// Those of [`Links::open`].
+    /// Errors of [`Links::open`].
     pub fn open_with(self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
         #[cfg(unix)]
         {
@@ -46,7 +46,7 @@ impl Links {
     /// Reads a file.
     ///
     /// # Errors
-    /// Those of [`Links::open`], and if it cannot be read.
+    /// Errors of [`Links::open`], and if it cannot be read.
     pub fn read(self, path: &Path) -> io::Result<Vec<u8>> {
         let mut file = self.open(path)?;
         let mut bytes = Vec::with_capacity(file.metadata().map_or(0, |found| size(found.len())));
@@ -57,7 +57,7 @@ impl Links {
     /// Reads a file of text.
     ///
     /// # Errors
-    /// Those of [`Links::read`], and if it is not UTF-8.
+    /// Errors of [`Links::read`], and if it is not UTF-8.
     pub fn read_text(self, path: &Path) -> io::Result<String> {
         String::from_utf8(self.read(path)?)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("is not UTF-8: {error}")))

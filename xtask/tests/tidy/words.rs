@@ -91,7 +91,7 @@ fn parts(name: &str) -> Vec<String> {
 /// Finds the forbidden words of a Rust source.
 pub(crate) fn of_source(text: &str) -> Vec<Hit> {
     let mut found = Vec::new();
-    // The line after the last doc comment, which may continue there.
+    // The line after the last doc comment, which may continue there. A heading begins it anew.
     let mut after_doc = 0;
     for (line, piece) in pieces(text) {
         match piece {
@@ -105,7 +105,7 @@ pub(crate) fn of_source(text: &str) -> Vec<Hit> {
                     if line != after_doc && BEGINNINGS.contains(&first) {
                         found.push(Hit { line, word: format!("doc: {first} …") });
                     }
-                    after_doc = line + 1;
+                    after_doc = if first == "#" { 0 } else { line + 1 };
                 }
             }
             Piece::Text(string) => {
@@ -138,6 +138,10 @@ pub(crate) fn of_page(text: &str) -> Vec<Hit> {
 fn words_are_found_where_they_are_read() {
     let words = |text: &str| of_source(text).into_iter().map(|hit| hit.word).collect::<Vec<_>>();
     assert_eq!(words("/// What it is.\n/// What else.\n\n/// Returns what.\nfn f() {}"), ["doc: What …"]);
+    assert_eq!(
+        words("/// Reads it.\n///\n/// # Errors\n/// Those of [`open`].\nfn f() {}"),
+        ["doc: Those …"]
+    );
     assert_eq!(words("// Nobody is besides the processor's side."), ["nobody", "processor's"]);
     assert_eq!(words("let a = \"so many\\nranks, beside\";"), ["beside", "so many"]);
     assert_eq!(words("struct Told; fn whatever_is() {} struct Toldish; let nobodys = 1;").len(), 2);

@@ -66,7 +66,7 @@ pub fn connect_with_listener(config: &WorldConfig, listener: Option<TcpListener>
 /// are connected.
 ///
 /// # Errors
-/// Those of [`connect`], and [`CommError::Cancelled`] soon after `cancelled` returns true.
+/// Errors of [`connect`], and [`CommError::Cancelled`] soon after `cancelled` returns true.
 pub fn connect_unless(
     config: &WorldConfig,
     cancelled: impl Fn() -> bool + Send + Sync,
@@ -79,7 +79,7 @@ pub fn connect_unless(
 /// for rank 0.
 ///
 /// # Errors
-/// Those of [`connect_unless`].
+/// Errors of [`connect_unless`].
 pub fn connect_watched(
     config: &WorldConfig,
     cancelled: impl Fn() -> bool + Send + Sync,

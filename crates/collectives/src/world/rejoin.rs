@@ -73,7 +73,7 @@ pub fn rejoin(broken: &Communicator, config: &WorldConfig) -> Result<RebuiltWorl
 /// a world without them.
 ///
 /// # Errors
-/// Those of [`rejoin`].
+/// Errors of [`rejoin`].
 pub fn rejoin_with(
     world: &Communicator,
     config: &WorldConfig,

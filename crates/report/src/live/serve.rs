@@ -91,7 +91,7 @@ impl Server {
     /// Serves as [`Server::start`] does, with other limits.
     ///
     /// # Errors
-    /// Those of [`Server::start`].
+    /// Errors of [`Server::start`].
     pub fn start_with(folder: &Path, port: u16, limits: ServeLimits) -> Result<Self, ServeError> {
         let open = |source| ServeError::Folder { path: folder.to_owned(), source };
         let served = ServedFolder::new(folder).map_err(open)?;

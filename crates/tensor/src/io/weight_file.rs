@@ -221,7 +221,7 @@ impl StateDict<'_> {
     /// Reads the tensors whose names `is_wanted` accepts, sorted by name.
     ///
     /// # Errors
-    /// Those of [`StateDict::read`], and [`TensorError::Weights`] if they have far more bytes than the file.
+    /// Errors of [`StateDict::read`], and [`TensorError::Weights`] if they have far more bytes than the file.
     pub fn read_all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, Tensor)>> {
         let path = &self.file.path;
         let there = std::fs::metadata(path).map_or(0, |metadata| metadata.len());

@@ -65,7 +65,7 @@ pub fn load_into(store: &ParamStore, path: &Path, strict: bool) -> Result<LoadRe
 /// file are without the prefix, and so are those of the report.
 ///
 /// # Errors
-/// Those of [`load_into`].
+/// Errors of [`load_into`].
 pub fn load_network(store: &ParamStore, prefix: &str, path: &Path, strict: bool) -> Result<LoadReport> {
     let file = WeightFile::open(path)?;
     let wanted: BTreeSet<&str> = store.names().filter_map(|name| name.strip_prefix(prefix)).collect();

@@ -52,26 +52,26 @@ pub struct Stall {
 }
 
 impl ChaosConfig {
-    /// The ranks that `chaos.delay` makes slow.
+    /// Returns the ranks that `chaos.delay` slows down.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// A text that names the wrong entry and the right form.
     pub fn delays(&self) -> Result<Vec<SlowRank>, String> {
         entries(&self.delay).map(slow_rank).collect()
     }
 
-    /// The bits that `chaos.flip` flips.
+    /// Returns the bits that `chaos.flip` flips.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// A text that names the wrong entry and the right form.
     pub fn flips(&self) -> Result<Vec<BitFlip>, String> {
         entries(&self.flip).map(bit_flip).collect()
     }
 
-    /// The ranks that `chaos.stall` has hang.
+    /// Returns the ranks that `chaos.stall` makes hang.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// A text that names the wrong entry and the right form.
     pub fn stalls(&self) -> Result<Vec<Stall>, String> {
         entries(&self.stall).map(stall).collect()
     }

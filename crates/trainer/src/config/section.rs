@@ -27,7 +27,7 @@ pub trait KeyType: Sized {
     /// Reads a TOML value.
     ///
     /// # Errors
-    /// What was expected and what was found, in words.
+    /// The expected and the found type.
     fn from_toml(value: &Value) -> Result<Self, Mismatch>;
 
     /// The value in TOML.

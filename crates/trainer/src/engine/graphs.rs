@@ -52,7 +52,7 @@ impl GraphCapture {
     /// Runs or replays the work of a step of this shape.
     ///
     /// # Errors
-    /// Those of `work`, and if the work differs from the recorded work.
+    /// Errors of `work`, and if the work differs from the recorded work.
     #[cfg(feature = "cuda")]
     pub(super) fn run<R>(
         &mut self,
@@ -90,7 +90,7 @@ impl GraphCapture {
     /// Runs the work of a step.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// Errors of `work`.
     #[cfg(not(feature = "cuda"))]
     pub(super) fn run<R>(
         &mut self,

@@ -188,7 +188,7 @@ impl World {
     /// training. `timeout` is `comm.timeout`, in seconds. Only for ranks that are processes; the only rank just makes its text.
     ///
     /// # Errors
-    /// Those of `make` on rank 0; [`TrainError::Comm`] on the others, or if the ranks do not meet. [`TrainError::is_cancelled`] holds if
+    /// Errors of `make` on rank 0; [`TrainError::Comm`] on the others, or if the ranks do not meet. [`TrainError::is_cancelled`] holds if
     /// `stop` is raised before.
     pub fn agree(
         &self,

@@ -32,7 +32,7 @@ impl Run<'_> {
     /// Continues in another world after an action that all ranks have agreed on.
     ///
     /// # Errors
-    /// Those of meeting the others.
+    /// Errors of meeting the others.
     pub(super) fn change_worlds(&mut self, action: &AgreedAction) -> Result<(), TrainError> {
         self.hand_over(action)?;
         let mut newcomers = Vec::new();
@@ -48,7 +48,7 @@ impl Run<'_> {
     /// Joins the world that this rank was invited to. If a rank is lost in that time, joins the next one.
     ///
     /// # Errors
-    /// Those of meeting the others, and if this rank cannot train.
+    /// Errors of meeting the others, and if this rank cannot train.
     pub(super) fn join(&mut self) -> Result<(), TrainError> {
         let since = Instant::now();
         match self.settle_in(since, None) {

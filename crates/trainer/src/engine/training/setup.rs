@@ -113,7 +113,7 @@ impl<'a> Setup<'a> {
     /// Registers the only network. Its parameters are saved under their own names.
     ///
     /// # Errors
-    /// Those of `build`, and [`TrainError::Setup`] if there are other networks.
+    /// Errors of `build`, and [`TrainError::Setup`] if there are other networks.
     pub fn model<N>(
         &mut self,
         build: impl FnOnce(&Scope) -> Result<N, TensorError>,
@@ -124,7 +124,7 @@ impl<'a> Setup<'a> {
     /// Registers the only network, as [`Setup::model`], with initial values that `load` reads into the whole parameters of its store.
     ///
     /// # Errors
-    /// Those of `load` and `build`, and [`TrainError::Setup`] if there are other networks.
+    /// Errors of `load` and `build`, and [`TrainError::Setup`] if there are other networks.
     pub fn model_from<N>(
         &mut self,
         load: impl FnOnce(&ParamStore) -> Result<(), TrainError>,
@@ -136,7 +136,7 @@ impl<'a> Setup<'a> {
     /// Registers one of several networks. In checkpoints, the names of its parameters begin with its name.
     ///
     /// # Errors
-    /// Those of `build`, and [`TrainError::Setup`] if the name is taken or invalid.
+    /// Errors of `build`, and [`TrainError::Setup`] if the name is taken or invalid.
     pub fn network<N>(
         &mut self,
         name: &str,
@@ -150,7 +150,7 @@ impl<'a> Setup<'a> {
     /// store.
     ///
     /// # Errors
-    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or invalid.
+    /// Errors of `load` and `build`, and [`TrainError::Setup`] if the name is taken or invalid.
     pub fn network_from<N>(
         &mut self,
         name: &str,
@@ -165,7 +165,7 @@ impl<'a> Setup<'a> {
     /// its store.
     ///
     /// # Errors
-    /// Those of `load` and `build`, and [`TrainError::Setup`] if the name is taken or invalid.
+    /// Errors of `load` and `build`, and [`TrainError::Setup`] if the name is taken or invalid.
     pub fn frozen_network_from<N>(
         &mut self,
         name: &str,
@@ -180,7 +180,7 @@ impl<'a> Setup<'a> {
     /// weights (safetensors or PyTorch), whose names are without the network's name. Without a file they are random.
     ///
     /// # Errors
-    /// Those of `build`, and [`TrainError::Setup`] if the name is taken or invalid, or the file does not match.
+    /// Errors of `build`, and [`TrainError::Setup`] if the name is taken or invalid, or the file does not match.
     pub fn frozen_network<N>(
         &mut self,
         name: &str,
@@ -196,7 +196,7 @@ impl<'a> Setup<'a> {
     /// checkpoint, the names of its parameters begin with one of `prefixes`, such as `generator.`; the first that exists is used.
     ///
     /// # Errors
-    /// Those of `build`, [`TrainError::Setup`] if the name is taken or invalid, or a parameter is missing or has another shape, and
+    /// Errors of `build`, [`TrainError::Setup`] if the name is taken or invalid, or a parameter is missing or has another shape, and
     /// those of reading the run.
     pub fn frozen_network_of_run<N>(
         &mut self,

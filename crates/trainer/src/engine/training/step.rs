@@ -70,7 +70,7 @@ impl<'a> StepInput<'a> {
     /// and the divisor.
     ///
     /// # Errors
-    /// Those of `loss`, and if `output` does not have one row for each sample.
+    /// Errors of `loss`, and if `output` does not have one row for each sample.
     pub fn mean(
         &self,
         output: &Value,
@@ -86,7 +86,7 @@ impl<'a> StepInput<'a> {
     /// is spread evenly over its positions: if it equals their number, each has weight 1.
     ///
     /// # Errors
-    /// Those of `loss`, and if there is no such mask or it has another shape.
+    /// Errors of `loss`, and if there is no such mask or it has another shape.
     pub fn mean_of_places(
         &self,
         output: &Value,

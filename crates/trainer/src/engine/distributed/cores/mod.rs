@@ -75,7 +75,7 @@ impl Cores {
     /// Gathers the cores of all ranks. All ranks of `world` call this together.
     ///
     /// # Errors
-    /// Those of the transport.
+    /// Errors of the transport.
     pub(super) fn gather(
         config: &Config,
         device: &Device,
