@@ -52,6 +52,18 @@ impl fmt::Display for Schedule {
     }
 }
 
+/// The kinds that every attempt may have, each as often.
+const COMMON: [Kind; 8] = [
+    Kind::Saving,
+    Kind::Stop,
+    Kind::Cut,
+    Kind::Launcher,
+    Kind::Writer,
+    Kind::Strangers,
+    Kind::Descriptors,
+    Kind::Full,
+];
+
 /// The length of a stop that outlasts its attempt, in milliseconds.
 const FOR_EVER_MS: f64 = 1e9;
 
@@ -84,19 +96,7 @@ impl Schedule {
 /// Draws an attempt that ends by its disturbance.
 fn fixed(drawn: &mut RandomDraws, only: Option<Kind>) -> Attempt {
     let (ranks, strategy) = crew(drawn);
-    let kinds = [
-        Kind::Kill,
-        Kind::Kill,
-        Kind::Saving,
-        Kind::Saving,
-        Kind::Stop,
-        Kind::Cut,
-        Kind::Launcher,
-        Kind::Writer,
-        Kind::Strangers,
-        Kind::Descriptors,
-        Kind::Full,
-    ];
+    let kinds = [&[Kind::Kill, Kind::Kill, Kind::Saving], &COMMON[..]].concat();
     let kind = only.unwrap_or(drawn.one_of(&kinds));
     let steps = drawn.below(11) as u64;
     let events = vec![event(drawn, kind, ranks, steps)];
@@ -106,23 +106,8 @@ fn fixed(drawn: &mut RandomDraws, only: Option<Kind>) -> Attempt {
 /// Draws an attempt of an elastic world. It continues while enough ranks are left.
 fn elastic(drawn: &mut RandomDraws, only: Option<Kind>) -> Attempt {
     let (ranks, strategy) = crew(drawn);
-    let kinds = [
-        Kind::Join,
-        Kind::Join,
-        Kind::Join,
-        Kind::Kill,
-        Kind::Kill,
-        Kind::Leave,
-        Kind::Leave,
-        Kind::Saving,
-        Kind::Stop,
-        Kind::Cut,
-        Kind::Launcher,
-        Kind::Writer,
-        Kind::Strangers,
-        Kind::Descriptors,
-        Kind::Full,
-    ];
+    let often = [Kind::Join, Kind::Join, Kind::Join, Kind::Kill, Kind::Kill, Kind::Leave, Kind::Leave];
+    let kinds = [&often[..], &COMMON[..]].concat();
     let count = 1 + drawn.below(4);
     let steps: Vec<u64> = (0..count).map(|_| drawn.below(19) as u64).collect();
     let events = steps.into_iter().map(|steps| {
