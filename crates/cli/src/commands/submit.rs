@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::error::CliError;
-use super::resolve::{RUNS, configuration_of, task_of};
+use super::resolve::{RUNS, check_utf8, configuration_of, task_of};
 use super::train_args::{TrainArgs, configuration};
 use crate::Program;
 use crate::console::out;
@@ -66,6 +66,9 @@ pub(super) struct SubmitArgs {
 
 pub(super) fn run(program: &Program, args: &SubmitArgs) -> Result<(), CliError> {
     check_options(args)?;
+    if let Some(out) = &args.train.out {
+        check_utf8("--out", out)?;
+    }
     if args.kubernetes.kubernetes {
         return kubernetes::show(program, args);
     }

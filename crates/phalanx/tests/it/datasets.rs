@@ -356,3 +356,29 @@ fn what_a_kind_cannot_have_is_told() {
         assert!(said.contains(expected), "{line}: {said}");
     }
 }
+
+/// Files of another program, `tests/fixtures/parquet_files.py`: the splits must agree before the first step.
+#[test]
+fn classes_of_parquet_files_are_compared_before_the_first_step() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let cases = [
+        ("test", "finished"),
+        ("swapped", "label 0 is `b` for testing and `a` for training"),
+        ("beyond", "test-00000-of-00001.parquet, row 2: label 7 is not in 0..3"),
+    ];
+    side_by_side(cases, |(test, words)| {
+        let place = Place::new();
+        let data = place.path("data");
+        fs::create_dir(&data).expect("is made");
+        for (from, to) in [("train", "train"), (test, "test")] {
+            let to = data.join(format!("{to}-00000-of-00001.parquet"));
+            fs::copy(fixtures.join(format!("{from}.parquet")), to).expect("is copied");
+        }
+        let output =
+            place.output("train tiny --data cifar10=data --set train.global_batch=2 --steps 1 --out run");
+        let said = both(&output);
+        assert!(said.contains(words), "{test}: {said}");
+        assert_eq!(output.status.success(), test == "test", "{test}: {said}");
+        assert_eq!(place.path("run/checkpoints/step-00000001").exists(), test == "test", "{test}");
+    });
+}

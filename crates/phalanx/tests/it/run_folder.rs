@@ -316,12 +316,18 @@ fn names_with_a_dash_train_and_names_that_are_not_utf8_are_refused() {
     {
         use std::os::unix::ffi::OsStrExt as _;
         let place = Place::new();
-        let mut command = place.command(&train("--ranks 2 --steps 2 --out"));
-        command.arg(std::ffi::OsStr::from_bytes(b"run\xff"));
-        let output = command.output().expect("the program starts");
-        let said = both(&output);
-        assert!(!output.status.success() && said.contains("the name is not UTF-8"), "{said}");
-        assert_eq!(fs::read_dir(place.path(".")).expect("lists").count(), 0, "nothing is written: {said}");
+        for line in [train("--ranks 2 --steps 2 --out"), "submit tiny --dry-run --out".to_owned()] {
+            let mut command = place.command(&line);
+            command.arg(std::ffi::OsStr::from_bytes(b"run\xff"));
+            let output = command.output().expect("the program starts");
+            let said = both(&output);
+            assert!(!output.status.success() && said.contains("the name is not UTF-8"), "{said}");
+            assert_eq!(
+                fs::read_dir(place.path(".")).expect("lists").count(),
+                0,
+                "nothing is written: {said}"
+            );
+        }
     }
 }
 
