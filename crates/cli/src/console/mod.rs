@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
 use phalanx_run::Summary;
 use phalanx_trainer::engine::{Event, Observer, Started, StepReport};
@@ -30,14 +30,9 @@ impl Console {
     /// A console for this process's standard streams. The bar is drawn on standard error if that is a terminal;
     /// plain lines go to standard output.
     pub fn new() -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            let template = "{wide_bar:.cyan/blue} {pos}/{len} · {elapsed} · ETA {eta}\n{msg}";
-            bar.set_style(
-                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-            );
-            bar
-        });
+        let bar = std::io::stderr()
+            .is_terminal()
+            .then(|| progress::bar(None, "{wide_bar:.cyan/blue} {pos}/{len} · {elapsed} · ETA {eta}\n{msg}"));
         Self { bar, last_drawn: Instant::now(), to: None }
     }
 

@@ -4,6 +4,13 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// Creates a bar on standard error.
+pub(super) fn bar(length: Option<u64>, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr());
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
 /// A progress bar on standard error, if that is a terminal.
 #[derive(Debug)]
 pub struct TaskProgress {
@@ -13,16 +20,9 @@ pub struct TaskProgress {
 impl TaskProgress {
     /// Creates a bar that counts `things`.
     pub fn new(things: &str) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-            let template =
-                format!("{{wide_bar:.cyan/blue}} {{pos}}/{{len}} {things} · {{elapsed}} · ETA {{eta}}");
-            bar.set_style(
-                ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-            );
-            bar
-        });
-        Self { bar }
+        let template =
+            format!("{{wide_bar:.cyan/blue}} {{pos}}/{{len}} {things} · {{elapsed}} · ETA {{eta}}");
+        Self { bar: std::io::stderr().is_terminal().then(|| bar(Some(0), &template)) }
     }
 
     /// Shows that `done` of `all` are done.
