@@ -1,4 +1,4 @@
-//! `phalanx data`: checks images before a training.
+//! `phalanx data`: checks images before a training, and writes them as class folders.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::Program;
 use crate::console::{TaskProgress, err, out};
 use phalanx_run::write_aside;
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{DataCheck, SplitCheck, check_data};
+use phalanx_trainer::engine::{DataCheck, SplitCheck, WrittenSplit, check_data, write_images};
 
 /// The largest number of damaged images that are printed.
 const MAX_PRINTED: usize = 20;
 
-/// Check the images of a configuration.
+/// Check the images of a configuration, or write them as class folders.
 #[derive(Debug, Args)]
 pub(super) struct DataArgs {
     #[command(subcommand)]
@@ -28,18 +28,39 @@ pub(super) struct DataArgs {
 enum DataCommand {
     /// Read every image once, as a training does. Fail if one is damaged, and list it for data.exclude.
     Check(CheckArgs),
+    /// Write the images as PNG files in class folders: OUT/train/CLASS/NUMBER.png and OUT/test/CLASS/NUMBER.png.
+    Write(WriteArgs),
 }
 
+/// The choice of images.
 #[derive(Debug, Args)]
-struct CheckArgs {
+struct ImageArgs {
     /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: the defaults of all keys].
     config: Option<String>,
-    /// The images: cifar10, folder, cub, coco, imagenet or shards, with their path.
+    /// The images: shapes, scenes, or cifar10, folder, cub, coco, imagenet or shards with their path.
     #[arg(long, value_name = "KIND=PATH")]
     data: Option<String>,
     /// Override a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct WriteArgs {
+    #[command(flatten)]
+    images: ImageArgs,
+    /// At most this many training images of each class; 0 = all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    per_class: u32,
+    /// The folder, which must be empty or new.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    #[command(flatten)]
+    images: ImageArgs,
     /// The file that damaged images are added to, one a line. Without damage it is not written.
     #[arg(long, value_name = "FILE", default_value = "damaged.txt")]
     list: PathBuf,
@@ -49,8 +70,14 @@ struct CheckArgs {
 }
 
 pub(super) fn run(program: &Program, args: &DataArgs) -> Result<(), CliError> {
-    let DataCommand::Check(args) = &args.command;
-    let resolved = configuration(program, args)?;
+    match &args.command {
+        DataCommand::Check(args) => check(program, args),
+        DataCommand::Write(args) => write(program, args),
+    }
+}
+
+fn check(program: &Program, args: &CheckArgs) -> Result<(), CliError> {
+    let resolved = configuration(program, &args.images)?;
     let config = &resolved.config;
     if config.data.kind.is_embedded() {
         return Err(CliError::Usage(format!(
@@ -58,16 +85,37 @@ pub(super) fn run(program: &Program, args: &DataArgs) -> Result<(), CliError> {
             config.data.kind
         )));
     }
-    let cores = available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.map_or(cores, usize::from);
     let progress = TaskProgress::new("images");
-    let checked = check_data(config, threads, &|done, all| progress.set(done, all));
+    let checked = check_data(config, args.threads.map_or_else(cores, usize::from), &|done, all| {
+        progress.set(done, all)
+    });
     progress.finish();
     let checked = checked.map_err(CliError::failed)?;
     report(program, &checked, &args.list)
 }
 
-fn configuration(program: &Program, args: &CheckArgs) -> Result<Resolved, CliError> {
+/// Writes the images as class folders.
+fn write(program: &Program, args: &WriteArgs) -> Result<(), CliError> {
+    let mut resolved = configuration(program, &args.images)?;
+    if args.per_class > 0 {
+        let option = format!("--per-class {}", args.per_class);
+        resolved.set_value(&option, "data.per_class", toml::Value::Integer(args.per_class.into()))?;
+    }
+    let progress = TaskProgress::new("images");
+    let written = write_images(&resolved.config, &args.out, cores(), &|done, all| progress.set(done, all));
+    progress.finish();
+    for WrittenSplit { name, images, classes } in written.map_err(CliError::failed)? {
+        out(&format!("{}: {images} images of {classes} classes", args.out.join(name).display()));
+    }
+    Ok(())
+}
+
+/// Returns the number of cores.
+fn cores() -> usize {
+    available_parallelism().map_or(1, usize::from)
+}
+
+fn configuration(program: &Program, args: &ImageArgs) -> Result<Resolved, CliError> {
     let mut resolved = program.catalogue().resolve(args.config.as_deref(), &args.sets)?;
     if let Some(data) = &args.data {
         set_data(&mut resolved, data)?;

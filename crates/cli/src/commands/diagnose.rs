@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::error::CliError;
-use crate::console::out;
+use crate::Program;
+use crate::console::{note, out};
 use phalanx_report::diagnose::Diagnosis;
 use phalanx_run::RunFolder;
 
-/// Explain why a run failed or hung: which rank others waited for, where ranks first did different things, and their
-/// stacks.
+/// Explain why a run failed or hung: which rank others waited for, and where ranks first did different things.
 #[derive(Debug, Args)]
 pub(super) struct DiagnoseArgs {
     /// The run's folder.
@@ -18,12 +18,12 @@ pub(super) struct DiagnoseArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print the whole stacks of all ranks.
+    /// Print the stacks of all ranks too.
     #[arg(long, conflicts_with = "json")]
     stacks: bool,
 }
 
-pub(super) fn run(args: &DiagnoseArgs) -> Result<(), CliError> {
+pub(super) fn run(program: &Program, args: &DiagnoseArgs) -> Result<(), CliError> {
     let folder = RunFolder::open(&args.run).map_err(CliError::failed)?;
     let found = Diagnosis::of(&folder.logs()).map_err(CliError::failed)?;
     if args.json {
@@ -31,5 +31,8 @@ pub(super) fn run(args: &DiagnoseArgs) -> Result<(), CliError> {
         return Ok(());
     }
     found.text(args.stacks).iter().for_each(|line| out(line));
+    if found.has_stacks() && !args.stacks {
+        note(&format!("\nstacks of all ranks: {} diagnose {} --stacks", program.name(), args.run.display()));
+    }
     Ok(())
 }

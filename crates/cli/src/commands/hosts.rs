@@ -6,6 +6,7 @@ use std::path::Path;
 use phalanx_collectives::{CommError, Secret};
 
 use super::error::CliError;
+use super::process::Display;
 use phalanx_launch::{ABORTED, Hosts, Order, RemoteSupervisor, SECRET_FILE, SupervisorOutcome};
 use phalanx_run::RunFolder;
 use phalanx_trainer::config::Resolved;
@@ -57,6 +58,7 @@ impl SshHosts {
         program: &Path,
         folder: &RunFolder,
         survives: bool,
+        display: Display,
     ) -> Result<RemoteSupervisor, CliError> {
         let folder = std::path::absolute(folder.path()).map_err(CliError::failed)?;
         let mut environment: BTreeMap<String, String> = std::env::vars_os()
@@ -64,10 +66,12 @@ impl SshHosts {
             .filter(|(name, _)| name.starts_with("PHALANX_") && !NOT_PASSED_ON.contains(&name.as_str()))
             .collect();
         environment.insert("PHALANX_JOB".to_owned(), format!("hosts {}", random()?));
+        let mut arguments = vec!["rank".to_owned(), folder.display().to_string()];
+        arguments.extend(display.options());
         Ok(RemoteSupervisor {
             program: program.to_owned(),
             agent: vec!["host-ranks".to_owned()],
-            arguments: vec!["rank".to_owned(), folder.display().to_string()],
+            arguments,
             hosts: self.hosts.clone(),
             ssh: self.ssh.clone(),
             folder,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::Value;
 
 use super::error::CliError;
 use super::interrupts::Interrupts;
@@ -25,6 +26,9 @@ const QUIET: u32 = 10;
 pub(super) struct StatusArgs {
     /// Folders of runs that were submitted [default: all in runs].
     runs: Vec<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Print the output of a job.
@@ -56,8 +60,7 @@ pub(super) fn status(args: &StatusArgs) -> Result<(), CliError> {
     if runs.is_empty() {
         return Err(CliError::Usage(format!("no run in {RUNS} was submitted")));
     }
-    let head = ["run", "job", "state", "where", "ran", "left", "step", "loss"].map(str::to_owned);
-    let mut rows = vec![head.to_vec()];
+    let mut rows = Vec::new();
     for run in &runs {
         let joining = JobRecord::joining(run).unwrap_or_default();
         let record = match JobRecord::read(run) {
@@ -78,8 +81,32 @@ pub(super) fn status(args: &StatusArgs) -> Result<(), CliError> {
             }
         }
     }
+    if args.json {
+        let objects: Vec<Value> = rows.iter().map(|row| json_of(row)).collect();
+        out(&serde_json::to_string_pretty(&objects).map_err(CliError::failed)?);
+        return Ok(());
+    }
+    rows.insert(0, COLUMNS.map(str::to_owned).to_vec());
     format::columns(&rows).iter().for_each(|line| out(line.trim_end()));
     Ok(())
+}
+
+/// The columns of the table of jobs.
+const COLUMNS: [&str; 8] = ["run", "job", "state", "where", "ran", "left", "step", "loss"];
+
+/// Returns a row of the table as an object. Unknown values are null; steps and losses are numbers.
+fn json_of(row: &[String]) -> Value {
+    let value = |(name, text): (&&str, &String)| {
+        let number = || text.parse::<f64>().ok().map(Value::from);
+        let value = match (text.as_str(), *name) {
+            ("–", _) => Value::Null,
+            (_, "step") => text.parse::<u64>().map_or(Value::Null, Value::from),
+            (_, "loss") => number().unwrap_or(Value::Null),
+            (text, _) => text.into(),
+        };
+        ((*name).to_owned(), value)
+    };
+    Value::Object(COLUMNS.iter().zip(row).map(value).collect())
 }
 
 /// The lines of the job that trains a run, of an array one for each task.

@@ -10,6 +10,7 @@ use phalanx_trainer::engine::RunEnd;
 use super::error::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
 use super::joining::{JoiningProcess, POLL};
+use super::process::Display;
 use super::resolve::{configuration_of, task_of};
 use crate::Program;
 use crate::console::{OriginalOutput, out};
@@ -56,7 +57,7 @@ pub(super) fn run(program: &Program, args: &JoinArgs) -> Result<(), CliError> {
         leave: &leave,
         announces: true,
     };
-    match run.take_part(ticket, false, OriginalOutput::default())? {
+    match run.take_part(ticket, Display::Console, OriginalOutput::default())? {
         Some(RunEnd::Left) => out("left; the others go on"),
         Some(_) => out("the run has ended"),
         None => out("the run has ended, or needs no more ranks"),

@@ -37,7 +37,7 @@ impl JoiningProcess<'_> {
     pub(super) fn take_part(
         &self,
         mut ticket: JoinTicket,
-        quiet: bool,
+        display: process::Display,
         kept: OriginalOutput,
     ) -> Result<Option<RunEnd>, CliError> {
         let number = ticket.number();
@@ -50,7 +50,7 @@ impl JoiningProcess<'_> {
             let world = world.joining(number).leaving_on(self.leave);
             let observer = match self.announces {
                 true => process::joining_observer(number),
-                false => process::observer(quiet, false, kept.take().unwrap_or_default()),
+                false => process::observer(display, false, kept.take().unwrap_or_default()),
             };
             let trained = engine::train(self.task, self.folder, self.resolved, &world, self.stop, observer);
             match trained {

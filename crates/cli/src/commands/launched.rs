@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::changes::propose;
 use super::error::CliError;
 use super::interrupts::{Interrupts, stop_before_the_end};
-use super::process::{cancelled_error, observer, train};
+use super::process::{Display, cancelled_error, observer, train};
 use super::resolve::RUNS;
 use super::train_args::TrainArgs;
 use crate::Program;
@@ -90,7 +90,7 @@ pub(super) fn run(
     if rank == 0 || config.sync.min_workers > 0 || is_elastic {
         stop_before_the_end(&stop, Duration::from_secs(config.checkpoint.limit_margin), rank == 0)?;
     }
-    let observer = || observer(false, rank == 0, OriginalOutput::default());
+    let observer = || observer(Display::chosen(args.show.json), rank == 0, OriginalOutput::default());
     let trained = train(task, &folder, resolved, world, &stop, observer, told_code);
     if rank == 0 && trained.is_err() {
         folder.withdraw_proposal();

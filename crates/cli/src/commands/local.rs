@@ -15,11 +15,12 @@ use super::changes::propose;
 use super::error::CliError;
 use super::hosts::SshHosts;
 use super::interrupts::{Interrupts, announce, stop_before_the_end};
+use super::process::{self, Display};
 use super::resolve::{RUNS, as_argument, first_folder, task_of};
 use super::train_args::TrainArgs;
-use super::{process, tui};
+use super::tui;
 use crate::Program;
-use crate::console::{OriginalOutput, err, out};
+use crate::console::{OriginalOutput, err, note};
 
 /// Returns the exit of a run's end: the code of `--interrupted-code` if it was interrupted.
 pub(super) fn ended(args: &TrainArgs, end: RunEnd) -> Result<(), CliError> {
@@ -45,6 +46,7 @@ struct Ranks<'a> {
     stop: StopFlag,
     /// True if the dashboard is shown.
     tui: bool,
+    display: Display,
     by_host: Option<&'a SshHosts>,
 }
 
@@ -99,7 +101,7 @@ impl LocalTraining<'_> {
 
     /// Begins to listen for signals, and for the end of the job's time.
     fn ranks(&self, config: &Config) -> Result<Ranks<'_>, CliError> {
-        let tui = self.args.tui && dashboard::is_terminal();
+        let tui = self.args.show.tui && dashboard::is_terminal();
         let stop = StopFlag::default();
         let is_alone = config.world_size() == 1 && config.elastic().is_none();
         let margin = Duration::from_secs(config.checkpoint.limit_margin);
@@ -112,7 +114,8 @@ impl LocalTraining<'_> {
             interrupts.heed_the_end(margin)?;
             interrupts
         };
-        Ok(Ranks { program: self.program, interrupts, stop, tui, by_host: self.by_host })
+        let display = if tui { Display::Quiet } else { Display::chosen(self.args.show.json) };
+        Ok(Ranks { program: self.program, interrupts, stop, tui, display, by_host: self.by_host })
     }
 
     /// Trains the run that this one builds on, if there is one that is not finished. Returns false if it was stopped: by a signal,
@@ -126,7 +129,7 @@ impl LocalTraining<'_> {
         let lock = RunLock::take(&of_first).map_err(CliError::failed)?;
         lock.share_with_children().map_err(CliError::failed)?;
         let resolved = self.program.catalogue().resolve_run(&of_first.config())?;
-        out(&format!("before: {} in {}", resolved.config.model.kind, place.display()));
+        note(&format!("before: {} in {}", resolved.config.model.kind, place.display()));
         ranks.run(&of_first, &resolved)?;
         Ok(ranks.interrupts.count() == 0 && !ranks.stop.is_raised() && is_finished(&place))
     }
@@ -166,7 +169,7 @@ impl Ranks<'_> {
         let is_alone = config.world_size() == 1 && config.elastic().is_none();
         if !self.tui && self.by_host.is_none() && (is_alone || in_one_process) {
             let task = task_of(self.program, config)?;
-            let observer = process::observer(false, true, OriginalOutput::default());
+            let observer = process::observer(self.display, true, OriginalOutput::default());
             return process::run_here(&task, folder, resolved, &self.stop, observer);
         }
         let ranks = if in_one_process { 1 } else { config.world_size() };
@@ -206,7 +209,8 @@ impl Ranks<'_> {
             clear_joins(folder)?;
         }
         if let Some(by_host) = self.by_host {
-            let supervisor = by_host.supervisor(&executable, folder, config.sync.min_workers > 0)?;
+            let supervisor =
+                by_host.supervisor(&executable, folder, config.sync.min_workers > 0, self.display)?;
             return supervisor.run(interrupted).map_err(CliError::failed);
         }
         let supervisor = self.supervisor(executable, folder, config, ranks);
@@ -228,7 +232,7 @@ impl Ranks<'_> {
         let elastic = config.elastic();
         let path = as_argument(folder.path());
         let mut arguments = vec!["rank".to_owned(), path.display().to_string()];
-        arguments.extend(self.tui.then(|| "--quiet".to_owned()));
+        arguments.extend(self.display.options());
         let sync = &config.sync;
         let least = (sync.min_workers > 0).then_some(sync.min_workers + sync.servers);
         // In an elastic world the ranks themselves end the run if too few are left, after they have saved.

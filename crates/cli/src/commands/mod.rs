@@ -5,14 +5,19 @@
 //! by a second signal, or by a first one while ranks still looked for each other.
 
 mod error;
+mod help;
+mod hints;
 
 mod interrupts;
 mod log;
 
 mod resolve;
 
-mod changes;
+mod config_args;
+mod node_args;
 mod train_args;
+
+mod changes;
 
 mod process;
 
@@ -43,6 +48,7 @@ mod rank;
 mod report;
 mod sample;
 mod serve;
+mod shell;
 mod submit;
 mod sweep;
 mod trace;
@@ -50,18 +56,47 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{
+    Args, ColorChoice, Command as CommandLine, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+};
 
 use crate::Program;
-use crate::console::err;
+use crate::console::{self, Verbosity, err};
 use error::{CliError, with_causes};
+use help::ExampleNames;
 
 /// Trains deep-learning models across ranks.
 #[derive(Debug, Parser)]
 #[command(name = "phalanx", version, about, max_term_width = 110, propagate_version = true)]
 struct Cli {
+    #[command(flatten)]
+    output: OutputArgs,
     #[command(subcommand)]
     command: Command,
+}
+
+/// The options of all commands.
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// Print details too.
+    #[arg(short, long, global = true, conflicts_with = "quiet", display_order = 900)]
+    verbose: bool,
+    /// Print results, warnings and errors only.
+    #[arg(short, long, global = true, display_order = 901)]
+    quiet: bool,
+    /// Colours in help, errors and progress.
+    #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto, display_order = 902)]
+    color: ColorChoice,
+}
+
+impl OutputArgs {
+    fn verbosity(&self) -> Verbosity {
+        match (self.verbose, self.quiet) {
+            (true, _) => Verbosity::Verbose,
+            (_, true) => Verbosity::Quiet,
+            _ => Verbosity::Normal,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -88,6 +123,8 @@ enum Command {
     Trace(trace::TraceArgs),
     Doctor(doctor::DoctorArgs),
     Diagnose(diagnose::DiagnoseArgs),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
     #[command(hide = true)]
     Rank(rank::RankArgs),
     #[command(hide = true)]
@@ -97,18 +134,53 @@ enum Command {
 /// Runs the command line of a program with this process's arguments.
 pub fn main(program: &Program) -> ExitCode {
     environment::complete();
-    let mut command = Cli::command().name(program.name()).bin_name(program.name());
-    command = command.about(program.description());
-    if program.studies().next().is_none() {
-        command = command.mut_subcommand("study", |command| command.hide(true));
-    }
-    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let command = command_of(program).color(colors(&words));
+    let parsed = command.clone().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = parsed.unwrap_or_else(|mut error| {
+        hints::add(&mut error, &command, program.catalogue(), &words);
+        error.exit()
+    });
+    cli.output.verbosity().set();
+    console::set_colors(cli.output.color);
     let outcome = interrupts::survive_file_size_limit().and_then(|()| carry_out(program, cli.command));
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     if !error.is_reported() {
         err(&format!("error: {}", with_causes(&error)));
     }
     error.exit_code()
+}
+
+/// Returns the command line of `program`, with its name, groups and examples.
+fn command_of(program: &Program) -> CommandLine {
+    let mut command = command_line().name(program.name()).bin_name(program.name());
+    if let Some(description) = program.description() {
+        command = command.about(description);
+    }
+    if program.studies().next().is_none() {
+        command = command.mut_subcommand("study", |command| command.hide(true));
+    }
+    let names = ExampleNames {
+        program: program.name(),
+        preset: program.catalogue().default_preset(),
+        study: program.studies().next(),
+    };
+    help::complete(command, names)
+}
+
+/// Returns the definition of all commands.
+fn command_line() -> CommandLine {
+    Cli::command()
+}
+
+/// Returns the choice of colours in words that are not parsed yet, for errors of parsing.
+fn colors(words: &[String]) -> ColorChoice {
+    let given = words.iter().enumerate().find_map(|(at, word)| match word.as_str() {
+        "--color" => words.get(at + 1).map(String::as_str),
+        word => word.strip_prefix("--color="),
+    });
+    given.and_then(|given| given.parse().ok()).unwrap_or_default()
 }
 
 fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
@@ -134,7 +206,12 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Data(args) => data::run(program, &args),
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Diagnose(args) => diagnose::run(&args),
+        Command::Diagnose(args) => diagnose::run(program, &args),
+        Command::Completions(args) => {
+            shell::completions(&args, command_of(program));
+            Ok(())
+        }
+        Command::Man(args) => shell::man(&args, command_of(program)),
         Command::Rank(args) => rank::run(program, &args),
         Command::HostRanks => hosts::carry_out(),
     }

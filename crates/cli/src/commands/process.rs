@@ -12,40 +12,72 @@ use phalanx_trainer::engine::{
 
 use super::error::{CliError, with_causes};
 use super::log;
-use crate::console::{Console, OriginalOutput, err, format};
+use crate::console::{Console, JsonLines, OriginalOutput, Verbosity, color_option, err, format};
 
 /// The time that a failing rank takes at most to write its flight record.
 const RECORDING: Duration = Duration::from_secs(2);
 
+/// The form in which a training is shown to its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Display {
+    /// A table, a progress bar or lines of steps, and the end of the run.
+    Console,
+    /// JSON lines.
+    Json,
+    /// Warnings and errors only.
+    Quiet,
+}
+
+impl Display {
+    /// Returns the form that the options of this process choose.
+    pub(super) fn chosen(json: bool) -> Self {
+        match (json, Verbosity::get()) {
+            (true, _) => Self::Json,
+            (false, Verbosity::Quiet) => Self::Quiet,
+            (false, _) => Self::Console,
+        }
+    }
+
+    /// Returns the options by which a process of this program has the same form.
+    pub(super) fn options(self) -> Vec<String> {
+        let json = (self == Self::Json).then_some("--json");
+        let verbosity = if self == Self::Quiet { Verbosity::Quiet } else { Verbosity::get() };
+        let options = json.into_iter().chain(verbosity.option()).map(str::to_owned);
+        options.chain(color_option()).collect()
+    }
+}
+
 /// Returns the observer of a rank. Rank 0 prints from the beginning, the others when they take over, to the output that
 /// they have `kept`.
-pub(super) fn observer(quiet: bool, is_first: bool, kept: OriginalOutput) -> Box<dyn Observer> {
-    let console = (!quiet).then(|| match is_first {
-        true => Console::new(),
-        false => Console::plain(kept.into_file()),
-    });
+pub(super) fn observer(display: Display, is_first: bool, kept: OriginalOutput) -> Box<dyn Observer> {
+    let console: Option<Box<dyn Observer>> = match (display, is_first) {
+        (Display::Quiet, _) => None,
+        (Display::Console, true) => Some(Box::new(Console::new())),
+        (Display::Console, false) => Some(Box::new(Console::plain(kept.into_file()))),
+        (Display::Json, true) => Some(Box::new(JsonLines::default())),
+        (Display::Json, false) => Some(Box::new(JsonLines::new(kept.into_file()))),
+    };
     Box::new(LogObserver { console, speaks: is_first, announces: None })
 }
 
 /// Returns the observer of a process that a user has started to join a run. It prints from which step on the rank takes part.
 pub(super) fn joining_observer(number: usize) -> Box<dyn Observer> {
-    let console = Some(Console::plain(None));
+    let console: Option<Box<dyn Observer>> = Some(Box::new(Console::plain(None)));
     Box::new(LogObserver { console, speaks: false, announces: Some(number) })
 }
 
 /// Writes into the log what happens besides steps, and shows all on the console if there is one; nothing before its rank is the
 /// one that speaks for all.
-#[derive(Debug)]
 struct LogObserver {
-    console: Option<Console>,
+    console: Option<Box<dyn Observer>>,
     speaks: bool,
     /// The number of a rank whose joining is printed although it does not speak for all.
     announces: Option<usize>,
 }
 
 impl LogObserver {
-    fn console(&mut self) -> Option<&mut Console> {
-        self.console.as_mut().filter(|_| self.speaks)
+    fn console(&mut self) -> Option<&mut (dyn Observer + 'static)> {
+        self.console.as_deref_mut().filter(|_| self.speaks)
     }
 }
 
@@ -70,7 +102,7 @@ impl Observer for LogObserver {
     fn event(&mut self, event: &Event) {
         if !self.speaks {
             let is_own = matches!(event, Event::Joined { rank, .. } if Some(*rank) == self.announces);
-            if let Some(console) = self.console.as_mut().filter(|_| is_own) {
+            if let Some(console) = self.console.as_deref_mut().filter(|_| is_own) {
                 console.event(event);
             }
             return;
@@ -79,8 +111,10 @@ impl Observer for LogObserver {
         if let Event::Evaluated { .. } | Event::Saved { .. } | Event::Sampled { .. } = event {
             tracing::info!("{}", format::event(event));
         }
-        if let Some(console) = self.console() {
-            console.event(event);
+        match (self.console(), event) {
+            (Some(console), _) => console.event(event),
+            (None, Event::Collapsed { .. } | Event::Died { .. }) => err(&format::event(event)),
+            (None, _) => {}
         }
     }
 

@@ -10,7 +10,7 @@ use phalanx_trainer::engine;
 use super::error::{CliError, with_causes};
 use super::interrupts::Interrupts;
 use super::joining::JoiningProcess;
-use super::process::{observer, run_here, train};
+use super::process::{Display, observer, run_here, train};
 use super::resolve::{attempted_config, task_of};
 use crate::Program;
 use crate::console::{OriginalOutput, err};
@@ -20,9 +20,9 @@ use crate::console::{OriginalOutput, err};
 pub(super) struct RankArgs {
     /// The run's folder.
     folder: PathBuf,
-    /// Print nothing.
+    /// Print events as JSON lines.
     #[arg(long)]
-    quiet: bool,
+    json: bool,
     /// Join the running ranks under this number.
     #[arg(long)]
     join: Option<usize>,
@@ -41,6 +41,7 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
         None => Ok(OriginalOutput::default()),
     };
     let leave = StopFlag::default();
+    let display = Display::chosen(args.json);
     if resolved.config.elastic().is_some() {
         // A signal to one rank concerns only this rank.
         let flag = leave.clone();
@@ -59,7 +60,7 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
             announces: false,
         };
         let ticket = JoinTicket::of(&folder.joins(), number);
-        return match joining.take_part(ticket, args.quiet, keep_output(number)?) {
+        return match joining.take_part(ticket, display, keep_output(number)?) {
             Ok(_) => Ok(()),
             Err(error) => {
                 let _ = FailureReport::now(number, with_causes(&error), true).write(&folder.logs());
@@ -69,11 +70,10 @@ pub(super) fn run(program: &Program, args: &RankArgs) -> Result<(), CliError> {
     }
     let world = engine::launcher_world().map_err(CliError::failed)?;
     let world = world.ok_or_else(|| CliError::Usage("`rank` finds no launcher's environment".to_owned()))?;
-    let world = world.with_secret(pipe.secret).leaving_on(&leave);
-    let world = if args.quiet { world } else { world.reporting_waits(err) };
+    let world = world.with_secret(pipe.secret).leaving_on(&leave).reporting_waits(err);
     let kept = keep_output(world.rank())?;
     let is_first = world.rank() == 0;
-    let observer = || observer(args.quiet, is_first, kept);
+    let observer = || observer(display, is_first, kept);
     if engine::in_one_process(&resolved.config) {
         // The supervisor knows only this process, so it reports for all ranks.
         return run_here(&task, &folder, &resolved, &stop, observer()).map_err(|error| {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use phalanx_run::RunFolder;
-use phalanx_trainer::config::{Config, Resolved};
+use phalanx_trainer::config::{Config, DataKind, KeyType as _, Resolved};
 use phalanx_trainer::engine::{Evaluator, Task};
 use toml::Value;
 
@@ -65,6 +65,9 @@ pub(super) fn configuration_of(program: &Program, folder: &RunFolder) -> Result<
 
 /// Applies `--data KIND=PATH`.
 pub(super) fn set_data(resolved: &mut Resolved, data: &str) -> Result<(), CliError> {
+    if let Some(meant) = meant_data(data) {
+        return Err(CliError::Usage(format!("--data {data}: no kind of images; {meant}")));
+    }
     let (kind, path) = data.split_once('=').unwrap_or((data, ""));
     let option = format!("--data {data}");
     resolved.set_value(&option, "data.kind", Value::String(kind.to_owned()))?;
@@ -76,6 +79,28 @@ pub(super) fn set_data(resolved: &mut Resolved, data: &str) -> Result<(), CliErr
     let path = if path.is_empty() { String::new() } else { parts.join("::") };
     resolved.set_value(&option, "data.path", Value::String(path))?;
     Ok(())
+}
+
+/// Returns what a path was meant as that stands in the place of `KIND=PATH`.
+fn meant_data(data: &str) -> Option<String> {
+    let is_kind = |text: &str| DataKind::from_toml(&Value::String(text.to_owned())).is_ok();
+    let path = Path::new(data);
+    if data.contains('=') || is_kind(data) || !(path.exists() || data.contains('/')) {
+        return None;
+    }
+    let kind = match path.extension().and_then(std::ffi::OsStr::to_str) {
+        Some("tar") => "shards",
+        _ if path.join("data_batch_1.bin").exists() || path.join("cifar-10-batches-bin").exists() => {
+            "cifar10"
+        }
+        _ if path.join("train_test_split.txt").exists() => "cub",
+        _ => "folder",
+    };
+    let what = match kind {
+        "folder" => " for a folder with a folder of images for each class",
+        _ => "",
+    };
+    Some(format!("write --data {kind}={data}{what}"))
 }
 
 /// Returns the file of the configuration that the current attempt of a run has: a resumption's until that is accepted.
@@ -98,4 +123,29 @@ pub(super) fn set_parallel(resolved: &mut Resolved, degrees: &str) -> Result<(),
         resolved.set_value(&option, &format!("parallel.{name}"), Value::Integer(degree))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_in_place_of_kinds_are_explained() {
+        for (data, meant) in [
+            ("photos/train", Some("--data folder=photos/train")),
+            ("./x.tar", Some("--data shards=./x.tar")),
+            ("/", Some("--data folder=/")),
+            ("shapes", None),
+            ("cifar10=there", None),
+            ("fodler", None),
+        ] {
+            let said = meant_data(data);
+            match meant {
+                Some(meant) => {
+                    assert!(said.as_ref().is_some_and(|said| said.contains(meant)), "{data}: {said:?}")
+                }
+                None => assert_eq!(said, None, "{data}"),
+            }
+        }
+    }
 }

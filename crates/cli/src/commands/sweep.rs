@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use phalanx_collectives::{Clock, CostModel, SimulatedLink};
 use phalanx_sharding::{ClusterModel, Overlap};
+use serde_json::{Value, json};
 
 use super::error::CliError;
 use super::interrupts::{Interrupts, announce};
@@ -15,7 +16,7 @@ use phalanx_run::format;
 use phalanx_trainer::config::Config;
 use phalanx_trainer::config::Resolved;
 
-use crate::console::out;
+use crate::console::{note, out};
 use crate::sweep::{
     self, Conditions, Outcome, Results, Run, RunPlan, Runner, SweepFile, SweepFileError, TrainingEnd, Trials,
 };
@@ -72,6 +73,9 @@ struct RunOptions {
     /// List the runs without training.
     #[arg(long)]
     dry_run: bool,
+    /// Print the results as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(program: &Program, args: &SweepArgs) -> Result<(), CliError> {
@@ -85,12 +89,22 @@ pub(super) fn run(program: &Program, args: &SweepArgs) -> Result<(), CliError> {
 
 pub(super) fn run_study(program: &Program, args: &StudyArgs) -> Result<(), CliError> {
     let Some(name) = &args.name else {
-        for name in program.studies() {
-            out(&format!("{name}: {}", program.study_named(name)?.about));
-        }
-        return Ok(());
+        return list_studies(program, args.how.json);
     };
     carry_out(program, name, &program.study_named(name)?, &args.how)
+}
+
+/// Prints the names of the studies with the questions that they answer.
+fn list_studies(program: &Program, json: bool) -> Result<(), CliError> {
+    let described = program.studies().map(|name| Ok((name, program.study_named(name)?.about)));
+    let studies = described.collect::<Result<Vec<_>, CliError>>()?;
+    if json {
+        let object = |(name, about): &(&str, String)| json!({"name": name, "about": about});
+        out(&Value::from_iter(studies.iter().map(object)).to_string());
+        return Ok(());
+    }
+    studies.iter().for_each(|(name, about)| out(&format!("{name}: {about}")));
+    Ok(())
 }
 
 impl From<SweepFileError> for CliError {
@@ -103,14 +117,14 @@ impl From<SweepFileError> for CliError {
 fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &RunOptions) -> Result<(), CliError> {
     let sweep = Sweep::new(program, name, file, how)?;
     if how.dry_run {
-        sweep.list();
+        sweep.list(how.json);
         return Ok(());
     }
     sweep.check_folder()?;
     let interrupts = Interrupts::listen()?;
     let ended = sweep.train(&interrupts)?;
     let outcomes = sweep.outcomes(program, &ended)?;
-    sweep.write_results(&outcomes)?;
+    sweep.write_results(&outcomes, how.json)?;
     if interrupts.count() > 0 {
         let message = "interrupted; the same command goes on".to_owned();
         return Err(CliError::Ended { message, code: interrupts.exit_code() });
@@ -176,8 +190,16 @@ impl<'a> Sweep<'a> {
     }
 
     /// Prints the runs.
-    fn list(&self) {
+    fn list(&self, json: bool) {
         let runner = self.runner();
+        if json {
+            let object = |(run, resolved): &(Run, Resolved)| {
+                let (ranks, finished) = (resolved.config.train.ranks, runner.is_finished(run));
+                json!({"name": run.name, "ranks": ranks, "sets": run.sets, "predicted": run.predicted, "finished": finished})
+            };
+            out(&Value::from_iter(self.runs.iter().map(object)).to_string());
+            return;
+        }
         for (run, resolved) in &self.runs {
             let done = match (run.predicted, runner.is_finished(run)) {
                 (true, _) => "  (predicted, not trained)",
@@ -206,8 +228,8 @@ impl<'a> Sweep<'a> {
     /// Trains the runs that are not finished.
     fn train(&self, interrupts: &Interrupts) -> Result<Vec<TrainingEnd>, CliError> {
         let count = self.runs.len();
-        out(&format!("{}: {}", self.name, self.file.about));
-        out(&format!("{count} runs in {}, {} at a time", self.folder.display(), self.parallel));
+        note(&format!("{}: {}", self.name, self.file.about));
+        note(&format!("{count} runs in {}, {} at a time", self.folder.display(), self.parallel));
         let told = AtomicBool::new(false);
         let asked = || {
             let count = interrupts.count();
@@ -223,7 +245,7 @@ impl<'a> Sweep<'a> {
                 TrainingEnd::Failed(error) => format!("failed: {error}"),
                 TrainingEnd::Stopped => "stopped".to_owned(),
             };
-            out(&format!("[{}/{count}] {}: {what}", at + 1, self.runs[at].0.name));
+            note(&format!("[{}/{count}] {}: {what}", at + 1, self.runs[at].0.name));
         }))
     }
 
@@ -247,8 +269,8 @@ impl<'a> Sweep<'a> {
         Ok(outcomes)
     }
 
-    /// Prints the tables, and writes them, the pictures and the page.
-    fn write_results(&self, outcomes: &sweep::Outcomes) -> Result<(), CliError> {
+    /// Writes tables, pictures and the page. Prints the tables, or JSON.
+    fn write_results(&self, outcomes: &sweep::Outcomes, json: bool) -> Result<(), CliError> {
         let trained =
             || self.runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
         let conditions = Conditions {
@@ -260,14 +282,19 @@ impl<'a> Sweep<'a> {
         };
         let (name, file, trials) = (self.name, &self.file, &self.trials);
         let results = Results { name, file, trials, outcomes, conditions: &conditions };
+        results.write(&self.folder).map_err(CliError::failed)?;
+        write_page(&self.folder)?;
+        if json {
+            let written = std::fs::read_to_string(self.folder.join("results.json"));
+            out(written.map_err(CliError::failed)?.trim_end());
+            return Ok(());
+        }
         for table in results.tables() {
             out(&format!("\n{}", table.title));
             format::columns(&table.words()).iter().for_each(|line| out(&format!("  {line}")));
             table.failures().iter().chain(&table.notes()).for_each(|note| out(&format!("  {note}")));
         }
         out("");
-        results.write(&self.folder).map_err(CliError::failed)?;
-        write_page(&self.folder)?;
         out(&format!("tables and pictures in {}, all of it in report.html", self.folder.display()));
         Ok(())
     }

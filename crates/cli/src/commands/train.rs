@@ -10,11 +10,12 @@ use phalanx_trainer::engine::{self, Task, World};
 use super::error::CliError;
 use super::hosts::SshHosts;
 use super::local::{self, LocalTraining};
+use super::node_args::Node;
 use super::resolve::{RUNS, check_utf8, task_of};
-use super::train_args::{Node, TrainArgs, configuration};
+use super::train_args::{TrainArgs, configuration};
 use super::{launched, node};
 use crate::Program;
-use crate::console::out;
+use crate::console::{Verbosity, out};
 
 /// The way in which ranks are started.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ fn existing_run(program: &Program, args: &TrainArgs) -> Result<Option<RunFolder>
     let folder = match &args.out {
         Some(out) => RunFolder::open(out),
         None => {
-            let name = args.config.as_deref().or(program.catalogue().default_preset());
+            let name = args.choice.config.as_deref().or(program.catalogue().default_preset());
             let name = name.unwrap_or(program.name());
             let stem = Path::new(name).file_stem();
             let name = stem.map_or_else(|| name.into(), std::ffi::OsStr::to_string_lossy);
@@ -115,15 +116,17 @@ fn check_launched(
             )
         }
         _ if args.world.hosts.is_some() => format!("--hosts {own_ranks}; a launcher has started this one"),
-        _ if args.tui => format!("--tui {own_ranks}; look at this one with `watch` and its folder"),
+        _ if args.show.tui => format!("--tui {own_ranks}; look at this one with `watch` and its folder"),
         _ => return Ok(()),
     };
     Err(CliError::Usage(problem))
 }
 
-/// Prints the configuration and the plan.
+/// Prints the plan; with `--verbose`, the configuration too.
 fn dry_run(task: &Task, resolved: &Resolved) -> Result<(), CliError> {
-    out(resolved.to_toml(Detail::Values).trim());
+    if Verbosity::get() == Verbosity::Verbose {
+        out(resolved.to_toml(Detail::Values).trim());
+    }
     for line in engine::describe(task, &resolved.config).map_err(CliError::failed)? {
         out(&line);
     }

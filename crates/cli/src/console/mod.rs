@@ -1,12 +1,18 @@
 //! The console: a progress bar on a terminal, plain lines elsewhere, and a table at the end.
 
+mod colors;
 pub mod format;
+mod json_lines;
 mod progress;
 mod standby;
 mod table;
+mod verbosity;
 
+pub use colors::{color_option, set_colors};
+pub use json_lines::JsonLines;
 pub use progress::TaskProgress;
 pub use standby::OriginalOutput;
+pub use verbosity::Verbosity;
 
 use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
@@ -68,6 +74,13 @@ impl Default for Console {
 /// Prints to standard output. A closed output, as behind `head`, must not end a training.
 pub fn out(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Prints a note on what a command does to standard error, unless the user wants results only.
+pub fn note(text: &str) {
+    if Verbosity::get() > Verbosity::Quiet {
+        err(text);
+    }
 }
 
 /// Prints to standard error.

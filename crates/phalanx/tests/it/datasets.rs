@@ -382,3 +382,16 @@ fn classes_of_parquet_files_are_compared_before_the_first_step() {
         assert_eq!(place.path("run/checkpoints/step-00000001").exists(), test == "test", "{test}");
     });
 }
+
+#[test]
+fn embedded_images_are_written_as_class_folders() {
+    let place = Place::new();
+    let write =
+        "data write --data shapes --set data.images=200 --set data.test_images=40 --per-class 6 --out photos";
+    let said = place.succeed(write);
+    assert!(said.contains("photos/train: ") && said.contains("photos/test: 40 images"), "{said}");
+    let checked = place.succeed("data check --data folder=photos");
+    assert!(checked.contains("train: ") && checked.contains("test: 40 images"), "{checked}");
+    let refused = place.fail(write);
+    assert!(refused.contains("photos is not empty"), "{refused}");
+}

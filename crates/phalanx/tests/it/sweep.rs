@@ -40,8 +40,8 @@ fn a_sweep_ends_in_tables_and_is_not_done_twice() {
     assert!(!place.path("runs").exists(), "nothing is trained");
 
     let output = place.output("sweep a.toml --parallel 2");
-    let said = text(&output.stdout);
-    assert!(output.status.success(), "{said}{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}{}", text(&output.stdout));
     assert_eq!(said.matches(": finished in").count(), 8, "{said}");
     let out = place.path("runs/a");
     let results = json(&out.join("results.json"));
@@ -91,7 +91,7 @@ fn a_sweep_ends_in_tables_and_is_not_done_twice() {
     );
 
     let again = place.output("sweep a.toml");
-    assert_eq!(text(&again.stdout).matches(": was finished").count(), 8, "{}", text(&again.stdout));
+    assert_eq!(stderr(&again).matches(": was finished").count(), 8, "{}", stderr(&again));
     assert_eq!(fs::read_to_string(out.join("1.csv")).expect("reads"), csv);
     let other = place.output("sweep a.toml --set optim.weight_decay=0.5");
     assert_eq!(other.status.code(), Some(2));
@@ -118,9 +118,11 @@ fn runs_that_fail_are_told_and_tried_again() {
             picture.save(of_class.join(format!("{at}.png"))).expect("saves");
         }
     }
-    let output = place.output("sweep b.toml --out=-out");
-    let said = text(&output.stdout);
-    assert!(output.status.success(), "{said}{}", stderr(&output));
+    let output = place.output("sweep b.toml --out=-out --json");
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}{}", text(&output.stdout));
+    let results: serde_json::Value = serde_json::from_str(&text(&output.stdout)).expect("JSON alone");
+    assert_eq!(results["tables"][0]["rows"].as_array().map(Vec::len), Some(2), "{results}");
     assert!(said.contains("shapes: was finished") && said.contains("folder: finished in"), "{said}");
 }
 

@@ -6,13 +6,13 @@ use super::{Diagnosis, RankState};
 /// The maximum number of characters of a failure in the line of a rank.
 const LONGEST: usize = 120;
 
-/// The maximum number of stack frames of a rank that is no suspect.
-const SHORT: usize = 12;
+/// The maximum number of ranks that each have a line.
+const MOST_RANKS: usize = 8;
 
 impl Diagnosis {
-    /// Formats the diagnosis as lines. With `whole`, prints all stacks completely; otherwise only the stacks of
-    /// suspects, and shortens the others.
-    pub fn text(&self, whole: bool) -> Vec<String> {
+    /// Formats the diagnosis as lines: the suspects, who waited, and the state of ranks. With `stacks`, the states of all ranks and
+    /// the stacks of their threads follow.
+    pub fn text(&self, stacks: bool) -> Vec<String> {
         let mut lines = vec![format!("the run of {} ranks failed: {}", self.world_size, self.cause)];
         lines.push(String::new());
         match self.suspects.is_empty() {
@@ -48,7 +48,11 @@ impl Diagnosis {
             }
         }
         lines.extend([String::new(), "ranks:".to_owned()]);
-        lines.extend(self.ranks.iter().map(line));
+        let shown = if stacks { self.ranks.len() } else { MOST_RANKS };
+        lines.extend(self.ranks.iter().take(shown).map(line));
+        if self.ranks.len() > shown {
+            lines.push(format!("  and {} more ranks", self.ranks.len() - shown));
+        }
         for rank in self.ranks.iter().filter(|rank| !rank.seen_threads.is_empty()) {
             let threads: Vec<String> =
                 rank.seen_threads.iter().map(|(name, state)| format!("{name} {state}")).collect();
@@ -58,12 +62,16 @@ impl Diagnosis {
                 threads.join(", ")
             ));
         }
-        for rank in self.ranks.iter().filter(|rank| !rank.threads.is_empty()) {
-            let is_suspect = self.suspects.iter().any(|suspect| suspect.rank == rank.rank);
-            lines.push(String::new());
-            lines.extend(stacks(rank, if whole || is_suspect { usize::MAX } else { SHORT }));
+        if stacks {
+            let with_stacks = self.ranks.iter().filter(|rank| !rank.threads.is_empty());
+            lines.extend(with_stacks.flat_map(stacks_of));
         }
         lines
+    }
+
+    /// Returns true if the stacks of a rank were recorded.
+    pub fn has_stacks(&self) -> bool {
+        self.ranks.iter().any(|rank| !rank.threads.is_empty())
     }
 }
 
@@ -99,19 +107,16 @@ fn line(state: &RankState) -> String {
 }
 
 /// Formats the stacks of a rank.
-fn stacks(rank: &RankState, longest: usize) -> Vec<String> {
-    let mut lines = vec![format!("stacks of rank {}:", rank.rank)];
+fn stacks_of(rank: &RankState) -> Vec<String> {
+    let mut lines = vec![String::new(), format!("stacks of rank {}:", rank.rank)];
     for thread in &rank.threads {
         lines.push(format!("  thread {} ({})", thread.name, thread.id));
         if thread.frames.is_empty() {
             lines.push("    no response".to_owned());
         }
-        for frame in thread.frames.iter().take(longest) {
+        for frame in &thread.frames {
             let source = frame.source.as_deref().map_or_else(String::new, |source| format!("  {source}"));
             lines.push(format!("    {}{source}", frame.function));
-        }
-        if thread.frames.len() > longest {
-            lines.push(format!("    and {} more frames", thread.frames.len() - longest));
         }
     }
     lines

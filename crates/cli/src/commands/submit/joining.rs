@@ -13,10 +13,12 @@ use phalanx_run::{RunError, RunFolder, timestamp, write_aside};
 /// Gives SLURM the job that joins the run in `run`, or shows its script.
 pub(super) fn submit(program: &Program, args: &SubmitArgs, run: &Path) -> Result<(), CliError> {
     let folder = RunFolder::open(run).map_err(CliError::failed)?;
-    if let Some(option) = args.train.changes() {
+    if let Some(option) = args.first_change() {
         return Err(CliError::Usage(format!("--join takes part in the run as it is; leave out {option}")));
     }
-    if configuration_of(program, &folder)?.config.elastic().is_none() {
+    let config = configuration_of(program, &folder)?.config;
+    args.job.check_devices(&config)?;
+    if config.elastic().is_none() {
         return Err(CliError::Usage(format!(
             "{} is of a run whose world does not change; begin one with --elastic MIN:MAX",
             folder.path().display()
@@ -25,8 +27,8 @@ pub(super) fn submit(program: &Program, args: &SubmitArgs, run: &Path) -> Result
     let executable = std::env::current_exe().map_err(CliError::failed)?;
     let place = std::path::absolute(folder.path()).map_err(CliError::failed)?;
     let name = format!("{}-join", place.file_name().unwrap_or_default().to_string_lossy());
-    let script = args.job(Work::Join, name).script(&executable, &place)?;
-    if args.train.dry_run {
+    let script = args.job.of(Work::Join, name).script(&executable, &place)?;
+    if args.dry_run {
         out(script.trim_end());
         return Ok(());
     }

@@ -50,7 +50,7 @@ fn without_a_driver_the_processor_trains_and_a_gpu_is_an_error_with_names() {
 #[test]
 fn the_doctor_examines_gpus_and_libraries() {
     let Some(place) = Place::new() else { return };
-    let text = place.command("doctor").env(DEVICES, "2").output().expect("phalanx runs");
+    let text = place.command("doctor --verbose").env(DEVICES, "2").output().expect("phalanx runs");
     assert!(text.status.success(), "{text:?}");
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     for expected in [

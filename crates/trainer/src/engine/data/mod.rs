@@ -12,6 +12,7 @@ mod open;
 mod record;
 mod splits;
 mod transforms;
+mod write;
 
 pub use batch::Batch;
 pub use check::{DamagedImage, DataCheck, SplitCheck, check_data};
@@ -20,3 +21,4 @@ pub(super) use open::{attributes, num_classes};
 pub(super) use record::DataRecord;
 pub(super) use splits::Data;
 pub(super) use transforms::picture_transform;
+pub use write::{WrittenSplit, write_images};

@@ -1,0 +1,126 @@
+//! A run as JSON, one event a line, for scripts.
+
+use std::fs::File;
+use std::io::Write as _;
+
+use phalanx_run::Summary;
+use phalanx_trainer::engine::{Event, Observer, Started, StepReport, named};
+use serde_json::{Map, Value, json};
+
+use super::out;
+
+/// Prints each event of a run as a JSON object whose key `event` names its kind. Steps are those that have a line of metrics.
+#[derive(Debug, Default)]
+pub struct JsonLines {
+    /// The destination, if it is not this process's standard output.
+    to: Option<File>,
+}
+
+impl JsonLines {
+    /// Creates an observer that prints to `to`, or else to standard output.
+    pub fn new(to: Option<File>) -> Self {
+        Self { to }
+    }
+
+    fn print(&self, value: &Value) {
+        match &self.to {
+            // A closed output must not end a training.
+            Some(to) => drop(writeln!(&mut &*to, "{value}")),
+            None => out(&value.to_string()),
+        }
+    }
+}
+
+impl Observer for JsonLines {
+    fn started(&mut self, started: &Started) {
+        self.print(&json!({
+            "event": "started",
+            "run": started.folder,
+            "name": started.name,
+            "model": started.model,
+            "parameters": started.parameters,
+            "data": started.data,
+            "images": started.images,
+            "ranks": started.world_size,
+            "servers": started.servers,
+            "threads": started.threads,
+            "device": started.device,
+            "strategy": started.strategy,
+            "step": started.done,
+            "steps": started.total,
+            "steps_per_epoch": started.steps_per_epoch,
+        }));
+    }
+
+    fn step(&mut self, report: &StepReport, logged: bool) {
+        if logged {
+            self.print(&step(report));
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.print(&value(event));
+    }
+
+    fn finished(&mut self, summary: &Summary) {
+        let mut object = Map::from_iter([("event".to_owned(), Value::from("finished"))]);
+        if let Ok(Value::Object(summary)) = serde_json::to_value(summary) {
+            object.extend(summary);
+        }
+        self.print(&Value::Object(object));
+    }
+}
+
+/// Returns a step with the names that its line of `metrics.jsonl` has.
+fn step(report: &StepReport) -> Value {
+    let mut object = Map::new();
+    let mut put = |name: String, value: Value| drop(object.insert(name, value));
+    put("event".to_owned(), "step".into());
+    put("step".to_owned(), report.step.into());
+    put("steps".to_owned(), report.total.into());
+    put("epoch".to_owned(), report.epoch.into());
+    for phase in &report.phases {
+        put(named(&phase.name, "loss"), phase.loss.into());
+        phase.measures.iter().for_each(|(name, value)| put(named(&phase.name, name), (*value).into()));
+    }
+    for update in &report.updates {
+        put(named(&update.network, "lr"), update.learning_rate.into());
+        if let Some(norm) = update.gradient_norm {
+            put(named(&update.network, "grad_norm"), norm.into());
+        }
+    }
+    put("seconds".to_owned(), report.seconds.into());
+    put("images_per_s".to_owned(), report.images_per_second.into());
+    put("memory_bytes".to_owned(), report.memory_bytes.into());
+    put("data_share".to_owned(), report.data_share.into());
+    put("communication_share".to_owned(), report.communication_share.into());
+    Value::Object(object)
+}
+
+fn value(event: &Event) -> Value {
+    match event {
+        Event::Evaluated { step, measures } => {
+            let measures: Map<String, Value> =
+                measures.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
+            json!({"event": "evaluated", "step": step, "measures": measures})
+        }
+        Event::Saved { step, path, stalled } => {
+            json!({"event": "saved", "step": step, "path": path, "paused_seconds": stalled.as_secs_f64()})
+        }
+        Event::Sampled { step, path } => json!({"event": "sampled", "step": step, "path": path}),
+        Event::Resumed { step, path } => json!({"event": "resumed", "step": step, "path": path}),
+        Event::Collapsed { step, problem } => {
+            json!({"event": "collapsed", "step": step, "problem": problem})
+        }
+        Event::Died { rank, host, from_step, left } => {
+            json!({"event": "died", "rank": rank, "host": host, "from_step": from_step, "ranks": left})
+        }
+        Event::Left { rank, host, from_step, ranks } => {
+            json!({"event": "left", "rank": rank, "host": host, "from_step": from_step, "ranks": ranks})
+        }
+        Event::Joined { rank, from_step, ranks } => {
+            json!({"event": "joined", "rank": rank, "from_step": from_step, "ranks": ranks})
+        }
+        Event::Note(text) => json!({"event": "note", "text": text}),
+    }
+}
