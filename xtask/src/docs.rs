@@ -101,7 +101,7 @@ pub(crate) fn docs(arguments: &[String], root: &Path, target: &Path) -> Result<E
 }
 
 /// Returns the pages that may hold tables and pictures.
-fn pages(root: &Path) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn pages(root: &Path) -> Result<Vec<PathBuf>, String> {
     let folder = root.join("docs");
     let entries =
         std::fs::read_dir(&folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;

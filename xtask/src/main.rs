@@ -5,6 +5,8 @@
 mod docs;
 mod fuzz;
 mod gpu;
+mod release;
+mod site;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
@@ -42,6 +44,11 @@ Check:
                                  make tables and pictures of the documentation again, by the commands next to them
   ci                             run what continuous integration runs
 
+Publish:
+  site [--serve]                 make the site of the documentation with mdBook
+  release build [--target T]     archives of the program, its symbols, completions and manual pages
+  release address URL            set the public address of the source in manifests and pages
+
 `cargo xtask train --help` explains the arguments of a command.";
 
 /// The user's program.
@@ -52,22 +59,7 @@ fn main() -> ExitCode {
     let command = if arguments.is_empty() { "help".to_owned() } else { arguments.remove(0) };
     let outcome = match command.as_str() {
         "test" if arguments.iter().any(|argument| argument == "--gpu") => gpu::test(&arguments),
-        "test" if arguments.iter().any(|argument| argument == "--slurm") => {
-            arguments.retain(|argument| argument != "--slurm");
-            let test = [
-                "test",
-                "--package",
-                "phalanx",
-                "--test",
-                "it",
-                "slurm::",
-                "--",
-                "--include-ignored",
-                "--nocapture",
-            ];
-            // With this variable the tests fail without SLURM instead of being skipped.
-            run(Command::new(cargo_path()).args(test).env("PHALANX_TEST_SLURM", "1").current_dir(root()))
-        }
+        "test" if arguments.iter().any(|argument| argument == "--slurm") => test_slurm(arguments),
         "test" => {
             let full =
                 arguments.iter().position(|argument| argument == "--full").map(|at| arguments.remove(at));
@@ -92,6 +84,8 @@ fn main() -> ExitCode {
             Err(problem) => Err(problem),
         },
         "fuzz" => fuzz::fuzz(&arguments),
+        "release" => release::release(&arguments, &root(), &target()),
+        "site" => site::site(&arguments, &root(), &target()),
         "tidy" => tidy(&arguments),
         "ci" => run(&mut Command::new(root().join(".ci").join("run"))),
         "help" | "--help" | "-h" => {
@@ -105,6 +99,14 @@ fn main() -> ExitCode {
         eprintln!("error: {message}");
         ExitCode::FAILURE
     })
+}
+
+/// Runs the tests of SLURM on a cluster of two nodes on this machine.
+fn test_slurm(mut arguments: Vec<String>) -> Result<ExitCode, String> {
+    arguments.retain(|argument| argument != "--slurm");
+    let test = ["test", "--package", "phalanx", "--test", "it", "slurm::", "--", "--include-ignored", "--nocapture"];
+    // With this variable the tests fail without SLURM instead of being skipped.
+    run(Command::new(cargo_path()).args(test).args(arguments).env("PHALANX_TEST_SLURM", "1").current_dir(root()))
 }
 
 /// Checks the house rules. `--count` writes the table of counts, `--show PLACE` lists the findings there.

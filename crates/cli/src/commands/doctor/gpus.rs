@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use super::machine::line;
-
 /// A library of GPUs.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct LibraryFinding {
@@ -28,13 +26,14 @@ pub(super) struct GpuFindings {
 }
 
 impl GpuFindings {
-    /// Formats the findings about GPUs, a line each.
-    pub(super) fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.none.iter().map(|none| line("GPUs", none)).collect();
-        lines.extend(self.gpus.iter().enumerate().map(|(index, gpu)| line(&format!("GPU {index}"), gpu)));
-        lines.extend(self.links.iter().map(|link| line("link", link)));
-        lines.extend(self.network.iter().map(|network| line("to hosts", network)));
-        lines
+    /// Returns the findings about GPUs, each with its name.
+    pub(super) fn rows(&self) -> Vec<(String, String)> {
+        let row = |name: &str, value: &String| (name.to_owned(), value.clone());
+        let mut rows: Vec<_> = self.none.iter().map(|none| row("GPUs", none)).collect();
+        rows.extend(self.gpus.iter().enumerate().map(|(index, gpu)| row(&format!("GPU {index}"), gpu)));
+        rows.extend(self.links.iter().map(|link| row("link", link)));
+        rows.extend(self.network.iter().map(|network| row("to hosts", network)));
+        rows
     }
 }
 

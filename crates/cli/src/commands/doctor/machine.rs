@@ -60,7 +60,7 @@ impl Findings {
             rows.extend(self.gpus.libraries.iter().map(|library| (library.name, library.found.clone())));
         }
         let mut lines: Vec<String> = rows.iter().map(|(name, value)| line(name, value)).collect();
-        lines.extend(self.gpus.lines());
+        lines.extend(self.gpus.rows().iter().map(|(name, value)| line(name, value)));
         lines.extend(self.launcher.iter().map(|launcher| line("launcher", launcher)));
         lines.extend(
             self.environment
@@ -72,7 +72,7 @@ impl Findings {
 }
 
 /// Formats a name and a value.
-pub(super) fn line(name: &str, value: &str) -> String {
+fn line(name: &str, value: &str) -> String {
     format!("{name:<10} {value}")
 }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_machine_without_gpus_needs_few_words() {
         let machine = Machine {
-            processor: "AMD EPYC 9B14 96-Core Processor".to_owned(),
+            processor: "AMD EPYC 9B14".to_owned(),
             cores: 2,
             memory_bytes: Some(24 << 30),
             features: vec!["avx2".to_owned(), "fma".to_owned()],
