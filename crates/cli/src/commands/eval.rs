@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::error::CliError;
+use super::former_run::former_run_option;
 use super::resolve::{configuration_of, set_data, task_of};
 use crate::Program;
 use crate::console::out;
@@ -15,9 +16,10 @@ use phalanx_trainer::engine;
 
 /// Evaluate a trained run, or weights from a file, on a test split. Judges measure what it draws. Print JSON.
 #[derive(Debug, Args)]
+#[command(arg = former_run_option())]
 pub(super) struct EvalArgs {
     /// The run's folder.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "weights"], required_unless_present = "model")]
+    #[arg(value_name = "RUN", conflicts_with_all = ["model", "weights"], required_unless_present = "model")]
     run: Option<PathBuf>,
     /// The model that the weights belong to, as in model.kind; other settings are those of the preset of this model
     /// and these images, if there is one.
@@ -77,7 +79,7 @@ pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
             engine::evaluate_weights(&task_of(program, &resolved.config)?, weights, &resolved.config)
                 .map_err(CliError::failed)?
         }
-        _ => return Err(CliError::Usage("eval needs --run, or --model and --weights".to_owned())),
+        _ => return Err(CliError::Usage("eval needs a run, or --model and --weights".to_owned())),
     };
     let broken = measures.iter().find(|(_, value)| !value.is_finite()).cloned();
     report.extend(measures.into_iter().map(|(name, value)| (name, Value::from(value))));

@@ -14,6 +14,8 @@ mod resolve;
 mod changes;
 mod train_args;
 
+mod former_run;
+
 mod process;
 
 mod joining;

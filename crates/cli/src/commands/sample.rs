@@ -7,6 +7,7 @@ use phalanx_tensor::Precision;
 use toml::Value;
 
 use super::error::CliError;
+use super::former_run::former_run_option;
 use super::resolve::{configuration_of, task_of};
 use crate::console::out;
 use crate::{Program, PublishedRequest};
@@ -16,9 +17,10 @@ use phalanx_trainer::engine::{self, Drawing, DrawingKind};
 
 /// Draw pictures for prompts with a trained run.
 #[derive(Debug, Args)]
+#[command(arg = former_run_option())]
 pub(super) struct SampleArgs {
     /// The run's folder.
-    #[arg(long, value_name = "DIR", required_unless_present = "diffusers")]
+    #[arg(value_name = "RUN", required_unless_present = "diffusers")]
     run: Option<PathBuf>,
     /// A folder of published weights instead: Stable Diffusion in Hugging Face's layout.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["run", "strip", "between", "image"])]
@@ -90,7 +92,7 @@ pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> 
     let path = match (&args.run, &args.diffusers) {
         (_, Some(folder)) => return with_published(program, args, folder),
         (Some(path), None) => path,
-        (None, None) => return Err(CliError::Usage("sample needs --run or --diffusers".to_owned())),
+        (None, None) => return Err(CliError::Usage("sample needs a run or --diffusers".to_owned())),
     };
     let folder = RunFolder::open(path).map_err(CliError::failed)?;
     let resolved = configuration(program, args, &folder)?;

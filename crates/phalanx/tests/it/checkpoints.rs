@@ -176,7 +176,7 @@ fn an_export_is_one_file_with_the_reference_names() {
         }
     }
     // The exported averages are what is evaluated.
-    let of_run: Value = serde_json::from_str(place.succeed("eval --run fsdp").trim()).expect("is JSON");
+    let of_run: Value = serde_json::from_str(place.succeed("eval fsdp").trim()).expect("is JSON");
     let sets = SMALL.split("tiny ").nth(1).unwrap_or_default();
     let sets = sets.replace(
         "--set data.tail=ragged",

@@ -20,6 +20,8 @@ fn mistakes_have_code_two_and_say_what_was_meant() {
         ("train nowhere.toml", "cannot read nowhere.toml"),
         ("config show tniy", "did you mean tiny?"),
         ("rank x", "is started by `phalanx train`"),
+        ("sample --run runs/x", "the run is an argument; use: phalanx sample runs/x"),
+        ("eval --run runs/x --judge y", "the run is an argument; use: phalanx eval runs/x"),
     ] {
         let output = place.output(line);
         let said = stderr(&output);
