@@ -6,6 +6,7 @@ use std::thread::available_parallelism;
 
 use clap::{Args, Subcommand};
 
+use super::ending::ending;
 use super::error::CliError;
 use super::resolve::set_data;
 use crate::Program;
@@ -41,7 +42,7 @@ struct CheckArgs {
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
     /// The file that damaged images are added to, one a line. Without damage it is not written.
-    #[arg(long, value_name = "FILE", default_value = "damaged.txt")]
+    #[arg(long, value_name = "FILE.txt", default_value = "damaged.txt")]
     list: PathBuf,
     /// The number of threads [default: the number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -50,6 +51,7 @@ struct CheckArgs {
 
 pub(super) fn run(program: &Program, args: &DataArgs) -> Result<(), CliError> {
     let DataCommand::Check(args) = &args.command;
+    ending("--list", &args.list, &["txt"])?;
     let resolved = configuration(program, args)?;
     let config = &resolved.config;
     if config.data.kind.is_embedded() {

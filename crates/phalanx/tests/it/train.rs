@@ -274,8 +274,7 @@ fn a_run_can_be_evaluated_and_sampled() {
     let of_weights = found["loss"].as_f64().expect("a loss");
     assert!((of_weights - told).abs() < 1e-5 * told.abs(), "{of_weights} {told}");
     let prompts = ["--prompt", "a small red circle", "--prompt", "a large blue square"];
-    let drawn =
-        place.command("sample run --out grid.png --columns 3").args(prompts).output().expect("runs");
+    let drawn = place.command("sample run --out grid.png --columns 3").args(prompts).output().expect("runs");
     assert!(drawn.status.success(), "{}", stderr(&drawn));
     let grid = fs::read(place.path("grid.png")).expect("a picture");
     assert!(grid.starts_with(b"\x89PNG"));
