@@ -104,9 +104,14 @@ fn main() -> ExitCode {
 /// Runs the tests of SLURM on a cluster of two nodes on this machine.
 fn test_slurm(mut arguments: Vec<String>) -> Result<ExitCode, String> {
     arguments.retain(|argument| argument != "--slurm");
-    let test = ["test", "--package", "phalanx", "--test", "it", "slurm::", "--", "--include-ignored", "--nocapture"];
+    let test =
+        ["test", "--package", "phalanx", "--test", "it", "slurm::", "--", "--include-ignored", "--nocapture"];
     // With this variable the tests fail without SLURM instead of being skipped.
-    run(Command::new(cargo_path()).args(test).args(arguments).env("PHALANX_TEST_SLURM", "1").current_dir(root()))
+    run(Command::new(cargo_path())
+        .args(test)
+        .args(arguments)
+        .env("PHALANX_TEST_SLURM", "1")
+        .current_dir(root()))
 }
 
 /// Checks the house rules. `--count` writes the table of counts, `--show PLACE` lists the findings there.

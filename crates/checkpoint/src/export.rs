@@ -21,12 +21,18 @@ pub struct ExportCount {
 impl Checkpoint {
     /// Writes all parameters and buffers into one safetensors file under the names of the reference state dict, in the element
     /// types in which they were saved; with `averages` the averaged parameters in place of those that have an average. No more
-    /// than a mebibyte is in memory at once. A file that was there is replaced when the new one is complete.
+    /// than a mebibyte is in memory at once. A file that was there is replaced when the new one is complete. `metadata` is added to
+    /// the file's header.
     ///
     /// # Errors
     /// [`CheckpointError::Unfit`] if averages are asked for and there are none, [`CheckpointError::Damaged`] if the checkpoint
     /// is, and [`CheckpointError::Io`] if `out` cannot be written.
-    pub fn export(&self, out: &Path, averages: bool) -> Result<ExportCount, CheckpointError> {
+    pub fn export(
+        &self,
+        out: &Path,
+        averages: bool,
+        metadata: &[(&str, String)],
+    ) -> Result<ExportCount, CheckpointError> {
         let reader = self.reader();
         if averages && reader.tensors(EMA).next().is_none() {
             let problem = "it holds no averages (train.ema was 0)".to_owned();
@@ -49,7 +55,9 @@ impl Checkpoint {
         let mut damage = None;
         let written = atomic_write(out, |file| {
             // The metadata that readers of PyTorch's ecosystem look for.
-            write_header(file, &headers, &[("format", "pt".to_owned())])?;
+            let format = ("format", "pt".to_owned());
+            let entries: Vec<_> = [&format].into_iter().chain(metadata).cloned().collect();
+            write_header(file, &headers, &entries)?;
             for header in &headers {
                 let mut failed = None;
                 let region = Region::whole(&header.shape);

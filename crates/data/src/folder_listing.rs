@@ -135,6 +135,28 @@ pub(crate) fn files_outside_classes(root: &Path) -> Result<UnreadFiles> {
     Ok(unread)
 }
 
+/// Lists the images of a folder and of the folders below it, sorted by their paths within each folder: files and folders in
+/// one order. Hidden entries are left out, and links to folders are not followed.
+///
+/// # Errors
+/// If a folder cannot be listed.
+pub(crate) fn images_below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut images = Vec::new();
+    // The next entry is the last: a folder's entries are pushed in reverse.
+    let mut open = vec![(folder.to_path_buf(), true)];
+    while let Some((path, is_folder)) = open.pop() {
+        if !is_folder {
+            images.push(path);
+            continue;
+        }
+        let entries = list(&path)?.into_iter().filter(|(name, _)| !is_hidden(name));
+        let entries = entries.filter(|(name, kind)| kind.is_dir() || is_image(name));
+        let paths: Vec<_> = entries.map(|(name, kind)| (path.join(name), kind.is_dir())).collect();
+        open.extend(paths.into_iter().rev());
+    }
+    Ok(images)
+}
+
 /// Returns true for hidden files, such as those of macOS.
 fn is_hidden(name: &OsStr) -> bool {
     name == MACOS || name.to_string_lossy().starts_with('.')

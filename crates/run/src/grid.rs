@@ -1,14 +1,26 @@
-//! Grids of images in the layout of torchvision's `make_grid`: left to right, with a border of 2 pixels.
+//! Grids of images in the layout of torchvision's `make_grid`: left to right, with a border of 2 pixels. Captions are below the
+//! images.
 
 use std::path::Path;
 
+use image::codecs::jpeg::JpegEncoder;
 use image::{ImageFormat, Rgb, RgbImage};
 
 use super::RunError;
 use super::atomic::write_aside;
+use super::bitmap_font::{LINE, draw_line, wrap};
 
 /// Pixels between images and around the grid.
 const PADDING: usize = 2;
+
+/// The largest number of lines of a caption.
+const CAPTION_LINES: usize = 3;
+
+/// The limit of a grid's pixels.
+const MAX_PIXELS: u64 = 1 << 28;
+
+/// The quality of JPEG files, from 1 to 100.
+const JPEG_QUALITY: u8 = 95;
 
 /// A grid of images, filled one image at a time.
 #[derive(Debug, Clone)]
@@ -18,9 +30,15 @@ pub struct Grid {
     width: usize,
     height: usize,
     filled: usize,
+    scale: Option<usize>,
+    /// The caption of each image, as far as there are some.
+    captions: Vec<String>,
 }
 
 impl Grid {
+    /// The endings of the files that [`Grid::write`] writes.
+    pub const ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
+
     /// Creates an empty grid for `count` images, `columns` in a row.
     ///
     /// # Errors
@@ -34,8 +52,16 @@ impl Grid {
         let columns = columns.min(count);
         let side = |cells: usize, size: usize| u32::try_from(cells * (size + PADDING) + PADDING).ok();
         let sides = side(columns, width).zip(side(count.div_ceil(columns), height));
-        let (w, h) = sides.filter(|(w, h)| u64::from(*w) * u64::from(*h) < 1 << 28).ok_or_else(wrong)?;
-        Ok(Self { canvas: RgbImage::new(w, h), columns, width, height, filled: 0 })
+        let (w, h) = sides.filter(|(w, h)| u64::from(*w) * u64::from(*h) < MAX_PIXELS).ok_or_else(wrong)?;
+        let canvas = RgbImage::new(w, h);
+        Ok(Self { canvas, columns, width, height, filled: 0, scale: None, captions: Vec::new() })
+    }
+
+    /// Sets the factor by which pixels are repeated in the file; `None` magnifies small grids.
+    #[must_use]
+    pub fn scaled(mut self, scale: Option<usize>) -> Self {
+        self.scale = scale;
+        self
     }
 
     /// Adds one image: `[3, height, width]`, planar, with values from -1 (black) to 1 (full intensity).
@@ -69,21 +95,100 @@ impl Grid {
         Ok(())
     }
 
-    /// Writes the grid as PNG. Small grids are magnified by an integer factor of up to 4, to at most 800 pixels.
+    /// Adds one image with a caption. Neighbours in a row that have the same caption share it.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Errors of [`Grid::push`].
+    pub fn push_captioned(&mut self, pixels: &[f32], caption: &str) -> Result<(), RunError> {
+        self.push(pixels)?;
+        self.captions.resize(self.filled - 1, String::new());
+        self.captions.push(caption.to_owned());
+        Ok(())
+    }
+
+    /// Writes the grid as PNG or JPEG, by the ending of the file. Without a scale, small grids are magnified by an integer factor
+    /// of up to 4, to at most 800 pixels.
+    ///
+    /// # Errors
+    /// If the ending is none of [`Grid::ENDINGS`], the magnified grid is too large, or the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), RunError> {
-        let factor = (800 / self.canvas.width().max(self.canvas.height()).max(1)).clamp(1, 4);
-        let (width, height) = (self.canvas.width() * factor, self.canvas.height() * factor);
-        let canvas =
-            image::imageops::resize(&self.canvas, width, height, image::imageops::FilterType::Nearest);
+        let malformed = |problem: String| RunError::Malformed { path: path.to_owned(), problem };
+        let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
+        let is_jpeg = match ending.as_deref() {
+            Some("png") => false,
+            Some("jpg" | "jpeg") => true,
+            _ => return Err(malformed("pictures are written as .png, .jpg or .jpeg".to_owned())),
+        };
+        let canvas = self.magnified().ok_or_else(|| malformed("the grid has too many pixels".to_owned()))?;
         let mut bytes = std::io::Cursor::new(Vec::new());
-        canvas
-            .write_to(&mut bytes, ImageFormat::Png)
-            .map_err(|error| RunError::Malformed { path: path.to_owned(), problem: error.to_string() })?;
+        let encoded = match is_jpeg {
+            true => canvas.write_with_encoder(JpegEncoder::new_with_quality(&mut bytes, JPEG_QUALITY)),
+            false => canvas.write_to(&mut bytes, ImageFormat::Png),
+        };
+        encoded.map_err(|error| malformed(error.to_string()))?;
         write_aside(path, bytes.get_ref()).map_err(RunError::io("write", path))
     }
+
+    /// Returns the magnified grid with its captions; `None` if it is too large.
+    fn magnified(&self) -> Option<RgbImage> {
+        let (width, height) = self.canvas.dimensions();
+        let automatic = (800 / width.max(height).max(1)).clamp(1, 4) as usize;
+        let factor = u32::try_from(self.scale.unwrap_or(automatic)).ok()?.max(1);
+        let (width, height) = (width.checked_mul(factor)?, height.checked_mul(factor)?);
+        if u64::from(width) * u64::from(height) >= MAX_PIXELS {
+            return None;
+        }
+        let canvas =
+            image::imageops::resize(&self.canvas, width, height, image::imageops::FilterType::Nearest);
+        Some(if self.captions.is_empty() { canvas } else { self.captioned(&canvas, factor as usize) })
+    }
+
+    /// Returns the grid with a band for captions below each row of images.
+    fn captioned(&self, canvas: &RgbImage, factor: usize) -> RgbImage {
+        let rows: Vec<Vec<Caption>> =
+            self.captions.chunks(self.columns).map(|row| self.captions_of(row, factor)).collect();
+        let lines = rows.iter().flatten().map(|caption| caption.lines.len()).max().unwrap_or(0);
+        let (band, cell) = (LINE * lines, (self.height + PADDING) * factor);
+        let height = canvas.height() + (band * rows.len()) as u32;
+        let mut whole = RgbImage::new(canvas.width(), height);
+        let count = (canvas.height() as usize).div_ceil(cell);
+        for row in 0..count {
+            let top = row * cell;
+            let rest = (canvas.height() as usize - top).min(cell) as u32;
+            let part = image::imageops::crop_imm(canvas, 0, top as u32, canvas.width(), rest).to_image();
+            image::imageops::replace(&mut whole, &part, 0, (top + row.min(rows.len()) * band) as i64);
+        }
+        for (row, captions) in rows.iter().enumerate() {
+            // Below the images and the border that belongs to the next row.
+            let top = (row + 1) * cell + row * band + PADDING;
+            for caption in captions {
+                for (line, text) in caption.lines.iter().enumerate() {
+                    draw_line(&mut whole, text, (caption.left, top + line * LINE));
+                }
+            }
+        }
+        whole
+    }
+
+    /// Returns the captions of a row, one for neighbours with the same text.
+    fn captions_of(&self, row: &[String], factor: usize) -> Vec<Caption> {
+        let cell = (self.width + PADDING) * factor;
+        let mut captions = Vec::new();
+        let mut column = 0;
+        for group in row.chunk_by(|a, b| a == b) {
+            let width = group.len() * cell - PADDING * factor;
+            let lines = wrap(&group[0], width, CAPTION_LINES);
+            captions.push(Caption { left: PADDING * factor + column * cell, lines });
+            column += group.len();
+        }
+        captions
+    }
+}
+
+/// A caption with its place in the magnified grid.
+struct Caption {
+    left: usize,
+    lines: Vec<String>,
 }
 
 #[cfg(test)]
@@ -105,5 +210,47 @@ mod tests {
         grid.write(&path).expect("writes");
         assert_eq!(image::open(&path).expect("a picture").to_rgb8().dimensions(), (48, 32));
         assert!(Grid::new(0, 8, 4, 4).is_err() && Grid::new(4, 8, 0, 4).is_err());
+    }
+
+    #[test]
+    fn the_ending_decides_the_format_and_the_scale_the_size() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut grid = Grid::new(1, 1, 4, 4).expect("a grid").scaled(Some(7));
+        grid.push(&[0.5; 48]).expect("a picture");
+        for (name, begin) in
+            [("a.png", &b"\x89PNG"[..]), ("a.jpg", b"\xff\xd8\xff"), ("b.JPEG", b"\xff\xd8\xff")]
+        {
+            let path = folder.path().join(name);
+            grid.write(&path).expect("writes");
+            assert!(std::fs::read(&path).expect("reads").starts_with(begin), "{name}");
+            assert_eq!(image::open(&path).expect("a picture").to_rgb8().dimensions(), (56, 56));
+        }
+        for name in ["a.gif", "a"] {
+            let error = grid.write(&folder.path().join(name)).expect_err("no format").to_string();
+            assert!(error.contains(".png, .jpg or .jpeg"), "{error}");
+        }
+        assert!(grid.clone().scaled(Some(1 << 20)).write(&folder.path().join("c.png")).is_err());
+        assert!(!folder.path().join("c.png").exists());
+    }
+
+    #[test]
+    fn captions_are_below_their_images_and_neighbours_share_them() {
+        let mut grid = Grid::new(4, 2, 20, 10).expect("a grid").scaled(Some(2));
+        for (level, caption) in [(1.0, "same"), (1.0, "same"), (0.0, "x"), (0.0, "y y y y y y")] {
+            grid.push_captioned(&[level; 600], caption).expect("a picture");
+        }
+        let whole = grid.magnified().expect("small");
+        let lines = 2;
+        assert_eq!(whole.dimensions(), (92, 2 * (24 * 2 / 2 + 2) + 2 * (lines * LINE) as u32));
+        let lit = |x: std::ops::Range<u32>, y: std::ops::Range<u32>| {
+            y.flat_map(|y| x.clone().map(move |x| (x, y)))
+                .filter(|at| whole.get_pixel(at.0, at.1).0[0] > 0)
+                .count()
+        };
+        // The first row: images of full intensity, then a band with the shared caption at the left only.
+        assert_eq!(lit(4..44, 4..24), 40 * 20);
+        assert!(lit(4..30, 24..44) > 0 && lit(48..88, 24..44) == 0);
+        // The second row, its band below it.
+        assert!(lit(4..44, 48..68) == 40 * 20 && lit(4..44, 70..88) > 0 && lit(48..88, 70..88) > 0);
     }
 }

@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod atomic;
+mod bitmap_font;
 mod chart;
 mod clock;
 mod curves;
@@ -44,6 +45,7 @@ mod machine;
 mod metrics;
 mod picture;
 mod process;
+mod protobuf;
 mod request;
 mod restart;
 mod state;
@@ -71,6 +73,7 @@ pub use metrics::{Line, MetricsWriter, read_metrics, read_whole_metrics};
 pub use phalanx_data::Links;
 pub use picture::{read_mask, read_picture};
 pub use process::{REPLICA_THREAD, SUPERVISED};
+pub use protobuf::Message;
 pub use request::{Refusal, Request};
 pub use state::{RunActivity, RunState};
 pub use stop::{StopFlag, StopSubscription};

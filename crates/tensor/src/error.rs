@@ -67,6 +67,9 @@ pub enum TensorError {
     /// Backward of a value that cannot be differentiated.
     #[error("backward: {0}")]
     Backward(String),
+    /// A forward pass cannot be traced.
+    #[error("trace: {0}")]
+    Trace(String),
     /// A parameter's values are not in memory.
     #[error("parameter `{name}` has no values in memory: {why}")]
     NotResident {

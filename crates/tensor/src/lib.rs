@@ -97,7 +97,8 @@ pub use store::{
     ParamState, ParamStore, Scope, StoreBuilder, UnreducedGrads,
 };
 pub use tape::{
-    Block, Grads, Listener, LossFactor, Recompute, SavedValue, Session, Tape, Value, take_peak_recorded_bytes,
+    Block, Grads, Graph, GraphInput, GraphNode, GraphPort, Listener, LossFactor, Op, Recompute, SavedValue,
+    Session, Tape, Value, take_peak_recorded_bytes,
 };
 
 /// Tests of the README's examples.

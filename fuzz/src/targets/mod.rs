@@ -9,6 +9,7 @@ mod codecs;
 #[cfg(fuzzing)]
 mod control;
 mod datasets;
+mod descriptions;
 mod elf;
 #[cfg(fuzzing)]
 mod embeddings;
@@ -93,6 +94,7 @@ pub static PUBLIC: &[Target] = &[
     codecs::CODECS,
     asked::REQUESTS,
     lists::LISTS,
+    descriptions::DESCRIPTIONS,
 ];
 
 /// The readers that are private to their crate.

@@ -73,7 +73,7 @@ fn read_checkpoint(bytes: &[u8]) {
         }
     }
     let _ = (checkpoint.hashes(), checkpoint.computed_hashes());
-    let _ = checkpoint.export(&place.path().join("out.safetensors"), true);
+    let _ = checkpoint.export(&place.path().join("out.safetensors"), true, &[]);
 }
 
 pub(super) const CHECKPOINT: Target = Target {

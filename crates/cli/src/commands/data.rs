@@ -6,6 +6,7 @@ use std::thread::available_parallelism;
 
 use clap::{Args, Subcommand};
 
+use super::ending::ending;
 use super::error::CliError;
 use super::resolve::set_data;
 use crate::Program;
@@ -62,7 +63,7 @@ struct CheckArgs {
     #[command(flatten)]
     images: ImageArgs,
     /// The file that damaged images are added to, one a line. Without damage it is not written.
-    #[arg(long, value_name = "FILE", default_value = "damaged.txt")]
+    #[arg(long, value_name = "FILE.txt", default_value = "damaged.txt")]
     list: PathBuf,
     /// The number of threads [default: the number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -77,6 +78,7 @@ pub(super) fn run(program: &Program, args: &DataArgs) -> Result<(), CliError> {
 }
 
 fn check(program: &Program, args: &CheckArgs) -> Result<(), CliError> {
+    ending("--list", &args.list, &["txt"])?;
     let resolved = configuration(program, &args.images)?;
     let config = &resolved.config;
     if config.data.kind.is_embedded() {

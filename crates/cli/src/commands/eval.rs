@@ -1,32 +1,35 @@
 //! `phalanx eval`: loss and accuracy on the test split, and how good drawn pictures are, as JSON.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value};
 
 use super::error::CliError;
-use super::resolve::{configuration_of, set_data, task_of};
+use super::former_run::former_run_option;
+use super::resolve::{set_data, task_of};
+use super::trained_model::{FOLDER_WEIGHTS, NamedModel, description};
 use crate::Program;
-use crate::console::out;
-use phalanx_run::RunFolder;
-use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine;
+use crate::console::{err, out};
+use phalanx_trainer::config::{Config, Resolved};
+use phalanx_trainer::engine::{TrainedModel, TrainedWeights, evaluate_model};
 
-/// Evaluate a trained run, or weights from a file, on a test split. Judges measure what it draws. Print JSON.
+/// Evaluate a trained model on a test split: a run, an exported file or folder, or weights of another program. Judges
+/// measure what it draws. Print JSON.
 #[derive(Debug, Args)]
+#[command(arg = former_run_option())]
 pub(super) struct EvalArgs {
-    /// The run's folder.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "weights"], required_unless_present = "model")]
+    /// A run's folder, a checkpoint's (`…/checkpoints/step-N`), or an exported file or folder.
+    #[arg(value_name = "RUN", conflicts_with_all = ["model", "weights"], required_unless_present = "model")]
     run: Option<PathBuf>,
     /// The model that the weights belong to, as in model.kind; other settings are those of the preset of this model
     /// and these images, if there is one.
     #[arg(long, value_name = "NAME", requires_all = ["weights", "data"])]
     model: Option<String>,
-    /// Weights: safetensors, or a file of torch.save.
-    #[arg(long, value_name = "FILE")]
+    /// Weights of another program: safetensors, or a file of torch.save.
+    #[arg(long, value_name = "FILE", requires = "model")]
     weights: Option<PathBuf>,
-    /// The images: shapes, cifar10=PATH, or folder=PATH.
+    /// The images: shapes, cifar10=PATH, or folder=PATH [default: those of the run].
     #[arg(long, value_name = "KIND=PATH")]
     data: Option<String>,
     /// A run whose network judges what this one draws, as in quality.judges; may be given several times.
@@ -38,47 +41,25 @@ pub(super) struct EvalArgs {
 }
 
 pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
-    let prepare = |mut resolved: Resolved| -> Result<Resolved, CliError> {
-        if let Some(data) = &args.data {
-            set_data(&mut resolved, data)?;
-        }
-        for set in &args.sets {
-            resolved.set(&format!("--set {set}"), set)?;
-        }
-        if !args.judges.is_empty() {
-            let judges = args.judges.iter().cloned().map(toml::Value::String).collect();
-            resolved.set_value("--judge", "quality.judges", toml::Value::Array(judges))?;
-        }
-        resolved.validate()?;
-        Ok(resolved)
+    let (model, resolved) = match (&args.run, &args.model, &args.weights) {
+        (Some(path), ..) => named(program, args, path)?,
+        (None, Some(kind), Some(weights)) => of_weights(program, args, kind, weights)?,
+        _ => return Err(CliError::Usage("eval needs a run, or --model and --weights".to_owned())),
     };
+    let config = &resolved.config;
+    let measures = evaluate_model(&task_of(program, config)?, &model, config).map_err(CliError::failed)?;
     let mut report = Map::new();
-    let measures = match (&args.run, &args.model, &args.weights) {
-        (Some(run), ..) => {
-            let folder = RunFolder::open(run).map_err(CliError::failed)?;
-            let resolved = prepare(configuration_of(program, &folder)?)?;
-            let (step, measures) =
-                engine::evaluate_run(&task_of(program, &resolved.config)?, &folder, &resolved.config)
-                    .map_err(CliError::failed)?;
-            report.insert("model".to_owned(), resolved.config.model.kind.as_str().into());
-            report.insert("step".to_owned(), step.into());
-            measures
+    report.insert("model".to_owned(), config.model.kind.as_str().into());
+    match &model.weights {
+        TrainedWeights::Checkpoint { .. } => drop(report.insert("step".to_owned(), model.step.into())),
+        TrainedWeights::Exported(file) => {
+            report.insert("weights".to_owned(), file.display().to_string().into());
+            report.insert("step".to_owned(), model.step.into());
         }
-        (None, Some(model), Some(weights)) => {
-            let mut resolved = usual(program, model, args.data.as_deref())?;
-            resolved.set_value(
-                &format!("--model {model}"),
-                "model.kind",
-                toml::Value::String(model.clone()),
-            )?;
-            let resolved = prepare(resolved)?;
-            report.insert("model".to_owned(), model.as_str().into());
-            report.insert("weights".to_owned(), weights.display().to_string().into());
-            engine::evaluate_weights(&task_of(program, &resolved.config)?, weights, &resolved.config)
-                .map_err(CliError::failed)?
+        TrainedWeights::Foreign(file) => {
+            report.insert("weights".to_owned(), file.display().to_string().into());
         }
-        _ => return Err(CliError::Usage("eval needs --run, or --model and --weights".to_owned())),
-    };
+    }
     let broken = measures.iter().find(|(_, value)| !value.is_finite()).cloned();
     report.extend(measures.into_iter().map(|(name, value)| (name, Value::from(value))));
     out(&Value::Object(report).to_string());
@@ -91,10 +72,83 @@ pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
     }
 }
 
+/// Opens a run or an exported model under the options.
+fn named(program: &Program, args: &EvalArgs, path: &Path) -> Result<(TrainedModel, Resolved), CliError> {
+    let named = NamedModel::open(program, path)?;
+    let changed = with_options(args, named.resolved.clone())?;
+    let is_embedded = changed.config.data.kind.is_embedded();
+    if named.run.is_none() && changed.config.data.path.is_empty() && !is_embedded {
+        return Err(CliError::Usage(format!(
+            "{} is an exported model, which names no images; add --data KIND=PATH",
+            path.display()
+        )));
+    }
+    changed.validate()?;
+    named.check_changes(&changed.config)?;
+    Ok((named.model, changed))
+}
+
+/// Opens weights as those of the model `kind`. Their own description decides, if they have one.
+fn of_weights(
+    program: &Program,
+    args: &EvalArgs,
+    kind: &str,
+    weights: &Path,
+) -> Result<(TrainedModel, Resolved), CliError> {
+    let file = if weights.is_dir() { weights.join(FOLDER_WEIGHTS) } else { weights.to_owned() };
+    let Some(metadata) = description(&file)? else {
+        let mut resolved = usual(program, kind, args.data.as_deref())?;
+        let option = format!("--model {kind}");
+        resolved.set_value(&option, "model.kind", toml::Value::String(kind.to_owned()))?;
+        let resolved = with_options(args, resolved)?;
+        resolved.validate()?;
+        err(&format!(
+            "note: {} describes no images; assumed {}; --set changes it",
+            file.display(),
+            assumed(&resolved.config)
+        ));
+        return Ok((TrainedModel::foreign(file), resolved));
+    };
+    if metadata.kind() != kind {
+        let (file, own) = (file.display(), metadata.kind());
+        return Err(CliError::Usage(format!("--model {kind}: {file} holds a `{own}`; use: eval {file}")));
+    }
+    let named = NamedModel::described(program, file, &metadata)?;
+    let changed = with_options(args, named.resolved.clone())?;
+    changed.validate()?;
+    named.check_changes(&changed.config)?;
+    Ok((named.model, changed))
+}
+
+/// Applies the options to a configuration.
+fn with_options(args: &EvalArgs, mut resolved: Resolved) -> Result<Resolved, CliError> {
+    if let Some(data) = &args.data {
+        set_data(&mut resolved, data)?;
+    }
+    for set in &args.sets {
+        resolved.set(&format!("--set {set}"), set)?;
+    }
+    if !args.judges.is_empty() {
+        let judges = args.judges.iter().cloned().map(toml::Value::String).collect();
+        resolved.set_value("--judge", "quality.judges", toml::Value::Array(judges))?;
+    }
+    Ok(resolved)
+}
+
 /// The preset for a model on images, as `cifar10-resnet18`; the defaults if there is none.
 fn usual(program: &Program, model: &str, data: Option<&str>) -> Result<Resolved, CliError> {
     let kind = data.unwrap_or_default().split('=').next().unwrap_or_default();
     let preset = format!("{kind}-{model}");
     let preset = program.catalogue().preset(&preset).map(|_| preset.as_str());
     Ok(program.catalogue().resolve(preset, &[])?)
+}
+
+/// Lists the preparation of images that a file of another program does not describe.
+fn assumed(config: &Config) -> String {
+    let (model, data) = (&config.model, &config.data);
+    let resize = if data.resize == 0 { model.image_size } else { data.resize };
+    format!(
+        "model.image_size = {}, data.resize = {resize} ({}, {}), data.normalise = {}",
+        model.image_size, data.resize_mode, data.resize_filter, data.normalise
+    )
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::error::CliError;
-use super::export::find;
+use super::trained_model::find_checkpoint;
 use crate::console::out;
 use phalanx_checkpoint::{Checkpoint, CheckpointError, MODEL};
 use phalanx_run::RunFolder;
@@ -15,7 +15,7 @@ use phalanx_run::RunFolder;
 #[derive(Debug, Args)]
 pub(super) struct HashArgs {
     /// A run's folder, of which the newest complete checkpoint is taken, or a checkpoint's own (`…/checkpoints/step-N`).
-    #[arg(value_name = "RUN_OR_CHECKPOINT")]
+    #[arg(value_name = "RUN")]
     from: PathBuf,
     /// Print the hashes of all complete checkpoints of the run, the oldest first.
     #[arg(long)]
@@ -30,13 +30,13 @@ pub(super) struct HashArgs {
 
 pub(super) fn run(args: &HashArgs) -> Result<(), CliError> {
     let checkpoints = match args.history {
-        false => vec![find(&args.from)?],
+        false => vec![find_checkpoint(&args.from)?.0],
         true => {
             let folder = RunFolder::open(&args.from).map_err(CliError::failed)?;
             let all = Checkpoint::list(&folder.checkpoints()).into_iter();
             // One that is not complete has no hash; the newest that is must be there.
             let found: Vec<_> = all.filter_map(|(_, path)| Checkpoint::open(&path).ok()).collect();
-            if found.is_empty() { vec![find(&args.from)?] } else { found }
+            if found.is_empty() { vec![find_checkpoint(&args.from)?.0] } else { found }
         }
     };
     for checkpoint in checkpoints {

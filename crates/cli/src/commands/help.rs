@@ -6,7 +6,7 @@ use clap::Command;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Train", &["train", "plan", "config", "data"]),
     ("Look", &["watch", "report", "serve", "trace", "diagnose"]),
-    ("Use", &["eval", "sample", "export", "hash"]),
+    ("Use", &["eval", "predict", "sample", "export", "hash"]),
     ("Compare", &["sweep", "study"]),
     ("Cluster", &["submit", "status", "logs", "cancel", "join", "leave", "doctor"]),
     ("Shell", &["completions", "man"]),
@@ -85,6 +85,13 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         ],
     ),
     (
+        "predict",
+        [
+            ("predict runs/first photos", "the class and probability of each image"),
+            ("predict runs/first photos --json --top 3", "the three most probable classes, for scripts"),
+        ],
+    ),
+    (
         "sample",
         [
             ("sample runs/first --prompt \"a red circle\" --out grid.png", "a row of pictures for a prompt"),
@@ -95,7 +102,7 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         "export",
         [
             ("export runs/first --out model.safetensors", "the weights under PyTorch's names"),
-            ("export runs/first/checkpoints/step-200 --out model.safetensors", "of an earlier checkpoint"),
+            ("export runs/first --out model.onnx", "for ONNX Runtime"),
         ],
     ),
     (

@@ -70,7 +70,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("fit", "train"),
     ("finetune", "train"),
     ("generate", "sample RUN --prompt TEXT --out FILE.png"),
-    ("infer", "eval RUN"),
+    ("infer", "predict RUN IMAGES"),
     ("info", "doctor"),
     ("kill", "cancel RUN"),
     ("launch", "train"),

@@ -18,6 +18,9 @@ mod node_args;
 mod train_args;
 
 mod changes;
+mod ending;
+mod former_run;
+mod trained_model;
 
 mod process;
 
@@ -44,6 +47,7 @@ mod jobs;
 mod join;
 mod leave;
 mod plan;
+mod predict;
 mod rank;
 mod report;
 mod sample;
@@ -108,6 +112,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
     Eval(eval::EvalArgs),
+    Predict(predict::PredictArgs),
     Export(export::ExportArgs),
     Hash(hash::HashArgs),
     Submit(Box<submit::SubmitArgs>),
@@ -192,7 +197,8 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Plan(args) => plan::run(program, &args),
         Command::Sample(args) => sample::run(program, &args),
         Command::Eval(args) => eval::run(program, &args),
-        Command::Export(args) => export::run(&args),
+        Command::Predict(args) => predict::run(program, &args),
+        Command::Export(args) => export::run(program, &args),
         Command::Hash(args) => hash::run(&args),
         Command::Submit(args) => submit::run(program, &args),
         Command::Status(args) => jobs::status(&args),

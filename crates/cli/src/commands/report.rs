@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::ending::ending;
 use super::error::CliError;
 use phalanx_run::format;
 
@@ -18,8 +19,8 @@ pub(super) struct ReportArgs {
     /// Folders of runs, of sweeps, or with folders of runs in them.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// The file [default: report.html in the first folder].
-    #[arg(long, value_name = "FILE")]
+    /// The file, with the ending .html [default: report.html in the first folder].
+    #[arg(long, value_name = "FILE.html")]
     out: Option<PathBuf>,
     /// The most pictures of a run that are shown, at even distances over its steps.
     #[arg(long, value_name = "COUNT", default_value_t = Options::default().pictures)]
@@ -27,6 +28,9 @@ pub(super) struct ReportArgs {
 }
 
 pub(super) fn run(args: &ReportArgs) -> Result<(), CliError> {
+    if let Some(out) = &args.out {
+        ending("--out", out, &["html"])?;
+    }
     let options = Options { pictures: args.pictures };
     let report = Report::collect(&args.runs, &options).map_err(CliError::failed)?;
     let page = report.html();

@@ -6,19 +6,23 @@ use clap::Args;
 use phalanx_tensor::Precision;
 use toml::Value;
 
+use super::ending::ending;
 use super::error::CliError;
-use super::resolve::{configuration_of, task_of};
+use super::former_run::former_run_option;
+use super::resolve::task_of;
+use super::trained_model::NamedModel;
 use crate::console::out;
 use crate::{Program, PublishedRequest};
-use phalanx_run::{Grid, RunFolder, read_mask, read_picture};
+use phalanx_run::{Grid, read_mask, read_picture};
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{self, Drawing, DrawingKind};
+use phalanx_trainer::engine::{Drawing, DrawingKind, GridStyle, sample_model};
 
-/// Draw pictures for prompts with a trained run.
+/// Draw pictures for prompts with a trained model.
 #[derive(Debug, Args)]
+#[command(arg = former_run_option())]
 pub(super) struct SampleArgs {
-    /// The run's folder.
-    #[arg(long, value_name = "DIR", required_unless_present = "diffusers")]
+    /// A run's folder, a checkpoint's (`…/checkpoints/step-N`), or an exported file or folder.
+    #[arg(value_name = "RUN", required_unless_present = "diffusers")]
     run: Option<PathBuf>,
     /// A folder of published weights instead: Stable Diffusion in Hugging Face's layout.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["run", "strip", "between", "image"])]
@@ -32,9 +36,11 @@ pub(super) struct SampleArgs {
     /// The prompt; each gets a row of the grid.
     #[arg(long = "prompt", required = true, value_name = "TEXT")]
     prompts: Vec<String>,
-    /// The picture to write.
-    #[arg(long, value_name = "FILE.png")]
+    /// The picture to write; its ending decides the format: .png, .jpg or .jpeg.
+    #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    #[command(flatten)]
+    style: StyleArgs,
     /// Pictures for each prompt, or of a strip or an interpolation [default: as configured in sample.columns].
     #[arg(long)]
     columns: Option<u32>,
@@ -58,6 +64,23 @@ pub(super) struct SampleArgs {
     /// With --image: a picture that is white where something is to be drawn and black where the image stays.
     #[arg(long, value_name = "FILE", requires = "image")]
     mask: Option<PathBuf>,
+}
+
+/// The style of the grid.
+#[derive(Debug, Args)]
+struct StyleArgs {
+    /// Repeat each pixel this many times in both directions [default: small grids are magnified].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    scale: Option<u16>,
+    /// Leave out the prompts below the pictures.
+    #[arg(long)]
+    no_captions: bool,
+}
+
+impl StyleArgs {
+    fn grid(&self) -> GridStyle {
+        GridStyle { scale: self.scale.map(usize::from), captions: !self.no_captions }
+    }
 }
 
 /// The sampler of diffusion, by options that override the configuration.
@@ -87,24 +110,33 @@ enum InterpolationEnds {
 }
 
 pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> {
+    ending("--out", &args.out, &Grid::ENDINGS)?;
     let path = match (&args.run, &args.diffusers) {
         (_, Some(folder)) => return with_published(program, args, folder),
         (Some(path), None) => path,
-        (None, None) => return Err(CliError::Usage("sample needs --run or --diffusers".to_owned())),
+        (None, None) => return Err(CliError::Usage("sample needs a run or --diffusers".to_owned())),
     };
-    let folder = RunFolder::open(path).map_err(CliError::failed)?;
-    let resolved = configuration(program, args, &folder)?;
+    let NamedModel { model, resolved, .. } = NamedModel::open(program, path)?;
+    let resolved = configuration(args, resolved)?;
     let config = &resolved.config;
     let seed = args.seed.unwrap_or(config.train.seed);
     let drawing = drawing(args, config.sample.columns, config.model.image_size)?;
-    let step = engine::sample_run(&task_of(program, config)?, &folder, config, &drawing, seed, &args.out)
-        .map_err(CliError::failed)?;
-    out(&format!("{} (weights after step {step})", args.out.display()));
+    let to = (args.out.as_path(), args.style.grid());
+    sample_model(&task_of(program, config)?, &model, config, &drawing, seed, to).map_err(CliError::failed)?;
+    out(&format!("{} (weights after step {})", args.out.display(), model.step));
     Ok(())
 }
 
+/// The default sampler of published weights.
+const PUBLISHED_SAMPLER: &str = "dpm-solver++";
+
+/// The sampler that adds noise by `--eta`.
+const DDIM: &str = "ddim";
+
 /// Draws with published weights.
 fn with_published(program: &Program, args: &SampleArgs, folder: &Path) -> Result<(), CliError> {
+    let kind = args.diffusion.sampler.as_deref().unwrap_or(PUBLISHED_SAMPLER);
+    check_eta(&args.diffusion, kind)?;
     let none = || CliError::Usage(format!("{} has no sampler of published weights", program.name()));
     let sampler = program.published_sampler().ok_or_else(none)?;
     let request = PublishedRequest {
@@ -113,7 +145,7 @@ fn with_published(program: &Program, args: &SampleArgs, folder: &Path) -> Result
         prompts: args.prompts.clone(),
         columns: args.columns.map_or(1, |columns| columns.max(1) as usize),
         size: args.size,
-        sampler: args.diffusion.sampler.clone().unwrap_or_else(|| "dpm-solver++".to_owned()),
+        sampler: kind.to_owned(),
         steps: args.diffusion.steps.unwrap_or(25) as usize,
         eta: args.diffusion.eta.unwrap_or(0.0),
         guidance: args.diffusion.guidance.unwrap_or(7.5),
@@ -121,18 +153,23 @@ fn with_published(program: &Program, args: &SampleArgs, folder: &Path) -> Result
     };
     let drawn = sampler(&request, &mut |line| out(line)).map_err(CliError::Failed)?;
     let size = drawn.size;
-    let mut grid = Grid::new(drawn.pictures.len(), request.columns, size, size).map_err(CliError::failed)?;
-    for picture in &drawn.pictures {
-        grid.push(picture).map_err(CliError::failed)?;
+    let GridStyle { scale, captions } = args.style.grid();
+    let grid = Grid::new(drawn.pictures.len(), request.columns, size, size).map_err(CliError::failed)?;
+    let mut grid = grid.scaled(scale);
+    for (at, picture) in drawn.pictures.iter().enumerate() {
+        let pushed = match captions {
+            true => grid.push_captioned(picture, &request.prompts[at / request.columns]),
+            false => grid.push(picture),
+        };
+        pushed.map_err(CliError::failed)?;
     }
     grid.write(&args.out).map_err(CliError::failed)?;
     out(&format!("{}", args.out.display()));
     Ok(())
 }
 
-/// The run's configuration with the options that override a part of it.
-fn configuration(program: &Program, args: &SampleArgs, folder: &RunFolder) -> Result<Resolved, CliError> {
-    let mut resolved = configuration_of(program, folder)?;
+/// Applies the options to the configuration of a model. One that its task does not have is an error.
+fn configuration(args: &SampleArgs, mut resolved: Resolved) -> Result<Resolved, CliError> {
     let options = [
         ("columns", "sample.columns", args.columns.map(|columns| Value::Integer(columns.into()))),
         ("steps", "model.sample_steps", args.diffusion.steps.map(|steps| Value::Integer(steps.into()))),
@@ -145,8 +182,21 @@ fn configuration(program: &Program, args: &SampleArgs, folder: &RunFolder) -> Re
             resolved.set_value(&format!("--{option} {value}"), key, value)?;
         }
     }
-    resolved.validate()?;
+    resolved.validate_without_images()?;
+    let sampler = resolved.config.get("model.sampler");
+    let sampler = sampler.as_ref().and_then(Value::as_str).unwrap_or_default();
+    check_eta(&args.diffusion, sampler)?;
     Ok(resolved)
+}
+
+/// Refuses `--eta` for a sampler that adds no noise by it.
+fn check_eta(diffusion: &DiffusionArgs, sampler: &str) -> Result<(), CliError> {
+    match diffusion.eta {
+        Some(eta) if sampler != DDIM => Err(CliError::Usage(format!(
+            "--eta {eta}: only the sampler {DDIM} adds noise by it, and the sampler is {sampler}; add --sampler {DDIM}"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the drawing that the arguments ask for, with `columns` by default, of pictures of `size` pixels.

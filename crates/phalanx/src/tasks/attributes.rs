@@ -5,11 +5,12 @@ use std::ops::Range;
 use phalanx_data::Attribute;
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 use phalanx_tensor::loss::cross_entropy;
-use phalanx_tensor::{Value, ops};
+use phalanx_tensor::{Tape, Value, ops};
 
 use super::classifier::{accuracy, count_correct};
 use phalanx_trainer::engine::{
-    EvaluatorOutput, Loss, Measure, Setup, StepInput, TaskSpec, TrainError, Training, number,
+    EvaluatorOutput, ForwardInput, ForwardOutput, Loss, Measure, OutputMeaning, Setup, StepInput, TaskSpec,
+    TrainError, Training, number,
 };
 
 phalanx_trainer::settings! {
@@ -59,6 +60,7 @@ fn recogniser(
         sync_batch_norm: settings.sync_batch_norm,
         ..ResNetConfig::new(ResNetVariant::R18, logits)
     };
+    let size = setup.config().model.image_size;
     let network = setup.model(|scope| ResNet::new(scope, &config))?;
     let names: Vec<String> =
         attributes.iter().map(|(attribute, _)| format!("{}_accuracy", attribute.name)).collect();
@@ -69,7 +71,8 @@ fn recogniser(
         .loss(Recogniser::loss)
         .measures(["accuracy"])
         .evaluate(evaluated, Recogniser::evaluate)
-        .evaluator(Recogniser::evaluator_output))
+        .evaluator(Recogniser::evaluator_output)
+        .forward(ForwardInput::images(size), Recogniser::forward))
 }
 
 /// An attribute's logits `[N, answers]`, and the true answers.
@@ -119,6 +122,17 @@ impl Recogniser {
             sums.push(count_correct(&logits.to_host()?, &truth, weights)?);
         }
         Ok(sums)
+    }
+
+    /// Computes the logits of each attribute.
+    fn forward(&self, tape: &Tape, images: &Value) -> Result<Vec<ForwardOutput>, TrainError> {
+        let logits = self.network.forward(tape, images)?;
+        let output = |(attribute, range): &(Attribute, Range<usize>)| {
+            let value = ops::narrow(tape, &logits, 1, range.start, range.len())?;
+            let meaning = OutputMeaning::Attribute(attribute.values.clone());
+            Ok(ForwardOutput { name: attribute.name.clone(), value, meaning })
+        };
+        self.attributes.iter().map(output).collect()
     }
 
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> {

@@ -5,7 +5,10 @@ use phalanx_models::diffusion::{AutoencoderKL, AutoencoderKLConfig, LatentDistri
 use phalanx_tensor::{Tape, Value, loss, ops};
 
 use phalanx_trainer::config::{Config, Relations};
-use phalanx_trainer::engine::{Loss, Measure, Setup, StepInput, TaskSpec, TrainError, Training, number};
+use phalanx_trainer::engine::{
+    ForwardInput, ForwardOutput, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, TaskSpec,
+    TrainError, Training, number,
+};
 
 phalanx_trainer::settings! {
     /// The settings of an autoencoder with latent images.
@@ -41,7 +44,24 @@ impl AutoencoderKlSettings {
 /// Returns the task of the autoencoder.
 pub(super) fn spec() -> TaskSpec<AutoencoderKlSettings> {
     let about = "Autoencoder: images to latent images and back, the first stage of latent diffusion";
-    TaskSpec::new("autoencoder-kl", about, autoencoder).validate(check)
+    TaskSpec::new("autoencoder-kl", about, autoencoder)
+        .validate(check)
+        .reference(|settings, _| reference(settings))
+}
+
+/// Returns the autoencoder of diffusers with the same weights.
+fn reference(settings: &AutoencoderKlSettings) -> Option<ReferenceModel> {
+    let AutoencoderKlSettings { widths, layers, groups, latent_channels, .. } = settings;
+    let blocks = |name: &str| vec![name; widths.len()].join("\", \"");
+    Some(ReferenceModel::of_python([
+        "from diffusers import AutoencoderKL".to_owned(),
+        format!(
+            "model = AutoencoderKL(block_out_channels={widths:?}, layers_per_block={layers}, norm_num_groups={groups}, \
+             latent_channels={latent_channels},"
+        ),
+        format!("    down_block_types=[\"{}\"],", blocks("DownEncoderBlock2D")),
+        format!("    up_block_types=[\"{}\"])", blocks("UpDecoderBlock2D")),
+    ]))
 }
 
 /// Checks that the widths are divisible by the groups, and the image size by the downsampling factor.
@@ -98,11 +118,13 @@ fn autoencoder(
         settings.widths
     );
     let (l2_weight, kl_weight) = (settings.l2_weight, settings.kl_weight);
+    let latents = ForwardInput { name: "latents".to_owned(), dims: vec![latent, small, small] };
     Ok(Training::new(name, Autoencoder { model, l2_weight, kl_weight })
         .loss(Autoencoder::loss)
         .measures(["l1", "kl"])
         .evaluate(["loss", "l1", "kl"], Autoencoder::evaluate)
-        .restore(Autoencoder::restore))
+        .restore(Autoencoder::restore)
+        .forward(latents, Autoencoder::decode))
 }
 
 impl Autoencoder {
@@ -137,6 +159,12 @@ impl Autoencoder {
     fn restore(&self, tape: &Tape, images: &Value) -> Result<Value, TrainError> {
         let distribution = self.model.encode(tape, images)?;
         Ok(self.model.decode(tape, &distribution.mean)?)
+    }
+
+    /// Decodes latent images.
+    fn decode(&self, tape: &Tape, latents: &Value) -> Result<Vec<ForwardOutput>, TrainError> {
+        let value = self.model.decode(tape, latents)?;
+        Ok(vec![ForwardOutput { name: "images".to_owned(), value, meaning: OutputMeaning::Images }])
     }
 
     /// Reconstructs images from the means of the latent distributions.

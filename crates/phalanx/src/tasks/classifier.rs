@@ -5,7 +5,10 @@ use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Tape, TensorError, Value};
 
 use phalanx_trainer::config::Relations;
-use phalanx_trainer::engine::{EvaluatorOutput, Loss, Measure, StepInput, TrainError, Training, number};
+use phalanx_trainer::engine::{
+    EvaluatorOutput, ForwardInput, ForwardOutput, Loss, Measure, OutputMeaning, StepInput, TrainError,
+    Training, number,
+};
 
 phalanx_trainer::settings! {
     /// The settings of all classifiers.
@@ -50,13 +53,17 @@ impl Classifier {
         Self { forward_features: Some(Box::new(forward_features)), ..self }
     }
 
-    /// Its training, in one phase.
-    pub(super) fn training(self, description: String) -> Training<Self> {
+    /// Its training on images of `size` pixels, in one phase.
+    pub(super) fn training(self, description: String, size: usize) -> Training<Self> {
         let has_features = self.forward_features.is_some();
         let training = Training::new(description, self)
             .loss(Self::loss)
             .measures(["accuracy"])
-            .evaluate(["loss", "accuracy"], Self::evaluate);
+            .evaluate(["loss", "accuracy"], Self::evaluate)
+            .forward(ForwardInput::images(size), |model, tape, images| {
+                let value = (model.forward)(tape, images)?;
+                Ok(vec![ForwardOutput { name: "logits".to_owned(), value, meaning: OutputMeaning::Classes }])
+            });
         if has_features { training.evaluator(Self::evaluator_output) } else { training }
     }
 

@@ -3,7 +3,7 @@
 use phalanx_models::{MobileNetV2, MobileNetV2Config};
 
 use super::classifier::{Classifier, ClassifierSettings};
-use phalanx_trainer::engine::TaskSpec;
+use phalanx_trainer::engine::{ReferenceModel, TaskSpec};
 
 phalanx_trainer::settings! {
     /// The settings of MobileNetV2.
@@ -22,7 +22,7 @@ phalanx_trainer::settings! {
 pub(super) fn spec() -> TaskSpec<MobileNetSettings> {
     const NAME: &str = "mobilenetv2";
     TaskSpec::new(NAME, "Classifier: MobileNetV2", |setup, settings: &MobileNetSettings| {
-        let num_classes = setup.classes()?;
+        let (num_classes, size) = (setup.classes()?, setup.config().model.image_size);
         let config = MobileNetV2Config {
             dropout: settings.dropout,
             cifar_stem: settings.cifar_stem,
@@ -32,10 +32,19 @@ pub(super) fn spec() -> TaskSpec<MobileNetSettings> {
         let model = setup.model(|scope| MobileNetV2::new(scope, &config))?;
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
-        Ok(classifier.training(format!("{NAME} for {num_classes} classes")))
+        Ok(classifier.training(format!("{NAME} for {num_classes} classes"), size))
     })
     .validate(|settings, _, relations| {
         relations.fraction("model.dropout", settings.dropout);
         settings.classifier.check(relations);
+    })
+    .reference(|settings, classes| {
+        let make = format!("model = torchvision.models.mobilenet_v2(num_classes={classes})");
+        let lines = ["import torchvision".to_owned(), make];
+        // For small images the stem and the stage of 24 channels have stride 1.
+        let strides =
+            ["model.features[0][0].stride = (1, 1)", "model.features[2].conv[1][0].stride = (1, 1)"];
+        let strides = strides.into_iter().filter(|_| settings.cifar_stem).map(str::to_owned);
+        Some(ReferenceModel::of_python(lines.into_iter().chain(strides)))
     })
 }

@@ -3,7 +3,7 @@
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 
 use super::classifier::{Classifier, ClassifierSettings};
-use phalanx_trainer::engine::TaskSpec;
+use phalanx_trainer::engine::{ReferenceModel, TaskSpec};
 
 phalanx_trainer::settings! {
     /// The settings of a ResNet.
@@ -21,7 +21,7 @@ phalanx_trainer::settings! {
 /// The ResNet of this name.
 pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNetSettings> {
     TaskSpec::new(name, "Classifier: a residual network", move |setup, settings: &ResNetSettings| {
-        let num_classes = setup.classes()?;
+        let (num_classes, size) = (setup.classes()?, setup.config().model.image_size);
         let config = ResNetConfig {
             width: settings.width,
             cifar_stem: settings.cifar_stem,
@@ -33,10 +33,29 @@ pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNe
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images))
                 .with_features(move |tape, images| features.features_and_logits(tape, images));
-        Ok(classifier.training(format!("{name} for {num_classes} classes")))
+        Ok(classifier.training(format!("{name} for {num_classes} classes"), size))
     })
     .validate(|settings, _, relations| {
         relations.positive("model.width", settings.width as u64);
         settings.classifier.check(relations);
+    })
+    .reference(move |settings, classes| reference(name, settings, classes))
+}
+
+/// Returns the ResNet of torchvision with the same weights: it has 64 channels in the first stage. timm's has the same names and
+/// the stride in the 3x3 convolution, too, but no stem for small images.
+fn reference(name: &str, settings: &ResNetSettings, classes: usize) -> Option<ReferenceModel> {
+    if settings.width != 64 {
+        return None;
+    }
+    let make = format!("model = torchvision.models.{name}(num_classes={classes})");
+    Some(match settings.cifar_stem {
+        false => ReferenceModel::of_python(["import torchvision".to_owned(), make]).in_timm(name),
+        true => ReferenceModel::of_python([
+            "import torch, torchvision".to_owned(),
+            make,
+            "model.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)".to_owned(),
+            "model.maxpool = torch.nn.Identity()".to_owned(),
+        ]),
     })
 }

@@ -163,10 +163,9 @@ fn an_export_is_one_file_with_the_reference_names() {
         let shown = place.succeed(&format!("export {run} --out {run}.safetensors"));
         assert!(shown.contains(&format!("{} tensors, after step 3", model.len())), "{shown}");
         assert!(tensors(&place.path(&format!("{run}.safetensors")), MODEL) == model, "{run}");
-        let shown = place.succeed(&format!("export {run}/checkpoints/step-00000003 --ema --out {run}.ema"));
+        let line = format!("export {run}/checkpoints/step-00000003 --ema --out {run}-ema.safetensors");
+        let shown = place.succeed(&line);
         assert!(shown.contains(" of them averages"), "{shown}");
-        fs::rename(place.path(&format!("{run}.ema")), place.path(&format!("{run}-ema.safetensors")))
-            .expect("renames");
         let averaged = tensors(&place.path(&format!("{run}-ema.safetensors")), MODEL);
         assert!(averaged != model && averaged.keys().eq(model.keys()), "{run}: averages differ from weights");
         let ema = tensors(&whole.join("ema.safetensors"), "");
@@ -176,7 +175,7 @@ fn an_export_is_one_file_with_the_reference_names() {
         }
     }
     // The exported averages are what is evaluated.
-    let of_run: Value = serde_json::from_str(place.succeed("eval --run fsdp").trim()).expect("is JSON");
+    let of_run: Value = serde_json::from_str(place.succeed("eval fsdp").trim()).expect("is JSON");
     let sets = SMALL.split("tiny ").nth(1).unwrap_or_default();
     let sets = sets.replace(
         "--set data.tail=ragged",
@@ -343,4 +342,34 @@ fn a_kill_while_saving_leaves_a_whole_checkpoint() {
 #[ignore = "forty kills take minutes: cargo xtask test --full"]
 fn many_kills_while_saving_leave_whole_checkpoints() {
     kill_while_saving(40);
+}
+
+/// The function of `docs/checkpoints.md`, where Python and NumPy are installed.
+#[test]
+fn the_python_of_the_page_reads_the_shards_of_all_ranks() {
+    let numpy = Command::new("python3").args(["-c", "import numpy"]).stderr(Stdio::null()).status();
+    if !numpy.is_ok_and(|status| status.success()) {
+        eprintln!("not run: python3 has no numpy");
+        return;
+    }
+    let place = Place::new();
+    place.succeed(&format!("{SMALL} --ranks 2 --strategy fsdp --steps 1 --out run"));
+    for (options, kind) in [("", MODEL), ("--ema", EMA)] {
+        place.succeed(&format!("export run {options} --out {kind}.safetensors"));
+    }
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/checkpoints.md"));
+    let page = page.expect("a page");
+    let mut blocks = page.split("```python\n").skip(1).filter_map(|block| block.split("```").next());
+    let reader = blocks.find(|block| block.contains("def read_checkpoint")).expect("the function");
+    // Of the averages only trained parameters have pieces.
+    let compare = "import sys\n\
+        for kind in ('model', 'ema'):\n    \
+        whole, flat = read_checkpoint(sys.argv[1], kind), read_file(f'{kind}.safetensors')\n    \
+        assert whole and (kind == 'ema' or whole.keys() == flat.keys())\n    \
+        assert all(np.array_equal(whole[name].reshape(-1), flat[name]) for name in whole)\n";
+    let script = place.write("read.py", format!("{reader}\n{compare}"));
+    let mut python = Command::new("python3");
+    python.arg(script).arg("run/checkpoints/step-00000001").current_dir(place.folder());
+    let output = python.output().expect("python3 starts");
+    assert!(output.status.success(), "{}", both(&output));
 }

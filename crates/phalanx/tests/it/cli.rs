@@ -29,6 +29,8 @@ fn mistakes_have_code_two_and_say_what_was_meant() {
         ("submit --time soon", "soon"),
         ("submit --ranks-per-node 2 --gpus-per-node 3", "take --gpus-per-node 2"),
         ("fit tiny", "use `phalanx train`"),
+        ("sample --run runs/x", "the run is an argument; use: phalanx sample runs/x"),
+        ("eval --run runs/x --judge y", "the run is an argument; use: phalanx eval runs/x"),
     ] {
         let output = place.output(line);
         let said = stderr(&output);

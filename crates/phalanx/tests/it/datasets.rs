@@ -222,7 +222,7 @@ fn folders_of_any_form_are_trained_on() {
     assert!(said.contains("data.test_fraction = 0.1 holds out a tenth"), "{said}");
     let shown = place.succeed(&line("only", "--set eval.enabled=false"));
     assert!(shown.contains("the data have no test split, so nothing is evaluated"), "{shown}");
-    let said = place.fail("eval --run run-only");
+    let said = place.fail("eval run-only");
     assert!(said.contains("no test split"), "{said}");
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use phalanx_run::RunFolder;
-use phalanx_trainer::engine::{Drawing, DrawingKind, evaluate_run, sample_run};
+use phalanx_trainer::engine::{Drawing, DrawingKind, GridStyle, TrainedModel, evaluate_model, sample_model};
 
 use crate::harness::engine::{Once, Recorder, run_in, try_resolve, try_train};
 
@@ -191,7 +191,9 @@ fn drawn(run: &Path, drawing: &Drawing, sets: &[&str], seed: u64) -> Result<Vec<
     }
     let out = run.join("drawn.png");
     let task = program.task_of(&resolved.config).expect("a task");
-    sample_run(task, &folder, &resolved.config, drawing, seed, &out).map_err(|error| error.to_string())?;
+    let model = TrainedModel::of_run(task, &folder, &resolved.config).expect("a checkpoint");
+    sample_model(task, &model, &resolved.config, drawing, seed, (&out, GridStyle::default()))
+        .map_err(|error| error.to_string())?;
     Ok(std::fs::read(&out).expect("written"))
 }
 
@@ -243,8 +245,9 @@ fn every_kind_of_drawing_is_drawn_and_seeds_decide() {
             let program = phalanx::program();
             let folder = RunFolder::open(&run).expect("a run");
             let resolved = program.catalogue().resolve_run(&folder.config()).expect("a configuration");
-            evaluate_run(program.task_of(&resolved.config).expect("a task"), &folder, &resolved.config)
-                .expect("evaluates")
+            let task = program.task_of(&resolved.config).expect("a task");
+            let model = TrainedModel::of_run(task, &folder, &resolved.config).expect("a checkpoint");
+            (model.step, evaluate_model(task, &model, &resolved.config).expect("evaluates"))
         };
         assert!(step == 6 && measures[0].1 > 0.0 && measures[0].1.is_finite(), "{measures:?}");
     }

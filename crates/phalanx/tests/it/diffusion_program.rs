@@ -68,7 +68,7 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     fs::rename(&whole, place.path("moved")).expect("moves");
     let drawn = |options: &str, name: &str| {
         let prompts = ["--prompt", "a red circle", "--prompt", "a blue ring"];
-        let mut command = place.command(&format!("sample --run moved --out {name} {options}"));
+        let mut command = place.command(&format!("sample moved --out {name} {options}"));
         let output = command.args(prompts).output().expect("phalanx runs");
         assert!(output.status.success(), "{options}: {}", stderr(&output));
         fs::read(place.path(name)).expect("a picture")
@@ -89,7 +89,7 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     for options in others {
         assert_ne!(drawn(options, "other.png"), plain, "{options}");
     }
-    let said = place.succeed("eval --run moved");
+    let said = place.succeed("eval moved");
     let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert!(report["loss"].as_f64().is_some_and(|loss| loss > 0.0), "{said}");
 }
@@ -119,6 +119,6 @@ fn what_cannot_be_is_refused_before_anything_is_trained() {
     assert!(said.contains("diffusion of 4 x 8x8 latent images"), "{said}");
     // Other trainings draw samples and nothing else.
     place.succeed("train tiny --ranks 1 --steps 2 --out cvae");
-    let said = place.fail("sample --run cvae --prompt x --out x.png --strip");
+    let said = place.fail("sample cvae --prompt x --out x.png --strip");
     assert!(said.contains("generates samples of prompts only"), "{said}");
 }

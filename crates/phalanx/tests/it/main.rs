@@ -47,5 +47,6 @@ mod sweep;
 mod synchrony;
 mod traces;
 mod train;
+mod trained_models;
 #[cfg(target_os = "linux")]
 mod two_hosts;

@@ -105,22 +105,22 @@ fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
     );
 
     // `eval` has the same to say of the newest checkpoint.
-    let report: Value = serde_json::from_str(&place.succeed("eval --run one")).expect("is JSON");
+    let report: Value = serde_json::from_str(&place.succeed("eval one")).expect("is JSON");
     for key in &judged {
         let [run, eval] = [&measured[0][*key], &report[key.trim_start_matches("test_")]].map(Value::as_f64);
         let (run, eval) = (run.expect("a number"), eval.expect("a number"));
         assert!((run - eval).abs() <= 1e-4 * run.abs().max(1.0), "{key}: {run} {eval}");
     }
     // Judges of one's own choice.
-    let report = place.succeed("eval --run one --judge clip --set quality.samples=8");
+    let report = place.succeed("eval one --judge clip --set quality.samples=8");
     assert!(report.contains("clip_frechet_distance") && !report.contains("colour"), "{report}");
 
     for (line, expected) in [
-        ("eval --run one --judge nowhere", "nowhere"),
-        ("eval --run one --judge clip --judge clip", "quality.judges has two runs of a `clip`"),
-        ("eval --run one --judge dp", "a `cvae` judges no pictures"),
+        ("eval one --judge nowhere", "nowhere"),
+        ("eval one --judge clip --judge clip", "quality.judges has two runs of a `clip`"),
+        ("eval one --judge dp", "a `cvae` judges no pictures"),
         ("train tiny --set quality.judges=[\"clip\"] --set model.kind=\"mlp\"", "draws no pictures"),
-        ("eval --run one --judge clip --set quality.samples=1", "quality.samples = 1 is not at least 2"),
+        ("eval one --judge clip --set quality.samples=1", "quality.samples = 1 is not at least 2"),
     ] {
         let said = place.fail(line);
         assert!(said.contains(expected), "{line}: {said}");

@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use phalanx_run::{RunFolder, read_metrics};
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{Drawing, NoopObserver, evaluate_run, named, sample_run};
+use phalanx_trainer::engine::{
+    Drawing, GridStyle, NoopObserver, TrainedModel, evaluate_model, named, sample_model,
+};
 
 use crate::harness::Place;
 use crate::harness::engine::{self, Once, Recorder, refusal, run_in, try_train};
@@ -205,7 +207,7 @@ fn runs_go_on_to_the_same_bits_in_the_middle_of_either_stage() {
         let folder = RunFolder::open(&place.path(run)).expect("a run");
         let checkpoint = phalanx_trainer::engine::newest_checkpoint(&folder).expect("complete");
         let out = place.path(&format!("{run}.safetensors"));
-        checkpoint.export(&out, true).expect("writes");
+        checkpoint.export(&out, true, &[]).expect("writes");
         std::fs::read(out).expect("reads")
     };
     assert!(exported("whole") == exported("parts"), "averages or buffers differ");
@@ -239,17 +241,18 @@ fn stages_trained_alone_and_pictures_of_both() {
 
     let program = phalanx::program();
     let task = program.task_of(&resolved.config).expect("a task");
-    let (step, measures) = evaluate_run(task, &folder, &resolved.config).expect("measures");
+    let model = TrainedModel::of_run(task, &folder, &resolved.config).expect("a checkpoint");
+    let measures = evaluate_model(task, &model, &resolved.config).expect("measures");
     let names: Vec<&str> = measures.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
-        (step, names),
+        (model.step, names),
         (4, vec!["stage2_discriminator_loss", "stage2_generator_loss", "stage2_matched"])
     );
     let prompts = ["a red circle on a white background", "a large blue star"].map(str::to_owned);
     let drawn = |seed| {
         let out = place.path(&format!("{seed}.png"));
-        sample_run(task, &folder, &resolved.config, &Drawing::samples(&prompts, 1), seed, &out)
-            .expect("draws");
+        let (drawing, style) = (Drawing::samples(&prompts, 1), GridStyle::default());
+        sample_model(task, &model, &resolved.config, &drawing, seed, (&out, style)).expect("draws");
         image::open(out).expect("a picture").to_rgb8()
     };
     let (one, again, other) = (drawn(1), drawn(1), drawn(2));

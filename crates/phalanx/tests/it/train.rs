@@ -261,7 +261,7 @@ fn a_run_can_be_evaluated_and_sampled() {
         assert!(run.join(file).exists(), "{file}");
     }
     assert!(run.join("samples/step-00000030.png").exists());
-    let found: Value = serde_json::from_str(&place.succeed("eval --run run")).expect("is JSON");
+    let found: Value = serde_json::from_str(&place.succeed("eval run")).expect("is JSON");
     let told = json(&run.join("summary.json"))["metrics"]["test_loss"].as_f64().expect("a test loss");
     let loss = found["loss"].as_f64().expect("a loss");
     assert!((loss - told).abs() < 1e-5 * told.abs(), "{loss} {told}");
@@ -274,8 +274,7 @@ fn a_run_can_be_evaluated_and_sampled() {
     let of_weights = found["loss"].as_f64().expect("a loss");
     assert!((of_weights - told).abs() < 1e-5 * told.abs(), "{of_weights} {told}");
     let prompts = ["--prompt", "a small red circle", "--prompt", "a large blue square"];
-    let drawn =
-        place.command("sample --run run --out grid.png --columns 3").args(prompts).output().expect("runs");
+    let drawn = place.command("sample run --out grid.png --columns 3").args(prompts).output().expect("runs");
     assert!(drawn.status.success(), "{}", stderr(&drawn));
     let grid = fs::read(place.path("grid.png")).expect("a picture");
     assert!(grid.starts_with(b"\x89PNG"));

@@ -3,7 +3,6 @@
 //! A file `events.out.tfevents.SECONDS.HOST` is a sequence of records (TensorFlow's `TFRecord`). Each holds an `Event`
 //! message of Protocol Buffers (`tensorflow/core/util/event.proto`, `framework/summary.proto`).
 
-mod message;
 mod record;
 
 use std::fs::File;
@@ -13,8 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use phalanx_data::Links;
 
+use super::protobuf::Message;
 use super::{Line, RunError, open_to_append};
-use message::Message;
 use record::framed;
 
 /// A writer of an event file.
@@ -126,9 +125,9 @@ fn tag(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::message::fields;
     use super::record::records;
     use super::*;
+    use crate::protobuf::fields;
 
     /// The values of the summaries in a file: step, tag, and the bytes of the field that holds the value with its number.
     fn values(bytes: &[u8]) -> Vec<(u64, String, u64, Vec<u8>)> {

@@ -1,6 +1,6 @@
 //! Elementwise functions.
 
-use crate::tape::{Tape, Value};
+use crate::tape::{Op, Tape, Value};
 use crate::{Result, TensorError};
 
 pub use crate::backend::UnaryOp;
@@ -15,7 +15,7 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     // Backward reads either the input or, if the derivative follows from it, the output. Only that one is saved.
     let (x_saved, y_saved) =
         if op.derivative_from_output() { (output.clone(), output.clone()) } else { (input.clone(), input) };
-    tape.push("unary", &[x], output, move |tape, grad, grads| {
+    tape.push(Op::Unary(op), &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).unary_backward(op, &x_saved, &y_saved, &grad)?)
     })

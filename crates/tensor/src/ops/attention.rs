@@ -3,7 +3,7 @@
 use candle_core::Shape;
 
 use crate::backend::{AttentionBackward, AttentionInputs, AttentionShape};
-use crate::tape::{Tape, Value};
+use crate::tape::{Op, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Computes softmax over the last dimension.
@@ -14,7 +14,7 @@ pub fn softmax(tape: &Tape, x: &Value) -> Result<Value> {
     let input = x.array()?.contiguous()?;
     let output = input.backend(tape.context()).softmax(&input, input.dtype())?;
     let saved = output.clone();
-    tape.push("softmax", &[x], output, move |tape, grad, grads| {
+    tape.push(Op::Softmax, &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).softmax_backward(&saved, &grad)?)
     })
@@ -49,7 +49,7 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
     let attended = q_t.backend(tape.context()).attention(inputs)?;
     let (q_saved, k_saved, v_saved) = (q.save(), k.save(), v.save());
     let saved = attended.saved;
-    tape.push(OP, &[q, k, v], attended.output, move |tape, grad, grads| {
+    tape.push(Op::Attention { causal }, &[q, k, v], attended.output, move |tape, grad, grads| {
         let (q, k, v) =
             (q_saved.array()?.contiguous()?, k_saved.array()?.contiguous()?, v_saved.array()?.contiguous()?);
         let grad = grad.contiguous()?;

@@ -9,7 +9,7 @@ use crate::backend::{
 use crate::group::ProcessGroup;
 use crate::storage::wide;
 use crate::store::Buffer;
-use crate::tape::{Grads, SavedValue, Tape, Value};
+use crate::tape::{Grads, Op, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
 
 pub use crate::backend::FusedActivation;
@@ -95,7 +95,9 @@ pub fn batch_norm2d(
     let params = [gamma.save(), beta.save()];
     let none = Value::absent()?;
     let inputs = [x, gamma, beta, residual.unwrap_or(&none)];
-    tape.push(OP, &inputs, output, move |tape, grad, grads| saved.backward(tape, &mode, &params, grad, grads))
+    let (mean, variance) = (stats.running_mean.clone(), stats.running_var.clone());
+    let op = Op::BatchNorm2d { mean, variance, eps, activation };
+    tape.push(op, &inputs, output, move |tape, grad, grads| saved.backward(tape, &mode, &params, grad, grads))
 }
 
 /// The source of the statistics.

@@ -2,7 +2,7 @@
 
 use crate::backend::{Array, ArrayBackend, Conv2dShape, ConvBackward, ConvForward};
 use crate::storage::wide;
-use crate::tape::{Grads, SavedValue, Tape, Value};
+use crate::tape::{Grads, Op, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Stride, padding, dilation and groups of a convolution, each size as [height, width].
@@ -87,7 +87,7 @@ pub fn conv2d(
     let output = x_t.backend(tape.context()).conv2d(of)?;
     let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
     let none = Value::absent()?;
-    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
+    tape.push(Op::Conv2d(shape), &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
         let sizes = (&shape, &*w_dims, out_channels);
         run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
             backend.conv2d_backward(of)

@@ -3,7 +3,7 @@
 use super::Conv2dOptions;
 use super::conv::run_backward;
 use crate::backend::{ConvForward, ConvTranspose2dShape};
-use crate::tape::{Tape, Value};
+use crate::tape::{Op, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Computes the transposed convolution of `x` [N, C, H, W] with `weight` [C, O/groups, KH, KW] and adds `bias` `[O]`,
@@ -60,10 +60,15 @@ pub fn conv_transpose2d(
     let output = x_t.backend(tape.context()).conv_transpose2d(of)?;
     let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
     let none = Value::absent()?;
-    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
-        let sizes = (&shape, &*w_dims, out_channels);
-        run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
-            backend.conv_transpose2d_backward(of)
-        })
-    })
+    tape.push(
+        Op::ConvTranspose2d(shape),
+        &[x, weight, bias.unwrap_or(&none)],
+        output,
+        move |tape, grad, grads| {
+            let sizes = (&shape, &*w_dims, out_channels);
+            run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
+                backend.conv_transpose2d_backward(of)
+            })
+        },
+    )
 }

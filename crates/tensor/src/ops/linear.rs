@@ -4,7 +4,7 @@ use candle_core::{DType, Shape};
 
 use crate::backend::{Array, Factor, LinearProduct, LinearWeightGrad, MatrixProduct};
 use crate::storage::wide;
-use crate::tape::{Tape, Value};
+use crate::tape::{Op, Tape, Value};
 use crate::{Result, TensorError};
 
 const OP: &str = "linear";
@@ -70,7 +70,7 @@ pub(crate) fn linear_stored(
     };
     let (x_saved, w_saved) = (x.save(), weight.save());
     let none = Value::absent()?;
-    tape.push(OP, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
+    tape.push(Op::Linear, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         let backend = grad.backend(tape.context());
         let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
@@ -126,7 +126,7 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
         backend.matmul(MatrixProduct { sizes, a, b, shape, precision, dtype })?
     };
     let (a_saved, b_saved) = (a.save(), b.save());
-    tape.push(OP, &[a, b], output, move |tape, grad, grads| {
+    tape.push(Op::MatMul, &[a, b], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         let backend = grad.backend(tape.context());
         let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));

@@ -1,7 +1,7 @@
 //! Layer and group normalisation, and unit length.
 
 use crate::backend::{GroupShape, NormBackward, NormGrads, NormPass};
-use crate::tape::{Grads, Tape, Value};
+use crate::tape::{Grads, Op, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Checks that `gamma` and `beta` are [channels].
@@ -28,7 +28,7 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     let normed = input.backend(tape.context()).layer_norm(of)?;
     let gamma_saved = gamma.save();
     let (mean, inv_std) = (normed.mean, normed.inv_std);
-    tape.push(OP, &[x, gamma, beta], normed.output, move |tape, grad, grads| {
+    tape.push(Op::LayerNorm { eps }, &[x, gamma, beta], normed.output, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
         hand_in(grads, dy.backend(tape.context()).layer_norm_backward(from)?)
@@ -70,7 +70,7 @@ pub fn group_norm(
     let normed = input.backend(tape.context()).group_norm(shape, of)?;
     let gamma_saved = gamma.save();
     let (mean, inv_std) = (normed.mean, normed.inv_std);
-    tape.push(OP, &[x, gamma, beta], normed.output, move |tape, grad, grads| {
+    tape.push(Op::GroupNorm { groups, eps }, &[x, gamma, beta], normed.output, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
         hand_in(grads, dy.backend(tape.context()).group_norm_backward(shape, from)?)

@@ -1,7 +1,7 @@
 //! Pooling and nearest-neighbour up-sampling, with exact gradients at any kernel, stride, padding and size.
 
 use crate::backend::Pool2dShape;
-use crate::tape::{Tape, Value};
+use crate::tape::{Op, Tape, Value};
 use crate::{Result, TensorError};
 
 /// A pooling window, each size as [height, width].
@@ -41,7 +41,7 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
     let shape = pool_shape(OP, x, options)?;
     let input = x.array()?.contiguous()?;
     let (output, positions) = input.backend(tape.context()).max_pool2d(&shape, &input)?;
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push(Op::MaxPool2d(shape), &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).max_pool2d_backward(&shape, &grad, &positions)?)
     })
@@ -57,7 +57,7 @@ pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pa
     let shape = pool_shape(OP, x, options)?;
     let input = x.array()?.contiguous()?;
     let output = input.backend(tape.context()).avg_pool2d(&shape, count_include_pad, &input)?;
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push(Op::AvgPool2d { shape, count_include_pad }, &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).avg_pool2d_backward(&shape, count_include_pad, &grad)?)
     })
@@ -98,7 +98,7 @@ pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value
     let dims = [batch, channels, height, width];
     let input = x.array()?.contiguous()?;
     let output = input.backend(tape.context()).upsample_nearest2d(dims, factor, &input)?;
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push(Op::UpsampleNearest2d(factor), &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).upsample_nearest2d_backward(dims, factor, &grad)?)
     })

@@ -1,6 +1,6 @@
 //! Sums and means, in f32 for elements of 16 bits.
 
-use crate::tape::{Tape, Value};
+use crate::tape::{Op, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Sums all elements to a scalar; f32 for elements of 16 bits.
@@ -44,7 +44,7 @@ pub fn sum_over(tape: &Tape, x: &Value, dim: usize) -> Result<Value> {
     }
     let x_t = x.array()?;
     let output = x_t.backend(tape.context()).sum_over(&x_t, dim)?;
-    tape.push("sum_over", &[x], output, move |tape, grad, grads| {
+    tape.push(Op::SumOver(dim), &[x], output, move |tape, grad, grads| {
         let mut kept = shape.dims().to_vec();
         kept[dim] = 1;
         let repeated = grad.backend(tape.context()).broadcast_as(&grad.reshape(kept)?, &shape)?;

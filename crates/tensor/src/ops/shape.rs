@@ -2,7 +2,7 @@
 
 use candle_core::Shape;
 
-use crate::tape::{Tape, Value};
+use crate::tape::{Op, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Views the elements in row-major order under another shape.
@@ -17,7 +17,7 @@ pub fn reshape(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value>
     }
     let before = x.shape().clone();
     let output = x.array()?.reshape(shape)?;
-    tape.push("reshape", &[x], output, move |_, grad, grads| grads.share(0, grad.reshape(before)?))
+    tape.push(Op::Reshape, &[x], output, move |_, grad, grads| grads.share(0, grad.reshape(before)?))
 }
 
 /// Permutes the dimensions.
@@ -36,7 +36,7 @@ pub fn permute(tape: &Tape, x: &Value, dims: &[usize]) -> Result<Value> {
     }
     let x_t = x.array()?;
     let output = x_t.backend(tape.context()).permute(&x_t, dims)?;
-    tape.push("permute", &[x], output, move |tape, grad, grads| {
+    tape.push(Op::Permute(dims.to_vec()), &[x], output, move |tape, grad, grads| {
         grads.share(0, grad.backend(tape.context()).permute(grad, &inverse)?)
     })
 }
@@ -68,7 +68,7 @@ pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> R
     };
     let x_t = x.array()?;
     let output = x_t.backend(tape.context()).narrow(&x_t, dim, start, len)?;
-    tape.push("narrow", &[x], output, move |tape, grad, grads| {
+    tape.push(Op::Narrow { dim, start, len }, &[x], output, move |tape, grad, grads| {
         let padded = grad.backend(tape.context()).pad_with_zeros(grad, dim, start, size - start - len)?;
         // The full range needs no padding: the gradient is the output's.
         if len == size { grads.share(0, padded) } else { grads.add(0, padded) }
@@ -88,7 +88,7 @@ pub fn pad_with_zeros(tape: &Tape, x: &Value, dim: usize, before: usize, after: 
     }
     let x_t = x.array()?;
     let output = x_t.backend(tape.context()).pad_with_zeros(&x_t, dim, before, after)?;
-    tape.push("pad_with_zeros", &[x], output, move |tape, grad, grads| {
+    tape.push(Op::Pad { dim, before, after }, &[x], output, move |tape, grad, grads| {
         grads.share(0, grad.backend(tape.context()).narrow(grad, dim, before, size)?)
     })
 }
@@ -104,7 +104,7 @@ pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
     };
     let lens: Vec<usize> = values.iter().map(|value| value.dims().get(dim).copied().unwrap_or(0)).collect();
     let output = first.backend(tape.context()).cat(&arrays, dim)?;
-    tape.push("cat", values, output, move |tape, grad, grads| {
+    tape.push(Op::Cat(dim), values, output, move |tape, grad, grads| {
         let mut start = 0;
         for (index, len) in lens.into_iter().enumerate() {
             if grads.wants(index) {

@@ -7,8 +7,10 @@
 mod backward;
 mod block;
 mod grads;
+mod graph;
 mod listener;
 mod node;
+mod op;
 mod recorded;
 mod segment;
 mod session;
@@ -17,7 +19,9 @@ mod value;
 pub use backward::LossFactor;
 pub use block::Block;
 pub use grads::Grads;
+pub use graph::{Graph, GraphNode, GraphPort};
 pub use listener::Listener;
+pub use op::{GraphInput, Op};
 pub use recorded::take_peak_recorded_bytes;
 pub use session::{Recompute, Session};
 pub use value::{SavedValue, Value};
@@ -45,6 +49,8 @@ enum Mode {
     Idle,
     /// Collects only the buckets that are read, for a block that will be recomputed.
     Collecting,
+    /// Records every op with its attributes for a [`Graph`], and nothing for backward.
+    Tracing,
 }
 
 /// Records ops for one backward pass.
@@ -90,6 +96,8 @@ struct Inner {
     used: Vec<ParamBucket>,
     collected: Vec<ParamBucket>,
     leaf_grads: Vec<(Slot, Array)>,
+    /// The ops of a tracing tape.
+    traced: Vec<GraphNode>,
 }
 
 impl Tape {
@@ -161,15 +169,18 @@ impl Tape {
         self.session.key.index(inner.keys_drawn)
     }
 
-    /// Records a value whose gradient the caller reads with [`Tape::leaf_grad`] after backward.
+    /// Records a value whose gradient the caller reads with [`Tape::leaf_grad`] after backward. On a tracing tape it is an
+    /// input of the graph.
     pub fn leaf(&self, array: impl Into<Array>) -> Value {
         let array = array.into();
-        if !self.records() {
+        if !self.records() && self.mode.get() != Mode::Tracing {
             return Value::constant(array);
         }
         let mut inner = self.inner.borrow_mut();
         let slot = inner.new_slots([array.dtype()]);
-        inner.nodes.push(Node { outputs: slot..slot + 1, ..Node::bare(Action::Leaf) });
+        if self.records() {
+            inner.nodes.push(Node { outputs: slot..slot + 1, ..Node::bare(Action::Leaf) });
+        }
         Value::recorded(array, self.id.get(), slot)
     }
 
@@ -187,7 +198,7 @@ impl Tape {
     /// [`TensorError::NotResident`] if the parameter's store is not built.
     pub fn param(&self, param: &Param) -> Result<Value> {
         let frozen = self.frozen.get() || self.session.freezes(param.name());
-        if !param.trainable() || frozen || self.mode.get() == Mode::Idle {
+        if !param.trainable() || frozen || matches!(self.mode.get(), Mode::Idle | Mode::Tracing) {
             return Ok(Value::of_param(param.clone(), None));
         }
         let bucket = param.bucket()?.clone();
@@ -222,18 +233,22 @@ impl Tape {
     ///
     /// `backward` gets the output's gradient and adds those of the inputs, by position, to [`Grads`]. It runs at most
     /// once, only if the output has a gradient; its captured arrays are freed right after. If no input needs a
-    /// gradient, nothing is recorded.
+    /// gradient, nothing is recorded. An op of a name alone cannot be exported; see [`Op`].
     ///
     /// # Errors
     /// [`TensorError::ForeignValue`] if an input was recorded on another tape.
     pub fn push(
         &self,
-        op: &'static str,
+        op: impl Into<Op>,
         inputs: &[&Value],
         output: impl Into<Array>,
         backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
     ) -> Result<Value> {
-        let output = output.into();
+        let (op, output) = (op.into(), output.into());
+        if self.mode.get() == Mode::Tracing {
+            return self.trace(op, inputs, output);
+        }
+        let op = op.name();
         if !self.records() || !inputs.iter().any(|value| value.needs_grad()) {
             return Ok(Value::constant(output));
         }

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Shape, Tensor};
 
+use super::op::GraphInput;
 use crate::backend::Array;
 use crate::store::Param;
 use crate::{Result, TensorError};
@@ -134,6 +135,15 @@ impl Value {
     /// Returns the part of this value that a node keeps for backward: an array, or the handle of a parameter.
     pub fn save(&self) -> SavedValue {
         SavedValue(self.source.clone())
+    }
+
+    /// Returns the source of this value as an input of `op` on the tracing tape `id`.
+    pub(super) fn graph_input(&self, id: u64, op: &'static str) -> Result<GraphInput> {
+        Ok(match (&self.source, self.slot_on(id, op)?) {
+            (Source::Param(param), _) => GraphInput::Param(param.clone()),
+            (Source::Array(_), Some(slot)) => GraphInput::Value(slot),
+            (Source::Array(array), None) => GraphInput::Constant(array.clone()),
+        })
     }
 
     /// Returns the slot on tape `id`, if a gradient is needed.

@@ -177,7 +177,7 @@ impl Catalogue {
         let chosen_in = chosen.map_or(0, |(_, layer)| layer);
         let (mut origins, mut problems) = (BTreeMap::new(), Vec::new());
         for assignment in assignments {
-            let foreign_is_fine = of_run || assignment.layer < chosen_in;
+            let foreign_is_fine = of_run && !assignment.is_option() || assignment.layer < chosen_in;
             match self.apply(&mut config, assignment, foreign_is_fine) {
                 Ok(Some(key)) => drop(origins.insert(key, assignment.origin.clone())),
                 Ok(None) => {}

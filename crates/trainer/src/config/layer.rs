@@ -29,6 +29,11 @@ impl Assignment {
         let origin = Origin::Option(option.to_owned());
         Self { key: key.to_owned(), value, origin, raw: None, layer: OPTIONS }
     }
+
+    /// True for an option of the command line.
+    pub(super) fn is_option(&self) -> bool {
+        self.layer == OPTIONS
+    }
 }
 
 /// The presets of a program, as layers see them.

@@ -44,11 +44,17 @@ mod watch;
 mod train_loop;
 
 pub use checkpoint::newest_checkpoint;
-pub use data::{Batch, DamagedImage, DataCheck, SplitCheck, WrittenSplit, check_data, write_images};
+pub use data::{
+    Batch, DamagedImage, DataCheck, SplitCheck, UnreadableImage, WrittenSplit, check_data, write_images,
+};
 pub use distributed::{World, in_one_process, invited_world, launcher_world, require_secret};
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
-pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_memory, sample_run};
+pub use inference::{
+    ClassAnswer, GridStyle, ImageMetadata, METADATA_KEY, ModelMetadata, ModelPlan, OnnxExport, Picture,
+    PredictOptions, PredictOutcome, Prediction, TrainedModel, TrainedWeights, describe, evaluate_model,
+    export_onnx, plan_memory, predict, sample_model,
+};
 pub use observer::{Event, NoopObserver, Observer, PhaseReport, Started, StepReport, UpdateReport, named};
 pub use plan::Plan;
 pub use refusal::refusal;
@@ -57,6 +63,6 @@ pub use refusal::refusal;
 pub use train_loop::Resumable;
 pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
 pub use training::{
-    Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, Loss, Measure, Setup, StepInput, Task,
-    TaskSpec, Training, number,
+    Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput, ForwardOutput, Loss, Measure,
+    OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec, Training, number,
 };

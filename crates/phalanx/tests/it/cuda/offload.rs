@@ -72,8 +72,8 @@ fn parameters_may_lie_on_the_host() {
             // Of 143,467 parameters two buckets, of which the largest has 34,664; nothing of what the host keeps.
             assert!(peak(&here, "parameters") <= 2 * 4 * 34_664, "{}", peak(&here, "parameters"));
             assert_eq!(peak(&here, "optimizer"), 0);
-            place.succeed("sample --run parameters --prompt red --out red.png");
-            place.succeed("eval --run parameters");
+            place.succeed("sample parameters --prompt red --out red.png");
+            place.succeed("eval parameters");
         }
         for run in [there, here] {
             fs::remove_dir_all(run).expect("removes");

@@ -31,7 +31,7 @@ fn a_run_on_a_gpu_goes_on_bit_for_bit() {
     // Of 143,467 parameters: weights; two moments and the averages, which the optimizer's kind has too.
     assert_eq!((peak("gradients"), peak("optimizer")), (143_467 * 4, 143_467 * 12));
     assert!(peak("parameters") >= 143_467 * 4 && peak("activations") > 0, "{summary}");
-    place.succeed("sample --run whole --prompt red --out red.png");
+    place.succeed("sample whole --prompt red --out red.png");
 }
 
 #[test]

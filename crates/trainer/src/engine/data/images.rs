@@ -106,6 +106,21 @@ impl ConfiguredImages {
         self.train.class_names().len()
     }
 
+    /// Checks that labels mean the classes that a model was trained on.
+    pub(super) fn check_trained(&self, trained: &[String]) -> Result<(), TrainError> {
+        let own = self.train.class_names();
+        if own.is_empty() {
+            return Ok(());
+        }
+        match class_difference([trained, own]) {
+            None => Ok(()),
+            Some(problem) => Err(TrainError::Setup(format!(
+                "the classes of {} are not those that the model was trained on: {problem}; a label must mean the same class",
+                self.train.name()
+            ))),
+        }
+    }
+
     /// A description of the images.
     pub(super) fn describe(&self) -> String {
         match self.num_classes() {

@@ -12,13 +12,16 @@ mod open;
 mod record;
 mod splits;
 mod transforms;
+mod user_files;
 mod write;
 
 pub use batch::Batch;
 pub use check::{DamagedImage, DataCheck, SplitCheck, check_data};
 pub(super) use feed::{Feed, MicroBatch, StepSamples, StepShape, TestBatch};
-pub(super) use open::{attributes, num_classes};
+pub(super) use open::{attributes, class_names, num_classes};
 pub(super) use record::DataRecord;
 pub(super) use splits::Data;
-pub(super) use transforms::picture_transform;
+pub(super) use transforms::{Preparation, picture_transform};
+pub use user_files::UnreadableImage;
+pub(super) use user_files::{FileBatch, UserFiles};
 pub use write::{WrittenSplit, write_images};

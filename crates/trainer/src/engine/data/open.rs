@@ -227,6 +227,18 @@ pub(in crate::engine) fn num_classes(config: &Config) -> Result<usize, TrainErro
     }
 }
 
+/// Returns the classes of the configured images in the order of their labels; none if images have captions alone.
+pub(in crate::engine) fn class_names(config: &Config) -> Result<Vec<String>, TrainError> {
+    match config.data.kind {
+        DataKind::Cifar10 => Ok(CLASS_NAMES.iter().map(|name| (*name).to_owned()).collect()),
+        kind if kind.is_embedded() => {
+            let images = open_split(config, Split::Train, &Exclusions::default())?;
+            Ok(images.class_names().to_vec())
+        }
+        _ => Ok(OpenedSplits::open(config)?.train.class_names().to_vec()),
+    }
+}
+
 /// Returns the attributes of the configured images: the names of their arrays in a batch, and the meaning of their numbers. Only
 /// embedded datasets have attributes, so no folder is read.
 pub(in crate::engine) fn attributes(config: &Config) -> Result<Vec<Attribute>, TrainError> {

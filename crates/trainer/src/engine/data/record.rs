@@ -38,6 +38,11 @@ impl DataRecord {
         serde_json::from_slice(&std::fs::read(file).ok()?).ok()
     }
 
+    /// The classes of the training images, in the order of their labels.
+    pub(in crate::engine) fn classes(&self) -> Option<&[String]> {
+        self.splits.get("train").map(|split| split.classes.as_slice())
+    }
+
     /// Writes the record.
     pub(in crate::engine) fn write(&self, file: &Path) -> Result<(), TrainError> {
         let json =

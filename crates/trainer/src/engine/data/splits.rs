@@ -167,6 +167,12 @@ impl Data {
         self.facts.num_classes
     }
 
+    /// Checks that labels mean the classes that a model was trained on. The data may lack the last ones.
+    pub(in crate::engine) fn check_classes(&self, trained: &[String]) -> Result<(), TrainError> {
+        let Some(images) = self.images().filter(|_| !trained.is_empty()) else { return Ok(()) };
+        images.check_trained(trained)
+    }
+
     /// A description of the data.
     pub(in crate::engine) fn describe(&self) -> String {
         self.facts.description.clone()

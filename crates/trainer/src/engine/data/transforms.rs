@@ -1,6 +1,8 @@
 //! The preparation of images by a configuration.
 
-use phalanx_data::transform::{AreaCrop, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+use phalanx_data::transform::{
+    AreaCrop, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig,
+};
 
 use crate::config::Config;
 use crate::engine::TrainError;
@@ -53,6 +55,30 @@ pub(super) fn transforms(config: &Config) -> Result<(Transform, Transform), Trai
     };
     let for_testing = TransformConfig { center_crop: smaller.then_some(size), ..plain };
     Ok((Transform::new(for_training)?, Transform::new(for_testing)?))
+}
+
+/// The preparation of test images, for other programs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::engine) struct Preparation {
+    /// The side of the images that the network gets.
+    pub(in crate::engine) size: usize,
+    /// The resize, the first step.
+    pub(in crate::engine) resize: Resize,
+    /// True if the middle is cut out after the resize.
+    pub(in crate::engine) crops: bool,
+    /// The normalisation, the last step.
+    pub(in crate::engine) normalise: Normalise,
+}
+
+impl Preparation {
+    /// Returns the preparation of the test images of a configuration.
+    pub(in crate::engine) fn of(config: &Config) -> Result<Self, TrainError> {
+        let (_, for_testing) = transforms(config)?;
+        let TransformConfig { resize, center_crop, normalise, .. } = *for_testing.config();
+        let filter = config.data.resize_filter;
+        let resize = resize.unwrap_or(Resize::square(side(config)?, filter));
+        Ok(Self { size: config.model.image_size, resize, crops: center_crop.is_some(), normalise })
+    }
 }
 
 /// Creates the preparation of generated images for the network of this configuration: they are cropped already, so they are resized and

@@ -35,7 +35,7 @@ impl LoadedEvaluator {
         let open = || -> Result<Self, TrainError> {
             let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
             let mut built = task.build(config, None, Weights::Here, device)?;
-            built.load_for_use(&checkpoint)?;
+            built.load_for_use(&checkpoint, true)?;
             let listener = built.ready(config)?;
             let (prepare, session) = (
                 picture_transform(config)?,

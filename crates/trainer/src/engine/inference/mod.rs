@@ -1,12 +1,26 @@
-//! Inference: evaluation, samples, and memory plans.
+//! Inference: evaluation, samples, predictions and exports of trained models, and memory plans.
 
 mod evaluate;
 mod memory;
-mod runs;
+mod metadata;
+mod picture;
 mod samples;
+mod trained;
+
+mod model;
+
+mod onnx;
+mod predict;
+mod runs;
 
 pub use memory::{ModelPlan, plan_memory};
-pub use runs::{describe, evaluate_run, evaluate_weights, sample_run};
+pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};
+pub use onnx::{OnnxExport, export_onnx};
+pub use picture::Picture;
+pub use predict::{ClassAnswer, PredictOptions, PredictOutcome, Prediction, predict};
+pub use runs::{describe, evaluate_model, sample_model};
+pub use samples::GridStyle;
+pub use trained::{TrainedModel, TrainedWeights};
 
 pub(super) use evaluate::{TestPass, evaluate};
 pub(super) use samples::{draw, draw_restored};

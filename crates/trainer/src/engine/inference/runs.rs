@@ -1,119 +1,64 @@
-//! Evaluation and samples of a finished run, or of weights in a file.
+//! Evaluation and samples of a trained model, and the description of a run.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use phalanx_tensor::io::load_into;
-use phalanx_tensor::{Context, ParamBucket, Session};
+use phalanx_tensor::ParamBucket;
 
-use super::{TestPass, draw, evaluate};
+use super::model::InferenceModel;
+use super::{GridStyle, TestPass, TrainedModel, draw, evaluate};
 use crate::config::Config;
-use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::Data;
-use crate::engine::device::Device;
-use crate::engine::distributed::{BatchGroups, Cores, Distributed, Network};
+use crate::engine::distributed::{BatchGroups, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::training::{Built, Drawing, Task, Weights};
-use crate::engine::{Plan, TrainError, optimize, precision};
-use phalanx_run::RunFolder;
+use crate::engine::training::{Drawing, Task, Weights};
+use crate::engine::{Plan, TrainError, optimize};
 
-/// The networks and the data of a training, for inference.
-struct InferenceModel {
-    built: Built,
-    data: Data,
-    context: Arc<Context>,
-    session: Session,
-}
-
-impl InferenceModel {
-    /// Builds the networks; `weights` says if files of initial values are read before `load`.
-    fn new(
-        task: &Task,
-        config: &Config,
-        weights: Weights,
-        load: impl FnOnce(&Built) -> Result<(), TrainError>,
-    ) -> Result<Self, TrainError> {
-        let device = Device::alone(config)?;
-        // Each image is used once, so none is cached on the device.
-        let data = Data::open(config, task.open_data(config), &Distributed::none(), device.compute(), 0)?;
-        let mut built = task.build(config, Some(data.num_classes()), weights, device.compute())?;
-        load(&built)?;
-        let listener = built.ready(config)?;
-        let context = precision::context(
-            config,
-            Cores::of(config, &device, None, false)?.threads(config.train.threads),
-        )?;
-        let (precision, device) = (config.train.precision, device.compute().clone());
-        let session = Session { precision, device, listener, ..Session::evaluation(context.clone()) };
-        Ok(Self { built, data, context, session })
-    }
-
-    fn evaluate(&self, config: &Config, step: u64) -> Result<Vec<(String, f64)>, TrainError> {
-        let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
-        let (training, alone) = (&*self.built.training, Distributed::none());
-        let pass = TestPass { step, limit: config.eval.limit, batch };
-        evaluate(training, &self.data, &alone, &BatchGroups::default(), &self.session, pass)
-    }
-}
-
-/// Evaluates the newest checkpoint of a run on its test split. Returns its step and the measures by name.
+/// Evaluates a trained model on the configured test split, and its samples by the configured judges. Returns the measures by name.
 ///
 /// # Errors
-/// If there is no complete checkpoint, or the test images cannot be read.
-pub fn evaluate_run(
+/// If the weights do not fit the configured model, labels mean other classes than in training, or the test images cannot be
+/// read.
+pub fn evaluate_model(
     task: &Task,
-    folder: &RunFolder,
-    config: &Config,
-) -> Result<(u64, Vec<(String, f64)>), TrainError> {
-    let checkpoint = newest_checkpoint(folder)?;
-    let model = InferenceModel::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
-    let mut measures = model.evaluate(config, checkpoint.step())?;
-    if let Some(mut quality) = GenerativeMetrics::open(task, &model.context, &model.session.device)? {
-        let (training, alone) = (&*model.built.training, Distributed::none());
-        measures.extend(quality.measure(training, &model.data, &alone, &model.session, config)?);
-    }
-    Ok((checkpoint.step(), measures))
-}
-
-/// Evaluates the weights of a file on the configured test split. Returns the measures by name.
-///
-/// # Errors
-/// If the weights do not fit the configured model, or the test images cannot be read.
-pub fn evaluate_weights(
-    task: &Task,
-    weights: &Path,
+    model: &TrainedModel,
     config: &Config,
 ) -> Result<Vec<(String, f64)>, TrainError> {
-    let model = InferenceModel::new(task, config, Weights::Here, |built| {
-        let [network] = built.networks.as_slice() else {
-            let problem = "a file of weights is for one network; this training has several";
-            return Err(TrainError::Setup(problem.to_owned()));
-        };
-        load_into(network.store(), weights, true)?;
-        Ok(())
-    })?;
-    model.evaluate(config, 0)
+    let inference = InferenceModel::open(task, config, model)?;
+    let InferenceModel { built, context, session } = &inference;
+    let data = open_data(task, config, &inference)?;
+    data.check_classes(&model.classes)?;
+    let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
+    let (training, alone) = (&*built.training, Distributed::none());
+    let pass = TestPass { step: model.step, limit: config.eval.limit, batch };
+    let mut measures = evaluate(training, &data, &alone, &BatchGroups::default(), session, pass)?;
+    if let Some(mut quality) = GenerativeMetrics::open(task, context, &session.device)? {
+        measures.extend(quality.measure(training, &data, &alone, session, config)?);
+    }
+    Ok(measures)
 }
 
-/// Generates images with the newest checkpoint of a run and writes them as a grid, a row for each prompt. Returns the step.
+/// Opens the data of a configuration. Each image is used once, so none is cached on the device.
+fn open_data(task: &Task, config: &Config, inference: &InferenceModel) -> Result<Data, TrainError> {
+    Data::open(config, task.open_data(config), &Distributed::none(), &inference.session.device, 0)
+}
+
+/// Generates images with a trained model and writes them as a grid, a row for each prompt.
 ///
 /// # Errors
-/// If there is no complete checkpoint, the model draws nothing of that kind, or the picture cannot be written.
-pub fn sample_run(
+/// If the weights do not fit, the model draws nothing of that kind, or the picture cannot be written.
+pub fn sample_model(
     task: &Task,
-    folder: &RunFolder,
+    model: &TrainedModel,
     config: &Config,
     drawing: &Drawing,
     seed: u64,
-    out: &Path,
-) -> Result<u64, TrainError> {
-    let checkpoint = newest_checkpoint(folder)?;
-    let model = InferenceModel::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
-    let (training, size) = (&*model.built.training, config.model.image_size);
-    if !draw(training, model.session.clone(), seed, drawing, size, out)? {
+    (out, style): (&Path, GridStyle),
+) -> Result<(), TrainError> {
+    let InferenceModel { built, session, .. } = InferenceModel::open(task, config, model)?;
+    if !draw(&*built.training, session, seed, drawing, (config.model.image_size, style), out)? {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
     }
-    Ok(checkpoint.step())
+    Ok(())
 }
 
 /// Describes a run of `config` in lines of text, without training.
@@ -123,10 +68,11 @@ pub fn sample_run(
 pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError> {
     // Weights of a first stage that is not trained yet cannot be read.
     let weights = if task.first_run(config).is_some() { Weights::Drawn } else { Weights::Here };
-    let model = InferenceModel::new(task, config, weights, |_| Ok(()))?;
-    let (images, batch) = (model.data.train_len(), config.train.global_batch);
+    let inference = InferenceModel::build(task, config, None, weights, |_| Ok(()))?;
+    let data = open_data(task, config, &inference)?;
+    let (images, batch) = (data.train_len(), config.train.global_batch);
     let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
-    let networks = &model.built.networks;
+    let networks = &inference.built.networks;
     let params = || networks.iter().flat_map(|network| network.store().buckets());
     let learnt = |network: &Network| -> usize {
         network.store().buckets().iter().filter(|param| param.trainable()).map(ParamBucket::len).sum()
@@ -149,7 +95,7 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
         false => format!("{} or {}", batch / ranks, batch.div_ceil(ranks)),
     };
     Ok(vec![
-        format!("model: {}", model.built.training.describe()),
+        format!("model: {}", inference.built.training.describe()),
         format!(
             "parameters: {} ({trainable} trainable) in {} flat memories",
             networks.iter().map(|network| network.store().num_parameters()).sum::<usize>(),
@@ -161,7 +107,7 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
             bytes(gradients),
             bytes(states)
         ),
-        format!("data: {}, {images} training images", model.data.describe()),
+        format!("data: {}, {images} training images", data.describe()),
         format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
         format!("each of {ranks} ranks takes {share} images a step"),
     ])

@@ -12,6 +12,15 @@ use phalanx_run::Grid;
 /// The number of prompts in a row if each has one image.
 const PROMPTS_ABREAST: usize = 8;
 
+/// The style of a grid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GridStyle {
+    /// The factor by which pixels are repeated; `None` magnifies small grids.
+    pub scale: Option<usize>,
+    /// True if the prompts are written below the images.
+    pub captions: bool,
+}
+
 /// Generates images and writes a grid: a row for each prompt, or eight prompts in a row if each has one image. The panels of a sample are
 /// adjacent. Returns false if the training generates nothing.
 pub(in crate::engine) fn draw(
@@ -19,7 +28,7 @@ pub(in crate::engine) fn draw(
     session: Session,
     seed: u64,
     drawing: &Drawing,
-    size: usize,
+    (size, style): (usize, GridStyle),
     path: &Path,
 ) -> Result<bool, TrainError> {
     let tape = Tape::forward_only(Session { key: Key::new(seed).stream("samples"), ..session });
@@ -35,9 +44,27 @@ pub(in crate::engine) fn draw(
         return Ok(false);
     };
     let columns = if drawing.columns == 1 { (PROMPTS_ABREAST / abreast).max(1) } else { drawing.columns };
-    let width = columns * abreast;
-    write(&pictures, width, size, path)?;
+    let mut grid = Grid::new(pictures.len(), columns * abreast, size, size)?.scaled(style.scale);
+    let of_row = captions(drawing);
+    let each = pictures.len() / of_row.len().max(1);
+    for (index, picture) in pictures.iter().enumerate() {
+        match of_row.get(index / each.max(1)).filter(|_| style.captions) {
+            Some(caption) => grid.push_captioned(picture, caption)?,
+            None => grid.push(picture)?,
+        }
+    }
+    grid.write(path)?;
     Ok(true)
+}
+
+/// Returns the caption of each row of a drawing: its prompt, or both prompts of an interpolation.
+fn captions(drawing: &Drawing) -> Vec<String> {
+    match drawing.kind {
+        DrawingKind::BetweenTexts => {
+            drawing.prompts.windows(2).map(|pair| format!("{} -> {}", pair[0], pair[1])).collect()
+        }
+        _ => drawing.prompts.clone(),
+    }
 }
 
 /// Writes a grid of images [N, 3, size, size] in [-1, 1], each next to its reconstruction. Returns false if the training restores
@@ -54,15 +81,10 @@ pub(in crate::engine) fn draw_restored(
     let Some(restored) = training.restore(&tape, &images)? else { return Ok(false) };
     let (given, restored) = (planar(&images)?, planar(&restored)?);
     let pairs: Vec<Vec<f32>> = given.into_iter().zip(restored).flat_map(|pair| [pair.0, pair.1]).collect();
-    write(&pairs, PROMPTS_ABREAST, size, path)?;
-    Ok(true)
-}
-
-/// Writes images as a grid with this number in a row.
-fn write(pictures: &[Vec<f32>], abreast: usize, size: usize, path: &Path) -> Result<(), TrainError> {
-    let mut grid = Grid::new(pictures.len(), abreast, size, size)?;
-    for picture in pictures {
+    let mut grid = Grid::new(pairs.len(), PROMPTS_ABREAST, size, size)?;
+    for picture in &pairs {
         grid.push(picture)?;
     }
-    Ok(grid.write(path)?)
+    grid.write(path)?;
+    Ok(true)
 }

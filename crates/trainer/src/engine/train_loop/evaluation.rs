@@ -10,7 +10,7 @@ use crate::engine::TrainError;
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::inference::{TestPass, draw, draw_restored, evaluate};
+use crate::engine::inference::{GridStyle, TestPass, draw, draw_restored, evaluate};
 use crate::engine::training::Drawing;
 use phalanx_run::RunError;
 use phalanx_run::write_aside;
@@ -82,7 +82,7 @@ pub(super) fn write_samples(
             let batch = data.test_samples(sample.rows, 0..sample.rows)?;
             draw_restored(training, session.clone(), batch.tensor("images")?, size, path)
         }
-        0 => draw(training, session.clone(), seed, &drawing, size, path),
+        0 => draw(training, session.clone(), seed, &drawing, (size, GridStyle::default()), path),
         _ => Ok(false),
     })?;
     if is_written && !restores {

@@ -4,6 +4,7 @@ use phalanx_tensor::{Tape, Value};
 
 use super::drawing::Drawing;
 use super::evaluator::EvaluatorOutput;
+use super::forward::ForwardPass;
 use super::phase::{Phase, Training};
 use super::step::{Loss, StepInput};
 use crate::engine::error::TrainError;
@@ -47,6 +48,9 @@ pub(in crate::engine) trait AnyTraining: Sync {
 
     /// Returns the features and classes of the images of a batch; `None` if this training is no evaluator.
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError>;
+
+    /// Returns the forward pass for predictions and exports; `None` if this training has none.
+    fn forward(&self) -> Option<ForwardPass<'_>>;
 }
 
 impl<M: Sync> AnyTraining for Training<M> {
@@ -106,6 +110,10 @@ impl<M: Sync> AnyTraining for Training<M> {
 
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError> {
         self.evaluator.as_ref().map(|evaluator| evaluator(&self.model, step)).transpose()
+    }
+
+    fn forward(&self) -> Option<ForwardPass<'_>> {
+        self.forward.as_ref().map(|forward| ForwardPass::new(&self.model, forward))
     }
 }
 

@@ -4,6 +4,7 @@ use phalanx_tensor::{Session, Tape, Value};
 
 use super::drawing::{Drawing, DrawingKind};
 use super::evaluator::EvaluatorOutput;
+use super::forward::{ForwardFn, ForwardInput, ForwardOutput};
 use super::step::{Loss, StepInput};
 use crate::engine::error::TrainError;
 
@@ -79,6 +80,7 @@ pub struct Training<M> {
     pub(super) panels: Option<PanelsFn<M>>,
     pub(super) restore: Option<RestoreFn<M>>,
     pub(super) evaluator: Option<EvaluatorFn<M>>,
+    pub(super) forward: Option<(ForwardInput, ForwardFn<M>)>,
 }
 
 impl<M> std::fmt::Debug for Training<M> {
@@ -107,6 +109,7 @@ impl<M> Training<M> {
             panels: None,
             restore: None,
             evaluator: None,
+            forward: None,
         }
     }
 
@@ -241,6 +244,18 @@ impl<M> Training<M> {
         evaluator: impl Fn(&M, &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> + Sync + 'static,
     ) -> Self {
         self.evaluator = Some(Box::new(evaluator));
+        self
+    }
+
+    /// Sets the forward pass from `input` to its outputs, in evaluation: `phalanx predict` reads logits of images from it, and
+    /// `phalanx export` traces it for ONNX. It must compute by ops on the tape alone.
+    #[must_use]
+    pub fn forward(
+        mut self,
+        input: ForwardInput,
+        forward: impl Fn(&M, &Tape, &Value) -> Result<Vec<ForwardOutput>, TrainError> + Sync + 'static,
+    ) -> Self {
+        self.forward = Some((input, Box::new(forward)));
         self
     }
 }

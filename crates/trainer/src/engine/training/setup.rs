@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_data::Attribute;
-use phalanx_tensor::io::load_network;
+use phalanx_tensor::io::{load_into, load_network};
 use phalanx_tensor::{
-    BuildOptions, ComputeDevice, Key, Listener, ParamStore, Scope, StoreBuilder, TensorError,
+    BuildOptions, ComputeDevice, Key, Listener, LoadReport, ParamStore, Scope, StoreBuilder, TensorError,
 };
 
 use super::any_training::AnyTraining;
@@ -63,14 +63,50 @@ impl Built {
         Ok(listener(self.networks.iter()))
     }
 
-    /// Loads the weights of a checkpoint for inference: averages if there are any.
-    pub(in crate::engine) fn load_for_use(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+    /// Loads the weights of a checkpoint for inference; with `averages` those in place of the parameters that have one.
+    pub(in crate::engine) fn load_for_use(
+        &self,
+        checkpoint: &Checkpoint,
+        averages: bool,
+    ) -> Result<(), TrainError> {
         let reader = checkpoint.reader();
         reader.check_model(self.networks.iter().map(Network::store))?;
         for store in self.networks.iter().map(Network::store) {
             reader.read_model(store)?;
-            for param in store.buckets() {
+            for param in store.buckets().iter().filter(|_| averages) {
                 reader.read_values(EMA, param)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Built {
+    /// Loads a file of weights of another program. Only a training of one network has such a file.
+    pub(in crate::engine) fn load_foreign(&self, file: &Path) -> Result<(), TrainError> {
+        let [network] = self.networks.as_slice() else {
+            let problem = "a file of weights is for one network; this training has several";
+            return Err(TrainError::Setup(problem.to_owned()));
+        };
+        load_into(network.store(), file, true)?;
+        Ok(())
+    }
+
+    /// Loads an exported file, which has the parameters and buffers of all networks.
+    pub(in crate::engine) fn load_exported(&self, file: &Path) -> Result<(), TrainError> {
+        if self.networks.len() < 2 {
+            return self.load_foreign(file);
+        }
+        let unfit = |problem: String| TrainError::Setup(format!("{}: {problem}", file.display()));
+        let stores = || self.networks.iter().map(Network::store);
+        for store in stores() {
+            let LoadReport { missing, unexpected } = load_into(store, file, false)?;
+            if let Some(name) = missing.iter().find(|name| !name.ends_with("num_batches_tracked")) {
+                return Err(unfit(format!("it lacks `{name}`")));
+            }
+            let is_known = |name: &&String| stores().any(|store| store.names().any(|own| own == *name));
+            if let Some(name) = unexpected.iter().find(|name| !is_known(name)) {
+                return Err(unfit(format!("it has `{name}`, which the model has not")));
             }
         }
         Ok(())

@@ -7,12 +7,14 @@ use phalanx_data::{BatchSource, Split};
 use phalanx_tensor::ComputeDevice;
 
 use super::phase::Training;
+use super::reference::ReferenceModel;
 use super::setup::{Built, Setup, Weights};
 use crate::config::{Config, Relations, Settings, TaskSchema};
 use crate::engine::error::TrainError;
 
 type BuildFn = Arc<dyn Fn(Setup<'_>) -> Result<Built, TrainError> + Send + Sync>;
 type FirstFn = Arc<dyn Fn(&Config) -> Option<FirstRun> + Send + Sync>;
+type ReferenceFn = Arc<dyn Fn(&Config, usize) -> Option<ReferenceModel> + Send + Sync>;
 type DataFn = Arc<dyn Fn(&Config, Split) -> Result<Arc<dyn BatchSource>, TrainError> + Send + Sync>;
 
 /// A task of a program: a name for `model.kind`, settings of type `S` in `[model]`, and a function that builds its training.
@@ -46,6 +48,7 @@ impl<S: Settings> TaskSpec<S> {
             build: Arc::new(build),
             data: None,
             first: None,
+            reference: None,
             evaluators: Arc::default(),
         };
         Self { task, settings: std::marker::PhantomData }
@@ -70,6 +73,18 @@ impl<S: Settings> TaskSpec<S> {
     ) -> Self {
         let first: FirstFn = Arc::new(move |config| first(config.settings.as_type()?, config));
         self.task.first = Some((key, first));
+        self
+    }
+
+    /// Sets the model of a Python library that loads the same weights, for the settings and this number of classes; `None` where
+    /// there is none. Exports name it.
+    #[must_use]
+    pub fn reference(
+        mut self,
+        reference: impl Fn(&S, usize) -> Option<ReferenceModel> + Send + Sync + 'static,
+    ) -> Self {
+        self.task.reference =
+            Some(Arc::new(move |config, classes| reference(config.settings.as_type()?, classes)));
         self
     }
 
@@ -111,6 +126,7 @@ pub struct Task {
     build: BuildFn,
     data: Option<DataFn>,
     first: Option<(&'static str, FirstFn)>,
+    reference: Option<ReferenceFn>,
     evaluators: Arc<[Evaluator]>,
 }
 
@@ -157,6 +173,11 @@ impl Task {
         self.first.as_ref().map(|(key, _)| *key)
     }
 
+    /// The model of a Python library that loads the weights of a run of `config` on this number of classes, if there is one.
+    pub fn reference(&self, config: &Config, classes: usize) -> Option<ReferenceModel> {
+        (self.reference.as_ref()?)(config, classes)
+    }
+
     /// Sets the evaluators of generated images, which `[quality]` schedules.
     #[must_use]
     pub fn with_evaluators(self, evaluators: Vec<Evaluator>) -> Self {
@@ -179,6 +200,11 @@ impl Task {
         // Images without classes give no number, so that a training that needs it fails with the reason.
         let classes = if self.data.is_some() { Some(0) } else { classes.filter(|number| *number > 0) };
         (self.build)(Setup::new(config, classes, weights, device))
+    }
+
+    /// True if it is trained on the images of `[data]`.
+    pub(in crate::engine) fn reads_images(&self) -> bool {
+        self.data.is_none()
     }
 
     /// Opens both splits of its own data, if it has any.

@@ -1,43 +1,47 @@
-//! An encoder of Protocol Buffers messages.
+//! An encoder of Protocol Buffers messages, for TensorBoard's event files and for ONNX.
 
 /// A message under construction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Message(Vec<u8>);
+pub struct Message(Vec<u8>);
 
 impl Message {
     /// Creates an empty message.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns the encoded bytes.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
     /// Adds an integer.
-    pub(super) fn varint(mut self, field: u32, value: u64) -> Self {
+    #[must_use]
+    pub fn varint(mut self, field: u32, value: u64) -> Self {
         self.key(field, 0);
         self.number(value);
         self
     }
 
     /// Adds a `double`.
-    pub(super) fn double(mut self, field: u32, value: f64) -> Self {
+    #[must_use]
+    pub fn double(mut self, field: u32, value: f64) -> Self {
         self.key(field, 1);
         self.0.extend(value.to_le_bytes());
         self
     }
 
     /// Adds a `float`.
-    pub(super) fn float(mut self, field: u32, value: f32) -> Self {
+    #[must_use]
+    pub fn float(mut self, field: u32, value: f32) -> Self {
         self.key(field, 5);
         self.0.extend(value.to_le_bytes());
         self
     }
 
     /// Adds bytes or a string.
-    pub(super) fn bytes(mut self, field: u32, value: &[u8]) -> Self {
+    #[must_use]
+    pub fn bytes(mut self, field: u32, value: &[u8]) -> Self {
         self.key(field, 2);
         self.number(value.len() as u64);
         self.0.extend(value);
@@ -45,7 +49,8 @@ impl Message {
     }
 
     /// Adds a message.
-    pub(super) fn message(self, field: u32, message: &Self) -> Self {
+    #[must_use]
+    pub fn message(self, field: u32, message: &Self) -> Self {
         self.bytes(field, &message.0)
     }
 
@@ -66,15 +71,15 @@ impl Message {
 /// A decoded field: an integer, or the bytes of any other type.
 #[cfg(test)]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Field {
-    pub(super) number: u64,
-    pub(super) varint: u64,
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Field {
+    pub(crate) number: u64,
+    pub(crate) varint: u64,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// The fields of a message, in their order; `None` if it is none.
 #[cfg(test)]
-pub(super) fn fields(mut bytes: &[u8]) -> Option<Vec<Field>> {
+pub(crate) fn fields(mut bytes: &[u8]) -> Option<Vec<Field>> {
     fn varint(bytes: &mut &[u8]) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {

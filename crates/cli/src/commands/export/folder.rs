@@ -1,0 +1,133 @@
+//! A folder in the layout of Hugging Face's hub.
+//!
+//! The weights have the names of the reference state dict. Where timm makes exactly this network, `config.json` names it, so
+//! that timm and transformers (its `TimmWrapper`) load the folder. Elsewhere no library is named, since none would load it.
+
+use std::path::Path;
+
+use phalanx_run::{create_synced, write_aside};
+use phalanx_trainer::engine::{ImageMetadata, METADATA_KEY, ReferenceModel};
+use serde_json::{Map, Value, json};
+
+use super::{Exported, card, write_weights};
+use crate::commands::error::CliError;
+use crate::commands::trained_model::{FOLDER_CONFIG, FOLDER_WEIGHTS};
+
+/// The preparation of images in transformers' form.
+const PREPROCESSOR: &str = "preprocessor_config.json";
+
+/// Writes the folder. Returns what was written, in words.
+///
+/// # Errors
+/// If the folder is a run's, or a file cannot be written.
+pub(super) fn write(folder: &Path, exported: &Exported, program: &str) -> Result<String, CliError> {
+    if folder.join("config.toml").is_file() {
+        let folder = folder.display();
+        return Err(CliError::Usage(format!("--out {folder}: this is a run's folder; choose another one")));
+    }
+    let failed = |file: &Path| {
+        let file = file.display().to_string();
+        move |error: std::io::Error| CliError::failed(format!("cannot write {file}: {error}"))
+    };
+    create_synced(folder).map_err(failed(folder))?;
+    let metadata = &exported.metadata;
+    let entries = [(METADATA_KEY, metadata.to_json())];
+    let written =
+        write_weights(&exported.checkpoint, &folder.join(FOLDER_WEIGHTS), metadata.averages, &entries)?;
+    let reference = exported.task.reference(&exported.resolved.config, metadata.classes.len());
+    let files = [
+        (FOLDER_CONFIG, pretty(&config(exported, reference.as_ref())?)),
+        (PREPROCESSOR, pretty(&preprocessor(&metadata.images))),
+        ("README.md", card::text(exported, reference.as_ref(), program)?),
+    ];
+    for (name, text) in files {
+        let file = folder.join(name);
+        write_aside(&file, text.as_bytes()).map_err(failed(&file))?;
+    }
+    Ok(written)
+}
+
+fn pretty(value: &Value) -> String {
+    // A value of strings as keys is always written.
+    let text = serde_json::to_string_pretty(value).unwrap_or_default();
+    format!("{text}\n")
+}
+
+/// Renders `config.json`: the architecture, the classes, and the description that `phalanx` reads back.
+fn config(exported: &Exported, reference: Option<&ReferenceModel>) -> Result<Value, CliError> {
+    let metadata = &exported.metadata;
+    let classes = &metadata.classes;
+    let mut config = Map::new();
+    let timm = reference.and_then(|reference| reference.timm.as_deref());
+    // An architecture that no library has must not be taken for one of the same name.
+    let own = format!("phalanx/{}", metadata.kind());
+    config.insert("architecture".to_owned(), timm.unwrap_or(&own).into());
+    config.insert("num_classes".to_owned(), classes.len().into());
+    if let Some(timm) = timm {
+        config.insert("global_pool".to_owned(), "avg".into());
+        config.insert("pretrained_cfg".to_owned(), pretrained(timm, exported));
+    }
+    let labels = || classes.iter().enumerate();
+    let id2label: Map<String, Value> =
+        labels().map(|(label, name)| (label.to_string(), name.as_str().into())).collect();
+    let label2id: Map<String, Value> = labels().map(|(label, name)| (name.clone(), label.into())).collect();
+    config.insert("label_names".to_owned(), classes.clone().into());
+    config.insert("id2label".to_owned(), id2label.into());
+    config.insert("label2id".to_owned(), label2id.into());
+    let description: Value = serde_json::from_str(&metadata.to_json()).map_err(CliError::failed)?;
+    config.insert(METADATA_KEY.to_owned(), description);
+    Ok(config.into())
+}
+
+/// Renders timm's description of weights.
+fn pretrained(timm: &str, exported: &Exported) -> Value {
+    let ImageMetadata { size, resize, resize_mode, resize_filter, center_crop, mean, std } =
+        &exported.metadata.images;
+    let squashes = resize_mode == "square";
+    // timm resizes to size / crop_pct, rounded down, and cuts the middle out.
+    let mut part = if *center_crop { *size as f64 / *resize as f64 } else { 1.0 };
+    if *center_crop && ((*size as f64 / part) as usize) < *resize {
+        part = part.next_down();
+    }
+    json!({
+        "architecture": timm,
+        "num_classes": exported.metadata.classes.len(),
+        "input_size": [3, size, size],
+        "fixed_input_size": false,
+        "interpolation": if resize_filter == "lanczos3" { "lanczos" } else { resize_filter.as_str() },
+        "crop_pct": part,
+        "crop_mode": if squashes { "squash" } else { "center" },
+        "mean": mean,
+        "std": std,
+        "first_conv": "conv1",
+        "classifier": "fc",
+        "label_names": exported.metadata.classes,
+    })
+}
+
+/// Renders `preprocessor_config.json`: resize, crop from the middle, scale to 0 to 1, normalise.
+fn preprocessor(images: &ImageMetadata) -> Value {
+    let ImageMetadata { size, resize, resize_mode, resize_filter, center_crop, mean, std } = images;
+    let square = |side: &usize| json!({"height": side, "width": side});
+    // Pillow's numbers of filters.
+    let resample = match resize_filter.as_str() {
+        "nearest" => 0,
+        "lanczos3" => 1,
+        "bicubic" => 3,
+        _ => 2,
+    };
+    json!({
+        "image_processor_type": "BitImageProcessor",
+        "do_convert_rgb": true,
+        "do_resize": true,
+        "size": if resize_mode == "square" { square(resize) } else { json!({"shortest_edge": resize}) },
+        "resample": resample,
+        "do_center_crop": center_crop,
+        "crop_size": square(size),
+        "do_rescale": true,
+        "rescale_factor": 1.0 / 255.0,
+        "do_normalize": true,
+        "image_mean": mean,
+        "image_std": std,
+    })
+}

@@ -1,0 +1,167 @@
+//! `phalanx predict`: the classes of images, by a trained model.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::ending::ending;
+use super::error::CliError;
+use super::resolve::task_of;
+use super::trained_model::NamedModel;
+use crate::Program;
+use crate::console::{err, out};
+use phalanx_data::ImageFiles;
+use phalanx_run::Grid;
+use phalanx_trainer::config::Resolved;
+use phalanx_trainer::engine::{ClassAnswer, Picture, PredictOptions, PredictOutcome, Prediction, predict};
+
+/// The pictures of a grid, and those in a row.
+const GRID_PICTURES: usize = 64;
+const GRID_COLUMNS: usize = 8;
+
+/// The widest column of file names, in characters.
+const WIDEST_FILE: usize = 60;
+
+/// Predict the classes of images with a trained model. Images are prepared as in the model's evaluation. Files that
+/// cannot be read are listed at the end, with exit code 1.
+#[derive(Debug, Args)]
+pub(super) struct PredictArgs {
+    /// A run's folder, a checkpoint's (`…/checkpoints/step-N`), or an exported file or folder.
+    #[arg(value_name = "RUN")]
+    model: PathBuf,
+    /// Images, or folders, of which all images are taken in sorted order, those of folders below included.
+    #[arg(value_name = "IMAGE|FOLDER", required = true)]
+    images: Vec<PathBuf>,
+    /// Show this many of the most probable classes.
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    top: u16,
+    /// Print a line of JSON for each image instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Write a picture of the least sure images, the least sure first; .png, .jpg or .jpeg.
+    #[arg(long, value_name = "FILE")]
+    grid: Option<PathBuf>,
+    /// Images of a batch [default: as in the model's evaluation].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+    /// Compute on `cpu` or `cuda`; `auto` uses a GPU if there is one [default: as in the run; auto for exports].
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+}
+
+pub(super) fn run(program: &Program, args: &PredictArgs) -> Result<(), CliError> {
+    if let Some(grid) = &args.grid {
+        ending("--grid", grid, &Grid::ENDINGS)?;
+    }
+    let NamedModel { model, resolved, .. } = NamedModel::open(program, &args.model)?;
+    let resolved = with_options(args, resolved)?;
+    let config = &resolved.config;
+    let files = ImageFiles::list(args.images.iter().map(PathBuf::as_path)).map_err(CliError::failed)?;
+    let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
+    let pictures = if args.grid.is_some() { GRID_PICTURES } else { 0 };
+    let options = PredictOptions { batch, top: args.top.into(), pictures };
+    let width = files.iter().map(|file| file.display().to_string().chars().count()).max().unwrap_or(0);
+    let width = width.min(WIDEST_FILE);
+    let mut print = |prediction: &Prediction| match args.json {
+        true => out(&as_json(prediction, args.top > 1).to_string()),
+        false => out(&as_row(prediction, width)),
+    };
+    let task = task_of(program, config)?;
+    let outcome = predict(&task, &model, config, &files, options, &mut print).map_err(CliError::failed)?;
+    if let Some(grid) = &args.grid {
+        write_grid(grid, &outcome)?;
+    }
+    report_unreadable(&outcome)
+}
+
+/// Applies the options to the configuration of the model.
+fn with_options(args: &PredictArgs, mut resolved: Resolved) -> Result<Resolved, CliError> {
+    if let Some(device) = &args.device {
+        let value = toml::Value::String(device.clone());
+        resolved.set_value(&format!("--device {device}"), "train.device", value)?;
+    }
+    if let Some(batch) = args.batch {
+        resolved.set_value(&format!("--batch {batch}"), "eval.batch", toml::Value::Integer(batch.into()))?;
+    }
+    resolved.validate_without_images()?;
+    Ok(resolved)
+}
+
+/// Renders a prediction as an object: `class` and `probability`, with `top` for several classes; by attribute for several
+/// attributes.
+fn as_json(prediction: &Prediction, several: bool) -> Value {
+    let of = |answer: &ClassAnswer| {
+        let mut object = Map::new();
+        if let Some((class, probability)) = answer.ranked.first() {
+            object.insert("class".to_owned(), class.as_str().into());
+            object.insert("probability".to_owned(), (*probability).into());
+        }
+        if several {
+            let ranked = answer.ranked.iter();
+            let top: Vec<Value> = ranked
+                .map(|(class, probability)| json!({"class": class, "probability": probability}))
+                .collect();
+            object.insert("top".to_owned(), top.into());
+        }
+        object
+    };
+    let mut object = Map::new();
+    object.insert("file".to_owned(), prediction.file.display().to_string().into());
+    for answer in &prediction.answers {
+        match &answer.attribute {
+            Some(attribute) => drop(object.insert(attribute.clone(), of(answer).into())),
+            None => object.extend(of(answer)),
+        }
+    }
+    object.into()
+}
+
+/// Renders a prediction as a row of a table.
+fn as_row(prediction: &Prediction, width: usize) -> String {
+    let of = |answer: &ClassAnswer| {
+        let named =
+            answer.ranked.iter().map(|(class, probability)| format!("{class} {:.1} %", 100.0 * probability));
+        let classes = named.collect::<Vec<_>>().join(", ");
+        match &answer.attribute {
+            Some(attribute) => format!("{attribute}: {classes}"),
+            None => classes,
+        }
+    };
+    let answers: Vec<String> = prediction.answers.iter().map(of).collect();
+    format!("{:<width$}  {}", prediction.file.display().to_string(), answers.join("; "))
+}
+
+/// Writes the least sure images with their classes.
+fn write_grid(path: &Path, outcome: &PredictOutcome) -> Result<(), CliError> {
+    let Some((_, Picture { size, .. })) = outcome.doubtful.first() else { return Ok(()) };
+    let (count, size) = (outcome.doubtful.len(), *size);
+    let mut grid = Grid::new(count, GRID_COLUMNS, size, size).map_err(CliError::failed)?;
+    for (prediction, picture) in &outcome.doubtful {
+        let first = prediction.answers.iter().filter_map(|answer| answer.ranked.first());
+        // Of several attributes the least sure one.
+        let least = first.min_by(|a, b| a.1.total_cmp(&b.1));
+        let caption = least.map(|(class, probability)| format!("{class} {:.0} %", 100.0 * probability));
+        grid.push_captioned(&picture.pixels, &caption.unwrap_or_default()).map_err(CliError::failed)?;
+    }
+    grid.write(path).map_err(CliError::failed)?;
+    err(&format!("{} (the {count} least sure of {} images)", path.display(), outcome.predicted));
+    Ok(())
+}
+
+/// Lists the files that were not predicted.
+fn report_unreadable(outcome: &PredictOutcome) -> Result<(), CliError> {
+    if outcome.unreadable.is_empty() {
+        return Ok(());
+    }
+    for image in &outcome.unreadable {
+        err(&format!("unreadable: {}: {}", image.file.display(), image.problem));
+    }
+    let (unreadable, predicted) = (outcome.unreadable.len(), outcome.predicted);
+    let files = if unreadable == 1 { "1 file is".to_owned() } else { format!("{unreadable} files are") };
+    Err(CliError::failed(match predicted {
+        0 => format!("{files} unreadable, and none is predicted"),
+        1 => format!("{files} unreadable; the other image is predicted"),
+        _ => format!("{files} unreadable; the other {predicted} images are predicted"),
+    }))
+}

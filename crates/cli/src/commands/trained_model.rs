@@ -1,0 +1,158 @@
+//! The trained model that an argument names: a run, a checkpoint, or an exported file or folder.
+
+use std::path::{Path, PathBuf};
+
+use phalanx_checkpoint::Checkpoint;
+use phalanx_run::RunFolder;
+use phalanx_trainer::config::{Config, Resolved, diff};
+use phalanx_trainer::engine::{ModelMetadata, TrainedModel, newest_checkpoint};
+
+use super::error::CliError;
+use super::resolve::{configuration_of, task_of};
+use crate::Program;
+use crate::console::err;
+
+/// The file with the weights of an exported folder.
+pub(super) const FOLDER_WEIGHTS: &str = "model.safetensors";
+
+/// The description of an exported folder.
+pub(super) const FOLDER_CONFIG: &str = "config.json";
+
+/// Keys outside of `[model]` by which images are prepared.
+const PREPARATION: [&str; 6] = [
+    "data.normalise",
+    "data.resize",
+    "data.resize_mode",
+    "data.resize_filter",
+    "data.box_crop",
+    "train.precision",
+];
+
+/// A trained model with the configuration that it was trained under.
+pub(super) struct NamedModel {
+    /// The weights and the classes.
+    pub(super) model: TrainedModel,
+    /// The configuration.
+    pub(super) resolved: Resolved,
+    /// The run; `None` for an exported model.
+    pub(super) run: Option<RunFolder>,
+}
+
+impl NamedModel {
+    /// Finds the model that `path` names.
+    ///
+    /// # Errors
+    /// If there is none, its configuration is unknown, or a run has no complete checkpoint.
+    pub(super) fn open(program: &Program, path: &Path) -> Result<Self, CliError> {
+        if path.join("config.toml").is_file() || path.join("checkpoint.json").is_file() {
+            let (checkpoint, run) = find_checkpoint(path)?;
+            let run = run.ok_or_else(|| {
+                CliError::Usage(format!(
+                    "{} is a checkpoint outside of its run, so its configuration is unknown; give the run, or an export",
+                    path.display()
+                ))
+            })?;
+            return Self::of_run(program, checkpoint, run);
+        }
+        let file = if path.is_dir() { path.join(FOLDER_WEIGHTS) } else { path.to_owned() };
+        match description(&file)? {
+            Some(metadata) => Self::described(program, file, &metadata),
+            None => Err(CliError::Usage(no_model(path))),
+        }
+    }
+
+    fn of_run(program: &Program, checkpoint: Checkpoint, run: RunFolder) -> Result<Self, CliError> {
+        let resolved = configuration_of(program, &run)?;
+        let task = task_of(program, &resolved.config)?;
+        let model = TrainedModel::of_checkpoint(&task, checkpoint, &run, &resolved.config);
+        Ok(Self { model: model.map_err(CliError::failed)?, resolved, run: Some(run) })
+    }
+
+    /// Makes the model of a file and its description.
+    pub(super) fn described(
+        program: &Program,
+        file: PathBuf,
+        metadata: &ModelMetadata,
+    ) -> Result<Self, CliError> {
+        let mut resolved = program.catalogue().resolve(None, &[])?;
+        let origin = file.display().to_string();
+        for (key, value) in metadata.assignments(&file).map_err(CliError::failed)? {
+            resolved.set_value(&origin, &key, value)?;
+        }
+        Ok(Self { model: TrainedModel::exported(file, metadata), resolved, run: None })
+    }
+
+    /// Compares the configuration, after options have changed it, with the one that the model was trained under. Another
+    /// normalisation is an error; other changes of the model or of the preparation of images are said.
+    pub(super) fn check_changes(&self, changed: &Config) -> Result<(), CliError> {
+        for (key, trained, now) in diff(&self.resolved.config, changed) {
+            let (Some(trained), Some(now)) = (trained, now) else { continue };
+            if key == "data.normalise" {
+                return Err(CliError::Usage(format!(
+                    "{key} = {now}: the model was trained with {trained}; leave the option out"
+                )));
+            }
+            if key.starts_with("model.") || PREPARATION.contains(&key.as_str()) {
+                err(&format!("note: {key} = {now}; the model was trained with {trained}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the checkpoint in a folder, or the newest of the run in a folder, and the run if it is known.
+///
+/// # Errors
+/// If the folder is neither, or no checkpoint is complete.
+pub(super) fn find_checkpoint(from: &Path) -> Result<(Checkpoint, Option<RunFolder>), CliError> {
+    if from.join("checkpoint.json").is_file() {
+        let checkpoint = Checkpoint::open(from).map_err(CliError::failed)?;
+        let place = std::path::absolute(from).map_err(CliError::failed)?;
+        // RUN/checkpoints/step-N
+        let run = place.parent().and_then(Path::parent).filter(|run| run.join("config.toml").is_file());
+        let run = run.map(RunFolder::open).transpose().map_err(CliError::failed)?;
+        return Ok((checkpoint, run));
+    }
+    if !from.join("config.toml").is_file() {
+        let from = from.display();
+        return Err(CliError::Usage(format!(
+            "{from} is neither a run (it has no config.toml) nor a checkpoint (it has no checkpoint.json)"
+        )));
+    }
+    let folder = RunFolder::open(from).map_err(CliError::failed)?;
+    let checkpoint = newest_checkpoint(&folder).map_err(CliError::failed)?;
+    Ok((checkpoint, Some(folder)))
+}
+
+/// Reads the description of exported weights: that of the file, or of the `config.json` next to a folder's weights; `None` for a
+/// file of another program.
+///
+/// # Errors
+/// If the description is damaged.
+pub(super) fn description(file: &Path) -> Result<Option<ModelMetadata>, CliError> {
+    if let Some(found) = ModelMetadata::of_file(file).map_err(CliError::failed)? {
+        return Ok(Some(found));
+    }
+    // Programs that write a folder's weights anew drop the metadata of the file.
+    let config = file.with_file_name(FOLDER_CONFIG);
+    if file.file_name().is_some_and(|name| name == FOLDER_WEIGHTS) && file.is_file() && config.is_file() {
+        return ModelMetadata::of_config(&config).map_err(CliError::failed);
+    }
+    Ok(None)
+}
+
+/// Explains that a path names no model that is described.
+fn no_model(path: &Path) -> String {
+    let shown = path.display();
+    if path.is_dir() {
+        return format!(
+            "{shown} is no run (config.toml), no checkpoint (checkpoint.json) and no exported folder ({FOLDER_WEIGHTS})"
+        );
+    }
+    match path.exists() {
+        false => format!("{shown}: no such file or folder"),
+        true => format!(
+            "{shown} does not describe its model; `eval --model NAME --weights {shown}` judges weights of other programs"
+        ),
+    }
+}

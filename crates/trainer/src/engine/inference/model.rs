@@ -1,0 +1,57 @@
+//! The networks of a training, ready for inference on one device.
+
+use std::sync::Arc;
+
+use phalanx_tensor::{Context, Session};
+
+use super::{TrainedModel, TrainedWeights};
+use crate::config::Config;
+use crate::engine::device::Device;
+use crate::engine::distributed::Cores;
+use crate::engine::training::{Built, Task, Weights};
+use crate::engine::{TrainError, precision};
+
+/// The networks of a training, for inference.
+pub(super) struct InferenceModel {
+    pub(super) built: Built,
+    pub(super) context: Arc<Context>,
+    pub(super) session: Session,
+}
+
+impl InferenceModel {
+    /// Builds the networks of a trained model and loads its weights.
+    pub(super) fn open(task: &Task, config: &Config, model: &TrainedModel) -> Result<Self, TrainError> {
+        let classes = Some(model.classes.len()).filter(|number| *number > 0);
+        match &model.weights {
+            TrainedWeights::Checkpoint { checkpoint, averages } => {
+                let load = |built: &Built| built.load_for_use(checkpoint, *averages);
+                Self::build(task, config, classes, Weights::Drawn, load)
+            }
+            TrainedWeights::Exported(file) => {
+                Self::build(task, config, classes, Weights::Drawn, |built| built.load_exported(file))
+            }
+            TrainedWeights::Foreign(file) => {
+                Self::build(task, config, classes, Weights::Here, |built| built.load_foreign(file))
+            }
+        }
+    }
+
+    /// Builds the networks; `weights` says if files of initial values are read before `load`.
+    pub(super) fn build(
+        task: &Task,
+        config: &Config,
+        classes: Option<usize>,
+        weights: Weights,
+        load: impl FnOnce(&Built) -> Result<(), TrainError>,
+    ) -> Result<Self, TrainError> {
+        let device = Device::alone(config)?;
+        let mut built = task.build(config, classes, weights, device.compute())?;
+        load(&built)?;
+        let listener = built.ready(config)?;
+        let threads = Cores::of(config, &device, None, false)?.threads(config.train.threads);
+        let context = precision::context(config, threads)?;
+        let (precision, device) = (config.train.precision, device.compute().clone());
+        let session = Session { precision, device, listener, ..Session::evaluation(context.clone()) };
+        Ok(Self { built, context, session })
+    }
+}
