@@ -221,7 +221,7 @@ fn later_layers_override_earlier_ones() {
 #[test]
 fn every_preset_resolves_validates_and_survives_being_written() {
     for name in &presets() {
-        let has_files = ["cifar10", "cub"].iter().any(|data| name.starts_with(data));
+        let has_files = ["cifar10", "cub", "photos"].iter().any(|data| name.starts_with(data));
         let sets = if has_files { vec!["data.path=somewhere".to_owned()] } else { Vec::new() };
         let resolved = resolve(name, &sets).unwrap();
         resolved.validate().unwrap_or_else(|error| panic!("{name}: {error}"));

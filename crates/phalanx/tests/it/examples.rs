@@ -1,0 +1,108 @@
+//! The commands of the README and the tutorial, in their order, in one folder: trainings with few steps and small images.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::{Place, both};
+
+/// Options by which a training of an example takes seconds.
+const SHORT: &str = "--set train.steps=2 --set train.global_batch=8 --set train.threads=1 --set data.limit=32 --set data.test_images=16 \
+    --set model.image_size=32 --set data.resize=0 --set sample.rows=1 --set sample.columns=1";
+
+/// Returns the commands in the shell blocks of a page, without comments.
+fn commands(page: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = std::fs::read_to_string(root.join(page)).expect("a page");
+    let mut is_shell = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        match line.strip_prefix("```") {
+            Some(language) => is_shell = language == "sh",
+            None if is_shell && line.starts_with("phalanx ") => {
+                found.push(line.split("  #").next().unwrap_or_default().trim().to_owned());
+            }
+            None => {}
+        }
+    }
+    found
+}
+
+/// Returns the words of a line: at spaces outside of double quotes.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut is_quoted = false;
+    for character in line.chars() {
+        match character {
+            '"' => is_quoted = !is_quoted,
+            ' ' if !is_quoted => words.push(String::new()),
+            _ => words.last_mut().expect("never empty").push(character),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Runs a command of a page as it stands, or shortened if it trains. Returns what it prints.
+fn carry_out(place: &Place, line: &str) -> String {
+    let line = line.strip_prefix("phalanx ").expect("a command of the program");
+    let command = line.split(' ').next().unwrap_or_default();
+    let line = match command {
+        "train" if line.contains("PATH") => format!("{} --dry-run", line.replace("PATH", "photos")),
+        "train" if line.contains("--resume") => line.to_owned(),
+        "train" => format!("{line} {SHORT}"),
+        // It serves until it is interrupted.
+        "serve" => format!("{line} --help"),
+        "sweep" if !line.contains("--dry-run") => format!("{line} --dry-run"),
+        _ => line.replace("PATH", "photos"),
+    };
+    let output = place.command("").args(words(&line)).output().expect("the program starts");
+    assert!(output.status.success(), "{line}: {}\n{}", output.status, both(&output));
+    both(&output)
+}
+
+/// Writes the file of each block of TOML that follows a line with its name.
+fn write_files(place: &Place, page: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = std::fs::read_to_string(root.join(page)).expect("a page");
+    for block in text.split("```toml\n").skip(1) {
+        let name = text[..text.find(block).unwrap_or(0)].rsplit('`').find(|part| part.ends_with(".toml"));
+        let content = block.split("```").next().unwrap_or_default();
+        place.write(name.expect("a name before the block"), content);
+    }
+}
+
+#[test]
+fn the_tutorial_can_be_followed() {
+    let place = Place::new();
+    write_files(&place, "docs/tutorial.md");
+    let lines = commands("docs/tutorial.md");
+    assert!(lines.len() > 15, "{lines:?}");
+    for line in &lines {
+        let is_tuning = line.contains("--weights resnet18.pth");
+        if is_tuning {
+            // Weights that exist: those of the training before, for other classes.
+            place.succeed("export runs/photos --out resnet18.safetensors");
+        }
+        carry_out(&place, &line.replace("resnet18.pth", "resnet18.safetensors"));
+    }
+    assert!(place.path("star.png").is_file() && place.path("runs/first/report.html").is_file());
+    assert!(place.path("model/config.json").is_file() && place.path("model.onnx").is_file());
+}
+
+#[test]
+fn the_commands_of_the_readme_work() {
+    let place = Place::new();
+    place.write("my.toml", "extends = \"tiny\"\n");
+    place.succeed("data write --data shapes --per-class 4 --set data.test_images=16 --out photos");
+    let photos = format!("train photos-resnet18 --data folder=photos --out runs/photos {SHORT}");
+    place.succeed(&photos);
+    place.succeed("data write --data shapes --per-class 1 --set data.test_images=8 --out photos-to-predict");
+    let lines = commands("README.md");
+    assert!(lines.len() > 8, "{lines:?}");
+    for line in &lines {
+        carry_out(&place, line);
+    }
+    let presets: Value = serde_json::from_str(&place.succeed("config list --json")).expect("JSON");
+    assert!(presets.as_array().is_some_and(|presets| presets.len() > 10), "{presets}");
+}
