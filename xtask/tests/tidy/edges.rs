@@ -17,10 +17,11 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("codecs", &["kernels", "tensor", "collectives"], &[]),
     ("sharding", &["kernels", "tensor", "collectives", "codecs"], &["models", "fuzz-harness"]),
     ("trace", &[], &[]),
-    ("run", &["data"], &[]),
+    ("charts", &[], &[]),
+    ("run", &["charts", "data"], &[]),
     ("checkpoint", &["tensor", "run"], &["collectives", "models", "sharding"]),
     ("launch", &["collectives", "run", "trace"], &["data"]),
-    ("report", &["collectives", "data", "run", "trace"], &["fuzz-harness"]),
+    ("report", &["charts", "collectives", "data", "run", "trace"], &["fuzz-harness"]),
     (
         "trainer",
         &[
@@ -44,6 +45,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "cuda",
             "collectives",
             "sharding",
+            "charts",
             "data",
             "run",
             "checkpoint",

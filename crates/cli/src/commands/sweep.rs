@@ -9,6 +9,7 @@ use phalanx_sharding::{ClusterModel, Overlap};
 
 use super::error::CliError;
 use super::interrupts::{Interrupts, announce};
+use super::report::options;
 use super::resolve::{RUNS, as_argument, check_utf8, set_data, task_of};
 use crate::Program;
 use phalanx_run::format;
@@ -19,7 +20,7 @@ use crate::console::out;
 use crate::sweep::{
     self, Conditions, Outcome, Results, Run, RunPlan, Runner, SweepFile, SweepFileError, TrainingEnd, Trials,
 };
-use phalanx_report::{Options, Report};
+use phalanx_report::Report;
 use phalanx_run::{Machine, write_aside};
 use phalanx_trainer::engine;
 
@@ -110,7 +111,7 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &RunOptions) 
     let interrupts = Interrupts::listen()?;
     let ended = sweep.train(&interrupts)?;
     let outcomes = sweep.outcomes(program, &ended)?;
-    sweep.write_results(&outcomes)?;
+    sweep.write_results(program, &outcomes)?;
     if interrupts.count() > 0 {
         let message = "interrupted; the same command goes on".to_owned();
         return Err(CliError::Ended { message, code: interrupts.exit_code() });
@@ -248,7 +249,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Prints the tables, and writes them, the pictures and the page.
-    fn write_results(&self, outcomes: &sweep::Outcomes) -> Result<(), CliError> {
+    fn write_results(&self, program: &Program, outcomes: &sweep::Outcomes) -> Result<(), CliError> {
         let trained =
             || self.runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
         let conditions = Conditions {
@@ -267,15 +268,15 @@ impl<'a> Sweep<'a> {
         }
         out("");
         results.write(&self.folder).map_err(CliError::failed)?;
-        write_page(&self.folder)?;
+        write_page(program, &self.folder)?;
         out(&format!("tables and pictures in {}, all of it in report.html", self.folder.display()));
         Ok(())
     }
 }
 
 /// Makes the page of a sweep's folder.
-fn write_page(folder: &Path) -> Result<(), CliError> {
-    let report = Report::collect(&[folder.to_owned()], &Options::default()).map_err(CliError::failed)?;
+fn write_page(program: &Program, folder: &Path) -> Result<(), CliError> {
+    let report = Report::collect(&[folder.to_owned()], &options(program)).map_err(CliError::failed)?;
     write_aside(&folder.join("report.html"), report.html().as_bytes()).map_err(CliError::failed)
 }
 
