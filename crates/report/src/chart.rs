@@ -1,31 +1,10 @@
 //! The data of charts. The page draws them with and without scripts.
 
+use phalanx_charts::{Style, Unit, pressed_flat};
 use serde::{Serialize, Serializer};
 
 use super::columns::Column;
 use super::thin::thinned;
-
-/// The unit of a chart's numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Unit {
-    /// Numbers without a unit.
-    Plain,
-    /// Bytes.
-    Bytes,
-    /// Bytes per second.
-    BytesPerSecond,
-    /// Fractions from 0 to 1.
-    Share,
-    /// Percent of one CPU core or GPU.
-    Percent,
-    /// Seconds.
-    Seconds,
-    /// Watts.
-    Watts,
-    /// Joules.
-    Joules,
-}
 
 /// The quantity on the x axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -62,6 +41,8 @@ pub(crate) struct Chart {
     pub(crate) across: XAxis,
     /// The unit of its numbers.
     pub(crate) unit: Unit,
+    /// True if the y axis is logarithmic by default.
+    pub(crate) logarithmic: bool,
     /// Its lines.
     pub(crate) lines: Vec<Line>,
 }
@@ -75,25 +56,19 @@ pub(crate) struct Line {
     pub(crate) key: String,
     /// The index of the run in the report.
     pub(crate) run: usize,
-    /// The colour index, below [`COLOURS`].
-    pub(crate) colour: usize,
-    /// The index of the dash pattern, below [`DASHES`].
-    pub(crate) dash: usize,
+    /// The style; `None` for that of its name on this page.
+    #[serde(flatten)]
+    pub(crate) style: Option<Style>,
     /// The steps.
     #[serde(serialize_with = "serialize_compact")]
     pub(crate) steps: Vec<f64>,
     /// The seconds; empty if unknown.
     #[serde(serialize_with = "serialize_compact")]
     pub(crate) seconds: Vec<f64>,
-    /// The values.
+    /// The values. NaN is a gap.
     #[serde(serialize_with = "serialize_compact")]
     pub(crate) values: Vec<f64>,
 }
-
-/// The number of line colours in the style sheet.
-pub(crate) const COLOURS: usize = 8;
-/// The number of dash patterns in the style sheet.
-pub(crate) const DASHES: usize = 4;
 
 impl Line {
     /// Creates a line from a column.
@@ -104,8 +79,7 @@ impl Line {
             name: name.to_owned(),
             key: key.to_owned(),
             run: 0,
-            colour: 0,
-            dash: 0,
+            style: None,
             steps: column.steps.clone(),
             seconds: if known { column.seconds.clone() } else { Vec::new() },
             values: column.values.clone(),
@@ -133,7 +107,21 @@ impl Chart {
     /// Creates a chart of lines over steps.
     pub(crate) fn lines(title: &str, unit: Unit, lines: Vec<Line>) -> Self {
         let (id, title) = (String::new(), title.to_owned());
-        Self { id, title, kind: Kind::Lines, across: XAxis::Steps, unit, lines }
+        Self { id, title, kind: Kind::Lines, across: XAxis::Steps, unit, logarithmic: false, lines }
+    }
+
+    /// Returns true if it has no number except 0.
+    pub(crate) fn is_blank(&self) -> bool {
+        let mut values = self.lines.iter().flat_map(|line| &line.values);
+        !values.any(|value| value.is_finite() && *value != 0.0)
+    }
+
+    /// Returns true if a linear axis would press a line flat.
+    pub(crate) fn is_flat(&self) -> bool {
+        let is_share = matches!(self.unit, Unit::Share | Unit::Percent);
+        self.kind == Kind::Lines
+            && !is_share
+            && pressed_flat(self.lines.iter().map(|line| line.values.as_slice()))
     }
 
     /// Reduces each line to about `limit` points and keeps the extremes.

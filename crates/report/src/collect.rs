@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::run::RunData;
+use super::settings::Defaults;
 use super::sweep::{Sweep, read_sweep};
 
 /// The options of a report.
@@ -10,11 +11,13 @@ use super::sweep::{Sweep, read_sweep};
 pub struct Options {
     /// The maximum number of samples of a run. They are evenly spaced and include the first and the last.
     pub pictures: usize,
+    /// The default values of settings. Without them, all settings count as changed.
+    pub defaults: Defaults,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { pictures: 24 }
+        Self { pictures: 24, defaults: Defaults::default() }
     }
 }
 
@@ -46,6 +49,8 @@ pub struct Report {
     pub(crate) sweeps: Vec<Sweep>,
     /// The errors of files outside of runs.
     pub(crate) problems: Vec<String>,
+    /// The default values of settings.
+    pub(crate) defaults: Defaults,
 }
 
 /// Returns true if a folder holds a run.
@@ -112,7 +117,7 @@ impl Report {
             ([folder], _) => sweeps.first().map_or_else(|| last_name(folder), |sweep| sweep.name.clone()),
             _ => names.join(", "),
         };
-        Ok(Self { title, runs, sweeps, problems })
+        Ok(Self { title, runs, sweeps, problems, defaults: options.defaults.clone() })
     }
 
     /// Returns the read position of a report of a single running run.

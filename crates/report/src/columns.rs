@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::object_tail::Object;
 
 /// A measured value with its key, step and time.
@@ -13,7 +15,7 @@ pub(crate) struct Point {
     pub(crate) step: f64,
     /// Seconds of training; for a process, seconds of wall time. NaN where unknown.
     pub(crate) seconds: f64,
-    /// The value.
+    /// The value; NaN if it was not finite.
     pub(crate) value: f64,
 }
 
@@ -24,7 +26,7 @@ pub(crate) struct Column {
     pub(crate) steps: Vec<f64>,
     /// The seconds, NaN where unknown.
     pub(crate) seconds: Vec<f64>,
-    /// The values.
+    /// The values, NaN where they were not finite.
     pub(crate) values: Vec<f64>,
 }
 
@@ -32,6 +34,16 @@ impl Column {
     /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.values.len()
+    }
+
+    /// Returns the number of values that are finite.
+    pub(crate) fn finite(&self) -> usize {
+        self.values.iter().filter(|value| value.is_finite()).count()
+    }
+
+    /// Returns the last finite value.
+    pub(crate) fn last(&self) -> Option<f64> {
+        self.values.iter().copied().rfind(|value| value.is_finite())
     }
 
     /// Appends a value.
@@ -89,8 +101,9 @@ fn points_of(line: &Object, start: &str) -> Vec<Point> {
     let step = number(line, "step").unwrap_or_default();
     let seconds = number(line, "seconds").unwrap_or(f64::NAN);
     let measures = line.iter().filter(|(name, _)| !PLACES.contains(&name.as_str()));
-    let measures =
-        measures.filter_map(|(name, value)| Some((name, value.as_f64().filter(|v| v.is_finite())?)));
+    // Numbers that are not finite are logged as null. They are gaps.
+    let number = |value: &Value| if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
+    let measures = measures.filter_map(|(name, value)| Some((name, number(value)?)));
     measures.map(|(name, value)| Point { key: format!("{start}{name}"), step, seconds, value }).collect()
 }
 
@@ -114,7 +127,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn object(value: &serde_json::Value) -> Object {
+    fn object(value: &Value) -> Object {
         value.as_object().expect("an object").clone()
     }
 
@@ -123,8 +136,13 @@ mod tests {
         let line = object(
             &json!({"step": 3, "loss": 0.5, "epoch": 1, "lr": null, "seconds": 2.5, "warnings": ["x"]}),
         );
+        let points = of_metrics(&line);
         let point = Point { key: "metrics/loss".into(), step: 3.0, seconds: 2.5, value: 0.5 };
-        assert_eq!(of_metrics(&line), [point]);
+        assert_eq!(points[0], point);
+        assert!(points.len() == 2 && points[1].key == "metrics/lr" && points[1].value.is_nan(), "a gap");
+        let mut column = Column::default();
+        [1.0, f64::NAN, 3.0, f64::NAN].into_iter().for_each(|value| column.push(1.0, 1.0, value));
+        assert_eq!((column.len(), column.finite(), column.last()), (4, 2, Some(3.0)));
         let mut columns = Columns::default();
         for (rank, step) in [(1, 1), (0, 1), (1, 2)] {
             let line = object(&json!({"step": step, "rank": rank, "seconds": 0.5, "loss": 1.0}));

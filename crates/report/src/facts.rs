@@ -3,10 +3,11 @@
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::chart::Unit;
+use super::columns::Column;
 use super::numbers::{bytes, joules, seconds, with_unit};
 use super::run::RunData;
 use super::settings::at;
+use phalanx_charts::Unit;
 use phalanx_run::{Machine, format};
 
 /// A fact: its name and value.
@@ -170,14 +171,23 @@ pub(crate) fn energies(run: &RunData) -> Vec<Energy> {
 /// A headline number: name, value, and the key for live updates, if any.
 pub(crate) type Headline = (String, String, Option<String>);
 
+/// Parts of the names of test measures that tell how good a model is.
+const QUALITY: [&str; 9] =
+    ["accuracy", "precision", "recall", "f1", "auc", "top", "frechet_distance", "score", "error_rate"];
+
 /// Returns the headline numbers of a run.
 pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
     let mut found: Vec<Headline> = Vec::new();
-    let last = |name: &str| {
-        run.columns.get(&format!("metrics/{name}")).and_then(|column| column.values.last().copied())
+    let last = |name: &str| run.columns.get(&format!("metrics/{name}")).and_then(Column::last);
+    // Measures of how good the model is come first.
+    let is_quality = |name: &&str| {
+        let of_model = name.starts_with("test_") && !name.starts_with("test_real_");
+        of_model && QUALITY.iter().any(|part| name.contains(part))
     };
+    let mut quality: Vec<&str> = run.columns.under("metrics/").filter(is_quality).collect();
+    quality.sort_by_key(|name| !name.ends_with("accuracy"));
     let losses = run.columns.under("metrics/").filter(|name| name.ends_with("loss")).take(4);
-    found.extend(losses.filter_map(|name| {
+    found.extend(quality.into_iter().take(4).chain(losses).filter_map(|name| {
         let key = Some(format!("metrics/{name}"));
         Some((name.replace('_', " "), format::number(last(name)?), key))
     }));

@@ -1,6 +1,6 @@
 //! Escaping of text and JSON in HTML.
 
-pub(crate) use phalanx_run::svg::escape;
+pub(crate) use phalanx_charts::escape;
 
 /// Serialises a value for a `script` element, so that no content can end the element.
 pub(crate) fn script_json(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {

@@ -23,16 +23,19 @@ mod usage;
 mod tails;
 
 mod samples;
+
+mod evaluation;
 mod settings;
 mod sweep;
 mod warnings;
 
+mod progress;
 mod run;
 
 mod chart;
 mod charts;
 mod numbers;
-mod svg;
+mod plot;
 
 mod facts;
 
@@ -48,7 +51,10 @@ pub(crate) use html::escape;
 #[cfg(feature = "live")]
 pub(crate) use page::{TABLES, document};
 #[cfg(feature = "live")]
-pub(crate) use run::run_state;
+pub(crate) use progress::Progress;
+#[cfg(feature = "live")]
+pub(crate) use run::{State, read_notes, run_state};
+pub use settings::Defaults;
 #[cfg(feature = "live")]
 pub(crate) use tails::{Position, Tails};
 

@@ -1,13 +1,14 @@
-//! Formatting of numbers with units, and ticks of axes.
+//! Formatting of numbers with units.
 
-use super::chart::Unit;
+use phalanx_charts::Unit;
 use phalanx_run::format;
-use phalanx_run::svg::{self, tick_label};
 
 /// Formats a number with its unit.
 pub(crate) fn with_unit(value: f64, unit: Unit) -> String {
     match unit {
-        Unit::Plain => format::number(value),
+        Unit::Plain | Unit::ImagesPerSecond | Unit::PerSecond => format::number(value),
+        Unit::Count if value >= 0.0 && value.fract() == 0.0 => format::count(value as u64),
+        Unit::Count => format::number(value),
         Unit::Bytes => bytes(value),
         Unit::BytesPerSecond => format!("{}/s", bytes(value)),
         Unit::Share => format!("{:.1} %", 100.0 * value),
@@ -42,50 +43,9 @@ pub(crate) fn joules(value: f64) -> String {
     }
 }
 
-/// Returns about `count` round numbers between `low` and `high`.
-pub(crate) fn ticks(low: f64, high: f64, count: usize, unit: Unit) -> Vec<f64> {
-    // Bytes are round in powers of 1024.
-    let base = match unit {
-        Unit::Bytes | Unit::BytesPerSecond => {
-            1024_f64.powf((high.abs().max(1.0).ln() / 1024_f64.ln()).floor())
-        }
-        _ => 1.0,
-    };
-    svg::ticks(low, high, count, base)
-}
-
-/// Formats the label of a tick.
-pub(crate) fn tick(value: f64, unit: Unit) -> String {
-    match unit {
-        Unit::Bytes | Unit::BytesPerSecond => {
-            let names = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-            let at = (value.abs().max(1.0).ln() / 1024_f64.ln() + 1e-9).floor().min(5.0);
-            let rest = if unit == Unit::Bytes { "" } else { "/s" };
-            format!("{} {}{rest}", tick_label(value / 1024_f64.powf(at)), names[at as usize])
-        }
-        Unit::Share => format!("{} %", tick_label(100.0 * value)),
-        Unit::Percent => format!("{} %", tick_label(value)),
-        Unit::Seconds => format!("{} s", tick_label(value)),
-        Unit::Watts => format!("{} W", tick_label(value)),
-        Unit::Joules => format!("{} J", tick_label(value)),
-        Unit::Plain => tick_label(value),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ticks_are_round_in_their_unit() {
-        let told = |low, high, unit| {
-            ticks(low, high, 5, unit).into_iter().map(|t| tick(t, unit)).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(told(0.0, 60_000.0, Unit::Plain), "0 20k 40k 60k");
-        assert_eq!(told(0.0, 3.2 * f64::from(1 << 30), Unit::Bytes), "0 B 1 GiB 2 GiB 3 GiB");
-        assert_eq!(told(0.0, 0.42, Unit::Share), "0 % 10 % 20 % 30 % 40 %");
-        assert_eq!(told(0.0, f64::INFINITY, Unit::Bytes), "0 B");
-    }
 
     #[test]
     fn numbers_have_their_units() {
@@ -95,7 +55,8 @@ mod tests {
             with_unit(90.0, Unit::Seconds),
             with_unit(0.25, Unit::Seconds),
             with_unit(72_000.0, Unit::Joules),
+            with_unit(1234.0, Unit::Count),
         ];
-        assert_eq!(told, ["50.0 %", "2.00 KiB/s", "1 min 30 s", "0.2500 s", "72.00 kJ (20.00 Wh)"]);
+        assert_eq!(told, ["50.0 %", "2.00 KiB/s", "1 min 30 s", "0.2500 s", "72.00 kJ (20.00 Wh)", "1,234"]);
     }
 }

@@ -1,5 +1,6 @@
 //! Reads the data in a run's folder. All files are optional except `config.toml`.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -7,6 +8,8 @@ use phalanx_run::Links;
 use serde_json::Value;
 
 use super::columns::Columns;
+use super::evaluation::Evaluation;
+use super::progress::Progress;
 use super::samples::Samples;
 use super::settings::{Settings, at, get, read_settings};
 use super::tails::{Position, Tails, rank_of};
@@ -59,6 +62,12 @@ pub(crate) struct RunData {
     pub(crate) last_step: u64,
     /// The samples.
     pub(crate) samples: Samples,
+    /// The pictures of its evaluations.
+    pub(crate) evaluation: Evaluation,
+    /// The progress; `None` once the run is over.
+    pub(crate) progress: Option<Progress>,
+    /// The user's notes; empty if there are none.
+    pub(crate) notes: String,
     /// The warnings.
     pub(crate) warnings: Warnings,
     /// The position up to which its files were read.
@@ -90,7 +99,7 @@ impl RunData {
         if let Err(problem) = read {
             warnings.add("file", &problem, None);
         }
-        let state = state(folder, &summary, last_step);
+        let state = run_state(folder, &summary, last_step);
         for tail in tails.files() {
             let name = tail.path().file_name().unwrap_or_default().to_string_lossy();
             if tail.broken() > 0 {
@@ -102,11 +111,32 @@ impl RunData {
             }
         }
         let samples = Samples::read(&folder.join("samples"), pictures);
-        samples.damaged.iter().for_each(|problem| warnings.add("file", problem, None));
+        let evaluation = Evaluation::read(&folder.join("evaluation"), pictures);
+        let damaged = samples.damaged.iter().chain(&evaluation.damaged);
+        damaged.for_each(|problem| warnings.add("file", problem, None));
+        let notes = read_notes(folder).unwrap_or_else(|problem| {
+            warnings.add("file", &problem, None);
+            String::new()
+        });
         add_of_logs(&mut warnings, &folder.join("logs"));
+        let progress = (state == State::UnderWay).then(|| Progress::of(folder, last_step, &recent(&columns)));
         let name = name.to_owned();
         let folder = folder.to_owned();
-        Self { name, folder, state, settings, summary, columns, last_step, samples, warnings, tails }
+        Self {
+            name,
+            folder,
+            state,
+            settings,
+            summary,
+            columns,
+            last_step,
+            samples,
+            evaluation,
+            progress,
+            notes,
+            warnings,
+            tails,
+        }
     }
 
     /// Returns a setting.
@@ -154,6 +184,35 @@ fn add_of_logs(warnings: &mut Warnings, logs: &Path) {
     }
 }
 
+/// Returns the steps and the seconds of training of the lines with a learning rate or a loss: those of training steps.
+fn recent(columns: &Columns) -> Vec<(f64, f64)> {
+    let trained = columns.under("metrics/").filter(|name| !name.starts_with("test_"));
+    let longest =
+        trained.filter_map(|name| columns.get(&format!("metrics/{name}"))).max_by_key(|column| column.len());
+    let pairs = longest
+        .into_iter()
+        .flat_map(|column| column.steps.iter().copied().zip(column.seconds.iter().copied()));
+    pairs.filter(|(_, seconds)| seconds.is_finite()).collect()
+}
+
+/// The maximum number of bytes of notes that are shown.
+const NOTES: u64 = 16 << 10;
+
+/// Reads the user's notes, `notes.md`; empty if there are none.
+///
+/// # Errors
+/// A message that begins with the name of the file.
+pub(crate) fn read_notes(folder: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    match Links::Refuse.open(&folder.join("notes.md")) {
+        Ok(file) => file.take(NOTES).read_to_end(&mut bytes).map(drop),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+    .map_err(|error| format!("notes.md cannot be read: {error}"))?;
+    Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
 fn read_summary(path: &Path) -> Result<Value, String> {
     match Links::Refuse.read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| format!("summary.json: {error}")),
@@ -162,14 +221,8 @@ fn read_summary(path: &Path) -> Result<Value, String> {
     }
 }
 
-/// Returns the text of the state of a run whose lines end at `last_step`.
-#[cfg(feature = "live")]
-pub(crate) fn run_state(folder: &Path, summary: &Value, last_step: u64) -> &'static str {
-    state(folder, summary, last_step).words()
-}
-
 /// Returns the state of a run whose lines end at `last_step`.
-fn state(folder: &Path, summary: &Value, last_step: u64) -> State {
+pub(crate) fn run_state(folder: &Path, summary: &Value, last_step: u64) -> State {
     let ended_at = at(summary, "step").and_then(Value::as_u64);
     // A resumed run keeps the old summary until it ends again.
     if ended_at.is_some_and(|step| step >= last_step) {

@@ -109,11 +109,20 @@ fn read(path: &Path) -> Result<(Vec<u8>, (u32, u32)), String> {
         return Err(format!("has {} MiB, more than {} are not shown", length >> 20, MAX_BYTES >> 20));
     }
     let bytes = Links::Refuse.read(path).map_err(|error| format!("cannot be read: {error}"))?;
-    let reader = image::ImageReader::with_format(std::io::Cursor::new(&bytes), image::ImageFormat::Png);
+    let size = png_size(&bytes)?;
+    Ok((bytes, size))
+}
+
+/// Returns the width and height of a PNG.
+///
+/// # Errors
+/// The reason why it is none.
+pub(crate) fn png_size(bytes: &[u8]) -> Result<(u32, u32), String> {
+    let reader = image::ImageReader::with_format(std::io::Cursor::new(bytes), image::ImageFormat::Png);
     let size = reader.into_dimensions().map_err(|error| format!("is no picture: {error}"))?;
     // Every PNG ends with this chunk.
     match bytes.ends_with(b"IEND\xaeB`\x82") {
-        true => Ok((bytes, size)),
+        true => Ok(size),
         false => Err("is cut off".to_owned()),
     }
 }

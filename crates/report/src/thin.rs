@@ -1,7 +1,7 @@
 //! Downsampling of curves for drawing.
 
 /// Returns the indices of about `limit` points, in ascending order. Keeps the first, last, smallest and largest point
-/// of each of equal intervals (M4, Jugel et al. 2014).
+/// of each of equal intervals (M4, Jugel et al. 2014), and a point that is not finite, so that gaps remain.
 pub(crate) fn thinned(values: &[f64], limit: usize) -> Vec<usize> {
     let count = values.len();
     if count <= limit.max(4) {
@@ -12,10 +12,11 @@ pub(crate) fn thinned(values: &[f64], limit: usize) -> Vec<usize> {
     for part in 0..parts {
         let (from, to) = (part * count / parts, (part + 1) * count / parts);
         let by_value = |a: &usize, b: &usize| values[*a].total_cmp(&values[*b]);
-        let (Some(low), Some(high)) = ((from..to).min_by(by_value), (from..to).max_by(by_value)) else {
-            continue;
-        };
-        let mut of_part = [from, low, high, to - 1];
+        let finite = || (from..to).filter(|at| values[*at].is_finite());
+        let extremes = [finite().min_by(by_value), finite().max_by(by_value)];
+        let gap = (from..to).find(|at| !values[*at].is_finite());
+        let mut of_part: Vec<usize> =
+            extremes.into_iter().chain([gap]).flatten().chain([from, to - 1]).collect();
         of_part.sort_unstable();
         kept.extend(of_part);
     }
@@ -37,8 +38,11 @@ mod tests {
         for at in [0, 12_345, 77_777, 99_999] {
             assert!(kept.contains(&at), "{at}");
         }
+        values[50_000] = f64::NAN;
+        let kept = thinned(&values, 1000);
+        assert!([12_345, 50_000, 77_777].iter().all(|at| kept.contains(at)), "gaps hide no extremes");
         assert_eq!(thinned(&values[..100], 1000).len(), 100);
         assert!(thinned(&[], 10).is_empty());
-        assert!(thinned(&values, 0).len() <= 4);
+        assert!(thinned(&values, 0).len() <= 5);
     }
 }

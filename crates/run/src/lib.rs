@@ -17,6 +17,8 @@
 //! | `summary.json` | the outcome, metrics and cost |
 //! | `checkpoints/` | checkpoints: safetensors and a JSON index |
 //! | `samples/` | grids of samples, as PNG |
+//! | `evaluation/` | pictures that evaluations made, PNG or SVG, which the report shows |
+//! | `notes.md` | notes that the user wrote, which pages show |
 //! | `curves.svg` | the loss over the steps |
 //! | `synchrony.svg` | staleness and waiting times, if ranks do not take every step together |
 //! | `first/` | the run of the first stage, if both stages were trained together |
@@ -31,7 +33,6 @@
 
 mod atomic;
 mod bitmap_font;
-mod chart;
 mod clock;
 mod curves;
 mod energy;
@@ -52,13 +53,11 @@ mod state;
 mod stop;
 mod summary;
 mod summary_table;
-pub mod svg;
 mod synchrony_picture;
 mod tensorboard;
 mod usage_line;
 
 pub use atomic::{create_synced, open_to_append, sync_folder, write_aside};
-pub use chart::{Panel, Series, panels_svg};
 pub use clock::timestamp;
 pub use curves::curves_svg;
 pub use energy::{EnergyKind, EnergyPart, EnergySummary};

@@ -48,6 +48,11 @@ impl Line {
         self.0.get("step").and_then(Value::as_u64).unwrap_or_default()
     }
 
+    /// Returns true if the line has a measurement, also one that was not finite.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
     /// Returns a number by name.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.0.get(name)?.as_f64()

@@ -7,9 +7,10 @@ use super::atomic::{create_synced, sync_folder};
 use super::clock::timestamp;
 use super::folder::{RunError, RunFolder};
 
-/// Files and folders that a run keeps when it starts again: its lock and configuration, the run that it builds on, and its jobs.
-const KEPT: [&str; 7] =
-    ["lock", "config.toml", "config.proposed.toml", "first", "secret", "job.sh", "job.json"];
+/// Files and folders that a run keeps when it starts again: its lock and configuration, the run that it builds on, its
+/// jobs, and the user's notes.
+const KEPT: [&str; 8] =
+    ["lock", "config.toml", "config.proposed.toml", "first", "secret", "job.sh", "job.json", "notes.md"];
 
 impl RunFolder {
     /// Moves the record of the run so far into a new subfolder, `before-TIME`, with a copy of its configuration. Returns the subfolder.

@@ -17,11 +17,12 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("codecs", &["kernels", "tensor", "collectives"], &[]),
     ("sharding", &["kernels", "tensor", "collectives", "codecs"], &["models", "fuzz-harness"]),
     ("trace", &[], &[]),
-    ("run", &["data"], &[]),
+    ("charts", &[], &[]),
+    ("run", &["charts", "data"], &[]),
     ("onnx", &["tensor", "run"], &[]),
     ("checkpoint", &["tensor", "run"], &["collectives", "models", "sharding"]),
     ("launch", &["collectives", "run", "trace"], &["data"]),
-    ("report", &["collectives", "data", "run", "trace"], &["fuzz-harness"]),
+    ("report", &["charts", "collectives", "data", "run", "trace"], &["fuzz-harness"]),
     (
         "trainer",
         &[
@@ -46,6 +47,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "cuda",
             "collectives",
             "sharding",
+            "charts",
             "data",
             "run",
             "checkpoint",

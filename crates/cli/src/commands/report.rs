@@ -8,8 +8,9 @@ use super::ending::ending;
 use super::error::CliError;
 use phalanx_run::format;
 
+use crate::Program;
 use crate::console::out;
-use phalanx_report::{Options, Report};
+use phalanx_report::{Defaults, Options, Report};
 use phalanx_run::write_aside;
 
 /// Write one HTML file about a run, a sweep, or several runs compared: curves, samples, resources, settings. The file
@@ -27,11 +28,25 @@ pub(super) struct ReportArgs {
     pictures: usize,
 }
 
-pub(super) fn run(args: &ReportArgs) -> Result<(), CliError> {
+/// Returns the options of reports, with the default values of the program's settings.
+pub(super) fn options(program: &Program) -> Options {
+    let mut defaults = Defaults::default();
+    for task in &program.catalogue().tasks {
+        let kind = format!("model.kind=\"{}\"", task.name());
+        // Every task has defaults. Without them a report lists all settings as changed.
+        if let Ok(resolved) = program.catalogue().resolve(None, &[kind]) {
+            defaults
+                .insert(task.name(), resolved.config.keys().into_iter().map(|key| (key.path, key.default)));
+        }
+    }
+    Options { defaults, ..Options::default() }
+}
+
+pub(super) fn run(program: &Program, args: &ReportArgs) -> Result<(), CliError> {
     if let Some(out) = &args.out {
         ending("--out", out, &["html"])?;
     }
-    let options = Options { pictures: args.pictures };
+    let options = Options { pictures: args.pictures, ..options(program) };
     let report = Report::collect(&args.runs, &options).map_err(CliError::failed)?;
     let page = report.html();
     let place = args.out.clone().unwrap_or_else(|| args.runs[0].join("report.html"));

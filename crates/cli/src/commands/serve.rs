@@ -7,9 +7,11 @@ use clap::Args;
 
 use super::error::CliError;
 use super::interrupts::Interrupts;
+use super::report::options;
 use super::resolve::RUNS;
+use crate::Program;
 use crate::console::out;
-use phalanx_report::live::{ServeError, Server};
+use phalanx_report::live::{ServeError, ServeLimits, Server};
 
 /// The interval at which signals are polled.
 const POLL: Duration = Duration::from_millis(20);
@@ -26,12 +28,13 @@ pub(super) struct ServeArgs {
     port: u16,
 }
 
-pub(super) fn run(args: &ServeArgs) -> Result<(), CliError> {
+pub(super) fn run(program: &Program, args: &ServeArgs) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
-    let server = Server::start(&args.runs, args.port).map_err(|error| match error {
-        ServeError::PortTaken(_) | ServeError::Folder { .. } => CliError::Usage(error.to_string()),
-        other => CliError::failed(other),
-    })?;
+    let server = Server::start_with(&args.runs, args.port, ServeLimits::default(), options(program))
+        .map_err(|error| match error {
+            ServeError::PortTaken(_) | ServeError::Folder { .. } => CliError::Usage(error.to_string()),
+            other => CliError::failed(other),
+        })?;
     out(&format!("http://{}  (Ctrl-C ends it)", server.address()));
     while interrupts.count() == 0 {
         std::thread::sleep(POLL);

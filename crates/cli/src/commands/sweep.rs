@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::error::CliError;
 use super::interrupts::{Interrupts, announce};
+use super::report::options;
 use super::resolve::{RUNS, as_argument, check_utf8, set_data, task_of};
 use crate::Program;
 use phalanx_run::format;
@@ -20,7 +21,7 @@ use crate::console::{note, out};
 use crate::sweep::{
     self, Conditions, Outcome, Results, Run, RunPlan, Runner, SweepFile, SweepFileError, TrainingEnd, Trials,
 };
-use phalanx_report::{Options, Report};
+use phalanx_report::Report;
 use phalanx_run::{Machine, write_aside};
 use phalanx_trainer::engine;
 
@@ -124,7 +125,7 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &RunOptions) 
     let interrupts = Interrupts::listen()?;
     let ended = sweep.train(&interrupts)?;
     let outcomes = sweep.outcomes(program, &ended)?;
-    sweep.write_results(&outcomes, how.json)?;
+    sweep.write_results(program, &outcomes, how.json)?;
     if interrupts.count() > 0 {
         let message = "interrupted; the same command goes on".to_owned();
         return Err(CliError::Ended { message, code: interrupts.exit_code() });
@@ -270,7 +271,12 @@ impl<'a> Sweep<'a> {
     }
 
     /// Writes tables, pictures and the page. Prints the tables, or JSON.
-    fn write_results(&self, outcomes: &sweep::Outcomes, json: bool) -> Result<(), CliError> {
+    fn write_results(
+        &self,
+        program: &Program,
+        outcomes: &sweep::Outcomes,
+        json: bool,
+    ) -> Result<(), CliError> {
         let trained =
             || self.runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
         let conditions = Conditions {
@@ -283,7 +289,7 @@ impl<'a> Sweep<'a> {
         let (name, file, trials) = (self.name, &self.file, &self.trials);
         let results = Results { name, file, trials, outcomes, conditions: &conditions };
         results.write(&self.folder).map_err(CliError::failed)?;
-        write_page(&self.folder)?;
+        write_page(program, &self.folder)?;
         if json {
             let written = std::fs::read_to_string(self.folder.join("results.json"));
             out(written.map_err(CliError::failed)?.trim_end());
@@ -301,8 +307,8 @@ impl<'a> Sweep<'a> {
 }
 
 /// Makes the page of a sweep's folder.
-fn write_page(folder: &Path) -> Result<(), CliError> {
-    let report = Report::collect(&[folder.to_owned()], &Options::default()).map_err(CliError::failed)?;
+fn write_page(program: &Program, folder: &Path) -> Result<(), CliError> {
+    let report = Report::collect(&[folder.to_owned()], &options(program)).map_err(CliError::failed)?;
     write_aside(&folder.join("report.html"), report.html().as_bytes()).map_err(CliError::failed)
 }
 

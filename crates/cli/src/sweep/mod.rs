@@ -49,6 +49,6 @@ pub use picture::curves;
 pub use predicted::{RunPlan, predict};
 pub use results::{Conditions, Results};
 pub use run::{Runner, TrainingEnd};
-pub use scaling::{speedups, speedups_svg};
+pub use scaling::{Speedups, speedups, speedups_svg};
 pub use table::{Outcomes, ResultTable, Row, Spread};
 pub use trials::{Run, Table, Trial, Trials};

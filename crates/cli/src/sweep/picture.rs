@@ -4,15 +4,18 @@ use super::file::Target;
 use super::outcome::{Outcome, Point};
 use super::table::Outcomes;
 use super::trials::{Table, Trial};
-use phalanx_run::{Panel, Series, panels_svg};
+use phalanx_charts::{Axis, Figure, Level, Panel, Series, Unit};
 
 /// The size of a panel in pixels.
 const SIZE: (f64, f64) = (460.0, 280.0);
 /// Points that a line has at most.
 const POINTS: usize = 200;
 
-/// Draws the training losses of a table's runs, of each configuration that of the first seed: a column of panels for each combination
-/// of the axes but the first, whose choices are the lines; over steps above, over seconds below. `None` if no run is finished.
+/// The most panels in a row that all have their steps above and their seconds below.
+const COLUMNS: usize = 3;
+
+/// Draws the training losses of a table's runs, of each configuration that of the first seed: a panel over steps and one over seconds
+/// for each combination of the axes but the first, whose choices are the lines. `None` if no run is finished.
 pub fn curves(table: &Table, outcomes: &Outcomes, target: Option<&Target>) -> Option<String> {
     let mut groups: Vec<(String, Vec<(&Trial, &Outcome)>)> = Vec::new();
     for trial in &table.trials {
@@ -34,19 +37,26 @@ pub fn curves(table: &Table, outcomes: &Outcomes, target: Option<&Target>) -> Op
     if groups.is_empty() {
         return None;
     }
-    let panels = |x: &str, of: fn(&Point) -> f64| {
-        let panel = |(name, group): &(String, Vec<(&Trial, &Outcome)>)| Panel {
-            title: name.clone(),
-            x: x.to_owned(),
-            series: group.iter().map(|(trial, outcome)| series(trial, outcome, of)).collect(),
-            mark: target.map(|target| (target.below, "target".to_owned())),
-        };
-        groups.iter().map(panel).collect::<Vec<_>>()
+    let over_steps = (Axis::of("steps of a rank", Unit::Count), (|point| point.step) as fn(&Point) -> f64);
+    let over_time = (Axis::of("time", Unit::Seconds), (|point| point.seconds) as fn(&Point) -> f64);
+    let panel = |(name, group): &(String, Vec<(&Trial, &Outcome)>), (x, of): &(Axis, fn(&Point) -> f64)| {
+        let lines = group.iter().map(|(trial, outcome)| series(trial, outcome, *of)).collect();
+        let level = target.map(|target| Level { at: target.below, label: "target".to_owned() });
+        Panel { level, ..Panel::lines(name.clone(), x.clone(), Axis::default(), lines) }
     };
-    let mut all = panels("steps of a rank", |point| point.step);
-    all.extend(panels("seconds", |point| point.seconds));
     let title = format!("{}: training loss", table.title);
-    Some(panels_svg(&title, &all, groups.len(), SIZE))
+    // Rows of steps and of seconds, or both next to each other if there are many.
+    let (columns, panels) = match groups.len() <= COLUMNS {
+        true => {
+            let row = |over| groups.iter().map(|group| panel(group, over)).collect::<Vec<_>>();
+            (groups.len(), [row(&over_steps), row(&over_time)].concat())
+        }
+        false => {
+            let pair = |group| [panel(group, &over_steps), panel(group, &over_time)];
+            (2, groups.iter().flat_map(pair).collect())
+        }
+    };
+    Some(Figure::new(title, panels).grid(columns, SIZE).svg())
 }
 
 fn series(trial: &Trial, outcome: &Outcome, x: fn(&Point) -> f64) -> Series {
@@ -54,7 +64,7 @@ fn series(trial: &Trial, outcome: &Outcome, x: fn(&Point) -> f64) -> Series {
     let last = outcome.curve.len() - 1;
     let points = outcome.curve.iter().enumerate().filter(|(at, _)| at % every == 0 || *at == last);
     let name = trial.choices.first().cloned().unwrap_or_else(|| "loss".to_owned());
-    Series { name, points: points.map(|(_, point)| (x(point), point.loss)).collect() }
+    Series::new(name, points.map(|(_, point)| (x(point), point.loss)).collect())
 }
 
 #[cfg(test)]
@@ -89,9 +99,13 @@ mod tests {
         };
         let target = Target { loss: "loss".into(), below: 0.1, window: 1 };
         let svg = curves(&table, &outcomes, Some(&target)).expect("some are finished");
-        assert_eq!(svg.matches("<polyline").count(), 6, "over steps and seconds");
+        assert_eq!(svg.matches("class=\"line").count(), 6 + 2, "over steps and seconds, and in the legend");
         assert_eq!(svg.matches(">target<").count(), 4);
         assert!(svg.contains("pace: straggler") && svg.len() < 60_000, "{}", svg.len());
         assert_eq!(curves(&table, &[None, None, None, None, None], None), None);
+        // A run of one logged step is a dot.
+        let short = || Some(Ok(Outcome { curve: vec![point(1)], ..Outcome::default() }));
+        let svg = curves(&table, &[short(), None, None, None, None], None).expect("one is finished");
+        assert_eq!(svg.matches("<circle").count(), 3, "over steps and seconds, and in the legend");
     }
 }

@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 use super::file::SweepFile;
 use super::outcome::NUMBERS;
 use super::picture::curves;
-use super::scaling::{speedups, speedups_svg};
+use super::scaling::{Speedups, speedups, speedups_svg};
 use super::table::{Outcomes, ResultTable};
 use super::trials::{Table, Trials};
-use phalanx_run::{Machine, Panel, write_aside};
+use phalanx_run::{Machine, write_aside};
 
 /// On what, and how, a sweep was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -65,9 +65,9 @@ impl Results<'_> {
             text.push_str(&markdown);
             write_aside(&folder.join(format!("{number}.md")), markdown.as_bytes())?;
             write_aside(&folder.join(format!("{number}.csv")), filled.csv().as_bytes())?;
-            let panels = speedups(table, &filled);
-            if !panels.is_empty() {
-                let svg = speedups_svg(&table.title, &panels);
+            let speedups = speedups(table, &filled);
+            if !speedups.is_empty() {
+                let svg = speedups_svg(&table.title, &speedups);
                 write_aside(&folder.join(format!("{number}-speedup.svg")), svg.as_bytes())?;
                 text.push_str(&format!("\n![{}: speed-up]({number}-speedup.svg)\n", filled.title));
             }
@@ -76,7 +76,7 @@ impl Results<'_> {
                 text.push_str(&format!("\n![{}]({number}.svg)\n", filled.title));
             }
             text.push('\n');
-            tables.push(self.table_json(table, &filled, &panels));
+            tables.push(self.table_json(table, &filled, &speedups));
         }
         let meanings = self.meanings().into_iter().map(|(name, meaning)| (name, Value::from(meaning)));
         let target = self
@@ -93,14 +93,14 @@ impl Results<'_> {
     }
 
     /// A table for programs: its numbers, the folders of its rows' runs, and the lines of its speed-ups.
-    fn table_json(&self, table: &Table, filled: &ResultTable, panels: &[Panel]) -> Value {
+    fn table_json(&self, table: &Table, filled: &ResultTable, speedups: &[Speedups]) -> Value {
         let mut json = filled.json();
         for (at, trial) in table.trials.iter().enumerate() {
             let runs: Vec<_> = trial.runs.iter().map(|run| &self.trials.runs[*run]).collect();
             json["rows"][at]["predicted"] = runs.iter().any(|run| run.predicted).into();
             json["rows"][at]["runs"] = runs.iter().map(|run| run.name.clone()).collect();
         }
-        json["speedups"] = json!(panels);
+        json["speedups"] = speedups.iter().map(Speedups::json).collect();
         json
     }
 

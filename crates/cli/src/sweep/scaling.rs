@@ -2,7 +2,8 @@
 
 use super::table::ResultTable;
 use super::trials::Table;
-use phalanx_run::{Panel, Series, panels_svg};
+use phalanx_charts::{Axis, AxisScale, Figure, Panel, Series, Unit};
+use serde_json::{Value, json};
 
 const SIZE: (f64, f64) = (620.0, 420.0);
 /// Points of a computed line.
@@ -12,11 +13,34 @@ const MEASURED: &str = "measured";
 /// The name of the line of ranks that only communicate.
 const COMMUNICATION: &str = "communication alone";
 
-/// Returns a table's speed-ups over its numbers of ranks, a panel for each combination of the other axes.
+/// The speed-ups over the numbers of ranks, for one combination of the other axes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Speedups {
+    /// The combination.
+    pub title: String,
+    /// The lines.
+    pub lines: Vec<Series>,
+}
+
+impl Speedups {
+    /// Returns the JSON for programs and for the report.
+    pub fn json(&self) -> Value {
+        let line = |line: &Series| json!({ "name": line.name, "points": line.points });
+        json!({ "title": self.title, "x": "ranks", "series": self.lines.iter().map(line).collect::<Vec<_>>() })
+    }
+
+    fn panel(&self) -> Panel {
+        let (ranks, times) =
+            (Axis::of("ranks", Unit::Count), Axis { scale: AxisScale::Linear, ..Axis::default() });
+        Panel::lines(self.title.clone(), ranks, times, self.lines.clone())
+    }
+}
+
+/// Returns a table's speed-ups over its numbers of ranks, for each combination of the other axes.
 ///
 /// Lines are: measured; predicted by the cost model; the limit if only communication takes time; Amdahl's law with the best fitting
-/// serial part; linear speed-up. There are no panels if the table asks for none or has no numbers.
-pub fn speedups(table: &Table, filled: &ResultTable) -> Vec<Panel> {
+/// serial part; linear speed-up. There are none if the table asks for none or has no numbers.
+pub fn speedups(table: &Table, filled: &ResultTable) -> Vec<Speedups> {
     let Some(scaling) = &table.scaling else { return Vec::new() };
     let Some(over) = table.axes.iter().position(|axis| *axis == scaling.over) else { return Vec::new() };
     let column = |name: &String| filled.columns.iter().position(|column| column == name);
@@ -25,7 +49,7 @@ pub fn speedups(table: &Table, filled: &ResultTable) -> Vec<Panel> {
         ("predicted", scaling.predicted.as_ref().and_then(column)),
         (COMMUNICATION, scaling.communication.as_ref().and_then(column)),
     ];
-    let mut panels: Vec<Panel> = Vec::new();
+    let mut all: Vec<Speedups> = Vec::new();
     for row in &filled.rows {
         let Ok(ranks) = row.choices[over].parse::<f64>() else { continue };
         let others = table.axes.iter().zip(&row.choices).enumerate().filter(|(at, _)| *at != over);
@@ -33,51 +57,47 @@ pub fn speedups(table: &Table, filled: &ResultTable) -> Vec<Panel> {
         let title = others.join(", ");
         for (name, column) in lines {
             let Some(cell) = column.and_then(|column| row.cells[column]) else { continue };
-            let panel = found(
-                &mut panels,
-                |panel| panel.title == title,
-                || Panel { title: title.clone(), x: "ranks".to_owned(), ..Panel::default() },
+            let of_title = found(
+                &mut all,
+                |known| known.title == title,
+                || Speedups { title: title.clone(), lines: Vec::new() },
             );
-            let series = found(
-                &mut panel.series,
-                |line| line.name == name,
-                || Series { name: name.to_owned(), points: Vec::new() },
-            );
-            series.points.push((ranks, cell.mean));
+            let line = found(&mut of_title.lines, |line| line.name == name, || Series::new(name, Vec::new()));
+            line.points.push((ranks, cell.mean));
         }
     }
-    panels.iter_mut().for_each(complete);
-    panels
+    all.iter_mut().for_each(complete);
+    all
 }
 
-/// Adds Amdahl's law and linear speed-up to a panel.
-fn complete(panel: &mut Panel) {
-    let most = panel.series.iter().flat_map(|line| &line.points).map(|point| point.0).fold(1.0, f64::max);
+/// Adds Amdahl's law and linear speed-up.
+fn complete(speedups: &mut Speedups) {
+    let lines = &mut speedups.lines;
+    let most = lines.iter().flat_map(|line| &line.points).map(|point| point.0).fold(1.0, f64::max);
     // A limit far above the number of ranks would flatten all other lines.
-    for line in panel.series.iter_mut().filter(|line| line.name == COMMUNICATION) {
+    for line in lines.iter_mut().filter(|line| line.name == COMMUNICATION) {
         line.points.retain(|point| point.1 <= most);
     }
-    panel.series.retain(|line| !line.points.is_empty());
+    lines.retain(|line| !line.points.is_empty());
     let line = |name: &str, of: &dyn Fn(f64) -> f64| {
         let at = |part: u32| 1.0 + (most - 1.0) * f64::from(part) / f64::from(POINTS);
-        Series {
-            name: name.to_owned(),
-            points: (0..=POINTS).map(at).map(|ranks| (ranks, of(ranks))).collect(),
-        }
+        Series::new(name, (0..=POINTS).map(at).map(|ranks| (ranks, of(ranks))).collect())
     };
-    let points = panel.series.iter().find(|line| line.name == MEASURED).map(|line| &line.points[..]);
+    let points = lines.iter().find(|line| line.name == MEASURED).map(|line| &line.points[..]);
     if let Some(serial) = points.and_then(serial_part) {
         let law = line("Amdahl's law", &|ranks| amdahl(serial, ranks));
-        let between = if panel.title.is_empty() { "" } else { "; " };
-        panel.title.push_str(&format!("{between}serial part {serial:.3}"));
-        panel.series.push(law);
+        let between = if speedups.title.is_empty() { "" } else { "; " };
+        speedups.title.push_str(&format!("{between}serial part {serial:.3}"));
+        lines.push(law);
     }
-    panel.series.push(line("as many times as ranks", &|ranks| ranks));
+    lines.push(line("as many times as ranks", &|ranks| ranks));
 }
 
-/// Draws the panels of a table's speed-ups.
-pub fn speedups_svg(title: &str, panels: &[Panel]) -> String {
-    panels_svg(&format!("{title}: speed-up"), panels, panels.len().min(2), SIZE)
+/// Draws a table's speed-ups.
+pub fn speedups_svg(title: &str, speedups: &[Speedups]) -> String {
+    let panels: Vec<Panel> = speedups.iter().map(Speedups::panel).collect();
+    let columns = panels.len().min(2);
+    Figure::new(format!("{title}: speed-up"), panels).grid(columns, SIZE).svg()
 }
 
 /// Returns the first element that `is` accepts, and adds one if there is none.
@@ -147,20 +167,25 @@ mod tests {
                 row("single", "1", Some(1.0), 1.0, None),
             ],
         };
-        let panels = speedups(&table, &filled);
+        let all = speedups(&table, &filled);
         assert_eq!(
-            panels.iter().map(|panel| panel.title.as_str()).collect::<Vec<_>>(),
+            all.iter().map(|speedups| speedups.title.as_str()).collect::<Vec<_>>(),
             ["way: ring; serial part 0.053", "way: single"]
         );
         let names =
-            |panel: &Panel| panel.series.iter().map(|line| line.name.clone()).collect::<Vec<_>>().join(", ");
+            |of: &Speedups| of.lines.iter().map(|line| line.name.clone()).collect::<Vec<_>>().join(", ");
         // The law where two were measured.
         let expected = "measured, predicted, communication alone, Amdahl's law, as many times as ranks";
-        assert_eq!(names(&panels[0]), expected);
-        assert_eq!(names(&panels[1]), "measured, predicted, as many times as ranks");
-        assert_eq!(panels[0].series[2].points, [(64.0, 60.0)], "above all others it is not drawn");
-        let svg = speedups_svg("a & b", &panels);
-        assert_eq!(svg.matches("<polyline").count(), 8);
+        assert_eq!(names(&all[0]), expected);
+        assert_eq!(names(&all[1]), "measured, predicted, as many times as ranks");
+        assert_eq!(all[0].lines[2].points, [(64.0, 60.0)], "above all others it is not drawn");
+        assert_eq!(
+            all[0].json()["series"][2],
+            json!({ "name": "communication alone", "points": [[64.0, 60.0]] })
+        );
+        let svg = speedups_svg("a & b", &all);
+        // Of two panels: measured and predicted lines, Amdahl's law, linear speed-up. One measurement is a dot.
+        assert_eq!(svg.matches("<path class=\"line").count(), 5 + 5, "and the legend");
         assert!(speedups(&Table { scaling: None, ..table }, &filled).is_empty());
     }
 }

@@ -74,7 +74,8 @@ fn a_sweep_ends_in_tables_and_is_not_done_twice() {
     let csv = fs::read_to_string(out.join("1.csv")).expect("reads");
     assert_eq!(csv.lines().count(), 5, "{csv}");
     let svg = fs::read_to_string(out.join("1.svg")).expect("reads");
-    assert_eq!(svg.matches("<polyline").count(), 8, "two lines in two panels, over steps and seconds");
+    let lines = svg.matches("<path class=\"line").count();
+    assert_eq!(lines, 8 + 2, "two lines in two panels, over steps and seconds, and in the legend");
     let page = fs::read_to_string(out.join("report.html")).expect("reads");
     for words in [
         "Which strategy, and which rate?",

@@ -1,7 +1,9 @@
-// Charts: drawn anew from their numbers whenever something changes.
+// Charts: drawn anew from their numbers whenever something changes, as the page has them without scripts.
 
-const shown = { smoothing: 0, logarithmic: false, across: "steps", hiddenRuns: new Set(), zoom: {} };
-const MARGIN = { left: 60, right: 12, top: 8, bottom: 34 };
+const shown = { smoothing: 0, scale: "auto", across: "steps", hiddenRuns: new Set(), zoom: {} };
+const MARGIN = { left: 14, right: 14, top: 10, labelled: 24, ticks: 22, label: 14 };
+// Lines of at most this number of points have a dot at each.
+const FEW = 12;
 // Lines of which each is told when the pointer is near.
 const TOLD = 12;
 
@@ -107,85 +109,126 @@ class Plot {
   }
 
   draw() {
-    const width = Math.max(260, this.canvas.clientWidth || 600), height = width < 420 ? 220 : 260;
-    const areas = this.chart.kind === "areas", logarithmic = shown.logarithmic && !areas;
+    const width = Math.max(260, this.canvas.clientWidth || 640), height = width < 420 ? 220 : 260;
     const paths = this.paths(), across = this.across();
     const [x0, x1] = this.range(paths, across);
-    let low = areas ? 0 : Infinity, high = -Infinity;
-    for (const path of paths)
-      path.places.forEach((place, at) => {
-        const value = path.values[at];
-        if (place < x0 || place > x1 || value === null || !Number.isFinite(value) || (logarithmic && value <= 0)) return;
-        low = Math.min(low, value);
-        high = Math.max(high, value);
-      });
-    if (!Number.isFinite(low) || high === -Infinity) [low, high] = logarithmic ? [0.1, 1] : [0, 1];
-    // What differs by rounding alone is one number.
-    if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high))) [low, high] = logarithmic ? [low / 2, high * 2] : [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
-    // Lines do not run along the edges.
-    const room = areas || logarithmic ? 0 : 0.04 * (high - low);
-    low = low >= 0 && low < room ? Math.min(low, 0) : low - room;
-    high += room;
-    const right = width - MARGIN.right, bottom = height - MARGIN.bottom;
-    const scale = logarithmic ? Math.log10 : (value) => value;
-    const x = (place) => MARGIN.left + ((place - x0) / (x1 - x0 || 1)) * (right - MARGIN.left);
-    const y = (value) => bottom - ((scale(value) - scale(low)) / (scale(high) - scale(low))) * (bottom - MARGIN.top);
-    const back = (px) => x0 + ((px - MARGIN.left) / (right - MARGIN.left)) * (x1 - x0);
+    const y = this.vertical(paths, [x0, x1], height), sides = [MARGIN.left + Math.max(0, ...y.ticks.map((tick) => textWidth(tick.label))), width - MARGIN.right];
+    const x = scaleOf([x0, x1], false, ...sides), bottom = y.scale.from;
+    const back = (px) => x0 + ((px - sides[0]) / (sides[1] - sides[0])) * (x1 - x0);
     const svg = svgElement("svg", { class: "plot", viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "img", "aria-label": `${this.chart.title}. Arrow keys read off.` });
-    const ticks = logarithmic ? logTicks(low, high) : linearTicks(low, high, 5, this.chart.unit);
-    for (const tick of ticks) {
-      svg.append(svgElement("path", { class: "grid", d: `M${MARGIN.left} ${y(tick).toFixed(1)}H${right}` }));
-      svg.append(svgElement("text", { x: MARGIN.left - 6, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick, this.chart.unit)));
+    const text = (class_, x, y, anchor, text) => svg.append(svgElement("text", { class: class_, x: x.toFixed(1), y: y.toFixed(1), "text-anchor": anchor }, text));
+    if (y.label) text("soft", MARGIN.left, 12, "start", y.label);
+    for (const tick of y.ticks) {
+      svg.append(svgElement("path", { class: "grid", d: `M${sides[0].toFixed(1)} ${tick.at.toFixed(1)}H${sides[1].toFixed(1)}` }));
+      text("soft", sides[0] - 6, tick.at + 4, "end", tick.label);
     }
-    for (const tick of linearTicks(x0, x1, width < 420 ? 4 : 6, "plain"))
-      svg.append(svgElement("text", { x: x(tick), y: bottom + 16, "text-anchor": x(tick) > right - 16 ? "end" : "middle" }, plainTick(tick)));
-    svg.append(svgElement("text", { x: right, y: height - 3, "text-anchor": "end" }, across === "clock" ? "seconds" : across === "seconds" ? "seconds of training" : across));
+    const [ticks, unit] = fittingTicks(x, across === "steps" || across === "ranks" ? "count" : "seconds", 2, width - 2);
+    for (const tick of ticks) text("soft", tick.middle, bottom + 16, "middle", tick.label);
+    const quantity = { clock: "time", seconds: "time of training" }[across] || across;
+    text("soft", sides[1], bottom + 30, "end", unit ? `${quantity} (${unit})` : quantity);
     const clip = `clip-${this.chart.id}`;
     const clipPath = svgElement("clipPath", { id: clip });
-    clipPath.append(svgElement("rect", { x: MARGIN.left - 4, y: 0, width: right - MARGIN.left + 8, height: bottom + 4 }));
+    clipPath.append(svgElement("rect", { x: sides[0] - 4, y: 0, width: sides[1] - sides[0] + 8, height: bottom + 4 }));
     const body = svgElement("g", { "clip-path": `url(#${clip})` });
     svg.append(clipPath, body);
-    for (const path of paths) this.drawPath(body, path, x, y, logarithmic);
-    this.view = { svg, body, paths, x, y, back, x0, x1, width, height, right, bottom, across, logarithmic };
+    this.view = { svg, body, paths, x: x.at, y: y.scale.at, back, x0, x1, width, left: sides[0], right: sides[1], top: y.scale.to, bottom, across, logarithmic: y.scale.logarithmic };
+    this.places = new Set();
+    for (const path of paths) this.drawPath(path);
     const focused = this.canvas.contains(document.activeElement);
     this.canvas.replaceChildren(svg);
     if (focused) svg.focus();
     this.drawn = true;
   }
 
+  // The y axis over the numbers in a range of x: its scale, ticks and label.
+  vertical(paths, [x0, x1], height) {
+    const areas = this.chart.kind === "areas", share = ["share", "percent"].includes(this.chart.unit);
+    const asked = shown.scale === "auto" ? this.chart.logarithmic : shown.scale === "logarithmic" && !share;
+    const rangeOf = (isDrawn) => {
+      let low = Infinity, high = -Infinity;
+      for (const { places, values } of paths)
+        places.forEach((place, at) => {
+          const value = values[at];
+          if (place < x0 || place > x1 || value === null || !Number.isFinite(value) || !isDrawn(value)) return;
+          low = Math.min(low, value);
+          high = Math.max(high, value);
+        });
+      return low <= high ? [low, high] : null;
+    };
+    const positive = asked && !areas ? rangeOf((value) => value > 0) : null;
+    const make = (bottom, top) => {
+      if (positive) return withRoom(scaleOf(positive, true, bottom, top));
+      const range = rangeOf(() => true);
+      if (!areas) return withRoom(scaleOf(range, false, bottom, top));
+      const [low, high] = range ? [Math.min(0, range[0]), Math.max(0, range[1])] : [0, 0], full = low === 0 && high === 0 ? 1 : high;
+      return placed({ logarithmic: false, low, high: full + 0.04 * (full - low), from: bottom, to: top });
+    };
+    const foot = height - MARGIN.label - MARGIN.ticks;
+    const axis = (top) => {
+      const scale = make(foot, top), [ticks, unit] = ticksOf(scale, this.chart.unit, Math.floor(Math.min(10, Math.max(1, (foot - top) / 34))));
+      const label = [unit, scale.logarithmic ? "logarithmic" : ""].filter(Boolean).join(", ");
+      return { scale, ticks, label };
+    };
+    const probe = axis(MARGIN.labelled);
+    return probe.label ? probe : axis(MARGIN.top);
+  }
+
   range(paths, across) {
     let from = Infinity, to = -Infinity;
-    for (const { places } of paths) {
-      for (const place of [places[0], places[places.length - 1]]) {
+    for (const { places } of paths)
+      for (const place of places) {
         if (place === null) continue;
         from = Math.min(from, place);
         to = Math.max(to, place);
       }
-    }
-    const whole = from < to ? [from, to] : Number.isFinite(from) ? [from - 0.5, from + 0.5] : [0, 1];
-    this.whole = whole;
+    const { low, high } = scaleOf(from <= to ? [from, to] : null, false, 0, 1);
     const zoom = shown.zoom[across];
-    return zoom && zoom[1] > whole[0] && zoom[0] < whole[1] ? zoom : whole;
+    return zoom && zoom[1] > low && zoom[0] < high ? zoom : [low, high];
   }
 
-  drawPath(body, path, x, y, logarithmic) {
-    const { line } = path, style = `s${line.colour} d${line.dash}`;
-    const point = (at, value) => `${x(path.places[at]).toFixed(1)},${y(value).toFixed(1)}`;
-    const isDrawn = (value) => value !== null && Number.isFinite(value) && !(logarithmic && value <= 0);
+  drawPath(path) {
+    const { body, x, y, logarithmic } = this.view, { line } = path, style = `s${line.colour}${line.dash ? ` d${line.dash}` : ""}`;
+    const point = (at, value) => [x(path.places[at]), y(value)];
+    const commands = (points) => points.map(([x, y], number) => `${number ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+    path.elements = [];
+    const add = (name, attributes) => {
+      const element = svgElement(name, attributes);
+      path.elements.push(element);
+      body.append(element);
+    };
     if (path.below) {
-      const top = path.values.map((value, at) => point(at, value)), low = path.below.map((value, at) => point(at, value)).reverse();
-      path.element = svgElement("polygon", { class: `area s${line.colour}`, points: [...top, ...low].join(" ") });
-      body.append(path.element);
+      if (path.values.length === 1) {
+        const [[middle, high], [, low]] = [point(0, path.values[0]), point(0, path.below[0])];
+        add("rect", { class: `area ${style}`, x: middle - 4, y: high, width: 8, height: low - high });
+      } else if (path.values.length) {
+        const top = path.values.map((value, at) => point(at, value)), low = path.below.map((value, at) => point(at, value)).reverse();
+        add("path", { class: `area ${style}`, d: `${commands([...top, ...low])}Z` });
+      }
       return;
     }
-    const points = (values) => values.map((value, at) => (isDrawn(value) ? point(at, value) : null)).filter(Boolean);
-    if (path.raw) body.append(svgElement("polyline", { class: `line raw s${line.colour}`, points: points(path.raw).join(" ") }));
-    const drawn = points(path.values);
-    if (drawn.length === 1) {
-      const [cx, cy] = drawn[0].split(",");
-      path.element = svgElement("circle", { class: `dot ${style}`, cx, cy, r: 3.5 });
-    } else path.element = svgElement("polyline", { class: `line ${style}`, points: drawn.join(" ") });
-    body.append(path.element);
+    // The stretches between gaps.
+    const stretches = (values) => {
+      const found = [[]];
+      values.forEach((value, at) => {
+        if (path.places[at] === null) return;
+        if (value !== null && Number.isFinite(value) && !(logarithmic && value <= 0)) found[found.length - 1].push(point(at, value));
+        else found.push([]);
+      });
+      return found.filter((stretch) => stretch.length);
+    };
+    const draw = (class_, found) => {
+      const d = found.filter((stretch) => stretch.length > 1).map(commands).join("");
+      if (d) add("path", { class: class_, d });
+    };
+    if (path.raw) draw(`line raw s${line.colour}`, stretches(path.raw));
+    // Of lines in the same place, the later ones are dashed and their dots smaller.
+    const all = stretches(path.values), place = all.map(commands).join(" "), isOver = this.places.has(place);
+    this.places.add(place);
+    draw(`line ${style}${isOver ? " over" : ""}`, all);
+    const few = all.reduce((sum, stretch) => sum + stretch.length, 0) <= FEW;
+    for (const stretch of all)
+      if (few || stretch.length === 1)
+        for (const [cx, cy] of stretch) add("circle", { class: `dot ${style}`, cx: cx.toFixed(1), cy: cy.toFixed(1), r: ((stretch.length === 1 ? 3.5 : 2.2) - (isOver ? 1.2 : 0)).toFixed(1) });
   }
 
   zoomTo(range) {
@@ -213,7 +256,7 @@ class Plot {
     this.canvas.addEventListener("pointerdown", (event) => {
       if (!this.view || event.button !== 0) return;
       const [px] = place(event);
-      if (px > MARGIN.left && event.pointerType !== "touch") {
+      if (px > this.view.left && event.pointerType !== "touch") {
         start = px;
         this.canvas.setPointerCapture(event.pointerId);
       }
@@ -223,7 +266,7 @@ class Plot {
       const from = start;
       start = box = null;
       if (from === null || event.type !== "pointerup") return;
-      const [px] = place(event), ends = [from, Math.min(Math.max(px, MARGIN.left), this.view.right)].sort((a, b) => a - b);
+      const [px] = place(event), ends = [from, Math.min(Math.max(px, this.view.left), this.view.right)].sort((a, b) => a - b);
       if (ends[1] - ends[0] > 8) this.zoomTo(ends.map(this.view.back));
     };
     this.canvas.addEventListener("pointerup", end);
@@ -256,13 +299,13 @@ class Plot {
     this.tip.hidden = true;
     if (!this.view) return;
     this.view.body.querySelectorAll(".cross, .mark").forEach((mark) => mark.remove());
-    for (const { element } of this.view.paths) element.classList.remove("near", "far");
+    for (const { elements } of this.view.paths) elements.forEach((element) => element.classList.remove("near", "far"));
   }
 
   // Tells the numbers at a place: of the lines nearest to the pointer, if there are many.
   read(value, py, spoken) {
     this.forget();
-    const { paths, x, y, x0, x1, body, bottom, across, logarithmic } = this.view;
+    const { paths, x, y, x0, x1, body, top, bottom, across, logarithmic } = this.view;
     if (!paths.length || value < x0 - (x1 - x0) * 0.02 || value > x1 + (x1 - x0) * 0.02) return;
     let rows = paths.map((path) => {
       const at = nearest(path.places, value), own = path.own ? path.own[at] : path.values[at];
@@ -273,11 +316,11 @@ class Plot {
     const near = rows.reduce((a, b) => (distance(b) < distance(a) ? b : a));
     this.at = near.path.places[near.at];
     const px = near.px;
-    body.append(svgElement("path", { class: "cross", d: `M${px} ${MARGIN.top}V${bottom}` }));
+    body.append(svgElement("path", { class: "cross", d: `M${px} ${top}V${bottom}` }));
     for (const row of rows.slice(0, 40)) body.append(svgElement("circle", { class: `mark dot s${row.path.line.colour}`, cx: row.px, cy: row.py, r: row === near ? 4 : 2.5 }));
     if (paths.length > 1 && !near.path.below) {
-      for (const { path } of rows) path.element.classList.toggle("far", paths.length > 6 && path !== near.path);
-      near.path.element.classList.add("near");
+      for (const { path } of rows) path.elements.forEach((element) => element.classList.toggle("far", paths.length > 6 && path !== near.path));
+      near.path.elements.forEach((element) => element.classList.add("near"));
     }
     const left_out = Math.max(0, rows.length - TOLD);
     if (left_out) rows = [...rows].sort((a, b) => distance(a) - distance(b)).slice(0, TOLD);

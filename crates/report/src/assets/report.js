@@ -41,8 +41,8 @@ if (controls) {
     told.textContent = smoothing.value;
     drawAll();
   });
-  document.getElementById("logarithmic").addEventListener("change", (event) => {
-    shown.logarithmic = event.target.checked;
+  document.getElementById("scale").addEventListener("change", (event) => {
+    shown.scale = event.target.value;
     drawAll();
   });
   controls.querySelectorAll("input[name=across]").forEach((input) => input.addEventListener("change", () => {

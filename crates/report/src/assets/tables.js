@@ -1,6 +1,13 @@
 "use strict";
 // Tables that are sorted by a click on a column's name, and filtered by a text.
 
+// A time in its two largest units.
+function durationText(seconds) {
+  const whole = Math.round(seconds), pad = (value) => String(value).padStart(2, "0");
+  if (whole < 60) return `${whole} s`;
+  return whole < 3600 ? `${Math.floor(whole / 60)} min ${pad(whole % 60)} s` : `${Math.floor(whole / 3600)} h ${pad(Math.floor(whole / 60) % 60)} min`;
+}
+
 const cellValue = (row, column) => {
   const cell = row.cells[column];
   if (!cell || cell.classList.contains("none")) return null;
@@ -31,13 +38,18 @@ function sortable(table) {
 
 document.querySelectorAll("table.sortable").forEach(sortable);
 
+// A filter of all tables of a class. Folded tables open while there is a text.
 document.querySelectorAll("input[data-filters]").forEach((input) => {
   input.closest(".filter").hidden = false;
   input.addEventListener("input", () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    for (const row of document.getElementById(input.dataset.filters).tBodies[0].rows) {
-      const text = row.textContent.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word));
+    for (const table of document.getElementsByClassName(input.dataset.filters)) {
+      for (const row of table.tBodies[0].rows) {
+        const text = row.textContent.toLowerCase();
+        row.hidden = !words.every((word) => text.includes(word));
+      }
+      const folded = table.closest("details");
+      if (folded) folded.open = words.length > 0;
     }
   });
 });

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::chart::{COLOURS, Chart, DASHES, Line, Unit};
+use phalanx_charts::{DASHES, Style, Unit};
+
+use crate::chart::{Chart, Line};
+use crate::columns::Column;
 use crate::run::RunData;
 
 /// The groups of charts, in the order of the page.
@@ -101,7 +104,7 @@ fn placement_of_test(tested: &str) -> ChartPlacement {
 fn placement_of_resource(name: &str) -> Option<ChartPlacement> {
     let words = name.replace('_', " ");
     Some(match name {
-        "images_per_s" => of(Group::Speed, "images per second", "all ranks", Unit::Plain),
+        "images_per_s" => of(Group::Speed, "speed", "all ranks", Unit::ImagesPerSecond),
         "memory_bytes" => of(Group::Speed, "memory of rank 0", "resident", Unit::Bytes),
         "data_share" => of(Group::Speed, "share of rank 0's time spent waiting", "for data", Unit::Share),
         "communication_share" => {
@@ -159,14 +162,15 @@ pub(crate) fn curves(runs: &[RunData]) -> (Vec<(Group, Vec<Chart>)>, Vec<SingleM
         let mut of_chart =
             placements.iter().filter(|(_, placement)| placement.chart == chart && placement.group == group);
         of_chart.any(|(name, _)| {
-            runs.iter()
-                .any(|run| run.columns.get(&format!("metrics/{name}")).is_some_and(|column| column.len() > 1))
+            let column =
+                |run: &RunData| run.columns.get(&format!("metrics/{name}")).map_or(0, Column::finite);
+            runs.iter().any(|run| column(run) > 1)
         })
     };
     for (name, placement) in &placements {
         let key = format!("metrics/{name}");
         if !is_curve(&placement.chart, placement.group) {
-            let values = runs.iter().map(|run| run.columns.get(&key)?.values.last().copied());
+            let values = runs.iter().map(|run| run.columns.get(&key)?.last());
             let name = if placement.line == placement.chart {
                 placement.chart.clone()
             } else {
@@ -196,11 +200,10 @@ fn lines_of_runs(runs: &[RunData], placement: &ChartPlacement, key: &str, of_cha
     let line = |(number, run): (usize, &RunData)| {
         let mut line = Line::of(&placement.line, key, run.columns.get(key)?);
         line.run = number;
-        (line.colour, line.dash) = match runs.len() {
-            1 => (of_chart % COLOURS, of_chart / COLOURS % DASHES),
-            _ => (number % COLOURS, (of_chart + number / COLOURS) % DASHES),
-        };
         if runs.len() > 1 {
+            // A run has one colour on the whole page, and its metrics differ in their dashes.
+            let Style { colour, dash } = Style::numbered(number);
+            line.style = Some(Style { colour, dash: (of_chart + dash) % DASHES.len() });
             line.name = match placement.line == placement.chart {
                 true => run.name.clone(),
                 false => format!("{}: {}", run.name, placement.line),

@@ -1,8 +1,9 @@
 //! Comparison of ranks: bars of work and waiting times, histograms, and differences in time.
 
+use phalanx_charts::{Style, Styles, Unit};
 use serde_json::Value;
 
-use crate::chart::{COLOURS, Chart, DASHES, Line, Unit};
+use crate::chart::{Chart, Line};
 use crate::columns::Column;
 use crate::run::RunData;
 use crate::settings::at;
@@ -16,8 +17,8 @@ pub(crate) struct Bars {
     pub(crate) unit: Unit,
     /// The name of each bar.
     pub(crate) names: Vec<String>,
-    /// The names and colours of the parts.
-    pub(crate) parts: Vec<(String, usize)>,
+    /// The names and styles of the parts.
+    pub(crate) parts: Vec<(String, Style)>,
     /// The parts of each bar.
     pub(crate) values: Vec<Vec<f64>>,
 }
@@ -25,6 +26,13 @@ pub(crate) struct Bars {
 /// Returns a number of a rank; 0 if missing.
 fn number(rank: &Value, name: &str) -> f64 {
     at(rank, name).and_then(Value::as_f64).filter(|number| number.is_finite()).unwrap_or_default()
+}
+
+impl Bars {
+    /// Returns true if no value is above 0.
+    pub(crate) fn is_blank(&self) -> bool {
+        !self.values.iter().flatten().any(|value| *value > 0.0)
+    }
 }
 
 /// Returns the resource use of each rank: from the summary, or else the last usage line.
@@ -42,17 +50,20 @@ pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
         return Vec::new();
     }
     let names: Vec<String> = accounts.iter().map(|rank| format!("rank {}", number(rank, "rank"))).collect();
-    let make = |title: &str, unit: Unit, parts: &[(&str, usize)], of: &dyn Fn(&Value) -> Vec<f64>| Bars {
-        title: title.to_owned(),
-        unit,
-        names: names.clone(),
-        parts: parts.iter().map(|(name, colour)| ((*name).to_owned(), *colour)).collect(),
-        values: accounts.iter().map(of).collect(),
+    let make = |title: &str, unit: Unit, parts: &[&str], of: &dyn Fn(&Value) -> Vec<f64>| {
+        let styles = Styles::of([parts.to_vec()]);
+        Bars {
+            title: title.to_owned(),
+            unit,
+            names: names.clone(),
+            parts: parts.iter().map(|name| ((*name).to_owned(), styles.get(name))).collect(),
+            values: accounts.iter().map(of).collect(),
+        }
     };
     let times = make(
-        "seconds of training steps",
+        "time of training steps",
         Unit::Seconds,
-        &[("computing", 2), ("exposed communication", 1), ("data loading", 4)],
+        &["computing", "exposed communication", "data loading"],
         &|rank| {
             let (data, exposed) =
                 (number(rank, "data_seconds"), number(rank, "communication_exposed_seconds"));
@@ -62,7 +73,7 @@ pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
     let memory = make(
         "peak memory",
         Unit::Bytes,
-        &[("parameters", 0), ("gradients", 1), ("optimizer", 2), ("gathered parameters", 3), ("other", 7)],
+        &["parameters", "gradients", "optimizer", "gathered parameters", "other"],
         &|rank| {
             let mut parts = ["parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes"]
                 .map(|name| number(rank, name))
@@ -72,18 +83,17 @@ pub(crate) fn bars(run: &RunData) -> Vec<Bars> {
             parts
         },
     );
-    let sent = make("sent to other ranks", Unit::Bytes, &[("sent", 0)], &|rank| {
+    let sent = make("sent to other ranks", Unit::Bytes, &["sent"], &|rank| {
         vec![number(rank, "bytes_sent").max(number(rank, "network_sent_bytes"))]
     });
-    let hidden = make("seconds of hidden communication", Unit::Seconds, &[("hidden", 5)], &|rank| {
+    let hidden = make("time of hidden communication", Unit::Seconds, &["hidden communication"], &|rank| {
         vec![number(rank, "communication_hidden_seconds")]
     });
-    let waited = make("seconds waiting for other ranks", Unit::Seconds, &[("waiting", 1)], &|rank| {
+    let waited = make("time waiting for other ranks", Unit::Seconds, &["waiting for other ranks"], &|rank| {
         vec![number(rank, "synchrony.waited_seconds")]
     });
-    let joules = make("energy", Unit::Joules, &[("energy", 4)], &|rank| vec![number(rank, "joules")]);
-    let all = [times, memory, sent, hidden, waited, joules];
-    all.into_iter().filter(|bars| bars.values.iter().flatten().any(|value| *value > 0.0)).collect()
+    let joules = make("energy", Unit::Joules, &["energy"], &|rank| vec![number(rank, "joules")]);
+    vec![times, memory, sent, hidden, waited, joules]
 }
 
 /// Returns the histograms of update staleness and worker leads over all ranks.
@@ -98,8 +108,8 @@ pub(crate) fn histograms(run: &RunData) -> Vec<(&'static str, Vec<f64>)> {
         sum
     };
     let all = [
-        ("updates by staleness (in updates)", sum("synchrony.staleness")),
-        ("steps by lead over the slowest worker (in steps)", sum("synchrony.leads")),
+        ("updates by staleness, in updates", sum("synchrony.staleness")),
+        ("steps by lead over the slowest worker, in steps", sum("synchrony.leads")),
     ];
     all.into_iter().filter(|(_, counts)| counts.iter().any(|count| *count > 0.0)).collect()
 }
@@ -115,12 +125,6 @@ pub(crate) fn apart(run: &RunData, number: usize) -> Vec<Chart> {
             *least = seconds.min(*least);
         }
     }
-    let styled = |rank: usize, line: Line| Line {
-        run: number,
-        colour: rank % COLOURS,
-        dash: rank / COLOURS % DASHES,
-        ..line
-    };
     let behind = |rank: &usize| {
         let mut behind = Column::default();
         let column = run.columns.get(&key(*rank, "seconds"))?;
@@ -128,7 +132,7 @@ pub(crate) fn apart(run: &RunData, number: usize) -> Vec<Chart> {
             behind.push(*step, *seconds, seconds - first.get(&step.to_bits())?);
         }
         // No key: live points cannot be compared before all ranks have reported the step.
-        Some(styled(*rank, Line::of(&format!("rank {rank}"), "", &behind)))
+        Some(Line { run: number, ..Line::of(&format!("rank {rank}"), "", &behind) })
     };
     let mut names: Vec<&str> = Vec::new();
     for rank in &ranks {
@@ -141,14 +145,14 @@ pub(crate) fn apart(run: &RunData, number: usize) -> Vec<Chart> {
         }
     }
     let mut charts = vec![Chart::lines(
-        "seconds behind the first rank",
+        "time behind the first rank",
         Unit::Seconds,
         ranks.iter().filter_map(behind).collect(),
     )];
     for name in names {
         let line = |rank: &usize| {
             let key = key(*rank, name);
-            Some(styled(*rank, Line::of(&format!("rank {rank}"), &key, run.columns.get(&key)?)))
+            Some(Line { run: number, ..Line::of(&format!("rank {rank}"), &key, run.columns.get(&key)?) })
         };
         let title = format!("{} of each rank", name.replace('_', " "));
         charts.push(Chart::lines(&title, Unit::Plain, ranks.iter().filter_map(line).collect()));

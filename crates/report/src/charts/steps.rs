@@ -1,12 +1,14 @@
 //! The time breakdown of steps, from the shares that rank 0 writes to `metrics.jsonl`.
 
-use crate::chart::{Chart, Kind, Line, Unit};
+use phalanx_charts::Unit;
+
+use crate::chart::{Chart, Kind, Line};
 use crate::columns::Column;
 use crate::run::RunData;
 
-/// The parts of a step: name, metric of its share, and colour, as in the bars of ranks.
-const PARTS: [(&str, &str, usize); 2] =
-    [("exposed communication", "communication_share", 1), ("data loading", "data_share", 4)];
+/// The parts of a step, as in the bars of ranks, with the metrics of their shares.
+const PARTS: [(&str, &str); 2] =
+    [("exposed communication", "communication_share"), ("data loading", "data_share")];
 
 /// Returns a stacked chart of the seconds of a step: the mean since the previous line, split by the shares of the
 /// logged step. Empty if there are fewer than two intervals.
@@ -34,18 +36,14 @@ pub(crate) fn seconds(run: &RunData, number: usize) -> Vec<Chart> {
     let mut computing = Column::default();
     let mut waited = PARTS.map(|_| Column::default());
     for (step, seconds, each) in whole {
-        let shares = PARTS.map(|(_, key, _)| share(key, step).unwrap_or_default());
+        let shares = PARTS.map(|(_, key)| share(key, step).unwrap_or_default());
         computing.push(step, seconds, each * (1.0 - shares.iter().sum::<f64>()).max(0.0));
         for (column, share) in waited.iter_mut().zip(shares) {
             column.push(step, seconds, each * share);
         }
     }
-    let styled = |name: &str, colour: usize, column: &Column| Line {
-        run: number,
-        colour,
-        ..Line::of(name, "", column)
-    };
-    let mut parts = vec![styled("computing", 2, &computing)];
-    parts.extend(PARTS.iter().zip(&waited).map(|((name, _, colour), column)| styled(name, *colour, column)));
-    vec![Chart { kind: Kind::Areas, ..Chart::lines("seconds of a step, rank 0", Unit::Seconds, parts) }]
+    let line = |name: &str, column: &Column| Line { run: number, ..Line::of(name, "", column) };
+    let mut parts = vec![line("computing", &computing)];
+    parts.extend(PARTS.iter().zip(&waited).map(|((name, _), column)| line(name, column)));
+    vec![Chart { kind: Kind::Areas, ..Chart::lines("time of a step, rank 0", Unit::Seconds, parts) }]
 }

@@ -1,6 +1,8 @@
 //! Charts of a run's resources over time: CPUs, memory, network, disks, energy, and the parts of a step's time.
 
-use crate::chart::{COLOURS, Chart, DASHES, Kind, Line, Unit, XAxis};
+use phalanx_charts::Unit;
+
+use crate::chart::{Chart, Kind, Line, XAxis};
 use crate::run::RunData;
 use crate::usage::KINDS;
 
@@ -14,39 +16,39 @@ const BY_RANK: [(&str, &str, Unit); 11] = [
     ("received from other ranks", "network_received", Unit::BytesPerSecond),
     ("read from disks", "disk_read", Unit::BytesPerSecond),
     ("written to disks", "disk_written", Unit::BytesPerSecond),
-    ("minor page faults per second", "minor_faults", Unit::Plain),
-    ("major page faults per second", "major_faults", Unit::Plain),
+    ("minor page faults", "minor_faults", Unit::PerSecond),
+    ("major page faults", "major_faults", Unit::PerSecond),
     ("hidden communication", "hidden_share", Unit::Share),
 ];
 
-/// A stacked chart of one rank: title, unit, and series with names and colours.
-type Stack = (&'static str, Unit, &'static [(&'static str, &'static str, usize)]);
+/// A stacked chart of one rank: title, unit, and names and quantities.
+type Stack = (&'static str, Unit, &'static [(&'static str, &'static str)]);
 
 const STACKS: [Stack; 4] = [
     (
         "memory by kind",
         Unit::Bytes,
         &[
-            ("parameters", KINDS[0], 0),
-            ("gradients", KINDS[1], 1),
-            ("optimizer", KINDS[2], 2),
-            ("gathered parameters", KINDS[3], 3),
-            ("activations", KINDS[4], 4),
-            ("other", "other_bytes", 7),
+            ("parameters", KINDS[0]),
+            ("gradients", KINDS[1]),
+            ("optimizer", KINDS[2]),
+            ("gathered parameters", KINDS[3]),
+            ("activations", KINDS[4]),
+            ("other", "other_bytes"),
         ],
     ),
     (
         "where time goes",
         Unit::Share,
         &[
-            ("computing", "computing_share", 2),
-            ("exposed communication", "exposed_share", 1),
-            ("data loading", "data_share", 4),
-            ("outside steps", "besides_share", 7),
+            ("computing", "computing_share"),
+            ("exposed communication", "exposed_share"),
+            ("data loading", "data_share"),
+            ("outside steps", "besides_share"),
         ],
     ),
-    ("power", Unit::Watts, &[("CPU", "cpu_watts", 0), ("GPU", "gpu_watts", 4)]),
-    ("cumulative energy", Unit::Joules, &[("CPU", "cpu_joules", 0), ("GPU", "gpu_joules", 4)]),
+    ("power", Unit::Watts, &[("CPU", "cpu_watts"), ("GPU", "gpu_watts")]),
+    ("cumulative energy", Unit::Joules, &[("CPU", "cpu_joules"), ("GPU", "gpu_joules")]),
 ];
 
 /// Returns the charts with a line for each rank of a run.
@@ -56,13 +58,10 @@ pub(crate) fn by_rank(run: &RunData, number: usize) -> Vec<Chart> {
         let line = |rank: &usize| {
             let key = format!("usage/{rank}/{what}");
             let column = run.columns.get(&key).filter(|column| column.len() > 1)?;
-            // Charts with only zeros are left out, such as the network traffic of a single rank.
-            let line = Line { run: number, ..Line::of(&format!("rank {rank}"), &key, column) };
-            Some(Line { colour: rank % COLOURS, dash: rank / COLOURS % DASHES, ..line })
+            Some(Line { run: number, ..Line::of(&format!("rank {rank}"), &key, column) })
         };
         let lines: Vec<Line> = ranks.iter().filter_map(line).collect();
-        let is_there = lines.iter().any(|line| line.values.iter().any(|value| *value != 0.0));
-        is_there.then(|| Chart { across: XAxis::Clock, ..Chart::lines(title, unit, lines) })
+        (!lines.is_empty()).then(|| Chart { across: XAxis::Clock, ..Chart::lines(title, unit, lines) })
     };
     BY_RANK.into_iter().filter_map(chart).collect()
 }
@@ -74,17 +73,15 @@ pub(crate) fn stacks(run: &RunData, number: usize) -> Vec<(usize, Vec<Chart>)> {
             let key = |what: &str| format!("usage/{rank}/{what}");
             let columns: Vec<_> = parts
                 .iter()
-                .filter_map(|(name, what, colour)| {
-                    Some((*name, *colour, key(what), run.columns.get(&key(what))?))
-                })
+                .filter_map(|(name, what)| Some((*name, key(what), run.columns.get(&key(what))?)))
                 .collect();
             // Parts that some usage lines lack are filled with 0, so that all parts have the same x values.
-            let places = &columns.iter().max_by_key(|(.., column)| column.len())?.3.seconds;
+            let places = &columns.iter().max_by_key(|(.., column)| column.len())?.2.seconds;
             if places.len() < 2 {
                 return None;
             }
-            let line = |(name, colour, key, column): &(&str, usize, String, &crate::columns::Column)| {
-                let mut line = Line { run: number, colour: *colour, ..Line::of(name, key, column) };
+            let line = |(name, key, column): &(&str, String, &crate::columns::Column)| {
+                let mut line = Line { run: number, ..Line::of(name, key, column) };
                 if line.seconds != *places {
                     fill(&mut line, places);
                 }

@@ -10,6 +10,9 @@ pub(super) const LEAST: (u16, u16) = (40, 12);
 /// The minimum size at which all panes are shown at once: columns and rows.
 const ROOMY: (u16, u16) = (100, 30);
 
+/// The width of the numbers next to the curves on a small screen.
+const NUMBERS_WIDTH: u16 = 28;
+
 /// The areas of the screen.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Areas {
@@ -25,8 +28,16 @@ pub(super) struct Areas {
     pub(super) footer: Rect,
 }
 
-/// Computes the layout; `None` if the screen is too small. `ranks` is the number of ranks to show.
-pub(super) fn arrange(screen: Rect, view: &View, ranks: usize) -> Option<Areas> {
+/// The rows that panes need at a width.
+pub(super) struct Wanted<'a> {
+    /// The rows of the numbers.
+    pub(super) numbers: &'a dyn Fn(u16) -> u16,
+    /// The rows of the ranks.
+    pub(super) ranks: &'a dyn Fn(u16) -> u16,
+}
+
+/// Computes the layout; `None` if the screen is too small.
+pub(super) fn arrange(screen: Rect, view: &View, wanted: &Wanted<'_>) -> Option<Areas> {
     if screen.width < LEAST.0 || screen.height < LEAST.1 {
         return None;
     }
@@ -39,9 +50,12 @@ pub(super) fn arrange(screen: Rect, view: &View, ranks: usize) -> Option<Areas> 
             return None;
         };
         let [curves, log] = rows(left, &[Constraint::Fill(3), Constraint::Fill(2)])[..] else { return None };
-        // Two rows for each rank and the frame, but at most half of the height.
-        let wanted = (2 * ranks.max(1) + 2).min(usize::from(right.height / 2));
-        let constraints = [length(NUMBERS + 2), length(u16::try_from(wanted).unwrap_or(0).max(4)), fill];
+        // The rows of the panes and their frames, but at most two fifths of the height each.
+        let most = right.height * 2 / 5;
+        let with_frame = |rows: u16| rows.saturating_add(2).clamp(4, most.max(4));
+        let inner = right.width.saturating_sub(2);
+        let numbers = with_frame((wanted.numbers)(inner));
+        let constraints = [length(numbers), length(with_frame((wanted.ranks)(inner))), fill];
         let [numbers, of_ranks, samples] = rows(right, &constraints)[..] else { return None };
         let panes =
             vec![(Pane::Curves, curves), (Pane::Log, log), (Pane::Ranks, of_ranks), (Pane::Samples, samples)];
@@ -59,7 +73,7 @@ pub(super) fn arrange(screen: Rect, view: &View, ranks: usize) -> Option<Areas> 
             areas.panes.push((Pane::Log, log));
         }
         if body.width >= 70 {
-            let [left, numbers] = columns(curves, &[fill, length(28)])[..] else { return None };
+            let [left, numbers] = columns(curves, &[fill, length(NUMBERS_WIDTH)])[..] else { return None };
             curves = left;
             areas.numbers = Some(numbers);
         }
@@ -67,9 +81,6 @@ pub(super) fn arrange(screen: Rect, view: &View, ranks: usize) -> Option<Areas> 
     }
     Some(areas)
 }
-
-/// The number of rows of numbers on a large screen.
-const NUMBERS: u16 = 6;
 
 /// Returns the names of all panes, and true for the selected one.
 pub(super) fn tabs(view: &View) -> impl Iterator<Item = (&'static str, bool)> {
@@ -89,7 +100,8 @@ mod tests {
                 let mut view = View::new(false);
                 (view.pane, view.alone) = (pane, alone);
                 let screen = Rect::new(0, 0, width, height);
-                let areas = arrange(screen, &view, ranks).expect("large enough");
+                let wanted = Wanted { numbers: &|_| 6, ranks: &|_| 2 * ranks };
+                let areas = arrange(screen, &view, &wanted).expect("large enough");
                 let mut all = vec![areas.header, areas.footer];
                 all.extend(areas.tabs);
                 all.extend(areas.numbers);
@@ -104,6 +116,7 @@ mod tests {
                 assert!(areas.panes.iter().any(|(shown, _)| *shown == pane), "{what}");
             }
         }
-        assert_eq!(arrange(Rect::new(0, 0, 30, 8), &View::new(false), 1), None);
+        let wanted = Wanted { numbers: &|_| 0, ranks: &|_| 0 };
+        assert_eq!(arrange(Rect::new(0, 0, 30, 8), &View::new(false), &wanted), None);
     }
 }

@@ -140,9 +140,9 @@ impl Model {
         self.curves.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Returns a value of the last metrics line.
+    /// Returns the newest value of a metric.
     pub(super) fn latest(&self, name: &str) -> Option<f64> {
-        self.last.as_ref()?.number(name)
+        self.curve(name)?.last()
     }
 
     /// Returns the status.

@@ -86,7 +86,7 @@ fn on_80_by_24_there_are_curves_numbers_and_the_log() {
     let (model, view) = (recorded(), View::new(false));
     let shown = screen((80, 24), &model, &view, Depth::None);
     assert!(
-        shown[0].starts_with("shapes-gan  training  2 ranks by fsdp on cpu  StackGAN, 1,234,567 para"),
+        shown[0] == "shapes-gan  training  2 ranks by fsdp on cpu  StackGAN, 1,234,567 parameters",
         "{}",
         shown[0]
     );
@@ -99,10 +99,13 @@ fn on_80_by_24_there_are_curves_numbers_and_the_log() {
         &[
             "critic_loss 0.03333",
             "generator_loss 1.000",
-            "speed  1,235 images/s, 4.0",
-            "comm   40% exposed, 25%",
+            "speed  1,235 images/s",
+            "       4.000 steps/s",
+            "comm   40% exposed",
+            "       25% hidden",
             "data   1% waiting",
-            "memory 200.00 MiB, all ran",
+            "memory 200.00 MiB",
+            "       of 2 ranks",
             "power  43 W estimated",
             "test   accuracy 0.7500",
             "0 03:25:55 INFO step 300: samples step-00000300.png",
@@ -131,6 +134,67 @@ fn on_120_by_40_all_panes_are_there_at_once() {
             "▀▀▀▀▀▀▀▀",
         ],
     );
+}
+
+/// Returns the words of a screen without frames.
+fn words(screen: &[String]) -> String {
+    let text = screen.join(" ");
+    let plain: String = text.chars().map(|c| if "│╭╮╰╯─┐└┘┌".contains(c) { ' ' } else { c }).collect();
+    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn borders_cut_nothing() {
+    let mut model = recorded();
+    model.take_metrics(r#"{"step":310,"test_critic_loss":0.5,"seconds":77.5}"#);
+    let message =
+        "the link between the hosts east and west is slow, and the gradients of bucket 12 wait for it";
+    model.take_log(Some(1), &format!("2026-11-23T03:25:59.1Z  WARN phalanx_trainer::engine: {message}"));
+    let mut view = View::new(false);
+    for size in [(80, 24), (100, 30), (200, 60)] {
+        view.pane = Pane::Curves;
+        let shown = screen(size, &model, &view, Depth::None);
+        let parts = [
+            "1,235 images/s",
+            "4.000 steps/s",
+            "40% exposed",
+            "25% hidden",
+            "200.00 MiB",
+            "of 2 ranks",
+            "43 W estimated",
+            "accuracy 0.7500",
+            // Losses of training and of the test split are in one chart.
+            "━ critic_loss 0.03333",
+            "━ generator_loss 1.000",
+            "━ test_critic_loss 0.5000",
+        ];
+        assert_shows(&shown, &parts);
+        let rest = words(&shown[shown.len() / 2..]);
+        for word in message.split(' ') {
+            assert!(rest.contains(word), "{size:?}: no `{word}` in {shown:#?}");
+        }
+        assert!(shown.iter().any(|row| row.contains('•')), "a single value is a mark: {shown:#?}");
+        view.pane = Pane::Ranks;
+        let shown = screen(size, &model, &view, Depth::None);
+        for part in [
+            "↑1.00 MiB/s",
+            "↓2.00 MiB/s",
+            "22 W",
+            "north",
+            "param 10.00 MiB",
+            "optim 20.00 MiB",
+            "other 60.00 MiB",
+        ] {
+            assert_eq!(
+                shown.join("\n").matches(part).count(),
+                2,
+                "{size:?}: {part} of both ranks in {shown:#?}"
+            );
+        }
+        let footer = &shown[shown.len() - 1];
+        let ends = ["quit", "pane", "log scale", "smooth", "metrics", "zoom"];
+        assert!(ends.iter().any(|end| footer.ends_with(end)), "{footer}");
+    }
 }
 
 #[test]
@@ -205,7 +269,7 @@ fn the_end_of_a_run_and_the_cost_of_ranks_are_shown() {
             "shapes-gan  finished",
             "step 1,000/1,000  epoch 10.00  took 1 min 15 s",
             "1,000 images/s",
-            "1  comm ████░░░░ 50% exposed, 0% hidden",
+            "1  comm ████░░░░ 50% exposed  0% hidden",
         ],
     );
     model.failure = Some("rank 1: no such image".into());

@@ -70,9 +70,10 @@ impl Group {
         let is = |what: &str| name == what || name.ends_with(&format!("_{what}"));
         Some(match name {
             name if counted.contains(&name) => return None,
+            // The losses of the test split are in the chart of those of training.
+            _ if is("loss") => Self::Losses,
             name if name.starts_with("test_") => Self::Tests,
             "images_per_s" => Self::Throughput,
-            _ if is("loss") => Self::Losses,
             _ if is("grad_norm") => Self::GradientNorms,
             _ if is("lr") => Self::LearningRates,
             _ => Self::Other,
@@ -265,7 +266,8 @@ mod tests {
     fn groups_without_measurements_are_passed_over() {
         let (mut view, mut model) = (View::new(false), Model::default());
         model.take_metrics(
-            r#"{"step":1,"loss":1,"kl":2,"epoch":0,"images_per_s":3,"critic_lr":0.1,"test_loss":3}"#,
+            r#"{"step":1,"loss":1,"kl":2,"epoch":0,"images_per_s":3,"critic_lr":0.1,"test_loss":3,
+                "test_accuracy":1}"#,
         );
         let mut seen = Vec::new();
         for _ in 0..5 {
@@ -277,6 +279,7 @@ mod tests {
         press(&mut view, &model, KeyCode::Left);
         assert_eq!(view.group, Group::Other);
         assert_eq!(Group::Other.names(&model), ["kl"]);
+        assert_eq!(Group::Losses.names(&model), ["loss", "test_loss"]);
         press(&mut view, &model, KeyCode::BackTab);
         assert_eq!(view.pane, Pane::Log);
     }

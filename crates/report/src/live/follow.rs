@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::served_folder::ServedFolder;
-use crate::{Position, Tails};
+use crate::{Position, Progress, Tails};
 
 /// The interval at which a run is polled.
 pub(super) const EVERY: Duration = Duration::from_millis(500);
@@ -18,9 +18,10 @@ pub(super) struct Follower {
     folder: PathBuf,
     tails: Tails,
     markers: ChangeMarkers,
+    progress: Progress,
 }
 
-/// Markers of changes other than new numbers: the time of the summary, and the number of samples.
+/// Markers of changes other than new numbers: the time of the summary, and the number of pictures.
 type ChangeMarkers = (Option<SystemTime>, usize);
 
 /// A change of a run.
@@ -28,6 +29,8 @@ type ChangeMarkers = (Option<SystemTime>, usize);
 pub(super) enum RunUpdate {
     /// New points as JSON `[[key, step, seconds, value], …]`, and the position after them.
     Points(String, String),
+    /// A change of the progress, as JSON. The page computes the remaining time from the points that it knows.
+    Progress(String),
     /// The page must be reloaded.
     Changed,
     /// No change.
@@ -36,8 +39,9 @@ pub(super) enum RunUpdate {
 
 fn markers(folder: &Path) -> ChangeMarkers {
     let summary = std::fs::metadata(folder.join("summary.json")).and_then(|metadata| metadata.modified());
-    let pictures = std::fs::read_dir(folder.join("samples")).map_or(0, |entries| entries.flatten().count());
-    (summary.ok(), pictures)
+    let count =
+        |name: &str| std::fs::read_dir(folder.join(name)).map_or(0, |entries| entries.flatten().count());
+    (summary.ok(), count("samples") + count("evaluation"))
 }
 
 impl Follower {
@@ -45,7 +49,7 @@ impl Follower {
     pub(super) fn new(served: ServedFolder, folder: PathBuf, from: &str) -> Self {
         let tails = Tails::new(&folder, Position::parse(from));
         let markers = markers(&folder);
-        Self { served, folder, tails, markers }
+        Self { served, folder, tails, markers, progress: Progress::default() }
     }
 
     /// Returns the changes since the last call.
@@ -61,9 +65,13 @@ impl Follower {
         if read != Ok(true) || markers(&self.folder) != self.markers {
             return RunUpdate::Changed;
         }
-        match points.is_empty() {
+        if !points.is_empty() {
+            return RunUpdate::Points(Value::from(points).to_string(), self.tails.position().to_string());
+        }
+        let progress = Progress::of(&self.folder, 0, &[]);
+        match std::mem::replace(&mut self.progress, progress) == progress {
             true => RunUpdate::Nothing,
-            false => RunUpdate::Points(Value::from(points).to_string(), self.tails.position().to_string()),
+            false => RunUpdate::Progress(json!(progress).to_string()),
         }
     }
 }
@@ -88,6 +96,11 @@ mod tests {
         let points = RunUpdate::Points("[[\"metrics/loss\",2.0,0.5,2.5]]".into(), "metrics.2_ranks.0".into());
         assert_eq!(follower.poll(), points);
         assert_eq!(follower.poll(), RunUpdate::Nothing, "half a line is none");
+        let state = phalanx_run::RunState { step: 3, total: 9, ..phalanx_run::RunState::default() };
+        state.write(&run.join("state.json")).expect("writes");
+        let progress = "{\"step\":3,\"total\":9,\"left\":null,\"paused\":false}";
+        assert_eq!(follower.poll(), RunUpdate::Progress(progress.to_owned()));
+        assert_eq!(follower.poll(), RunUpdate::Nothing);
         std::fs::write(run.join("summary.json"), "{}").expect("writes");
         assert_eq!(follower.poll(), RunUpdate::Changed);
         // Who has lost the connection goes on where it was; who knows more than there is begins anew.

@@ -10,14 +10,26 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::served_folder::ServedFolder;
-use crate::{is_run, run_state};
+use super::sweeps::{SweepEntry, sweep_of};
+use crate::{Progress, State, is_run, read_notes, run_state};
 
 /// The maximum depth of the search for runs.
 const DEPTH: usize = 8;
 /// The maximum number of listed runs.
 const MAX_RUNS: usize = 10_000;
-/// The number of bytes at the end of the metrics that are searched for the last line.
+/// The number of bytes at the end of the metrics that are read for the newest values.
 const LAST_BYTES: u64 = 1 << 16;
+/// The maximum number of letters of notes in the list.
+const NOTES: usize = 300;
+
+/// The runs and the sweeps in a folder.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Listing {
+    /// The runs, by path.
+    pub(super) runs: Vec<Entry>,
+    /// The sweeps of the runs, by path.
+    pub(super) sweeps: Vec<SweepEntry>,
+}
 
 /// A run in the list.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,6 +38,12 @@ pub(super) struct Entry {
     pub(super) path: String,
     /// The status.
     state: &'static str,
+    /// The progress; `null` once the run is over.
+    progress: Option<Progress>,
+    /// The path of the sweep that it belongs to.
+    pub(super) sweep: Option<String>,
+    /// The beginning of the user's notes.
+    notes: String,
     /// The time of the last write, in seconds since 1970.
     written: f64,
     /// Its values by key: `config.train.ranks`, `summary.world_size`, `metrics.loss`.
@@ -35,27 +53,38 @@ pub(super) struct Entry {
 /// The modification times and lengths of files. Unchanged files are not read again.
 type FileStamps = Vec<Option<(SystemTime, u64)>>;
 
+/// The content of a run's files.
+#[derive(Debug, Clone, Default)]
+struct Content {
+    keys: Map<String, Value>,
+    /// The steps and the seconds of training of the last lines.
+    recent: Vec<(f64, f64)>,
+    notes: String,
+}
+
 /// The cached list of runs.
 #[derive(Debug, Default)]
 pub(super) struct List {
-    known: BTreeMap<PathBuf, (FileStamps, Map<String, Value>)>,
+    known: BTreeMap<PathBuf, (FileStamps, Content)>,
 }
 
 /// The files from which an entry is made.
-const FILES: [&str; 3] = ["config.toml", "summary.json", "metrics.jsonl"];
+const FILES: [&str; 4] = ["config.toml", "summary.json", "metrics.jsonl", "notes.md"];
 
 impl List {
-    /// Returns all runs, sorted by path.
-    pub(super) fn refresh(&mut self, served: &ServedFolder) -> Vec<Entry> {
+    /// Returns all runs and sweeps, sorted by path.
+    pub(super) fn refresh(&mut self, served: &ServedFolder) -> Listing {
         let mut folders = Vec::new();
         find(served.root(), DEPTH, &mut folders);
         folders.sort();
         self.known.retain(|path, _| folders.binary_search(path).is_ok());
-        folders
-            .into_iter()
-            .filter(|folder| served.holds_run(folder))
-            .filter_map(|folder| self.entry(served, &folder))
-            .collect()
+        let folders = folders.into_iter().filter(|folder| served.holds_run(folder));
+        let runs: Vec<Entry> = folders.filter_map(|folder| self.entry(served, &folder)).collect();
+        let mut paths: Vec<&str> = runs.iter().filter_map(|run| run.sweep.as_deref()).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        let sweeps = paths.into_iter().map(|path| SweepEntry::read(served, path)).collect();
+        Listing { runs, sweeps }
     }
 
     fn entry(&mut self, served: &ServedFolder, folder: &Path) -> Option<Entry> {
@@ -67,12 +96,12 @@ impl List {
             })
             .collect();
         let written = stamp.iter().flatten().map(|(time, _)| *time).max().unwrap_or(UNIX_EPOCH);
-        let keys = match self.known.get(folder) {
-            Some((known, keys)) if *known == stamp => keys.clone(),
+        let Content { keys, recent, notes } = match self.known.get(folder) {
+            Some((known, content)) if *known == stamp => content.clone(),
             _ => {
-                let keys = keys(folder);
-                self.known.insert(folder.to_owned(), (stamp, keys.clone()));
-                keys
+                let content = read(folder);
+                self.known.insert(folder.to_owned(), (stamp, content.clone()));
+                content
             }
         };
         let last = keys.get("metrics.step").and_then(Value::as_u64).unwrap_or_default();
@@ -80,10 +109,13 @@ impl List {
             Map::from_iter(["step", "status"].iter().filter_map(|name| {
                 Some(((*name).to_owned(), keys.get(&format!("summary.{name}"))?.clone()))
             }));
-        let relative = folder.strip_prefix(served.root()).ok()?;
+        let state = run_state(folder, &Value::Object(summary), last);
         Some(Entry {
-            path: relative.to_str()?.to_owned(),
-            state: run_state(folder, &Value::Object(summary), last),
+            path: served.relative(folder)?,
+            state: state.words(),
+            progress: (state == State::UnderWay).then(|| Progress::of(folder, last, &recent)),
+            sweep: sweep_of(folder).and_then(|sweep| served.relative(&sweep)),
+            notes,
             written: written.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             keys,
         })
@@ -109,8 +141,8 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Reads the values of a run by key.
-fn keys(folder: &Path) -> Map<String, Value> {
+/// Reads the files of a run.
+fn read(folder: &Path) -> Content {
     let mut keys = Map::new();
     let config = Links::Refuse.read_text(&folder.join("config.toml")).unwrap_or_default();
     if let Some(config) =
@@ -124,10 +156,17 @@ fn keys(folder: &Path) -> Map<String, Value> {
         summary.remove("ranks");
         flatten("summary", Value::Object(summary), &mut keys);
     }
-    if let Some(line) = last_line(&folder.join("metrics.jsonl")) {
+    let mut recent = Vec::new();
+    for line in last_lines(&folder.join("metrics.jsonl")) {
+        let number = |name: &str| line.get(name).and_then(Value::as_f64);
+        // Lines of an evaluation alone have no learning rate, gradients or loss.
+        let is_trained = line.keys().any(|name| name.ends_with("loss") && !name.starts_with("test_"));
+        recent.extend(number("step").zip(number("seconds")).filter(|_| is_trained));
+        // Values that not every line has remain.
         flatten("metrics", Value::Object(line), &mut keys);
     }
-    keys
+    let notes = read_notes(folder).unwrap_or_default().chars().take(NOTES).collect();
+    Content { keys, recent, notes }
 }
 
 fn flatten(path: &str, value: Value, keys: &mut Map<String, Value>) {
@@ -141,14 +180,18 @@ fn flatten(path: &str, value: Value, keys: &mut Map<String, Value>) {
     }
 }
 
-/// Reads the last complete line of a JSON lines file.
-fn last_line(path: &Path) -> Option<Map<String, Value>> {
-    let mut file = Links::Refuse.open(path).ok()?;
-    let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES))).ok()?;
-    let mut bytes = Vec::new();
-    file.take(LAST_BYTES).read_to_end(&mut bytes).ok()?;
-    bytes.rsplit(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok())
+/// Reads the last complete lines of a JSON lines file.
+fn last_lines(path: &Path) -> Vec<Map<String, Value>> {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = Links::Refuse.open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(LAST_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().unwrap_or_default();
+    bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
 #[cfg(test)]
@@ -158,30 +201,46 @@ mod tests {
     #[test]
     fn runs_are_found_at_any_depth_and_read_again_when_they_change() {
         let place = tempfile::tempdir().expect("a folder");
-        for run in ["b", "a/sweep/runs/x", "b/first", "b/checkpoints/c"] {
+        for run in ["b", "a/sweep/runs/x", "a/sweep/runs/y", "b/first", "b/checkpoints/c"] {
             std::fs::create_dir_all(place.path().join(run)).expect("a folder");
             std::fs::write(place.path().join(run).join("config.toml"), "[train]\nranks = 2\n")
                 .expect("writes");
         }
         let metrics = place.path().join("b/metrics.jsonl");
-        std::fs::write(&metrics, "{\"step\":1,\"loss\":3.0}\n{\"step\":2,\"loss\":2.0,\"lr\":null}\n{\"st")
-            .expect("writes");
+        let lines = "{\"step\":1,\"loss\":3.0,\"seconds\":1.0,\"test_loss\":4.0}\n\
+                     {\"step\":2,\"loss\":2.0,\"seconds\":3.0,\"lr\":null}\n{\"st";
+        std::fs::write(&metrics, lines).expect("writes");
+        std::fs::write(place.path().join("b/notes.md"), "a <note>\n").expect("writes");
+        std::fs::create_dir(place.path().join("a/sweep/configs")).expect("a folder");
+        std::fs::write(place.path().join("a/sweep/configs/x.toml"), "").expect("writes");
+        let state = phalanx_run::RunState { step: 2, total: 10, ..phalanx_run::RunState::default() };
+        state.write(&place.path().join("b/state.json")).expect("writes");
         let served = ServedFolder::new(place.path()).expect("a folder");
         let mut list = List::default();
         let refresh = |list: &mut List| list.refresh(&served);
         let found = refresh(&mut list);
-        let paths: Vec<&str> = found.iter().map(|entry| entry.path.as_str()).collect();
-        assert_eq!(paths, ["a/sweep/runs/x", "b", "b/first"]);
-        assert_eq!(found[1].keys["metrics.loss"], 2.0);
-        assert_eq!((&found[1].keys["config.train.ranks"], found[1].state), (&Value::from(2), "under way"));
+        let paths: Vec<&str> = found.runs.iter().map(|entry| entry.path.as_str()).collect();
+        assert_eq!(paths, ["a/sweep/runs/x", "a/sweep/runs/y", "b", "b/first"]);
+        let b = &found.runs[2];
+        assert_eq!((&b.keys["metrics.loss"], &b.keys["metrics.test_loss"]), (&2.0.into(), &4.0.into()));
+        assert_eq!((&b.keys["config.train.ranks"], b.state), (&Value::from(2), "under way"));
+        assert_eq!(
+            (b.notes.as_str(), b.progress.and_then(|progress| progress.left)),
+            ("a <note>", Some(16.0))
+        );
+        // Runs of a sweep are those whose configurations it has written.
+        let sweeps: Vec<_> = found.runs.iter().map(|entry| entry.sweep.as_deref()).collect();
+        assert_eq!(sweeps, [Some("a/sweep"), None, None, None]);
+        assert_eq!((found.sweeps.len(), found.sweeps[0].path.as_str()), (1, "a/sweep"));
         std::fs::write(
             place.path().join("b/summary.json"),
             "{\"status\":\"finished\",\"step\":2,\"ranks\":[{}]}",
         )
         .expect("writes");
         let found = refresh(&mut list);
-        assert_eq!((found[1].state, found[1].keys.get("summary.ranks")), ("finished", None));
+        let b = &found.runs[2];
+        assert_eq!((b.state, b.progress, b.keys.get("summary.ranks")), ("finished", None, None));
         std::fs::remove_dir_all(place.path().join("a")).expect("removes");
-        assert_eq!(refresh(&mut list).len(), 2);
+        assert_eq!(refresh(&mut list).runs.len(), 2);
     }
 }

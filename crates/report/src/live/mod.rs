@@ -4,14 +4,17 @@
 //! | address | content |
 //! |---|---|
 //! | `/` | the list of runs; filters and sorts by any key |
-//! | `/api/runs` | the list of runs, as JSON |
+//! | `/api/runs` | the runs and sweeps, as JSON |
 //! | `/run/PATH` | the report of a run, with live curves |
+//! | `/sweep/PATH` | the report of a sweep, with its tables |
 //! | `/compare?run=PATH&run=PATH` | the report of several runs |
 //! | `/events/PATH?from=POSITION` | new points of a run, as server-sent events |
 //! | `/files/PATH` | a file of a run |
 
-mod list;
 mod served_folder;
+
+mod list;
+mod sweeps;
 
 mod follow;
 

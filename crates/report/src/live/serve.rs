@@ -26,7 +26,7 @@ use super::limits::{LimitedListener, ServeLimits};
 use super::list::List;
 use super::pages;
 use super::served_folder::ServedFolder;
-use crate::is_run;
+use crate::{Options, is_run};
 
 /// The parameters of a query string.
 type Parts = Vec<(String, String)>;
@@ -69,6 +69,7 @@ pub enum ServeError {
 #[derive(Debug)]
 struct Shared {
     served: ServedFolder,
+    options: Options,
     list: Mutex<List>,
 }
 
@@ -85,14 +86,19 @@ impl Server {
     /// # Errors
     /// [`ServeError`] if the folder cannot be opened or the port is taken.
     pub fn start(folder: &Path, port: u16) -> Result<Self, ServeError> {
-        Self::start_with(folder, port, ServeLimits::default())
+        Self::start_with(folder, port, ServeLimits::default(), Options::default())
     }
 
-    /// Serves as [`Server::start`] does, with other limits.
+    /// Serves as [`Server::start`] does, with other limits and options of reports.
     ///
     /// # Errors
     /// Errors of [`Server::start`].
-    pub fn start_with(folder: &Path, port: u16, limits: ServeLimits) -> Result<Self, ServeError> {
+    pub fn start_with(
+        folder: &Path,
+        port: u16,
+        limits: ServeLimits,
+        options: Options,
+    ) -> Result<Self, ServeError> {
         let open = |source| ServeError::Folder { path: folder.to_owned(), source };
         let served = ServedFolder::new(folder).map_err(open)?;
         if !served.root().is_dir() {
@@ -107,7 +113,7 @@ impl Server {
             _ => ServeError::Listen { port, source },
         })?;
         let address = listener.local_addr().map_err(|source| ServeError::Listen { port, source })?;
-        let shared = Arc::new(Shared { served, list: Mutex::default() });
+        let shared = Arc::new(Shared { served, options, list: Mutex::default() });
         let listener = LimitedListener::new(listener, limits);
         // Serves until the runtime stops. A failed connection affects only its client.
         runtime.spawn(async move { axum::serve(listener, routes(shared)).await });
@@ -134,6 +140,7 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/", get(list))
         .route("/api/runs", get(runs))
         .route("/run/{*path}", get(run))
+        .route("/sweep/{*path}", get(sweep))
         .route("/compare", get(compare))
         .route("/events/{*path}", get(events))
         .route("/files/{*path}", get(file))
@@ -201,7 +208,7 @@ async fn runs(State(shared): State<Arc<Shared>>) -> Result<Response, Response> {
 }
 
 async fn report(shared: Arc<Shared>, paths: Vec<String>) -> Result<Response, Response> {
-    let page = blocking(move || pages::report(&shared.served, &paths)).await?;
+    let page = blocking(move || pages::report(&shared.served, &paths, &shared.options)).await?;
     Ok(page.map_or_else(missing, |page| Html(page).into_response()))
 }
 
@@ -210,6 +217,14 @@ async fn run(
     Segments(path): Segments<String>,
 ) -> Result<Response, Response> {
     report(shared, vec![path]).await
+}
+
+async fn sweep(
+    State(shared): State<Arc<Shared>>,
+    Segments(path): Segments<String>,
+) -> Result<Response, Response> {
+    let page = blocking(move || pages::sweep(&shared.served, &path, &shared.options)).await?;
+    Ok(page.map_or_else(missing, |page| Html(page).into_response()))
 }
 
 async fn compare(
@@ -253,6 +268,11 @@ fn event_stream(follower: Follower) -> impl Stream<Item = Result<Event, Infallib
                 RunUpdate::Points(points, position) => {
                     let event = Event::default().event("points").id(position).data(points);
                     // Limit the rate of events.
+                    tokio::time::sleep(EVERY).await;
+                    return Some((Ok(event), Some(follower)));
+                }
+                RunUpdate::Progress(progress) => {
+                    let event = Event::default().event("progress").data(progress);
                     tokio::time::sleep(EVERY).await;
                     return Some((Ok(event), Some(follower)));
                 }

@@ -9,7 +9,7 @@ pub(super) struct ServedFolder {
 }
 
 /// The folders of a run whose files a report reads; the empty path is the run's folder.
-const PARTS: [&str; 3] = ["", "samples", "logs"];
+const PARTS: [&str; 4] = ["", "samples", "evaluation", "logs"];
 
 impl ServedFolder {
     /// Opens a folder.
@@ -23,6 +23,11 @@ impl ServedFolder {
     /// Returns the canonical path of the folder.
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Returns the path of a folder relative to the served one; `None` if it is outside or no UTF-8.
+    pub(super) fn relative(&self, folder: &Path) -> Option<String> {
+        folder.strip_prefix(&self.root).ok()?.to_str().map(str::to_owned)
     }
 
     /// Resolves a relative path of plain names. Returns `None` if it does not exist, or leads out of the folder, also
@@ -51,6 +56,23 @@ impl ServedFolder {
             let links = std::fs::read_dir(&folder).into_iter().flatten().flatten();
             let mut links = links.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
             inside(folder) && links.all(|link| inside(link.path()))
+        })
+    }
+}
+
+impl ServedFolder {
+    /// Returns true if no symbolic link leads out of the served folder from the folder of a sweep and from its runs, which
+    /// a report would read.
+    pub(super) fn holds_sweep(&self, sweep: &Path) -> bool {
+        let inside = |path: &Path| path.canonicalize().is_ok_and(|path| path.starts_with(&self.root));
+        [sweep.to_owned(), sweep.join("runs")].iter().all(|folder| {
+            let entries = || std::fs::read_dir(folder).into_iter().flatten().flatten();
+            folder.symlink_metadata().is_err()
+                || inside(folder)
+                    && entries()
+                        .map(|entry| entry.path())
+                        .filter(|path| path.is_dir())
+                        .all(|path| inside(&path) && self.holds_run(&path))
         })
     }
 }
@@ -108,6 +130,11 @@ mod tests {
             std::os::unix::fs::symlink(place.path().join("runs-of-others"), root.join("b/logs"))
                 .expect("links");
             assert!(!served.holds_run(&root.join("b")));
+            std::fs::create_dir_all(root.join("s/runs/x")).expect("a folder");
+            assert!(served.holds_sweep(&root.join("s")));
+            std::os::unix::fs::symlink(place.path().join("runs-of-others"), root.join("s/runs/y"))
+                .expect("links");
+            assert!(!served.holds_sweep(&root.join("s")));
         }
     }
 }

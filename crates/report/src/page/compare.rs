@@ -7,7 +7,7 @@ use super::table::{Cell, table};
 use crate::charts::curves::SingleMeasurement;
 use crate::html::escape;
 use crate::numbers::with_unit;
-use crate::settings::{Settings, compare};
+use crate::settings::{SettingRow, Settings, compare};
 
 impl Page<'_> {
     /// Writes the table of metrics with a single value in each run.
@@ -41,18 +41,19 @@ impl Page<'_> {
         self.push("</section>");
     }
 
-    /// Writes the settings. For several runs, the keys that differ come first.
+    /// Writes the settings: of several runs the keys that differ, then those with other values than the defaults. The
+    /// defaults are folded.
     pub(super) fn settings(&mut self) {
         let report = self.report;
         let all: Vec<&Settings> = report.runs.iter().map(|run| &run.settings).collect();
-        let rows = compare(&all);
+        let rows = compare(&all, &report.defaults);
         if rows.is_empty() {
             return;
         }
         let several = report.runs.len() > 1;
         self.section(if several { "Settings compared" } else { "Settings" });
         self.push(
-            "<p class=\"filter\" hidden><label>Keys with <input type=\"search\" data-filters=\"all-settings\"></label></p>",
+            "<p class=\"filter\" hidden><label>Keys with <input type=\"search\" data-filters=\"settings\"></label></p>",
         );
         let different = rows.iter().filter(|row| row.differs()).count();
         if several {
@@ -63,39 +64,61 @@ impl Page<'_> {
             };
             self.push(&format!("<p>{text}</p>"));
         }
-        let mut html = "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Settings\"><table id=\"all-settings\" class=\"settings\"><caption>Settings</caption><thead><tr><th scope=\"col\">key</th>".to_owned();
-        match (several, different) {
-            (true, 1..) => {
-                for run in &report.runs {
-                    let _ = write!(html, "<th scope=\"col\">{}</th>", escape(&run.name));
-                }
-            }
-            _ => html.push_str("<th scope=\"col\">value</th>"),
+        let names: Vec<&str> = match different {
+            0 => Vec::new(),
+            _ => report.runs.iter().map(|run| run.name.as_str()).collect(),
+        };
+        let first = rows.iter().take_while(|row| row.differs() || row.is_changed).count();
+        let (changed, defaults) = rows.split_at(first);
+        if !changed.is_empty() {
+            self.push(&settings_table("Settings", changed, &names));
         }
-        html.push_str("</tr></thead><tbody>");
-        let across = if different > 0 { report.runs.len() } else { 1 };
-        for row in &rows {
-            let _ = write!(
-                html,
-                "<tr{}><th scope=\"row\">{}</th>",
-                if row.differs() { " class=\"differs\"" } else { "" },
-                escape(row.key)
-            );
-            if row.differs() {
-                for value in &row.values {
-                    match value {
-                        Some(value) => drop(write!(html, "<td>{}</td>", escape(value))),
-                        None => html.push_str("<td class=\"none\">–</td>"),
-                    }
-                }
+        if !defaults.is_empty() {
+            let keys = if defaults.len() == 1 {
+                "key has its default value"
             } else {
-                let value = row.values.first().copied().flatten().unwrap_or_default();
-                let span = if across > 1 { format!(" colspan=\"{across}\"") } else { String::new() };
-                let _ = write!(html, "<td{span}>{}</td>", escape(value));
-            }
-            html.push_str("</tr>");
+                "keys have their default values"
+            };
+            self.push(&format!(
+                "<details class=\"defaults\"><summary>{} {keys}</summary>{}</details>",
+                defaults.len(),
+                settings_table("Settings with their default values", defaults, &names)
+            ));
         }
-        html.push_str("</tbody></table></div></section>");
-        self.push(&html);
+        self.push("</section>");
     }
+}
+
+/// Renders a table of settings, with a column for each of the names, or one column if there are none.
+fn settings_table(caption: &str, rows: &[SettingRow<'_>], names: &[&str]) -> String {
+    let mut html = format!(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\"><table class=\"settings\">\
+         <caption>{caption}</caption><thead><tr><th scope=\"col\">key</th>"
+    );
+    match names {
+        [] => html.push_str("<th scope=\"col\">value</th>"),
+        names => names.iter().for_each(|name| {
+            let _ = write!(html, "<th scope=\"col\">{}</th>", escape(name));
+        }),
+    }
+    html.push_str("</tr></thead><tbody>");
+    for row in rows {
+        let class = if row.differs() { " class=\"differs\"" } else { "" };
+        let _ = write!(html, "<tr{class}><th scope=\"row\">{}</th>", escape(row.key));
+        if row.differs() {
+            for value in &row.values {
+                match value {
+                    Some(value) => drop(write!(html, "<td>{}</td>", escape(value))),
+                    None => html.push_str("<td class=\"none\">–</td>"),
+                }
+            }
+        } else {
+            let value = row.values.first().copied().flatten().unwrap_or_default();
+            let span = if names.len() > 1 { format!(" colspan=\"{}\"", names.len()) } else { String::new() };
+            let _ = write!(html, "<td{span}>{}</td>", escape(value));
+        }
+        html.push_str("</tr>");
+    }
+    html.push_str("</tbody></table></div>");
+    html
 }

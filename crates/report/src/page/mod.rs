@@ -4,7 +4,7 @@ mod compare;
 mod figure;
 mod overview;
 mod resources;
-mod samples;
+mod results;
 mod sweep;
 mod table;
 mod timeline;
@@ -14,12 +14,13 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::chart::{COLOURS, Chart, DASHES};
+use super::chart::{Chart, Line};
 use super::charts::{self, curves, ranks, usage};
 use super::collect::Report;
 use super::html::{escape, script_json, slug};
 use super::run::RunData;
 use super::sweep::Sweep;
+use phalanx_charts::{Styles, page_style};
 use phalanx_trace::StepLanes;
 
 /// The style of all pages.
@@ -75,8 +76,6 @@ struct Data<'a> {
 #[derive(Serialize)]
 struct RunEntry<'a> {
     name: &'a str,
-    colour: usize,
-    dash: usize,
 }
 
 /// A page under construction.
@@ -105,7 +104,7 @@ impl Report {
 
 /// Renders the page of a report.
 fn page(report: &Report, mode: &Mode) -> String {
-    let (groups, once) = curves::curves(&report.runs);
+    let (mut groups, once) = curves::curves(&report.runs);
     let detailed: &[RunData] = if report.runs.len() <= DETAILED { &report.runs } else { &[] };
     let own = |(number, run): (usize, &RunData)| RunCharts {
         by_rank: usage::by_rank(run, number),
@@ -114,28 +113,55 @@ fn page(report: &Report, mode: &Mode) -> String {
         steps: charts::steps::seconds(run, number),
         lanes: timeline::read(run),
     };
-    let own: Vec<RunCharts> = detailed.iter().enumerate().map(own).collect();
-    let of_own = own.iter().flat_map(|own| {
-        let stacks = own.stacks.iter().flat_map(|(_, charts)| charts);
-        own.by_rank.iter().chain(stacks).chain(&own.apart).chain(&own.steps)
-    });
+    let mut own: Vec<RunCharts> = detailed.iter().enumerate().map(own).collect();
     let of_sweep = |sweep: &Sweep| -> Vec<Vec<Chart>> {
         sweep.tables.iter().map(|table| charts::sweep::of_table(sweep, table, &report.runs)).collect()
     };
-    let of_tables: Vec<Vec<Vec<Chart>>> = report.sweeps.iter().map(of_sweep).collect();
-    let all = groups.iter().flat_map(|(_, charts)| charts).chain(of_own);
-    let lines: usize = all.chain(of_tables.iter().flatten().flatten()).map(|chart| chart.lines.len()).sum();
+    let mut of_tables: Vec<Vec<Vec<Chart>>> = report.sweeps.iter().map(of_sweep).collect();
+    let all = groups.iter_mut().flat_map(|(_, charts)| charts).chain(own.iter_mut().flat_map(RunCharts::all));
+    let mut all: Vec<&mut Chart> = all.chain(of_tables.iter_mut().flatten().flatten()).collect();
+    set_styles(&mut all);
+    let lines: usize = all.iter().map(|chart| chart.lines.len()).sum();
     let limits = ((POINTS / lines.max(1)).clamp(16, 2000), (STATIC_POINTS / lines.max(1)).clamp(8, 300));
     let mut page = Page { html: String::new(), report, charts: Vec::new(), limits, headings: Vec::new() };
     page.overview();
     page.warnings();
     page.sweeps(of_tables);
-    page.runs();
+    let several = report.runs.len() > 1;
+    if several {
+        page.list_of_runs();
+    }
+    page.results();
     page.curves(groups, &once);
-    page.samples();
+    if !several {
+        page.facts();
+    }
     page.resources(detailed, own);
     page.settings();
     page.finish(mode)
+}
+
+impl RunCharts {
+    /// Returns all charts of the run.
+    fn all(&mut self) -> impl Iterator<Item = &mut Chart> {
+        let stacks = self.stacks.iter_mut().flat_map(|(_, charts)| charts);
+        self.by_rank.iter_mut().chain(stacks).chain(&mut self.apart).chain(&mut self.steps)
+    }
+}
+
+/// Sets the styles of lines that have none, one for each name of the page, and the kinds of y axes.
+fn set_styles(charts: &mut [&mut Chart]) {
+    fn unstyled(chart: &Chart) -> impl Iterator<Item = &Line> {
+        chart.lines.iter().filter(|line| line.style.is_none())
+    }
+    let styles =
+        Styles::of(charts.iter().map(|chart| unstyled(chart).map(|line| line.name.as_str()).collect()));
+    for chart in charts {
+        chart.logarithmic = chart.is_flat();
+        for line in &mut chart.lines {
+            line.style = line.style.or_else(|| Some(styles.get(&line.name)));
+        }
+    }
 }
 
 impl Page<'_> {
@@ -159,9 +185,8 @@ impl Page<'_> {
             self.section("Curves");
             self.push(figure::CONTROLS);
             for (group, charts) in groups {
-                self.push(&format!("<h3>{}</h3><div class=\"figures\">", escape(group.title())));
-                charts.into_iter().for_each(|chart| self.figure(chart));
-                self.push("</div>");
+                self.push(&format!("<h3>{}</h3>", escape(group.title())));
+                self.figures(charts);
             }
             self.push("</section>");
         }
@@ -178,12 +203,7 @@ impl Page<'_> {
             #[cfg(feature = "live")]
             Mode::Served { events } => (events.as_deref(), true),
         };
-        let entries = report.runs.iter().enumerate().map(|(number, run)| RunEntry {
-            colour: number % COLOURS,
-            dash: number / COLOURS % DASHES,
-            name: &run.name,
-        });
-        let runs = entries.collect();
+        let runs = report.runs.iter().map(|run| RunEntry { name: &run.name }).collect();
         let data = Data { runs, charts: &charts, events };
         // Serialisation of this data does not fail.
         let data = script_json(&data).unwrap_or_else(|_| "{}".to_owned());
@@ -213,13 +233,27 @@ pub(crate) fn document(title: &str, body: &str, script: &str, served: bool) -> S
          style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'{own}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
-         <link rel=\"icon\" href=\"data:,\">\n<title>{}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n\
+         <link rel=\"icon\" href=\"data:,\">\n<title>{}</title>\n<style>{}{STYLE}</style>\n</head>\n<body>\n{body}\n\
          <script>{script}</script>\n</body>\n</html>\n",
         escape(title),
+        page_style(),
     )
 }
 
 /// Returns the current time in UTC, to the minute.
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_measure_texts_as_the_static_charts_do() {
+        let table = SCALES.split("const ADVANCES = [").nth(1).and_then(|rest| rest.split(']').next());
+        let numbers =
+            table.expect("a table").split(',').filter_map(|number| number.trim().parse::<u8>().ok());
+        assert!(numbers.eq(phalanx_charts::ADVANCES));
+    }
 }

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use super::table::{Cell, table};
 use super::{DETAILED, Page};
-use crate::chart::{COLOURS, DASHES, Unit};
 use crate::facts::{facts, headlines};
 use crate::html::escape;
 use crate::numbers::{bytes, seconds, with_unit};
 use crate::run::{RunData, State};
+use phalanx_charts::{Style, Unit};
 use phalanx_run::format;
 
 /// The maximum number of metric columns in the list of runs.
@@ -28,6 +28,7 @@ impl Page<'_> {
                 let _ = write!(html, " {}", escape(about));
             }
             html.push_str("</p>");
+            html.push_str(&progress(run));
             let headlines = headlines(run);
             if !headlines.is_empty() {
                 html.push_str("<dl class=\"cards\">");
@@ -42,34 +43,39 @@ impl Page<'_> {
             let _ = write!(html, "<p class=\"lead\">{} runs</p>", report.runs.len());
         }
         html.push_str("</header>");
+        for run in report.runs.iter().filter(|run| !run.notes.is_empty()) {
+            let whose =
+                if report.runs.len() > 1 { format!("<b>{}</b>\n", escape(&run.name)) } else { String::new() };
+            let _ = write!(html, "<div class=\"notes\">{whose}{}</div>", escape(&run.notes));
+        }
         self.push(&html);
     }
 
-    /// Writes the facts about a single run, or the list of several runs.
-    pub(super) fn runs(&mut self) {
+    /// Writes the facts about a single run.
+    pub(super) fn facts(&mut self) {
+        let Some(run) = self.report.runs.first() else { return };
+        self.section("Run");
+        let rows: String = facts(run)
+            .iter()
+            .map(|(name, value)| format!("<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value)))
+            .collect();
+        self.push(&format!("<dl class=\"facts\">{rows}</dl></section>"));
+    }
+
+    /// Writes the list of several runs.
+    pub(super) fn list_of_runs(&mut self) {
         let report = self.report;
         let badge = |state: State| format!("<span class=\"badge {}\">{}</span>", class(state), state.words());
-        if report.runs.len() == 1 {
-            self.section("Run");
-            let rows: String = facts(&report.runs[0])
-                .iter()
-                .map(|(name, value)| {
-                    format!("<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value))
-                })
-                .collect();
-            self.push(&format!("<dl class=\"facts\">{rows}</dl></section>"));
-        } else if !report.runs.is_empty() {
-            self.section("Runs");
-            let list = runs(&report.runs, &badge);
-            self.push(&list);
-            if report.runs.len() > DETAILED {
-                self.push(&format!(
-                    "<p class=\"hint\">Sections on ranks and resources are shown for up to {DETAILED} runs. \
-                     See the reports of single runs.</p>"
-                ));
-            }
-            self.push("</section>");
+        self.section("Runs");
+        let list = runs(&report.runs, &badge);
+        self.push(&list);
+        if report.runs.len() > DETAILED {
+            self.push(&format!(
+                "<p class=\"hint\">Sections on ranks and resources are shown for up to {DETAILED} runs. \
+                 See the reports of single runs.</p>"
+            ));
         }
+        self.push("</section>");
     }
 
     /// Writes the warnings of all runs.
@@ -127,6 +133,24 @@ impl Page<'_> {
     }
 }
 
+/// Renders the progress of a run that is under way; empty for others.
+fn progress(run: &RunData) -> String {
+    let Some(progress) = run.progress.filter(|_| run.state == State::UnderWay) else { return String::new() };
+    let (step, total) = (format::count(progress.step), format::count(progress.total));
+    let left = match (progress.paused, progress.time_left()) {
+        (true, _) => ", paused".to_owned(),
+        (false, Some(left)) => format!(", {} left", format::duration(left)),
+        (false, None) => String::new(),
+    };
+    match progress.share() {
+        Some(share) => format!(
+            "<p class=\"progress\"><progress max=\"1\" value=\"{share:.4}\" aria-label=\"Progress\"></progress> \
+             <span>step {step} of {total}{left}</span></p>"
+        ),
+        None => format!("<p class=\"progress\"><span>step {step}</span></p>"),
+    }
+}
+
 /// Returns the CSS class of a state.
 fn class(state: State) -> &'static str {
     match state {
@@ -158,9 +182,8 @@ fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
     head.extend(words(others));
     let row = |(at, run): (usize, &RunData)| {
         let name = format!(
-            "<label class=\"run\"><input type=\"checkbox\" data-run=\"{at}\" checked disabled><span class=\"swatch s{} d{}\"></span>{}</label>",
-            at % COLOURS,
-            at / COLOURS % DASHES,
+            "<label class=\"run\"><input type=\"checkbox\" data-run=\"{at}\" checked disabled><span class=\"swatch {}\"></span>{}</label>",
+            Style::numbered(at).classes(),
             escape(&run.name)
         );
         let peak =
@@ -171,7 +194,7 @@ fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
             Cell::Number(format::count(run.last_step), run.last_step as f64),
         ];
         let last = |name: &&str| {
-            let column = || run.columns.get(&format!("metrics/{name}"))?.values.last().copied();
+            let column = || run.columns.get(&format!("metrics/{name}"))?.last();
             run.number(&format!("metrics.{name}")).or_else(column)
         };
         row.extend(losses.iter().map(|name| Cell::number(last(name), format::number)));

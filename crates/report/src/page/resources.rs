@@ -6,13 +6,14 @@ use serde_json::Value;
 
 use super::table::{Cell, table};
 use super::{Page, RunCharts};
-use crate::chart::Unit;
-use crate::charts::ranks::{accounts, bars, histograms};
+use crate::chart::Chart;
+use crate::charts::ranks::{Bars, accounts, bars, histograms};
 use crate::facts::energies;
 use crate::html::escape;
 use crate::numbers::{joules, seconds, with_unit};
 use crate::run::RunData;
 use crate::settings::at;
+use phalanx_charts::Unit;
 
 /// The columns of the table of ranks: name, key and unit.
 const COLUMNS: [(&str, &str, Unit); 19] = [
@@ -72,10 +73,13 @@ impl Page<'_> {
         self.timeline(steps, &lanes);
         let drawn = histograms(run);
         if !drawn.is_empty() || !apart.is_empty() {
-            self.push("<h3>Differences between ranks</h3><div class=\"figures\">");
-            drawn.iter().for_each(|(title, counts)| self.histogram(title, counts));
-            apart.into_iter().for_each(|chart| self.figure(chart));
-            self.push("</div>");
+            self.push("<h3>Differences between ranks</h3>");
+            if !drawn.is_empty() {
+                self.push("<div class=\"figures\">");
+                drawn.iter().for_each(|(title, counts)| self.histogram(title, counts));
+                self.push("</div>");
+            }
+            self.figures(apart);
         }
         if !energy.is_empty() {
             self.energy(run, &energy);
@@ -91,26 +95,25 @@ impl Page<'_> {
                 self.push(&format!("<p class=\"choose\" hidden><label>Of <select class=\"which-rank\">{options}</select></label></p>"));
             }
             for (rank, charts) in stacks {
-                self.push(&format!("<div class=\"figures of-rank\" data-rank=\"{rank}\">"));
-                for mut chart in charts {
-                    if many {
-                        chart.title = format!("{}, rank {rank}", chart.title);
-                    }
-                    self.figure(chart);
-                }
+                let named = charts.into_iter().map(|chart| match many {
+                    true => Chart { title: format!("{}, rank {rank}", chart.title), ..chart },
+                    false => chart,
+                });
+                let charts = named.collect();
+                self.push(&format!("<div class=\"of-rank\" data-rank=\"{rank}\">"));
+                self.figures(charts);
                 self.push("</div>");
             }
         }
         if !by_rank.is_empty() {
-            self.push("<h3>Over time, all ranks</h3><div class=\"figures\">");
-            by_rank.into_iter().for_each(|chart| self.figure(chart));
-            self.push("</div>");
+            self.push("<h3>Over time, all ranks</h3>");
+            self.figures(by_rank);
         }
     }
 
     /// Writes the bars of ranks, their load balance, and the table of all values.
     fn balance(&mut self, run: &RunData, accounts: &[Value]) {
-        let bars = bars(run);
+        let (blank, bars): (Vec<Bars>, Vec<Bars>) = bars(run).into_iter().partition(Bars::is_blank);
         if bars.is_empty() {
             return;
         }
@@ -137,6 +140,7 @@ impl Page<'_> {
         self.push("<div class=\"figures\">");
         bars.iter().for_each(|bars| self.bars(bars));
         self.push("</div>");
+        self.blank(&blank.iter().map(|bars| bars.title.as_str()).collect::<Vec<_>>());
         let known: Vec<_> = COLUMNS
             .iter()
             .filter(|(_, key, _)| accounts.iter().any(|rank| at(rank, key).and_then(Value::as_f64).is_some()))

@@ -33,11 +33,7 @@ impl Page<'_> {
             }
             for (of_sweep, charts) in sweep.tables.iter().zip(charts) {
                 self.table(of_sweep);
-                if !charts.is_empty() {
-                    self.push("<div class=\"figures\">");
-                    charts.into_iter().for_each(|chart| self.figure(chart));
-                    self.push("</div>");
-                }
+                self.figures(charts);
             }
             self.push(&meanings(sweep));
             self.push("</section>");

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use super::Page;
 use super::table::{Cell, table};
-use crate::chart::{Chart, Unit};
+use crate::chart::Chart;
 use crate::html::escape;
-use crate::numbers::{bytes, seconds, tick, ticks};
+use crate::numbers::{bytes, seconds};
 use crate::run::RunData;
+use phalanx_charts::{labels, ticks};
 use phalanx_run::format;
 use phalanx_trace::{Activity, Lane, RankLanes, StepLanes, TraceFile};
 
@@ -53,11 +54,11 @@ fn style(activity: Activity) -> (usize, bool) {
         Activity::Backward => (0, false),
         Activity::Update => (2, false),
         Activity::Exposed => (1, false),
-        Activity::Hidden => (1, true),
+        Activity::Hidden => (6, false),
         Activity::Ranks => (3, false),
         Activity::Data => (4, false),
         Activity::Evaluation => (7, false),
-        Activity::Saving => (6, false),
+        Activity::Saving => (3, true),
         Activity::Other => (7, true),
     }
 }
@@ -84,11 +85,7 @@ impl Page<'_> {
         if let Err(problem) = lanes {
             self.push(&format!("<p class=\"hint\">{}</p>", escape(problem)));
         }
-        if !charts.is_empty() {
-            self.push("<div class=\"figures\">");
-            charts.into_iter().for_each(|chart| self.figure(chart));
-            self.push("</div>");
-        }
+        self.figures(charts);
     }
 }
 
@@ -178,14 +175,15 @@ fn picture(lanes: &StepLanes, title: &str) -> String {
     let axis = y - GAP + 4.0;
     let _ = write!(html, "<path class=\"grid\" d=\"M{LEFT} {axis:.1}H{WIDTH}\"/>");
     let (scale, unit) = if lanes.seconds < 1.0 { (1e3, "ms") } else { (1.0, "s") };
-    for at in ticks(0.0, scale * lanes.seconds, 8, Unit::Plain) {
+    let all = ticks(0.0, scale * lanes.seconds, 8, false);
+    for (at, label) in all.iter().zip(labels(&all)) {
         let place = x(at / scale);
         let anchor = if place > WIDTH - 30.0 { "end" } else { "middle" };
         let _ = write!(
             html,
             "<text x=\"{place:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{} {unit}</text>",
             axis + 16.0,
-            escape(&tick(at, Unit::Plain))
+            escape(&label)
         );
     }
     html.push_str("</svg>");

@@ -6,11 +6,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use phalanx_report::Options;
 use phalanx_report::live::{ServeError, ServeLimits, Server};
 use serde_json::Value;
 
 fn make_run(folder: &Path) {
-    for part in ["logs", "samples"] {
+    for part in ["logs", "samples", "evaluation"] {
         fs::create_dir_all(folder.join(part)).expect("a folder");
     }
     fs::write(folder.join("config.toml"), "[train]\nranks = 2\n[optim]\nlr = 0.25\n").expect("writes");
@@ -52,7 +53,8 @@ fn the_list_and_reports_are_there() {
         "{list}"
     );
     let (_, runs) = get(address, "/api/runs");
-    let runs: Value = serde_json::from_str(&runs).expect("JSON");
+    let listing: Value = serde_json::from_str(&runs).expect("JSON");
+    let runs = &listing["runs"];
     assert_eq!((&runs[0]["path"], &runs[1]["path"]), (&"a b/run é".into(), &"c".into()));
     assert_eq!(
         (&runs[1]["keys"]["config.optim.lr"], &runs[1]["keys"]["metrics.loss"]),
@@ -71,6 +73,44 @@ fn the_list_and_reports_are_there() {
     let (_, head, _) = ask(address, "HEAD /files/c/config.toml HTTP/1.0\r\nHost: localhost\r\n\r\n");
     for header in ["content-type: text/plain", "nosniff", "no-store", "sandbox", "same-origin"] {
         assert!(head.contains(header), "{header}: {head}");
+    }
+}
+
+#[test]
+fn a_sweep_is_one_row_with_its_tables_and_a_report() {
+    let place = tempfile::tempdir().expect("a folder");
+    let sweep = place.path().join("rates");
+    for run in ["a", "b"] {
+        make_run(&sweep.join("runs").join(run));
+    }
+    fs::write(sweep.join("runs/a/notes.md"), "try <b>again</b>\n").expect("writes");
+    let results = r#"{"study": "rates", "about": "Which rate?", "tables": [{"title": "losses", "axes": ["optim.lr"],
+        "columns": ["loss"], "rows": [{"choices": {"optim.lr": "0.1"}, "numbers": {"loss": {"mean": 2.5}}, "runs": ["a"]}]}]}"#;
+    fs::write(sweep.join("results.json"), results).expect("writes");
+    let server = Server::start(place.path(), 0).expect("serves");
+    let address = server.address();
+    let (_, listing) = get(address, "/api/runs");
+    let listing: Value = serde_json::from_str(&listing).expect("JSON");
+    let paths: Vec<_> = listing["runs"].as_array().expect("runs").iter().map(|run| &run["sweep"]).collect();
+    assert_eq!(paths, ["rates", "rates"]);
+    let entry = &listing["sweeps"][0];
+    assert_eq!((&entry["path"], &entry["about"]), (&"rates".into(), &"Which rate?".into()));
+    assert_eq!(entry["tables"][0]["rows"][0], serde_json::json!(["0.1", "2.500"]));
+    assert_eq!(listing["runs"][0]["notes"], "try <b>again</b>");
+    let (status, page) = get(address, "/sweep/rates");
+    assert!(
+        status == 200 && page.contains("Tables of the sweep") && page.contains("Which rate?"),
+        "{status}"
+    );
+    assert!(page.contains("try &lt;b&gt;again&lt;&#x2F;b&gt;"), "notes are text");
+    assert_eq!(get(address, "/sweep/rates/runs/a").0, 404, "a run is no sweep");
+    assert_eq!(get(address, "/run/rates").0, 404, "a sweep is no run");
+    #[cfg(unix)]
+    {
+        let outside = tempfile::tempdir().expect("a folder");
+        make_run(outside.path());
+        std::os::unix::fs::symlink(outside.path(), sweep.join("runs/c")).expect("links");
+        assert_eq!(get(address, "/sweep/rates").0, 404, "a run outside of the folder");
     }
 }
 
@@ -96,7 +136,7 @@ fn nothing_outside_of_the_folder_is_read() {
     let server = Server::start(&root, 0).expect("serves");
     let address = server.address();
     let absolute = place.path().join("secret.txt").display().to_string();
-    let ways = ["/files/", "/run/", "/events/", "/compare?run="];
+    let ways = ["/files/", "/run/", "/events/", "/sweep/", "/compare?run="];
     let paths = [
         "../secret.txt",
         "..%2fsecret.txt",
@@ -171,7 +211,40 @@ fn strangers_and_changes_are_refused() {
         .flatten()
         .map(|entry| entry.file_name())
         .collect();
-    assert_eq!(before.len(), 4, "nothing was written: {before:?}");
+    assert_eq!(before.len(), 5, "nothing was written: {before:?}");
+}
+
+#[test]
+fn the_progress_of_a_run_is_shown_and_sent() {
+    let place = tempfile::tempdir().expect("a folder");
+    let run = place.path().join("run");
+    make_run(&run);
+    let lines: String =
+        (1..=9).map(|step| format!("{{\"step\":{step},\"loss\":1.0,\"seconds\":{}}}\n", 2 * step)).collect();
+    fs::write(run.join("metrics.jsonl"), lines).expect("writes");
+    fs::write(run.join("state.json"), state(10)).expect("writes");
+    let server = Server::start(place.path(), 0).expect("serves");
+    let (_, page) = get(server.address(), "/run/run");
+    assert!(page.contains("step 10 of 40, 1 min 00 s left") && page.contains("value=\"0.2500\""), "a bar");
+    let (_, listing) = get(server.address(), "/api/runs");
+    let listing: Value = serde_json::from_str(&listing).expect("JSON");
+    let progress = serde_json::json!({"step": 10, "total": 40, "left": 60.0, "paused": false});
+    assert_eq!(listing["runs"][0]["progress"], progress);
+    let mut stream = TcpStream::connect(server.address()).expect("connects");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
+    stream.write_all(b"GET /events/run?from=metrics.9 HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sends");
+    let mut lines = BufReader::new(stream).lines().map(|line| line.expect("reads"));
+    let mut next =
+        || lines.find_map(|line| line.strip_prefix("data: ").map(str::to_owned)).expect("an event");
+    assert!(next().starts_with("{\"step\":10,\"total\":40,"));
+    fs::write(run.join("state.json"), state(11)).expect("writes");
+    assert!(next().starts_with("{\"step\":11,\"total\":40,"));
+}
+
+/// Returns the text of `state.json` at a step of 40.
+fn state(step: u64) -> String {
+    let state = phalanx_run::RunState { step, total: 40, ..phalanx_run::RunState::default() };
+    serde_json::to_string(&state).expect("JSON")
 }
 
 #[test]
@@ -216,7 +289,7 @@ fn connections_are_limited_and_idle_ones_are_closed() {
     make_run(&place.path().join("run"));
     let serve = |idle: Duration| {
         let limits = ServeLimits { connections: 2, idle };
-        Server::start_with(place.path(), 0, limits).expect("serves")
+        Server::start_with(place.path(), 0, limits, Options::default()).expect("serves")
     };
     // Strangers that send nothing, and half a request, are closed and make room.
     let server = serve(Duration::from_millis(300));
@@ -269,6 +342,9 @@ fn fifos_and_links_in_a_run_hang_nothing() {
         "prompts.txt",
         "samples/step-00000001.png",
         "samples/prompts.txt",
+        "evaluation/confusion.png",
+        "evaluation/confusion.svg",
+        "notes.md",
         "logs/rank-0.log",
         "logs/rank-0.usage.jsonl",
         "logs/rank-1.error.json",

@@ -28,7 +28,7 @@ fn make_run(folder: &Path, steps: usize, ranks: usize) {
         // One step in the middle stands out.
         let loss = if step == steps / 2 + 7 { 77.0 } else { 1.0 / step as f64 };
         let mut line = json!({"step": step, "loss": loss, "lr": 0.001, "grad_norm": 0.5, "seconds": step as f64 * 0.5,
-            "images_per_s": 100.0, "data_share": 0.1, "communication_share": 0.2, "memory_bytes": 1e8});
+            "images_per_s": 100.0, "data_share": 0.1, "communication_share": 0.2, "memory_bytes": 1e8, "left_out": 0});
         if step % (steps / 4).max(1) == 0 {
             line["test_loss"] = json!(loss);
             line["warnings"] = json!([format!("{HOSTILE} has come to rest at 0.{step}")]);
@@ -242,7 +242,10 @@ fn a_run_is_told_whole() {
         assert!(page.contains(words), "{words}");
     }
     // Curves are there without scripts.
-    assert!(page.matches("<polyline").count() >= 8 && page.matches("<polygon").count() >= 20);
+    assert!(page.matches("class=\"line s").count() >= 8 && page.matches("class=\"area s").count() >= 20);
+    // Charts of zeros are named, and samples come before curves.
+    assert!(page.contains("Not shown, because all values are 0 or absent: steps left out."), "no such line");
+    assert!(page.find("Step of the samples") < page.find("id=\"curves\""));
 }
 
 #[test]
@@ -262,7 +265,7 @@ fn a_trace_becomes_a_timeline_of_steps() {
         "rank 0, communication: communication, hidden 0.6000 ms, in 3 stretches",
         "rank 0, communication: communication, waited for 0.6000 ms, in 3 stretches",
         "rank 0, computing thread: saving",
-        "seconds of a step, rank 0",
+        "time of a step, rank 0",
     ] {
         assert!(page.contains(words), "{words}");
     }
@@ -366,7 +369,7 @@ fn many_runs_stay_below_the_size() {
         {"choices": {"strategy": "a"}, "numbers": {"loss": {"mean": 2.0, "deviation": 0.5, "seeds": 2}}, "seeds": 2, "errors": []},
         {"choices": {"strategy": "b"}, "numbers": {}, "seeds": 0, "errors": [HOSTILE]}]}]});
     fs::write(place.path().join("results.json"), results.to_string()).expect("writes");
-    let options = Options { pictures: 0 };
+    let options = Options { pictures: 0, ..Options::default() };
     let page = Report::collect(&[place.path().to_owned()], &options).expect("a sweep").html();
     check(&page);
     assert!(page.len() < 2 << 20, "{}", page.len());
@@ -444,6 +447,92 @@ fn drawn(browser: &Path, place: &Path, page: &str) -> String {
     let complaints: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(output.status.success() && complaints.is_empty(), "{complaints:#?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Returns the texts of the charts of a page, by the id of the chart.
+fn texts_of_charts(page: &str) -> Vec<(String, Vec<String>)> {
+    let figures = page.split("<figure class=\"chart\" id=\"").skip(1);
+    let of_figure = |figure: &str| {
+        let (id, rest) = figure.split_once('"').expect("an id");
+        let svg = rest.split("</svg>").next().unwrap_or_default();
+        let texts = svg.split("<text ").skip(1).filter_map(|text| {
+            let (attributes, text) = text.split_once('>')?;
+            let place = |name: &str| attribute(&format!(" {attributes}"), name).map(str::to_owned);
+            let text = text.split('<').next()?.replace("&#x2F;", "/");
+            Some(format!("{:?} {:?} {text}", place("x"), place("y")))
+        });
+        (id.to_owned(), texts.collect::<Vec<_>>())
+    };
+    figures.map(of_figure).collect()
+}
+
+#[test]
+fn scripts_draw_the_axes_of_the_static_charts() {
+    let Some(browser) = browser() else {
+        println!("skipped: there is no chromium, and PHALANX_BROWSER is not set");
+        return;
+    };
+    let place = tempfile::tempdir().expect("a folder");
+    let run = place.path().join("run");
+    make_run(&run, 400, 3);
+    // The size of the static charts.
+    let page = page(&[run]).replace("</style>", ".canvas{width:640px}</style>");
+    let with_scripts = drawn(&browser, place.path(), &page);
+    let (expected, found) = (texts_of_charts(&page), texts_of_charts(&with_scripts));
+    assert_eq!(expected.len(), found.len());
+    let drawn_anew = with_scripts.matches("<clipPath").count();
+    assert!(drawn_anew >= 12, "{drawn_anew}");
+    for (expected, found) in expected.iter().zip(&found) {
+        assert_eq!(expected, found);
+    }
+}
+
+#[test]
+fn what_was_made_comes_first_and_defaults_last() {
+    let place = tempfile::tempdir().expect("a folder");
+    let run = place.path().join("run");
+    make_run(&run, 40, 1);
+    fs::create_dir(run.join("evaluation")).expect("a folder");
+    fs::write(run.join("evaluation/confusion_matrix.svg"), "<svg xmlns='http://www.w3.org/2000/svg'/>")
+        .expect("writes");
+    fs::write(run.join("notes.md"), format!("{HOSTILE}\nsecond line")).expect("writes");
+    let line = json!({"step": 40, "loss": 0.1, "test_accuracy": 0.75, "test_loss": 0.2, "seconds": 20.0});
+    fs::write(
+        run.join("metrics.jsonl"),
+        format!("{}\n{line}\n", json!({"step": 20, "loss": 0.2, "lr": null})),
+    )
+    .expect("writes");
+    let mut defaults = phalanx_report::Defaults::default();
+    let keys = [("train.ranks", 1.into()), ("train.seed", 7.into()), ("model.kind", "cvae".into())];
+    defaults.insert("cvae", keys.map(|(key, value): (&str, toml::Value)| (key.to_owned(), value)));
+    let options = Options { defaults, ..Options::default() };
+    let page = Report::collect(&[run], &options).expect("a run").html();
+    check(&page);
+    let at = |words: &str| page.find(words).unwrap_or_else(|| panic!("no {words}"));
+    let order = [
+        "second line</div>",
+        "data:image/svg+xml;base64,",
+        "Step of the samples",
+        "id=\"curves\"",
+        "class=\"facts\"",
+        ">train.seed<",
+        "1 key has its default value",
+        ">train.ranks<",
+    ];
+    assert!(order.windows(2).all(|pair| at(pair[0]) < at(pair[1])), "{:?}", order.map(at));
+    assert!(at("<dt>test accuracy</dt>") < at("<dt>loss</dt>"), "accuracy leads");
+    // The only value of the test split is a mark next to the line of training.
+    let data = data(&page);
+    let loss = data["charts"]
+        .as_array()
+        .expect("charts")
+        .iter()
+        .find(|chart| chart["title"] == "loss")
+        .expect("losses");
+    assert_eq!(loss["lines"].as_array().map(Vec::len), Some(2));
+    let figure =
+        page.split("<figcaption>loss</figcaption>").nth(1).and_then(|rest| rest.split("</svg>").next());
+    assert_eq!(figure.expect("a figure").matches("class=\"dot s1\"").count(), 1);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use ratatui::widgets::LineGauge;
 
 use super::super::model::{Model, Status};
 use super::super::palette::Depth;
+use super::flow::{fitting, shortened};
 use phalanx_run::format;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Depth) {
@@ -19,44 +20,60 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Dept
         Status::Failed(why) => (format!("FAILED {why}"), depth.bad()),
         Status::Gone => ("GONE: its process ended without a report".to_owned(), depth.bad()),
     };
-    let mut parts =
-        vec![Span::styled(model.name.clone(), depth.chosen()), Span::raw("  "), Span::styled(text, style)];
-    if let Some(about) = about(model) {
+    let width = usize::from(area.width);
+    let status = shortened(&text, width.saturating_sub(4));
+    // A failure is more important than the name.
+    let room = width.saturating_sub(Span::raw(status.as_str()).width() + 2);
+    let name = shortened(&model.name, room);
+    let used = Span::raw(name.as_str()).width() + 2 + Span::raw(status.as_str()).width() + 2;
+    let about = about(model).into_iter().find(|about| used + Span::raw(about.as_str()).width() <= width);
+    let mut parts = vec![Span::styled(name, depth.chosen()), Span::raw("  "), Span::styled(status, style)];
+    if let Some(about) = about {
         parts.push(Span::styled(format!("  {about}"), depth.faint()));
     }
     frame.render_widget(Line::from(parts), rows[0]);
 
     let (step, total) = (model.step(), model.total());
     let ratio = total.map_or(0.0, |total| step as f64 / total.max(1) as f64);
-    let mut label = match total {
+    let steps = match total {
         Some(total) => format!("step {}/{}", format::count(step), format::count(total)),
         None => format!("step {}", format::count(step)),
     };
-    if let Some(per_epoch) =
-        model.state.as_ref().map(|state| state.steps_per_epoch).filter(|steps| *steps > 0)
-    {
-        label.push_str(&format!("  epoch {:.2}", step as f64 / per_epoch as f64));
-    }
-    if let Some(left) = model.left() {
-        label.push_str(&format!("  ETA {}", format::duration(left)));
-    } else if let Some(summary) = model.summary.as_ref().filter(|_| model.status().is_over()) {
-        let took = std::time::Duration::try_from_secs_f64(summary.wall_seconds).unwrap_or_default();
-        label.push_str(&format!("  took {}", format::duration(took)));
-    }
+    let per_epoch = model.state.as_ref().map(|state| state.steps_per_epoch).filter(|steps| *steps > 0);
+    let epoch =
+        per_epoch.map_or_else(String::new, |steps| format!("  epoch {:.2}", step as f64 / steps as f64));
+    let over = || model.summary.as_ref().filter(|_| model.status().is_over());
+    let time = match (model.left(), over()) {
+        (Some(left), _) => format!("  ETA {}", format::duration(left)),
+        (None, Some(summary)) => {
+            let took = std::time::Duration::try_from_secs_f64(summary.wall_seconds).unwrap_or_default();
+            format!("  took {}", format::duration(took))
+        }
+        (None, None) => String::new(),
+    };
+    let versions = [format!("{steps}{epoch}{time}"), format!("{steps}{time}"), steps];
+    let label = fitting(&versions, width.saturating_sub(2));
     // The two parts of the gauge differ also without colours.
     let gauge = LineGauge::default().filled_symbol("━").unfilled_symbol("─");
     let gauge = gauge.ratio(ratio.clamp(0.0, 1.0)).label(label);
     frame.render_widget(gauge.filled_style(depth.good()).unfilled_style(depth.faint()), rows[1]);
 }
 
-/// Returns a description of the ranks, device and model.
-fn about(model: &Model) -> Option<String> {
-    let state = model.state.as_ref()?;
-    let servers = if state.servers > 0 { format!(" + {} servers", state.servers) } else { String::new() };
-    let (ranks, strategy) = (state.world_size, &state.strategy);
+/// Returns descriptions of the ranks, device and model, the longest first.
+fn about(model: &Model) -> Vec<String> {
+    let Some(state) = model.state.as_ref() else { return Vec::new() };
+    let servers = match state.servers {
+        0 => String::new(),
+        1 => " + 1 server".to_owned(),
+        servers => format!(" + {servers} servers"),
+    };
+    let ranks =
+        if state.world_size == 1 { "1 rank".to_owned() } else { format!("{} ranks", state.world_size) };
+    let ranks = format!("{ranks}{servers} by {} on {}", state.strategy, state.device);
     let parameters = format::count(state.parameters);
-    Some(format!(
-        "{ranks} ranks{servers} by {strategy} on {}  {}, {parameters} parameters",
-        state.device, state.model
-    ))
+    vec![
+        format!("{ranks}  {}, {parameters} parameters", state.model),
+        format!("{ranks}  {}", state.model),
+        ranks,
+    ]
 }

@@ -1,5 +1,7 @@
 //! Draws the model, as selected by the view, onto a screen of any size.
 
+mod flow;
+
 mod curves;
 mod header;
 mod numbers;
@@ -12,7 +14,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, BorderType, Paragraph, Wrap};
 
-use super::layout::{LEAST, arrange, tabs};
+use super::layout::{LEAST, Wanted, arrange, tabs};
 use super::model::Model;
 use super::palette::Depth;
 use super::view::{Pane, View};
@@ -20,7 +22,12 @@ use super::view::{Pane, View};
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, view: &View, depth: Depth) {
     let screen = frame.area();
-    let Some(areas) = arrange(screen, view, model.ranks.len()) else {
+    let rows = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    let wanted = Wanted {
+        numbers: &|width| rows(numbers::lines(model, width, depth).len()),
+        ranks: &|width| rows(panes::lines_of_ranks(model, width, depth).iter().map(Vec::len).sum()),
+    };
+    let Some(areas) = arrange(screen, view, &wanted) else {
         let text = format!(
             "{} x {} is too small; the dashboard needs {} x {}",
             screen.width, screen.height, LEAST.0, LEAST.1

@@ -7,6 +7,7 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 
 use super::super::palette::Depth;
 use super::super::view::{Question, View};
+use super::flow::shortened;
 
 /// The keys and their actions.
 const KEYS: [(&str, &str); 14] = [
@@ -29,12 +30,22 @@ const KEYS: [(&str, &str); 14] = [
 /// Draws the last row: the message, or the keys.
 pub(super) fn footer(frame: &mut Frame<'_>, area: Rect, view: &View, depth: Depth) {
     let line = match view.message() {
-        Some(message) => Line::from(Span::styled(message.to_owned(), depth.warning())),
+        Some(message) => {
+            Line::from(Span::styled(shortened(message, usize::from(area.width)), depth.warning()))
+        }
         None => {
             let keys = [("q", "quit"), ("p", "pause"), ("s", "save"), ("x", "stop"), ("tab", "pane")];
             let more = [("l", "log scale"), ("m", "smooth"), ("←→", "metrics"), ("z", "zoom")];
             let all = std::iter::once(("?", "help")).chain(keys).chain(more);
-            let parts = all.flat_map(|(key, what)| {
+            let mut room = usize::from(area.width);
+            // Keys that do not fit are in the help.
+            let fitting = all.take_while(|(key, what)| {
+                let wide = Span::raw(*key).width() + 1 + what.len();
+                let fits = wide <= room;
+                room = room.saturating_sub(wide + 2);
+                fits
+            });
+            let parts = fitting.flat_map(|(key, what)| {
                 [Span::styled(key, depth.chosen()), Span::styled(format!(" {what}  "), depth.faint())]
             });
             Line::from_iter(parts)

@@ -2,6 +2,7 @@
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 
@@ -9,34 +10,52 @@ use super::super::model::Model;
 use super::super::palette::Depth;
 use super::super::usage::Recent;
 use super::super::view::View;
+use super::flow::{Part, flow, part, words};
 use super::picture;
 use phalanx_run::RankSummary;
 use phalanx_run::format;
 
-/// Draws two rows for each rank: its activity, and its memory by kind.
-pub(super) fn ranks(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Depth) {
+/// Returns the lines of each rank at a width: its activity, and its memory by kind.
+pub(super) fn lines_of_ranks(model: &Model, width: u16, depth: Depth) -> Vec<Vec<Line<'static>>> {
     let over = model.summary.as_ref().filter(|_| model.status().is_over());
-    let lines: Vec<[Line<'_>; 2]> = match over {
+    let parts: Vec<[Vec<Part>; 2]> = match over {
         // The summary covers the whole run, not only the last seconds.
         Some(summary) if !summary.ranks.is_empty() => {
             summary.ranks.iter().map(|rank| of_summary(rank, depth)).collect()
         }
         _ => model.ranks.iter().map(|(rank, recent)| of_usage(*rank, recent, depth)).collect(),
     };
-    if lines.is_empty() {
+    let lines = |parts: [Vec<Part>; 2]| parts.into_iter().flat_map(|parts| flow(parts, width, 3)).collect();
+    parts.into_iter().map(lines).collect()
+}
+
+/// Draws the lines of ranks. Ranks without room are counted in the last row.
+pub(super) fn ranks(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Depth) {
+    let ranks = lines_of_ranks(model, area.width, depth);
+    if ranks.is_empty() {
         let text = "no usage yet; log.usage_seconds = 0 turns it off";
         return frame
             .render_widget(Paragraph::new(text).style(depth.faint()).wrap(Wrap { trim: true }), area);
     }
-    let hidden = lines.len().saturating_sub(usize::from(area.height / 2));
-    for (row, line) in area.rows().zip(lines.into_iter().flatten()) {
-        frame.render_widget(line, row);
+    let room = usize::from(area.height);
+    let all: usize = ranks.iter().map(Vec::len).sum();
+    let (mut shown, mut hidden) = (Vec::new(), 0);
+    for lines in ranks {
+        // One row is for the number of hidden ranks.
+        let fits = hidden == 0
+            && shown.len() + lines.len() <= if all <= room { room } else { room.saturating_sub(1) };
+        if fits {
+            shown.extend(lines);
+        } else {
+            hidden += 1;
+        }
     }
     if hidden > 0 {
-        let text = format!(" {hidden} more ranks ");
-        let width = u16::try_from(text.len()).unwrap_or(0).min(area.width);
-        let corner = Rect { x: area.right() - width, y: area.bottom() - 1, width, height: 1 };
-        frame.render_widget(Span::styled(text, depth.warning()), corner);
+        let text = if hidden == 1 { "1 more rank".to_owned() } else { format!("{hidden} more ranks") };
+        shown.push(Line::styled(text, depth.warning()));
+    }
+    for (row, line) in area.rows().zip(shown) {
+        frame.render_widget(line, row);
     }
 }
 
@@ -46,26 +65,35 @@ fn bar(share: f64) -> String {
     format!("{}{}", "█".repeat(filled), "░".repeat(8 - filled))
 }
 
-fn kinds<'a>(kinds: impl IntoIterator<Item = (&'a str, u64)>, depth: Depth) -> Line<'static> {
-    let parts: Vec<String> =
-        kinds.into_iter().map(|(name, bytes)| format!("{name} {}", format::bytes(bytes))).collect();
-    Line::from(Span::styled(format!("   {}", parts.join("  ")), depth.faint()))
+/// Returns the memory by kind, indented below the number of a rank.
+fn kinds<'a>(kinds: impl IntoIterator<Item = (&'a str, u64)>, depth: Depth) -> Vec<Part> {
+    let mut parts: Vec<Part> = kinds
+        .into_iter()
+        .map(|(name, bytes)| part(format!("{name} {}", format::bytes(bytes)), depth.faint()))
+        .collect();
+    if let Some(first) = parts.first_mut() {
+        first.insert(0, Span::raw("   "));
+    }
+    parts
 }
 
-fn of_usage(rank: usize, recent: &Recent, depth: Depth) -> [Line<'static>; 2] {
-    let Some(last) = recent.last() else { return [Line::default(), Line::default()] };
-    let mut first = vec![Span::styled(format!("{rank:<3}"), depth.chosen())];
+fn of_usage(rank: usize, recent: &Recent, depth: Depth) -> [Vec<Part>; 2] {
+    let Some(last) = recent.last() else { return [Vec::new(), Vec::new()] };
+    let plain = Style::new();
+    let mut first: Vec<Part> = Vec::new();
     if let Some(busy) = last.cpu_percent {
-        first.push(Span::raw(format!("cpu {busy:>4.0}%  ")));
+        first.push(part(format!("cpu {busy:>4.0}%"), plain));
     }
     if let Some(busy) = last.gpu.gpu_percent {
-        first.push(Span::raw(format!("gpu {} {busy:.0}%  ", bar(busy / 100.0))));
+        first.push(part(format!("gpu {} {busy:.0}%", bar(busy / 100.0)), plain));
     }
     if let Some(exposed) = recent.share(|usage| Some(usage.times.communication_exposed_seconds)) {
-        first.push(Span::raw("comm "));
         let style = if exposed > 0.3 { depth.warning() } else { depth.good() };
-        first.push(Span::styled(bar(exposed), style));
-        first.push(Span::raw(format!(" {:.0}%  ", 100.0 * exposed)));
+        first.push(vec![
+            Span::raw("comm "),
+            Span::styled(bar(exposed), style),
+            Span::raw(format!(" {:.0}%", 100.0 * exposed)),
+        ]);
     }
     let network = [
         ("↑", recent.rate(|usage| Some(usage.transfers.network_sent_bytes as f64))),
@@ -73,38 +101,47 @@ fn of_usage(rank: usize, recent: &Recent, depth: Depth) -> [Line<'static>; 2] {
     ];
     for (arrow, rate) in network {
         if let Some(rate) = rate.filter(|rate| *rate > 0.0) {
-            first.push(Span::raw(format!("{arrow}{}/s ", format::bytes(rate as u64))));
+            first.push(part(format!("{arrow}{}/s", format::bytes(rate as u64)), plain));
         }
     }
     if let Some(watts) = last.watts() {
-        first.push(Span::raw(format!(" {watts:.0} W")));
+        first.push(part(format!("{watts:.0} W"), plain));
     }
     if !last.host.is_empty() {
-        first.push(Span::styled(format!("  {}", last.host), depth.faint()));
+        first.push(part(last.host.clone(), depth.faint()));
     }
     let gpu = last.gpu.gpu_memory_bytes.map(|bytes| ("gpu", bytes));
-    [Line::from(first), kinds(last.memory_by_kind().into_iter().chain(gpu), depth)]
+    [numbered(rank, first, depth), kinds(last.memory_by_kind().into_iter().chain(gpu), depth)]
 }
 
-fn of_summary(rank: &RankSummary, depth: Depth) -> [Line<'static>; 2] {
+/// Adds the number of a rank to its first part.
+fn numbered(rank: usize, mut parts: Vec<Part>, depth: Depth) -> Vec<Part> {
+    let number = Span::styled(format!("{rank:<3}"), depth.chosen());
+    match parts.first_mut() {
+        Some(first) => first.insert(0, number),
+        None => parts.push(vec![number]),
+    }
+    parts
+}
+
+fn of_summary(rank: &RankSummary, depth: Depth) -> [Vec<Part>; 2] {
     let whole = rank.step_seconds.max(1e-9);
     let share = |seconds: f64| 100.0 * seconds / whole;
-    let first = format!(
-        "comm {} {:.0}% exposed, {:.0}% hidden  data {:.0}%  sent {}",
-        bar(rank.communication_exposed_seconds / whole),
-        share(rank.communication_exposed_seconds),
-        share(rank.communication_hidden_seconds),
-        share(rank.data_seconds),
-        format::bytes(rank.bytes_sent),
-    );
+    let (exposed, hidden) = (rank.communication_exposed_seconds, rank.communication_hidden_seconds);
+    let first = [
+        format!("comm {} {:.0}% exposed", bar(exposed / whole), share(exposed)),
+        format!("{:.0}% hidden", share(hidden)),
+        format!("data {:.0}%", share(rank.data_seconds)),
+        format!("sent {}", format::bytes(rank.bytes_sent)),
+    ];
     let memory = [
         ("param", rank.parameter_bytes),
         ("grad", rank.gradient_bytes),
         ("optim", rank.optimizer_bytes),
         ("peak", rank.peak_memory_bytes.unwrap_or_default()),
     ];
-    let first = Line::from(vec![Span::styled(format!("{:<3}", rank.rank), depth.chosen()), Span::raw(first)]);
-    [first, kinds(memory.into_iter().filter(|(_, bytes)| *bytes > 0), depth)]
+    let first = first.map(|text| part(text, Style::new())).to_vec();
+    [numbered(rank.rank, first, depth), kinds(memory.into_iter().filter(|(_, bytes)| *bytes > 0), depth)]
 }
 
 /// Returns the title of the pane of samples.
@@ -131,19 +168,27 @@ pub(super) fn log_title(view: &View) -> String {
     }
 }
 
+/// Draws the log up to the line that the user has scrolled to. Long lines take several rows.
 pub(super) fn log(frame: &mut Frame<'_>, area: Rect, model: &Model, view: &View, depth: Depth) {
-    let end =
-        model.log.len().saturating_sub(view.log_back).max(usize::from(area.height).min(model.log.len()));
-    let begin = end.saturating_sub(usize::from(area.height));
-    for (row, line) in area.rows().zip(model.log.range(begin..end)) {
+    let room = usize::from(area.height);
+    let end = model.log.len().saturating_sub(view.log_back).max(room.min(model.log.len()));
+    let mut rows: Vec<Line<'static>> = Vec::new();
+    for line in model.log.range(..end).rev() {
+        if rows.len() >= room {
+            break;
+        }
         let whose = line.rank.map_or_else(|| "  ".to_owned(), |rank| format!("{rank} "));
         let style = match () {
             () if line.text.contains(" ERROR ") => depth.bad(),
             () if line.text.contains(" WARN ") || line.text.starts_with("warning") => depth.warning(),
-            () => ratatui::style::Style::new(),
+            () => Style::new(),
         };
-        let text = vec![Span::styled(whose, depth.faint()), Span::styled(short(&line.text), style)];
-        frame.render_widget(Line::from(text), row);
+        let lines = words(part(whose, depth.faint()), &short(&line.text), style, area.width);
+        rows.extend(lines.into_iter().rev());
+    }
+    rows.truncate(room);
+    for (row, line) in area.rows().zip(rows.into_iter().rev()) {
+        frame.render_widget(line, row);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Samples over time, with a slider.
+//! The results of a run: pictures of its evaluations, and samples over time with a slider.
 
 use std::fmt::Write as _;
 
@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::Page;
+use crate::evaluation::Picture;
 use crate::html::escape;
 use crate::run::RunData;
 use crate::samples::Sample;
@@ -16,8 +17,34 @@ const BYTES: usize = 8 << 20;
 const LEAST: usize = 24 << 10;
 
 impl Page<'_> {
+    /// Writes the pictures of evaluations and the samples of all runs.
+    pub(super) fn results(&mut self) {
+        let has_results =
+            |run: &RunData| !run.samples.shown.is_empty() || !run.evaluation.pictures.is_empty();
+        if self.report.runs.iter().any(has_results) {
+            self.section("Results");
+            self.evaluations();
+            self.samples();
+            self.push("</section>");
+        }
+    }
+
+    /// Writes the pictures of the evaluations of all runs.
+    fn evaluations(&mut self) {
+        let report = self.report;
+        let mut html = String::new();
+        for run in &report.runs {
+            let whose = if report.runs.len() > 1 { format!("{}: ", run.name) } else { String::new() };
+            let pictures = run.evaluation.pictures.iter();
+            html.extend(pictures.map(|picture| evaluation(picture, &format!("{whose}{}", picture.title))));
+        }
+        if !html.is_empty() {
+            self.push(&format!("<div class=\"figures\">{html}</div>"));
+        }
+    }
+
     /// Writes the samples of all runs.
-    pub(super) fn samples(&mut self) {
+    fn samples(&mut self) {
         let report = self.report;
         let drawn: Vec<(usize, &RunData)> =
             report.runs.iter().enumerate().filter(|(_, run)| !run.samples.shown.is_empty()).collect();
@@ -26,14 +53,26 @@ impl Page<'_> {
         }
         let pictures: usize = drawn.iter().map(|(_, run)| run.samples.shown.len()).sum();
         let each = (BYTES / pictures).max(LEAST);
-        self.section("Samples");
         self.push("<div class=\"samples\">");
         for (number, run) in drawn {
             let html = samples(run, number, report.runs.len() > 1, each);
             self.push(&html);
         }
-        self.push("</div></section>");
+        self.push("</div>");
     }
+}
+
+/// Renders a picture of an evaluation.
+fn evaluation(picture: &Picture, title: &str) -> String {
+    let size = picture
+        .size
+        .map_or_else(String::new, |(width, height)| format!(" width=\"{width}\" height=\"{height}\""));
+    format!(
+        "<figure class=\"evaluation\"><figcaption>{0}</figcaption><img{size} alt=\"{0}\" src=\"data:{1};base64,{2}\"></figure>",
+        escape(title),
+        picture.kind,
+        STANDARD.encode(&picture.bytes)
+    )
 }
 
 /// Renders the samples of a run, each within `bytes`. Without scripts, only the last one is visible.

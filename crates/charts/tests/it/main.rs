@@ -1,0 +1,3 @@
+//! Whole pictures, compared with files.
+
+mod golden;
