@@ -41,6 +41,38 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Row>,
     /// The speed-ups over ranks, for each combination of the other axes.
     pub(crate) speedups: Vec<Speedups>,
+    /// Its best row.
+    pub(crate) best: Option<BestRow>,
+    /// The importance of its keys.
+    pub(crate) importance: Option<Importance>,
+}
+
+/// The best row of a table.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct BestRow {
+    /// Its choices, or the number of its trial.
+    pub(crate) name: String,
+    /// The measure by which it is the best.
+    pub(crate) measure: String,
+    /// The value of the measure.
+    pub(crate) value: f64,
+    /// The folder of its run.
+    pub(crate) run: String,
+    /// The settings by which it differs from other rows.
+    pub(crate) settings: Vec<String>,
+    /// The commands that go on with it.
+    pub(crate) commands: Vec<String>,
+}
+
+/// The shares of keys in the variance of a measure.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Importance {
+    /// The measure.
+    pub(crate) measure: String,
+    /// The keys with their shares.
+    pub(crate) keys: Vec<(String, f64)>,
+    /// The share of their combinations.
+    pub(crate) interactions: f64,
 }
 
 /// A row of a table.
@@ -54,6 +86,10 @@ pub(crate) struct Row {
     pub(crate) published: Vec<Option<f64>>,
     /// True if it was predicted and not trained.
     pub(crate) predicted: bool,
+    /// True for the best row.
+    pub(crate) best: bool,
+    /// The step at which a rule of the search stopped its run.
+    pub(crate) pruned: Option<u64>,
     /// The source of its energy values: `measured`, `estimated` or `absent`.
     pub(crate) energy: Option<String>,
     /// The folders of its runs in the sweep's `runs/`, one for each seed.
@@ -148,6 +184,8 @@ fn table(value: &Value) -> Table {
             numbers: columns.iter().map(number).collect(),
             published: columns.iter().map(|name| row["published"][name].as_f64()).collect(),
             predicted: row["predicted"].as_bool().unwrap_or_default(),
+            best: row["best"].as_bool().unwrap_or_default(),
+            pruned: row["pruned"].as_u64(),
             energy: row["energy"]["kind"].as_str().map(str::to_owned),
             runs: words(row, "runs"),
             errors: words(row, "errors"),
@@ -156,7 +194,28 @@ fn table(value: &Value) -> Table {
     let title = at(value, "title").and_then(Value::as_str).unwrap_or("results").to_owned();
     let rows = rows.iter().map(row).collect();
     let speedups = list(value, "speedups").iter().map(of_ranks).collect();
-    Table { title, axes, columns, notes: words(value, "notes"), rows, speedups }
+    let (best, importance) =
+        (at(value, "best").and_then(best_row), at(value, "importance").and_then(importance));
+    Table { title, axes, columns, notes: words(value, "notes"), rows, speedups, best, importance }
+}
+
+fn best_row(of: &Value) -> Option<BestRow> {
+    let commands = ["evaluate", "longer"].map(|name| word(of, name)).into_iter();
+    Some(BestRow {
+        name: word(of, "name"),
+        measure: word(of, "measure"),
+        value: of["value"].as_f64()?,
+        run: word(of, "run"),
+        settings: words(of, "settings"),
+        commands: commands.filter(|command| !command.is_empty()).collect(),
+    })
+}
+
+fn importance(of: &Value) -> Option<Importance> {
+    let key = |key: &Value| Some((word(key, "key"), key["share"].as_f64()?));
+    let keys: Vec<_> = list(of, "keys").iter().filter_map(key).collect();
+    let interactions = of["interactions"].as_f64()?;
+    Some(Importance { measure: word(of, "measure"), keys, interactions })
 }
 
 fn of_ranks(panel: &Value) -> Speedups {

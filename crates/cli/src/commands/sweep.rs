@@ -1,7 +1,10 @@
 //! `phalanx sweep` and `phalanx study`: many trainings, and what came of them in tables and pictures.
 
+mod planned;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
 use phalanx_collectives::{Clock, CostModel, SimulatedLink};
@@ -11,19 +14,22 @@ use serde_json::{Value, json};
 use super::error::CliError;
 use super::interrupts::{Interrupts, announce};
 use super::report::options;
-use super::resolve::{RUNS, as_argument, check_utf8, set_data, task_of};
+use super::resolve::{RUNS, as_argument, check_utf8, task_of};
 use crate::Program;
 use phalanx_run::format;
 use phalanx_trainer::config::Config;
 use phalanx_trainer::config::Resolved;
 
 use crate::console::{note, out};
+use crate::sweep::search::SearchRecord;
 use crate::sweep::{
-    self, Conditions, Outcome, Results, Run, RunPlan, Runner, SweepFile, SweepFileError, TrainingEnd, Trials,
+    self, Caller, Conditions, Outcome, PlannedRun, Results, Run, RunPlan, Runner, Schedule, SweepFile,
+    SweepFileError, SweepFolder, TrainingEnd, Trials,
 };
 use phalanx_report::Report;
 use phalanx_run::{Machine, write_aside};
 use phalanx_trainer::engine;
+use planned::{Configuration, end_of_searches, plan, recorded};
 
 /// Train all runs of a sweep, and make tables and pictures. Finished runs are not trained again, so the same command
 /// continues an interrupted sweep.
@@ -116,19 +122,22 @@ impl From<SweepFileError> for CliError {
 
 /// Trains the runs of a sweep, and writes tables and pictures.
 fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &RunOptions) -> Result<(), CliError> {
-    let sweep = Sweep::new(program, name, file, how)?;
+    let mut sweep = Sweep::new(program, name, file, how)?;
     if how.dry_run {
         sweep.list(how.json);
         return Ok(());
     }
     sweep.check_folder()?;
     let interrupts = Interrupts::listen()?;
-    let ended = sweep.train(&interrupts)?;
-    let outcomes = sweep.outcomes(program, &ended)?;
+    let ends = sweep.train(&interrupts)?;
+    let outcomes = sweep.outcomes(program, &ends.runs)?;
     sweep.write_results(program, &outcomes, how.json)?;
     if interrupts.count() > 0 {
         let message = "interrupted; the same command goes on".to_owned();
         return Err(CliError::Ended { message, code: interrupts.exit_code() });
+    }
+    if sweep.file.search.is_some() {
+        return end_of_searches(&ends.failed_searches);
     }
     let failed = outcomes.iter().filter(|outcome| matches!(outcome, Some(Err(_)))).count();
     match failed {
@@ -140,6 +149,13 @@ fn carry_out(program: &Program, name: &str, file: &SweepFile, how: &RunOptions) 
     }
 }
 
+/// The ends of a sweep's runs.
+struct Ends {
+    runs: Vec<TrainingEnd>,
+    /// The first error of each search of which every trial has failed.
+    failed_searches: Vec<String>,
+}
+
 /// A sweep whose runs are resolved and checked.
 struct Sweep<'a> {
     name: &'a str,
@@ -147,7 +163,10 @@ struct Sweep<'a> {
     quick: bool,
     trials: Trials,
     /// The runs with their configurations.
-    runs: Vec<(Run, Resolved)>,
+    runs: Vec<PlannedRun>,
+    configuration: Configuration,
+    /// The trials that an earlier call has drawn.
+    record: SearchRecord,
     folder: PathBuf,
     executable: PathBuf,
     /// Runs that train at the same time.
@@ -165,59 +184,63 @@ impl<'a> Sweep<'a> {
         }
         let mut sets = how.sets.clone();
         sets.extend(how.link.as_ref().map(|link| format!("comm.link={link}")));
-        let trials = Trials::of(&file, &sets, how.quick);
-        let configured = |run: &Run| -> Result<_, CliError> {
-            let mut resolved = program.catalogue().resolve(Some(&run.extends), &run.sets)?;
-            if let Some(data) = &how.data {
-                set_data(&mut resolved, data)?;
-            }
-            resolved.validate()?;
-            Ok((run.clone(), resolved))
-        };
-        let runs = trials.runs.iter().map(configured).collect::<Result<Vec<_>, CliError>>()?;
-        let parallel = match how.parallel {
-            0 => fitting(runs.iter().map(|(_, resolved)| &resolved.config), Machine::detect().cores),
-            parallel => parallel,
-        };
         let folder = how.out.clone().unwrap_or_else(|| Path::new(RUNS).join(name));
         check_utf8("--out", &folder)?;
         let folder = as_argument(&folder);
+        let mut trials = Trials::of(&file, &sets, how.quick);
+        let record = recorded(&file, &mut trials, &folder)?;
+        let catalogue = Arc::clone(program.catalogue());
+        let configuration = Configuration { catalogue, data: how.data.clone() };
+        let runs = plan(&configuration, &file, &trials.runs)?;
+        let parallel = match how.parallel {
+            0 => fitting(configs(&runs), Machine::detect().cores),
+            parallel => parallel,
+        };
         let executable = std::env::current_exe().map_err(CliError::failed)?;
-        Ok(Self { name, file, quick: how.quick, trials, runs, folder, executable, parallel })
+        let quick = how.quick;
+        Ok(Self { name, file, quick, trials, runs, configuration, record, folder, executable, parallel })
     }
 
-    fn runner(&self) -> Runner<'_> {
-        Runner { program: self.executable.clone(), folder: &self.folder, parallel: self.parallel }
+    fn place(&self) -> SweepFolder<'_> {
+        SweepFolder(&self.folder)
     }
 
     /// Prints the runs.
     fn list(&self, json: bool) {
-        let runner = self.runner();
         if json {
-            let object = |(run, resolved): &(Run, Resolved)| {
-                let (ranks, finished) = (resolved.config.train.ranks, runner.is_finished(run));
+            let object = |PlannedRun { run, resolved }: &PlannedRun| {
+                let (ranks, finished) = (resolved.config.train.ranks, self.place().is_finished(run));
                 json!({"name": run.name, "ranks": ranks, "sets": run.sets, "predicted": run.predicted, "finished": finished})
             };
             out(&Value::from_iter(self.runs.iter().map(object)).to_string());
             return;
         }
-        for (run, resolved) in &self.runs {
-            let done = match (run.predicted, runner.is_finished(run)) {
+        for PlannedRun { run, resolved } in &self.runs {
+            let done = match (run.predicted, self.place().is_finished(run)) {
                 (true, _) => "  (predicted, not trained)",
                 (false, true) => "  (finished)",
                 (false, false) => "",
             };
-            let ranks = resolved.config.train.ranks;
-            out(&format!("{}: {ranks} ranks, {}{done}", run.name, run.sets.join(" ")));
+            let ranks = match resolved {
+                Ok(resolved) => format!("{} ranks", resolved.config.train.ranks),
+                Err(error) => format!("cannot be trained: {error}"),
+            };
+            out(&format!("{}: {ranks}, {}{done}", run.name, run.sets.join(" ")));
         }
-        out(&format!("{} runs in {}", self.runs.len(), self.folder.display()));
+        let open = self.schedule().total() - self.runs.iter().filter(|run| !run.run.predicted).count();
+        if open > 0 {
+            out(&format!("{open} runs that the search will draw from the outcomes of these"));
+        }
+        out(&format!("{} runs in {}", self.runs.len() + open, self.folder.display()));
     }
 
     /// Refuses a folder that holds a run of other settings, and creates one that is missing.
     fn check_folder(&self) -> Result<(), CliError> {
-        let runner = self.runner();
-        if let Some((run, _)) = self.runs.iter().find(|(run, resolved)| runner.differs(run, resolved)) {
-            let path = runner.folder_of(run);
+        let differs = |planned: &&PlannedRun| {
+            planned.resolved.as_ref().is_ok_and(|resolved| self.place().differs(&planned.run, resolved))
+        };
+        if let Some(planned) = self.runs.iter().find(differs) {
+            let path = self.place().run(&planned.run);
             return Err(CliError::Usage(format!(
                 "{} holds a run of other settings; choose another folder with --out, or remove it",
                 path.display()
@@ -226,9 +249,16 @@ impl<'a> Sweep<'a> {
         std::fs::create_dir_all(&self.folder).map_err(CliError::failed)
     }
 
-    /// Trains the runs that are not finished.
-    fn train(&self, interrupts: &Interrupts) -> Result<Vec<TrainingEnd>, CliError> {
-        let count = self.runs.len();
+    /// The order of the runs, and the trials that are drawn as earlier ones end.
+    fn schedule(&self) -> Schedule<'_> {
+        let state = (self.trials.clone(), self.runs.clone(), self.record.clone());
+        Schedule::new(&self.file, self.place(), &self.configuration, self.parallel, state)
+    }
+
+    /// Trains the runs that are not finished. Trials that are drawn join the sweep.
+    fn train(&mut self, interrupts: &Interrupts) -> Result<Ends, CliError> {
+        let schedule = self.schedule();
+        let count = schedule.total();
         note(&format!("{}: {}", self.name, self.file.about));
         note(&format!("{count} runs in {}, {} at a time", self.folder.display(), self.parallel));
         let told = AtomicBool::new(false);
@@ -239,15 +269,18 @@ impl<'a> Sweep<'a> {
             }
             count
         };
-        Ok(self.runner().run(&self.runs, &asked, &|at, ended| {
-            let what = match ended {
-                TrainingEnd::FinishedBefore => "was finished".to_owned(),
-                TrainingEnd::Finished(time) => format!("finished in {}", format::duration(*time)),
-                TrainingEnd::Failed(error) => format!("failed: {error}"),
-                TrainingEnd::Stopped => "stopped".to_owned(),
-            };
-            note(&format!("[{}/{count}] {}: {what}", at + 1, self.runs[at].0.name));
-        }))
+        let ended = |at: usize, run: &Run, end: &TrainingEnd| {
+            note(&format!("[{}/{count}] {}: {}", at + 1, run.name, words(end)));
+        };
+        let runner =
+            Runner { program: self.executable.clone(), place: self.place(), parallel: self.parallel };
+        let schedule = Mutex::new(schedule);
+        let trained = runner.run(&schedule, Caller { interrupts: &asked, ended: &ended });
+        let schedule = schedule.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let ended = schedule.finish();
+        trained.map_err(CliError::failed)?;
+        (self.trials, self.runs) = (ended.trials, ended.runs);
+        Ok(Ends { runs: ended.ends, failed_searches: ended.failed_searches })
     }
 
     /// Reads the outcomes of the runs, and adds predicted times where tables ask for them.
@@ -256,14 +289,16 @@ impl<'a> Sweep<'a> {
         program: &Program,
         ended: &[TrainingEnd],
     ) -> Result<Vec<Option<Result<Outcome, String>>>, CliError> {
-        let runner = self.runner();
-        let outcome = |((run, _), ended): (&(Run, _), &TrainingEnd)| match ended {
-            TrainingEnd::Stopped => None,
-            TrainingEnd::Failed(error) => Some(Err(error.clone())),
-            TrainingEnd::FinishedBefore | TrainingEnd::Finished(_) => {
-                let read = Outcome::read(&runner.folder_of(run), self.file.target.as_ref());
-                Some(read.map_err(|error| error.to_string()))
-            }
+        let target = self.file.target.as_ref();
+        let outcome = |(planned, end): (&PlannedRun, &TrainingEnd)| {
+            let folder = self.place().run(&planned.run);
+            let read = match end {
+                TrainingEnd::Stopped => return None,
+                TrainingEnd::Failed(error) => return Some(Err(error.clone())),
+                TrainingEnd::Pruned { step, .. } => Outcome::read_pruned(&folder, *step, target),
+                TrainingEnd::FinishedBefore | TrainingEnd::Finished(_) => Outcome::read(&folder, target),
+            };
+            Some(read.map_err(|error| error.to_string()))
         };
         let mut outcomes: Vec<_> = self.runs.iter().zip(ended).map(outcome).collect();
         predict_steps(program, &self.trials, &self.runs, &mut outcomes)?;
@@ -277,8 +312,7 @@ impl<'a> Sweep<'a> {
         outcomes: &sweep::Outcomes,
         json: bool,
     ) -> Result<(), CliError> {
-        let trained =
-            || self.runs.iter().filter(|(run, _)| !run.predicted).map(|(_, resolved)| &resolved.config);
+        let trained = || configs(self.runs.iter().filter(|planned| !planned.run.predicted));
         let conditions = Conditions {
             machine: Machine::detect(),
             quick: self.quick,
@@ -287,18 +321,21 @@ impl<'a> Sweep<'a> {
             simulated: trained().any(|config| config.comm.clock == Clock::Cpu),
         };
         let (name, file, trials) = (self.name, &self.file, &self.trials);
-        let results = Results { name, file, trials, outcomes, conditions: &conditions };
-        results.write(&self.folder).map_err(CliError::failed)?;
+        let (command, folder) = (program.name(), self.folder.as_path());
+        let results = Results { name, program: command, folder, file, trials, outcomes, conditions: &conditions };
+        results.write().map_err(CliError::failed)?;
         write_page(program, &self.folder)?;
         if json {
             let written = std::fs::read_to_string(self.folder.join("results.json"));
             out(written.map_err(CliError::failed)?.trim_end());
             return Ok(());
         }
-        for table in results.tables() {
+        for result in results.tables() {
+            let table = &result.table;
             out(&format!("\n{}", table.title));
             format::columns(&table.words()).iter().for_each(|line| out(&format!("  {line}")));
             table.failures().iter().chain(&table.notes()).for_each(|note| out(&format!("  {note}")));
+            result.findings().iter().for_each(|line| out(&format!("  {line}")));
         }
         out("");
         out(&format!("tables and pictures in {}, all of it in report.html", self.folder.display()));
@@ -316,13 +353,14 @@ fn write_page(program: &Program, folder: &Path) -> Result<(), CliError> {
 fn predict_steps(
     program: &Program,
     trials: &Trials,
-    runs: &[(Run, Resolved)],
+    runs: &[PlannedRun],
     outcomes: &mut sweep::Outcomes,
 ) -> Result<(), CliError> {
     if trials.tables.iter().all(|table| table.predict.is_empty()) {
         return Ok(());
     }
-    let plan = |(_, resolved): &(Run, Resolved)| -> Result<_, CliError> {
+    let plan = |planned: &PlannedRun| -> Result<_, CliError> {
+        let Ok(resolved) = &planned.resolved else { return Ok(None) };
         let config = &resolved.config;
         let plan = engine::plan_memory(&task_of(program, config)?, config, &[config.train.strategy]);
         let plan = plan.map_err(CliError::failed)?.plans.into_iter().next();
@@ -330,13 +368,13 @@ fn predict_steps(
         // A single rank has no messages.
         let costs =
             costs.or_else(|| (config.train.ranks == 1).then(|| CostModel::over(&SimulatedLink::timeless())));
-        Ok((plan, costs, config.comm.ranks_by_host(config.train.ranks)))
+        Ok(Some((plan, costs, config.comm.ranks_by_host(config.train.ranks))))
     };
     let plans = runs.iter().map(plan).collect::<Result<Vec<_>, CliError>>()?;
     for table in &trials.tables {
         sweep::predict(table, outcomes, |run| {
-            let config = &runs[run].1.config;
-            let (plan, costs, hosts) = &plans[run];
+            let resolved = runs[run].resolved.as_ref().ok()?;
+            let (config, (plan, costs, hosts)) = (&resolved.config, plans[run].as_ref()?);
             let cluster = ClusterModel {
                 costs: costs.as_ref()?,
                 hosts,
@@ -345,7 +383,7 @@ fn predict_steps(
                 scattered: config.scattered_bytes(),
             };
             let share = config.train.global_batch as f64 / config.train.ranks.max(1) as f64;
-            Some(RunPlan { plan: plan.clone()?, cluster, share, computes: computes_alike(&runs[run].1) })
+            Some(RunPlan { plan: plan.clone()?, cluster, share, computes: computes_alike(resolved) })
         });
     }
     Ok(())
@@ -360,6 +398,24 @@ fn computes_alike(resolved: &Resolved) -> String {
     config.comm = Config::default().comm;
     config.train.strategy = Config::default().train.strategy;
     format!("{config:?}")
+}
+
+/// Returns the configurations of runs that can be trained.
+fn configs<'a>(runs: impl IntoIterator<Item = &'a PlannedRun>) -> impl Iterator<Item = &'a Config> {
+    runs.into_iter().filter_map(|planned| planned.resolved.as_ref().ok()).map(|resolved| &resolved.config)
+}
+
+/// Describes the end of a run.
+fn words(end: &TrainingEnd) -> String {
+    match end {
+        TrainingEnd::FinishedBefore => "was finished".to_owned(),
+        TrainingEnd::Finished(time) => format!("finished in {}", format::duration(*time)),
+        TrainingEnd::Pruned { step, value } => {
+            format!("pruned at step {step}, at {}", format::number(*value))
+        }
+        TrainingEnd::Failed(error) => format!("failed: {error}"),
+        TrainingEnd::Stopped => "stopped".to_owned(),
+    }
 }
 
 /// Returns the number of runs that train at once, so that each of their threads has a core.

@@ -1,7 +1,7 @@
 //! Checks of the file of a sweep.
 
 use super::compared::known;
-use super::file::{Axis, Part, Random, Range, SweepFile};
+use super::file::{Axis, Part, SweepFile};
 
 /// Columns that are predicted from other rows.
 const PREDICTED: [&str; 3] = ["predicted_step_ms", "predicted_communication_ms", "predicted_exposed"];
@@ -80,6 +80,33 @@ impl SweepFile {
         Ok(())
     }
 
+    /// Refuses searches that contradict the rest of the file.
+    fn check_search(&self) -> Result<(), String> {
+        if let Some(best) = &self.best {
+            best.check()?;
+        }
+        let Some(search) = &self.search else { return Ok(()) };
+        search.check()?;
+        if self.best.is_some() {
+            return Err("best is for sweeps without a search; [search] has its own measure".to_owned());
+        }
+        if search.prune.is_some() && self.seeds.len() > 1 {
+            return Err("[search] prune needs a single seed: it stops runs, not means of several".to_owned());
+        }
+        let axes = || self.axes.iter().chain(self.parts.iter().flat_map(|part| &part.axes));
+        if axes().any(|axis| axis.all_choices().iter().any(|choice| choice.predicted)) {
+            return Err("[search] trains its runs; leave out choices that are only predicted".to_owned());
+        }
+        let varied = axes().filter_map(|axis| axis.key.as_ref()).find(|key| search.keys.contains_key(*key));
+        match varied {
+            Some(key) => Err(format!("`{key}` is a key of [search] and of an axis; leave out one of them")),
+            None if search.keys.contains_key("train.seed") => {
+                Err("[search] cannot draw train.seed; `seeds` lists its values".to_owned())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Returns the number of trainings; those that parts share are counted twice.
     fn trainings(&self) -> usize {
         let of = |part: &Part| {
@@ -87,7 +114,7 @@ impl SweepFile {
             self.axes_of(part).iter().map(choices).fold(1_usize, usize::saturating_mul)
         };
         let rows = self.tables().iter().map(of).fold(0, usize::saturating_add);
-        let drawn = self.random.as_ref().map_or(1, |random| random.trials);
+        let drawn = self.search.as_ref().map_or(1, |search| search.trials);
         rows.saturating_mul(drawn).saturating_mul(self.seeds.len())
     }
 
@@ -99,7 +126,7 @@ impl SweepFile {
         if self.seeds.is_empty() {
             return Err("seeds is empty; leave it out for seed 0".to_owned());
         }
-        self.random.as_ref().map_or(Ok(()), check_random)?;
+        self.check_search()?;
         let trainings = self.trainings();
         if trainings > MOST_TRAININGS {
             return Err(format!(
@@ -147,26 +174,6 @@ fn check_axis(axis: &Axis) -> Result<(), String> {
         (1..choices.len()).find(|at| choices[..*at].iter().any(|choice| choice.name == choices[*at].name));
     if let Some(at) = twice {
         return Err(format!("[[axis]] {title} has `{}` twice", choices[at].name));
-    }
-    Ok(())
-}
-
-/// Refuses random trials without keys, and ranges without values.
-fn check_random(random: &Random) -> Result<(), String> {
-    if random.trials == 0 || random.keys.is_empty() {
-        return Err("[random] needs trials above 0, and keys".to_owned());
-    }
-    for (key, range) in &random.keys {
-        match range {
-            Range::Choices(values) if values.is_empty() => {
-                return Err(format!("[random] {key} has nothing to choose from"));
-            }
-            Range::Between { from, to, log } if !(from < to && (!log || *from > 0.0)) => {
-                let bound = if *log { "0 < from < to" } else { "from < to" };
-                return Err(format!("[random] {key}: from {from} to {to}; it must be {bound}"));
-            }
-            _ => {}
-        }
     }
     Ok(())
 }

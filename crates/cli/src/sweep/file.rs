@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::compared::{PublishedNumbers, Relative, choice_name};
+use super::search::{Best, Goal, Search};
 use phalanx_trainer::config::nearest;
 
 /// A sweep, as its file describes it.
@@ -42,9 +43,12 @@ pub struct SweepFile {
     /// The axes of all parts.
     #[serde(default, rename = "axis")]
     pub axes: Vec<Axis>,
-    /// The random draws.
+    /// The keys whose values are searched, for each combination of the axes.
     #[serde(default)]
-    pub random: Option<Random>,
+    pub search: Option<Search>,
+    /// The measure by which the best row is marked, without a search.
+    #[serde(default)]
+    pub best: Option<Best>,
     /// Tables; without any there is one, of all axes.
     #[serde(default, rename = "part")]
     pub parts: Vec<Part>,
@@ -203,37 +207,6 @@ impl Axis {
     }
 }
 
-/// Keys whose values are drawn, the same draws for every configuration of the axes.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Random {
-    /// The number of draws.
-    pub trials: usize,
-    /// The seed of the draws.
-    #[serde(default)]
-    pub seed: u64,
-    /// By key, what is drawn from.
-    pub keys: BTreeMap<String, Range>,
-}
-
-/// The range of uniform draws.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(untagged)]
-pub enum Range {
-    /// One of these.
-    Choices(Vec<toml::Value>),
-    /// Numbers between two.
-    Between {
-        /// The smallest.
-        from: f64,
-        /// The largest.
-        to: f64,
-        /// True if the logarithm is uniform.
-        #[serde(default)]
-        log: bool,
-    },
-}
-
 /// The error of a sweep's file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -292,12 +265,23 @@ impl SweepFile {
         if part.predict.is_empty() { &self.predict } else { &part.predict }
     }
 
-    /// The columns of a part's table.
+    /// The columns of a part's table, with the measure by which rows are compared.
     pub(super) fn columns_of(&self, part: &Part) -> Vec<String> {
-        match (&part.columns[..], &self.columns[..]) {
+        let mut columns = match (&part.columns[..], &self.columns[..]) {
             ([], []) => COLUMNS.map(ToOwned::to_owned).to_vec(),
             ([], columns) | (columns, _) => columns.to_vec(),
+        };
+        let measure = self.objective().map(|(measure, _)| measure.to_owned());
+        if let Some(measure) = measure.filter(|measure| !columns.contains(measure)) {
+            columns.insert(0, measure);
         }
+        columns
+    }
+
+    /// The measure by which rows are compared, and its direction.
+    pub fn objective(&self) -> Option<(&str, Goal)> {
+        let best = || self.best.as_ref().and_then(|best| Some((best.measure.as_str(), best.goal()?)));
+        self.search.as_ref().and_then(Search::objective).or_else(best)
     }
 
     /// The parts; without any there is one, of all axes.
@@ -358,11 +342,42 @@ mod tests {
             ("[[axis]]\nkey = \"optim.lr\"\nvalues = [1, 2, 1]", "has `1` twice"),
             ("[[axis]]\nvalues = [1]", "needs a name"),
             ("seeds = []", "seeds is empty"),
+            ("[random]\ntrials = 3", "unknown field `random`"),
+            ("[search]\ntrials = 3\nmeasure = \"loss\"\nkeys = {}", "needs trials above 0, and keys"),
             (
-                "[random]\ntrials = 3\n[random.keys]\n\"optim.lr\" = {from = 0, to = 1, log = true}",
-                "0 < from < to",
+                "[search]\ntrials = 3\nmeasure = \"loss\"\nkeys.\"optim.lr\" = {from = 0, to = 1, log = true}",
+                "[search] optim.lr: from 0 to 1; it must be 0 < from < to",
             ),
-            ("[random]\ntrials = 3\n[random.keys]\n\"optim.lr\" = []", "nothing to choose"),
+            ("[search]\ntrials = 3\nkeys.\"optim.lr\" = [1]", "needs a measure for method = \"tpe\""),
+            (
+                "[search]\ntrials = 3\nmeasure = \"sharpness\"\nkeys.\"optim.lr\" = [1]",
+                "does not know if `sharpness` should rise or fall",
+            ),
+            (
+                "[search]\ntrials = 3\nmethod = \"random\"\nkeys.\"optim.lr\" = [1]\nprune = {kind = \"median\", after = 9, every = 3}",
+                "needs a measure for prune",
+            ),
+            (
+                "[search]\ntrials = 3\nmeasure = \"loss\"\nkeys.\"optim.lr\" = [1]\nprune = {kind = \"median\", after = 9}",
+                "needs every",
+            ),
+            (
+                "[search]\ntrials = 3\nmeasure = \"loss\"\nkeys.\"optim.lr\" = [1]\nprune = {kind = \"halving\", after = 9, every = 3}",
+                "belong to kind = \"median\"",
+            ),
+            (
+                "seeds = [0, 1]\n[search]\ntrials = 3\nmeasure = \"loss\"\nkeys.\"optim.lr\" = [1]\nprune = {kind = \"halving\", after = 9}",
+                "prune needs a single seed",
+            ),
+            (
+                "[search]\ntrials = 3\nmeasure = \"loss\"\nkeys.\"optim.lr\" = [1]\n[[axis]]\nkey = \"optim.lr\"\nvalues = [1]",
+                "`optim.lr` is a key of [search] and of an axis",
+            ),
+            (
+                "best = { measure = \"loss\" }\n[search]\ntrials = 3\nmeasure = \"loss\"\nkeys.\"optim.lr\" = [1]",
+                "best is for sweeps without a search",
+            ),
+            ("best = { measure = \"sharpness\" }", "should rise or fall"),
             ("[target]\nbelow = 1.0\nwindow = 0", "window of at least 1"),
             ("[[relative]]\nname = \"x\"\nof = \"loss\"", "x is not among the columns: loss, "),
             ("columns = [\"x\"]\n[[relative]]\nname = \"x\"\nof = \"loss\"", "needs a row to compare with"),
@@ -379,7 +394,7 @@ mod tests {
                 "4611686018427387904 times what `train.global_batch` says is too large",
             ),
             (
-                "[random]\ntrials = 9223372036854775807\n[random.keys]\n\"optim.lr\" = {from = 0, to = 1}",
+                "[search]\ntrials = 9223372036854775807\nmeasure = \"loss\"\nkeys.\"optim.lr\" = {from = 0, to = 1}",
                 "at most 10000",
             ),
             (

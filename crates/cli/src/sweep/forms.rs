@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::energy::{is_energy, lines, word};
 use super::table::{ResultTable, Row, Spread};
+use super::trials::TRIAL;
 use phalanx_run::EnergyKind;
 
 impl ResultTable {
@@ -18,9 +19,9 @@ impl ResultTable {
         self.rows.iter().filter_map(failure).collect()
     }
 
-    /// Returns the notes below the table: the source of energy numbers and of published numbers.
+    /// Returns the notes below the table: the number of trials, the source of energy numbers and of published numbers.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = self.trials().into_iter().collect();
         if self.columns.iter().any(|column| is_energy(column)) {
             let known =
                 self.rows.iter().filter_map(|row| Some((row.choices.join(", "), row.energy.as_ref()?)));
@@ -30,6 +31,17 @@ impl ResultTable {
             notes.push(format!("Published: {}.", self.sources.join("; ")));
         }
         notes
+    }
+
+    /// Returns the number of trials by their ends; `None` for a table without a search.
+    fn trials(&self) -> Option<String> {
+        self.axes.iter().find(|axis| *axis == TRIAL)?;
+        let count = |is: &dyn Fn(&Row) -> bool| self.rows.iter().filter(|row| is(row)).count();
+        let failed = count(&|row| !row.errors.is_empty());
+        let pruned = count(&|row| row.errors.is_empty() && row.pruned.is_some());
+        let finished = count(&|row| row.errors.is_empty() && row.pruned.is_none() && row.seeds > 0);
+        let all = self.rows.len();
+        Some(format!("{all} trials: {finished} finished, {pruned} stopped early, {failed} failed."))
     }
 
     /// Its head and its rows as words; what is not known is a dash, and a row of which no run is finished says why.
@@ -43,8 +55,12 @@ impl ResultTable {
                 head.push(format!("{name}, published"));
             }
         }
-        let rows = self.rows.iter().map(|row| {
+        let rows = self.rows.iter().enumerate().map(|(at, row)| {
             let mut words = row.choices.clone();
+            let place = self.axes.iter().position(|axis| axis == TRIAL).unwrap_or_default();
+            if let (Some(mark), Some(word)) = (self.mark(at), words.get_mut(place)) {
+                word.push_str(&format!(" ({mark})"));
+            }
             for (column, cell) in self.columns.iter().zip(&row.cells) {
                 let energy = row.energy.as_ref().filter(|_| is_energy(column)).map(|energy| energy.kind);
                 words.push(match (cell, energy) {
@@ -65,6 +81,12 @@ impl ResultTable {
             words
         });
         std::iter::once(head).chain(rows).collect()
+    }
+
+    /// Returns the mark of a row: `best`, or the step at which it was stopped.
+    fn mark(&self, row: usize) -> Option<String> {
+        let pruned = self.rows[row].pruned.map(|step| format!("pruned at step {step}"));
+        if self.best == Some(row) { Some("best".to_owned()) } else { pruned }
     }
 
     /// Returns true if there are published numbers for this column, of any row.
@@ -90,7 +112,7 @@ impl ResultTable {
     }
 
     /// Comma-separated values, all digits: of each number the mean and the deviation, and what is published of it; of energy how it is
-    /// known.
+    /// known; the step at which a run was stopped.
     pub fn csv(&self) -> String {
         let quoted = |word: &str| match word.contains([',', '"', '\n']) {
             true => format!("\"{}\"", word.replace('"', "\"\"")),
@@ -105,6 +127,8 @@ impl ResultTable {
         }
         let energy = self.columns.iter().any(|column| is_energy(column));
         head.extend(energy.then(|| "energy".to_owned()));
+        let pruned = self.rows.iter().any(|row| row.pruned.is_some());
+        head.extend(pruned.then(|| "pruned".to_owned()));
         head.push("seeds".to_owned());
         let mut text = format!("{}\n", head.join(","));
         for row in &self.rows {
@@ -119,6 +143,7 @@ impl ResultTable {
             }
             let known = row.energy.as_ref().map_or("", |energy| word(energy.kind));
             words.extend(energy.then(|| known.to_owned()));
+            words.extend(pruned.then(|| row.pruned.map_or_else(String::new, |step| step.to_string())));
             words.push(row.seeds.to_string());
             let _ = writeln!(text, "{}", words.join(","));
         }
@@ -127,7 +152,7 @@ impl ResultTable {
 
     /// JSON.
     pub fn json(&self) -> Value {
-        let row = |row: &Row| {
+        let row = |(at, row): (usize, &Row)| {
             let choices = self.axes.iter().cloned().zip(row.choices.iter().cloned().map(Value::from));
             let numbers = self.columns.iter().zip(&row.cells).filter_map(|(name, cell)| {
                 let Spread { mean, deviation, count } = (*cell)?;
@@ -137,11 +162,12 @@ impl ResultTable {
                 "choices": Map::from_iter(choices), "numbers": Map::from_iter(numbers),
                 "published": row.published, "seeds": row.seeds, "errors": row.errors,
                 "energy": row.energy.as_ref().map(|energy| json!({ "kind": energy.kind, "how": energy.how })),
+                "best": self.best == Some(at), "pruned": row.pruned,
             })
         };
         json!({
             "title": self.title, "axes": self.axes, "columns": self.columns, "sources": self.sources, "notes": self.notes(),
-            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "rows": self.rows.iter().enumerate().map(row).collect::<Vec<_>>(),
         })
     }
 }
@@ -164,7 +190,8 @@ fn written(Spread { mean, deviation, count }: Spread, seeds: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::{EnergySource, Outcome, Relative, Table, Trial};
+    use crate::sweep::search::Goal;
+    use crate::sweep::{EnergySource, Objective, Outcome, Relative, Table, Trial};
 
     #[test]
     fn rows_are_means_over_seeds_and_say_what_failed() {
@@ -220,6 +247,7 @@ mod tests {
             choices: vec![ranks.into()],
             runs: runs.to_vec(),
             published: published.map(|number| ("efficiency".to_owned(), number)).into_iter().collect(),
+            ..Trial::default()
         };
         let efficiency =
             "name = \"efficiency\"\nof = \"images_per_second\"\nper = \"ranks\"\nto = { ranks = 1 }";
@@ -283,5 +311,38 @@ mod tests {
         assert_eq!(json["rows"][0]["energy"]["kind"], "estimated");
         assert_eq!(json["rows"][1]["energy"]["how"], "no counter");
         assert_eq!(json["columns"], serde_json::json!(["joules", "loss"]));
+    }
+
+    #[test]
+    fn the_best_row_and_stopped_ones_are_marked() {
+        let outcome = |loss: f64, pruned| {
+            let numbers = [("loss".to_owned(), loss)].into();
+            Some(Ok(Outcome { numbers, pruned, ..Outcome::default() }))
+        };
+        let outcomes = [outcome(0.5, None), outcome(0.1, Some(20)), outcome(0.25, None), outcome(0.75, None)];
+        let trial = |run: usize| Trial {
+            choices: vec!["ddp".into(), run.to_string()],
+            runs: vec![run],
+            ..Trial::default()
+        };
+        let table = Table {
+            axes: vec!["strategy".into(), "trial".into()],
+            columns: vec!["loss".into()],
+            objective: Some(Objective { measure: "loss".into(), goal: Goal::Min }),
+            trials: (0..4).map(trial).collect(),
+            ..Table::default()
+        };
+        let filled = ResultTable::of(&table, &outcomes);
+        assert_eq!(filled.best, Some(2), "a stopped row is not the best");
+        let words: Vec<String> = filled.words().into_iter().map(|row| row[1].clone()).collect();
+        assert_eq!(words, ["trial", "0", "1 (pruned at step 20)", "2 (best)", "3"]);
+        assert!(filled.csv().starts_with(
+            "strategy,trial,loss,loss_deviation,pruned,seeds\nddp,0,0.5,,,1\nddp,1,0.1,,20,1\n"
+        ));
+        let json = filled.json();
+        assert_eq!((&json["rows"][1]["pruned"], &json["rows"][2]["best"]), (&20.into(), &true.into()));
+        let highest =
+            Table { objective: Some(Objective { measure: "loss".into(), goal: Goal::Max }), ..table };
+        assert_eq!(ResultTable::of(&highest, &outcomes).best, Some(3));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A file names a preset, and axes along which its keys vary. Every combination is trained, once for each seed, by a
 //! process of its own in a folder of its own. Finished runs are not trained again, so an interrupted sweep, or one with
-//! a new axis, continues. A *study* is such a file that ships inside the program.
+//! a new axis, continues. A [`search`] draws keys from the outcomes of earlier runs. A *study* is such a file that ships
+//! inside the program.
 //!
 //! ```
 //! use phalanx_cli::sweep::{SweepFile, Trials};
@@ -23,13 +24,23 @@
 //! # Ok::<(), phalanx_cli::sweep::SweepFileError>(())
 //! ```
 
-mod check;
+pub mod search;
+
 mod compared;
-mod energy;
+
+mod check;
 mod file;
+
+mod energy;
 mod outcome;
-mod run;
 mod trials;
+
+mod place;
+mod watch;
+
+mod schedule;
+
+mod run;
 
 mod picture;
 mod table;
@@ -39,16 +50,24 @@ mod forms;
 mod predicted;
 mod scaling;
 
+mod best;
+mod importance;
+
 mod results;
 
+pub use best::BestRow;
 pub use compared::{Comparison, PublishedNumbers, Relative};
 pub use energy::EnergySource;
-pub use file::{Axis, Choice, Part, Random, Range, Scaling, SweepFile, SweepFileError, Target};
+pub use file::{Axis, Choice, Part, Scaling, SweepFile, SweepFileError, Target};
+pub use importance::{Importance, KeyShare};
 pub use outcome::{NUMBERS, Outcome, Point};
 pub use picture::curves;
+pub use place::SweepFolder;
 pub use predicted::{RunPlan, predict};
-pub use results::{Conditions, Results};
-pub use run::{Runner, TrainingEnd};
+pub use results::{Conditions, Results, TableResult};
+pub use run::{Caller, Runner};
 pub use scaling::{Speedups, speedups, speedups_svg};
+pub use schedule::{Configure, Ended, Job, Next, PlannedRun, Schedule, TrainingEnd};
 pub use table::{Outcomes, ResultTable, Row, Spread};
-pub use trials::{Run, Table, Trial, Trials};
+pub use trials::{Objective, Run, SearchRows, TRIAL, Table, Trial, Trials};
+pub use watch::PruneWatch;

@@ -27,6 +27,8 @@ pub struct Outcome {
     pub curve: Vec<Point>,
     /// The source of its energy numbers; `None` if its summary has none.
     pub energy: Option<EnergySource>,
+    /// The step of the decision to stop it before its end.
+    pub pruned: Option<u64>,
 }
 
 /// Numbers that every run may have, besides those of `metrics` in its summary, and what they are.
@@ -103,7 +105,23 @@ impl Outcome {
             numbers.extend(reached.map(|point| ("seconds_to_target".to_owned(), point.seconds)));
         }
         let energy = summary.energy.as_ref().map(EnergySource::of);
-        Ok(Self { numbers, curve, energy })
+        Ok(Self { numbers, curve, energy, pruned: None })
+    }
+
+    /// Reads the folder of a run that a rule has stopped: the last value of each number up to `step`. The end of the run
+    /// depends on the time at which it read the request, so it does not count.
+    ///
+    /// # Errors
+    /// If its metrics cannot be read.
+    pub fn read_pruned(folder: &Path, step: u64, target: Option<&Target>) -> Result<Self, RunError> {
+        let folder = RunFolder::open(folder)?;
+        let (name, window) = target.map_or(("loss", 10), |target| (target.loss.as_str(), target.window));
+        let mut lines = read_metrics(&folder.metrics())?;
+        lines.retain(|line| line.step() <= step);
+        let all = lines.iter().flat_map(Line::numbers).map(|(name, value)| (name.to_owned(), value));
+        let mut numbers: BTreeMap<String, f64> = all.collect();
+        numbers.insert("steps".to_owned(), step as f64);
+        Ok(Self { numbers, curve: curve(&lines, name, window), energy: None, pruned: Some(step) })
     }
 }
 

@@ -4,13 +4,15 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::best::BestRow;
 use super::file::SweepFile;
+use super::importance::Importance;
 use super::outcome::NUMBERS;
 use super::picture::curves;
 use super::scaling::{Speedups, speedups, speedups_svg};
 use super::table::{Outcomes, ResultTable};
-use super::trials::{Table, Trials};
-use phalanx_run::{Machine, write_aside};
+use super::trials::{TRIAL, Table, Trials};
+use phalanx_run::{Machine, format, write_aside};
 
 /// On what, and how, a sweep was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -32,6 +34,10 @@ pub struct Conditions {
 pub struct Results<'a> {
     /// Its name.
     pub name: &'a str,
+    /// The name of the program that trains its runs.
+    pub program: &'a str,
+    /// Its folder.
+    pub folder: &'a Path,
     /// Its file.
     pub file: &'a SweepFile,
     /// Its runs and tables.
@@ -42,41 +48,85 @@ pub struct Results<'a> {
     pub conditions: &'a Conditions,
 }
 
+/// A finished table, and the findings below it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableResult {
+    /// The table with its numbers.
+    pub table: ResultTable,
+    /// Its best row.
+    pub best: Option<BestRow>,
+    /// The importance of its keys.
+    pub importance: Option<Importance>,
+}
+
+impl TableResult {
+    /// Returns the best row and the importance of keys, in lines of text.
+    pub fn findings(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.best.iter().flat_map(BestRow::lines).collect();
+        let importance = self.importance.as_ref().map(Importance::words).unwrap_or_default();
+        lines.extend(format::columns(&importance));
+        lines
+    }
+
+    /// Markdown.
+    fn markdown(&self) -> String {
+        let mut text = self.table.markdown();
+        for (at, line) in self.best.iter().flat_map(BestRow::lines).enumerate() {
+            let (what, value) = line.split_once(": ").unwrap_or((&line, ""));
+            let value = if at == 0 { value.to_owned() } else { format!("`{value}`") };
+            let between = if at == 0 { "\n" } else { "" };
+            text.push_str(&format!("{between}- {what}: {value}\n"));
+        }
+        for (at, row) in self.importance.iter().flat_map(Importance::words).enumerate() {
+            let line = if at == 0 { "|---|--:|\n" } else { "" };
+            let between = if at == 0 { "\n" } else { "" };
+            text.push_str(&format!("{between}| {} |\n{line}", row.join(" | ")));
+        }
+        text
+    }
+}
+
 impl Results<'_> {
     /// The tables with their numbers.
-    pub fn tables(&self) -> impl Iterator<Item = ResultTable> {
-        self.trials.tables.iter().map(|table| ResultTable::of(table, self.outcomes))
+    pub fn tables(&self) -> impl Iterator<Item = TableResult> {
+        self.trials.tables.iter().map(|table| {
+            let filled = ResultTable::of(table, self.outcomes);
+            let (all, place) = ((self.trials, self.outcomes), (self.program, self.folder));
+            let best = BestRow::of(table, &filled, all, place);
+            TableResult { best, importance: Importance::of(table, &filled), table: filled }
+        })
     }
 
     /// Writes `results.md`, `results.json`, and for each table `N.md`, `N.csv`, `N.svg` and `N-speedup.svg`.
     ///
     /// # Errors
     /// If one of them cannot be written.
-    pub fn write(&self, folder: &Path) -> std::io::Result<()> {
+    pub fn write(&self) -> std::io::Result<()> {
+        let folder = self.folder;
         let mut text = format!("# {}\n\n{}\n\n{}\n\n", self.name, self.file.about, self.measured());
         for (name, meaning) in self.meanings() {
             text.push_str(&format!("- *{}*: {meaning}\n", name.replace('_', " ")));
         }
         text.push('\n');
         let mut tables = Vec::new();
-        for (at, (filled, table)) in self.tables().zip(&self.trials.tables).enumerate() {
+        for (at, (result, table)) in self.tables().zip(&self.trials.tables).enumerate() {
             let number = at + 1;
-            let markdown = filled.markdown();
+            let (markdown, filled) = (result.markdown(), &result.table);
             text.push_str(&markdown);
             write_aside(&folder.join(format!("{number}.md")), markdown.as_bytes())?;
             write_aside(&folder.join(format!("{number}.csv")), filled.csv().as_bytes())?;
-            let speedups = speedups(table, &filled);
+            let speedups = speedups(table, filled);
             if !speedups.is_empty() {
                 let svg = speedups_svg(&table.title, &speedups);
                 write_aside(&folder.join(format!("{number}-speedup.svg")), svg.as_bytes())?;
                 text.push_str(&format!("\n![{}: speed-up]({number}-speedup.svg)\n", filled.title));
             }
-            if let Some(svg) = curves(table, self.outcomes, self.file.target.as_ref()) {
+            if let Some(svg) = curves(&pictured(table), self.outcomes, self.file.target.as_ref()) {
                 write_aside(&folder.join(format!("{number}.svg")), svg.as_bytes())?;
                 text.push_str(&format!("\n![{}]({number}.svg)\n", filled.title));
             }
             text.push('\n');
-            tables.push(self.table_json(table, &filled, &speedups));
+            tables.push(self.table_json(table, &result, &speedups));
         }
         let meanings = self.meanings().into_iter().map(|(name, meaning)| (name, Value::from(meaning)));
         let target = self
@@ -92,15 +142,17 @@ impl Results<'_> {
         write_aside(&folder.join("results.md"), text.as_bytes())
     }
 
-    /// A table for programs: its numbers, the folders of its rows' runs, and the lines of its speed-ups.
-    fn table_json(&self, table: &Table, filled: &ResultTable, speedups: &[Speedups]) -> Value {
-        let mut json = filled.json();
+    /// A table for programs: its numbers and findings, the folders of its rows' runs, and the lines of its speed-ups.
+    fn table_json(&self, table: &Table, result: &TableResult, speedups: &[Speedups]) -> Value {
+        let mut json = result.table.json();
         for (at, trial) in table.trials.iter().enumerate() {
             let runs: Vec<_> = trial.runs.iter().map(|run| &self.trials.runs[*run]).collect();
             json["rows"][at]["predicted"] = runs.iter().any(|run| run.predicted).into();
             json["rows"][at]["runs"] = runs.iter().map(|run| run.name.clone()).collect();
         }
         json["speedups"] = speedups.iter().map(Speedups::json).collect();
+        json["best"] = json!(result.best);
+        json["importance"] = json!(result.importance);
         json
     }
 
@@ -145,4 +197,18 @@ impl Results<'_> {
         }
         told
     }
+}
+
+/// Returns a table as its picture shows it: trials are lines, and the axes make the panels, not the drawn values.
+fn pictured(table: &Table) -> Table {
+    let mut table = table.clone();
+    if let Some(at) = table.axes.iter().position(|axis| axis == TRIAL) {
+        let first = |words: &mut Vec<String>| {
+            words.truncate(at + 1);
+            words.rotate_right(1);
+        };
+        first(&mut table.axes);
+        table.trials.iter_mut().for_each(|trial| first(&mut trial.choices));
+    }
+    table
 }

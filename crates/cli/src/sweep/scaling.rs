@@ -150,6 +150,7 @@ mod tests {
             energy: None,
             seeds: 1,
             errors: Vec::new(),
+            pruned: None,
         };
         let axes = vec!["way".to_owned(), "ranks".to_owned()];
         let (predicted, communication) = (Some("predicted_speedup".to_owned()), Some("limit".to_owned()));
@@ -166,6 +167,7 @@ mod tests {
                 row("ring", "64", None, 30.0, Some(60.0)),
                 row("single", "1", Some(1.0), 1.0, None),
             ],
+            best: None,
         };
         let all = speedups(&table, &filled);
         assert_eq!(

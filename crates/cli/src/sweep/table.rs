@@ -47,6 +47,8 @@ pub struct ResultTable {
     pub sources: Vec<String>,
     /// Its rows.
     pub rows: Vec<Row>,
+    /// The number of the best row.
+    pub best: Option<usize>,
 }
 
 /// A configuration and what it has reached.
@@ -64,6 +66,8 @@ pub struct Row {
     pub energy: Option<EnergySource>,
     /// Why runs failed.
     pub errors: Vec<String>,
+    /// The step of the decision to stop its run before the end.
+    pub pruned: Option<u64>,
 }
 
 impl ResultTable {
@@ -96,6 +100,7 @@ impl ResultTable {
                 seeds: finished.len(),
                 energy: EnergySource::of_all(finished.iter().filter_map(|outcome| outcome.energy.clone())),
                 errors: ended().filter_map(|outcome| outcome.as_ref().err().cloned()).collect(),
+                pruned: finished.iter().find_map(|outcome| outcome.pruned),
             }
         });
         let mut filled = Self {
@@ -104,9 +109,31 @@ impl ResultTable {
             columns: table.columns.clone(),
             sources: table.sources.clone(),
             rows: rows.collect(),
+            best: None,
         };
+        filled.best = filled.best_of(table);
         filled.leave_out_gpus();
         filled
+    }
+
+    /// Returns the measure of each row of which all runs were trained to their ends.
+    pub fn measures(&self, table: &Table) -> Vec<Option<f64>> {
+        let measure = table.objective.as_ref().map(|objective| &objective.measure);
+        let column = self.columns.iter().position(|column| Some(column) == measure);
+        let of = |(row, trial): (&Row, &Trial)| {
+            let is_whole = row.pruned.is_none() && row.seeds == trial.runs.len();
+            let cell = row.cells[column?].filter(|cell| is_whole && cell.count == row.seeds)?;
+            cell.mean.is_finite().then_some(cell.mean)
+        };
+        self.rows.iter().zip(&table.trials).map(of).collect()
+    }
+
+    /// Returns the row with the best measure, the first of equal ones.
+    fn best_of(&self, table: &Table) -> Option<usize> {
+        let goal = table.objective.as_ref()?.goal;
+        let known = self.measures(table).into_iter().enumerate();
+        let known = known.filter_map(|(at, measure)| Some((at, measure?)));
+        known.min_by(|a, b| goal.order(a.1, b.1)).map(|(at, _)| at)
     }
 
     /// Leaves columns of GPUs out of which no row has a number.

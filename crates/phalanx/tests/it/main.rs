@@ -42,6 +42,7 @@ mod quality;
 mod replicas;
 mod requests;
 mod run_folder;
+mod search;
 mod slurm;
 mod stackgan;
 mod sweep;

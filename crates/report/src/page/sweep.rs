@@ -53,6 +53,7 @@ impl Page<'_> {
         for note in &of_sweep.notes {
             self.push(&format!("<p class=\"hint\">{}</p>", escape(note)));
         }
+        self.push(&findings(of_sweep));
         let failed = of_sweep.rows.iter().flat_map(|row| {
             row.errors.iter().map(|error| {
                 format!("<li>{} failed: {}</li>", escape(&row.choices.join(", ")), escape(error))
@@ -65,14 +66,20 @@ impl Page<'_> {
     }
 }
 
-/// Returns the cells of a row. Predicted rows have a badge.
+/// Returns the cells of a row. The best, stopped and predicted rows have a badge.
 fn cells(of_sweep: &Table, row: &Row) -> Vec<Cell> {
     let mut cells: Vec<Cell> = row.choices.iter().cloned().map(Cell::Text).collect();
-    if let Some(first) = cells.first_mut().filter(|_| row.predicted) {
-        *first = Cell::Html(format!(
-            "{} <span class=\"badge going\">predicted</span>",
-            escape(row.choices.first().map_or("", String::as_str))
-        ));
+    let badge = match (row.best, row.pruned, row.predicted) {
+        (true, ..) => Some(("good", "best".to_owned())),
+        (_, Some(step), _) => Some(("going", format!("pruned at step {step}"))),
+        (.., true) => Some(("going", "predicted".to_owned())),
+        _ => None,
+    };
+    // The number of a trial follows the axes.
+    let place = of_sweep.axes.iter().position(|axis| axis == "trial").unwrap_or_default();
+    if let (Some((class, badge)), Some(cell)) = (badge, cells.get_mut(place)) {
+        let word = escape(row.choices.get(place).map_or("", String::as_str));
+        *cell = Cell::Html(format!("{word} <span class=\"badge {class}\">{badge}</span>"));
     }
     for (at, (name, number)) in of_sweep.columns.iter().zip(&row.numbers).enumerate() {
         let energy = row.energy.as_deref().filter(|_| ENERGY.contains(&name.as_str()));
@@ -91,6 +98,34 @@ fn cells(of_sweep: &Table, row: &Row) -> Vec<Cell> {
         }
     }
     cells
+}
+
+/// Renders the best row with its commands, and the importance of the keys.
+fn findings(of_sweep: &Table) -> String {
+    let mut html = String::new();
+    if let Some(best) = &of_sweep.best {
+        let measure = best.measure.replace('_', " ");
+        let (name, measure) = (escape(&best.name), escape(&measure));
+        let (value, run) = (format::number(best.value), escape(&best.run));
+        let _ = write!(html, "<p>Best: {name}, {measure} {value}, <code>{run}</code></p><ul>");
+        if !best.settings.is_empty() {
+            let _ = write!(html, "<li>settings: <code>{}</code></li>", escape(&best.settings.join(" ")));
+        }
+        for command in &best.commands {
+            let _ = write!(html, "<li><code>{}</code></li>", escape(command));
+        }
+        html.push_str("</ul>");
+    }
+    if let Some(importance) = &of_sweep.importance {
+        let rest = ("combinations of keys".to_owned(), importance.interactions);
+        let row = |(key, share): &(String, f64)| {
+            vec![Cell::Text(key.clone()), Cell::Number(format!("{:.0} %", 100.0 * share), *share)]
+        };
+        let rows: Vec<Vec<Cell>> = importance.keys.iter().chain([&rest]).map(row).collect();
+        let title = format!("Importance of keys for {}", importance.measure.replace('_', " "));
+        html.push_str(&table(&title, &["key".to_owned(), "share of variance".to_owned()], &rows));
+    }
+    html
 }
 
 /// Renders the descriptions of the columns.
