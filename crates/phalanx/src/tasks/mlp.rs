@@ -27,6 +27,7 @@ pub(super) fn spec() -> TaskSpec<MlpSettings> {
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
         Ok(classifier.training(format!("mlp of {depth} hidden layers of {width} for {num_classes} classes")))
     })
+    .mixes_labels()
     .validate(|settings, _, relations| {
         relations.positive("model.mlp_width", settings.mlp_width as u64);
         relations.positive("model.mlp_depth", settings.mlp_depth as u64);

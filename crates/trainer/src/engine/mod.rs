@@ -44,7 +44,7 @@ mod watch;
 mod train_loop;
 
 pub use checkpoint::newest_checkpoint;
-pub use data::{Batch, DamagedImage, DataCheck, SplitCheck, check_data};
+pub use data::{Batch, DamagedImage, DataCheck, MixedLabels, SplitCheck, check_data};
 pub use distributed::{World, in_one_process, invited_world, launcher_world, require_secret};
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};

@@ -13,7 +13,7 @@ mod record;
 mod splits;
 mod transforms;
 
-pub use batch::Batch;
+pub use batch::{Batch, MixedLabels};
 pub use check::{DamagedImage, DataCheck, SplitCheck, check_data};
 pub(super) use feed::{Feed, MicroBatch, StepSamples, StepShape, TestBatch};
 pub(super) use open::{attributes, num_classes};
