@@ -1,5 +1,5 @@
-//! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench collectives`, `bench codecs`, `bench memory`,
-//! `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings with injected faults.
+//! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench loader`, `bench collectives`, `bench codecs`,
+//! `bench memory`, `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings with injected faults.
 //!
 //! Every figure is a median of rounds. With `--peer torch` PyTorch does the same work in the same call. Rounds of both
 //! alternate, so that other load of the machine affects both; quote the ratio. The machine's limits are measured first:
@@ -10,6 +10,7 @@ mod chaos;
 mod codecs;
 mod collectives;
 mod kernels;
+mod loader;
 mod machine;
 mod memory;
 mod narrow;
@@ -46,6 +47,8 @@ enum Command {
     Kernels(kernels::KernelArgs),
     /// Whole training steps: forward, loss, backward, optimizer
     Train(train::TrainArgs),
+    /// Images of a loader, with and without augmentation
+    Loader(loader::LoaderArgs),
     /// Operations between ranks: time and bandwidth
     Collectives(collectives::CollectivesArgs),
     /// Codecs of gradients: ratio, error, speed, and training over slow links
@@ -111,6 +114,7 @@ fn measure() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Kernels(args) => kernels::run(&args),
         Command::Train(args) => train::run(&args),
+        Command::Loader(args) => loader::run(&args),
         Command::Collectives(args) => collectives::run(&args),
         Command::Codecs(args) => codecs::run(&args),
         Command::Memory(args) => memory::run(&args),

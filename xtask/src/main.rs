@@ -20,6 +20,7 @@ Usage: cargo xtask COMMAND [ARGUMENTS]
 Measure:
   bench kernels|train|collectives ...
                                  speed, with --peer next to PyTorch
+  bench loader ...               images of a loader, with and without augmentation
   bench codecs ...               gradient codecs: ratio, error, speed, training over slow links
   bench memory ...               predicted and measured memory of strategies
   bench strategies ...           train by every strategy; write one table and a picture

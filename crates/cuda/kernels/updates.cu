@@ -4,18 +4,6 @@
 // and writes a 16-bit copy of the new weights if requested. The host does not know how many steps were skipped. Bias corrections
 // therefore subtract the number that the device has counted.
 
-// The type of the weights' copy.
-enum Low { NO_LOW, LOW_BF16, LOW_F16 };
-
-template <int M, class W> DEVICE void store_low(void *low, int kind, Size at, const W (&weights)[M]) {
-    if (kind == NO_LOW) return;
-    float values[M];
-#pragma unroll
-    for (int i = 0; i < M; ++i) values[i] = float(weights[i]);
-    if (kind == LOW_BF16) store(static_cast<bf16 *>(low) + at, values);
-    else store(static_cast<f16 *>(low) + at, values);
-}
-
 // The last two are 1 or 0.
 struct Sgd {
     double lr, momentum, decay, nesterov, first;
@@ -54,17 +42,6 @@ DEVICE void sgd(const Sgd &by, W *weights, const G *grads, W *buffer, const doub
 struct Adam {
     double step, inverse2, eps, keep1, take1, keep2, take2, shrink, decay, rate, number;
 };
-
-// base to the power of n by squaring, in the order of Rust's `powi`.
-DEVICE double power(double base, Size n) {
-    double result = 1.0;
-    while (true) {
-        if (n & 1) result *= base;
-        n >>= 1;
-        if (n == 0) return result;
-        base *= base;
-    }
-}
 
 // The scalars with the corrections of a step before which `left_out` were skipped.
 DEVICE Adam corrected(Adam by, const double *left_out) {
@@ -108,11 +85,33 @@ DEVICE void adam(const Adam &by, W *weights, const G *grads, W *first, W *second
     });
 }
 
-// The scalars on the device, if given: a graph has the rest by value.
-template <class T> DEVICE T chosen(const T &by, const T *at) {
-    T numbers = by;
-    if (at) numbers = *at;
-    return numbers;
+// The scalars of a step of Lion.
+struct Lion {
+    double lr, keep1, take1, keep2, take2, shrink;
+};
+
+// w <- shrink·w − lr·sign(keep1·m + take1·g), then m <- keep2·m + take2·g. The sign of 0 is 0, and of NaN NaN.
+template <class W, class G>
+DEVICE void lion(const Lion &by, W *weights, const G *grads, W *moment, const double *factor, void *low, int low_kind, Size count) {
+    constexpr int N = PackOf<W, W>::value;
+    const W scale = factor ? W(*factor) : W(1), lr = W(by.lr), keep1 = W(by.keep1), take1 = W(by.take1), keep2 = W(by.keep2),
+            take2 = W(by.take2), shrink = W(by.shrink);
+    each<N>(count, aligned(weights, grads, moment, low), [&](Size at, auto n) {
+        constexpr int M = decltype(n)::value;
+        W w[M], g[M], m[M];
+        load(weights + at, w);
+        load(grads + at, g);
+        load(moment + at, m);
+#pragma unroll
+        for (int i = 0; i < M; ++i) {
+            const W grad = g[i] * scale, mixed = keep1 * m[i] + take1 * grad;
+            w[i] = w[i] * shrink - lr * (mixed > W(0) ? W(1) : mixed < W(0) ? W(-1) : mixed);
+            m[i] = keep2 * m[i] + take2 * grad;
+        }
+        store(weights + at, w);
+        store(moment + at, m);
+        store_low(low, low_kind, at, w);
+    });
 }
 
 #define STEPS(S, W, G)                                                                                                        \
@@ -124,6 +123,11 @@ template <class T> DEVICE T chosen(const T &by, const T *at) {
            const u32 *skip, const double *left_out, void *low, int low_kind, Size count) {                                    \
         if (skip && *skip) return;                                                                                            \
         adam(corrected(chosen(by, at), left_out), weights, grads, first, second, factor, low, low_kind, count);                \
+    }                                                                                                                         \
+    KERNEL(lion_##S, 256, Lion by, const Lion *at, W *weights, const G *grads, W *moment, const double *factor,               \
+           const u32 *skip, void *low, int low_kind, Size count) {                                                            \
+        if (skip && *skip) return;                                                                                            \
+        lion(chosen(by, at), weights, grads, moment, factor, low, low_kind, count);                                            \
     }
 FOR_F32(STEPS(f32_f32, float, float))
 FOR_F64(STEPS(f64_f64, double, double))

@@ -13,7 +13,7 @@
 //! - A [`Collate`] makes a [`Batch`] of items: named arrays and texts, with a weight for each sample. There are three,
 //!   for [captioned images](ImageCollation), [sequences of different lengths](SequenceCollation), and
 //!   [boxes with masks](DetectionCollation). A function is a collation, too.
-//! - A [`Transform`] converts an image to numbers: resize, crop, flip, normalise.
+//! - A [`Transform`] converts an image to numbers: resize, crop, flip, augment, normalise, erase.
 //! - A [`DistributedSampler`] assigns samples to ranks: a contiguous part of the *global* batch at each step.
 //! - A [`Loader`] makes the batches of a [`BatchSource`], a dataset with its collation, on worker threads. It delivers
 //!   each [`StepBatch`] strictly in order.
@@ -120,6 +120,8 @@ pub mod fingerprint;
 pub mod held_out;
 
 // From samples to batches.
+pub mod mix;
+
 pub mod batch;
 pub mod cached_images;
 
@@ -135,7 +137,7 @@ pub mod loader;
 
 pub use archives::{ArchivesConfig, ArchivesDataset};
 pub use attribute::Attribute;
-pub use batch::{ArrayData, Batch, BatchArray, ElementType, ImageBytes, ImageRecipe};
+pub use batch::{ArrayData, Batch, BatchArray, ElementType, ImageBytes, ImageMix, ImageRecipe};
 pub use cached_images::CachedImages;
 pub use captioned_image::{CaptionedImage, ImageDataset};
 pub use cifar10::{open_cifar10, open_cifar10_seeded};
@@ -156,6 +158,7 @@ pub use image_files::ImageFiles;
 pub use image_folder::ImageFolder;
 pub use imagenet::open_imagenet;
 pub use loader::{Loader, LoaderConfig};
+pub use mix::{Mixing, Mixture};
 pub use regular_file::Links;
 pub use sampler::{Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Tail};
 pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
@@ -166,7 +169,8 @@ pub use subset::Subset;
 pub use text_file::{TextFile, TextFileConfig, TextSample, TextUnit};
 pub use tokenizer::ClipTokenizer;
 pub use transform::{
-    AreaCrop, Filter, Normalise, Placement, RandomCrop, Resize, ResizeMode, Transform, TransformConfig,
+    AreaCrop, AugmentOp, ColorJitter, Filter, Interpolation, Normalise, Placement, RandAugment, RandomCrop,
+    RandomErasing, Resize, ResizeMode, Transform, TransformConfig,
 };
 
 /// The examples of this crate's README, as tests.

@@ -5,6 +5,7 @@
 //! is bounded by `prefetch` batches.
 
 use crate::error::{DataError, Result};
+use crate::mix::Mixing;
 use crate::sampler::DistributedSampler;
 use crate::source::BatchSource;
 use crate::step_batch::{BatchMaker, StepBatch};
@@ -16,18 +17,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The settings of a [`Loader`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoaderConfig {
     /// The number of worker threads. With 0, the consumer's thread makes each batch on request.
     pub workers: usize,
     /// The number of batches that are made ahead, at least 1. Ignored without workers.
     pub prefetch: usize,
+    /// The mixture of images and labels; `None` leaves samples as they are. See [`mix`](crate::mix).
+    pub mixing: Option<Mixing>,
 }
 
 impl Default for LoaderConfig {
-    /// Two workers, four batches.
+    /// Two workers, four batches, no mixture.
     fn default() -> Self {
-        Self { workers: 2, prefetch: 4 }
+        Self { workers: 2, prefetch: 4, mixing: None }
     }
 }
 
@@ -85,7 +88,8 @@ impl Loader {
     /// A step beyond the end of its epoch counts into the following epochs, so (0, total steps) is valid.
     ///
     /// # Errors
-    /// If `prefetch` is 0 with workers, the lengths of sampler and source differ, or a thread cannot be started.
+    /// If `prefetch` is 0 with workers, the lengths of sampler and source differ, the mixture is invalid, or a thread
+    /// cannot be started.
     pub fn new(
         source: Arc<dyn BatchSource>,
         sampler: DistributedSampler,
@@ -100,9 +104,11 @@ impl Loader {
                 format!("{} but {} has {} samples", sampler.config().len, source.name(), source.len());
             return Err(DataError::config("sampler.len", reason));
         }
+        let mixing = config.mixing;
+        mixing.map_or(Ok(()), |mixing| mixing.validate())?;
         let steps = sampler.steps_per_epoch();
         let first = Job { number: 0, epoch: start.0 + (start.1 / steps) as u64, step: start.1 % steps };
-        let maker = Arc::new(BatchMaker { source, sampler, stopped: AtomicBool::new(false) });
+        let maker = Arc::new(BatchMaker { source, sampler, mixing, stopped: AtomicBool::new(false) });
         let mut loader = Self {
             maker,
             config,

@@ -26,6 +26,14 @@ pub enum Purpose {
     ChunkOrder = 7,
     /// The sample in the place of a damaged one.
     Substitute = 8,
+    /// The operations of RandAugment.
+    RandAugment = 9,
+    /// Random brightness, contrast, saturation and hue.
+    ColorJitter = 10,
+    /// Erased rectangles.
+    Erase = 11,
+    /// The mixture of the samples of a step.
+    Mix = 12,
 }
 
 /// Returns the generator for one purpose and one sample.

@@ -2,9 +2,11 @@
 
 use crate::batch::{ArrayData, Batch, BatchArray, BatchParts, ElementType, ImageBytes, ImageRecipe};
 use crate::error::{DataError, Result};
+use crate::mix::{Mixing, partner};
 use crate::sampler::{DistributedSampler, MicroBatchRange, RankSamples};
 use crate::source::BatchSource;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -144,6 +146,7 @@ struct ArrayHeader {
 pub(crate) struct BatchMaker {
     pub(crate) source: Arc<dyn BatchSource>,
     pub(crate) sampler: DistributedSampler,
+    pub(crate) mixing: Option<Mixing>,
     /// Set to cancel batches in progress.
     pub(crate) stopped: AtomicBool,
 }
@@ -175,18 +178,63 @@ impl BatchMaker {
             // Any sample has the right shapes.
             indices.push(0);
         }
-        let wanted = || !self.stopped.load(Ordering::Relaxed);
-        let batch = self.source.batch(&indices, epoch, &wanted)?;
+        let global = self.sampler.global_indices(epoch, step)?;
+        let batch = match &self.mixing {
+            None => self.read(&indices, epoch)?,
+            Some(mixing) => {
+                let positions = micro_batches.iter().flat_map(|own| own.positions.clone()).take(valid);
+                let pairs = Pairs::of(&positions.collect::<Vec<_>>(), &indices, &global);
+                let batch = self.read(&pairs.read, epoch)?;
+                match mixing.draw(epoch, step, batch.image_size()?) {
+                    Some(mixture) => batch.mixed(&pairs.partners, &mixture)?,
+                    None => batch.narrow(0..indices.len())?,
+                }
+            }
+        };
         let of_true = indices[..valid].iter().map(|&index| self.source.weight(index));
         let mut weights = of_true.collect::<Result<Vec<f32>>>()?;
         weights.resize(indices.len(), 0.0);
         // Added in the order of the global batch, so that all world sizes get the same sum.
         let mut global_weight = 0.0;
-        for index in self.sampler.global_indices(epoch, step)? {
+        for index in global {
             global_weight += f64::from(self.source.weight(index)?);
         }
         let batch = batch.with_weights(weights)?;
         Ok(StepBatch { batch, indices, valid, micro_batches, global_samples, global_weight, epoch, step })
+    }
+}
+
+impl BatchMaker {
+    fn read(&self, indices: &[usize], epoch: u64) -> Result<Batch> {
+        self.source.batch(indices, epoch, &|| !self.stopped.load(Ordering::Relaxed))
+    }
+}
+
+/// The samples that are read for a rank's mixed samples.
+#[derive(Debug, PartialEq, Eq)]
+struct Pairs {
+    /// The indices of the rank's samples, then those of partners on other ranks.
+    read: Vec<usize>,
+    /// The place of each own sample's partner in `read`. Padding is its own partner.
+    partners: Vec<usize>,
+}
+
+impl Pairs {
+    /// Finds the partners of the samples at these positions of the global batch, whose real samples are `global`.
+    /// `indices` are the rank's samples with padding at the end.
+    fn of(positions: &[usize], indices: &[usize], global: &[usize]) -> Self {
+        let place_of: BTreeMap<usize, usize> =
+            positions.iter().enumerate().map(|(place, position)| (*position, place)).collect();
+        let mut read = indices.to_vec();
+        let mut partners: Vec<usize> = (0..indices.len()).collect();
+        for (place, position) in positions.iter().enumerate() {
+            let other = partner(*position, global.len());
+            partners[place] = place_of.get(&other).copied().unwrap_or(read.len());
+            if partners[place] == read.len() {
+                read.push(global[other]);
+            }
+        }
+        Self { read, partners }
     }
 }
 
@@ -196,7 +244,8 @@ mod tests {
     use crate::transform::{Normalise, Placement};
 
     fn step_batch() -> StepBatch {
-        let placements = vec![Placement::default(), Placement { left: -1, top: 2, flipped: true }];
+        let placements =
+            vec![Placement::default(), Placement { left: -1, top: 2, flipped: true, erased: None }];
         let recipe = ImageRecipe::of_each([1, 2], [3, 3], &Normalise::CIFAR10, placements);
         let batch = Batch::new(2)
             .with("images", [2, 1], vec![f32::MIN_POSITIVE, -0.0])
@@ -225,6 +274,17 @@ mod tests {
         let text = serde_json::to_vec(&header).unwrap();
         let header = serde_json::from_slice(&text).unwrap();
         assert_eq!(StepBatch::from_parts(header, data).unwrap(), step_batch());
+    }
+
+    #[test]
+    fn partners_of_other_ranks_are_read_too() {
+        let global = [40, 41, 42, 43, 44];
+        // The middle of five samples, whose pairs are cut on both sides, and one that is its own partner.
+        let pairs = Pairs::of(&[1, 2], &[41, 42], &global);
+        assert_eq!(pairs, Pairs { read: vec![41, 42, 40, 43], partners: vec![2, 3] });
+        let pairs = Pairs::of(&[3, 4], &[43, 44, 40], &global);
+        assert_eq!(pairs, Pairs { read: vec![43, 44, 40, 42], partners: vec![3, 1, 2] });
+        assert_eq!(Pairs::of(&[], &[0], &global), Pairs { read: vec![0], partners: vec![0] });
     }
 
     #[test]

@@ -112,7 +112,10 @@ pub use norm::{
     batch_norm_train_backward, group_norm_backward, group_norm_forward, layer_norm_backward,
     layer_norm_forward,
 };
-pub use optim::{AdamOptions, EmaOptions, SgdOptions, adam_step, ema_step, sgd_step};
+pub use optim::{
+    AdamOptions, EmaOptions, LambOptions, LionOptions, SgdOptions, adam_step, ema_step, lamb_direction,
+    lamb_step, lion_step, sgd_step, trust_ratio,
+};
 pub use pool::{
     Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,
     upsample_nearest2d_backward, upsample_nearest2d_forward,

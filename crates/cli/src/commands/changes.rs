@@ -54,7 +54,7 @@ fn changes(before: &Config, after: &Config) -> Vec<String> {
 
 /// The effects of changes on the steps that follow: keys, or sections with a dot at the end. The first that fits counts.
 const EFFECTS: &[(&str, &str)] = &[
-    ("optim.kind", "optimizer state continues only if both keep the same kinds, as adam and adamw do"),
+    ("optim.kind", "optimizer state continues only if both keep the same kinds, as adam, adamw and lamb do"),
     ("optim.momentum", "the momentum so far continues, unless one of the two is 0"),
     ("optim.", "counts from the next step on"),
     (

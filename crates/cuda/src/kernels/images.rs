@@ -1,4 +1,4 @@
-//! Conversion of byte images to normalised maps, with lookup, crop and flip.
+//! Conversion of byte images to normalised maps, with lookup, crop, flip, erased rectangles and mixtures.
 
 use super::grid::{check, check_len, check_type, launch, narrow_size, over};
 use super::sources::IMAGES;
@@ -15,14 +15,36 @@ pub struct ImageBatch<'a> {
     pub dims: [usize; 4],
     /// Height and width of the results.
     pub size: [usize; 2],
-    /// The source of each result, [N, 4] of u32 with the bits of i32: the image, the first row and column (negative inside a
-    /// black border), and 1 for a horizontal flip. None converts each image, from its upper left corner. An index beyond the
-    /// images gives NaN: the host does not wait for a check.
+    /// The source of each result, [N, 8] of u32 with the bits of i32: the image, the first row and column (negative inside a
+    /// black border), 1 for a horizontal flip, and the first row, first column, height and width of a rectangle of the result
+    /// that is 0. None converts each image, from its upper left corner. An index beyond the images gives NaN: the host does
+    /// not wait for a check.
     pub places: Option<&'a Slice>,
+    /// The mixture of each result with another one, whose eight numbers follow in `places`, [N, 16].
+    pub blend: Option<ImageBlend>,
     /// Subtracted from bytes/255, by channel.
     pub mean: &'a [f32],
     /// The divisor after that, by channel.
     pub std: &'a [f32],
+}
+
+/// The mixture of images.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ImageBlend {
+    /// The share of an image itself; the rest is the other's.
+    pub share: f32,
+    /// The rectangle that comes from the other image: first row, first column, height and width. None mixes all pixels.
+    pub patch: Option<[u32; 4]>,
+}
+
+impl ImageBlend {
+    /// Returns the kernel's arguments: the share and the rest, then the kind of mixture (1 for all pixels, 2 for a rectangle) and
+    /// the rectangle.
+    fn arguments(blend: Option<Self>) -> ([f32; 2], [i32; 5]) {
+        let Some(Self { share, patch }) = blend else { return ([1.0, 0.0], [0; 5]) };
+        let [top, left, height, width] = patch.unwrap_or_default().map(u32::cast_signed);
+        ([share, 1.0 - share], [if patch.is_some() { 2 } else { 1 }, top, left, height, width])
+    }
 }
 
 /// Computes (byte/255 − mean)/std as `dtype`, in `layout`. f32 has the bits of the CPU's result.
@@ -44,11 +66,16 @@ pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, layout: Tens
     let results = match batch.places {
         None => count,
         Some(places) => {
+            let each = if batch.blend.is_some() { 16 } else { 8 };
             check_type(FUNCTION, "places", places, ElementType::U32)?;
-            check_len(FUNCTION, "places", places, places.len() / 4 * 4)?;
-            places.len() / 4
+            check_len(FUNCTION, "places", places, places.len() / each * each)?;
+            places.len() / each
         }
     };
+    if batch.blend.is_some() && batch.places.is_none() {
+        return Err(GpuError::argument(FUNCTION, "a blend needs places"));
+    }
+    let (shares, mixture) = ImageBlend::arguments(batch.blend);
     let mut numbers = [0.0_f32; 8];
     numbers[..channels].copy_from_slice(batch.mean);
     numbers[4..4 + channels].copy_from_slice(batch.std);
@@ -64,6 +91,8 @@ pub fn images(gpu: &Gpu, batch: ImageBatch<'_>, dtype: ElementType, layout: Tens
         .slice(&y)
         .number(sizes)
         .number(numbers)
+        .number(shares)
+        .number(mixture)
         .number([batch.layout, layout].map(|layout| i32::from(layout == TensorLayout::ChannelsLast)))
         .number(pixels as i64)
         .run()?;

@@ -50,6 +50,8 @@ mod pooling;
 mod random;
 mod updates;
 
+mod layerwise;
+
 mod codec_chunks;
 mod codec_entries;
 mod codec_low_rank;
@@ -75,7 +77,8 @@ pub use exact_squares::{exact_squares, exact_squares_value};
 pub use gated::{geglu, geglu_backward};
 pub use gradient_scaling::{ScaledStep, clip_factor, loss_scale_step, not_finite, scale_by, sum_of_squares};
 pub use group_norm::{group_norm, group_norm_backward};
-pub use images::{ImageBatch, images, put_rows};
+pub use images::{ImageBatch, ImageBlend, images, put_rows};
+pub use layerwise::{lamb_direction, lamb_step};
 pub use lookups::{embedding, embedding_backward, progression};
 pub use losses::{
     PairLoss, cross_entropy, cross_entropy_backward, kl_standard_normal_backward, pair_loss,
@@ -93,4 +96,6 @@ pub use shapes::{broadcast_as, cat, narrow, pad_with_zeros, permute};
 pub use softmax::{softmax, softmax_backward};
 pub use sources::all as sources;
 pub use sums::{sum_all, sum_over};
-pub use updates::{EmaInputs, StepInputs, StepOptions, StepScalars, adam_step, ema_step, sgd_step};
+pub use updates::{
+    EmaInputs, StepInputs, StepOptions, StepScalars, adam_step, ema_step, lion_step, sgd_step,
+};

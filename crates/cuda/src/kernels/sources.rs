@@ -77,7 +77,8 @@ families! {
     LOOKUPS = "lookups";
     RANDOM = "random";
     LOSSES = "losses";
-    UPDATES = "updates";
+    UPDATES = "updates" with "steps.cuh";
+    LAYERWISE = "layerwise" with "steps.cuh";
     EXACT_SQUARES = "exact_squares";
     IMAGES = "images";
     CODEC_CHUNKS = "codec_chunks";

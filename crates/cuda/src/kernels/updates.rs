@@ -1,6 +1,6 @@
 //! Optimizer steps and moving averages over whole buckets.
 
-use phalanx_kernels::{AdamOptions, EmaOptions, SgdOptions};
+use phalanx_kernels::{AdamOptions, EmaOptions, LionOptions, SgdOptions};
 
 use super::grid::{check, launch, over, pack};
 use super::sources::UPDATES;
@@ -31,7 +31,7 @@ impl<'a> StepInputs<'a> {
     }
 
     /// Returns the suffix of kernels, and their number for the type of the copy.
-    fn check(&self, function: &'static str) -> Result<(String, i32)> {
+    pub(super) fn check(&self, function: &'static str) -> Result<(String, i32)> {
         let (w, g) = (self.weights.dtype(), self.grads.dtype());
         super::grid::check_len(function, "grads", self.grads, self.weights.len())?;
         if !matches!(w, ElementType::F32 | ElementType::F64)
@@ -116,6 +116,15 @@ impl StepOptions for AdamOptions {
     }
 }
 
+impl StepOptions for LionOptions {
+    type Scalars = [f64; 6];
+
+    fn scalars(&self) -> Self::Scalars {
+        let Self { lr, betas: (beta1, beta2), weight_decay } = *self;
+        [lr, beta1, 1.0 - beta1, beta2, 1.0 - beta2, 1.0 - lr * weight_decay]
+    }
+}
+
 impl StepOptions for EmaOptions {
     type Scalars = [f64; 4];
 
@@ -127,7 +136,7 @@ impl StepOptions for EmaOptions {
 
 impl<'a, T: StepOptions> StepScalars<'a, T> {
     /// Returns a kernel's arguments: scalars by value, and their slice if they are on the device.
-    fn arguments(&self, function: &'static str) -> Result<(T::Scalars, Option<&'a Slice>)> {
+    pub(super) fn arguments(&self, function: &'static str) -> Result<(T::Scalars, Option<&'a Slice>)> {
         match self {
             Self::Value(options) => Ok((options.scalars(), None)),
             Self::OnDevice(slice) => {
@@ -206,6 +215,35 @@ pub fn adam_step<'a>(
         .optional(step.factor)
         .optional(step.skip)
         .optional(step.left_out)
+        .optional(step.low)
+        .number(low)
+        .number(count as i64)
+        .run()
+}
+
+/// Runs a step of Lion. `moment` is the momentum, updated in place.
+///
+/// # Errors
+/// If lengths or types do not match.
+pub fn lion_step<'a>(
+    gpu: &Gpu,
+    options: impl Into<StepScalars<'a, LionOptions>>,
+    step: StepInputs<'_>,
+    moment: &Slice,
+) -> Result<()> {
+    const FUNCTION: &str = "lion_step";
+    let (suffix, low) = step.check(FUNCTION)?;
+    check(FUNCTION, "the moment", moment, step.weights.dtype(), step.weights.len())?;
+    let (numbers, at) = options.into().arguments(FUNCTION)?;
+    let count = step.weights.len();
+    launch(gpu, &UPDATES, &format!("lion_{suffix}"), over(count, pack(&[step.weights.dtype()])))
+        .number(numbers)
+        .optional(at)
+        .slice(step.weights)
+        .slice(step.grads)
+        .slice(moment)
+        .optional(step.factor)
+        .optional(step.skip)
         .optional(step.low)
         .number(low)
         .number(count as i64)

@@ -104,6 +104,8 @@ pub trait ArrayElement: sealed::Sealed + Copy {
     const TYPE: ElementType;
     /// Returns the elements if they have this type.
     fn of(data: &ArrayData) -> Option<&[Self]>;
+    /// Returns the elements, mutable, if they have this type.
+    fn of_mut(data: &mut ArrayData) -> Option<&mut [Self]>;
     /// Wraps elements as array data.
     fn data(values: Vec<Self>) -> ArrayData;
 }
@@ -114,6 +116,12 @@ macro_rules! element {
         impl ArrayElement for $type {
             const TYPE: ElementType = ElementType::$variant;
             fn of(data: &ArrayData) -> Option<&[Self]> {
+                match data {
+                    ArrayData::$variant(values) => Some(values),
+                    _ => None,
+                }
+            }
+            fn of_mut(data: &mut ArrayData) -> Option<&mut [Self]> {
                 match data {
                     ArrayData::$variant(values) => Some(values),
                     _ => None,
@@ -194,10 +202,22 @@ impl BatchArray {
         T::of(&self.data)
     }
 
+    /// Returns the elements, mutable, if they have type `T`.
+    pub(super) fn values_mut<T: ArrayElement>(&mut self) -> Option<&mut [T]> {
+        T::of_mut(&mut self.data)
+    }
+
     /// Splits the array into its shape and its elements, without a copy.
     #[must_use]
     pub fn into_parts(self) -> (Vec<usize>, ArrayData) {
         (self.shape, self.data)
+    }
+
+    /// Drops the samples from `samples` on.
+    pub(super) fn truncate(&mut self, samples: usize) {
+        let each: usize = self.shape[1..].iter().product();
+        on_data!(&mut self.data, values => values.truncate(samples * each));
+        self.shape[0] = self.shape[0].min(samples);
     }
 
     /// Copies a range of samples, which must exist.

@@ -5,9 +5,10 @@
 
 mod array;
 mod images;
+mod mixing;
 
 pub use array::{ArrayData, ArrayElement, BatchArray, ElementType};
-pub use images::{ImageBytes, ImageRecipe};
+pub use images::{ImageBytes, ImageMix, ImageRecipe};
 
 use crate::error::{DataError, Result};
 use std::ops::Range;

@@ -75,7 +75,7 @@ impl Bytes<'_> {
         if transform.source_side().is_none() || larger {
             // Crop now if images may have several sizes, or the crop is smaller to send.
             image = Placement { flipped: false, ..placement }.apply(image, size)?;
-            placement = Placement { flipped: placement.flipped, ..Placement::default() };
+            placement = Placement { left: 0, top: 0, ..placement };
         }
         self.take(&image);
         self.samples.push((0, placement));

@@ -1,23 +1,36 @@
-//! Transforms of decoded images: resize (or a random area), crop, flip, normalise, in this order.
+//! Transforms of decoded images: resize (or a random area), crop, flip, RandAugment, colour jitter, normalise, erase, in
+//! this order.
 //!
 //! Random steps are keyed by (seed, epoch, index), so a sample is augmented the same way on any rank and thread and
 //! after any resumption.
 
+mod affine;
+mod colours;
+
 pub mod area_crop;
+pub mod color_jitter;
 pub mod crop;
+pub mod erasing;
 pub mod flip;
 pub mod normalise;
 pub mod placement;
+pub mod rand_augment;
 pub mod resize;
+
+#[cfg(test)]
+mod torchvision;
 
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for};
 pub use area_crop::AreaCrop;
+pub use color_jitter::ColorJitter;
 pub use crop::{RandomCrop, center_crop};
+pub use erasing::{Patch, RandomErasing};
 pub use flip::random_flip;
 use image::RgbImage;
 pub use normalise::Normalise;
 pub use placement::Placement;
+pub use rand_augment::{AugmentOp, Interpolation, RandAugment};
 use rand_chacha::ChaCha8Rng;
 pub use resize::{Filter, Resize, ResizeMode};
 
@@ -34,8 +47,14 @@ pub struct TransformConfig {
     pub random_crop: Option<RandomCrop>,
     /// The probability of a horizontal flip, 0 to 1.
     pub flip: f32,
-    /// The normalisation, the last step.
+    /// Operations at random on the cropped image.
+    pub rand_augment: Option<RandAugment>,
+    /// Random brightness, contrast, saturation and hue, after `rand_augment`.
+    pub color_jitter: Option<ColorJitter>,
+    /// The normalisation.
     pub normalise: Normalise,
+    /// A random rectangle of zeros in the normalised image, the last step.
+    pub erasing: Option<RandomErasing>,
     /// The seed of the random steps.
     pub seed: u64,
 }
@@ -49,7 +68,10 @@ impl Default for TransformConfig {
             center_crop: None,
             random_crop: None,
             flip: 0.0,
+            rand_augment: None,
+            color_jitter: None,
             normalise: Normalise::SYMMETRIC,
+            erasing: None,
             seed: 0,
         }
     }
@@ -90,8 +112,8 @@ impl Transform {
     /// Checks the settings.
     ///
     /// # Errors
-    /// If a size is 0, a crop never fits the step before, a resize is combined with a random area, the probability is
-    /// out of range, or the normalisation is invalid.
+    /// If a size is 0, a crop never fits the step before, a resize is combined with a random area, a probability or a
+    /// magnitude is out of range, or the normalisation is invalid.
     pub fn new(config: TransformConfig) -> Result<Self> {
         let sizes = [
             ("transform.resize.size", config.resize.map(|resize| resize.size)),
@@ -107,6 +129,9 @@ impl Transform {
             return Err(DataError::config("transform.flip", format!("{} is not a probability", config.flip)));
         }
         config.normalise.validate()?;
+        config.rand_augment.as_ref().map_or(Ok(()), RandAugment::validate)?;
+        config.color_jitter.as_ref().map_or(Ok(()), ColorJitter::validate)?;
+        config.erasing.as_ref().map_or(Ok(()), RandomErasing::validate)?;
         if let Some(part) = &config.area_crop {
             part.validate()?;
             if config.resize.is_some() {
@@ -147,7 +172,7 @@ impl Transform {
         config.random_crop.map(|crop| crop.size).or(self.source_side())
     }
 
-    /// Applies all steps but the normalisation.
+    /// Applies the steps before the normalisation.
     ///
     /// # Errors
     /// If the image is too small for a crop.
@@ -156,8 +181,9 @@ impl Transform {
         placement.apply(image, size)
     }
 
-    /// Applies the steps before the random crop. Returns the image, the remaining placement, and the width and height
-    /// of the result, for a consumer that runs the remaining steps elsewhere.
+    /// Applies the steps before the random crop, or all before the normalisation if one of these changes colours. Returns
+    /// the image, the remaining placement, and the width and height of the result, for a consumer that runs the remaining
+    /// steps elsewhere.
     ///
     /// # Errors
     /// If the image is too small for a crop.
@@ -167,9 +193,20 @@ impl Transform {
         epoch: u64,
         index: usize,
     ) -> Result<(RgbImage, Placement, (u32, u32))> {
-        let mut rng = self.rng(epoch, index);
-        let image = self.sized(image, &mut rng)?;
-        let (placement, size) = self.place(image.dimensions(), &mut rng)?;
+        let mut rng = self.rng(Purpose::Augment, epoch, index);
+        let mut image = self.sized(image, &mut rng)?;
+        let (mut placement, size) = self.place(image.dimensions(), &mut rng)?;
+        if self.changes_pixels() {
+            image = placement.apply(image, size)?;
+            if let Some(augment) = &self.config.rand_augment {
+                image = augment.apply(image, &mut self.rng(Purpose::RandAugment, epoch, index));
+            }
+            if let Some(jitter) = &self.config.color_jitter {
+                jitter.apply(&mut image, &mut self.rng(Purpose::ColorJitter, epoch, index));
+            }
+            placement = Placement::default();
+        }
+        placement.erased = self.erased(size, epoch, index);
         Ok((image, placement, size))
     }
 
@@ -181,24 +218,36 @@ impl Transform {
     pub fn placement(&self, epoch: u64, index: usize) -> Result<(Placement, (u32, u32))> {
         let none = || DataError::config("transform", "images have no fixed size before the last crop");
         let side = self.fixed_side().ok_or_else(none)?;
-        self.place((side, side), &mut self.rng(epoch, index))
+        let (placement, size) = self.place((side, side), &mut self.rng(Purpose::Augment, epoch, index))?;
+        Ok((Placement { erased: self.erased(size, epoch, index), ..placement }, size))
     }
 
-    /// Returns the side of the images before the random crop, if it does not depend on the images.
+    /// Returns true if a random step changes more than positions, so that the pixels depend on the epoch.
+    fn changes_pixels(&self) -> bool {
+        self.config.rand_augment.is_some_and(|augment| augment.ops > 0) || self.config.color_jitter.is_some()
+    }
+
+    /// Draws the rectangle of a result of this width and height that is erased.
+    fn erased(&self, size: (u32, u32), epoch: u64, index: usize) -> Option<Patch> {
+        self.config.erasing?.patch(size, &mut self.rng(Purpose::Erase, epoch, index))
+    }
+
+    /// Returns the side of the images of [`Transform::placed`], if it does not depend on the images.
     #[must_use]
     pub fn source_side(&self) -> Option<u32> {
-        self.config.center_crop.or(resized_side(&self.config))
+        let crop = self.config.random_crop.filter(|_| self.changes_pixels()).map(|crop| crop.size);
+        crop.or(self.config.center_crop).or(resized_side(&self.config))
     }
 
     /// Returns the side of the images before the random crop, if neither it depends on the images nor any pixel on the
     /// epoch.
     #[must_use]
     pub fn fixed_side(&self) -> Option<u32> {
-        self.source_side().filter(|_| self.config.area_crop.is_none())
+        self.source_side().filter(|_| self.config.area_crop.is_none() && !self.changes_pixels())
     }
 
-    fn rng(&self, epoch: u64, index: usize) -> ChaCha8Rng {
-        rng_for(self.config.seed, Purpose::Augment, epoch, index as u64)
+    fn rng(&self, purpose: Purpose, epoch: u64, index: usize) -> ChaCha8Rng {
+        rng_for(self.config.seed, purpose, epoch, index as u64)
     }
 
     /// Applies the steps before the random crop.
@@ -224,7 +273,7 @@ impl Transform {
             None => ((0, 0), size),
         };
         let flipped = config.flip > 0.0 && random_flip(config.flip, rng);
-        Ok((Placement { left, top, flipped }, size))
+        Ok((Placement { left, top, flipped, erased: None }, size))
     }
 
     /// Appends the transformed image to `out` and returns its shape [3, H, W].
@@ -238,9 +287,14 @@ impl Transform {
         index: usize,
         out: &mut Vec<f32>,
     ) -> Result<[usize; 3]> {
-        let image = self.image(image, epoch, index)?;
+        let (image, placement, size) = self.placed(image, epoch, index)?;
+        let (image, start) = (placement.apply(image, size)?, out.len());
         self.config.normalise.append(&image, out);
-        Ok([3, image.height() as usize, image.width() as usize])
+        let (width, height) = (image.width() as usize, image.height() as usize);
+        if let Some(patch) = placement.erased {
+            patch.rows_of(&mut out[start..], (width, height), |row| row.fill(0.0));
+        }
+        Ok([3, height, width])
     }
 }
 
@@ -285,6 +339,49 @@ mod tests {
     }
 
     #[test]
+    fn further_augmentation_leaves_crops_and_flips_as_they_are() {
+        let plain = TransformConfig {
+            resize: Some(Resize::square(20, Filter::Bilinear)),
+            random_crop: Some(RandomCrop { size: 16, padding: 2 }),
+            flip: 0.5,
+            seed: 9,
+            ..Default::default()
+        };
+        let jitter = ColorJitter { brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1 };
+        let augmented = TransformConfig {
+            rand_augment: Some(RandAugment::new(0, 9)),
+            erasing: Some(RandomErasing::new(1.0)),
+            ..plain.clone()
+        };
+        let image = RgbImage::from_fn(24, 24, |x, y| Rgb([x as u8 * 9, y as u8 * 9, (x * y) as u8]));
+        let run = |config: &TransformConfig, index| {
+            let mut out = Vec::new();
+            Transform::new(config.clone()).unwrap().append(image.clone(), 3, index, &mut out).unwrap();
+            out
+        };
+        for index in 0..8 {
+            let (before, after) = (run(&plain, index), run(&augmented, index));
+            let erased = before.iter().zip(&after).filter(|(before, after)| before != after);
+            assert!(erased.clone().count() > 0 && erased.clone().all(|(_, after)| *after == 0.0));
+        }
+        let whole = TransformConfig {
+            rand_augment: Some(RandAugment::new(2, 9)),
+            color_jitter: Some(jitter),
+            ..augmented
+        };
+        let transform = Transform::new(whole.clone()).unwrap();
+        assert_eq!((transform.fixed_side(), transform.source_side()), (None, Some(16)));
+        let (placed, placement, size) = transform.placed(image.clone(), 0, 1).unwrap();
+        assert_eq!(
+            (placed.dimensions(), size, (placement.left, placement.flipped)),
+            ((16, 16), (16, 16), (0, false))
+        );
+        assert!(placement.erased.is_some());
+        assert_eq!(run(&whole, 5), run(&whole, 5));
+        assert_ne!(run(&whole, 5), run(&whole, 6));
+    }
+
+    #[test]
     fn impossible_settings_are_refused() {
         let base = TransformConfig::square(32, Filter::Bilinear);
         assert!(Transform::new(base.clone()).is_ok());
@@ -303,6 +400,8 @@ mod tests {
                 ..base.clone()
             },
             TransformConfig { flip: f32::NAN, ..base.clone() },
+            TransformConfig { rand_augment: Some(RandAugment::new(2, 31)), ..base.clone() },
+            TransformConfig { erasing: Some(RandomErasing::new(1.5)), ..base.clone() },
             TransformConfig { normalise: Normalise { mean: [0.0; 3], std: [0.0; 3] }, ..base.clone() },
         ] {
             assert!(Transform::new(bad.clone()).is_err(), "{bad:?}");

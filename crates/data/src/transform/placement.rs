@@ -1,5 +1,6 @@
-//! The random position and flip of a crop, for images of known size.
+//! The random position and flip of a crop, for images of known size, and what is erased of it.
 
+use super::erasing::Patch;
 use crate::error::{DataError, Result};
 use image::{GenericImage, GenericImageView, RgbImage};
 use serde::{Deserialize, Serialize};
@@ -13,10 +14,14 @@ pub struct Placement {
     pub top: i32,
     /// Mirrors the result left to right, after the crop.
     pub flipped: bool,
+    /// The rectangle of the result that is 0 after the normalisation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erased: Option<Patch>,
 }
 
 impl Placement {
-    /// Crops to `size`, a width and a height, and mirrors. Pixels outside the image are black.
+    /// Crops to `size`, a width and a height, and mirrors. Pixels outside the image are black. Nothing is erased: bytes have
+    /// no 0 of the normalisation.
     ///
     /// # Errors
     /// If the copy fails, which is a bug of this module.
@@ -60,7 +65,8 @@ mod tests {
 
     #[test]
     fn mirroring_follows_cropping() {
-        let got = Placement { left: 1, top: -1, flipped: true }.apply(image(4, 2), (2, 2)).unwrap();
+        let got =
+            Placement { left: 1, top: -1, flipped: true, erased: None }.apply(image(4, 2), (2, 2)).unwrap();
         let pixel = |x, y| got.get_pixel(x, y).0;
         assert_eq!(
             [pixel(0, 0), pixel(1, 0), pixel(0, 1), pixel(1, 1)],
@@ -75,7 +81,7 @@ mod tests {
         let mut places = BTreeSet::new();
         for index in 0..500 {
             let (left, top) = crop.random_corner(4, 4, &mut rng_for(0, Purpose::Augment, 0, index)).unwrap();
-            let got = Placement { left, top, flipped: false }.apply(image.clone(), (4, 4)).unwrap();
+            let got = Placement { left, top, ..Placement::default() }.apply(image.clone(), (4, 4)).unwrap();
             // The centre pixel is always inside the image and reveals the shift.
             let [x, y, _] = got.get_pixel(2, 2).0;
             if x == 0 || y == 0 {
@@ -98,7 +104,7 @@ mod tests {
         let crop = RandomCrop { size: 2, padding: 10 };
         for index in 0..100 {
             let (left, top) = crop.random_corner(3, 3, &mut rng_for(1, Purpose::Augment, 0, index)).unwrap();
-            let got = Placement { left, top, flipped: false }.apply(image(3, 3), (2, 2)).unwrap();
+            let got = Placement { left, top, ..Placement::default() }.apply(image(3, 3), (2, 2)).unwrap();
             assert_eq!(got.dimensions(), (2, 2));
         }
         let crop = RandomCrop { size: 8, padding: 2 };

@@ -146,7 +146,13 @@ fn read(
             order: order.clone(),
             tail: Tail::Drop,
         });
-        Loader::new(source.clone(), sampler.unwrap(), LoaderConfig { workers, prefetch: 3 }, start).unwrap()
+        Loader::new(
+            source.clone(),
+            sampler.unwrap(),
+            LoaderConfig { workers, prefetch: 3, ..LoaderConfig::default() },
+            start,
+        )
+        .unwrap()
     });
     let mut loaders: Vec<Loader> = loaders.collect();
     let steps = 2 * loaders[0].steps_per_epoch() - start.0 as usize * loaders[0].steps_per_epoch() - start.1;

@@ -42,7 +42,13 @@ fn read(dir: &TempDir, ranks: usize, start: (u64, usize)) -> Vec<(Vec<f32>, Vec<
                 tail: Tail::Drop,
             });
             let source = Arc::new(source(dir.path(), &Arc::default()));
-            Loader::new(source, sampler.unwrap(), LoaderConfig { workers: 2, prefetch: 2 }, start).unwrap()
+            Loader::new(
+                source,
+                sampler.unwrap(),
+                LoaderConfig { workers: 2, prefetch: 2, ..LoaderConfig::default() },
+                start,
+            )
+            .unwrap()
         })
         .collect();
     let steps = 6 - 3 * start.0 as usize - start.1;

@@ -90,7 +90,13 @@ fn source(dataset: Arc<Odd>, transform: Transform) -> Arc<dyn BatchSource> {
 
 fn loader(dataset: Arc<Odd>, workers: usize, prefetch: usize, start: (u64, usize)) -> Loader {
     let sampler = sampler(dataset.len(), true, Tail::Ragged);
-    Loader::new(source(dataset, transform()), sampler, LoaderConfig { workers, prefetch }, start).unwrap()
+    Loader::new(
+        source(dataset, transform()),
+        sampler,
+        LoaderConfig { workers, prefetch, ..LoaderConfig::default() },
+        start,
+    )
+    .unwrap()
 }
 
 fn take(loader: Loader, n: usize) -> Vec<StepBatch> {
@@ -141,7 +147,7 @@ fn an_error_takes_the_place_of_its_batch_and_ends_the_loader() {
         for workers in [0, 1, 4] {
             // Without shuffling, sample 13 is in batch 3 of 6. There is no crop, so sizes differ.
             let transform = Transform::new(TransformConfig::default()).unwrap();
-            let config = LoaderConfig { workers, prefetch: 6 };
+            let config = LoaderConfig { workers, prefetch: 6, ..LoaderConfig::default() };
             let dataset = Odd::new(24, fault);
             let mut loader =
                 Loader::new(source(dataset, transform), sampler(24, false, Tail::Drop), config, (0, 0))
@@ -202,7 +208,7 @@ fn ranks_beyond_a_ragged_batch_get_a_sample_that_does_not_count() {
 #[test]
 fn impossible_settings_are_refused() {
     let make = |len, prefetch| {
-        let config = LoaderConfig { workers: 1, prefetch };
+        let config = LoaderConfig { workers: 1, prefetch, ..LoaderConfig::default() };
         let source = source(Odd::new(8, Fault::None), transform());
         Loader::new(source, sampler(len, true, Tail::Drop), config, (0, 0))
     };

@@ -3,6 +3,7 @@
 mod files;
 
 mod archives;
+mod augment;
 mod cifar10;
 mod coco;
 mod cub;

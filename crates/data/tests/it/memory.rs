@@ -98,8 +98,13 @@ fn read(dataset: &Arc<CubDataset>, side: u32, batch: usize, steps: usize) -> [f6
         order: Order::Shuffled,
         tail: Tail::Drop,
     });
-    let loader =
-        Loader::new(source, sampler.unwrap(), LoaderConfig { workers: 2, prefetch: 4 }, (0, 0)).unwrap();
+    let loader = Loader::new(
+        source,
+        sampler.unwrap(),
+        LoaderConfig { workers: 2, prefetch: 4, ..LoaderConfig::default() },
+        (0, 0),
+    )
+    .unwrap();
     let (began, taken) = (Instant::now(), cpu_seconds());
     for read in loader.take(steps) {
         let read = read.unwrap();

@@ -2,12 +2,13 @@
 
 use phalanx_kernels::{
     Activation, ActivationMask, AdamOptions, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput,
-    Context, Epilogue, Float, GroupNormShape, Matrix, MatrixMut, NormBackward, NormGrads, NormInput,
-    NormOutput, Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input,
-    batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
-    batch_norm_train_backward, cross_entropy_rows_forward, ema_step, group_norm_forward, layer_norm_backward,
-    layer_norm_forward, linear_forward, matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step,
-    softmax_rows_forward, unary_backward, unary_forward, upsample_nearest2d_forward,
+    Context, Epilogue, Float, GroupNormShape, LambOptions, LionOptions, Matrix, MatrixMut, NormBackward,
+    NormGrads, NormInput, NormOutput, Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward,
+    batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,
+    batch_norm_train, batch_norm_train_backward, cross_entropy_rows_forward, ema_step, group_norm_forward,
+    lamb_direction, lamb_step, layer_norm_backward, layer_norm_forward, linear_forward, lion_step,
+    matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step, softmax_rows_forward, trust_ratio,
+    unary_backward, unary_forward, upsample_nearest2d_forward,
 };
 use proptest::prelude::*;
 
@@ -289,6 +290,43 @@ fn optimizer_steps_by_hand_and_by_threads() {
         (w, e)
     };
     assert_eq!(run(1), run(2));
+    assert_eq!(run(1), run(3));
+}
+
+#[test]
+fn lion_and_lamb_by_hand_and_by_threads() {
+    let context = Context::new(1);
+    let lion = LionOptions { lr: 0.1, betas: (0.5, 0.75), weight_decay: 0.5 };
+    let (mut w, mut m) = ([1.0_f64; 4], [2.0, -2.0, 2.0, f64::NAN]);
+    // Mixed momenta of 1.5, -0.5, 0 and NaN.
+    lion_step(&context, lion, &mut w, &[1.0, 1.0, -2.0, 1.0], &mut m).expect("sound");
+    assert_eq!((w[..3].to_vec(), m[..3].to_vec()), (vec![0.85, 1.05, 0.95], vec![1.75, -1.25, 1.0]));
+    assert!(w[3].is_nan() && m[3].is_nan());
+
+    let lamb = LambOptions { lr: 0.1, betas: (0.9, 0.999), eps: 0.0, weight_decay: 0.5, step: 1 };
+    let (w, g, zeros) = ([2.0_f64, -4.0], [5.0, -0.01], [0.0; 2]);
+    let mut direction = [0.0; 2];
+    lamb_direction(&context, lamb, &w, &g, [&zeros, &zeros], &mut direction).expect("sound");
+    // The first step of Adam is the sign, to which the decay is added.
+    assert!((direction[0] - 2.0).abs() < 1e-12 && (direction[1] + 3.0).abs() < 1e-12, "{direction:?}");
+    let ratio = trust_ratio(20.0, 13.0);
+    assert_eq!((trust_ratio(0.0, 1.0), trust_ratio(1.0, 0.0), trust_ratio(f64::NAN, 1.0)), (1.0, 1.0, 1.0));
+    let (mut moved, mut m, mut v) = (w, zeros, zeros);
+    lamb_step(&context, lamb, ratio, &mut moved, &g, [&mut m, &mut v]).expect("sound");
+    for at in 0..2 {
+        assert!((moved[at] - (w[at] - 0.1 * (20.0_f64 / 13.0).sqrt() * direction[at])).abs() < 1e-12);
+    }
+    assert!(lamb_step(&context, lamb, 1.0, &mut moved, &g, [&mut m, &mut v[..1]]).is_err());
+
+    let run = |threads: usize| {
+        let (context, len) = (Context::new(threads), 100_003);
+        let (mut w, g): (Vec<f32>, Vec<f32>) = (scaled(1, len, 1.0), scaled(2, len, 1.0));
+        let (mut m, mut v, mut direction) = (vec![0.0; len], vec![0.0; len], vec![0.0; len]);
+        lion_step(&context, lion, &mut w, &g, &mut m).expect("sound");
+        lamb_direction(&context, lamb, &w, &g, [&m, &v], &mut direction).expect("sound");
+        lamb_step(&context, lamb, 0.7, &mut w, &g, [&mut m, &mut v]).expect("sound");
+        (w, m, v, direction)
+    };
     assert_eq!(run(1), run(3));
 }
 

@@ -1,7 +1,7 @@
 //! Any network that gives a number for each class, with cross-entropy.
 
 use candle_core::Tensor;
-use phalanx_tensor::loss::cross_entropy;
+use phalanx_tensor::loss::{LabelPairs, cross_entropy, mixed_cross_entropy};
 use phalanx_tensor::{Tape, TensorError, Value};
 
 use phalanx_trainer::config::Relations;
@@ -78,10 +78,21 @@ impl Classifier {
         Ok((self.forward)(step.tape, &step.value("images")?)?)
     }
 
+    /// The loss, and the share of samples whose largest logit is that of their label. Of mixed labels that with the larger share
+    /// counts.
     fn loss(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
-        let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
-        Ok(Loss::new(loss, [accuracy(step, &logits, labels)?]))
+        let Some(mixed) = step.batch.mixed_labels()? else {
+            let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
+            return Ok(Loss::new(loss, [accuracy(step, &logits, labels)?]));
+        };
+        let loss = step.mean(&logits, |logits, rows, over| {
+            let (labels, partners) = (&labels[rows.clone()], &mixed.partners[rows]);
+            let pairs = LabelPairs { labels, partners, share: f64::from(mixed.share) };
+            mixed_cross_entropy(step.tape, logits, pairs, self.label_smoothing, over)
+        })?;
+        let dominant = if mixed.share < 0.5 { mixed.partners } else { labels };
+        Ok(Loss::new(loss, [accuracy(step, &logits, dominant)?]))
     }
 
     fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 2], TrainError> {

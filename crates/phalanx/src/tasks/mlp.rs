@@ -28,6 +28,7 @@ pub(super) fn spec() -> TaskSpec<MlpSettings> {
         let description = format!("mlp of {depth} hidden layers of {width} for {num_classes} classes");
         Ok(classifier.training(description, size))
     })
+    .mixes_labels()
     .validate(|settings, _, relations| {
         relations.positive("model.mlp_width", settings.mlp_width as u64);
         relations.positive("model.mlp_depth", settings.mlp_depth as u64);

@@ -34,6 +34,7 @@ pub(super) fn spec() -> TaskSpec<MobileNetSettings> {
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
         Ok(classifier.training(format!("{NAME} for {num_classes} classes"), size))
     })
+    .mixes_labels()
     .validate(|settings, _, relations| {
         relations.fraction("model.dropout", settings.dropout);
         settings.classifier.check(relations);

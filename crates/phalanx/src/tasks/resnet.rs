@@ -35,6 +35,7 @@ pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNe
                 .with_features(move |tape, images| features.features_and_logits(tape, images));
         Ok(classifier.training(format!("{name} for {num_classes} classes"), size))
     })
+    .mixes_labels()
     .validate(|settings, _, relations| {
         relations.positive("model.width", settings.width as u64);
         settings.classifier.check(relations);

@@ -74,6 +74,15 @@ fn check(settings: &str, cells: &[(&str, usize)]) {
     }
 }
 
+/// Mixed images and labels, and the norms of whole parameters, whose parts lie on several ranks.
+const MIXED: &str = "model.kind=mlp model.mlp_width=24 model.mlp_depth=1 model.image_size=12 data.mixup=0.4 data.cutmix=1 \
+    data.rand_augment_ops=2 data.random_erasing=0.5 optim.kind=lamb optim.lr=0.02 optim.weight_decay=0.05 train.steps=5";
+
+#[test]
+fn mixed_images_and_lamb_end_in_the_same_bits() {
+    check(MIXED, &[("ddp", 2), ("dp", 3), ("zero1", 3), ("zero2", 2), ("fsdp", 4), ("hsdp", 4)]);
+}
+
 #[test]
 fn a_cvae_ends_in_the_same_bits_by_ddp_and_dp() {
     check(CVAE, &[("ddp", 2), ("ddp", 3), ("ddp", 4), ("dp", 3)]);

@@ -39,6 +39,7 @@ mod plan;
 mod pods;
 mod precision;
 mod quality;
+mod recipes;
 mod replicas;
 mod requests;
 mod run_folder;

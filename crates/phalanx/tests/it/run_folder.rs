@@ -368,7 +368,7 @@ fn steps_beyond_a_schedule_are_named_with_the_key_that_moves_its_end() {
     // The option stops; it does not move the schedule.
     let said = place.succeed_with_errors("train --resume --out run --steps 5");
     let words =
-        "steps 4 to 5 have a learning rate of 0: the cosine ends at step 3; --set train.steps=5 --steps 0";
+        "steps 4 to 5 have a learning rate of 0: the schedule ends at step 3; --set train.steps=5 --steps 0";
     assert!(said.contains(words), "{said}");
     assert_eq!(step(&run), 5);
     // Its advice makes rates that are not 0.

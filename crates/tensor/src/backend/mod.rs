@@ -24,6 +24,7 @@ mod cpu;
 mod cuda;
 mod elementwise;
 mod images;
+mod layerwise;
 mod lookups;
 mod losses;
 mod low_rank;
@@ -48,7 +49,8 @@ pub use convolutions::{Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dSh
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, CudaArray, CudaOptions, GraphReplay, LibrarySlice};
 pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
-pub use images::{ImagePreparation, Images};
+pub use images::{ImageBlend, ImagePreparation, Images, PLACE_NUMBERS};
+pub use layerwise::{LambOptions, LayerwiseUpdates};
 pub use lookups::Lookups;
 pub use losses::{CrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses};
 pub use low_rank::DeviceLowRank;
@@ -64,8 +66,8 @@ pub use shapes::Shapes;
 pub use stopwatch::Stopwatch;
 pub use transfers::{Download, Upload};
 pub use updates::{
-    AdamOptions, AverageUpdate, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, LossScaleOutcome,
-    LossScaleStep, ParamUpdate, ScaledStep, SgdOptions, Updates,
+    AdamOptions, AverageUpdate, EmaOptions, LOSS_SCALE_STATE, LionOptions, LossScaleOptions,
+    LossScaleOutcome, LossScaleStep, ParamUpdate, ScaledStep, SgdOptions, Updates,
 };
 
 /// All operations of ops, losses and optimizers; see the module.
@@ -84,6 +86,7 @@ pub trait ArrayBackend:
     + Random
     + Losses
     + Updates
+    + LayerwiseUpdates
     + std::fmt::Debug
     + Send
     + Sync

@@ -3,7 +3,9 @@
 use super::Array;
 use crate::Result;
 
-pub use phalanx_kernels::{AdamOptions, EmaOptions, LOSS_SCALE_STATE, LossScaleOptions, SgdOptions};
+pub use phalanx_kernels::{
+    AdamOptions, EmaOptions, LOSS_SCALE_STATE, LionOptions, LossScaleOptions, SgdOptions,
+};
 
 /// The decision about a step with a scaled loss. It stays on the device of the gradients, so the host need not wait.
 #[derive(Debug, Clone)]
@@ -78,6 +80,12 @@ pub trait Updates {
     /// # Errors
     /// If the lengths or element types differ.
     fn adam_step(&self, options: AdamOptions, of: ParamUpdate<'_>, moments: [&Array; 2]) -> Result<()>;
+
+    /// Takes a step of Lion; `moment` is the momentum.
+    ///
+    /// # Errors
+    /// If the lengths or element types differ.
+    fn lion_step(&self, options: LionOptions, of: ParamUpdate<'_>, moment: &Array) -> Result<()>;
 
     /// Computes average ← keep·average + (1 − keep)·weights, with [`EmaOptions::keep`]. With a scaled loss: changes nothing
     /// after a skipped step, copies the weights in the first update that counts, and `options` counts skipped updates too.

@@ -8,7 +8,7 @@ mod variational;
 mod weighted;
 
 pub use contrastive::clip_contrastive;
-pub use cross_entropy::cross_entropy;
+pub use cross_entropy::{LabelPairs, cross_entropy, mixed_cross_entropy};
 pub use regression::{bce_with_logits, l1, mse, smooth_l1};
 pub use variational::kl_standard_normal;
 pub use weighted::weighted;

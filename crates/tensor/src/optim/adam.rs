@@ -87,6 +87,10 @@ impl Optimizer for Adam {
         self.left_out = steps;
     }
 
+    fn set_momentum(&mut self, momentum: f64) {
+        self.betas.0 = momentum;
+    }
+
     fn reserve(&mut self, params: &[ParamBucket]) -> Result<()> {
         self.first.reserve(params)?;
         self.second.reserve(params)

@@ -7,9 +7,12 @@ mod adam;
 mod clip;
 mod disk;
 mod ema;
+mod lamb;
+mod lion;
 mod location;
 mod loss_scale;
 mod offload;
+mod param_norms;
 mod schedule;
 mod sgd;
 mod state;
@@ -21,16 +24,18 @@ pub use clip::{
 };
 pub use disk::Disk;
 pub use ema::Ema;
+pub use lamb::Lamb;
+pub use lion::Lion;
 pub use location::StateLocation;
 pub use loss_scale::{LossScale, LossScaleState, StepDecision, StepOutcome};
 pub use phalanx_kernels::ExactSquares;
-pub use schedule::{Decay, Schedule, linear_scaling};
+pub use schedule::{Curve, Decay, MomentumRange, OneCycle, Schedule, linear_scaling};
 pub use sgd::Sgd;
 pub use state::OptimizerState;
 
 use candle_core::Tensor;
 
-use crate::backend::ScaledStep;
+use crate::backend::{Array, ScaledStep};
 use crate::store::ParamBucket;
 use crate::{Context, Result};
 
@@ -63,8 +68,27 @@ pub trait Optimizer: std::fmt::Debug + Send {
         context: &Context,
     ) -> Result<()>;
 
+    /// Computes the sums over this rank's elements that the next step needs over all elements, such as the norms of
+    /// [`Lamb`]; `None` if it needs none. Nothing is changed. Ranks that own parts add the sums up in place, before
+    /// [`Optimizer::scaled_step`] with the same arguments.
+    ///
+    /// # Errors
+    /// Errors of [`Optimizer::scaled_step`].
+    fn begin_step(
+        &mut self,
+        params: &[ParamBucket],
+        scaled: Option<&ScaledStep>,
+        context: &Context,
+    ) -> Result<Option<Array>> {
+        let _ = (params, scaled, context);
+        Ok(None)
+    }
+
     /// Sets the number of skipped steps since the optimizer was made or loaded ([`StepOutcome::all_left_out`]).
     fn note_left_out(&mut self, steps: u64);
+
+    /// Sets the momentum of later steps: that of gradients, or the first of two decay rates.
+    fn set_momentum(&mut self, momentum: f64);
 
     /// Allocates the state of all trainable buckets now, not in the first step. This avoids fragmentation by
     /// short-lived memory.

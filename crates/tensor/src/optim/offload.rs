@@ -42,12 +42,38 @@ impl PendingInput {
     }
 }
 
+/// What a pass over the buckets does to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
+
 /// Runs `change` on the owned elements of all trainable buckets with gradients, with their state of these kinds.
 pub(super) fn each_owned(
     params: &[ParamBucket],
     kinds: &mut [&mut OptimizerState],
     context: &Context,
     mut change: impl FnMut(&BucketUpdate<'_>) -> Result<()>,
+) -> Result<()> {
+    each(params, (kinds, Access::Write), context, &mut change)
+}
+
+/// Runs `look` as [`each_owned`] runs `change`, on weights and state that it does not change.
+pub(super) fn each_owned_unchanged(
+    params: &[ParamBucket],
+    kinds: &mut [&mut OptimizerState],
+    context: &Context,
+    mut look: impl FnMut(&BucketUpdate<'_>) -> Result<()>,
+) -> Result<()> {
+    each(params, (kinds, Access::Read), context, &mut look)
+}
+
+fn each(
+    params: &[ParamBucket],
+    (kinds, access): (&mut [&mut OptimizerState], Access),
+    context: &Context,
+    change: &mut impl FnMut(&BucketUpdate<'_>) -> Result<()>,
 ) -> Result<()> {
     let there = kinds.first().is_none_or(|kind| matches!(kind.at(), StateLocation::Parameters));
     let mut all = owned(params).peekable();
@@ -56,7 +82,8 @@ pub(super) fn each_owned(
         let (Some(values), Some(grads)) = (param.owned_values()?, param.owned_grads()?) else { continue };
         if there || values.array().is_host() {
             let array = values.array().clone();
-            run(param, (values, grads), (kinds, all.peek().copied()), array.backend(context), &mut change)?;
+            let states = States { kinds, next: all.peek().copied(), access };
+            run(param, (values, grads), states, array.backend(context), change)?;
             continue;
         }
         let begun = [PendingInput::begin(&values)?, PendingInput::begin(&grads)?];
@@ -64,29 +91,37 @@ pub(super) fn each_owned(
         if coming.len() > 1
             && let Some(oldest) = coming.pop_front()
         {
-            on_host(oldest, (kinds, Some(param)), context, &mut change)?;
+            on_host(oldest, States { kinds, next: Some(param), access }, context, change)?;
         }
     }
-    coming.into_iter().try_for_each(|last| on_host(last, (kinds, None), context, &mut change))
+    let mut last = coming.into_iter();
+    last.try_for_each(|last| on_host(last, States { kinds, next: None, access }, context, change))
+}
+
+/// The state of each kind, the bucket that comes next, and what is done with them.
+struct States<'a, 'b> {
+    kinds: &'a mut [&'b mut OptimizerState],
+    next: Option<&'a ParamBucket>,
+    access: Access,
 }
 
 /// Updates downloaded weights on the host, and uploads them.
 fn on_host(
     (param, values, [weights, grads]): (&ParamBucket, FlatStorage, [PendingInput; 2]),
-    kinds: (&mut [&mut OptimizerState], Option<&ParamBucket>),
+    states: States<'_, '_>,
     context: &Context,
     change: &mut impl FnMut(&BucketUpdate<'_>) -> Result<()>,
 ) -> Result<()> {
-    let (weights, grads) = (weights.take()?, grads.take()?);
-    run(param, (weights.clone(), grads), kinds, context, change)?;
-    values.put(&weights.tensor()?)
+    let (weights, grads, access) = (weights.take()?, grads.take()?, states.access);
+    run(param, (weights.clone(), grads), states, context, change)?;
+    if access == Access::Write { values.put(&weights.tensor()?) } else { Ok(()) }
 }
 
 /// Updates a bucket with its state in memory, and prefetches the state of the next one.
 fn run(
     param: &ParamBucket,
     (values, grads): (FlatStorage, FlatStorage),
-    (kinds, next): (&mut [&mut OptimizerState], Option<&ParamBucket>),
+    States { kinds, next, access }: States<'_, '_>,
     backend: &dyn ArrayBackend,
     change: &mut impl FnMut(&BucketUpdate<'_>) -> Result<()>,
 ) -> Result<()> {
@@ -96,5 +131,8 @@ fn run(
     }
     let update = BucketUpdate { param, values, grads, states, backend };
     change(&update)?;
+    if access == Access::Read {
+        return Ok(());
+    }
     kinds.iter_mut().zip(update.states).try_for_each(|(kind, state)| kind.close(param, state))
 }

@@ -71,6 +71,10 @@ impl Optimizer for Sgd {
         self.left_out = steps;
     }
 
+    fn set_momentum(&mut self, momentum: f64) {
+        self.momentum = momentum;
+    }
+
     fn reserve(&mut self, params: &[ParamBucket]) -> Result<()> {
         if self.momentum == 0.0 { Ok(()) } else { self.buffer.reserve(params) }
     }

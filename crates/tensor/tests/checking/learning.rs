@@ -4,9 +4,9 @@ use candle_core::DType;
 use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
     AdamOptions, Array, AverageUpdate, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms,
-    CrossEntropy, ElementLossInputs, EmaOptions, GroupShape, KlInputs, LossScaleOutcome, LossScaleStep,
-    Losses, NormBackward, NormGrads, NormOutput, NormPass, Norms, ParamUpdate, RunningStatistics, ScaledStep,
-    SgdOptions, Updates,
+    CrossEntropy, ElementLossInputs, EmaOptions, GroupShape, KlInputs, LambOptions, LayerwiseUpdates,
+    LionOptions, LossScaleOutcome, LossScaleStep, Losses, NormBackward, NormGrads, NormOutput, NormPass,
+    Norms, ParamUpdate, RunningStatistics, ScaledStep, SgdOptions, Updates,
 };
 
 use super::Checking;
@@ -219,6 +219,11 @@ impl Updates for Checking {
         self.updated(of, |of| self.cpu().adam_step(options, of, moments))
     }
 
+    fn lion_step(&self, options: LionOptions, of: ParamUpdate<'_>, moment: &Array) -> Result<()> {
+        let moment = self.open("lion", moment)?;
+        self.updated(of, |of| self.cpu().lion_step(options, of, &moment))
+    }
+
     fn ema_step(&self, options: EmaOptions, of: AverageUpdate<'_>) -> Result<()> {
         let (average, weights) = (&self.open("ema", of.average)?, &self.open("ema", of.weights)?);
         let scaled = self.scaled(of.scaled)?;
@@ -256,5 +261,38 @@ impl Updates for Checking {
         let LossScaleOutcome { factor, left_out, report } = self.cpu().loss_scale_step(of)?;
         let (factor, left_out) = (self.hide(&factor)?, self.hide(&left_out)?);
         Ok(LossScaleOutcome { factor, left_out, report: self.hide(&report)? })
+    }
+}
+
+impl LayerwiseUpdates for Checking {
+    fn lamb_direction(
+        &self,
+        options: LambOptions,
+        of: ParamUpdate<'_>,
+        moments: [&Array; 2],
+    ) -> Result<Array> {
+        let [first, second] = moments.map(|moment| self.open("lamb", moment));
+        let (first, second, mut direction) = (first?, second?, None);
+        self.updated(of, |of| {
+            direction = Some(self.cpu().lamb_direction(options, of, [&first, &second])?);
+            Ok(())
+        })?;
+        self.hide(&direction.expect("computed"))
+    }
+
+    fn lamb_step(
+        &self,
+        options: LambOptions,
+        of: ParamUpdate<'_>,
+        moments: [&Array; 2],
+        squares: Option<[&Array; 2]>,
+    ) -> Result<()> {
+        let [first, second] = moments.map(|moment| self.open("lamb", moment));
+        let moments = [&first?, &second?];
+        let [weights, direction] = squares.map_or([None, None], |squares| squares.map(Some));
+        let (weights, direction) = (self.open_if("lamb", weights)?, self.open_if("lamb", direction)?);
+        let squares =
+            weights.as_ref().zip(direction.as_ref()).map(|(weights, direction)| [weights, direction]);
+        self.updated(of, |of| self.cpu().lamb_step(options, of, moments, squares))
     }
 }

@@ -7,7 +7,7 @@ use crate::cases::{CASES, outcome};
 use crate::nets::{Images, Mlp, Net, Tokens, train};
 use candle_core::{DType, Device, Tensor};
 use phalanx_cuda::Options;
-use phalanx_tensor::backend::{ConvForward, Cuda, ImagePreparation, Images as _};
+use phalanx_tensor::backend::{ConvForward, Cuda, ImageBlend, ImagePreparation, Images as _};
 use phalanx_tensor::{ComputeDevice, Precision};
 
 use crate::{cases, software};
@@ -207,12 +207,12 @@ fn images_have_the_bits_of_the_cpu() {
             // Images in any order, one twice; crops from the border and the inside; mirrored or not.
             let places = (0..count as u32 + 1).flat_map(|n| {
                 let corner = |more: u32| ((n * 3 + more) % 5).wrapping_sub(2);
-                [(n * 2 + 1) % count as u32, corner(0), corner(1), n % 2]
+                [(n * 2 + 1) % count as u32, corner(0), corner(1), n % 2, n, 1, n, 2]
             });
-            let places = Tensor::from_vec(places.collect::<Vec<u32>>(), (count + 1, 4), &Device::Cpu);
+            let places = Tensor::from_vec(places.collect::<Vec<u32>>(), (count + 1, 8), &Device::Cpu);
             let places = places.expect("a tensor");
             let (mean, std) = ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]);
-            let how = |precision| ImagePreparation { size, mean, std, precision };
+            let how = |precision| ImagePreparation { size, mean, std, blend: None, precision };
             let expected =
                 cpu.images(&(&bytes).into(), &(&places).into(), &how(Precision::F32)).expect("on the CPU");
             let expected = expected.tensor().expect("on the host").flatten_all().expect("flat");
@@ -224,15 +224,32 @@ fn images_have_the_bits_of_the_cpu() {
                     device.put(&Tensor::new(&[n as u32], &Device::Cpu).expect("a tensor")).expect("copied");
                 cuda.put_images(&set, &row, &one).expect("put");
             }
-            let places = device.put(&places).expect("copied");
+            let places_there = device.put(&places).expect("copied");
             for pixels in [&device.put(&bytes).expect("copied"), &set] {
                 for precision in [Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16] {
-                    let made = cuda.images(pixels, &places, &how(precision)).expect("prepared");
+                    let made = cuda.images(pixels, &places_there, &how(precision)).expect("prepared");
                     assert_eq!(made.dims(), [count + 1, 3, size[0], size[1]]);
                     let made = made.to_host().expect("copied").flatten_all().expect("flat");
                     let [made, expected] = [&made, &expected].map(|t| t.to_vec1::<f32>().expect("numbers"));
                     assert_eq!(made, expected, "{precision}");
                 }
+            }
+            // In pairs, mixed by shares or by a patch.
+            let pairs = count.div_ceil(2);
+            let of_pairs =
+                |places: &Tensor| places.narrow(0, 0, 2 * pairs).and_then(|all| all.reshape((pairs, 16)));
+            let pairs = of_pairs(&places).expect("as many numbers");
+            let pairs_there = device.put(&pairs).expect("copied");
+            for patch in [None, Some([1, 2, 3, 2])] {
+                let how =
+                    ImagePreparation { blend: Some(ImageBlend { share: 0.3, patch }), ..how(Precision::F32) };
+                let expected = cpu.images(&(&bytes).into(), &(&pairs).into(), &how).expect("on the CPU");
+                let made = cuda.images(&set, &pairs_there, &how).expect("prepared");
+                let [made, expected] = [made, expected].map(|images| {
+                    let flat = images.to_host().expect("copied").flatten_all().expect("flat");
+                    flat.to_vec1::<f32>().expect("numbers")
+                });
+                assert_eq!(made, expected, "{patch:?}");
             }
         }
         assert!(cuda.gpu().pool().usage().peak[phalanx_cuda::Kind::Data as usize] >= 3 * 8 * 8 * 3);

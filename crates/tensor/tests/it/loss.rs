@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::gradcheck::check_gradients;
-use phalanx_tensor::loss::{self, LossDivisor};
+use phalanx_tensor::loss::{self, LabelPairs, LossDivisor};
 use phalanx_tensor::{Context, Key, Result, Session, Tape, TensorError, Value, ops};
 
 fn draw(name: &str, dims: &[usize]) -> Tensor {
@@ -37,6 +37,10 @@ fn gradients() {
             check(&[draw("logits", &[4, 6])], |t, v| {
                 loss::cross_entropy(t, &v[0], &[5, 0, 2, 2], smoothing, over)
             });
+            check(&[draw("logits", &[4, 6])], |t, v| {
+                let pairs = LabelPairs { labels: &[5, 0, 2, 2], partners: &[0, 5, 2, 1], share: 0.3 };
+                loss::mixed_cross_entropy(t, &v[0], pairs, smoothing, over)
+            });
         }
         check(&[draw("i", &[3, 4]), draw("t", &[3, 4]), draw("s", &[1])], |t, v| {
             let (image, text) = (ops::l2_normalise(t, &v[0])?, ops::l2_normalise(t, &v[1])?);
@@ -51,6 +55,41 @@ fn tape() -> Tape {
 
 fn scalar(value: &Value) -> f64 {
     value.tensor().and_then(|t| Ok(t.to_dtype(DType::F64)?.to_scalar::<f64>()?)).expect("a scalar")
+}
+
+/// Values of `torch.nn.functional.cross_entropy` of PyTorch 2.15 in f64, for logits 2·sin(0.7 i); mixed ones by targets of
+/// probabilities, as torchvision's MixUp makes them. The gradients are those of two logits.
+#[test]
+fn smoothed_and_mixed_labels_are_those_of_pytorch() {
+    let logits = (0..18).map(|at| 2.0 * (0.7 * f64::from(at)).sin()).collect::<Vec<_>>();
+    let logits = Tensor::from_vec(logits, (3, 6), &Device::Cpu).expect("18 numbers");
+    let (labels, partners) = ([5, 0, 2], [1, 0, 3]);
+    for (share, smoothing, expected) in [
+        (1.0, 0.0, [3.612_890_274_050_720_5, -0.325_017_779_368_887_5, 0.027_426_255_893_605_634]),
+        (1.0, 0.1, [3.507_145_921_467_746, -0.297_240_001_591_109_7, 0.021_870_700_338_050_074]),
+        (1.0, 0.6, [2.978_424_158_552_874, -0.158_351_112_702_220_83, -0.005_907_077_439_727_699]),
+        (0.3, 0.0, [3.388_057_608_087_189, -0.091_684_446_035_554_16, 0.027_426_255_893_605_634]),
+        (0.3, 0.1, [3.304_796_522_100_568, -0.087_240_001_591_109_73, 0.021_870_700_338_050_077]),
+    ] {
+        let tape = tape();
+        let value = tape.leaf(logits.clone());
+        let pairs = LabelPairs { labels: &labels, partners: &partners, share };
+        let loss = loss::mixed_cross_entropy(&tape, &value, pairs, smoothing, LossDivisor::Batch).expect("sound");
+        if share == 1.0 {
+            let alone = loss::cross_entropy(&tape, &value, &labels, smoothing, LossDivisor::Batch).expect("sound");
+            assert_eq!(scalar(&alone), scalar(&loss));
+        }
+        tape.backward(&loss).expect("differentiates");
+        let grads = tape.leaf_grad(&value).and_then(|grads| grads.tensor().ok()?.to_vec2::<f64>().ok());
+        let grads = grads.expect("numbers");
+        for (found, expected) in [scalar(&loss), grads[0][5], grads[1][3]].into_iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-13, "{share} {smoothing}: {found} is not {expected}");
+        }
+    }
+    let tape = tape();
+    let pairs = LabelPairs { labels: &labels, partners: &partners, share: 1.5 };
+    let value = tape.leaf(logits);
+    assert!(loss::mixed_cross_entropy(&tape, &value, pairs, 0.0, LossDivisor::Batch).is_err());
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod io;
 mod loss;
 mod nets;
 mod offload;
+mod optimizers;
 mod precision;
 #[cfg(feature = "cuda")]
 #[path = "../../../cuda/tests/software/mod.rs"]

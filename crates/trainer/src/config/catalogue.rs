@@ -27,6 +27,8 @@ pub struct TaskSchema {
     check: Option<Check>,
     /// True if it is trained on the images of `[data]`.
     images: bool,
+    /// True if it is trained on mixed labels.
+    mixes_labels: bool,
 }
 
 impl std::fmt::Debug for TaskSchema {
@@ -42,7 +44,14 @@ impl TaskSchema {
     /// A task that `model.kind = name` chooses, with settings of type `S`, trained on the images of `[data]`.
     pub fn new<S: Settings>(name: impl Into<String>, about: impl Into<String>) -> Self {
         let settings = TaskSettings::defaults::<S>();
-        Self { name: name.into(), about: about.into(), settings, check: None, images: true }
+        Self {
+            name: name.into(),
+            about: about.into(),
+            settings,
+            check: None,
+            images: true,
+            mixes_labels: false,
+        }
     }
 
     /// Adds relations that its settings must fulfil.
@@ -63,6 +72,12 @@ impl TaskSchema {
     #[must_use]
     pub fn with_own_data(self) -> Self {
         Self { images: false, ..self }
+    }
+
+    /// A task whose loss takes mixed labels: a classifier.
+    #[must_use]
+    pub fn with_mixed_labels(self) -> Self {
+        Self { mixes_labels: true, ..self }
     }
 
     /// Returns its name in `model.kind`.
@@ -269,6 +284,9 @@ impl Catalogue {
         config.check(&mut relations, images);
         if let Some(check) = task.and_then(|task| task.check.as_ref()) {
             check(config, &mut relations);
+        }
+        if task.is_some_and(|task| !task.mixes_labels) {
+            config.data.check_mixing(&mut relations, &config.model.kind);
         }
         relations.finish()?;
         // What all networks have wrong is told once, above.

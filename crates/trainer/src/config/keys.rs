@@ -2,13 +2,14 @@
 
 use phalanx_collectives::{Algorithm, Clock, Encryption};
 use phalanx_data::Tail;
-use phalanx_data::transform::{Filter, Normalise, ResizeMode};
+use phalanx_data::transform::{Filter, Interpolation, Normalise, ResizeMode};
 use phalanx_models::diffusion::samplers::SamplerKind;
 use phalanx_models::diffusion::{BetaSchedule, Prediction};
 use phalanx_sharding::{
     CodecKind, CodecScope, CodecWhen, Overlap, STRATEGIES, ShardingError, Strategy, Topology,
 };
 use phalanx_tensor::Precision;
+use phalanx_tensor::optim::Curve;
 use toml::Value;
 
 use super::parallel_degree::ParallelDegree;
@@ -17,7 +18,7 @@ use super::suggest::nearest;
 use phalanx_trace::TraceSteps;
 
 library_choices! {
-    Algorithm, BetaSchedule, Clock, CodecKind, CodecScope, CodecWhen, Encryption, Filter, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
+    Algorithm, BetaSchedule, Clock, CodecKind, CodecScope, CodecWhen, Curve, Encryption, Filter, Interpolation, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
     Topology
 }
 
@@ -163,6 +164,10 @@ choices! {
         Adam = "adam",
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
+        /// The sign of an interpolated momentum, with decoupled weight decay.
+        Lion = "lion",
+        /// Adam with decoupled weight decay, and a learning rate for each parameter in proportion to its norm.
+        Lamb = "lamb",
     }
 
     /// The schedule of the learning rate.
@@ -173,6 +178,12 @@ choices! {
         Step = "step",
         /// Along half a cosine.
         Cosine = "cosine",
+        /// Along a line.
+        Linear = "linear",
+        /// Not at all, and then over `schedule.decay_fraction` of the run at its end.
+        Stable = "warmup-stable-decay",
+        /// One cycle of the learning rate along half cosines: a rise of its own in place of the warm-up, then a fall.
+        OneCycle = "one-cycle",
     }
 }
 
@@ -220,6 +231,28 @@ sections! {
         crop_padding: usize = 0;
         /// Training images are mirrored left to right at random.
         flip: bool = false;
+        /// RandAugment: operations at random on each training image, of 14; 0 = none.
+        rand_augment_ops: usize = 0;
+        /// RandAugment: the magnitude of all operations, 0 to 30.
+        rand_augment_magnitude: usize = 9;
+        /// RandAugment: the interpolation of shears, translations and rotations.
+        rand_augment_interpolation: Interpolation = Interpolation::Nearest;
+        /// RandAugment: red, green and blue outside of a sheared, moved or turned image, 0 to 255; empty = black.
+        rand_augment_fill: Vec<usize> = Vec::new();
+        /// The largest random changes of the brightness, contrast, saturation and hue of training images, such as
+        /// [0.4, 0.4, 0.4, 0.1]; empty = none.
+        color_jitter: Vec<f64> = Vec::new();
+        /// The probability that a random rectangle of a training image is 0 after the normalisation.
+        random_erasing: f64 = 0.0;
+        /// The smallest and the largest part of the area that is erased.
+        random_erasing_area: Vec<f64> = vec![0.02, 0.33];
+        /// The smallest and the largest height over width of what is erased.
+        random_erasing_aspect: Vec<f64> = vec![0.3, 3.3];
+        /// Classifiers: MixUp's α, by which pairs of training images and their labels are mixed; 0 = not. With `data.cutmix` each step
+        /// has one of both.
+        mixup: f64 = 0.0;
+        /// Classifiers: CutMix's α, by which a rectangle of a training image comes from another one, and its part of the label; 0 = not.
+        cutmix: f64 = 0.0;
         /// Side that images are resized to, of which `model.image_size` is then cut: at random in training, from the middle in
         /// testing; 0 = `model.image_size`.
         resize: usize = 0;
@@ -469,13 +502,14 @@ sections! {
         momentum: f64 = 0.9;
         /// SGD: Nesterov's momentum.
         nesterov: bool = false;
-        /// Adam: decay of the means of gradients and of their squares.
-        betas: Vec<f64> = vec![0.9, 0.999];
-        /// Adam: what is added to the denominator.
+        /// Adam, LAMB: decay of the means of gradients and of their squares. Lion: decay of the momentum in a step's direction, and of the
+        /// momentum itself. Empty = [0.9, 0.999], and [0.9, 0.99] for `lion`.
+        betas: Vec<f64> = Vec::new();
+        /// Adam, LAMB: the number that is added to the denominator; LAMB's authors use 1e-6.
         eps: f64 = 1e-8;
-        /// Weight decay: decoupled for `adamw`, added to the gradient for `sgd` and `adam`.
+        /// Weight decay: decoupled for `adamw`, `lion` and `lamb`, added to the gradient for `sgd` and `adam`.
         weight_decay: f64 = 0.0;
-        /// Norms and biases go without weight decay.
+        /// Norms and biases go without weight decay, and under `lamb` without a learning rate of their own.
         decay_matrices_only: bool = true;
     }
 
@@ -485,8 +519,21 @@ sections! {
         kind: ScheduleKind = ScheduleKind::Cosine;
         /// Steps over which the learning rate rises from 0, at most a tenth of the run.
         warmup_steps: u64 = 0;
-        /// Cosine: the last learning rate as a fraction of the peak.
+        /// Cosine, linear, warmup-stable-decay: the last learning rate as a fraction of the peak.
         final_fraction: f64 = 0.0;
+        /// Warmup-stable-decay: the part of the run, at its end, in which the learning rate decays.
+        decay_fraction: f64 = 0.1;
+        /// Warmup-stable-decay: the curve of the decay.
+        decay_curve: Curve = Curve::Linear;
+        /// One-cycle: the part of the run in which the learning rate rises.
+        pct_start: f64 = 0.3;
+        /// One-cycle: the peak over the first learning rate.
+        div_factor: f64 = 25.0;
+        /// One-cycle: the first learning rate over the last.
+        final_div_factor: f64 = 10_000.0;
+        /// One-cycle: the momentum (the first of `optim.betas`) at the peak of the learning rate, and at both ends of the run, such as
+        /// [0.85, 0.95]; empty = constant.
+        momentum: Vec<f64> = Vec::new();
         /// Step: steps between falls of the learning rate; 0 = a third of the run.
         step_every: u64 = 0;
         /// Step: epochs between falls of the learning rate, in place of `schedule.step_every`; 0 = that.

@@ -1,7 +1,11 @@
 //! Relations between the values of one section.
 
+use phalanx_data::RandAugment;
+use phalanx_sharding::Synchrony;
+
 use super::keys::{
-    DataConfig, DataKind, LogConfig, OptimConfig, QualityConfig, ScheduleConfig, TrainConfig, WatchConfig,
+    Config, DataConfig, DataKind, LogConfig, OptimConfig, OptimKind, QualityConfig, ScheduleConfig,
+    ScheduleKind, TrainConfig, WatchConfig,
 };
 use super::validate::Relations;
 
@@ -46,7 +50,7 @@ impl OptimConfig {
         relations.not_negative("optim.eps", self.eps);
         relations.not_negative("optim.weight_decay", self.weight_decay);
         relations.require(
-            self.betas.len() == 2 && self.betas.iter().all(|beta| (0.0..1.0).contains(beta)),
+            [0, 2].contains(&self.betas.len()) && self.betas.iter().all(|beta| (0.0..1.0).contains(beta)),
             "optim.betas",
             format!("optim.betas = {:?} is not a pair of numbers in [0, 1)", self.betas),
         );
@@ -70,6 +74,76 @@ impl ScheduleConfig {
             self.final_fraction <= 1.0,
             "schedule.final_fraction",
             format!("schedule.final_fraction = {} is not in [0, 1]", self.final_fraction),
+        );
+        relations.require(
+            self.decay_fraction > 0.0 && self.decay_fraction <= 1.0,
+            "schedule.decay_fraction",
+            format!("schedule.decay_fraction = {} is not in (0, 1]", self.decay_fraction),
+        );
+        self.check_one_cycle(relations);
+    }
+
+    fn check_one_cycle(&self, relations: &mut Relations<'_>) {
+        relations.fraction("schedule.pct_start", self.pct_start);
+        let factors = [("div_factor", self.div_factor), ("final_div_factor", self.final_div_factor)];
+        for (key, factor) in factors {
+            let key = format!("schedule.{key}");
+            relations.require(factor >= 1.0, &key, format!("{key} = {factor} is not at least 1"));
+        }
+        let is_cycle = self.kind == ScheduleKind::OneCycle;
+        relations.require(
+            !is_cycle || self.warmup_steps == 0,
+            "schedule.warmup_steps",
+            "schedule.warmup_steps is set, but schedule.kind = one-cycle rises over schedule.pct_start of the run".to_owned(),
+        );
+        let range = match self.momentum[..] {
+            [] => true,
+            [low, high] => 0.0 < low && low <= high && high < 1.0,
+            _ => false,
+        };
+        relations.require(
+            range,
+            "schedule.momentum",
+            format!("schedule.momentum = {:?} is not a pair of rising numbers in (0, 1)", self.momentum),
+        );
+        relations.require(
+            is_cycle || self.momentum.is_empty(),
+            "schedule.momentum",
+            format!("schedule.momentum is for schedule.kind = one-cycle, and not for {}", self.kind),
+        );
+    }
+}
+
+impl Config {
+    /// Refuses an optimizer that needs whole parameters where servers update parts of them.
+    pub(super) fn check_optimizer(&self, relations: &mut Relations<'_>) {
+        let has_servers = matches!(self.train.strategy.synchrony, Synchrony::Servers(_));
+        relations.require(
+            self.optim.kind != OptimKind::Lamb || !has_servers,
+            "optim.kind",
+            format!(
+                "optim.kind = lamb needs norms of whole parameters, of which servers hold parts under train.strategy = {}",
+                self.train.strategy
+            ),
+        );
+    }
+
+    /// Refuses a momentum that changes where it has no effect.
+    pub(super) fn check_momentum(&self, relations: &mut Relations<'_>) {
+        let (optim, momentum) = (&self.optim, &self.schedule.momentum);
+        relations.require(
+            momentum.is_empty() || optim.kind != OptimKind::Sgd || optim.momentum > 0.0,
+            "schedule.momentum",
+            "schedule.momentum needs optim.momentum above 0".to_owned(),
+        );
+        let has_servers = matches!(self.train.strategy.synchrony, Synchrony::Servers(_));
+        relations.require(
+            momentum.is_empty() || !has_servers,
+            "schedule.momentum",
+            format!(
+                "schedule.momentum needs ranks that update, but train.strategy = {} has servers",
+                self.train.strategy
+            ),
         );
     }
 }
@@ -119,6 +193,7 @@ impl DataConfig {
         relations.positive("data.window", self.window as u64);
         relations.not_negative("data.box_crop", self.box_crop);
         self.check_test_fraction(relations);
+        self.check_augmentation(relations);
         relations.require(
             self.kind != DataKind::Shapes || self.objects <= 2,
             "data.objects",
@@ -145,6 +220,59 @@ impl DataConfig {
             "data.crop_area",
             "data.crop_area and data.crop_padding are both set: a part is cut already".to_owned(),
         );
+    }
+
+    fn check_augmentation(&self, relations: &mut Relations<'_>) {
+        let magnitude = self.rand_augment_magnitude;
+        relations.require(
+            magnitude < RandAugment::BINS,
+            "data.rand_augment_magnitude",
+            format!("data.rand_augment_magnitude = {magnitude} is not from 0 to {}", RandAugment::BINS - 1),
+        );
+        let fill = &self.rand_augment_fill;
+        relations.require(
+            [0, 3].contains(&fill.len()) && fill.iter().all(|value| *value <= 255),
+            "data.rand_augment_fill",
+            format!("data.rand_augment_fill = {fill:?} is not three numbers from 0 to 255"),
+        );
+        let jitter = &self.color_jitter;
+        let hue = jitter.get(3).copied().unwrap_or(0.0);
+        relations.require(
+            [0, 4].contains(&jitter.len()) && jitter.iter().all(|range| *range >= 0.0) && hue <= 0.5,
+            "data.color_jitter",
+            format!(
+                "data.color_jitter = {jitter:?} is not four numbers from 0, of which the last is at most 0.5"
+            ),
+        );
+        relations.require(
+            (0.0..=1.0).contains(&self.random_erasing),
+            "data.random_erasing",
+            format!("data.random_erasing = {} is not in [0, 1]", self.random_erasing),
+        );
+        for (key, values, most) in [
+            ("data.random_erasing_area", &self.random_erasing_area, 1.0),
+            ("data.random_erasing_aspect", &self.random_erasing_aspect, f64::MAX),
+        ] {
+            let rises = matches!(values[..], [least, greatest] if 0.0 < least && least <= greatest && greatest <= most);
+            relations.require(
+                rises,
+                key,
+                format!("{key} = {values:?} is not a pair of rising numbers above 0"),
+            );
+        }
+        relations.not_negative("data.mixup", self.mixup);
+        relations.not_negative("data.cutmix", self.cutmix);
+    }
+
+    /// Refuses mixed labels for a task that does not train on them.
+    pub(super) fn check_mixing(&self, relations: &mut Relations<'_>, kind: &str) {
+        for (key, alpha) in [("data.mixup", self.mixup), ("data.cutmix", self.cutmix)] {
+            relations.require(
+                alpha == 0.0,
+                key,
+                format!("{key} = {alpha} mixes labels, which the loss of model.kind = {kind} does not take"),
+            );
+        }
     }
 
     fn check_test_fraction(&self, relations: &mut Relations<'_>) {

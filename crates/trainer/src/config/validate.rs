@@ -61,6 +61,8 @@ impl Config {
         train.check(relations);
         optim.check(relations);
         schedule.check(relations);
+        self.check_optimizer(relations);
+        self.check_momentum(relations);
         log.check(relations);
         quality.check(relations);
         watch.check(relations);

@@ -45,7 +45,8 @@ mod train_loop;
 
 pub use checkpoint::newest_checkpoint;
 pub use data::{
-    Batch, DamagedImage, DataCheck, SplitCheck, UnreadableImage, WrittenSplit, check_data, write_images,
+    Batch, DamagedImage, DataCheck, MixedLabels, SplitCheck, UnreadableImage, WrittenSplit, check_data,
+    write_images,
 };
 pub use distributed::{World, in_one_process, invited_world, launcher_world, require_secret};
 pub use error::{Divergence, TrainError};

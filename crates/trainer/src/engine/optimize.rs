@@ -4,7 +4,8 @@ use std::path::Path;
 
 use phalanx_tensor::TensorError;
 use phalanx_tensor::optim::{
-    Adam, Decay, Disk, Ema, Optimizer, Schedule, Sgd, StateLocation, linear_scaling,
+    Adam, Decay, Disk, Ema, Lamb, Lion, MomentumRange, OneCycle, Optimizer, Schedule, Sgd, StateLocation,
+    linear_scaling,
 };
 
 use super::Plan;
@@ -13,8 +14,11 @@ use crate::config::{Config, Offload, OptimKind, ScheduleKind};
 /// Creates the optimizer.
 pub(super) fn optimizer(config: &Config, state: StateLocation) -> Box<dyn Optimizer> {
     let optim = &config.optim;
-    // `Config::check` ensures that there are two.
-    let betas = (optim.betas.first().copied().unwrap_or(0.9), optim.betas.get(1).copied().unwrap_or(0.999));
+    let betas = match (optim.betas.as_slice(), optim.kind) {
+        (&[first, second], _) => (first, second),
+        (_, OptimKind::Lion) => (0.9, 0.99),
+        _ => (0.9, 0.999),
+    };
     match optim.kind {
         OptimKind::Sgd => {
             let sgd = Sgd::new(optim.momentum, optim.nesterov, optim.weight_decay);
@@ -28,6 +32,11 @@ pub(super) fn optimizer(config: &Config, state: StateLocation) -> Box<dyn Optimi
             let adamw = Adam::decoupled(betas, optim.eps, optim.weight_decay);
             Box::new(adamw.with_state_location(state))
         }
+        OptimKind::Lamb => {
+            let lamb = Lamb::new(betas, optim.eps, optim.weight_decay).with_state_location(state);
+            Box::new(lamb.with_exact_norms(config.logical_ranks().is_some()))
+        }
+        OptimKind::Lion => Box::new(Lion::new(betas, optim.weight_decay).with_state_location(state)),
     }
 }
 
@@ -64,7 +73,8 @@ pub(super) fn state_at(
 /// The number of values that the optimizer keeps for each trained parameter.
 pub(super) fn numbers_per_parameter(config: &Config) -> usize {
     match config.optim.kind {
-        OptimKind::Adam | OptimKind::AdamW => 2,
+        OptimKind::Adam | OptimKind::AdamW | OptimKind::Lamb => 2,
+        OptimKind::Lion => 1,
         OptimKind::Sgd => usize::from(config.optim.momentum > 0.0),
     }
 }
@@ -81,9 +91,28 @@ pub(super) fn schedule(config: &Config, plan: &Plan) -> Result<Schedule, TensorE
     };
     // On a short run, a long warm-up would last to the end.
     let warmup = schedule.warmup_steps.min(plan.horizon / 10);
+    let (total, min) = (plan.horizon.max(1), schedule.final_fraction);
     let decay = match schedule.kind {
         ScheduleKind::Constant => Decay::Constant,
-        ScheduleKind::Cosine => Decay::Cosine { total: plan.horizon.max(1), min: schedule.final_fraction },
+        ScheduleKind::Cosine => Decay::Cosine { total, min },
+        ScheduleKind::Linear => Decay::Linear { total, min },
+        ScheduleKind::Stable => {
+            let steps = ((schedule.decay_fraction * total as f64).round() as u64).clamp(1, total - warmup);
+            Decay::Stable { start: total - steps, total, min, curve: schedule.decay_curve }
+        }
+        ScheduleKind::OneCycle => {
+            let momentum = match schedule.momentum[..] {
+                [low, high] => Some(MomentumRange { low, high }),
+                _ => None,
+            };
+            Decay::OneCycle(OneCycle {
+                total,
+                rise: schedule.pct_start,
+                divisor: schedule.div_factor,
+                final_divisor: schedule.final_div_factor,
+                momentum,
+            })
+        }
         ScheduleKind::Step => {
             let every = match (schedule.step_epochs, schedule.step_every) {
                 (0, 0) => plan.horizon.div_ceil(3).max(1),

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use phalanx_cuda::kernels::{
-    ImageBatch, NormInputs, avg_pool2d, avg_pool2d_backward, depthwise, depthwise_backward_input,
+    ImageBatch, ImageBlend, NormInputs, avg_pool2d, avg_pool2d_backward, depthwise, depthwise_backward_input,
     depthwise_backward_weight, group_norm, group_norm_backward, images, max_pool2d, max_pool2d_backward,
     put_rows, upsample_nearest2d, upsample_nearest2d_backward,
 };
@@ -204,44 +204,78 @@ fn images_are_cut_turned_and_normalised() {
             let pixels = gpu.upload(&bytes).unwrap();
             let pixel_planes = gpu.upload(&planes_of_bytes).unwrap();
             // More results than images, in any order; the last index does not exist.
-            let mut places: Vec<[i32; 4]> = (0..count + 3)
+            let mut places: Vec<[i32; 8]> = (0..count + 3)
                 .map(|_| {
                     let [image, flip] = [count, 2].map(|below| draw.below(below) as i32);
                     let [top, left] = [5, 5].map(|below| draw.below(below) as i32 - 2);
-                    [image, top, left, flip]
+                    let [row, column, rows, columns] = [3; 4].map(|below| draw.below(below) as i32);
+                    [image, top, left, flip, row, column, rows, columns]
                 })
                 .collect();
             places[count + 2][0] = count as i32;
             let places_gpu =
                 places.iter().flatten().map(|number| number.cast_unsigned()).collect::<Vec<u32>>();
+            let pairs = (count + 3) / 2;
+            let pairs_gpu = gpu.upload(&places_gpu[..16 * pairs]).unwrap();
             let places_gpu = gpu.upload(&places_gpu).unwrap();
-            for cut in [false, true] {
+            for (cut, blend) in [
+                (false, None),
+                (true, None),
+                (true, Some(ImageBlend { share: 0.3, patch: None })),
+                (true, Some(ImageBlend { share: 0.3, patch: Some([1, 0, 2, 3]) })),
+            ] {
                 for dtype in [ElementType::F32, ElementType::Bf16, ElementType::F16] {
                     let batch = ImageBatch {
                         pixels: &pixels,
                         layout: TensorLayout::ChannelsLast,
                         dims: [count, height, width, 3],
                         size: [out_height, out_width],
-                        places: cut.then_some(&places_gpu),
+                        places: cut.then_some(if blend.is_some() { &pairs_gpu } else { &places_gpu }),
+                        blend,
                         mean: &mean,
                         std: &std,
                     };
-                    let value = |n: usize, c: usize, row: usize, column: usize| {
-                        let [n, top, left, flip] = if cut { places[n] } else { [n as i32, 0, 0, 0] };
+                    let within = |[top, left, height, width]: [i32; 4], row: usize, column: usize| {
+                        (top..top + height).contains(&(row as i32))
+                            && (left..left + width).contains(&(column as i32))
+                    };
+                    let value_of = |n: usize, c: usize, row: usize, column: usize| {
+                        let [n, top, left, flip, erased @ ..] =
+                            if cut { places[n] } else { [n as i32, 0, 0, 0, 0, 0, 0, 0] };
+                        if n as usize >= count {
+                            return f32::NAN;
+                        }
+                        if within(erased, row, column) {
+                            return 0.0;
+                        }
                         let (n, column) =
                             (n as usize, if flip == 1 { out_width - 1 - column } else { column });
-                        if n >= count {
-                            return f64::NAN;
-                        }
                         let (y, x) = (row as i32 + top, column as i32 + left);
                         let inside = (0..height as i32).contains(&y) && (0..width as i32).contains(&x);
                         let at = ((n * height + y.max(0) as usize) * width + x.max(0) as usize) * 3 + c;
                         let byte = if inside { f32::from(bytes[at]) } else { 0.0 };
                         // As `Normalise` of `phalanx-data`.
-                        f64::from((byte / 255.0 - mean[c]) / std[c])
+                        (byte / 255.0 - mean[c]) / std[c]
+                    };
+                    let value = |n: usize, c: usize, row: usize, column: usize| {
+                        let at = |n: usize| value_of(n, c, row, column);
+                        f64::from(match blend {
+                            None => at(n),
+                            Some(ImageBlend { patch: Some(patch), .. }) => {
+                                at(2 * n + usize::from(within(patch.map(u32::cast_signed), row, column)))
+                            }
+                            Some(ImageBlend { share, .. }) => {
+                                share * at(2 * n) + (1.0 - share) * at(2 * n + 1)
+                            }
+                        })
                     };
                     let (mut planes, mut last) = (Vec::new(), Vec::new());
-                    for n in 0..if cut { count + 3 } else { count } {
+                    let results = match (cut, blend) {
+                        (false, _) => count,
+                        (true, None) => count + 3,
+                        (true, Some(_)) => pairs,
+                    };
+                    for n in 0..results {
                         for at in 0..3 * out_height * out_width {
                             let (c, place) = (at / (out_height * out_width), at % (out_height * out_width));
                             planes.push(value(n, c, place / out_width, place % out_width));

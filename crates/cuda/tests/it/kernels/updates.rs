@@ -2,13 +2,15 @@
 
 use phalanx_cuda::kernels::{
     EmaInputs, PairLoss, ScaledStep, StepInputs, adam_step, clip_factor, ema_step,
-    kl_standard_normal_backward, loss_scale_step, not_finite, pair_loss, pair_loss_backward, scale_by,
-    sgd_step, sum_of_squares,
+    kl_standard_normal_backward, lamb_direction, lamb_step, lion_step, loss_scale_step, not_finite,
+    pair_loss, pair_loss_backward, scale_by, sgd_step, sum_of_squares,
 };
 use phalanx_cuda::{ElementType, Gpu, Stream};
 use phalanx_kernels::{
-    AdamOptions, EmaOptions, LossScaleOptions, SgdOptions, adam_step as cpu_adam_step,
-    ema_step as cpu_ema_step, loss_scale_step as cpu_loss_scale_step, sgd_step as cpu_sgd_step,
+    AdamOptions, EmaOptions, LambOptions, LionOptions, LossScaleOptions, SgdOptions,
+    adam_step as cpu_adam_step, ema_step as cpu_ema_step, lamb_direction as cpu_lamb_direction,
+    lamb_step as cpu_lamb_step, lion_step as cpu_lion_step, loss_scale_step as cpu_loss_scale_step,
+    sgd_step as cpu_sgd_step, trust_ratio,
 };
 
 use super::inputs::{
@@ -190,6 +192,85 @@ fn steps_of_adam() {
                     adam_step(gpu, counted, StepInputs::new(&w_gpu, &g_gpu), [&m_gpu, &v_gpu]).unwrap();
                     assert_close(gpu, &what, &w_gpu, &found);
                 }
+            }
+        }
+    });
+}
+
+#[test]
+fn steps_of_lion() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(45);
+        let options = LionOptions { lr: 0.01, betas: (0.9, 0.99), weight_decay: 0.1 };
+        for (dtype, grad) in STEPS {
+            for len in LENGTHS {
+                let what = format!("{dtype} {grad} {len}");
+                let ((mut w, w_gpu), (g, g_gpu)) = (draw.slice(gpu, dtype, len), draw.slice(gpu, grad, len));
+                let (mut m, m_gpu) = draw.slice(gpu, dtype, len);
+                let factor = gpu.upload(&[0.5_f64]).unwrap();
+                let halved: Vec<f64> = g.iter().map(|g| 0.5 * g).collect();
+                cpu_lion_step(&cpu(), options, &mut w, &halved, &mut m).unwrap();
+                let low = gpu.zeros(ElementType::Bf16, len).unwrap();
+                let step =
+                    StepInputs { factor: Some(&factor), low: Some(&low), ..StepInputs::new(&w_gpu, &g_gpu) };
+                lion_step(gpu, options, step, &m_gpu).unwrap();
+                assert_close(gpu, &what, &w_gpu, &w);
+                assert_close(gpu, &what, &m_gpu, &m);
+                copy_is_rounded(gpu, &what, &low, &download(gpu, &w_gpu));
+                let (left_out, before) = (gpu.upload(&[1_u32]).unwrap(), download(gpu, &w_gpu));
+                lion_step(gpu, options, StepInputs { skip: Some(&left_out), ..step }, &m_gpu).unwrap();
+                assert_eq!(download(gpu, &w_gpu), before);
+            }
+        }
+        let (w, short) = (gpu.zeros(ElementType::F32, 4).unwrap(), gpu.zeros(ElementType::F32, 3).unwrap());
+        assert!(lion_step(gpu, options, StepInputs::new(&w, &w), &short).is_err());
+    });
+}
+
+#[test]
+fn steps_of_lamb() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(46);
+        let of_step = |step| LambOptions { lr: 0.01, betas: (0.9, 0.99), eps: 1e-6, weight_decay: 0.1, step };
+        for (dtype, grad) in STEPS {
+            for len in LENGTHS {
+                let what = format!("{dtype} {grad} {len}");
+                let ((mut w, w_gpu), (g, g_gpu)) = (draw.slice(gpu, dtype, len), draw.slice(gpu, grad, len));
+                let (mut m, m_gpu) = draw.slice(gpu, dtype, len);
+                let mut v: Vec<f64> = draw.numbers(dtype, len).into_iter().map(f64::abs).collect();
+                let v_gpu = upload(gpu, dtype, &v);
+                let moments = [&m_gpu, &v_gpu];
+                // Of step 7, two were skipped.
+                let (skipped, factor) = (gpu.upload(&[2.0_f64]).unwrap(), gpu.upload(&[0.5_f64]).unwrap());
+                let step = StepInputs {
+                    factor: Some(&factor),
+                    left_out: Some(&skipped),
+                    ..StepInputs::new(&w_gpu, &g_gpu)
+                };
+                let halved: Vec<f64> = g.iter().map(|g| 0.5 * g).collect();
+                let mut direction = vec![0.0; len];
+                cpu_lamb_direction(&cpu(), of_step(5), &w, &halved, [&m, &v], &mut direction).unwrap();
+                let found = lamb_direction(gpu, of_step(7), step, moments).unwrap();
+                assert_close(gpu, &what, &found, &direction);
+                let squares = [4.0, 9.0].map(|square| gpu.upload(&[square]).unwrap());
+                let squares = [&squares[0], &squares[1]];
+                let (left_out, before) = (gpu.upload(&[1_u32]).unwrap(), download(gpu, &m_gpu));
+                let skipped_step = StepInputs { skip: Some(&left_out), ..step };
+                lamb_step(gpu, of_step(7), skipped_step, moments, Some(squares)).unwrap();
+                assert_eq!(download(gpu, &m_gpu), before);
+                let ratio = trust_ratio(4.0, 9.0);
+                cpu_lamb_step(&cpu(), of_step(5), ratio, &mut w, &halved, [&mut m, &mut v]).unwrap();
+                let low = gpu.zeros(ElementType::F16, len).unwrap();
+                let step = StepInputs { low: Some(&low), ..step };
+                lamb_step(gpu, of_step(7), step, moments, Some(squares)).unwrap();
+                assert_close(gpu, &what, &w_gpu, &w);
+                assert_close(gpu, &what, &m_gpu, &m);
+                assert_close(gpu, &what, &v_gpu, &v);
+                copy_is_rounded(gpu, &what, &low, &download(gpu, &w_gpu));
+                // Without sums the learning rate is that of all.
+                cpu_lamb_step(&cpu(), of_step(6), 1.0, &mut w, &g, [&mut m, &mut v]).unwrap();
+                lamb_step(gpu, of_step(6), StepInputs::new(&w_gpu, &g_gpu), moments, None).unwrap();
+                assert_close(gpu, &what, &w_gpu, &w);
             }
         }
     });

@@ -5,6 +5,7 @@ mod batch_norms;
 mod convolutions;
 mod elementwise;
 mod images;
+mod layerwise;
 mod lookups;
 mod losses;
 mod memory;

@@ -4,33 +4,34 @@ use std::borrow::Cow;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_kernels::{
-    ExactSquares, adam_step, clip_factor, ema_step, loss_scale_step, scale, sgd_step, sum_of_squares,
+    ExactSquares, adam_step, clip_factor, ema_step, lion_step, loss_scale_step, scale, sgd_step,
+    sum_of_squares,
 };
 
 use crate::backend::{
-    AdamOptions, Array, AverageUpdate, EmaOptions, LOSS_SCALE_STATE, LossScaleOutcome, LossScaleStep,
-    ParamUpdate, ScaledStep, SgdOptions, Updates,
+    AdamOptions, Array, AverageUpdate, EmaOptions, LOSS_SCALE_STATE, LionOptions, LossScaleOutcome,
+    LossScaleStep, ParamUpdate, ScaledStep, SgdOptions, Updates,
 };
 use crate::storage::{Contiguous, copy_in_place, dispatch, tensor_from, with_slice_mut};
 use crate::{Context, Result, TensorError};
 
 /// Reads a scalar of f64.
-fn scalar(op: &'static str, array: &Array) -> Result<f64> {
+pub(super) fn scalar(op: &'static str, array: &Array) -> Result<f64> {
     Ok(array.host(op)?.to_scalar::<f64>()?)
 }
 
 /// Returns true unless the step is skipped.
-fn counts(op: &'static str, scaled: Option<&ScaledStep>) -> Result<bool> {
+pub(super) fn counts(op: &'static str, scaled: Option<&ScaledStep>) -> Result<bool> {
     scaled.map_or(Ok(true), |scaled| Ok(scaled.left_out.host(op)?.to_scalar::<u32>()? == 0))
 }
 
 /// Returns the number of steps skipped before a step that counts.
-fn left_out(op: &'static str, scaled: Option<&ScaledStep>) -> Result<u64> {
+pub(super) fn left_out(op: &'static str, scaled: Option<&ScaledStep>) -> Result<u64> {
     scaled.map_or(Ok(0), |scaled| Ok(scalar(op, &scaled.all_left_out)? as u64))
 }
 
 /// Returns the unscaled gradients of a step.
-fn unscaled<'a>(
+pub(super) fn unscaled<'a>(
     context: &Context,
     op: &'static str,
     grads: &'a Array,
@@ -81,6 +82,21 @@ impl Updates for Context {
                 with_slice_mut::<T, _>(OP, second.host(OP)?, |second| {
                     Ok(adam_step(self, options, weights, grads.slice::<T>()?, first, second)?)
                 })
+            })
+        }))
+    }
+
+    fn lion_step(&self, options: LionOptions, of: ParamUpdate<'_>, moment: &Array) -> Result<()> {
+        let ParamUpdate { weights, grads, scaled } = of;
+        const OP: &str = "lion";
+        if !counts(OP, scaled)? {
+            return Ok(());
+        }
+        let grads = unscaled(self, OP, grads, scaled)?;
+        let grads = Contiguous::locked(OP, &grads)?;
+        dispatch!(OP, weights.dtype(), T => with_slice_mut::<T, _>(OP, weights.host(OP)?, |weights| {
+            with_slice_mut::<T, _>(OP, moment.host(OP)?, |moment| {
+                Ok(lion_step(self, options, weights, grads.slice::<T>()?, moment)?)
             })
         }))
     }

@@ -2,7 +2,7 @@
 //! device.
 
 use candle_core::DType;
-use phalanx_cuda::kernels::{self, ImageBatch};
+use phalanx_cuda::kernels::{self, ImageBatch, ImageBlend};
 use phalanx_cuda::{ElementType, TensorLayout};
 
 use super::Cuda;
@@ -46,6 +46,7 @@ impl Images for Cuda {
             dims: sizes(pixels)?,
             size: how.size,
             places: Some(self.slice(OP, places)?),
+            blend: how.blend.map(|blend| ImageBlend { share: blend.share, patch: blend.patch }),
             mean: &how.mean,
             std: &how.std,
         };

@@ -14,6 +14,7 @@ mod codecs;
 mod convolutions;
 mod elementwise;
 mod images;
+mod layerwise;
 mod lookups;
 mod losses;
 mod low_rank;

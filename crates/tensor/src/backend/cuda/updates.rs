@@ -6,13 +6,13 @@ use phalanx_cuda::kernels::{self, EmaInputs, StepInputs};
 use super::Cuda;
 use crate::Result;
 use crate::backend::{
-    AdamOptions, Array, AverageUpdate, EmaOptions, LossScaleOutcome, LossScaleStep, ParamUpdate, ScaledStep,
-    SgdOptions, Updates,
+    AdamOptions, Array, AverageUpdate, EmaOptions, LionOptions, LossScaleOutcome, LossScaleStep, ParamUpdate,
+    ScaledStep, SgdOptions, Updates,
 };
 
 impl Cuda {
     /// Returns the arrays of a step besides its moments.
-    fn step_inputs<'a>(&self, op: &'static str, of: ParamUpdate<'a>) -> Result<StepInputs<'a>> {
+    pub(super) fn step_inputs<'a>(&self, op: &'static str, of: ParamUpdate<'a>) -> Result<StepInputs<'a>> {
         let ParamUpdate { weights, grads, scaled } = of;
         let step = StepInputs::new(self.slice(op, weights)?, self.slice(op, grads)?);
         let Some(scaled) = scaled else { return Ok(step) };
@@ -44,6 +44,12 @@ impl Updates for Cuda {
         let step = self.step_inputs(OP, of)?;
         let moments = [self.slice(OP, first)?, self.slice(OP, second)?];
         Ok(kernels::adam_step(self.gpu(), options, step, moments)?)
+    }
+
+    fn lion_step(&self, options: LionOptions, of: ParamUpdate<'_>, moment: &Array) -> Result<()> {
+        const OP: &str = "lion";
+        let step = self.step_inputs(OP, of)?;
+        Ok(kernels::lion_step(self.gpu(), options, step, self.slice(OP, moment)?)?)
     }
 
     fn ema_step(&self, options: EmaOptions, of: AverageUpdate<'_>) -> Result<()> {

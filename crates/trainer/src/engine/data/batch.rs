@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use phalanx_data::batch::BatchParts;
+use phalanx_data::mix::{LABEL_SHARES, PARTNER_LABELS};
 use phalanx_data::{ArrayData, DataError};
 use phalanx_tensor::loss::LossDivisor;
 use phalanx_tensor::{Array, Tape};
@@ -21,6 +22,15 @@ pub struct Batch {
     images: Vec<(String, BatchImages)>,
     texts: Vec<(String, Vec<String>)>,
     weights: Vec<f32>,
+}
+
+/// The labels of the samples that those of a batch are mixed with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MixedLabels {
+    /// The label of each sample's partner.
+    pub partners: Vec<u32>,
+    /// The share of a sample's own label, 0 to 1; the rest is the partner's.
+    pub share: f32,
 }
 
 impl Batch {
@@ -88,6 +98,20 @@ impl Batch {
         let images = self.images.iter().map(|(name, _)| name.clone());
         let known = tensors.chain(images).chain(self.texts.iter().map(|(name, _)| name.clone())).collect();
         DataError::NoSuchArray { kind, name: name.to_owned(), known }.into()
+    }
+
+    /// The mixture of labels, if the samples are mixed with others.
+    ///
+    /// # Errors
+    /// If the arrays of the mixture have other types.
+    pub fn mixed_labels(&self) -> Result<Option<MixedLabels>, TrainError> {
+        let named = |name: &str| self.tensors.iter().find(|(own, _)| own == name).map(|(_, tensor)| tensor);
+        let (Some(partners), Some(shares)) = (named(PARTNER_LABELS), named(LABEL_SHARES)) else {
+            return Ok(None);
+        };
+        // The samples of a step have one share.
+        let share = shares.flatten_all()?.to_vec1::<f32>()?.first().copied().unwrap_or(1.0);
+        Ok(Some(MixedLabels { partners: partners.flatten_all()?.to_vec1()?, share }))
     }
 
     /// The weights of the samples, for [`phalanx_tensor::loss::weighted`].

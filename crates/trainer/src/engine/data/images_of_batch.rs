@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Tensor};
-use phalanx_data::{ImageBytes, ImageRecipe};
-use phalanx_tensor::backend::ImagePreparation;
+use phalanx_data::{ImageBytes, ImageRecipe, Placement};
+use phalanx_tensor::backend::{ImageBlend, ImagePreparation, PLACE_NUMBERS};
 use phalanx_tensor::{Array, ArrayBackend, ComputeDevice, Context, Precision};
 
 use super::device_cache::DeviceCache;
@@ -22,7 +22,7 @@ pub(super) struct BatchImages {
 
 #[derive(Debug, Clone)]
 enum Pixels {
-    /// The pixels of each sample on the host, u8 [N, H, W, 3].
+    /// The pixels of the samples, and of others that they are mixed with, on the host, u8 [M, H, W, 3].
     Here(Tensor),
     /// Cached on a device, with others.
     Cached(Arc<DeviceCache>),
@@ -35,7 +35,7 @@ impl BatchImages {
         let pixels = match (recipe.fresh(), cache) {
             (None, _) => {
                 let [height, width] = recipe.source();
-                let shape = (recipe.samples().len(), height, width, 3);
+                let shape = (pixels.len() / (3 * height * width).max(1), height, width, 3);
                 Pixels::Here(Tensor::from_vec(pixels, shape, &Device::Cpu)?)
             }
             (Some(_), Some(cache)) => {
@@ -58,13 +58,12 @@ impl BatchImages {
 
     /// Returns some of the samples.
     pub(super) fn narrow(&self, samples: &Range<usize>) -> Result<Self, TrainError> {
+        let (recipe, needed) = self.recipe.narrow(samples);
         let pixels = match &self.pixels {
-            Pixels::Here(pixels) => {
-                Pixels::Here(pixels.narrow(0, samples.start, samples.len())?.contiguous()?)
-            }
+            Pixels::Here(pixels) => Pixels::Here(chosen(pixels, &needed)?),
             Pixels::Cached(cache) => Pixels::Cached(cache.clone()),
         };
-        Ok(Self { pixels, recipe: self.recipe.narrow(samples), prepared: OnceLock::new() })
+        Ok(Self { pixels, recipe, prepared: OnceLock::new() })
     }
 
     /// Returns the images on `device`, f32 [N, 3, height, width], prepared by `backend` for products of this precision.
@@ -106,23 +105,51 @@ impl BatchImages {
         device: &ComputeDevice,
         precision: Precision,
     ) -> Result<Array, TrainError> {
-        let samples = self.recipe.samples();
-        let places = samples.iter().flat_map(|(image, how)| {
-            [*image, how.top.cast_unsigned(), how.left.cast_unsigned(), u32::from(how.flipped)]
-        });
-        let places = Tensor::from_vec(places.collect::<Vec<u32>>(), (samples.len(), 4), &Device::Cpu)?;
+        let (samples, mix) = (self.recipe.samples(), self.recipe.mix());
+        let mut places: Vec<u32> = Vec::new();
+        for (at, sample) in samples.iter().enumerate() {
+            let partner = mix.and_then(|mix| mix.partners().get(at));
+            [sample].into_iter().chain(partner).for_each(|of| places.extend(numbers(of)));
+        }
+        let each = if mix.is_some() { 2 * PLACE_NUMBERS } else { PLACE_NUMBERS };
+        let places = Tensor::from_vec(places, (samples.len(), each), &Device::Cpu)?;
         let normalise = self.recipe.normalise();
         let (mean, std) = (normalise.mean, normalise.std);
-        let how = ImagePreparation { size: self.recipe.size(), mean, std, precision };
+        let blend = mix.map(|mix| {
+            let mixture = mix.mixture();
+            let patch = mixture.patch.map(|patch| [patch.top, patch.left, patch.height, patch.width]);
+            ImageBlend { share: mixture.share, patch }
+        });
+        let how = ImagePreparation { size: self.recipe.size(), mean, std, blend, precision };
         Ok(backend.images(pixels, &device.put(&places)?, &how)?)
     }
 }
 
+/// Returns the images with these numbers, in this order.
+fn chosen(pixels: &Tensor, numbers: &[u32]) -> Result<Tensor, TrainError> {
+    let first = numbers.first().copied().unwrap_or(0);
+    if (first..).zip(numbers).all(|(expected, number)| expected == *number) {
+        return Ok(pixels.narrow(0, first as usize, numbers.len())?.contiguous()?);
+    }
+    Ok(pixels.index_select(&Tensor::from_slice(numbers, numbers.len(), &Device::Cpu)?, 0)?)
+}
+
+/// Returns the image and the placement of a sample as the numbers of a back end.
+fn numbers((image, how): &(u32, Placement)) -> [u32; PLACE_NUMBERS] {
+    let [top, left, height, width] =
+        how.erased.map_or([0; 4], |patch| [patch.top, patch.left, patch.height, patch.width]);
+    let corner = [how.top, how.left].map(i32::cast_unsigned);
+    [*image, corner[0], corner[1], u32::from(how.flipped), top, left, height, width]
+}
+
 #[cfg(test)]
 mod tests {
-    use phalanx_data::transform::{Filter, RandomCrop, Resize, ResizeMode, Transform, TransformConfig};
+    use phalanx_data::transform::{
+        ColorJitter, Filter, RandAugment, RandomCrop, RandomErasing, Resize, ResizeMode, Transform, TransformConfig,
+    };
     use phalanx_data::{
-        BatchSource, CachedImages, CollatedDataset, ImageCollation, Normalise, ShapesConfig, ShapesDataset,
+        BatchSource, CachedImages, CollatedDataset, DistributedSampler, ImageCollation, Loader, LoaderConfig, Mixing,
+        Normalise, Order, SamplerConfig, ShapesConfig, ShapesDataset, StepBatch, Tail,
     };
 
     use super::*;
@@ -142,7 +169,7 @@ mod tests {
     }
 
     /// Preparations of images of 12 × 12, and the side of the bytes of each.
-    fn ways() -> [(TransformConfig, usize); 4] {
+    fn ways() -> [(TransformConfig, usize); 6] {
         let base = TransformConfig { flip: 0.5, normalise: Normalise::CLIP, seed: 3, ..Default::default() };
         let crop = |size, padding| Some(RandomCrop { size, padding });
         let resize = |size, mode| Some(Resize { size, filter: Filter::Bilinear, mode });
@@ -170,9 +197,30 @@ mod tests {
                 TransformConfig {
                     resize: resize(10, ResizeMode::ShorterSide),
                     random_crop: crop(8, 1),
-                    ..base
+                    ..base.clone()
                 },
                 8,
+            ),
+            (
+                TransformConfig {
+                    resize: resize(12, ResizeMode::Square),
+                    random_crop: crop(10, 1),
+                    erasing: Some(RandomErasing::new(0.6)),
+                    ..base.clone()
+                },
+                10,
+            ),
+            // Changed colours cannot wait for a device, so the bytes are those after the crop.
+            (
+                TransformConfig {
+                    resize: resize(9, ResizeMode::Square),
+                    random_crop: crop(10, 2),
+                    rand_augment: Some(RandAugment::new(2, 9)),
+                    color_jitter: Some(ColorJitter { hue: 0.2, ..ColorJitter::default() }),
+                    erasing: Some(RandomErasing::new(0.6)),
+                    ..base
+                },
+                10,
             ),
         ]
     }
@@ -197,6 +245,53 @@ mod tests {
                 assert_eq!(flat(&images), expected);
                 let part = images.narrow(&(2..5)).expect("there");
                 assert_eq!(flat(&part), expected[2 * expected.len() / LEN..5 * expected.len() / LEN]);
+            }
+        }
+    }
+
+    /// The batches of the second of two ranks, whose samples are mixed with each other and with one of the first rank.
+    fn mixed(source: Arc<dyn BatchSource>) -> Vec<phalanx_data::Batch> {
+        let sampler = DistributedSampler::new(SamplerConfig {
+            len: LEN,
+            world_size: 2,
+            rank: 1,
+            global_batch: 5,
+            micro_batches: 1,
+            seed: 1,
+            order: Order::Shuffled,
+            tail: Tail::Pad,
+        });
+        let mixing = Some(Mixing { mixup: 1.0, cutmix: 1.0, seed: 8 });
+        let config = LoaderConfig { workers: 0, prefetch: 1, mixing };
+        let loader = Loader::new(source, sampler.expect("sound"), config, (0, 0)).expect("sound");
+        loader.take(8).map(|made| made.map(|StepBatch { batch, .. }| batch).expect("sound")).collect()
+    }
+
+    #[test]
+    fn mixed_bytes_equal_images_mixed_by_the_host() {
+        for (config, _) in ways() {
+            let source = sources(config);
+            let cache = source.fixed_images();
+            let cache = cache.map(|size| DeviceCache::new(&ComputeDevice::host(), LEN, size).expect("room"));
+            let cache = cache.map(Arc::new);
+            let fresh = source.as_bytes(None).expect("images");
+            let cached = cache.as_ref().map(|cache| source.as_bytes(Some(cache.held())).expect("images"));
+            let expected = mixed(Arc::new(source));
+            for (source, cache) in [(Some(fresh), None), (cached, cache.as_ref())] {
+                let Some(source) = source else { continue };
+                for (found, expected) in mixed(source).into_iter().zip(&expected) {
+                    let images = found.images("images").expect("bytes").clone();
+                    let images = BatchImages::new(images, cache).expect("sound");
+                    let flat = |images: &BatchImages| {
+                        let made = images.on_host().expect("sound").flatten_all().expect("flat");
+                        made.to_vec1::<f32>().expect("numbers")
+                    };
+                    let expected = expected.values::<f32>("images").expect("numbers");
+                    assert_eq!(flat(&images), expected);
+                    let each = expected.len() / found.len();
+                    let last = images.narrow(&(found.len() - 1..found.len())).expect("there");
+                    assert_eq!(flat(&last), expected[expected.len() - each..]);
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ mod transforms;
 mod user_files;
 mod write;
 
-pub use batch::Batch;
+pub use batch::{Batch, MixedLabels};
 pub use check::{DamagedImage, DataCheck, SplitCheck, check_data};
 pub(super) use feed::{Feed, MicroBatch, StepSamples, StepShape, TestBatch};
 pub(super) use open::{attributes, class_names, num_classes};

@@ -15,6 +15,7 @@ use super::Batch;
 use super::device_cache::DeviceCache;
 use super::feed::{self, Feed, TestBatch};
 use super::images::ConfiguredImages;
+use super::transforms::mixing;
 use crate::config::Config;
 use crate::engine::distributed::{Distributed, RankBatch};
 use crate::engine::{Plan, TrainError};
@@ -114,7 +115,8 @@ impl Data {
         device: &ComputeDevice,
         mut room: usize,
     ) -> Result<Self, TrainError> {
-        let loader = LoaderConfig { workers: config.data.workers, prefetch: config.data.prefetch };
+        let (workers, prefetch) = (config.data.workers, config.data.prefetch);
+        let loader = LoaderConfig { workers, prefetch, mixing: None };
         let (train, test, images, facts) = match own {
             Some([train, test]) => {
                 let (train_len, description) = (train.len(), train.name().to_owned());
@@ -223,7 +225,8 @@ impl Data {
         let within = usize::try_from(within).unwrap_or(usize::MAX);
         let start = (epoch as u64, within);
         let placed = VirtualRanks::new(config.logical_ranks().unwrap_or(share.ranks), share.ranks)?;
-        let loader = LoaderConfig { workers: config.data.workers.div_ceil(placed.most()), ..self.loader() };
+        let workers = config.data.workers.div_ceil(placed.most());
+        let loader = LoaderConfig { workers, mixing: mixing(config), ..self.loader() };
         let loader_of = |splits: &Splits, rank| {
             let train = &splits.train.here;
             let sampler = DistributedSampler::new(SamplerConfig {

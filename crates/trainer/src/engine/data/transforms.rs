@@ -1,10 +1,12 @@
 //! The preparation of images by a configuration.
 
+use phalanx_data::Mixing;
 use phalanx_data::transform::{
-    AreaCrop, Normalise, RandomCrop, Resize, ResizeMode, Transform, TransformConfig,
+    AreaCrop, ColorJitter, Normalise, RandAugment, RandomCrop, RandomErasing, Resize, ResizeMode, Transform,
+    TransformConfig,
 };
 
-use crate::config::Config;
+use crate::config::{Config, DataConfig};
 use crate::engine::TrainError;
 
 /// The side of the images that the model gets, in pixels.
@@ -51,6 +53,9 @@ pub(super) fn transforms(config: &Config) -> Result<(Transform, Transform), Trai
         area_crop: part,
         random_crop: cut.then_some(RandomCrop { size, padding }),
         flip: if data.flip { 0.5 } else { 0.0 },
+        rand_augment: rand_augment(data),
+        color_jitter: color_jitter(data),
+        erasing: erasing(data),
         ..plain.clone()
     };
     let for_testing = TransformConfig { center_crop: smaller.then_some(size), ..plain };
@@ -79,6 +84,45 @@ impl Preparation {
         let resize = resize.unwrap_or(Resize::square(side(config)?, filter));
         Ok(Self { size: config.model.image_size, resize, crops: center_crop.is_some(), normalise })
     }
+}
+
+/// The operations of RandAugment on training images, if there are any. `Config::check` ensures the numbers of values.
+fn rand_augment(data: &DataConfig) -> Option<RandAugment> {
+    let byte =
+        |at: usize| data.rand_augment_fill.get(at).map_or(0, |value| u8::try_from(*value).unwrap_or(u8::MAX));
+    (data.rand_augment_ops > 0).then(|| RandAugment {
+        interpolation: data.rand_augment_interpolation,
+        fill: [0, 1, 2].map(byte),
+        ..RandAugment::new(data.rand_augment_ops, data.rand_augment_magnitude)
+    })
+}
+
+/// The random changes of colours of training images, if there are any.
+fn color_jitter(data: &DataConfig) -> Option<ColorJitter> {
+    match data.color_jitter[..] {
+        [brightness, contrast, saturation, hue] => {
+            Some(ColorJitter { brightness, contrast, saturation, hue })
+        }
+        _ => None,
+    }
+}
+
+/// The random erasing of training images, if there is any.
+fn erasing(data: &DataConfig) -> Option<RandomErasing> {
+    let pair =
+        |values: &[f64]| (values.first().copied().unwrap_or(0.0), values.get(1).copied().unwrap_or(1.0));
+    (data.random_erasing > 0.0).then(|| RandomErasing {
+        probability: data.random_erasing,
+        area: pair(&data.random_erasing_area),
+        aspect: pair(&data.random_erasing_aspect),
+    })
+}
+
+/// The mixture of training images with each other, if there is any.
+pub(super) fn mixing(config: &Config) -> Option<Mixing> {
+    let data = &config.data;
+    let mixing = Mixing { mixup: data.mixup, cutmix: data.cutmix, seed: config.train.seed };
+    (data.mixup > 0.0 || data.cutmix > 0.0).then_some(mixing)
 }
 
 /// Creates the preparation of generated images for the network of this configuration: they are cropped already, so they are resized and

@@ -14,13 +14,13 @@ impl Environment<'_> {
         format!("nothing to do: {step} of {stop} steps are done; {further}")
     }
 
-    /// Returns a warning if steps after `step` would have a learning rate of 0 in one of these networks: its cosine has ended before.
+    /// Returns a warning if steps after `step` would have a learning rate of 0 in one of these networks: its schedule has ended at 0 before.
     pub(super) fn steps_without_rate(&self, step: u64, networks: &[&str]) -> Option<String> {
         let plan = &self.plan;
         let (first, whose) = (plan.horizon.max(step) + 1, ended(self.config, networks)?);
         (first <= plan.stop).then(|| {
             format!(
-                "steps {first} to {} have a learning rate of 0{whose}: the cosine ends at step {}; {} stretches it",
+                "steps {first} to {} have a learning rate of 0{whose}: the schedule ends at step {}; {} stretches it",
                 plan.stop,
                 plan.horizon,
                 self.longer(&plan.stop.to_string())
@@ -37,12 +37,14 @@ impl Environment<'_> {
     }
 }
 
-/// Names the networks whose learning rate is 0 after the end of the schedule: with a cosine down to 0. Other schedules keep a rate: a
-/// constant one its own, one of steps the last, and a cosine with `schedule.final_fraction` that fraction. `None` if all keep one.
+/// Names the networks whose learning rate is 0 after the end of the schedule: with a cosine, a line or another decay down to 0. Other
+/// schedules keep a rate: a constant one its own, one of steps and one cycle the last, and a decay with `schedule.final_fraction` that
+/// fraction. `None` if all keep one.
 fn ended(config: &Config, networks: &[&str]) -> Option<String> {
     let ends = |name: &&&str| {
         let schedule = config.for_network(name).schedule;
-        schedule.kind == ScheduleKind::Cosine && schedule.final_fraction == 0.0
+        let decays = [ScheduleKind::Cosine, ScheduleKind::Linear, ScheduleKind::Stable];
+        decays.contains(&schedule.kind) && schedule.final_fraction == 0.0
     };
     let ended: Vec<String> = networks.iter().filter(ends).map(|name| format!("`{name}`")).collect();
     match ended.len() {
@@ -59,13 +61,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cosines_to_zero_end_and_other_schedules_keep_a_rate() {
+    fn decays_to_zero_end_and_other_schedules_keep_a_rate() {
         let mut config = Config::default();
         for (kind, fraction, is_ended) in [
             (ScheduleKind::Cosine, 0.0, true),
             (ScheduleKind::Cosine, 0.1, false),
             (ScheduleKind::Constant, 0.0, false),
             (ScheduleKind::Step, 0.0, false),
+            (ScheduleKind::Linear, 0.0, true),
+            (ScheduleKind::Linear, 0.1, false),
+            (ScheduleKind::Stable, 0.0, true),
+            (ScheduleKind::OneCycle, 0.0, false),
         ] {
             (config.schedule.kind, config.schedule.final_fraction) = (kind, fraction);
             assert_eq!(ended(&config, &[""]), is_ended.then(String::new), "{kind:?} {fraction}");

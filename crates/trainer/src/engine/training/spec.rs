@@ -64,6 +64,13 @@ impl<S: Settings> TaskSpec<S> {
         self
     }
 
+    /// Allows `data.mixup` and `data.cutmix`: the loss reads [`Batch::mixed_labels`](crate::engine::Batch::mixed_labels).
+    #[must_use]
+    pub fn mixes_labels(mut self) -> Self {
+        self.task.schema = self.task.schema.with_mixed_labels();
+        self
+    }
+
     /// Sets the run that must be trained first, unless `key` names the folder of one.
     #[must_use]
     pub fn first(

@@ -67,6 +67,13 @@ impl OptimizerUpdate for Updater {
     }
 }
 
+impl Updater {
+    /// Returns the sums that the next update needs over all ranks, if it needs any.
+    fn begin(&mut self, params: &[ParamBucket]) -> Result<Option<Array>, TensorError> {
+        self.optimizer.begin_step(params, self.scaled.as_ref(), &self.context)
+    }
+}
+
 /// Exchanges weights and averages.
 fn swap(updater: &Mutex<Updater>, params: &[ParamBucket]) -> Result<(), TensorError> {
     let mut updater = updater.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,6 +185,13 @@ impl Trainable {
                 }
                 (None, None) => {}
             }
+        }
+        if let Some(momentum) = self.schedule.momentum(step.saturating_sub(self.begin)) {
+            self.updater().optimizer.set_momentum(momentum);
+        }
+        let sums = self.updater().begin(params)?;
+        if let Some(sums) = sums {
+            reduced.sum(&sums)?;
         }
         let rule: SharedUpdate = self.updater.clone();
         reduced.update_with(&rule, report.learning_rate)?;

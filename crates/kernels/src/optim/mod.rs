@@ -1,4 +1,11 @@
-//! Optimizer steps over flat slices, each in one pass, with the arithmetic of `torch.optim`.
+//! Optimizer steps over flat slices, each in one pass, with the arithmetic of `torch.optim`, or of the paper of those that it
+//! lacks.
+
+mod lamb;
+mod lion;
+
+pub use lamb::{LambOptions, lamb_direction, lamb_step, trust_ratio};
+pub use lion::{LionOptions, lion_step};
 
 use crate::context::Context;
 use crate::error::{Result, check_len};
