@@ -209,7 +209,8 @@ impl<'a> Sweep<'a> {
     fn list(&self, json: bool) {
         if json {
             let object = |PlannedRun { run, resolved }: &PlannedRun| {
-                let (ranks, finished) = (resolved.config.train.ranks, self.place().is_finished(run));
+                let ranks = resolved.as_ref().ok().map(|resolved| resolved.config.train.ranks);
+                let finished = self.place().is_finished(run);
                 json!({"name": run.name, "ranks": ranks, "sets": run.sets, "predicted": run.predicted, "finished": finished})
             };
             out(&Value::from_iter(self.runs.iter().map(object)).to_string());
