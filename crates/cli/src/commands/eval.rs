@@ -23,8 +23,8 @@ pub(super) struct EvalArgs {
     /// and these images, if there is one.
     #[arg(long, value_name = "NAME", requires_all = ["weights", "data"])]
     model: Option<String>,
-    /// Weights: safetensors, or a file of torch.save.
-    #[arg(long, value_name = "FILE")]
+    /// Weights: a file (safetensors, or of torch.save), a folder of Hugging Face's libraries, or a run.
+    #[arg(long, value_name = "FILE|FOLDER")]
     weights: Option<PathBuf>,
     /// The images: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]

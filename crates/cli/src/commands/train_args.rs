@@ -1,6 +1,6 @@
 //! The arguments of `phalanx train`, and the configuration that they ask for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use phalanx_launch::Hosts;
@@ -11,7 +11,7 @@ use toml::Value;
 
 use super::error::CliError;
 use super::hosts;
-use super::resolve::{configuration_of, set_data, set_parallel};
+use super::resolve::{check_utf8, configuration_of, set_data, set_parallel};
 use crate::Program;
 
 /// Train a model. Ctrl-C finishes the step and saves a checkpoint; a second one ends at once.
@@ -36,6 +36,10 @@ pub(super) struct TrainArgs {
     /// The images: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
     pub(super) data: Option<String>,
+    /// Begin with weights, as in model.weights: a file (safetensors, or of torch.save), a folder of Hugging Face's libraries, or a
+    /// run.
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub(super) weights: Option<PathBuf>,
     /// Stop after this step, counted from the start of the run. The schedules do not change.
     #[arg(long, conflicts_with = "epochs")]
     steps: Option<u32>,
@@ -118,6 +122,7 @@ impl TrainArgs {
             ("--parallel", self.parallel.is_some()),
             ("--link", self.link.is_some()),
             ("--data", self.data.is_some()),
+            ("--weights", self.weights.is_some()),
             ("--steps", self.steps.is_some()),
             ("--epochs", self.epochs.is_some()),
             ("--reset", self.start.reset.is_some()),
@@ -216,8 +221,19 @@ pub(super) fn configuration(
     if let Some(data) = &args.data {
         set_data(&mut resolved, data)?;
     }
+    if let Some(weights) = &args.weights {
+        set_weights(&mut resolved, weights)?;
+    }
     resolved.validate()?;
     Ok(resolved)
+}
+
+/// Applies `--weights`, with an absolute path, so that the run's config.toml means the same from everywhere.
+fn set_weights(resolved: &mut Resolved, weights: &Path) -> Result<(), CliError> {
+    check_utf8("--weights", weights)?;
+    let path = std::path::absolute(weights).unwrap_or_else(|_| weights.to_owned());
+    let (option, path) = (format!("--weights {}", weights.display()), path.display().to_string());
+    Ok(resolved.set_value(&option, "model.weights", Value::String(path))?)
 }
 
 /// Applies the options that say how many ranks there are and where.

@@ -25,7 +25,9 @@ pub(super) fn spec() -> TaskSpec<MlpSettings> {
         let model = setup.model(|scope| Mlp::new(scope, &config))?;
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
-        Ok(classifier.training(format!("mlp of {depth} hidden layers of {width} for {num_classes} classes")))
+        let description = format!("mlp of {depth} hidden layers of {width} for {num_classes} classes");
+        // Each hidden layer and its ReLU take a number.
+        Ok(classifier.training(description, &(2 * depth).to_string()))
     })
     .validate(|settings, _, relations| {
         relations.positive("model.mlp_width", settings.mlp_width as u64);

@@ -1,9 +1,10 @@
 //! ResNets as classifiers.
 
+use phalanx_models::foreign_names::resnet_of_hugging_face;
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 
 use super::classifier::{Classifier, ClassifierSettings};
-use phalanx_trainer::engine::TaskSpec;
+use phalanx_trainer::engine::{TaskSpec, Training};
 
 phalanx_trainer::settings! {
     /// The settings of a ResNet.
@@ -33,10 +34,19 @@ pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNe
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images))
                 .with_features(move |tape, images| features.features_and_logits(tape, images));
-        Ok(classifier.training(format!("{name} for {num_classes} classes")))
+        Ok(named(classifier.training(format!("{name} for {num_classes} classes"), "fc"), settings.cifar_stem))
     })
     .validate(|settings, _, relations| {
         relations.positive("model.width", settings.width as u64);
         settings.classifier.check(relations);
     })
+}
+
+/// Adds the names of a ResNet in files of weights. torchvision and timm have the names that it has here.
+fn named<M>(training: Training<M>, cifar_stem: bool) -> Training<M> {
+    let stem = match cifar_stem {
+        true => "model.cifar_stem = false has the stem of ImageNet, a kernel of 7x7",
+        false => "model.cifar_stem = true has the stem for small images, a kernel of 3x3",
+    };
+    training.names_of(resnet_of_hugging_face).shape_advice("conv1", stem)
 }

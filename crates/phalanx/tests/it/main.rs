@@ -23,6 +23,7 @@ mod doctor;
 mod elastic;
 #[cfg(target_os = "linux")]
 mod elastic_launched;
+mod fine_tuning;
 #[cfg(target_os = "linux")]
 mod hosts;
 mod launchers;

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use phalanx_tensor::io::load_into;
 use phalanx_tensor::{Context, ParamBucket, Session};
 
 use super::{TestPass, draw, evaluate};
@@ -14,6 +13,7 @@ use crate::engine::device::Device;
 use crate::engine::distributed::{BatchGroups, Cores, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::training::{Built, Drawing, Task, Weights};
+use crate::engine::weights::{HeadRule, check_configured, load};
 use crate::engine::{Plan, TrainError, optimize, precision};
 use phalanx_run::RunFolder;
 
@@ -75,7 +75,7 @@ pub fn evaluate_run(
     Ok((checkpoint.step(), measures))
 }
 
-/// Evaluates the weights of a file on the configured test split. Returns the measures by name.
+/// Evaluates the weights of a file, a folder or a run on the configured test split. Returns the measures by name.
 ///
 /// # Errors
 /// If the weights do not fit the configured model, or the test images cannot be read.
@@ -85,12 +85,8 @@ pub fn evaluate_weights(
     config: &Config,
 ) -> Result<Vec<(String, f64)>, TrainError> {
     let model = InferenceModel::new(task, config, Weights::Here, |built| {
-        let [network] = built.networks.as_slice() else {
-            let problem = "a file of weights is for one network; this training has several";
-            return Err(TrainError::Setup(problem.to_owned()));
-        };
-        load_into(network.store(), weights, true)?;
-        Ok(())
+        let networks: Vec<&Network> = built.networks.iter().collect();
+        load(weights, &networks, &built.names, HeadRule::Load).map(drop)
     })?;
     model.evaluate(config, 0)
 }
@@ -148,7 +144,7 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
         true => (batch / ranks).to_string(),
         false => format!("{} or {}", batch / ranks, batch.div_ceil(ranks)),
     };
-    Ok(vec![
+    let mut lines = vec![
         format!("model: {}", model.built.training.describe()),
         format!(
             "parameters: {} ({trainable} trainable) in {} flat memories",
@@ -164,5 +160,35 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
         format!("data: {}, {images} training images", model.data.describe()),
         format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
         format!("each of {ranks} ranks takes {share} images a step"),
-    ])
+    ];
+    lines.extend(check_configured(config, &model.built, false)?.map(|record| record.describe()));
+    lines.extend(networks.iter().flat_map(|network| rules_of(network, config, &plan)));
+    Ok(lines)
+}
+
+/// Describes the frozen parameters of a network, and those with another learning rate.
+fn rules_of(network: &Network, config: &Config, plan: &Plan) -> Vec<String> {
+    let whose = if network.name().is_empty() { String::new() } else { format!(" of {}", network.name()) };
+    let params = network.store().params();
+    let optim = config.for_network(network.name()).optim;
+    let frozen: Vec<_> = params.iter().filter(|param| param.is_frozen_by_rule()).collect();
+    let elements: usize = frozen.iter().map(|param| param.elem_count()).sum();
+    let until = optim.unfreezes_after(plan.steps_per_epoch);
+    let until = until.map_or_else(String::new, |step| format!(" until step {step}"));
+    let mut lines = Vec::new();
+    if !frozen.is_empty() {
+        lines.push(format!("frozen{whose}: {} tensors of {elements} elements{until}", frozen.len()));
+    }
+    let mut rates: Vec<(f64, usize)> = Vec::new();
+    for group in network.store().buckets().iter().flat_map(ParamBucket::groups) {
+        match rates.iter_mut().find(|(rate, _)| *rate == group.rate) {
+            Some((_, elements)) => *elements += group.range.len(),
+            None => rates.push((group.rate, group.range.len())),
+        }
+    }
+    let others = rates.into_iter().filter(|(rate, _)| *rate != 1.0);
+    lines.extend(
+        others.map(|(rate, elements)| format!("rate{whose}: {rate} x optim.lr for {elements} elements")),
+    );
+    lines
 }

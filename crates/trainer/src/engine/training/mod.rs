@@ -14,9 +14,11 @@ mod evaluator;
 mod measure;
 mod of_run;
 mod phase;
+mod rule_use;
 mod setup;
 mod spec;
 mod step;
+mod weight_names;
 
 pub(super) use drawing::planar;
 pub use drawing::{Drawing, DrawingKind};
@@ -32,3 +34,4 @@ pub use phase::number;
 pub(super) use any_training::AnyTraining;
 pub(super) use phase::Phase;
 pub(super) use setup::{Built, Weights};
+pub(super) use weight_names::WeightNames;
