@@ -71,7 +71,9 @@ fn recipes() -> [Recipe; 6] {
 /// Returns a picture with edges and noise, as photographs have.
 fn picture(number: usize, width: u32, height: u32) -> RgbImage {
     RgbImage::from_fn(width, height, |x, y| {
-        let wave = |a: f64| (128.0 + 90.0 * ((f64::from(x) * a + f64::from(y) / (a * 900.0)) + number as f64).sin()) as u8;
+        let wave = |a: f64| {
+            (128.0 + 90.0 * ((f64::from(x) * a + f64::from(y) / (a * 900.0)) + number as f64).sin()) as u8
+        };
         let noise = ((x * 7919 + y * 104_729 + number as u32 * 31) % 23) as u8;
         Rgb([0.011, 0.023, 0.037].map(|a| wave(a).saturating_add(noise)))
     })
@@ -149,12 +151,18 @@ pub(crate) fn run(args: &LoaderArgs) -> Result<()> {
     let files = Arc::new(ImageFolder::open(&scratch.0, Split::Train)?);
     let small = Arc::new(InMemory((0..512).map(|number| picture(number, 32, 32)).collect()));
     let mut rows: Vec<Json> = Vec::new();
-    println!("| images/s with {} | 224×224 from JPEG | 32×32 from memory |\n|---|---|---|", args.common.threads());
-    for Recipe { name, change, mixing } in recipes().into_iter().filter(|recipe| recipe.name.contains(&args.filter)) {
+    println!(
+        "| images/s with {} | 224×224 from JPEG | 32×32 from memory |\n|---|---|---|",
+        args.common.threads()
+    );
+    for Recipe { name, change, mixing } in
+        recipes().into_iter().filter(|recipe| recipe.name.contains(&args.filter))
+    {
         let normalise = Normalise::IMAGENET;
         let (area, aspect) = ((0.08, 1.0), (3.0 / 4.0, 4.0 / 3.0));
         let crop = AreaCrop { size: 224, area, aspect, filter: Filter::Bilinear };
-        let mut of_files = TransformConfig { area_crop: Some(crop), flip: 0.5, normalise, ..TransformConfig::default() };
+        let mut of_files =
+            TransformConfig { area_crop: Some(crop), flip: 0.5, normalise, ..TransformConfig::default() };
         let mut of_small = TransformConfig { normalise, ..TransformConfig::cifar10_train(0) };
         of_small.random_crop = Some(RandomCrop { size: 32, padding: 4 });
         [&mut of_files, &mut of_small].into_iter().for_each(change);

@@ -21,6 +21,7 @@
 //!
 //! - [`ResNet`] (18, 34, 50, 101) and [`MobileNetV2`]: torchvision's architectures and names, with an optional stem for
 //!   small images.
+//!   [`foreign_names`] has the names that other programs give to their parameters.
 //! - [`Mlp`]: fully connected layers of any width and number, to try strategies on.
 //! - [`ClipTextEncoder`]: openai/CLIP's text transformer. [`Clip`] trains a small one from scratch with an [`ImageTower`]
 //!   by the contrastive loss.
@@ -55,6 +56,7 @@
 pub mod clip;
 pub mod cvae;
 pub mod diffusion;
+pub mod foreign_names;
 pub mod mlp;
 pub mod mobilenet_v2;
 pub mod resnet;

@@ -9,7 +9,7 @@ use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value};
 use crate::conv_norm::ConvNorm;
 
 /// Expansion, channels, repeats and first stride of the seven stages: table 2 of the paper.
-const STAGES: [(usize, usize, usize, usize); 7] = [
+pub(crate) const STAGES: [(usize, usize, usize, usize); 7] = [
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),

@@ -126,6 +126,7 @@ impl RunFolder {
             "metrics.jsonl",
             "metrics-by-rank.jsonl",
             "state.json",
+            "weights.json",
             "requests",
             "joins",
             "checkpoints",
@@ -144,7 +145,7 @@ impl RunFolder {
         for part in [self.checkpoints(), self.samples()] {
             fs::remove_dir(&part).map_err(RunError::io("remove", &part))?;
         }
-        let files = [self.metrics(), self.metrics_by_rank(), self.state()];
+        let files = [self.metrics(), self.metrics_by_rank(), self.state(), self.weights()];
         for file in files.into_iter().filter(|file| file.exists()) {
             fs::remove_file(&file).map_err(RunError::io("remove", &file))?;
         }
@@ -229,6 +230,11 @@ impl RunFolder {
     /// The fingerprint of the data.
     pub fn data(&self) -> PathBuf {
         self.0.join("data.json")
+    }
+
+    /// The weights that the run began with, and their use.
+    pub fn weights(&self) -> PathBuf {
+        self.0.join("weights.json")
     }
 
     /// The damaged images that were replaced by others, one a line, as a list for `data.exclude`.

@@ -12,6 +12,7 @@
 //! | `lock` | the process that trains the run now: see [`RunLock`] |
 //! | `saved` | the step of the newest checkpoint that was ever saved |
 //! | `data.json` | the fingerprint of the data, which a resumption compares |
+//! | `weights.json` | with `model.weights`: the tensors that were loaded, made new and not used |
 //! | `damaged.txt` | with `data.on_damage = "skip"`: the damaged images that others have replaced |
 //! | `config.proposed.toml` | the configuration of a resumption that is not accepted yet |
 //! | `summary.json` | the outcome, metrics and cost |
@@ -56,6 +57,7 @@ mod summary_table;
 mod synchrony_picture;
 mod tensorboard;
 mod usage_line;
+mod weights;
 
 pub use atomic::{create_synced, open_to_append, sync_folder, write_aside};
 pub use clock::timestamp;
@@ -81,6 +83,7 @@ pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;
 pub use tensorboard::EventFile;
 pub use usage_line::{GpuLine, MemoryLine, TimeLine, TransferLine, UsageLine};
+pub use weights::{NewTensor, WeightsRecord, WeightsSummary};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

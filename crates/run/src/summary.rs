@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::atomic::write_aside;
-use super::{EnergySummary, Machine, RunError};
+use super::{EnergySummary, Machine, RunError, WeightsSummary};
 
 /// The resource use of one rank.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -139,6 +139,9 @@ pub struct Summary {
     pub epochs: f64,
     /// A description of the model.
     pub model: String,
+    /// The weights that the run began with, if they were not random.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<WeightsSummary>,
     /// The number of trainable parameters.
     pub parameters: u64,
     /// The number of ranks that trained.

@@ -93,8 +93,9 @@ pub use phalanx_kernels::{Context, Level};
 pub use precision::Precision;
 pub use rng::Key;
 pub use store::{
-    BucketEntry, Buffer, BuildOptions, FlatStorage, GradState, LoadReport, Param, ParamBucket, ParamGroup,
-    ParamState, ParamStore, Scope, StoreBuilder, UnreducedGrads,
+    BucketEntry, Buffer, BuildOptions, FlatStorage, GradState, LoadReport, NamePattern, OwnedGroup, Param,
+    ParamBucket, ParamGroup, ParamRules, ParamState, ParamStore, RateRule, Scope, StoreBuilder,
+    UnreducedGrads,
 };
 pub use tape::{
     Block, Grads, Graph, GraphInput, GraphNode, GraphPort, Listener, LossFactor, Op, Recompute, SavedValue,

@@ -33,10 +33,23 @@ pub(super) fn propose(
 /// Reports the keys by which a resumption differs from the run so far, with the first sentence of their meaning and the effect.
 fn report_changes(program: &Program, folder: &RunFolder, resolved: &Resolved) -> Result<(), CliError> {
     let before = configuration_of(program, folder)?;
+    refuse_weights(&before.config, &resolved.config, folder.saved().exists())?;
     for line in changes(&before.config, &resolved.config) {
         err(&format!("changed: {line}"));
     }
     Ok(())
+}
+
+/// Refuses other weights to begin with in a run that has saved a checkpoint: it would not read them.
+fn refuse_weights(before: &Config, after: &Config, has_saved: bool) -> Result<(), CliError> {
+    let (before, after) = (&before.model.weights, &after.model.weights);
+    if !has_saved || before == after {
+        return Ok(());
+    }
+    Err(CliError::Usage(format!(
+        "model.weights = {after:?} (was {before:?}): a run reads weights before step 1 only, and this one goes on from its checkpoint; \
+         begin a new run with --out, or this one again with --restart"
+    )))
 }
 
 fn changes(before: &Config, after: &Config) -> Vec<String> {
@@ -56,6 +69,12 @@ fn changes(before: &Config, after: &Config) -> Vec<String> {
 const EFFECTS: &[(&str, &str)] = &[
     ("optim.kind", "optimizer state continues only if both keep the same kinds, as adam, adamw and lamb do"),
     ("optim.momentum", "the momentum so far continues, unless one of the two is 0"),
+    (
+        "optim.freeze",
+        "counts from the next step on; parameters that are trained anew begin with fresh optimizer state",
+    ),
+    ("optim.unfreeze_step", "counts for the steps that follow; before the next one it unfreezes at once"),
+    ("optim.unfreeze_epoch", "counts for the steps that follow; before the next one it unfreezes at once"),
     ("optim.", "counts from the next step on"),
     (
         "schedule.",
@@ -82,6 +101,7 @@ const EFFECTS: &[(&str, &str)] = &[
     ("data.kind", "training continues on other data, at the same position by number of samples"),
     ("data.path", "training continues on the data of that path, at the same position by number of samples"),
     ("data.", "samples from the next step on are read by it"),
+    ("model.new_head", "has no effect: weights were read before step 1"),
     ("model.", "must fit the parameters of the checkpoint"),
     ("codec.", "gradients are compressed by it from the next step on"),
     ("sync.", "counts from the next step on"),
@@ -110,5 +130,16 @@ mod tests {
             lines[1],
             "optim.lr = 0.5 (was 0.001): The peak learning rate; counts from the next step on"
         );
+    }
+
+    #[test]
+    fn other_weights_are_refused_once_a_checkpoint_was_saved() {
+        let (before, mut after) = (Config::default(), Config::default());
+        assert!(refuse_weights(&before, &after, true).is_ok());
+        after.model.weights = "/other.safetensors".to_owned();
+        assert!(refuse_weights(&before, &after, false).is_ok());
+        let error = refuse_weights(&before, &after, true).expect_err("refused").to_string();
+        let words = ["model.weights = \"/other.safetensors\" (was \"\")", "before step 1", "--restart"];
+        assert!(words.iter().all(|words| error.contains(words)), "{error}");
     }
 }

@@ -1,12 +1,14 @@
 //! The options that choose a configuration and change keys of it, for `train` and `submit`.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use phalanx_run::RunFolder;
 use phalanx_trainer::config::{ConfigError, Resolved};
 use toml::Value;
 
 use super::error::CliError;
-use super::resolve::{configuration_of, set_data, set_parallel};
+use super::resolve::{check_utf8, configuration_of, set_data, set_parallel};
 use crate::Program;
 
 /// The choice of a configuration.
@@ -22,6 +24,10 @@ pub(super) struct ConfigArgs {
     /// The images: shapes, cifar10=PATH, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
     pub(super) data: Option<String>,
+    /// Begin with weights, as in model.weights: a file (safetensors, or of torch.save), a folder of Hugging Face's libraries, or a
+    /// run.
+    #[arg(long, value_name = "FILE|FOLDER")]
+    weights: Option<PathBuf>,
     /// The strategy by which ranks share the work.
     #[arg(long)]
     strategy: Option<String>,
@@ -79,6 +85,9 @@ impl ConfigArgs {
         if let Some(data) = &self.data {
             set_data(resolved, data)?;
         }
+        if let Some(weights) = &self.weights {
+            set_weights(resolved, weights)?;
+        }
         Ok(())
     }
 
@@ -91,11 +100,20 @@ impl ConfigArgs {
             ("--parallel", self.parallel.is_some()),
             ("--link", self.link.is_some()),
             ("--data", self.data.is_some()),
+            ("--weights", self.weights.is_some()),
             ("--steps", self.steps.is_some()),
             ("--epochs", self.epochs.is_some()),
         ];
         options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
+}
+
+/// Applies `--weights`, with an absolute path, so that the run's config.toml means the same from everywhere.
+fn set_weights(resolved: &mut Resolved, weights: &Path) -> Result<(), CliError> {
+    check_utf8("--weights", weights)?;
+    let path = std::path::absolute(weights).unwrap_or_else(|_| weights.to_owned());
+    let (option, path) = (format!("--weights {}", weights.display()), path.display().to_string());
+    Ok(resolved.set_value(&option, "model.weights", Value::String(path))?)
 }
 
 /// The options about ranks that come and go, and ranks that only serve.

@@ -26,8 +26,8 @@ pub(super) struct EvalArgs {
     /// and these images, if there is one.
     #[arg(long, value_name = "NAME", requires_all = ["weights", "data"])]
     model: Option<String>,
-    /// Weights of another program: safetensors, or a file of torch.save.
-    #[arg(long, value_name = "FILE", requires = "model")]
+    /// Weights of another program: a file (safetensors, or of torch.save), or a folder of Hugging Face's libraries.
+    #[arg(long, value_name = "FILE|FOLDER", requires = "model")]
     weights: Option<PathBuf>,
     /// The images: shapes, cifar10=PATH, or folder=PATH [default: those of the run].
     #[arg(long, value_name = "KIND=PATH")]
@@ -107,7 +107,7 @@ fn of_weights(
             file.display(),
             assumed(&resolved.config)
         ));
-        return Ok((TrainedModel::foreign(file), resolved));
+        return Ok((TrainedModel::foreign(weights.to_owned()), resolved));
     };
     if metadata.kind() != kind {
         let (file, own) = (file.display(), metadata.kind());

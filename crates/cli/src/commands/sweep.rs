@@ -323,7 +323,8 @@ impl<'a> Sweep<'a> {
         };
         let (name, file, trials) = (self.name, &self.file, &self.trials);
         let (command, folder) = (program.name(), self.folder.as_path());
-        let results = Results { name, program: command, folder, file, trials, outcomes, conditions: &conditions };
+        let results =
+            Results { name, program: command, folder, file, trials, outcomes, conditions: &conditions };
         results.write().map_err(CliError::failed)?;
         write_page(program, &self.folder)?;
         if json {

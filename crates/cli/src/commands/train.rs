@@ -36,6 +36,9 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
     }
     let existing = existing_run(program, args)?;
     let resolved = configuration(program, args, existing.as_ref())?;
+    if existing.is_none() || args.start.restart {
+        check_weights(&resolved)?;
+    }
     let by_host =
         args.world.hosts.as_deref().map(|hosts| SshHosts::read(hosts, &args.world.ssh)).transpose()?;
     if let Some(by_host) = &by_host {
@@ -54,6 +57,18 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
         StartMode::Local => {
             LocalTraining { program, args, task: &task, by_host: by_host.as_ref() }.run(resolved, existing)
         }
+    }
+}
+
+/// Refuses weights that do not exist before anything is created.
+fn check_weights(resolved: &Resolved) -> Result<(), CliError> {
+    let weights = &resolved.config.model.weights;
+    match std::fs::metadata(weights) {
+        Err(error) if !weights.is_empty() => Err(CliError::Usage(format!(
+            "{}: model.weights {weights}: {error}",
+            resolved.origin("model.weights")
+        ))),
+        _ => Ok(()),
     }
 }
 

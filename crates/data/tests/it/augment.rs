@@ -3,8 +3,8 @@
 use phalanx_data::mix::{LABEL_SHARES, PARTNER_LABELS};
 use phalanx_data::{
     BatchSource, CollatedDataset, ColorJitter, DistributedSampler, Filter, ImageCollation, Loader,
-    LoaderConfig, Mixing, Order, RandAugment, RandomCrop, RandomErasing, Resize, SamplerConfig,
-    ShapesConfig, ShapesDataset, StepBatch, Tail, Transform, TransformConfig,
+    LoaderConfig, Mixing, Order, RandAugment, RandomCrop, RandomErasing, Resize, SamplerConfig, ShapesConfig,
+    ShapesDataset, StepBatch, Tail, Transform, TransformConfig,
 };
 use std::sync::Arc;
 
@@ -80,9 +80,11 @@ fn ranks_threads_and_resumptions_give_the_same_pictures() {
             assert_eq!((other.2, other.3), ([*partner, *own], *share));
         }
     }
-    let shares: std::collections::BTreeSet<u32> = expected.iter().map(|samples| samples[0].3.to_bits()).collect();
+    let shares: std::collections::BTreeSet<u32> =
+        expected.iter().map(|samples| samples[0].3.to_bits()).collect();
     assert!(shares.len() > 4, "each step has its own");
-    for (ranks, micro_batches, workers) in [(1, 2, 1), (2, 1, 2), (3, 1, 0), (3, 2, 1), (4, 1, 0), (5, 3, 2)] {
+    for (ranks, micro_batches, workers) in [(1, 2, 1), (2, 1, 2), (3, 1, 0), (3, 2, 1), (4, 1, 0), (5, 3, 2)]
+    {
         assert!(steps(ranks, micro_batches, workers, (0, 0)) == expected, "{ranks} ranks, {micro_batches}");
     }
     assert!(steps(2, 1, 1, (0, 2))[..5] == expected[2..]);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use phalanx_data::Attribute;
+use phalanx_models::foreign_names::resnet_of_hugging_face;
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Tape, Value, ops};
@@ -67,7 +68,11 @@ fn recogniser(
     let listed: Vec<&str> = attributes.iter().map(|(attribute, _)| attribute.name.as_str()).collect();
     let description = format!("classifier of {}", listed.join(", "));
     let evaluated = ["loss"].into_iter().chain(names.iter().map(String::as_str));
-    Ok(Training::new(description, Recogniser { network, attributes })
+    let training = Training::new(description, Recogniser { network, attributes })
+        .head(["fc"])
+        .names_of(resnet_of_hugging_face)
+        .shape_advice("conv1", "a recogniser of attributes has the stem for small images, a kernel of 3x3");
+    Ok(training
         .loss(Recogniser::loss)
         .measures(["accuracy"])
         .evaluate(evaluated, Recogniser::evaluate)

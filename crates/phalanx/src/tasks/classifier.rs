@@ -53,10 +53,11 @@ impl Classifier {
         Self { forward_features: Some(Box::new(forward_features)), ..self }
     }
 
-    /// Its training on images of `size` pixels, in one phase.
-    pub(super) fn training(self, description: String, size: usize) -> Training<Self> {
+    /// Its training on images of `size` pixels, in one phase. `head` names the parameters that give the logits.
+    pub(super) fn training(self, description: String, size: usize, head: &str) -> Training<Self> {
         let has_features = self.forward_features.is_some();
         let training = Training::new(description, self)
+            .head([head])
             .loss(Self::loss)
             .measures(["accuracy"])
             .evaluate(["loss", "accuracy"], Self::evaluate)

@@ -26,7 +26,8 @@ pub(super) fn spec() -> TaskSpec<MlpSettings> {
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
         let description = format!("mlp of {depth} hidden layers of {width} for {num_classes} classes");
-        Ok(classifier.training(description, size))
+        // Each hidden layer and its ReLU take a number.
+        Ok(classifier.training(description, size, &(2 * depth).to_string()))
     })
     .mixes_labels()
     .validate(|settings, _, relations| {

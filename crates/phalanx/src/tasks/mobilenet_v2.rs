@@ -1,5 +1,6 @@
 //! MobileNetV2 as a classifier.
 
+use phalanx_models::foreign_names::mobilenet_v2_of_timm;
 use phalanx_models::{MobileNetV2, MobileNetV2Config};
 
 use super::classifier::{Classifier, ClassifierSettings};
@@ -32,7 +33,9 @@ pub(super) fn spec() -> TaskSpec<MobileNetSettings> {
         let model = setup.model(|scope| MobileNetV2::new(scope, &config))?;
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
-        Ok(classifier.training(format!("{NAME} for {num_classes} classes"), size))
+        let training = classifier.training(format!("{NAME} for {num_classes} classes"), size, "classifier");
+        // torchvision has the names that it has here.
+        Ok(training.names_of(mobilenet_v2_of_timm))
     })
     .mixes_labels()
     .validate(|settings, _, relations| {

@@ -1,9 +1,10 @@
 //! ResNets as classifiers.
 
+use phalanx_models::foreign_names::resnet_of_hugging_face;
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 
 use super::classifier::{Classifier, ClassifierSettings};
-use phalanx_trainer::engine::{ReferenceModel, TaskSpec};
+use phalanx_trainer::engine::{ReferenceModel, TaskSpec, Training};
 
 phalanx_trainer::settings! {
     /// The settings of a ResNet.
@@ -33,7 +34,10 @@ pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNe
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images))
                 .with_features(move |tape, images| features.features_and_logits(tape, images));
-        Ok(classifier.training(format!("{name} for {num_classes} classes"), size))
+        Ok(named(
+            classifier.training(format!("{name} for {num_classes} classes"), size, "fc"),
+            settings.cifar_stem,
+        ))
     })
     .mixes_labels()
     .validate(|settings, _, relations| {
@@ -59,4 +63,13 @@ fn reference(name: &str, settings: &ResNetSettings, classes: usize) -> Option<Re
             "model.maxpool = torch.nn.Identity()".to_owned(),
         ]),
     })
+}
+
+/// Adds the names of a ResNet in files of weights. torchvision and timm have the names that it has here.
+fn named<M>(training: Training<M>, cifar_stem: bool) -> Training<M> {
+    let stem = match cifar_stem {
+        true => "model.cifar_stem = false has the stem of ImageNet, a kernel of 7x7",
+        false => "model.cifar_stem = true has the stem for small images, a kernel of 3x3",
+    };
+    training.names_of(resnet_of_hugging_face).shape_advice("conv1", stem)
 }

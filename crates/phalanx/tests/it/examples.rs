@@ -48,7 +48,9 @@ fn carry_out(place: &Place, line: &str) -> String {
     let line = line.strip_prefix("phalanx ").expect("a command of the program");
     let command = line.split(' ').next().unwrap_or_default();
     let line = match command {
-        "train" if line.contains("PATH") => format!("{} --set train.global_batch=8 --dry-run", line.replace("PATH", "photos")),
+        "train" if line.contains("PATH") => {
+            format!("{} --set train.global_batch=8 --dry-run", line.replace("PATH", "photos"))
+        }
         "train" if line.contains("--resume") => line.to_owned(),
         "train" => format!("{line} {SHORT}"),
         // It serves until it is interrupted.

@@ -24,6 +24,7 @@ mod elastic;
 #[cfg(target_os = "linux")]
 mod elastic_launched;
 mod examples;
+mod fine_tuning;
 #[cfg(target_os = "linux")]
 mod hosts;
 mod launchers;

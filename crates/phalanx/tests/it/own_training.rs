@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use candle_core::Tensor;
 use serde_json::Value;
 
 use crate::harness::Place;
@@ -190,6 +191,41 @@ fn keys_of_one_network_and_mistakes() {
         ("train --set model.kind=resnet18", "expected one of `gan`, found the string \"resnet18\""),
     ] {
         let said = place.fail(line);
+        assert!(said.contains(expected), "{line}: {said}");
+    }
+}
+
+#[test]
+fn networks_begin_with_weights_and_are_frozen_by_their_names() {
+    let place = Example::new("own_gan", "--set train.global_batch=16");
+    let weights = |run: &str| {
+        let file = format!("{run}.safetensors");
+        place.succeed(&format!("export {run} --out {file}"));
+        phalanx_tensor::io::load_safetensors(&place.run(&file)).expect("reads")
+    };
+    let values =
+        |tensor: &Tensor| tensor.flatten_all().and_then(|all| all.to_vec1::<f32>()).expect("numbers");
+    place.train("first", "--steps 3");
+    let first = weights("first");
+    for (ranks, strategy) in [(1, "ddp"), (2, "fsdp")] {
+        let more = "--steps 3 --weights first --set critic.optim.freeze=[\"0\",\"2.bias\"] --set critic.optim.rates=[\"4=3\"]";
+        place.train(strategy, &format!("{more} --ranks {ranks} --strategy {strategy}"));
+        for ((name, before), (_, after)) in first.iter().zip(weights(strategy)) {
+            let is_frozen = name.starts_with("critic.0.") || name == "critic.2.bias";
+            assert_eq!(values(before) == values(&after), is_frozen, "{strategy}: {name}");
+        }
+    }
+    for (line, expected) in [
+        (
+            "--set critic.optim.freeze=[\"5\"]",
+            "critic.optim.freeze: `5` matches no parameter; there is: `0`, `2`, `4`",
+        ),
+        (
+            "--weights first --set model.noise=5",
+            "`generator.0.weight` has shape [32, 4], here it has [32, 5]",
+        ),
+    ] {
+        let said = place.place.fail(&format!("train --steps 1 --out refused {line}"));
         assert!(said.contains(expected), "{line}: {said}");
     }
 }

@@ -17,7 +17,14 @@ fn every_strategy_holds_what_was_planned() {
     // One with averages and with parameters outside of blocks, one without; their optimizers differ.
     let cvae = "train.ema=0.9 model.image_size=8 model.latent=3 model.widths=[3] model.embed=3 model.text_width=6 \
         model.text_vocab=514 model.text_context=16";
-    let subjects = [("cvae", cvae), ("mlp", "model.kind=mlp model.mlp_width=20 optim.kind=sgd")];
+    let frozen = "model.kind=mlp model.mlp_width=20 optim.freeze=[\"0\",\"4.bias\"]";
+    let later = "model.kind=mlp model.mlp_width=20 train.ema=0.9 optim.freeze=[\"2\"] optim.unfreeze_step=1";
+    let subjects = [
+        ("cvae", cvae),
+        ("mlp", "model.kind=mlp model.mlp_width=20 optim.kind=sgd"),
+        ("frozen", frozen),
+        ("later", later),
+    ];
     let small = "train.global_batch=12 train.steps=2 train.threads=1 checkpoint.enabled=false data.images=24 data.test_images=4 \
         sample.rows=1 sample.columns=1";
     for (name, subject) in subjects {

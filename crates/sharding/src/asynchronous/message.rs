@@ -17,7 +17,8 @@ pub(crate) enum Kind {
     Pushed,
     /// The worker gives up an attempt. The server discards its gradients: attempt.
     Drop,
-    /// The worker's step has ended. The server applies its gradients: attempt, –, learning rate.
+    /// The worker's step has ended. The server applies its gradients: attempt, 1 if buckets that are trained later are frozen in
+    /// this step, learning rate.
     Commit,
     /// The worker requests the values for its next step: the version that it has.
     Pull,

@@ -62,8 +62,12 @@ impl DataParallel {
         self.reducer.virtual_sum.is_some() && self.params.iter().any(|param| !param.device().is_host())
     }
 
-    /// Starts the reduction of the next bucket in order.
+    /// Starts the reduction of the next bucket in order. Frozen buckets are passed over.
     pub(super) fn start(&self, step: &mut Reductions) -> Result<()> {
+        if self.params[self.order[step.started]].is_frozen() {
+            step.started += 1;
+            return Ok(());
+        }
         while self.sums_on_device() && step.running.len() > self.options.prefetch.max(1) {
             let Some(oldest) = step.running.pop_front() else { break };
             self.finish(step, oldest)?;

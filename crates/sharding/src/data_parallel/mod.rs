@@ -166,9 +166,15 @@ impl DataParallel {
         param.is_offloaded() || self.strategy.layout.leaves_memory(param, self.shards.world_size())
     }
 
-    /// The buckets whose reduction has not started, `started` having.
+    /// The buckets whose reduction has not started, `started` having. Frozen ones have none.
     fn unstarted(&self, started: usize) -> impl Iterator<Item = &ParamBucket> + Clone {
-        self.order[started..].iter().map(|at| &self.params[*at])
+        self.order[started..].iter().map(|at| &self.params[*at]).filter(|param| !param.is_frozen())
+    }
+
+    /// True if the reduction of the next bucket in order can start.
+    fn is_next_ready(&self, step: &Reductions) -> bool {
+        let next = self.order.get(step.started);
+        next.is_some_and(|next| step.ready[*next] || self.params[*next].is_frozen())
     }
 
     /// True if ranks own different elements.
@@ -214,7 +220,7 @@ impl Listener for DataParallel {
             return Ok(());
         }
         step.ready[param.index()] = true;
-        while self.order.get(step.started).is_some_and(|next| step.ready[*next]) {
+        while self.is_next_ready(step) {
             self.start(step)?;
         }
         // Finished reductions free their memory at once. Where gradients are sharded, or go to the host, there is room
@@ -300,7 +306,7 @@ impl ParallelStrategy for DataParallel {
             self.receive(&mut state, at)?;
             match (param.state(), param.values()) {
                 (ParamState::Gathered, _) => param.reshard()?,
-                (ParamState::Full, Some(full)) if param.trainable() && self.is_sharded() => {
+                (ParamState::Full, Some(full)) if !param.is_frozen() && self.is_sharded() => {
                     let shards = self.shards.about(&self.labels[at]);
                     coming.push(match self.strategy.layout.optimizer {
                         Partition::Root => shards.broadcast_async(InPlace::new(full)?, ROOT),

@@ -532,8 +532,12 @@ fn sent(params: &[ParamBucket], (strategy, route): (&Strategy, &ReductionRoute),
             sent += scattered(whole, shards);
         }
     }
-    let gathered = || params.iter().filter(|param| layout.leaves_memory(param, shards));
-    let again = gathered().rev().skip(kept(params, layout, shards, workload.prefetch));
+    let leaves = |param: &&ParamBucket| layout.leaves_memory(param, shards);
+    let gathered = || params.iter().filter(leaves);
+    // Backward ends at the first trained bucket; frozen ones before it are not gathered again.
+    let first = params.iter().position(ParamBucket::trainable).unwrap_or(params.len());
+    let again = params[first..].iter().filter(leaves).rev();
+    let again = again.skip(kept(params, layout, shards, workload.prefetch));
     let gather = |param: &ParamBucket| match workload.weights {
         None => scattered(bytes(param), shards),
         Some(rounding) => {

@@ -1,11 +1,14 @@
 //! Files of weights: reads and writes safetensors, whole or by ranges of elements, and reads files of PyTorch's
-//! `torch.save`.
+//! `torch.save` and folders of Hugging Face's libraries.
 
 mod atomic;
+mod folder;
+mod listing;
 mod ranges;
 mod regular;
 mod torch;
 mod weight_file;
+mod weight_part;
 mod weights;
 mod wrappers;
 mod write;

@@ -1,40 +1,29 @@
 //! Files of weights of any program: the choice of a state dict, the names in it, and its tensors one by one.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
 
-use super::ranges::TensorFile;
-use super::regular::open_regular;
-use super::torch::{TorchFile, is_torch};
+use super::folder::find_weights;
+use super::listing::{listed, wrong};
+use super::weight_part::Part;
 use super::wrappers::{prefixes, without_prefix};
 use crate::{Result, TensorError};
 
 /// Keys of a model's state dict in a file with several entries, the first that exists first.
 const KEYS: [&str; 5] = ["", "model", "model_state_dict", "state_dict", "module"];
 
-/// The number of names that a message lists.
-const LISTED: usize = 3;
-
 /// Largest ratio of the tensors' size to the size of a file. Tied tensors share stored elements.
 const TIED: u64 = 8;
 
-/// The number of bytes that tell kinds of files apart.
-const START: u64 = 64;
-
-/// A file of weights whose names have been read: safetensors, or a file of PyTorch's `torch.save`.
+/// A file of weights whose names have been read: safetensors, or a file of PyTorch's `torch.save`; or the files of a folder,
+/// which hold one state dict together.
 #[derive(Debug)]
 pub struct WeightFile {
     path: PathBuf,
-    content: Content,
-}
-
-#[derive(Debug)]
-enum Content {
-    Safetensors(TensorFile),
-    Torch(TorchFile),
+    parts: Vec<Part>,
 }
 
 /// A state dict of a [`WeightFile`], under the names of a model.
@@ -46,39 +35,28 @@ pub struct StateDict<'a> {
     names: BTreeMap<String, &'a str>,
 }
 
-fn wrong(path: &Path, problem: impl Into<String>) -> TensorError {
-    TensorError::Weights { path: path.to_owned(), problem: problem.into() }
-}
-
-/// Lists the first names, and the number of the others.
-pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let all: Vec<&str> = names.collect();
-    let shown: Vec<String> = all.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
-    let others = all.len() - shown.len();
-    if others > 0 { format!("{} and {others} more", shown.join(", ")) } else { shown.join(", ") }
-}
-
 impl WeightFile {
-    /// Opens a file and reads its names. Its first bytes tell its format, not its name.
+    /// Opens a file and reads its names. Its first bytes tell its format, not its name. Of a folder it opens
+    /// `model.safetensors` or `pytorch_model.bin`, or the files that `model.safetensors.index.json` or
+    /// `pytorch_model.bin.index.json` names.
     ///
     /// # Errors
-    /// [`TensorError::Io`] if it cannot be read, [`TensorError::Weights`] if it is damaged or of another format.
+    /// [`TensorError::Io`] if it cannot be read, [`TensorError::Weights`] if it is damaged or of another format, or a folder
+    /// has no such file.
     pub fn open(path: &Path) -> Result<Self> {
-        let failed = |source| TensorError::Io { action: "read", path: path.to_owned(), source };
-        let mut start = Vec::new();
-        open_regular(path).and_then(|file| file.take(START).read_to_end(&mut start)).map_err(failed)?;
-        let is_safetensors = path.extension().is_some_and(|extension| extension == "safetensors");
-        let content = if is_torch(&start) {
-            let torch = TorchFile::open(path, &start);
-            Content::Torch(
-                torch.map_err(|problem| wrong(path, format!("cannot read this PyTorch file: {problem}")))?,
-            )
-        } else if is_safetensors || start.get(8) == Some(&b'{') {
-            Content::Safetensors(TensorFile::open(path)?)
-        } else {
-            return Err(wrong(path, unknown(&start)));
-        };
-        Ok(Self { path: path.to_owned(), content })
+        if !path.is_dir() {
+            return Ok(Self { path: path.to_owned(), parts: vec![Part::open(path)?] });
+        }
+        let found = find_weights(path)?;
+        let parts = found.files.iter().map(|file| Part::open(file)).collect::<Result<Vec<_>>>()?;
+        let missing = found.index.iter().find(|(name, part)| !parts[**part].has("", name));
+        match missing {
+            Some((name, part)) => Err(wrong(
+                parts[*part].path(),
+                format!("it has no tensor `{name}`, which the index of its folder names"),
+            )),
+            None => Ok(Self { path: path.to_owned(), parts }),
+        }
     }
 
     /// Chooses the state dict and the wrappers' prefix (`module.`, `_orig_mod.`, `model.`) with the most names that
@@ -127,64 +105,39 @@ impl WeightFile {
         }
     }
 
-    /// Names of tensors by key.
+    /// Names of tensors by key; those of several files together.
     fn groups(&self) -> Vec<(&str, Vec<&str>)> {
-        match &self.content {
-            Content::Safetensors(file) => match file.names().collect::<Vec<_>>() {
-                names if names.is_empty() => Vec::new(),
-                names => vec![("", names)],
-            },
-            Content::Torch(file) => file.names(),
+        match self.parts.as_slice() {
+            [part] => part.groups(),
+            parts => {
+                let outer = parts.iter().flat_map(Part::groups).filter(|(key, _)| key.is_empty());
+                let names: Vec<&str> = outer.flat_map(|(_, names)| names).collect();
+                if names.is_empty() { Vec::new() } else { vec![("", names)] }
+            }
         }
     }
 
-    /// Describes the file's entries.
+    /// Describes the entries of the file, or of the first of several.
     fn content(&self) -> String {
-        match &self.content {
-            Content::Safetensors(file) => match file.names().count() {
-                0 => "nothing".to_owned(),
-                _ => listed(file.names()),
-            },
-            Content::Torch(file) => file.content().to_owned(),
-        }
+        self.parts.first().map_or_else(|| "nothing".to_owned(), Part::content)
     }
 
-    /// The element type of a tensor. The error is why it cannot be read.
-    fn dtype(&self, key: &str, name: &str) -> Result<DType, String> {
-        match &self.content {
-            Content::Safetensors(file) => file
-                .get(name)
-                .map(|header| header.dtype)
-                .ok_or_else(|| format!("has element type {}, which is not read", file.unread_type(name))),
-            Content::Torch(file) => file.dtype(key, name),
-        }
+    /// The size of the files in bytes.
+    fn bytes(&self) -> u64 {
+        let bytes = |part: &Part| std::fs::metadata(part.path()).map_or(0, |metadata| metadata.len());
+        self.parts.iter().map(bytes).sum()
     }
 
-    fn read(&self, key: &str, name: &str) -> Result<Tensor> {
-        match &self.content {
-            Content::Safetensors(file) => {
-                let shape = file.get(name).map(|header| header.shape.as_slice()).unwrap_or_default();
-                Ok(file.read(name, 0..shape.iter().product())?.reshape(shape)?)
-            }
-            Content::Torch(file) => {
-                file.read(key, name).map_err(|problem| wrong(&self.path, format!("`{name}` {problem}")))
-            }
+    /// The file with a tensor.
+    fn part(&self, key: &str, name: &str) -> Result<&Part> {
+        match self.parts.as_slice() {
+            [part] => Ok(part),
+            parts => parts
+                .iter()
+                .find(|part| part.has(key, name))
+                .ok_or_else(|| wrong(&self.path, format!("it has no tensor `{name}`"))),
         }
     }
-}
-
-/// Names a kind of file that is not read.
-fn unknown(start: &[u8]) -> String {
-    let kind = match start {
-        [] => "the file is empty",
-        start if start.starts_with(b"version https://git-lfs") => {
-            "this is a pointer of Git LFS, not the file; fetch it with `git lfs pull`"
-        }
-        [b'<', ..] => "this is a page, not a file of weights; the download failed",
-        [0x80, ..] => "this is a pickle that torch.save did not write",
-        _ => "unknown kind of file",
-    };
-    format!("{kind}; expected safetensors, or a file of torch.save")
 }
 
 impl StateDict<'_> {
@@ -200,8 +153,25 @@ impl StateDict<'_> {
 
     /// True if a tensor has numbers of 16, 32 or 64 bits, as weights have. Others are counters, masks and positions.
     pub fn is_weight(&self, name: &str) -> bool {
-        let dtype = self.names.get(name).and_then(|own| self.file.dtype(self.key, own).ok());
-        dtype.is_some_and(|dtype| matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64))
+        let part = self.names.get(name).and_then(|own| Some((self.file.part(self.key, own).ok()?, own)));
+        let header = part.and_then(|(part, own)| part.header(self.key, own).ok());
+        header.is_some_and(|(dtype, _)| matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64))
+    }
+
+    /// Returns the shape of a tensor.
+    ///
+    /// # Errors
+    /// [`TensorError::Weights`] naming the tensor and the reason why it cannot be read.
+    pub fn shape(&self, name: &str) -> Result<&[usize]> {
+        let own = self.names.get(name);
+        let own = own.ok_or_else(|| self.error(format!("it has no tensor `{name}`")))?;
+        match self.file.part(self.key, own)?.header(self.key, own) {
+            Ok((_, shape)) => Ok(shape),
+            Err(problem) => {
+                let remedy = "convert it to float32 (`tensor.float()`) and save again";
+                Err(self.error(format!("`{}` {problem}; {remedy}", self.full(own))))
+            }
+        }
     }
 
     /// Reads a tensor.
@@ -209,13 +179,27 @@ impl StateDict<'_> {
     /// # Errors
     /// [`TensorError::Weights`] naming the tensor and the reason why it cannot be read, and [`TensorError::Io`].
     pub fn read(&self, name: &str) -> Result<Tensor> {
-        let own = self.names.get(name);
-        let own = own.ok_or_else(|| self.error(format!("it has no tensor `{name}`")))?;
-        if let Err(problem) = self.file.dtype(self.key, own) {
-            let remedy = "convert it to float32 (`tensor.float()`) and save again";
-            return Err(self.error(format!("`{}` {problem}; {remedy}", self.full(own))));
+        Ok(self.read_part(name, 0..self.count(name)?)?.reshape(self.shape(name)?)?)
+    }
+
+    /// The number of elements of a tensor.
+    fn count(&self, name: &str) -> Result<usize> {
+        let shape = self.shape(name)?;
+        let count = shape.iter().try_fold(1_usize, |count, dim| count.checked_mul(*dim));
+        count.ok_or_else(|| self.error(format!("`{name}` has shape {shape:?}, more than the file holds")))
+    }
+
+    /// Reads elements `range` of a tensor, in row-major order. Of safetensors only these are read.
+    ///
+    /// # Errors
+    /// Errors of [`StateDict::read`], and if the range is not inside.
+    pub fn read_part(&self, name: &str, range: Range<usize>) -> Result<Tensor> {
+        let count = self.count(name)?;
+        let own = self.names.get(name).copied().unwrap_or_default();
+        if range.start > range.end || range.end > count {
+            return Err(self.error(format!("`{}` has {count} elements; asked for {range:?}", self.full(own))));
         }
-        self.file.read(self.key, own)
+        self.file.part(self.key, own)?.read(self.key, own, range)
     }
 
     /// Reads the tensors whose names `is_wanted` accepts, sorted by name.
@@ -223,8 +207,7 @@ impl StateDict<'_> {
     /// # Errors
     /// Errors of [`StateDict::read`], and [`TensorError::Weights`] if they have far more bytes than the file.
     pub fn read_all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, Tensor)>> {
-        let path = &self.file.path;
-        let there = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let (path, there) = (&self.file.path, self.file.bytes());
         let mut all = 0_u64;
         let mut tensors = Vec::new();
         for name in self.names().filter(|name| is_wanted(name)) {

@@ -6,8 +6,9 @@ use std::path::Path;
 use candle_core::Tensor;
 
 use super::atomic::atomic_write;
+use super::listing::listed;
 use super::ranges::TensorFile;
-use super::weight_file::{StateDict, WeightFile, listed};
+use super::weight_file::{StateDict, WeightFile};
 use super::write::{TensorHeader, sort_for_safetensors, write_elements, write_header};
 use crate::Result;
 use crate::store::{LoadReport, ParamStore};

@@ -27,6 +27,9 @@ impl Default for BatchNormConfig {
 
 /// As `torch.nn.BatchNorm2d`: parameters `weight`, `bias`, buffers `running_mean`, `running_var`,
 /// `num_batches_tracked`.
+///
+/// While a rule of the store freezes weight and bias ([`crate::ParamRules`]), it normalises by its running statistics and
+/// does not update them, as a layer in PyTorch's `eval()` mode.
 #[derive(Debug, Clone)]
 pub struct BatchNorm2d {
     weight: Param,
@@ -35,6 +38,8 @@ pub struct BatchNorm2d {
     running_var: Buffer,
     num_batches: Buffer,
     config: BatchNormConfig,
+    /// True if it uses its running statistics while its parameters are frozen.
+    follows_freeze: bool,
 }
 
 impl BatchNorm2d {
@@ -56,9 +61,12 @@ impl BatchNorm2d {
             true => scope.shared_buffer(name, channels, value),
             false => scope.buffer(name, channels, value),
         };
+        let weight = scope.param("weight", channels, weight)?;
+        let bias = scope.param("bias", channels, Init::ZEROS)?;
         Ok(Self {
-            weight: scope.param("weight", channels, weight)?,
-            bias: scope.param("bias", channels, Init::ZEROS)?,
+            follows_freeze: weight.is_frozen_by_rule() && bias.is_frozen_by_rule(),
+            weight,
+            bias,
             running_mean: statistics("running_mean", 0.0)?,
             running_var: statistics("running_var", 1.0)?,
             num_batches: scope.counter("num_batches_tracked")?,
@@ -102,6 +110,7 @@ impl BatchNorm2d {
             momentum: self.config.momentum,
             eps: self.config.eps,
             sync: self.config.sync,
+            fixed: self.follows_freeze && self.weight.is_frozen()?,
         };
         let (weight, bias) = (tape.param(&self.weight)?, tape.param(&self.bias)?);
         let affine = ops::BatchNormAffine { gamma: &weight, beta: &bias, residual, activation };

@@ -31,6 +31,8 @@ pub struct BatchNormStats<'a> {
     pub eps: f64,
     /// True to compute statistics over the batches of all ranks, if the session can reduce them.
     pub sync: bool,
+    /// True to use the running statistics in training, too, and to leave them as they are.
+    pub fixed: bool,
 }
 
 /// The scale and shift of a batch norm, and the operations in the same pass.
@@ -73,8 +75,9 @@ pub fn batch_norm2d(
     let added = residual.map(|residual| residual.array()?.contiguous()).transpose()?;
     let (gamma_t, beta_t) = (gamma.array()?.contiguous()?, beta.array()?.contiguous()?);
     let backend = input.backend(tape.context());
-    let sync = if stats.sync { tape.session().batch_group.clone() } else { None };
-    let mode = Mode { training: tape.training(), alone: tape.training() && sync.is_none(), sync };
+    let training = tape.training() && !stats.fixed;
+    let sync = if stats.sync && training { tape.session().batch_group.clone() } else { None };
+    let mode = Mode { training, alone: training && sync.is_none(), sync };
     let (eps, residual_t) = (stats.eps, added.as_ref());
     let pass = BatchNormPass {
         dims,

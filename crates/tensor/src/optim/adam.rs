@@ -1,11 +1,14 @@
 //! Adam and AdamW.
 
+use std::collections::BTreeMap;
+
 use candle_core::Tensor;
 
+use super::first_steps::{FirstStepRange, FirstSteps};
 use super::offload::{BucketUpdate, each_owned};
 use super::{Optimizer, OptimizerState, StateLocation};
 use crate::backend::{AdamOptions, ParamUpdate, ScaledStep};
-use crate::store::{FlatStorage, ParamBucket};
+use crate::store::{FlatStorage, OwnedGroup, ParamBucket};
 use crate::{Context, Result};
 
 /// Adam (Kingma & Ba 2015) with weight decay added to the gradient as in `torch.optim.Adam`, or decoupled as in
@@ -19,6 +22,7 @@ pub struct Adam {
     steps: u64,
     /// The number of skipped steps among these.
     left_out: u64,
+    first_steps: FirstSteps,
     first: OptimizerState,
     second: OptimizerState,
 }
@@ -33,6 +37,7 @@ impl Adam {
             decoupled: false,
             steps: 0,
             left_out: 0,
+            first_steps: FirstSteps::default(),
             first: OptimizerState::new("exp_avg"),
             second: OptimizerState::new("exp_avg_sq"),
         }
@@ -59,25 +64,30 @@ impl Optimizer for Adam {
         scaled: Option<&ScaledStep>,
         context: &Context,
     ) -> Result<()> {
+        // A device counts the skipped steps itself, of which the host learns later.
+        self.first_steps.note(params, self.steps - self.left_out);
         self.steps += 1;
-        let &mut Self { betas, eps, weight_decay, decoupled, steps: step, .. } = self;
-        let options = |decay: bool| AdamOptions {
-            lr,
+        let &mut Self { betas, eps, weight_decay, decoupled, steps, .. } = self;
+        let options = |group: &OwnedGroup, before: u64| AdamOptions {
+            lr: lr * group.rate,
             betas,
             eps,
-            weight_decay: if decay { weight_decay } else { 0.0 },
+            weight_decay: if group.decay { weight_decay } else { 0.0 },
             decoupled,
-            step,
+            step: steps.saturating_sub(before).max(1),
         };
+        let first_steps = &self.first_steps;
         let mut kinds = [&mut self.first, &mut self.second];
         each_owned(params, &mut kinds, context, |BucketUpdate { param, values, grads, states, backend }| {
-            for (at, decay) in param.owned_groups() {
-                let part = |flat: &FlatStorage| flat.narrow(at.clone());
-                let (weights, grads) = (part(values)?, part(grads)?);
-                let (first, second) = (part(&states[0])?, part(&states[1])?);
-                let moments = [first.array(), second.array()];
-                let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled };
-                backend.adam_step(options(decay), of, moments)?;
+            for group in param.owned_groups() {
+                for FirstStepRange { range, before } in first_steps.split(param, group.range.clone()) {
+                    let part = |flat: &FlatStorage| flat.narrow(range.clone());
+                    let (weights, grads) = (part(values)?, part(grads)?);
+                    let (first, second) = (part(&states[0])?, part(&states[1])?);
+                    let moments = [first.array(), second.array()];
+                    let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled };
+                    backend.adam_step(options(&group, before), of, moments)?;
+                }
             }
             Ok(())
         })
@@ -108,8 +118,21 @@ impl Optimizer for Adam {
 
     fn load_state(&mut self, params: &[ParamBucket], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         (self.steps, self.left_out) = (steps, 0);
+        let kind = self.first.kind();
+        let names = tensors
+            .iter()
+            .filter_map(|(name, _)| name.strip_prefix(kind)?.strip_prefix('.').map(str::to_owned));
+        self.first_steps.add(names);
         self.first.load(params, tensors)?;
         self.second.load(params, tensors).map(drop)
+    }
+
+    fn first_steps(&self) -> BTreeMap<String, u64> {
+        self.first_steps.late()
+    }
+
+    fn load_first_steps(&mut self, before: BTreeMap<String, u64>) {
+        self.first_steps.load(before);
     }
 
     fn state_bytes(&self) -> usize {

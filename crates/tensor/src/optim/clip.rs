@@ -3,7 +3,7 @@
 use candle_core::{DType, Shape};
 use phalanx_kernels::ExactSquares;
 
-use super::owned;
+use super::trained;
 use crate::backend::{Array, ComputeDevice};
 use crate::store::ParamBucket;
 use crate::{Context, Result};
@@ -36,10 +36,10 @@ fn total(
 ) -> Result<Array> {
     let mut total: Option<Array> = None;
     let on_host = params.iter().any(|param| param.trainable() && param.storage_device().is_host());
-    for param in owned(params) {
+    for param in trained(params) {
         let Some(grads) = param.owned_grads()? else { continue };
-        for (at, _) in param.owned_groups() {
-            let part = of(grads.narrow(at)?.array())?;
+        for group in param.owned_groups() {
+            let part = of(grads.narrow(group.range)?.array())?;
             let part = if on_host { part.to_host()?.into() } else { part };
             match &total {
                 Some(total) => total.backend(context).accumulate(total, &part)?,
@@ -61,7 +61,7 @@ fn total(
 /// # Errors
 /// Errors of the back end.
 pub fn scale_grads(params: &[ParamBucket], factor: f64, context: &Context) -> Result<()> {
-    for param in owned(params) {
+    for param in trained(params) {
         let Some(grads) = param.owned_grads()? else { continue };
         let backend = grads.array().backend(context);
         let factor = backend.full(factor, &().into(), DType::F64)?;
@@ -102,7 +102,7 @@ pub fn clip_by_squares(
 /// # Errors
 /// Errors of the back end.
 pub(super) fn scale_grads_by(params: &[ParamBucket], factor: &Array, context: &Context) -> Result<()> {
-    for param in owned(params) {
+    for param in trained(params) {
         let Some(grads) = param.owned_grads()? else { continue };
         let factor =
             if factor.is_host() { grads.array().alongside(&factor.tensor()?)? } else { factor.clone() };

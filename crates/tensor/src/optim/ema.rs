@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use candle_core::Tensor;
 
-use super::{OptimizerState, StateLocation, owned};
+use super::{OptimizerState, StateLocation, trained};
 use crate::backend::{AverageUpdate, EmaOptions, ScaledStep};
 use crate::store::{FlatStorage, ParamBucket};
 use crate::{Context, Result};
@@ -65,18 +65,20 @@ impl Ema {
     ) -> Result<()> {
         let options = EmaOptions { decay: self.decay, updates: self.updates };
         self.updates += 1;
+        // With skipped updates, only the device knows which one is the first.
+        let is_on_device = scaled.is_some() && self.begun.is_empty();
         let first = |param: &ParamBucket| param.owned_values().transpose();
-        if scaled.is_none()
-            && let Some(values) = owned(params).find_map(first).transpose()?
+        if (scaled.is_none() || params.iter().any(ParamBucket::is_trained_later))
+            && let Some(values) = trained(params).find_map(first).transpose()?
         {
-            // The first update computes something else.
-            values.array().backend(context).branch(u64::from(self.begun.is_empty()))?;
+            // The first update of a bucket computes something else.
+            let begun = if is_on_device { trained(params).count() } else { self.begun.len() };
+            values.array().backend(context).branch(begun as u64)?;
         }
-        let mut all = owned(params).peekable();
+        let mut all = trained(params).peekable();
         while let Some(param) = all.next() {
             let Some(values) = param.owned_values()? else { continue };
-            // With skipped updates, only the device knows which one is the first.
-            let known = !self.begun.insert(param.index()) || scaled.is_some();
+            let known = !self.begun.insert(param.index()) || is_on_device;
             let average = self.average.open(param)?;
             if let Some(next) = all.peek() {
                 self.average.prefetch(next);
@@ -111,7 +113,7 @@ impl Ema {
     /// # Errors
     /// Errors of the back end.
     pub fn swap(&mut self, params: &[ParamBucket]) -> Result<()> {
-        for param in owned(params) {
+        for param in trained(params) {
             let begun = self.has_begun(param);
             let Some(values) = param.owned_values()?.filter(|_| begun) else { continue };
             let average = self.average.open(param)?;

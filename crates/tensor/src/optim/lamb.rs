@@ -6,7 +6,7 @@ use super::offload::{BucketUpdate, each_owned, each_owned_unchanged};
 use super::param_norms::{Operand, ParamNorms};
 use super::{Optimizer, OptimizerState, StateLocation};
 use crate::backend::{Array, LambOptions, ParamUpdate, ScaledStep};
-use crate::store::{FlatStorage, ParamBucket};
+use crate::store::{FlatStorage, OwnedGroup, ParamBucket};
 use crate::{Context, Result, TensorError};
 
 /// LAMB (You et al. 2020): Adam with decoupled weight decay, and with a learning rate for each parameter in proportion to
@@ -60,13 +60,13 @@ impl Lamb {
         Self { is_exact, ..self }
     }
 
-    fn options(&self, lr: f64) -> impl Fn(bool) -> LambOptions + use<> {
+    fn options(&self, lr: f64) -> impl Fn(&OwnedGroup) -> LambOptions + use<> {
         let &Self { betas, eps, weight_decay, steps, .. } = self;
-        move |decay| LambOptions {
-            lr,
+        move |group| LambOptions {
+            lr: lr * group.rate,
             betas,
             eps,
-            weight_decay: if decay { weight_decay } else { 0.0 },
+            weight_decay: if group.decay { weight_decay } else { 0.0 },
             step: steps + 1,
         }
     }
@@ -83,13 +83,14 @@ impl Lamb {
         let mut kinds = [&mut self.first, &mut self.second];
         each_owned_unchanged(params, &mut kinds, context, |bucket| {
             let BucketUpdate { param, values, grads, states, backend } = bucket;
-            for (at, decay) in param.owned_groups().into_iter().filter(|(_, decay)| *decay) {
+            for group in param.owned_groups().into_iter().filter(|group| group.decay) {
+                let at = group.range.clone();
                 let part = |flat: &FlatStorage| flat.narrow(at.clone());
                 let (weights, grads) = (part(values)?, part(grads)?);
                 let (first, second) = (part(&states[0])?, part(&states[1])?);
                 let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled };
                 let direction =
-                    backend.lamb_direction(options(decay), of, [first.array(), second.array()])?;
+                    backend.lamb_direction(options(&group), of, [first.array(), second.array()])?;
                 let direction = FlatStorage::new(direction)?;
                 for (row, range) in norms.rows_of(param, &at) {
                     let inner = range.start - at.start..range.end - at.start;
@@ -149,8 +150,9 @@ impl Optimizer for Lamb {
         self.steps += 1;
         let mut kinds = [&mut self.first, &mut self.second];
         each_owned(params, &mut kinds, context, |BucketUpdate { param, values, grads, states, backend }| {
-            for (at, decay) in param.owned_groups() {
-                let rows = match decay {
+            for group in param.owned_groups() {
+                let at = group.range.clone();
+                let rows = match group.decay {
                     true => {
                         norms.rows_of(param, &at).into_iter().map(|(row, range)| (Some(row), range)).collect()
                     }
@@ -163,7 +165,7 @@ impl Optimizer for Lamb {
                     let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled };
                     let squares = row.map(|row| norms.squares(row, weights.array(), context)).transpose()?;
                     let squares = squares.as_ref().map(|[weights, direction]| [weights, direction]);
-                    backend.lamb_step(options(decay), of, [first.array(), second.array()], squares)?;
+                    backend.lamb_step(options(&group), of, [first.array(), second.array()], squares)?;
                 }
             }
             Ok(())

@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use super::offload::{BucketUpdate, each_owned};
 use super::{Optimizer, OptimizerState, StateLocation};
 use crate::backend::{LionOptions, ParamUpdate, ScaledStep};
-use crate::store::ParamBucket;
+use crate::store::{OwnedGroup, ParamBucket};
 use crate::{Context, Result};
 
 /// Lion (Chen et al. 2023): steps of equal size along the sign of an interpolated momentum, with decoupled weight decay.
@@ -45,15 +45,19 @@ impl Optimizer for Lion {
         context: &Context,
     ) -> Result<()> {
         let &mut Self { betas, weight_decay, .. } = self;
-        let options =
-            |decay: bool| LionOptions { lr, betas, weight_decay: if decay { weight_decay } else { 0.0 } };
+        let options = |group: &OwnedGroup| LionOptions {
+            lr: lr * group.rate,
+            betas,
+            weight_decay: if group.decay { weight_decay } else { 0.0 },
+        };
         let mut kinds = [&mut self.moment];
         each_owned(params, &mut kinds, context, |BucketUpdate { param, values, grads, states, backend }| {
-            for (at, decay) in param.owned_groups() {
+            for group in param.owned_groups() {
+                let at = group.range.clone();
                 let (weights, grads) = (values.narrow(at.clone())?, grads.narrow(at.clone())?);
                 let moment = states[0].narrow(at)?;
                 let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled };
-                backend.lion_step(options(decay), of, moment.array())?;
+                backend.lion_step(options(&group), of, moment.array())?;
             }
             Ok(())
         })?;

@@ -7,6 +7,7 @@ mod adam;
 mod clip;
 mod disk;
 mod ema;
+mod first_steps;
 mod lamb;
 mod lion;
 mod location;
@@ -33,6 +34,8 @@ pub use schedule::{Curve, Decay, MomentumRange, OneCycle, Schedule, linear_scali
 pub use sgd::Sgd;
 pub use state::OptimizerState;
 
+use std::collections::BTreeMap;
+
 use candle_core::Tensor;
 
 use crate::backend::{Array, ScaledStep};
@@ -44,10 +47,15 @@ fn owned(params: &[ParamBucket]) -> impl Iterator<Item = &ParamBucket> {
     params.iter().filter(|param| param.trainable() && !param.owned().is_empty())
 }
 
+/// Returns the buckets with owned elements that are trained now.
+fn trained(params: &[ParamBucket]) -> impl Iterator<Item = &ParamBucket> {
+    owned(params).filter(|param| !param.is_frozen())
+}
+
 /// An optimizer, which updates parameters by their gradients.
 pub trait Optimizer: std::fmt::Debug + Send {
-    /// Takes a step at learning rate `lr` over the owned elements of all trainable buckets with gradients. Weight
-    /// decay applies to groups with [`crate::ParamGroup::decay`].
+    /// Takes a step at learning rate `lr` over the owned elements of all buckets with gradients that are not frozen. Weight
+    /// decay applies to groups with [`crate::ParamGroup::decay`], and [`crate::ParamGroup::rate`] is a factor of `lr`.
     ///
     /// # Errors
     /// If gradients are not summed over the ranks yet; and errors of the back end.
@@ -107,11 +115,23 @@ pub trait Optimizer: std::fmt::Debug + Send {
     /// If memory cannot be allocated.
     fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)>;
 
-    /// Loads a state; parameters without an entry keep their initial state.
+    /// Loads a state; parameters without an entry keep their initial state. Those with one had their first update in step 1,
+    /// unless [`Optimizer::load_first_steps`] tells another.
     ///
     /// # Errors
     /// If a tensor and its parameter have different shapes.
     fn load_state(&mut self, params: &[ParamBucket], steps: u64, tensors: &[(String, Tensor)]) -> Result<()>;
+
+    /// The steps before the first update of parameters that were frozen until then, by name, if steps depend on their number
+    /// as those of Adam do. Save it with the state.
+    fn first_steps(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
+
+    /// Loads the steps before the first update of all parameters with state. Others are updated for the first time later.
+    fn load_first_steps(&mut self, before: BTreeMap<String, u64>) {
+        let _ = before;
+    }
 
     /// The size of the state in bytes.
     fn state_bytes(&self) -> usize;

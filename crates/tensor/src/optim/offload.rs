@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use candle_core::DType;
 
-use super::{OptimizerState, StateLocation, owned};
+use super::{OptimizerState, StateLocation, trained};
 use crate::backend::{ArrayBackend, Download};
 use crate::store::{FlatStorage, ParamBucket};
 use crate::{Context, Result};
@@ -76,7 +76,7 @@ fn each(
     change: &mut impl FnMut(&BucketUpdate<'_>) -> Result<()>,
 ) -> Result<()> {
     let there = kinds.first().is_none_or(|kind| matches!(kind.at(), StateLocation::Parameters));
-    let mut all = owned(params).peekable();
+    let mut all = trained(params).peekable();
     let mut coming = VecDeque::new();
     while let Some(param) = all.next() {
         let (Some(values), Some(grads)) = (param.owned_values()?, param.owned_grads()?) else { continue };

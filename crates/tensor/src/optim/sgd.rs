@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use super::offload::{BucketUpdate, each_owned};
 use super::{Optimizer, OptimizerState, StateLocation};
 use crate::backend::{ParamUpdate, ScaledStep, SgdOptions};
-use crate::store::{FlatStorage, ParamBucket};
+use crate::store::{FlatStorage, OwnedGroup, ParamBucket};
 use crate::{Context, Result};
 
 /// Gradient descent with momentum, Nesterov's variant, and weight decay added to the gradient: `torch.optim.SGD`.
@@ -47,19 +47,19 @@ impl Optimizer for Sgd {
         // A zero buffer and the first gradient give PyTorch's first step.
         let mut kinds = Vec::from_iter((momentum != 0.0).then_some(&mut self.buffer));
         each_owned(params, &mut kinds, context, |BucketUpdate { param, values, grads, states, backend }| {
-            let options = |decay: bool| SgdOptions {
-                lr,
+            let options = |rate: f64, decay: bool| SgdOptions {
+                lr: lr * rate,
                 momentum,
                 nesterov,
                 weight_decay: if decay { weight_decay } else { 0.0 },
                 first: false,
             };
-            for (at, decay) in param.owned_groups() {
-                let (weights, grads) = (values.narrow(at.clone())?, grads.narrow(at.clone())?);
-                let buffer = states.first().map(|buffer| buffer.narrow(at)).transpose()?;
+            for OwnedGroup { range, decay, rate } in param.owned_groups() {
+                let (weights, grads) = (values.narrow(range.clone())?, grads.narrow(range.clone())?);
+                let buffer = states.first().map(|buffer| buffer.narrow(range)).transpose()?;
                 let buffer = buffer.as_ref().map(FlatStorage::array);
                 let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled };
-                backend.sgd_step(options(decay), of, buffer)?;
+                backend.sgd_step(options(rate, decay), of, buffer)?;
             }
             Ok(())
         })?;

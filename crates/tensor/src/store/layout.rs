@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{DType, Shape};
 
 use super::BuildOptions;
-use super::spec::ParamSpec;
+use super::spec::{ParamSpec, Trained};
 use crate::init::Init;
 
 /// A parameter of a [`super::ParamBucket`], or the elements of it that a rank owns.
@@ -22,21 +22,34 @@ pub struct BucketEntry {
     pub(super) init: Init,
 }
 
-/// Consecutive parameters of one block with the same weight decay.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Consecutive parameters of one block with the same weight decay and the same factor of the learning rate.
+#[derive(Debug, Clone, PartialEq)]
 pub struct ParamGroup {
     /// The block; empty for parameters outside of blocks.
     pub block: String,
     /// True if weight decay applies.
     pub decay: bool,
+    /// The factor of the learning rate.
+    pub rate: f64,
     /// The group's elements in the flat memory.
     pub range: Range<usize>,
+}
+
+/// The elements of a group that a rank owns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OwnedGroup {
+    /// The elements, counted from the first owned one of the bucket.
+    pub range: Range<usize>,
+    /// True if weight decay applies.
+    pub decay: bool,
+    /// The factor of the learning rate.
+    pub rate: f64,
 }
 
 /// The parameters of one bucket.
 #[derive(Debug, Clone)]
 pub(super) struct BucketLayout {
-    pub(super) trainable: bool,
+    pub(super) trained: Trained,
     pub(super) dtype: DType,
     pub(super) entries: Vec<BucketEntry>,
     pub(super) groups: Vec<ParamGroup>,
@@ -55,8 +68,9 @@ impl BucketLayout {
 /// A group under construction.
 struct GroupDraft<'a> {
     block: &'a str,
-    trainable: bool,
+    trained: Trained,
     decay: bool,
+    rate: f64,
     members: Vec<&'a ParamSpec>,
 }
 
@@ -69,8 +83,8 @@ impl GroupDraft<'_> {
 /// Groups parameters and lays the groups out in buckets.
 ///
 /// Parameters of a block with the same properties form a group, or several if they exceed
-/// [`BuildOptions::unit_bytes`] together. Consecutive groups, all trainable or all frozen, share a bucket until it
-/// has [`BuildOptions::bucket_bytes`]. A small group joins a large one of its block, because a block needs its
+/// [`BuildOptions::unit_bytes`] together. Consecutive groups that are trained in the same part of a run share a bucket until
+/// it has [`BuildOptions::bucket_bytes`]. A small group joins a large one of its block, because a block needs its
 /// parameters together. A group outside of blocks has its own bucket: its parameters are used at any time, and no
 /// listener announces when their gradients begin.
 pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<BucketLayout> {
@@ -78,15 +92,17 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
     let mut groups: Vec<GroupDraft<'_>> = Vec::new();
     for param in params {
         let decay = !options.decay_matrices_only || param.shape.rank() >= 2;
-        let of = (param.block.as_str(), param.trainable, decay);
+        let of = (param.block.as_str(), param.trained, decay, param.rate);
         let fits = |group: &GroupDraft<'_>| {
             (group.len() + param.shape.elem_count()).saturating_mul(size) <= options.unit_bytes
         };
-        match groups.iter_mut().rev().find(|group| (group.block, group.trainable, group.decay) == of) {
+        let is_alike =
+            |group: &&mut GroupDraft<'_>| (group.block, group.trained, group.decay, group.rate) == of;
+        match groups.iter_mut().rev().find(is_alike) {
             Some(group) if fits(group) => group.members.push(param),
             _ => {
-                let (block, trainable, decay) = of;
-                groups.push(GroupDraft { block, trainable, decay, members: vec![param] });
+                let (block, trained, decay, rate) = of;
+                groups.push(GroupDraft { block, trained, decay, rate, members: vec![param] });
             }
         }
     }
@@ -96,11 +112,11 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
             let before = bucket.groups.last().map_or("", |group| &group.block);
             let small = group.block == before && group.len() * size < options.bucket_bytes;
             let inside = !group.block.is_empty() && !before.is_empty();
-            bucket.trainable == group.trainable && inside && (bucket.bytes() < options.bucket_bytes || small)
+            bucket.trained == group.trained && inside && (bucket.bytes() < options.bucket_bytes || small)
         });
         if !joins {
-            let (trainable, dtype) = (group.trainable, options.dtype);
-            buckets.push(BucketLayout { trainable, dtype, entries: Vec::new(), groups: Vec::new() });
+            let (trained, dtype) = (group.trained, options.dtype);
+            buckets.push(BucketLayout { trained, dtype, entries: Vec::new(), groups: Vec::new() });
         }
         let Some(bucket) = buckets.last_mut() else { continue };
         let start = bucket.len();
@@ -117,8 +133,8 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
                 init: param.init,
             });
         }
-        let (block, decay) = (group.block.to_owned(), group.decay);
-        bucket.groups.push(ParamGroup { block, decay, range: start..end });
+        let (block, decay, rate) = (group.block.to_owned(), group.decay, group.rate);
+        bucket.groups.push(ParamGroup { block, decay, rate, range: start..end });
     }
     buckets
 }

@@ -11,6 +11,7 @@ mod flat_storage;
 mod layout;
 mod options;
 mod param;
+mod rules;
 mod scope;
 mod spec;
 mod state;
@@ -19,9 +20,10 @@ pub use bucket::{GradState, ParamBucket, ParamState, UnreducedGrads};
 pub use buffer::Buffer;
 pub use builder::StoreBuilder;
 pub use flat_storage::FlatStorage;
-pub use layout::{BucketEntry, ParamGroup};
+pub use layout::{BucketEntry, OwnedGroup, ParamGroup};
 pub use options::BuildOptions;
 pub use param::Param;
+pub use rules::{NamePattern, ParamRules, RateRule};
 pub use scope::Scope;
 pub use state::LoadReport;
 
@@ -99,6 +101,14 @@ impl ParamStore {
     /// The number of elements of all parameters, frozen ones included, buffers not.
     pub fn num_parameters(&self) -> usize {
         self.params.iter().map(Param::elem_count).sum()
+    }
+
+    /// The patterns of rules that match no parameter.
+    pub fn unmatched<'r>(&self, rules: &'r ParamRules) -> Vec<&'r NamePattern> {
+        let matches = |pattern: &NamePattern| {
+            self.params.iter().any(|param| rules.fits(pattern, param.name(), param.block()))
+        };
+        rules.patterns().filter(|pattern| !matches(pattern)).collect()
     }
 
     /// Sets all gradients to zero; see [`ParamBucket::zero_grads`].

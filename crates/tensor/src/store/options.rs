@@ -1,7 +1,10 @@
 //! Options of a parameter store.
 
+use std::sync::Arc;
+
 use candle_core::DType;
 
+use super::ParamRules;
 use crate::backend::ComputeDevice;
 use crate::rng::Key;
 
@@ -19,6 +22,8 @@ pub struct BuildOptions {
     pub offload: bool,
     /// True to exempt parameters with fewer than two dimensions (norms and biases) from weight decay.
     pub decay_matrices_only: bool,
+    /// Rules about parameters by name: which are frozen, and factors of learning rates.
+    pub rules: Arc<ParamRules>,
     /// True to fill in initial values. Otherwise the parameters have none, for a strategy that fills shards.
     pub fill: bool,
     /// Largest size in bytes of a group of parameters. A block with more is split into several groups, between parameters. A
@@ -37,6 +42,7 @@ impl Default for BuildOptions {
             device: ComputeDevice::host(),
             offload: false,
             decay_matrices_only: false,
+            rules: Arc::default(),
             fill: true,
             unit_bytes: usize::MAX,
             bucket_bytes: 1 << 20,

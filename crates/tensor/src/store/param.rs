@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Shape, Tensor};
 
 use super::ParamBucket;
-use super::spec::ParamSpec;
+use super::spec::{ParamSpec, Trained};
 use crate::backend::{Array, Destination};
 use crate::init::Init;
 use crate::{Context, Result, TensorError};
@@ -55,9 +55,27 @@ impl Param {
         self.0.spec.shape.elem_count()
     }
 
-    /// True if gradients are computed for it.
+    /// The block that it belongs to; empty outside of blocks.
+    pub fn block(&self) -> &str {
+        &self.0.spec.block
+    }
+
+    /// True if gradients are computed for it, at least later.
     pub fn trainable(&self) -> bool {
-        self.0.spec.trainable
+        self.0.spec.trained != Trained::Never
+    }
+
+    /// True if a rule of the store freezes it ([`super::ParamRules`]), for a time or for good.
+    pub fn is_frozen_by_rule(&self) -> bool {
+        self.0.spec.is_frozen_by_rule
+    }
+
+    /// True while it is a constant: no gradient is computed, and no update changes it.
+    ///
+    /// # Errors
+    /// [`TensorError::NotResident`] before the store is built.
+    pub fn is_frozen(&self) -> Result<bool> {
+        Ok(self.bucket()?.is_frozen())
     }
 
     /// The initial distribution.

@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use super::spec::ParamSpec;
-use super::{Buffer, BuildOptions, Entry, Param};
+use super::spec::{ParamSpec, Trained};
+use super::{Buffer, BuildOptions, Entry, Param, ParamRules};
 use crate::backend::{Array, ComputeDevice};
 use crate::init::Init;
 use crate::{Result, TensorError};
@@ -29,6 +30,7 @@ pub struct Scope {
     prefix: String,
     block: String,
     trainable: bool,
+    rules: Arc<ParamRules>,
 }
 
 impl Scope {
@@ -41,6 +43,7 @@ impl Scope {
             prefix: String::new(),
             block: String::new(),
             trainable: true,
+            rules: options.rules.clone(),
         }
     }
 
@@ -99,8 +102,15 @@ impl Scope {
         if registry.by_name.insert(name.clone(), entry).is_some() {
             return Err(TensorError::DuplicateName(name));
         }
-        let (block, shape, trainable) = (self.block.clone(), shape.into(), self.trainable);
-        let param = Param::new(ParamSpec { name, block, shape, trainable, init });
+        let is_frozen_by_rule = self.trainable && self.rules.freezes(&name, &self.block);
+        let trained = match (self.trainable, is_frozen_by_rule) {
+            (true, false) => Trained::Always,
+            (true, true) if self.rules.unfreezes => Trained::Later,
+            _ => Trained::Never,
+        };
+        let (block, shape) = (self.block.clone(), shape.into());
+        let rate = self.rules.rate(&name, &block);
+        let param = Param::new(ParamSpec { name, block, shape, trained, is_frozen_by_rule, rate, init });
         registry.params.push(param.clone());
         Ok(param)
     }

@@ -11,6 +11,21 @@ pub(super) struct ParamSpec {
     /// Empty for a parameter outside of blocks.
     pub(super) block: String,
     pub(super) shape: Shape,
-    pub(super) trainable: bool,
+    pub(super) trained: Trained,
+    /// True if a rule of the store freezes it, for a time or for good.
+    pub(super) is_frozen_by_rule: bool,
+    /// The factor of its learning rate.
+    pub(super) rate: f64,
     pub(super) init: Init,
+}
+
+/// The part of a run in which a parameter is trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trained {
+    /// All of it.
+    Always,
+    /// Its later part: the parameter is frozen at first.
+    Later,
+    /// None: the parameter is frozen.
+    Never,
 }

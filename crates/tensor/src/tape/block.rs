@@ -46,14 +46,12 @@ impl Tape {
         let index = self.count_block();
         self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;
         let span = forward_span(&name).entered();
-        let outputs = if self.records() && self.session().recompute.applies(index) {
-            self.push_action(Action::BlockStart(name.clone()));
-            self.run_recomputed(block.clone(), inputs)?
-        } else {
-            self.push_action(Action::BlockStart(name.clone()));
-            block.forward(self, inputs)?
+        let start = self.begin_block(&name);
+        let outputs = match self.records() && self.session().recompute.applies(index) {
+            true => self.run_recomputed(block.clone(), inputs)?,
+            false => block.forward(self, inputs)?,
         };
-        self.push_action(Action::BlockEnd(name.clone()));
+        self.end_block(&name, start);
         drop(span);
         self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
         Ok(outputs)
@@ -86,9 +84,9 @@ impl Tape {
         self.count_block();
         self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;
         let span = forward_span(&name).entered();
-        self.push_action(Action::BlockStart(name.clone()));
+        let start = self.begin_block(&name);
         let result = run()?;
-        self.push_action(Action::BlockEnd(name.clone()));
+        self.end_block(&name, start);
         drop(span);
         self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
         Ok(result)
@@ -139,9 +137,26 @@ impl Tape {
         Ok((result?, used))
     }
 
-    fn push_action(&self, action: Action) {
+    /// Marks the start of a block, if ops are recorded. Returns the number of nodes before it.
+    fn begin_block(&self, name: &Arc<str>) -> usize {
+        let nodes = &mut self.inner.borrow_mut().nodes;
+        let start = nodes.len();
         if self.records() {
-            self.inner.borrow_mut().nodes.push(Node::bare(action));
+            nodes.push(Node::bare(Action::BlockStart(name.clone())));
+        }
+        start
+    }
+
+    /// Marks the end of a block. Backward does not enter a block without recorded ops, such as frozen layers before the first
+    /// trained one, so its parameters need not be gathered again.
+    fn end_block(&self, name: &Arc<str>, start: usize) {
+        let nodes = &mut self.inner.borrow_mut().nodes;
+        if !self.records() {
+            return;
+        }
+        match nodes.len() == start + 1 {
+            true => drop(nodes.pop()),
+            false => nodes.push(Node::bare(Action::BlockEnd(name.clone()))),
         }
     }
 }

@@ -202,6 +202,9 @@ impl Tape {
             return Ok(Value::of_param(param.clone(), None));
         }
         let bucket = param.bucket()?.clone();
+        if bucket.is_frozen() {
+            return Ok(Value::of_param(param.clone(), None));
+        }
         let mut inner = self.inner.borrow_mut();
         if self.mode.get() == Mode::Collecting {
             inner.collected.push(bucket);

@@ -197,15 +197,17 @@ fn batch_norm() {
     let mean = root.buffer("running_mean", 3, 0.1).expect("a new name");
     let var = root.buffer("running_var", 3, 1.3).expect("a new name");
     let count = root.counter("num_batches_tracked").expect("a new name");
-    let stats = ops::BatchNormStats {
+    let stats = |fixed| ops::BatchNormStats {
         running_mean: &mean,
         running_var: &var,
         num_batches: &count,
         momentum: 0.1,
         eps: 1e-5,
         sync: false,
+        fixed,
     };
-    for dims in [[3, 3, 2, 5], [2, 3, 4, 5]] {
+    for (dims, fixed) in [([3, 3, 2, 5], false), ([2, 3, 4, 5], false), ([3, 3, 2, 5], true)] {
+        let stats = stats(fixed);
         let inputs = [draw("x", &dims), draw("gamma", &[3]), draw("beta", &[3]), draw("added", &dims)];
         for activation in [FusedActivation::None, FusedActivation::Relu, FusedActivation::Relu6] {
             check(&format!("batch_norm2d {activation:?}"), &inputs[..3], |t, v| {

@@ -74,9 +74,11 @@ fn smoothed_and_mixed_labels_are_those_of_pytorch() {
         let tape = tape();
         let value = tape.leaf(logits.clone());
         let pairs = LabelPairs { labels: &labels, partners: &partners, share };
-        let loss = loss::mixed_cross_entropy(&tape, &value, pairs, smoothing, LossDivisor::Batch).expect("sound");
+        let loss =
+            loss::mixed_cross_entropy(&tape, &value, pairs, smoothing, LossDivisor::Batch).expect("sound");
         if share == 1.0 {
-            let alone = loss::cross_entropy(&tape, &value, &labels, smoothing, LossDivisor::Batch).expect("sound");
+            let alone =
+                loss::cross_entropy(&tape, &value, &labels, smoothing, LossDivisor::Batch).expect("sound");
             assert_eq!(scalar(&alone), scalar(&loss));
         }
         tape.backward(&loss).expect("differentiates");

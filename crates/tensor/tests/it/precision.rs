@@ -179,6 +179,7 @@ fn cases() -> Vec<Case> {
                 momentum: 0.1,
                 eps: 1e-5,
                 sync: false,
+                fixed: false,
             };
             let residual = added.then_some(&v[1]);
             let affine = ops::BatchNormAffine { gamma: &v[2], beta: &v[3], residual, activation };

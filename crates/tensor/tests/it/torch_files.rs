@@ -156,6 +156,83 @@ fn safetensors_may_hold_more_than_is_needed() {
     assert!(error.contains(words) && error.contains("`tensor.float()`"), "{error}");
 }
 
+#[test]
+fn parts_of_tensors_are_those_of_whole_tensors() {
+    let place = tempfile::tempdir().expect("a folder");
+    let saved = place.path().join("model.safetensors");
+    let reference = store();
+    load_into(&reference, &fixture("training.pth"), true).expect("fits");
+    save_safetensors(&saved, &reference.state_dict().expect("resident"), &[]).expect("writable");
+    for path in [saved, fixture("training.pth"), fixture("legacy.pth")] {
+        let file = WeightFile::open(&path).expect("opens");
+        let dict = file.state_dict(|name| name == "a.weight").expect("has it");
+        assert_eq!(dict.shape("b.weight").expect("there"), [2, 3], "{}", path.display());
+        for name in ["a.weight", "b.weight"] {
+            let whole = values(&reference, name);
+            for (start, end) in [(0, whole.len()), (1, 5), (3, 3), (whole.len() - 1, whole.len())] {
+                let part = dict.read_part(name, start..end).expect("inside");
+                let part: Vec<f64> = part.to_dtype(DType::F64).and_then(|part| part.to_vec1()).expect("flat");
+                assert_eq!(part, whole[start..end], "{} {name} {start}..{end}", path.display());
+            }
+            let error = dict.read_part(name, 1..whole.len() + 1).expect_err("outside").to_string();
+            assert!(error.contains(&format!("{name}` has {} elements", whole.len())), "{error}");
+        }
+        let error = dict.shape("c").expect_err("another").to_string();
+        assert!(error.contains("it has no tensor `c`"), "{error}");
+    }
+}
+
+#[test]
+fn folders_hold_one_file_or_an_index_of_several() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = |name: &str| {
+        let path = place.path().join(name);
+        fs::create_dir_all(&path).expect("new");
+        path
+    };
+    let reference = store();
+    load_into(&reference, &fixture("training.pth"), true).expect("fits");
+    let tensors = reference.state_dict().expect("resident");
+    save_safetensors(&folder("whole").join("model.safetensors"), &tensors, &[]).expect("writable");
+    fs::copy(fixture("training.pth"), folder("torch").join("pytorch_model.bin")).expect("copies");
+    let mut map = serde_json::Map::new();
+    for (at, part) in tensors.chunks(2).enumerate() {
+        let name = format!("model-{at}.safetensors");
+        save_safetensors(&folder("parts").join(&name), part, &[]).expect("writable");
+        map.extend(part.iter().map(|(tensor, _)| (tensor.clone(), name.clone().into())));
+    }
+    let index = folder("parts").join("model.safetensors.index.json");
+    let write = |map: &serde_json::Map<String, serde_json::Value>| {
+        fs::write(&index, serde_json::json!({ "weight_map": map }).to_string()).expect("writes");
+    };
+    write(&map);
+    for name in ["whole", "torch", "parts"] {
+        let store = store();
+        load_into(&store, &folder(name), true).unwrap_or_else(|error| panic!("{name}: {error}"));
+        has_fixture_values(&store, name);
+    }
+    let refused = |path: &Path, words: &[&str]| {
+        let error = WeightFile::open(path).expect_err("damaged").to_string();
+        assert!(words.iter().all(|words| error.contains(words)), "{error}");
+    };
+    refused(&folder("none"), &["none: the folder has no weights", "it holds nothing"]);
+    for (tensor, file, words) in [
+        ("more", "model-0.safetensors", "model-0.safetensors: it has no tensor `more`, which the index"),
+        ("more", "model-9.safetensors", "model-9.safetensors, which is missing"),
+        ("more", "../whole/model.safetensors", "which is not one of the folder"),
+        ("more", "..", "which is not one of the folder"),
+    ] {
+        let mut other = map.clone();
+        other.insert(tensor.to_owned(), file.into());
+        write(&other);
+        refused(&folder("parts"), &[words]);
+    }
+    for text in ["{", "{}", "{\"weight_map\": 1}"] {
+        fs::write(&index, text).expect("writes");
+        refused(&folder("parts"), &["model.safetensors.index.json: not an index of weights"]);
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_fifo_in_place_of_weights_is_named_and_not_waited_for() {

@@ -204,6 +204,12 @@ sections! {
         kind: String = String::new();
         /// Height and width of the images in pixels.
         image_size: usize = 32;
+        /// The weights that training begins with: a file (safetensors, or of torch.save), a folder of Hugging Face's libraries, or
+        /// a run or checkpoint, whose averages count if it has any; empty = random. It is read before step 1 alone.
+        weights: String = String::new();
+        /// With `model.weights`: the head is made new although that of the weights fits, such as for other classes of the same
+        /// number.
+        new_head: bool = false;
     }
 
     /// The images and their captions.
@@ -511,6 +517,16 @@ sections! {
         weight_decay: f64 = 0.0;
         /// Norms and biases go without weight decay, and under `lamb` without a learning rate of their own.
         decay_matrices_only: bool = true;
+        /// Parameters that are not trained: names, their beginnings up to a dot (`layer1`), names of blocks (`stem`), or any of
+        /// these with `*` for any letters and `?` for one. Batch norms of frozen parameters use their running statistics.
+        freeze: Vec<String> = Vec::new();
+        /// Steps after which the parameters of `optim.freeze` are trained, too; 0 = never.
+        unfreeze_step: u64 = 0;
+        /// Epochs after which the parameters of `optim.freeze` are trained, too; 0 = never.
+        unfreeze_epoch: usize = 0;
+        /// Factors of the learning rate of some parameters, such as `["fc = 10", "layer1 = 0.1"]`, which are named as in
+        /// `optim.freeze`. Of several for a parameter the last one counts.
+        rates: Vec<String> = Vec::new();
     }
 
     /// The learning rate over the run.

@@ -27,6 +27,7 @@ mod link;
 mod logical;
 mod networks;
 mod parallel;
+mod param_rules;
 mod render;
 mod section_checks;
 mod synchrony;

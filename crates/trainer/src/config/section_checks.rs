@@ -59,6 +59,32 @@ impl OptimConfig {
             "optim.nesterov",
             "optim.nesterov needs optim.momentum above 0".to_owned(),
         );
+        self.check_rules(relations);
+    }
+
+    /// Checks the rules about single parameters.
+    fn check_rules(&self, relations: &mut Relations<'_>) {
+        if let Err(error) = self.frozen() {
+            relations.require(false, "optim.freeze", format!("optim.freeze: {error}"));
+        }
+        if let Err(problem) = self.rate_rules() {
+            relations.require(false, "optim.rates", format!("optim.rates: {problem}"));
+        }
+        for (key, number) in [
+            ("optim.unfreeze_step", self.unfreeze_step),
+            ("optim.unfreeze_epoch", self.unfreeze_epoch as u64),
+        ] {
+            relations.require(
+                number == 0 || !self.freeze.is_empty(),
+                key,
+                format!("{key} = {number} needs optim.freeze, which is empty"),
+            );
+        }
+        relations.require(
+            self.unfreeze_step == 0 || self.unfreeze_epoch == 0,
+            "optim.unfreeze_epoch",
+            "optim.unfreeze_step and optim.unfreeze_epoch are both set; set one to 0".to_owned(),
+        );
     }
 }
 

@@ -55,6 +55,11 @@ impl Config {
             model, data, train, optim, schedule, checkpoint, log, sample, comm, quality, watch, ..
         } = self;
         relations.positive("model.image_size", model.image_size as u64);
+        relations.require(
+            !model.new_head || !model.weights.is_empty(),
+            "model.new_head",
+            "model.new_head = true needs model.weights; without weights all parameters are new".to_owned(),
+        );
         relations.positive("checkpoint.keep", checkpoint.keep as u64);
         relations.positive("sample.columns", sample.columns as u64);
         relations.positive("sample.rows", sample.rows as u64);

@@ -6,6 +6,7 @@
 //! | `data` | the batches of a rank |
 //! | `training` | what a training is: networks, and a step of phases |
 //! | `checkpoint` | when checkpoints are written, and what of them a rank writes |
+//! | `weights` | the weights that a training begins with, or that are evaluated |
 //! | `inference` | evaluation, samples and plans, of a run or without one |
 //! | `generative_metrics` | metrics of generated images |
 //! | `train_loop` | the steps, and everything that changes in them |
@@ -40,6 +41,7 @@ mod estimate;
 mod generative_metrics;
 mod inference;
 mod watch;
+mod weights;
 
 mod train_loop;
 

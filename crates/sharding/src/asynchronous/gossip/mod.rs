@@ -192,7 +192,7 @@ impl ParallelStrategy for Gossip {
             }
             Exchange::Pairs(pairs) => {
                 pairs.add(&self.replica, &before, 1.0)?;
-                let asked = pairs.ask(&self.options, state.steps);
+                let asked = pairs.ask(&self.replica, &self.options, state.steps);
                 asked.or_else(|error| pairs.add(&self.replica, &before, -1.0).and(Err(error)))?;
             }
         }

@@ -100,7 +100,7 @@ impl Pairs {
     }
 
     /// Requests an average from a random neighbour, unless an answer is pending.
-    pub(super) fn ask(&self, options: &SyncOptions, step: u64) -> Result<()> {
+    pub(super) fn ask(&self, replica: &Replica, options: &SyncOptions, step: u64) -> Result<()> {
         let (rank, ranks) = (self.mail.rank(), self.mail.world_size());
         let neighbours = options.topology.sends_to(rank, ranks);
         let mut state = self.state();
@@ -112,10 +112,7 @@ impl Pairs {
         let mut drawn = [0.0];
         options.key.step(step).rank(rank).uniform(0, &mut drawn);
         let to = neighbours[((drawn[0] * neighbours.len() as f64) as usize).min(neighbours.len() - 1)];
-        for at in 0..state.own.len() {
-            if state.own[at].is_empty() {
-                continue;
-            }
+        for (at, _) in replica.trained() {
             let about = (Kind::Ask, step, at);
             let sent = Message::send_values(&self.mail, to, CHANNEL, about, &state.own[at])?;
             state.bytes_sent += sent;

@@ -104,7 +104,7 @@ impl Rounds {
         }
         self.sent = Some(step);
         for to in self.receivers(step) {
-            for (at, _) in replica.trainable() {
+            for (at, _) in replica.trained() {
                 let (rate, values) = match self.push_sum {
                     true => {
                         (0.5 * f64::from(self.weight), self.sums[at].iter().map(|sum| 0.5 * sum).collect())
@@ -145,12 +145,12 @@ impl Rounds {
     /// change.
     pub(super) fn mix(&mut self, replica: &Replica, before: &[Vec<f32>], step: u64) -> Result<()> {
         let senders = self.senders(step);
-        let trainable: Vec<usize> = replica.trainable().map(|(at, _)| at).collect();
+        let trained: Vec<usize> = replica.trained().map(|(at, _)| at).collect();
         let mut weight = self.weight;
         if self.push_sum && !self.receivers(step).is_empty() {
             weight *= 0.5;
         }
-        for (turn, at) in trainable.into_iter().enumerate() {
+        for (turn, at) in trained.into_iter().enumerate() {
             let mut mixed = match (self.push_sum, senders.is_empty()) {
                 (true, false) => self.sums[at].iter().map(|sum| 0.5 * sum).collect(),
                 (true, true) => self.sums[at].clone(),
@@ -181,6 +181,18 @@ impl Rounds {
         }
         self.weight = weight;
         self.rounds += 1;
+        self.follow_weight(replica)
+    }
+
+    /// Sets the sums of frozen buckets, which stay as they are, by the new weight.
+    fn follow_weight(&mut self, replica: &Replica) -> Result<()> {
+        let weight = self.weight;
+        for (at, _) in replica.trainable().filter(|(_, param)| self.push_sum && param.is_frozen()) {
+            let sums = &mut self.sums[at];
+            replica.with_values(at, |values| {
+                sums.iter_mut().zip(values).for_each(|(sum, value)| *sum = value * weight);
+            })?;
+        }
         Ok(())
     }
 

@@ -55,7 +55,7 @@ enum Message {
     Rounded(Handle<Vec<bf16>>),
 }
 
-/// Returns the trainable buckets of a fragment.
+/// Returns the trainable buckets of a fragment, except for frozen ones.
 fn buckets(replica: &Replica, fragment: usize, fragments: usize) -> Vec<usize> {
     let all: Vec<usize> = replica.trainable().map(|(at, _)| at).collect();
     // Fragments have about the same number of elements.
@@ -64,7 +64,8 @@ fn buckets(replica: &Replica, fragment: usize, fragments: usize) -> Vec<usize> {
     let mut of = Vec::new();
     for at in all {
         let middle = before + replica.params[at].len() / 2;
-        if (middle * fragments / total.max(1)).min(fragments - 1) == fragment {
+        let is_inside = (middle * fragments / total.max(1)).min(fragments - 1) == fragment;
+        if is_inside && !replica.params[at].is_frozen() {
             of.push(at);
         }
         before += replica.params[at].len();

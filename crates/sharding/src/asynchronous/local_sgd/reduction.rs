@@ -11,7 +11,7 @@ use phalanx_codecs::buffer::InPlace;
 pub(super) struct Reduction {
     /// Buckets whose gradients are complete.
     ready: Vec<usize>,
-    /// The number of trainable buckets, last first, that have started.
+    /// The number of trained buckets, last first, that have started.
     started: usize,
     running: Vec<(usize, Handle<InPlace>)>,
 }
@@ -20,7 +20,7 @@ impl Reduction {
     /// Records that the gradients of a bucket are complete, and starts the next sums in order.
     pub(super) fn ready(&mut self, replica: &Replica, at: usize) -> Result<()> {
         self.ready.push(at);
-        while let Some((next, _)) = replica.trainable().rev().nth(self.started) {
+        while let Some((next, _)) = replica.trained().rev().nth(self.started) {
             if !self.ready.contains(&next) {
                 break;
             }
@@ -38,7 +38,7 @@ impl Reduction {
 
     /// Starts the remaining sums and waits for all.
     pub(super) fn finish(&mut self, replica: &Replica) -> Result<()> {
-        while let Some((next, _)) = replica.trainable().rev().nth(self.started) {
+        while let Some((next, _)) = replica.trained().rev().nth(self.started) {
             self.start(replica, next)?;
         }
         for (at, handle) in self.running.drain(..) {

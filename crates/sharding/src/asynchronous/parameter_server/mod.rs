@@ -246,7 +246,9 @@ impl ParameterServer {
         if !self.together {
             self.push_rest(state)?;
         }
-        let commit = Message { rate, ..Message::of(Kind::Commit, state.attempt) };
+        let is_frozen = self.replica.trainable().any(|(_, param)| param.is_frozen());
+        let bucket = usize::from(is_frozen);
+        let commit = Message { bucket, rate, ..Message::of(Kind::Commit, state.attempt) };
         // A server that receives it may use the step, even if others do not receive it.
         state.made = Some((state.steps, std::mem::take(&mut state.left)));
         self.tell(state, &commit)?;

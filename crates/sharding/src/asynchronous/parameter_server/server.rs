@@ -75,8 +75,8 @@ struct WorkerRecord {
     pushed: Vec<Option<Vec<f32>>>,
     /// The last attempt whose gradients were all pushed.
     complete: Option<u64>,
-    /// The learning rate of its ended step.
-    committed: Option<f64>,
+    /// Its ended step.
+    committed: Option<StepEnd>,
     /// A message that has to wait, and all messages since.
     waiting: Vec<Message>,
     /// The values that it pulled, by bucket, if stale gradients are corrected.
@@ -85,6 +85,20 @@ struct WorkerRecord {
     repeated: u64,
     /// True if it has left.
     left: bool,
+}
+
+/// An ended step of a worker.
+#[derive(Debug, Clone, Copy)]
+struct StepEnd {
+    rate: f64,
+    /// True if buckets that are trained later were frozen in it.
+    is_frozen: bool,
+}
+
+impl StepEnd {
+    fn of(message: &Message) -> Self {
+        Self { rate: message.rate, is_frozen: message.bucket > 0 }
+    }
 }
 
 impl ServerState {
@@ -340,7 +354,7 @@ impl Server {
             }
             Kind::Drop => state.forget_attempt(from, message.number),
             Kind::Commit if self.together => {
-                state.workers[from].committed = Some(message.rate);
+                state.workers[from].committed = Some(StepEnd::of(&message));
                 self.change_together(state)?;
                 if state.workers[from].committed.is_none() {
                     return Ok(Applied::Change);
@@ -428,14 +442,15 @@ impl Server {
         if !state.agreed || state.workers.iter().any(|worker| worker.committed.is_none()) {
             return Ok(());
         }
-        let rate = state.workers[0].committed.unwrap_or(0.0);
+        let Some(step) = state.workers[0].committed else { return Ok(()) };
         // A rate of NaN: this rank's worker has changed the values itself.
-        if rate.is_nan() {
+        if step.rate.is_nan() {
             state.store.push_together(|()| ());
         } else {
             let rule = state.rule.clone();
             let rule = rule.ok_or_else(|| ShardingError::state("parameter server", "it has no optimizer"))?;
-            state.store.push_together(|()| apply(&rule, &self.server_params, rate))?;
+            self.follow_freeze(step);
+            state.store.push_together(|()| apply(&rule, &self.server_params, step.rate))?;
         }
         self.server_params.iter().for_each(ParamBucket::zero_grads);
         state.workers.iter_mut().for_each(|worker| worker.committed = None);
@@ -443,6 +458,11 @@ impl Server {
         state.summed = None;
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// Freezes or unfreezes the server's parameters as they were in a worker's step. The worker may have unfrozen its own since.
+    fn follow_freeze(&self, step: StepEnd) {
+        self.server_params.iter().for_each(|server_param| server_param.set_frozen(step.is_frozen));
     }
 
     /// Handles all admitted requests.
@@ -467,13 +487,13 @@ impl Server {
                         self.send_values(state, worker, version)?;
                     }
                 }
-                Act::Push => self.change_by(state, worker, message.rate)?,
+                Act::Push => self.change_by(state, worker, StepEnd::of(&message))?,
             }
         }
     }
 
     /// Updates the values by the gradients of one worker.
-    fn change_by(&self, state: &mut ServerState, worker: usize, rate: f64) -> Result<()> {
+    fn change_by(&self, state: &mut ServerState, worker: usize, step: StepEnd) -> Result<()> {
         let rule = state.rule.clone();
         let rule = rule.ok_or_else(|| ShardingError::state("parameter server", "it has no optimizer"))?;
         if state.workers[worker].repeated > 0 {
@@ -483,6 +503,8 @@ impl Server {
             self.changed.notify_all();
             return Ok(());
         }
+        self.follow_freeze(step);
+        let rate = step.rate;
         let ServerState { store, workers, .. } = &mut *state;
         let WorkerRecord { pushed, pulled, .. } = &mut workers[worker];
         let (options, server_params) = (&self.options, &self.server_params);

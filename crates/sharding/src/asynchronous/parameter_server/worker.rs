@@ -46,7 +46,7 @@ impl ParameterServer {
     /// Sends the gradients that backward did not send.
     pub(super) fn push_rest(&self, state: &mut WorkerState) -> Result<()> {
         let rest: Vec<usize> =
-            self.replica.trainable().map(|(at, _)| at).filter(|at| !state.pushed[*at]).collect();
+            self.replica.trained().map(|(at, _)| at).filter(|at| !state.pushed[*at]).collect();
         for at in rest.into_iter().rev() {
             if !self.replica.params[at].has_grads() {
                 // A rank without samples takes part with zeros.

@@ -128,6 +128,11 @@ impl Replica {
         self.params.iter().enumerate().filter(|(_, param)| param.trainable())
     }
 
+    /// Returns the buckets that are trained now. The others are equal on all ranks, which need not exchange them.
+    pub(crate) fn trained(&self) -> impl DoubleEndedIterator<Item = (usize, &ParamBucket)> {
+        self.trainable().filter(|(_, param)| !param.is_frozen())
+    }
+
     pub(crate) fn ranks(&self) -> usize {
         self.comm.world_size()
     }
@@ -275,7 +280,7 @@ impl Replica {
             return Ok(());
         }
         let mut coming = Vec::new();
-        for (at, _) in self.trainable() {
+        for (at, _) in self.trained() {
             let values = InPlace::new(self.here(at)?)?;
             coming.push((at, self.by.all_reduce_async(values, ReduceOp::Sum)));
         }

@@ -90,9 +90,14 @@ impl TorchFile {
         }
     }
 
-    /// The element type of the tensor `name` of the state dict `key`. The error is why it cannot be read.
-    pub(super) fn dtype(&self, key: &str, name: &str) -> Result<DType, String> {
-        self.tensor(key, name).map(|(_, dtype)| dtype)
+    /// True if the state dict `key` has the tensor `name`.
+    pub(super) fn has(&self, key: &str, name: &str) -> bool {
+        self.groups.get(key).is_some_and(|group| group.contains_key(name))
+    }
+
+    /// The element type and the shape of the tensor `name` of the state dict `key`. The error is why it cannot be read.
+    pub(super) fn header(&self, key: &str, name: &str) -> Result<(DType, &[usize]), String> {
+        self.tensor(key, name).map(|(tensor, dtype)| (dtype, tensor.shape.as_slice()))
     }
 
     /// Reads the tensor `name` of the state dict `key`. The error is a message.

@@ -11,6 +11,7 @@ pub use unreduced::UnreducedGrads;
 pub use values::ParamState;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use candle_core::{DType, Device, Shape};
@@ -19,7 +20,8 @@ use gradients::Gradients;
 use values::Values;
 
 use super::layout::{BucketLayout, meet};
-use super::{BucketEntry, FlatStorage, ParamGroup};
+use super::spec::Trained;
+use super::{BucketEntry, FlatStorage, OwnedGroup, ParamGroup};
 use crate::backend::{ComputeDevice, MemoryKind, counted_as};
 use crate::rng::Key;
 use crate::{Result, TensorError, storage};
@@ -42,6 +44,8 @@ struct Inner {
     layout: BucketLayout,
     device: ComputeDevice,
     storage_device: ComputeDevice,
+    /// True while the parameters are constants.
+    frozen: AtomicBool,
     memory: RwLock<Memory>,
 }
 
@@ -60,7 +64,8 @@ impl ParamBucket {
         (device, storage_device): (ComputeDevice, ComputeDevice),
     ) -> Self {
         let memory = Memory { owned: 0..layout.len(), ..Memory::default() };
-        Self(Arc::new(Inner { index, layout, device, storage_device, memory: RwLock::new(memory) }))
+        let (frozen, memory) = (AtomicBool::new(layout.trained != Trained::Always), RwLock::new(memory));
+        Self(Arc::new(Inner { index, layout, device, storage_device, frozen, memory }))
     }
 
     /// Makes an empty bucket of this layout on the host, for a parameter server: it stores and updates values that
@@ -80,9 +85,28 @@ impl ParamBucket {
         self.0.index
     }
 
-    /// True if gradients are computed.
+    /// True if gradients are computed, at least later. There is memory for them, and for the optimizer's state.
     pub fn trainable(&self) -> bool {
-        self.0.layout.trainable
+        self.0.layout.trained != Trained::Never
+    }
+
+    /// True if the parameters are frozen at first and trained later.
+    pub fn is_trained_later(&self) -> bool {
+        self.0.layout.trained == Trained::Later
+    }
+
+    /// True while the parameters are constants: no gradients are computed, no rank sends any, and no update changes the
+    /// parameters, their optimizer state and their averages.
+    pub fn is_frozen(&self) -> bool {
+        self.0.frozen.load(Ordering::Relaxed)
+    }
+
+    /// Freezes or unfreezes parameters that are trained later, between two steps and on all ranks alike. Others stay as they
+    /// are.
+    pub fn set_frozen(&self, frozen: bool) {
+        if self.is_trained_later() {
+            self.0.frozen.store(frozen, Ordering::Relaxed);
+        }
     }
 
     /// The element type.
@@ -125,7 +149,7 @@ impl ParamBucket {
         &self.0.layout.entries
     }
 
-    /// The groups of parameters in order, each of one block and with or without weight decay.
+    /// The groups of parameters in order, each of one block, with one weight decay and one factor of the learning rate.
     pub fn groups(&self) -> &[ParamGroup] {
         &self.0.layout.groups
     }
@@ -185,12 +209,14 @@ impl ParamBucket {
         entries.collect()
     }
 
-    /// The owned elements of each group, counted from the first owned one, and true if weight decay applies. Groups
-    /// without owned elements are left out.
-    pub fn owned_groups(&self) -> Vec<(Range<usize>, bool)> {
+    /// The owned elements of each group. Groups without owned elements are left out.
+    pub fn owned_groups(&self) -> Vec<OwnedGroup> {
         let owned = self.owned();
-        let groups = self.groups().iter();
-        groups.filter_map(|group| Some((meet(&group.range, &owned)?, group.decay))).collect()
+        let of = |group: &ParamGroup| {
+            let &ParamGroup { decay, rate, .. } = group;
+            Some(OwnedGroup { range: meet(&group.range, &owned)?, decay, rate })
+        };
+        self.groups().iter().filter_map(of).collect()
     }
 
     /// Computes the initial values of elements `range` from the key and the parameters' names alone, on the storage

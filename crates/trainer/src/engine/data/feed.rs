@@ -56,6 +56,8 @@ pub(in crate::engine) struct TestBatch {
 pub(in crate::engine) struct StepShape {
     micro_batches: Vec<MicroBatchShape>,
     global_weight: f64,
+    /// True if parameters are frozen that are trained later.
+    frozen: bool,
 }
 
 /// The shape of a micro-batch.
@@ -68,8 +70,8 @@ struct MicroBatchShape {
 }
 
 impl StepSamples {
-    /// The shape of the step.
-    pub(in crate::engine) fn shape(&self) -> StepShape {
+    /// The shape of the step, in which parameters that are trained later are `frozen` or not.
+    pub(in crate::engine) fn shape(&self, frozen: bool) -> StepShape {
         let of = |MicroBatch { batch, offset, ranks }: &MicroBatch| {
             let (weights, dims) = (batch.weights().to_vec(), batch.shapes());
             MicroBatchShape { offset: *offset, ranks: *ranks, weights, dims }
@@ -77,6 +79,7 @@ impl StepSamples {
         StepShape {
             micro_batches: self.micro_batches.iter().map(of).collect(),
             global_weight: self.global_weight,
+            frozen,
         }
     }
 }

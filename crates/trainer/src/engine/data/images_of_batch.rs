@@ -145,11 +145,12 @@ fn numbers((image, how): &(u32, Placement)) -> [u32; PLACE_NUMBERS] {
 #[cfg(test)]
 mod tests {
     use phalanx_data::transform::{
-        ColorJitter, Filter, RandAugment, RandomCrop, RandomErasing, Resize, ResizeMode, Transform, TransformConfig,
+        ColorJitter, Filter, RandAugment, RandomCrop, RandomErasing, Resize, ResizeMode, Transform,
+        TransformConfig,
     };
     use phalanx_data::{
-        BatchSource, CachedImages, CollatedDataset, DistributedSampler, ImageCollation, Loader, LoaderConfig, Mixing,
-        Normalise, Order, SamplerConfig, ShapesConfig, ShapesDataset, StepBatch, Tail,
+        BatchSource, CachedImages, CollatedDataset, DistributedSampler, ImageCollation, Loader, LoaderConfig,
+        Mixing, Normalise, Order, SamplerConfig, ShapesConfig, ShapesDataset, StepBatch, Tail,
     };
 
     use super::*;

@@ -38,7 +38,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
     };
     let plan = |strategy: &Strategy| plan_of(strategy, &built, config);
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
-    let Built { training, networks } = &built;
+    let Built { training, networks, .. } = &built;
     let params = || networks.iter().flat_map(|network| network.store().buckets());
     Ok(ModelPlan {
         model: training.describe().to_owned(),
@@ -75,7 +75,7 @@ fn workload(network: &Network, config: &Config) -> Result<Workload, TrainError> 
 
 /// The plan of all networks under one strategy.
 fn plan_of(strategy: &Strategy, built: &Built, config: &Config) -> Result<MemoryPlan, TrainError> {
-    let Built { training, networks } = built;
+    let Built { training, networks, .. } = built;
     // The only rank shares with no other.
     let alone = Strategy::named("ddp")?;
     let (layout, synchrony) = match config.world_size() {

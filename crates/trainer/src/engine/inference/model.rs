@@ -7,8 +7,9 @@ use phalanx_tensor::{Context, Session};
 use super::{TrainedModel, TrainedWeights};
 use crate::config::Config;
 use crate::engine::device::Device;
-use crate::engine::distributed::Cores;
+use crate::engine::distributed::{Cores, Network};
 use crate::engine::training::{Built, Task, Weights};
+use crate::engine::weights::{HeadRule, load};
 use crate::engine::{TrainError, precision};
 
 /// The networks of a training, for inference.
@@ -30,9 +31,10 @@ impl InferenceModel {
             TrainedWeights::Exported(file) => {
                 Self::build(task, config, classes, Weights::Drawn, |built| built.load_exported(file))
             }
-            TrainedWeights::Foreign(file) => {
-                Self::build(task, config, classes, Weights::Here, |built| built.load_foreign(file))
-            }
+            TrainedWeights::Foreign(file) => Self::build(task, config, classes, Weights::Here, |built| {
+                let networks: Vec<&Network> = built.networks.iter().collect();
+                load(file, &networks, &built.names, HeadRule::Load).map(drop)
+            }),
         }
     }
 

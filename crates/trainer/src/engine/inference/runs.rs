@@ -11,6 +11,7 @@ use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::training::{Drawing, Task, Weights};
+use crate::engine::weights::check_configured;
 use crate::engine::{Plan, TrainError, optimize};
 
 /// Evaluates a trained model on the configured test split, and its samples by the configured judges. Returns the measures by name.
@@ -94,7 +95,7 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
         true => (batch / ranks).to_string(),
         false => format!("{} or {}", batch / ranks, batch.div_ceil(ranks)),
     };
-    Ok(vec![
+    let mut lines = vec![
         format!("model: {}", inference.built.training.describe()),
         format!(
             "parameters: {} ({trainable} trainable) in {} flat memories",
@@ -110,5 +111,35 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
         format!("data: {}, {images} training images", data.describe()),
         format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
         format!("each of {ranks} ranks takes {share} images a step"),
-    ])
+    ];
+    lines.extend(check_configured(config, &inference.built, false)?.map(|record| record.describe()));
+    lines.extend(networks.iter().flat_map(|network| rules_of(network, config, &plan)));
+    Ok(lines)
+}
+
+/// Describes the frozen parameters of a network, and those with another learning rate.
+fn rules_of(network: &Network, config: &Config, plan: &Plan) -> Vec<String> {
+    let whose = if network.name().is_empty() { String::new() } else { format!(" of {}", network.name()) };
+    let params = network.store().params();
+    let optim = config.for_network(network.name()).optim;
+    let frozen: Vec<_> = params.iter().filter(|param| param.is_frozen_by_rule()).collect();
+    let elements: usize = frozen.iter().map(|param| param.elem_count()).sum();
+    let until = optim.unfreezes_after(plan.steps_per_epoch);
+    let until = until.map_or_else(String::new, |step| format!(" until step {step}"));
+    let mut lines = Vec::new();
+    if !frozen.is_empty() {
+        lines.push(format!("frozen{whose}: {} tensors of {elements} elements{until}", frozen.len()));
+    }
+    let mut rates: Vec<(f64, usize)> = Vec::new();
+    for group in network.store().buckets().iter().flat_map(ParamBucket::groups) {
+        match rates.iter_mut().find(|(rate, _)| *rate == group.rate) {
+            Some((_, elements)) => *elements += group.range.len(),
+            None => rates.push((group.rate, group.range.len())),
+        }
+    }
+    let others = rates.into_iter().filter(|(rate, _)| *rate != 1.0);
+    lines.extend(
+        others.map(|(rate, elements)| format!("rate{whose}: {rate} x optim.lr for {elements} elements")),
+    );
+    lines
 }

@@ -1,6 +1,9 @@
 //! The start of a run in its folder: from the newest checkpoint, or from step 1 if it has never saved.
 
+use std::path::Path;
+
 use phalanx_checkpoint::Checkpoint;
+use phalanx_run::WeightsRecord;
 
 use super::reporter::last_evaluated;
 use super::run::Run;
@@ -10,13 +13,19 @@ use crate::engine::checkpoint::{find_checkpoint, saved_step};
 use crate::engine::data::DataRecord;
 use crate::engine::distributed::Network;
 use crate::engine::observer::Event;
+use crate::engine::weights::HeadRule;
 
 impl Run<'_> {
-    /// Resumes from the newest checkpoint, if there is one. All ranks agree on which.
-    pub(super) fn resume(&mut self) -> Result<(), TrainError> {
+    /// Resumes from the newest checkpoint, if there is one. All ranks agree on which. Otherwise reads the weights that the run begins
+    /// with, if there are any, and returns their use.
+    pub(super) fn resume(&mut self) -> Result<Option<WeightsRecord>, TrainError> {
         let (newest, damaged) = find_checkpoint(&self.distributed, self.env.folder)?;
+        let mut weights = None;
         match newest {
-            None => self.check_unsaved(damaged)?,
+            None => {
+                self.check_unsaved(damaged)?;
+                weights = self.load_weights()?;
+            }
             Some(checkpoint) => {
                 for problem in damaged {
                     self.reporter.note(format!("{problem}; an older checkpoint is used"));
@@ -29,7 +38,31 @@ impl Run<'_> {
                 self.load(&checkpoint)?;
             }
         }
-        self.state.networks().try_for_each(Network::broadcast_state)
+        self.state.networks().try_for_each(Network::broadcast_state)?;
+        Ok(weights)
+    }
+
+    /// Reads `model.weights`. All ranks call this together.
+    fn load_weights(&mut self) -> Result<Option<WeightsRecord>, TrainError> {
+        let config = self.env.config;
+        if config.model.weights.is_empty() {
+            return Ok(None);
+        }
+        let path = Path::new(&config.model.weights);
+        let wrong = |problem: String| TrainError::Setup(format!("model.weights: {problem}"));
+        let record = self.state.load_weights(path, HeadRule::of(config));
+        let record = record.map_err(|error| wrong(error.to_string()))?;
+        // Hosts may have files of their own under one name.
+        let length = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let own = format!("{length} {}", record.loaded.join(" "));
+        if self.distributed.exchange().gather_text(&own)?.iter().any(|other| *other != own) {
+            let path = path.display();
+            return Err(wrong(format!("{path}: ranks read different weights; is it the same on all hosts?")));
+        }
+        if self.is_first() {
+            self.reporter.note(record.describe());
+        }
+        Ok(Some(record))
     }
 
     /// True if the resumption is to begin with fresh optimizer state. All ranks call this together.
@@ -85,9 +118,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Writes the configuration that the run continues with into its folder, on rank 0, with the fingerprint of the data. Everything
-    /// that can refuse it was checked before.
-    pub(super) fn accept_configuration(&mut self, resolved: &Resolved) -> Result<(), TrainError> {
+    /// Writes the configuration that the run continues with into its folder, on rank 0, with the fingerprint of the data and the
+    /// weights that it begins with. Everything that can refuse it was checked before.
+    pub(super) fn accept_configuration(
+        &mut self,
+        resolved: &Resolved,
+        weights: Option<&WeightsRecord>,
+    ) -> Result<(), TrainError> {
         if self.is_first() {
             let data = DataRecord::of(&self.data, self.env.config)?;
             let before = DataRecord::read(&self.env.folder.data()).filter(|_| self.state.step > 0);
@@ -97,6 +134,7 @@ impl Run<'_> {
                 }
             }
             data.map_or(Ok(()), |data| data.write(&self.env.folder.data()))?;
+            weights.map_or(Ok(()), |weights| weights.write(&self.env.folder.weights()))?;
             let folder = self.env.folder;
             resolved.write(&folder.config())?;
             if resolved.config.elastic().is_some() {

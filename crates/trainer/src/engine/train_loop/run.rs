@@ -149,8 +149,8 @@ impl<'a> Run<'a> {
         match self.distributed.roster().has_joined() {
             true => self.join()?,
             false => {
-                self.resume()?;
-                self.accept_configuration(resolved)?;
+                let weights = self.resume()?;
+                self.accept_configuration(resolved, weights.as_ref())?;
             }
         }
         let is_done = self.state.step >= self.env.plan.stop && !self.distributed.roster().has_joined();

@@ -132,7 +132,9 @@ impl StepRunner {
         unread: &mut UnreadStep,
     ) -> Result<(), TrainError> {
         let schedule = &*self.schedule;
-        let shape = || samples.shape();
+        // Other operations run while parameters are frozen.
+        let frozen = state.is_frozen();
+        let shape = || samples.shape(frozen);
         let (parts, updates) = self.graphs[phase].run(shape, || {
             let strategies = state.strategies(phase)?;
             let guards = strategies.iter().map(|parallel| Ok(parallel.begin_step()?));

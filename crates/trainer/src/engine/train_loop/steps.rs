@@ -122,6 +122,9 @@ impl Run<'_> {
         if let Some(elastic) = &mut self.changes.elastic {
             elastic.begin_step(&mut self.state, &self.distributed)?;
         }
+        if let Some(text) = self.state.follow_freeze().filter(|_| self.distributed.rank() == 0) {
+            self.reporter.note(text);
+        }
         let unread = self.steps.run(&self.env, &self.distributed, &mut self.state, feed)?;
         if let Some(elastic) = &mut self.changes.elastic {
             elastic.end_step(&mut self.state, &self.distributed)?;

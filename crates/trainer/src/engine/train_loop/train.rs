@@ -12,7 +12,7 @@ use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
 use crate::engine::observer::Observer;
 use crate::engine::training::{Task, Weights};
-use crate::engine::{Plan, TrainError};
+use crate::engine::{Plan, TrainError, weights};
 
 /// Trains a task as one rank of `world`, until the configured step or until `stop` is raised on any rank. Resumes from the newest
 /// complete checkpoint in `folder`, if there is one.
@@ -44,7 +44,7 @@ pub fn train(
     trained.inspect_err(|_| write_partial(config, folder, world))
 }
 
-/// Opens the data of a run and builds its networks without values, so that errors appear before other ranks wait.
+/// Opens the data of a run, builds its networks without values and reads its weights, so that errors appear before other ranks wait.
 ///
 /// # Errors
 /// See [`TrainError`].
@@ -53,6 +53,7 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     let data = Data::open(config, task.open_data(config), &alone, &device, 0)?;
     let (images, batch) = (data.train_len(), config.train.global_batch);
     Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
-    task.build(config, Some(data.num_classes()), Weights::Absent, &device)?;
+    let built = task.build(config, Some(data.num_classes()), Weights::Absent, &device)?;
+    weights::check_configured(config, &built, true)?;
     Ok(())
 }

@@ -16,9 +16,11 @@ mod measure;
 mod of_run;
 mod phase;
 mod reference;
+mod rule_use;
 mod setup;
 mod spec;
 mod step;
+mod weight_names;
 
 pub(super) use drawing::planar;
 pub use drawing::{Drawing, DrawingKind};
@@ -37,3 +39,4 @@ pub(super) use any_training::AnyTraining;
 pub(super) use forward::ForwardPass;
 pub(super) use phase::Phase;
 pub(super) use setup::{Built, Weights};
+pub(super) use weight_names::WeightNames;

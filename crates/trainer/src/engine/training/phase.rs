@@ -6,6 +6,7 @@ use super::drawing::{Drawing, DrawingKind};
 use super::evaluator::EvaluatorOutput;
 use super::forward::{ForwardFn, ForwardInput, ForwardOutput};
 use super::step::{Loss, StepInput};
+use super::weight_names::{NameDeclarations, ShapeAdvice};
 use crate::engine::error::TrainError;
 
 /// A phase of a step, as the loop sees it.
@@ -81,6 +82,7 @@ pub struct Training<M> {
     pub(super) restore: Option<RestoreFn<M>>,
     pub(super) evaluator: Option<EvaluatorFn<M>>,
     pub(super) forward: Option<(ForwardInput, ForwardFn<M>)>,
+    pub(super) names: NameDeclarations,
 }
 
 impl<M> std::fmt::Debug for Training<M> {
@@ -110,6 +112,7 @@ impl<M> Training<M> {
             restore: None,
             evaluator: None,
             forward: None,
+            names: NameDeclarations::default(),
         }
     }
 
@@ -256,6 +259,29 @@ impl<M> Training<M> {
         forward: impl Fn(&M, &Tape, &Value) -> Result<Vec<ForwardOutput>, TrainError> + Sync + 'static,
     ) -> Self {
         self.forward = Some((input, Box::new(forward)));
+        self
+    }
+
+    /// Names the parameters of the head, by the beginnings of their names up to a dot, such as `fc`. Where `model.weights` has them
+    /// in another shape, or not at all, they are made new, as for another number of classes. All other parameters must fit.
+    #[must_use]
+    pub fn head<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
+        self.names.head.extend(names.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// Adds the names of another program, for `model.weights`: a function that returns the name here of a tensor there, and `None`
+    /// for tensors that it does not know. Names here are always known.
+    #[must_use]
+    pub fn names_of(mut self, translate: fn(&str) -> Option<String>) -> Self {
+        self.names.programs.push(translate);
+        self
+    }
+
+    /// Adds advice to the error that parameters have another shape in `model.weights`, such as the setting that their shape comes from.
+    #[must_use]
+    pub fn shape_advice(mut self, names: &str, advice: impl Into<String>) -> Self {
+        self.names.advice.push(ShapeAdvice { pattern: names.to_owned(), text: advice.into() });
         self
     }
 }

@@ -13,6 +13,8 @@ use super::any_training::AnyTraining;
 use super::checks::{check, list};
 use super::of_run::load_of_run;
 use super::phase::Training;
+use super::rule_use::RuleUse;
+use super::weight_names::WeightNames;
 use crate::config::{Config, Offload, mib};
 use crate::engine::data::{attributes, num_classes};
 use crate::engine::distributed::{Distributed, Network, listener};
@@ -42,12 +44,15 @@ pub struct Setup<'a> {
     /// The place of parameters.
     device: ComputeDevice,
     networks: Vec<Network>,
+    rules: RuleUse,
 }
 
 /// A training with its networks.
 pub(in crate::engine) struct Built {
     pub(in crate::engine) training: Box<dyn AnyTraining>,
     pub(in crate::engine) networks: Vec<Network>,
+    /// The names of parameters in files of weights.
+    pub(in crate::engine) names: WeightNames,
 }
 
 impl Built {
@@ -121,7 +126,8 @@ impl<'a> Setup<'a> {
         device: &ComputeDevice,
     ) -> Self {
         let key = Key::new(config.train.seed).stream("weights");
-        Self { config, classes, key, weights, device: device.clone(), networks: Vec::new() }
+        let (device, networks, rules) = (device.clone(), Vec::new(), RuleUse::default());
+        Self { config, classes, key, weights, device, networks, rules }
     }
 
     /// The run's configuration.
@@ -288,11 +294,13 @@ impl<'a> Setup<'a> {
         // Without values, no GPU is needed.
         let device =
             if self.weights == Weights::Absent { ComputeDevice::host() } else { self.device.clone() };
+        let rules = Arc::new(config.optim.param_rules(name).map_err(TrainError::Setup)?);
         let builder = StoreBuilder::new(BuildOptions {
             device,
             offload: config.train.offload == Offload::Parameters,
             key: self.key,
             decay_matrices_only: config.optim.decay_matrices_only,
+            rules: rules.clone(),
             fill,
             unit_bytes: mib(config.train.unit_mib),
             bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
@@ -305,6 +313,7 @@ impl<'a> Setup<'a> {
             let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
             return Err(TrainError::Setup(format!("{whose} has no parameters")));
         }
+        self.rules.add(name, &store, &rules)?;
         if let (true, Some(load)) = (fill, load) {
             load(&store)?;
         }
@@ -318,8 +327,9 @@ impl<'a> Setup<'a> {
     /// [`TrainError::Setup`] if phases and networks do not match.
     pub(in crate::engine) fn finish<M: Sync + 'static>(
         self,
-        training: Training<M>,
+        mut training: Training<M>,
     ) -> Result<Built, TrainError> {
+        let names = WeightNames::new(std::mem::take(&mut training.names))?;
         let training: Box<dyn AnyTraining> = Box::new(training);
         check(&training.phases(), &self.networks).map_err(TrainError::Setup)?;
         let strange =
@@ -330,7 +340,8 @@ impl<'a> Setup<'a> {
                 "the configuration has keys {strange}.…, but no network has that name; there is: {there}"
             )));
         }
-        Ok(Built { training, networks: self.networks })
+        self.rules.check(self.networks.iter().map(|network| (network.name(), network.store())))?;
+        Ok(Built { training, networks: self.networks, names })
     }
 }
 

@@ -16,8 +16,8 @@ use crate::usage::{ProcessUsage, RankEnergy, together};
 use phalanx_run::FailureReport;
 use phalanx_run::write_aside;
 use phalanx_run::{
-    DeadRank, EnergySummary, Machine, RankSummary, RunError, RunFolder, Summary, SyncSummary, curves_svg,
-    peak_memory, read_metrics, synchrony_svg,
+    DeadRank, EnergySummary, Machine, RankSummary, RunError, RunFolder, Summary, SyncSummary, WeightsRecord,
+    curves_svg, peak_memory, read_metrics, synchrony_svg,
 };
 
 /// The numbers of a [`RankSummary`] that ranks exchange.
@@ -65,6 +65,7 @@ impl Reporter {
             step: state.step,
             epochs: state.step as f64 / env.plan.steps_per_epoch as f64,
             model: state.training.describe().to_owned(),
+            weights: WeightsRecord::read(&env.folder.weights()).map(|record| record.summary()),
             parameters: state.num_parameters(),
             world_size: view.distributed.data_size(),
             servers: env.config.sync.servers,

@@ -103,6 +103,7 @@ impl TrainState {
                 false => trainable.load((step, saved), reader)?,
             }
             trainable.resume_at(step)?;
+            trainable.restore_freeze(step)?;
             // The own state of other strategies is of no use: this one begins with the weights of all ranks.
             if strategy == Some(trainable.network.parallel()?.name()) {
                 let name = trainable.network.name();

@@ -14,12 +14,16 @@ use super::trainable::{DeferredResult, Trainable};
 use crate::config::Config;
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
-use crate::engine::training::{AnyTraining, Built, Phase};
+use crate::engine::training::{AnyTraining, Built, Phase, WeightNames};
+use crate::engine::weights::{self, HeadRule};
 use crate::engine::{Plan, TrainError};
+use phalanx_run::WeightsRecord;
 
 /// The networks of a training, their optimizers, and the number of steps done.
 pub(in crate::engine::train_loop) struct TrainState {
     pub(super) training: Box<dyn AnyTraining>,
+    /// The names of parameters in files of weights.
+    names: WeightNames,
     /// Steps done.
     pub(super) step: u64,
     /// The networks that are trained, in the order of their registration.
@@ -61,7 +65,7 @@ impl TrainState {
         context: Arc<Context>,
         folder: &Path,
     ) -> Result<Self, TrainError> {
-        let Built { training, mut networks } = built;
+        let Built { training, mut networks, names } = built;
         for network in &mut networks {
             network.share(distributed, config, context.threads(), None)?;
         }
@@ -85,6 +89,7 @@ impl TrainState {
         let forgets_codecs = config.codec.reset;
         Ok(Self {
             training,
+            names,
             step: 0,
             trainables,
             frozen,
@@ -115,6 +120,24 @@ impl TrainState {
         self.listener =
             listener(self.trainables.iter().map(|trainable| &trainable.network).chain(&self.frozen));
         Ok(())
+    }
+
+    /// Reads the weights at `path` into the trained networks. All ranks call this together, and broadcast the state afterwards.
+    pub(super) fn load_weights(&self, path: &Path, head: HeadRule) -> Result<WeightsRecord, TrainError> {
+        weights::load(path, &self.networks().collect::<Vec<_>>(), &self.names, head)
+    }
+
+    /// Freezes and unfreezes parameters for the next step. Returns a message if some are trained from that step on.
+    pub(super) fn follow_freeze(&self) -> Option<String> {
+        let begun: usize = self.trainables.iter().map(|trainable| trainable.follow_freeze(self.step)).sum();
+        let parameters = if begun == 1 { "1 parameter" } else { &format!("{begun} parameters") };
+        (begun > 0)
+            .then(|| format!("optim.freeze ends: {parameters} are trained from step {} on", self.step + 1))
+    }
+
+    /// True if parameters are frozen in the next step that are trained later.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.trainables.iter().any(Trainable::is_frozen)
     }
 
     /// All networks.

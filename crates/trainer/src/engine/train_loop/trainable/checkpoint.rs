@@ -8,15 +8,31 @@ use phalanx_checkpoint::{EMA, MODEL, Reader};
 use phalanx_sharding::ShardRole;
 use phalanx_tensor::optim::{LossScale, LossScaleState};
 use phalanx_tensor::{Param, ParamBucket, TensorError};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::freeze::trained_now;
 use super::{Trainable, Updater};
 use crate::engine::TrainError;
 use crate::engine::checkpoint::{CheckpointParts, is_codec_state};
 use crate::engine::distributed::Distributed;
 
+/// The entry of the index with the steps before the first updates.
+const FIRST_STEPS: &str = "optimizer_first_steps";
+
 /// The prefix of a rank's own state of the optimizer and of averages.
 const OPTIMIZER: &str = "optimizer.";
+
+/// The counts of an optimizer and its averages.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(in crate::engine::train_loop) struct UpdateCounts {
+    /// Steps of the optimizer.
+    steps: u64,
+    /// Updates of averages.
+    averages: u64,
+    /// The steps before the first update of parameters that were frozen until then.
+    first_steps: BTreeMap<String, u64>,
+}
 
 /// True if a rank's own state of this name belongs to the optimizer or to averages, not to the strategy.
 pub(in crate::engine::train_loop) fn is_optimizers(name: &str) -> bool {
@@ -34,25 +50,30 @@ impl Trainable {
     pub(in crate::engine::train_loop) fn save(
         &self,
         role: ShardRole,
-        counts_of_all: impl FnOnce([u64; 2]) -> Result<[u64; 2], TrainError>,
+        counts_of_all: impl FnOnce(UpdateCounts) -> Result<UpdateCounts, TrainError>,
         parts: &mut CheckpointParts,
         state: &mut Map<String, Value>,
     ) -> Result<(), TrainError> {
-        // Ranks that write no state ask for the counts alone.
-        let params = if role.saves(role.optimizer) { self.network.parallel()?.params() } else { &[] };
+        // Ranks that write no state ask for the counts alone. Frozen parameters have none yet.
+        let params = self.network.parallel()?.params();
+        let params = if role.saves(role.optimizer) { trained_now(params) } else { Vec::new() };
         let updater = self.updater();
-        let (steps, mut named) = updater.optimizer.state(params)?;
-        let mut counts = [steps, 0];
-        let averages = updater.ema.as_ref().map(|ema| ema.state(params)).transpose()?;
+        let (steps, mut named) = updater.optimizer.state(&params)?;
+        let first_steps = updater.optimizer.first_steps();
+        let mut counts = UpdateCounts { steps, averages: 0, first_steps };
+        let averages = updater.ema.as_ref().map(|ema| ema.state(&params)).transpose()?;
         if let Some((updates, averages)) = averages {
-            counts[1] = updates;
+            counts.averages = updates;
             named.extend(averages);
         }
         drop(updater);
         parts.add_state(named);
-        let [steps, updates] = counts_of_all(counts)?;
+        let UpdateCounts { steps, averages: updates, first_steps } = counts_of_all(counts)?;
         let mut tell = |key: &str, value: Value| state.insert(self.key(key), value);
         tell("optimizer_steps", Value::from(steps));
+        if !first_steps.is_empty() {
+            tell(FIRST_STEPS, Value::from_iter(first_steps));
+        }
         let scale = self.loss_scale.as_ref().map(LossScale::state);
         if let Some(LossScaleState { scale, good_steps, left_out }) = scale {
             tell("loss_scale", Value::from(scale));
@@ -70,19 +91,24 @@ impl Trainable {
     pub(in crate::engine::train_loop) fn counts(
         &self,
         distributed: &Distributed,
-        own: [u64; 2],
-    ) -> Result<[u64; 2], TrainError> {
+        own: UpdateCounts,
+    ) -> Result<UpdateCounts, TrainError> {
         if !distributed.has_servers() {
             return Ok(own);
         }
         // The optimizer of a rank that owns no parameters takes no steps.
         let owns = self.network.parallel()?.params().iter().any(|param| !param.owned().is_empty());
-        let own = if owns { own } else { [0, 0] };
-        let told = distributed.exchange().gather_text(&format!("{} {}", own[0], own[1]))?;
-        let told = told.iter().filter_map(|told| told.split_once(' '));
-        let number = |text: &str| text.parse::<u64>().unwrap_or(0);
-        Ok(told.fold([0, 0], |most, (steps, updates)| {
-            [most[0].max(number(steps)), most[1].max(number(updates))]
+        let own = if owns { own } else { UpdateCounts::default() };
+        let own = serde_json::to_string(&own).map_err(|error| TrainError::Setup(error.to_string()))?;
+        let all = distributed.exchange().gather_text(&own)?;
+        let all = all.iter().map(|text| serde_json::from_str::<UpdateCounts>(text).unwrap_or_default());
+        Ok(all.fold(UpdateCounts::default(), |mut most, counts| {
+            (most.steps, most.averages) = (most.steps.max(counts.steps), most.averages.max(counts.averages));
+            for (name, steps) in counts.first_steps {
+                let known = most.first_steps.entry(name).or_default();
+                *known = steps.max(*known);
+            }
+            most
         }))
     }
 
@@ -197,6 +223,11 @@ impl Trainable {
                 ema.load_state(std::slice::from_ref(param), updates, &reader.state_of(EMA, param)?)?;
             }
         }
+        let first_steps = saved.get(&self.key(FIRST_STEPS)).and_then(Value::as_object);
+        let before = |name: &str| first_steps.and_then(|first| first.get(name)?.as_u64()).unwrap_or(0);
+        let has_state = |name: &&str| kinds.iter().any(|kind| !reader.pieces(kind, name).is_empty());
+        let names = self.network.store().params().iter().map(Param::name).filter(has_state);
+        optimizer.load_first_steps(names.map(|name| (name.to_owned(), before(name).min(steps))).collect());
         // A run without a loss scale has saved none: it then begins anew.
         if let (Some(loss_scale), Some(scale)) = (&mut self.loss_scale, scale) {
             loss_scale.load_state(LossScaleState { scale, good_steps, left_out })?;

@@ -1,6 +1,7 @@
 //! A network that is trained, with its optimizer.
 
 mod checkpoint;
+mod freeze;
 
 pub(super) use checkpoint::is_optimizers;
 
@@ -33,6 +34,8 @@ pub(super) struct Trainable {
     schedule: Schedule,
     /// The first step that changes it.
     begin: u64,
+    /// The step after which frozen parameters are trained, counted from 1; `None` if they never are.
+    unfreezes_after: Option<u64>,
     clip_norm: Option<f64>,
     loss_scale: Option<LossScale>,
     /// True while averages are in the place of weights.
@@ -113,6 +116,7 @@ impl Trainable {
             updater,
             schedule: optimize::schedule(config, &plan.of(&steps))?,
             begin: steps.start,
+            unfreezes_after: config.optim.unfreezes_after(plan.steps_per_epoch),
             clip_norm: (config.train.clip_norm > 0.0).then_some(config.train.clip_norm),
             loss_scale,
             shows_averages: false,
@@ -316,6 +320,7 @@ impl Trainable {
         let rule: SharedUpdate = self.updater.clone();
         parallel.set_optimizer(&rule)?;
         parallel.load_own_state(own)?;
+        self.restore_freeze(step)?;
         self.network.broadcast_state()?;
         self.salvaged = None;
         Ok(())

@@ -1,0 +1,60 @@
+//! Names in files of weights: the head of a model, and names that other programs give to its parameters.
+
+use phalanx_tensor::{NamePattern, TensorError};
+
+/// Translates another program's name of a tensor to the name here; `None` for tensors that it does not know.
+pub(super) type Translate = fn(&str) -> Option<String>;
+
+/// A training's declarations about names in files of weights.
+#[derive(Debug, Default)]
+pub(super) struct NameDeclarations {
+    pub(super) head: Vec<String>,
+    pub(super) programs: Vec<Translate>,
+    pub(super) advice: Vec<ShapeAdvice>,
+}
+
+/// The advice about a tensor that has another shape in a file.
+#[derive(Debug)]
+pub(super) struct ShapeAdvice {
+    pub(super) pattern: String,
+    pub(super) text: String,
+}
+
+/// The names of a training's parameters, as far as files of weights need them.
+#[derive(Debug, Clone, Default)]
+pub(in crate::engine) struct WeightNames {
+    /// The parameters that may have other shapes than in the file, and are then made new.
+    head: Vec<NamePattern>,
+    /// Translations of the names of other programs.
+    pub(in crate::engine) programs: Vec<Translate>,
+    advice: Vec<(NamePattern, String)>,
+}
+
+impl WeightNames {
+    /// Reads declarations.
+    ///
+    /// # Errors
+    /// If a pattern is empty.
+    pub(super) fn new(declared: NameDeclarations) -> Result<Self, TensorError> {
+        let NameDeclarations { head, programs, advice } = declared;
+        let head = head.iter().map(|text| NamePattern::new(text)).collect::<Result<_, _>>()?;
+        let advice = advice.into_iter().map(|advice| Ok((NamePattern::new(&advice.pattern)?, advice.text)));
+        Ok(Self { head, programs, advice: advice.collect::<Result<_, TensorError>>()? })
+    }
+
+    /// True for a parameter of the head.
+    pub(in crate::engine) fn is_head(&self, name: &str) -> bool {
+        self.head.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// True if the training names its head.
+    pub(in crate::engine) fn has_head(&self) -> bool {
+        !self.head.is_empty()
+    }
+
+    /// The advice about a tensor that has another shape in a file.
+    pub(in crate::engine) fn advice(&self, name: &str) -> Option<&str> {
+        let found = self.advice.iter().find(|(pattern, _)| pattern.matches(name));
+        found.map(|(_, text)| text.as_str())
+    }
+}
