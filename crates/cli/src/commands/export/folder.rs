@@ -47,6 +47,11 @@ pub(super) fn write(folder: &Path, exported: &Exported, program: &str) -> Result
     Ok(written)
 }
 
+/// Returns numbers with the digits of their f32, in place of those of the nearest f64.
+fn decimals(numbers: &[f32; 3]) -> [f64; 3] {
+    numbers.map(|number| number.to_string().parse().unwrap_or(f64::from(number)))
+}
+
 fn pretty(value: &Value) -> String {
     // A value of strings as keys is always written.
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
@@ -97,8 +102,8 @@ fn pretrained(timm: &str, exported: &Exported) -> Value {
         "interpolation": if resize_filter == "lanczos3" { "lanczos" } else { resize_filter.as_str() },
         "crop_pct": part,
         "crop_mode": if squashes { "squash" } else { "center" },
-        "mean": mean,
-        "std": std,
+        "mean": decimals(mean),
+        "std": decimals(std),
         "first_conv": "conv1",
         "classifier": "fc",
         "label_names": exported.metadata.classes,
@@ -127,7 +132,7 @@ fn preprocessor(images: &ImageMetadata) -> Value {
         "do_rescale": true,
         "rescale_factor": 1.0 / 255.0,
         "do_normalize": true,
-        "image_mean": mean,
-        "image_std": std,
+        "image_mean": decimals(mean),
+        "image_std": decimals(std),
     })
 }
