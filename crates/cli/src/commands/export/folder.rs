@@ -16,6 +16,9 @@ use crate::commands::trained_model::{FOLDER_CONFIG, FOLDER_WEIGHTS};
 /// The preparation of images in transformers' form.
 const PREPROCESSOR: &str = "preprocessor_config.json";
 
+/// The part of the preparation that is the same for all models.
+const FIXED: &str = include_str!("preprocessor.json");
+
 /// Writes the folder. Returns what was written, in words.
 ///
 /// # Errors
@@ -37,7 +40,7 @@ pub(super) fn write(folder: &Path, exported: &Exported, program: &str) -> Result
     let reference = exported.task.reference(&exported.resolved.config, metadata.classes.len());
     let files = [
         (FOLDER_CONFIG, pretty(&config(exported, reference.as_ref())?)),
-        (PREPROCESSOR, pretty(&preprocessor(&metadata.images))),
+        (PREPROCESSOR, pretty(&preprocessor(&metadata.images)?)),
         ("README.md", card::text(exported, reference.as_ref(), program)?),
     ];
     for (name, text) in files {
@@ -111,7 +114,7 @@ fn pretrained(timm: &str, exported: &Exported) -> Value {
 }
 
 /// Renders `preprocessor_config.json`: resize, crop from the middle, scale to 0 to 1, normalise.
-fn preprocessor(images: &ImageMetadata) -> Value {
+fn preprocessor(images: &ImageMetadata) -> Result<Value, CliError> {
     let ImageMetadata { size, resize, resize_mode, resize_filter, center_crop, mean, std } = images;
     let square = |side: &usize| json!({"height": side, "width": side});
     // Pillow's numbers of filters.
@@ -121,18 +124,17 @@ fn preprocessor(images: &ImageMetadata) -> Value {
         "bicubic" => 3,
         _ => 2,
     };
-    json!({
-        "image_processor_type": "BitImageProcessor",
-        "do_convert_rgb": true,
-        "do_resize": true,
-        "size": if resize_mode == "square" { square(resize) } else { json!({"shortest_edge": resize}) },
-        "resample": resample,
-        "do_center_crop": center_crop,
-        "crop_size": square(size),
-        "do_rescale": true,
-        "rescale_factor": 1.0 / 255.0,
-        "do_normalize": true,
-        "image_mean": decimals(mean),
-        "image_std": decimals(std),
-    })
+    let mut config: Map<String, Value> = serde_json::from_str(FIXED).map_err(CliError::failed)?;
+    let size_after = if resize_mode == "square" { square(resize) } else { json!({"shortest_edge": resize}) };
+    for (key, value) in [
+        ("size", size_after),
+        ("resample", resample.into()),
+        ("do_center_crop", (*center_crop).into()),
+        ("crop_size", square(size)),
+        ("image_mean", json!(decimals(mean))),
+        ("image_std", json!(decimals(std))),
+    ] {
+        config.insert(key.to_owned(), value);
+    }
+    Ok(config.into())
 }
