@@ -7,7 +7,7 @@ use phalanx_tensor::io::{TensorHeader, atomic_write, sort_for_safetensors, write
 
 use super::piece::{EMA, MODEL};
 use super::region::Region;
-use super::{Checkpoint, CheckpointError};
+use super::{Checkpoint, CheckpointError, Reader};
 
 /// The numbers of exported tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,15 +42,7 @@ impl Checkpoint {
             true => EMA,
             false => MODEL,
         };
-        let mut headers = Vec::new();
-        for (name, shape) in reader.tensors(MODEL) {
-            let unknown = || {
-                let index = self.folder.join(super::index::INDEX);
-                CheckpointError::damaged(&index, format!("names no known element type for `{name}`"))
-            };
-            let dtype = reader.dtype(kind_of(name), name).ok_or_else(unknown)?;
-            headers.push(TensorHeader { name: name.to_owned(), dtype, shape: shape.to_vec() });
-        }
+        let mut headers = self.headers(&reader, kind_of)?;
         sort_for_safetensors(&mut headers, |header| (&header.name, header.dtype));
         let mut damage = None;
         let written = atomic_write(out, |file| {
@@ -88,5 +80,22 @@ impl Checkpoint {
                 Err(CheckpointError::io(self.step(), "export to", out)(io::Error::other(error)))
             }
         }
+    }
+
+    /// Lists the parameters and buffers, each with the element type of its kind.
+    fn headers(
+        &self,
+        reader: &Reader,
+        kind_of: impl Fn(&str) -> &'static str,
+    ) -> Result<Vec<TensorHeader>, CheckpointError> {
+        let header = |(name, shape): (&str, &[usize])| {
+            let unknown = || {
+                let index = self.folder.join(super::index::INDEX);
+                CheckpointError::damaged(&index, format!("names no known element type for `{name}`"))
+            };
+            let dtype = reader.dtype(kind_of(name), name).ok_or_else(unknown)?;
+            Ok(TensorHeader { name: name.to_owned(), dtype, shape: shape.to_vec() })
+        };
+        reader.tensors(MODEL).map(header).collect()
     }
 }

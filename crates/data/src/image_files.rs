@@ -71,3 +71,31 @@ impl ImageCatalog for ImageFiles {
         CaptionedImage::new(RgbImage::default(), 0, String::new())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::Dataset as _;
+
+    #[test]
+    fn folders_are_walked_in_order_and_files_taken_as_given() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path();
+        for name in ["b/2.png", "b/10.jpg", "a.webp", "c.PNG", "b/.hidden.png", ".git/x.png", "b/notes.txt"] {
+            let path = root.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let given = root.join("no image");
+        let listed = ImageFiles::list([given.as_path(), root]).unwrap();
+        let expected = ["no image", "a.webp", "b/10.jpg", "b/2.png", "c.PNG"].map(|name| root.join(name));
+        assert_eq!(listed, expected);
+        std::fs::create_dir(root.join("d")).unwrap();
+        let error = ImageFiles::list([root.join("d").as_path()]).unwrap_err().to_string();
+        assert!(error.contains("looked for images (.png"), "{error}");
+        let files = ImageFiles::new(listed);
+        let error = files.get(1, 0).unwrap_err().to_string();
+        assert!(error.contains("a.webp") && error.contains("the file is empty"), "{error}");
+        assert!(files.get(0, 0).is_err() && files.get(5, 0).is_err());
+    }
+}

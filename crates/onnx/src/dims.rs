@@ -9,9 +9,9 @@ pub(crate) const BATCHES: [usize; 2] = [2, 3];
 /// A size of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dim {
-    /// The same for every batch.
+    /// A size that does not follow the batch.
     Fixed(usize),
-    /// This multiple of the batch.
+    /// A size that is this multiple of the batch.
     Batch(usize),
 }
 

@@ -95,7 +95,7 @@ impl Grid {
         Ok(())
     }
 
-    /// Adds one image with a caption. Neighbours in a row that have the same caption share it.
+    /// Adds one image with a caption. Neighbours in a row that have the same long caption share it.
     ///
     /// # Errors
     /// Errors of [`Grid::push`].
@@ -170,16 +170,19 @@ impl Grid {
         whole
     }
 
-    /// Returns the captions of a row, one for neighbours with the same text.
+    /// Returns the captions of a row. Neighbours share a caption that is longer than a line of one image.
     fn captions_of(&self, row: &[String], factor: usize) -> Vec<Caption> {
-        let cell = (self.width + PADDING) * factor;
+        let (cell, gap) = ((self.width + PADDING) * factor, PADDING * factor);
         let mut captions = Vec::new();
-        let mut column = 0;
+        let mut left = gap;
         for group in row.chunk_by(|a, b| a == b) {
-            let width = group.len() * cell - PADDING * factor;
-            let lines = wrap(&group[0], width, CAPTION_LINES);
-            captions.push(Caption { left: PADDING * factor + column * cell, lines });
-            column += group.len();
+            let is_short = wrap(&group[0], cell - gap, CAPTION_LINES).len() < 2;
+            let (count, images) = if is_short { (group.len(), 1) } else { (1, group.len()) };
+            for _ in 0..count {
+                let lines = wrap(&group[0], images * cell - gap, CAPTION_LINES);
+                captions.push(Caption { left, lines });
+                left += images * cell;
+            }
         }
         captions
     }
@@ -234,23 +237,24 @@ mod tests {
     }
 
     #[test]
-    fn captions_are_below_their_images_and_neighbours_share_them() {
+    fn captions_are_below_their_images_and_neighbours_share_long_ones() {
         let mut grid = Grid::new(4, 2, 20, 10).expect("a grid").scaled(Some(2));
-        for (level, caption) in [(1.0, "same"), (1.0, "same"), (0.0, "x"), (0.0, "y y y y y y")] {
+        for (level, caption) in [(1.0, "same words"), (1.0, "same words"), (0.0, "x"), (0.0, "x")] {
             grid.push_captioned(&[level; 600], caption).expect("a picture");
         }
         let whole = grid.magnified().expect("small");
-        let lines = 2;
-        assert_eq!(whole.dimensions(), (92, 2 * (24 * 2 / 2 + 2) + 2 * (lines * LINE) as u32));
+        // The words fit into one line of both images, but not of one.
+        let canvas = 2 * (2 * 12 + 2);
+        assert_eq!(whole.dimensions(), (2 * (2 * 22 + 2), canvas + 2 * LINE as u32));
         let lit = |x: std::ops::Range<u32>, y: std::ops::Range<u32>| {
-            y.flat_map(|y| x.clone().map(move |x| (x, y)))
-                .filter(|at| whole.get_pixel(at.0, at.1).0[0] > 0)
-                .count()
+            let all = y.flat_map(|y| x.clone().map(move |x| (x, y)));
+            all.filter(|at| whole.get_pixel(at.0, at.1).0[0] > 0).count()
         };
-        // The first row: images of full intensity, then a band with the shared caption at the left only.
+        // The first row: images of full intensity, then a band with the shared caption.
         assert_eq!(lit(4..44, 4..24), 40 * 20);
-        assert!(lit(4..30, 24..44) > 0 && lit(48..88, 24..44) == 0);
-        // The second row, its band below it.
-        assert!(lit(4..44, 48..68) == 40 * 20 && lit(4..44, 70..88) > 0 && lit(48..88, 70..88) > 0);
+        assert!(lit(4..44, 24..34) > 0 && lit(48..64, 24..34) > 0 && lit(64..92, 24..34) == 0);
+        // The second row, its band below it, with a caption for each image.
+        assert_eq!(lit(4..44, 38..58), 40 * 20);
+        assert!(lit(4..10, 60..70) > 0 && lit(10..48, 60..70) == 0 && lit(48..54, 60..70) > 0);
     }
 }

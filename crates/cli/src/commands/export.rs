@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 
 use super::ending::ending;
 use super::error::CliError;
-use super::resolve::{configuration_of, task_of};
+use super::resolve::{configuration_of, task_alone};
 use super::trained_model::{NamedModel, description, find_checkpoint};
 use crate::Program;
 use crate::console::{err, out};
@@ -115,7 +115,7 @@ impl Exported {
     ) -> Result<Self, CliError> {
         let resolved = configuration_of(program, &run)?;
         let config = &resolved.config;
-        let task = task_of(program, config)?;
+        let task = task_alone(program, config)?;
         let model = TrainedModel::of_checkpoint(&task, checkpoint.clone(), &run, config);
         let classes = model.map_err(CliError::failed)?.classes;
         let metadata = ModelMetadata::new(config, classes, checkpoint.step(), averages);
@@ -203,7 +203,7 @@ fn to_onnx(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
             err("note: the run is evaluated with averages of its parameters; --ema exports these");
         }
     }
-    let (task, model) = (task_of(program, config)?, model.with_averages(args.ema));
+    let (task, model) = (task_alone(program, config)?, model.with_averages(args.ema));
     let check = args.check.as_deref();
     let written =
         export_onnx(&task, &model, config, &metadata, &args.out, check).map_err(CliError::failed)?;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::ending::ending;
 use super::error::CliError;
-use super::resolve::task_of;
+use super::resolve::task_alone;
 use super::trained_model::NamedModel;
 use crate::Program;
 use crate::console::{err, out};
@@ -19,6 +19,9 @@ use phalanx_trainer::engine::{ClassAnswer, Picture, PredictOptions, PredictOutco
 /// The pictures of a grid, and those in a row.
 const GRID_PICTURES: usize = 64;
 const GRID_COLUMNS: usize = 8;
+
+/// The side in pixels that smaller pictures of a grid are magnified to, so that captions fit.
+const GRID_SIDE: usize = 96;
 
 /// The widest column of file names, in characters.
 const WIDEST_FILE: usize = 60;
@@ -67,7 +70,7 @@ pub(super) fn run(program: &Program, args: &PredictArgs) -> Result<(), CliError>
         true => out(&as_json(prediction, args.top > 1).to_string()),
         false => out(&as_row(prediction, width)),
     };
-    let task = task_of(program, config)?;
+    let task = task_alone(program, config)?;
     let outcome = predict(&task, &model, config, &files, options, &mut print).map_err(CliError::failed)?;
     if let Some(grid) = &args.grid {
         write_grid(grid, &outcome)?;
@@ -136,12 +139,13 @@ fn as_row(prediction: &Prediction, width: usize) -> String {
 fn write_grid(path: &Path, outcome: &PredictOutcome) -> Result<(), CliError> {
     let Some((_, Picture { size, .. })) = outcome.doubtful.first() else { return Ok(()) };
     let (count, size) = (outcome.doubtful.len(), *size);
-    let mut grid = Grid::new(count, GRID_COLUMNS, size, size).map_err(CliError::failed)?;
+    let scale = Some((GRID_SIDE / size.max(1)).max(1));
+    let mut grid = Grid::new(count, GRID_COLUMNS, size, size).map_err(CliError::failed)?.scaled(scale);
     for (prediction, picture) in &outcome.doubtful {
         let first = prediction.answers.iter().filter_map(|answer| answer.ranked.first());
         // Of several attributes the least sure one.
         let least = first.min_by(|a, b| a.1.total_cmp(&b.1));
-        let caption = least.map(|(class, probability)| format!("{class} {:.0} %", 100.0 * probability));
+        let caption = least.map(|(class, probability)| format!("{class} {:.0}%", 100.0 * probability));
         grid.push_captioned(&picture.pixels, &caption.unwrap_or_default()).map_err(CliError::failed)?;
     }
     grid.write(path).map_err(CliError::failed)?;

@@ -32,18 +32,21 @@ pub(super) fn check_utf8(option: &str, path: &Path) -> Result<(), CliError> {
     }
 }
 
+/// Returns the task that a configuration chooses, without judges.
+pub(super) fn task_alone(program: &Program, config: &Config) -> Result<Task, CliError> {
+    let none = || CliError::Usage(format!("{} has no task `{}`", program.name(), config.model.kind));
+    program.task_of(config).cloned().ok_or_else(none)
+}
+
 /// Returns the task that a configuration chooses, with the judges of its samples.
 pub(super) fn task_of(program: &Program, config: &Config) -> Result<Task, CliError> {
-    let known = |config: &Config| {
-        let none = || CliError::Usage(format!("{} has no task `{}`", program.name(), config.model.kind));
-        program.task_of(config).cloned().ok_or_else(none)
-    };
     let judges = config.quality.judges.iter().map(|judge| {
         let folder = RunFolder::open(Path::new(judge)).map_err(CliError::failed)?;
         let resolved = program.catalogue().resolve_run(&folder.config())?;
-        Ok(Evaluator::new(folder.path(), known(&resolved.config)?, resolved.config))
+        let task = task_alone(program, &resolved.config)?;
+        Ok(Evaluator::new(folder.path(), task, resolved.config))
     });
-    Ok(known(config)?.with_evaluators(judges.collect::<Result<_, CliError>>()?))
+    Ok(task_alone(program, config)?.with_evaluators(judges.collect::<Result<_, CliError>>()?))
 }
 
 /// The folder of the run that this one builds on, inside this one's.

@@ -9,7 +9,7 @@ use toml::Value;
 use super::ending::ending;
 use super::error::CliError;
 use super::former_run::former_run_option;
-use super::resolve::task_of;
+use super::resolve::task_alone;
 use super::trained_model::NamedModel;
 use crate::console::out;
 use crate::{Program, PublishedRequest};
@@ -122,7 +122,8 @@ pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> 
     let seed = args.seed.unwrap_or(config.train.seed);
     let drawing = drawing(args, config.sample.columns, config.model.image_size)?;
     let to = (args.out.as_path(), args.style.grid());
-    sample_model(&task_of(program, config)?, &model, config, &drawing, seed, to).map_err(CliError::failed)?;
+    sample_model(&task_alone(program, config)?, &model, config, &drawing, seed, to)
+        .map_err(CliError::failed)?;
     out(&format!("{} (weights after step {})", args.out.display(), model.step));
     Ok(())
 }

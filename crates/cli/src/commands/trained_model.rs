@@ -8,7 +8,7 @@ use phalanx_trainer::config::{Config, Resolved, diff};
 use phalanx_trainer::engine::{ModelMetadata, TrainedModel, newest_checkpoint};
 
 use super::error::CliError;
-use super::resolve::{configuration_of, task_of};
+use super::resolve::{configuration_of, task_alone};
 use crate::Program;
 use crate::console::err;
 
@@ -63,7 +63,7 @@ impl NamedModel {
 
     fn of_run(program: &Program, checkpoint: Checkpoint, run: RunFolder) -> Result<Self, CliError> {
         let resolved = configuration_of(program, &run)?;
-        let task = task_of(program, &resolved.config)?;
+        let task = task_alone(program, &resolved.config)?;
         let model = TrainedModel::of_checkpoint(&task, checkpoint, &run, &resolved.config);
         Ok(Self { model: model.map_err(CliError::failed)?, resolved, run: Some(run) })
     }

@@ -16,6 +16,9 @@ use crate::commands::trained_model::{FOLDER_CONFIG, FOLDER_WEIGHTS};
 /// The preparation of images in transformers' form.
 const PREPROCESSOR: &str = "preprocessor_config.json";
 
+/// The part of the preparation that is the same for all models.
+const FIXED: &str = include_str!("preprocessor.json");
+
 /// Writes the folder. Returns what was written, in words.
 ///
 /// # Errors
@@ -37,7 +40,7 @@ pub(super) fn write(folder: &Path, exported: &Exported, program: &str) -> Result
     let reference = exported.task.reference(&exported.resolved.config, metadata.classes.len());
     let files = [
         (FOLDER_CONFIG, pretty(&config(exported, reference.as_ref())?)),
-        (PREPROCESSOR, pretty(&preprocessor(&metadata.images))),
+        (PREPROCESSOR, pretty(&preprocessor(&metadata.images)?)),
         ("README.md", card::text(exported, reference.as_ref(), program)?),
     ];
     for (name, text) in files {
@@ -45,6 +48,11 @@ pub(super) fn write(folder: &Path, exported: &Exported, program: &str) -> Result
         write_aside(&file, text.as_bytes()).map_err(failed(&file))?;
     }
     Ok(written)
+}
+
+/// Returns numbers with the digits of their f32, in place of those of the nearest f64.
+fn decimals(numbers: &[f32; 3]) -> [f64; 3] {
+    numbers.map(|number| number.to_string().parse().unwrap_or(f64::from(number)))
 }
 
 fn pretty(value: &Value) -> String {
@@ -97,8 +105,8 @@ fn pretrained(timm: &str, exported: &Exported) -> Value {
         "interpolation": if resize_filter == "lanczos3" { "lanczos" } else { resize_filter.as_str() },
         "crop_pct": part,
         "crop_mode": if squashes { "squash" } else { "center" },
-        "mean": mean,
-        "std": std,
+        "mean": decimals(mean),
+        "std": decimals(std),
         "first_conv": "conv1",
         "classifier": "fc",
         "label_names": exported.metadata.classes,
@@ -106,7 +114,7 @@ fn pretrained(timm: &str, exported: &Exported) -> Value {
 }
 
 /// Renders `preprocessor_config.json`: resize, crop from the middle, scale to 0 to 1, normalise.
-fn preprocessor(images: &ImageMetadata) -> Value {
+fn preprocessor(images: &ImageMetadata) -> Result<Value, CliError> {
     let ImageMetadata { size, resize, resize_mode, resize_filter, center_crop, mean, std } = images;
     let square = |side: &usize| json!({"height": side, "width": side});
     // Pillow's numbers of filters.
@@ -116,18 +124,17 @@ fn preprocessor(images: &ImageMetadata) -> Value {
         "bicubic" => 3,
         _ => 2,
     };
-    json!({
-        "image_processor_type": "BitImageProcessor",
-        "do_convert_rgb": true,
-        "do_resize": true,
-        "size": if resize_mode == "square" { square(resize) } else { json!({"shortest_edge": resize}) },
-        "resample": resample,
-        "do_center_crop": center_crop,
-        "crop_size": square(size),
-        "do_rescale": true,
-        "rescale_factor": 1.0 / 255.0,
-        "do_normalize": true,
-        "image_mean": mean,
-        "image_std": std,
-    })
+    let mut config: Map<String, Value> = serde_json::from_str(FIXED).map_err(CliError::failed)?;
+    let size_after = if resize_mode == "square" { square(resize) } else { json!({"shortest_edge": resize}) };
+    for (key, value) in [
+        ("size", size_after),
+        ("resample", resample.into()),
+        ("do_center_crop", (*center_crop).into()),
+        ("crop_size", square(size)),
+        ("image_mean", json!(decimals(mean))),
+        ("image_std", json!(decimals(std))),
+    ] {
+        config.insert(key.to_owned(), value);
+    }
+    Ok(config.into())
 }

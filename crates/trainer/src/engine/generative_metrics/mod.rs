@@ -81,6 +81,14 @@ impl GenerativeMetrics {
         Ok((!evaluators.is_empty()).then_some(Self { evaluators, real: None }))
     }
 
+    /// Checks that a training generates images that evaluators can measure.
+    pub(super) fn check_draws(training: &dyn AnyTraining, kind: &str) -> Result<(), TrainError> {
+        if training.draws() {
+            return Ok(());
+        }
+        Err(TrainError::Setup(format!("quality.judges are given, but a `{kind}` draws no pictures")))
+    }
+
     /// Generates images for captions of the test split, each rank its part, and measures them. Returns names and values. All ranks call
     /// this together, with gathered parameters.
     pub(super) fn measure(

@@ -16,8 +16,8 @@ pub const METADATA_KEY: &str = "phalanx";
 /// The version of the description.
 const FORMAT: u32 = 1;
 
-/// The keys outside of `[model]` that outputs and measures of a trained model depend on.
-const CARRIED: [&str; 12] = [
+/// The keys outside of `[model]` that outputs, measures and samples of a trained model depend on.
+const CARRIED: [&str; 13] = [
     "data.kind",
     "data.objects",
     "data.test_images",
@@ -30,6 +30,7 @@ const CARRIED: [&str; 12] = [
     "train.precision",
     "eval.limit",
     "eval.batch",
+    "sample.columns",
 ];
 
 /// The description of an exported model.

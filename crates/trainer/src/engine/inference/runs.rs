@@ -26,13 +26,17 @@ pub fn evaluate_model(
 ) -> Result<Vec<(String, f64)>, TrainError> {
     let inference = InferenceModel::open(task, config, model)?;
     let InferenceModel { built, context, session } = &inference;
+    let mut quality = GenerativeMetrics::open(task, context, &session.device)?;
+    if quality.is_some() {
+        GenerativeMetrics::check_draws(&*built.training, &config.model.kind)?;
+    }
     let data = open_data(task, config, &inference)?;
     data.check_classes(&model.classes)?;
     let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
     let (training, alone) = (&*built.training, Distributed::none());
     let pass = TestPass { step: model.step, limit: config.eval.limit, batch };
     let mut measures = evaluate(training, &data, &alone, &BatchGroups::default(), session, pass)?;
-    if let Some(mut quality) = GenerativeMetrics::open(task, context, &session.device)? {
+    if let Some(quality) = &mut quality {
         measures.extend(quality.measure(training, &data, &alone, session, config)?);
     }
     Ok(measures)

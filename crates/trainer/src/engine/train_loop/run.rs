@@ -83,11 +83,8 @@ impl<'a> Parts<'a> {
         let env = Environment { folder, config, plan, context, device, key: Key::new(config.train.seed) };
         let state = env.build_state(task, data.num_classes(), distributed)?;
         let quality = GenerativeMetrics::open(task, &env.context, &env.device)?;
-        if quality.is_some() && !state.training.draws() {
-            let kind = &config.model.kind;
-            return Err(TrainError::Setup(format!(
-                "quality.judges are given, but a `{kind}` draws no pictures"
-            )));
+        if quality.is_some() {
+            GenerativeMetrics::check_draws(&*state.training, &config.model.kind)?;
         }
         let steps = StepRunner::new(&env, distributed, state.training.phases().len())?;
         Ok(Self { env, data, state, steps, quality })
