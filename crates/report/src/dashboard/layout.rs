@@ -50,12 +50,12 @@ pub(super) fn arrange(screen: Rect, view: &View, wanted: &Wanted<'_>) -> Option<
             return None;
         };
         let [curves, log] = rows(left, &[Constraint::Fill(3), Constraint::Fill(2)])[..] else { return None };
-        // The rows of the panes and their frames, but at most two fifths of the height each.
-        let most = right.height * 2 / 5;
-        let with_frame = |rows: u16| rows.saturating_add(2).clamp(4, most.max(4));
+        // The rows of the panes and their frames, but at most two fifths and half of the height.
+        let with_frame = |rows: u16, most: u16| rows.saturating_add(2).clamp(4, most.max(4));
         let inner = right.width.saturating_sub(2);
-        let numbers = with_frame((wanted.numbers)(inner));
-        let constraints = [length(numbers), length(with_frame((wanted.ranks)(inner))), fill];
+        let numbers = with_frame((wanted.numbers)(inner), right.height * 2 / 5);
+        let ranks = with_frame((wanted.ranks)(inner), right.height / 2);
+        let constraints = [length(numbers), length(ranks), fill];
         let [numbers, of_ranks, samples] = rows(right, &constraints)[..] else { return None };
         let panes =
             vec![(Pane::Curves, curves), (Pane::Log, log), (Pane::Ranks, of_ranks), (Pane::Samples, samples)];

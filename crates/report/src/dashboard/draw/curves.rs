@@ -83,7 +83,8 @@ fn axis([low, high]: [f64; 2], logarithmic: bool, rows: usize) -> ([f64; 2], Vec
     let rough = || ([low, high], vec![number(low), number(0.5 * (low + high)), number(high)]);
     // Exponents have labels at whole numbers.
     for count in (1..=most - 1).rev() {
-        let [zero, step, ..] = ticks(0.0, high - low, count, logarithmic)[..] else { continue };
+        // A longer range has the same step, and always two ticks.
+        let [zero, step, ..] = ticks(0.0, 4.0 * (high - low), 4 * count, logarithmic)[..] else { continue };
         let step: f64 = step - zero;
         let (first, last) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
         let steps = ((last - first) / step).round();
@@ -113,6 +114,7 @@ mod tests {
         };
         assert_eq!(told(0.03, 1.967, false, 12), "0 1 2");
         assert_eq!(told(0.03, 1.967, false, 20), "0 0.5 1 1.5 2");
+        assert_eq!(told(0.0617, 0.5525, false, 9), "0 0.5 1");
         assert_eq!(told(-2.3, 0.4, true, 20), "0.001000 0.01000 0.1000 1.000 10.00");
         assert_eq!(told(-2.3, -2.1, true, 20), "0.005012 0.006310 0.007943", "within a power of ten");
         assert_eq!(told(1e-9, 1e100, false, 3), "0 1e100");

@@ -46,24 +46,42 @@ fn place(parts: Vec<Part>, width: u16, indent: usize, gap: usize) -> Vec<Line<'s
             used += gap;
         }
         for span in part {
-            let mut rest = span.content.chars().peekable();
-            while rest.peek().is_some() {
-                if used >= width {
-                    rows.push(Line::from(" ".repeat(indent)));
-                    used = indent;
-                }
-                let mut text = String::new();
-                while let Some(letter) =
-                    rest.next_if(|letter| used + letter_width(*letter) <= width || text.is_empty())
-                {
-                    used += letter_width(letter);
-                    text.push(letter);
-                }
-                push(&mut rows, Span::styled(text, span.style));
+            for word in span.content.split_inclusive(' ') {
+                used = place_word(&mut rows, word, span.style, (used, width, indent));
             }
         }
     }
     rows
+}
+
+/// Places a word of a part that is wider than a row, or of one that fits. Returns the used width of the last row.
+fn place_word(
+    rows: &mut Vec<Line<'static>>,
+    word: &str,
+    style: Style,
+    (mut used, width, indent): (usize, usize, usize),
+) -> usize {
+    let wide = Span::raw(word.trim_end()).width();
+    if used + wide > width && used > indent && wide <= width - indent {
+        rows.push(Line::from(" ".repeat(indent)));
+        used = indent;
+    }
+    let mut rest = word.chars().peekable();
+    while rest.peek().is_some_and(|letter| used < width || *letter != ' ') {
+        if used >= width {
+            rows.push(Line::from(" ".repeat(indent)));
+            used = indent;
+        }
+        let mut text = String::new();
+        while let Some(letter) =
+            rest.next_if(|letter| used + letter_width(*letter) <= width || text.is_empty())
+        {
+            used += letter_width(letter);
+            text.push(letter);
+        }
+        push(rows, Span::styled(text, style));
+    }
+    used
 }
 
 fn letter_width(letter: char) -> usize {
@@ -122,6 +140,7 @@ mod tests {
             ["speed  12 images/s", "       4 steps/s"]
         );
         assert_eq!(rows(&["abcdefgh", "ij"], 5, 2), ["abcde", "  fgh", "  ij"]);
+        assert_eq!(rows(&["test", "long_name 0.5"], 12, 2), ["test", "  long_name ", "  0.5"]);
         assert_eq!(rows(&[], 5, 0), [""]);
         assert_eq!(rows(&["ab"], 0, 9), ["a", "b"]);
         let lines = words(part("1 ", Style::new()), "step 3  loss 0.5", Style::new(), 12);

@@ -75,7 +75,9 @@ fn rows(model: &Model) -> Vec<(&'static str, Vec<String>)> {
     if let Some((watts, kind)) = model.watts() {
         rows.push(("power", vec![format!("{watts:.0} W {kind}").trim_end().to_owned()]));
     }
-    let test = model.names().filter(|name| name.starts_with("test_")).filter_map(|name| {
+    // Losses are named above the curves.
+    let test = model.names().filter(|name| name.starts_with("test_") && !name.ends_with("loss"));
+    let test = test.filter_map(|name| {
         Some(format!("{} {}", name.strip_prefix("test_")?, format::number(model.curve(name)?.last()?)))
     });
     let test: Vec<String> = test.collect();
