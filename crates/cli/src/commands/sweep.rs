@@ -23,8 +23,8 @@ use phalanx_trainer::config::Resolved;
 use crate::console::{note, out};
 use crate::sweep::search::SearchRecord;
 use crate::sweep::{
-    self, Caller, Conditions, Outcome, PlannedRun, Results, Run, RunPlan, Runner, Schedule, SweepFile,
-    SweepFileError, SweepFolder, TrainingEnd, Trials,
+    self, Caller, Conditions, Outcome, Planned, PlannedRun, Results, Run, RunPlan, Runner, Schedule,
+    SweepFile, SweepFileError, SweepFolder, SweepView, TrainingEnd, Trials,
 };
 use phalanx_report::Report;
 use phalanx_run::{Machine, write_aside};
@@ -252,8 +252,9 @@ impl<'a> Sweep<'a> {
 
     /// The order of the runs, and the trials that are drawn as earlier ones end.
     fn schedule(&self) -> Schedule<'_> {
-        let state = (self.trials.clone(), self.runs.clone(), self.record.clone());
-        Schedule::new(&self.file, self.place(), &self.configuration, self.parallel, state)
+        let (trials, runs, record) = (self.trials.clone(), self.runs.clone(), self.record.clone());
+        let planned = Planned { trials, runs, record };
+        Schedule::new(&self.file, self.place(), &self.configuration, self.parallel, planned)
     }
 
     /// Trains the runs that are not finished. Trials that are drawn join the sweep.
@@ -296,7 +297,7 @@ impl<'a> Sweep<'a> {
             let read = match end {
                 TrainingEnd::Stopped => return None,
                 TrainingEnd::Failed(error) => return Some(Err(error.clone())),
-                TrainingEnd::Pruned { step, .. } => Outcome::read_pruned(&folder, *step, target),
+                TrainingEnd::Pruned(decision) => Outcome::read_pruned(&folder, decision.step, target),
                 TrainingEnd::FinishedBefore | TrainingEnd::Finished(_) => Outcome::read(&folder, target),
             };
             Some(read.map_err(|error| error.to_string()))
@@ -321,10 +322,9 @@ impl<'a> Sweep<'a> {
             ranks: trained().map(|config| config.train.ranks).max().unwrap_or(1),
             simulated: trained().any(|config| config.comm.clock == Clock::Cpu),
         };
-        let (name, file, trials) = (self.name, &self.file, &self.trials);
-        let (command, folder) = (program.name(), self.folder.as_path());
-        let results =
-            Results { name, program: command, folder, file, trials, outcomes, conditions: &conditions };
+        let (command, folder, trials) = (program.name(), self.folder.as_path(), &self.trials);
+        let view = SweepView { program: command, folder, trials, outcomes };
+        let results = Results { name: self.name, file: &self.file, sweep: view, conditions: &conditions };
         results.write().map_err(CliError::failed)?;
         write_page(program, &self.folder)?;
         if json {
@@ -412,8 +412,8 @@ fn words(end: &TrainingEnd) -> String {
     match end {
         TrainingEnd::FinishedBefore => "was finished".to_owned(),
         TrainingEnd::Finished(time) => format!("finished in {}", format::duration(*time)),
-        TrainingEnd::Pruned { step, value } => {
-            format!("pruned at step {step}, at {}", format::number(*value))
+        TrainingEnd::Pruned(decision) => {
+            format!("pruned at step {}, at {}", decision.step, format::number(decision.value))
         }
         TrainingEnd::Failed(error) => format!("failed: {error}"),
         TrainingEnd::Stopped => "stopped".to_owned(),

@@ -11,6 +11,19 @@ use super::table::{Outcomes, ResultTable};
 use super::trials::{Run, TRIAL, Table, Trials, effective};
 use phalanx_run::format;
 
+/// A sweep after its runs.
+#[derive(Debug, Clone, Copy)]
+pub struct SweepView<'a> {
+    /// The name of the program that trains its runs.
+    pub program: &'a str,
+    /// Its folder.
+    pub folder: &'a Path,
+    /// Its runs and tables.
+    pub trials: &'a Trials,
+    /// The outcomes of the runs.
+    pub outcomes: &'a Outcomes,
+}
+
 /// The best row of a table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BestRow {
@@ -34,12 +47,8 @@ pub struct BestRow {
 
 impl BestRow {
     /// Returns the best row of a table of the sweep in `folder`; `None` if no row has a measure.
-    pub fn of(
-        table: &Table,
-        filled: &ResultTable,
-        (trials, outcomes): (&Trials, &Outcomes),
-        (program, folder): (&str, &Path),
-    ) -> Option<Self> {
+    pub fn of(table: &Table, filled: &ResultTable, sweep: SweepView<'_>) -> Option<Self> {
+        let SweepView { program, folder, trials, outcomes } = sweep;
         let row = filled.best?;
         let at = *table.trials[row].runs.first()?;
         let run = &trials.runs[at];
@@ -147,7 +156,8 @@ mod tests {
         let of = |outcomes: &Outcomes| {
             let table = &trials.tables[0];
             let filled = ResultTable::of(table, outcomes);
-            BestRow::of(table, &filled, (&trials, outcomes), ("phalanx", Path::new("runs/x")))
+            let (program, folder, trials) = ("phalanx", Path::new("runs/x"), &trials);
+            BestRow::of(table, &filled, SweepView { program, folder, trials, outcomes })
         };
         let best = of(&outcomes).expect("a best row");
         assert_eq!(

@@ -55,7 +55,7 @@ mod importance;
 
 mod results;
 
-pub use best::BestRow;
+pub use best::{BestRow, SweepView};
 pub use compared::{Comparison, PublishedNumbers, Relative};
 pub use energy::EnergySource;
 pub use file::{Axis, Choice, Part, Scaling, SweepFile, SweepFileError, Target};
@@ -67,7 +67,7 @@ pub use predicted::{RunPlan, predict};
 pub use results::{Conditions, Results, TableResult};
 pub use run::{Caller, Runner};
 pub use scaling::{Speedups, speedups, speedups_svg};
-pub use schedule::{Configure, Ended, Job, Next, PlannedRun, Schedule, TrainingEnd};
+pub use schedule::{Configure, Ended, Job, Next, Planned, PlannedRun, Schedule, TrainingEnd};
 pub use table::{Outcomes, ResultTable, Row, Spread};
 pub use trials::{Objective, Run, SearchRows, TRIAL, Table, Trial, Trials};
 pub use watch::PruneWatch;

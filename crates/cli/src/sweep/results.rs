@@ -1,17 +1,15 @@
 //! The results of a sweep: its tables in every form, their charts, and a JSON file for programs and for the report.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
-use super::best::BestRow;
+use super::best::{BestRow, SweepView};
 use super::file::SweepFile;
 use super::importance::Importance;
 use super::outcome::NUMBERS;
 use super::picture::curves;
 use super::scaling::{Speedups, speedups, speedups_svg};
-use super::table::{Outcomes, ResultTable};
-use super::trials::{TRIAL, Table, Trials};
+use super::table::ResultTable;
+use super::trials::{TRIAL, Table};
 use phalanx_run::{Machine, format, write_aside};
 
 /// On what, and how, a sweep was measured.
@@ -34,16 +32,10 @@ pub struct Conditions {
 pub struct Results<'a> {
     /// Its name.
     pub name: &'a str,
-    /// The name of the program that trains its runs.
-    pub program: &'a str,
-    /// Its folder.
-    pub folder: &'a Path,
     /// Its file.
     pub file: &'a SweepFile,
-    /// Its runs and tables.
-    pub trials: &'a Trials,
-    /// The outcomes of the runs.
-    pub outcomes: &'a Outcomes,
+    /// Its runs, tables and outcomes.
+    pub sweep: SweepView<'a>,
     /// On what it was measured.
     pub conditions: &'a Conditions,
 }
@@ -89,10 +81,9 @@ impl TableResult {
 impl Results<'_> {
     /// The tables with their numbers.
     pub fn tables(&self) -> impl Iterator<Item = TableResult> {
-        self.trials.tables.iter().map(|table| {
-            let filled = ResultTable::of(table, self.outcomes);
-            let (all, place) = ((self.trials, self.outcomes), (self.program, self.folder));
-            let best = BestRow::of(table, &filled, all, place);
+        self.sweep.trials.tables.iter().map(|table| {
+            let filled = ResultTable::of(table, self.sweep.outcomes);
+            let best = BestRow::of(table, &filled, self.sweep);
             TableResult { best, importance: Importance::of(table, &filled), table: filled }
         })
     }
@@ -102,14 +93,14 @@ impl Results<'_> {
     /// # Errors
     /// If one of them cannot be written.
     pub fn write(&self) -> std::io::Result<()> {
-        let folder = self.folder;
+        let folder = self.sweep.folder;
         let mut text = format!("# {}\n\n{}\n\n{}\n\n", self.name, self.file.about, self.measured());
         for (name, meaning) in self.meanings() {
             text.push_str(&format!("- *{}*: {meaning}\n", name.replace('_', " ")));
         }
         text.push('\n');
         let mut tables = Vec::new();
-        for (at, (result, table)) in self.tables().zip(&self.trials.tables).enumerate() {
+        for (at, (result, table)) in self.tables().zip(&self.sweep.trials.tables).enumerate() {
             let number = at + 1;
             let (markdown, filled) = (result.markdown(), &result.table);
             text.push_str(&markdown);
@@ -121,7 +112,7 @@ impl Results<'_> {
                 write_aside(&folder.join(format!("{number}-speedup.svg")), svg.as_bytes())?;
                 text.push_str(&format!("\n![{}: speed-up]({number}-speedup.svg)\n", filled.title));
             }
-            if let Some(svg) = curves(&pictured(table), self.outcomes, self.file.target.as_ref()) {
+            if let Some(svg) = curves(&pictured(table), self.sweep.outcomes, self.file.target.as_ref()) {
                 write_aside(&folder.join(format!("{number}.svg")), svg.as_bytes())?;
                 text.push_str(&format!("\n![{}]({number}.svg)\n", filled.title));
             }
@@ -146,7 +137,7 @@ impl Results<'_> {
     fn table_json(&self, table: &Table, result: &TableResult, speedups: &[Speedups]) -> Value {
         let mut json = result.table.json();
         for (at, trial) in table.trials.iter().enumerate() {
-            let runs: Vec<_> = trial.runs.iter().map(|run| &self.trials.runs[*run]).collect();
+            let runs: Vec<_> = trial.runs.iter().map(|run| &self.sweep.trials.runs[*run]).collect();
             json["rows"][at]["predicted"] = runs.iter().any(|run| run.predicted).into();
             json["rows"][at]["runs"] = runs.iter().map(|run| run.name.clone()).collect();
         }
@@ -186,11 +177,11 @@ impl Results<'_> {
     fn meanings(&self) -> Vec<(String, String)> {
         let mut told: Vec<(String, String)> = Vec::new();
         let is_shown = |name: &str| {
-            self.trials.tables.iter().any(|table| table.columns.iter().any(|column| column == name))
+            self.sweep.trials.tables.iter().any(|table| table.columns.iter().any(|column| column == name))
         };
         let shown = NUMBERS.iter().filter(|(name, _)| is_shown(name));
         told.extend(shown.map(|(name, meaning)| ((*name).to_owned(), (*meaning).to_owned())));
-        for relative in self.trials.tables.iter().flat_map(|table| &table.relative) {
+        for relative in self.sweep.trials.tables.iter().flat_map(|table| &table.relative) {
             if !told.iter().any(|(name, _)| *name == relative.name) {
                 told.push((relative.name.clone(), relative.meaning()));
             }

@@ -69,7 +69,7 @@ impl Runner<'_> {
         is_over: &dyn Fn() -> bool,
     ) -> Result<(), RunError> {
         while !is_over() {
-            let next = locked(schedule).next()?;
+            let next = locked(schedule).next_job()?;
             match next {
                 Next::Done => break,
                 Next::Wait => std::thread::sleep(POLL),
@@ -89,10 +89,8 @@ impl Runner<'_> {
             return end.clone();
         }
         let folder = self.place.run(&job.run);
-        let pruned = |watch: &mut Option<PruneWatch>| {
-            let (step, value) = watch.as_mut()?.decide(&folder)?;
-            Some(TrainingEnd::Pruned { step, value })
-        };
+        let pruned =
+            |watch: &mut Option<PruneWatch>| watch.as_mut()?.decide(&folder).map(TrainingEnd::Pruned);
         if let Some(end) = pruned(&mut job.watch) {
             return end;
         }
@@ -139,8 +137,8 @@ impl Runner<'_> {
         if self.place.is_finished(run) {
             return Ok(TrainingEnd::Finished(begun.elapsed()));
         }
-        if let Some((step, value)) = watch.as_mut().and_then(|watch| watch.stopped()) {
-            return Ok(TrainingEnd::Pruned { step, value });
+        if let Some(decision) = watch.as_ref().and_then(PruneWatch::stopped) {
+            return Ok(TrainingEnd::Pruned(decision));
         }
         if asked > 0 {
             return Ok(TrainingEnd::Stopped);

@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::file::SweepFile;
 use super::outcome::Outcome;
 use super::place::SweepFolder;
-use super::search::{Observation, Peer, RecordedEnd, RecordedTrial, Rungs, Search, SearchRecord, draw};
+use super::search::{
+    Observation, Peer, RecordedEnd, RecordedTrial, Rungs, Search, SearchKey, SearchRecord, StopDecision, draw,
+};
 use super::trials::{Run, Trials};
 use super::watch::PruneWatch;
 use phalanx_run::{RunError, RunFolder, read_whole_metrics};
@@ -29,12 +31,7 @@ pub enum TrainingEnd {
     /// It has finished now, after this time.
     Finished(Duration),
     /// A rule of the search stopped it.
-    Pruned {
-        /// The step of the decision.
-        step: u64,
-        /// The value that was compared.
-        value: f64,
-    },
+    Pruned(StopDecision),
     /// It failed.
     Failed(String),
     /// It was asked to stop. It leaves a checkpoint if it saves any.
@@ -133,6 +130,17 @@ impl std::fmt::Debug for Schedule<'_> {
     }
 }
 
+/// The sweep before its runs.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The runs and tables, with the trials that are drawn.
+    pub trials: Trials,
+    /// The runs with their configurations.
+    pub runs: Vec<PlannedRun>,
+    /// The trials that an earlier call has drawn.
+    pub record: SearchRecord,
+}
+
 /// The sweep after its runs.
 #[derive(Debug)]
 pub struct Ended {
@@ -147,15 +155,15 @@ pub struct Ended {
 }
 
 impl<'a> Schedule<'a> {
-    /// A schedule of the runs of `trials`, of which `parallel` train at once. The drawn trials in `record` are among
-    /// them.
+    /// A schedule of the runs of `planned`, of which `parallel` train at once.
     pub fn new(
         file: &'a SweepFile,
         place: SweepFolder<'a>,
         configure: &'a dyn Configure,
         parallel: usize,
-        (trials, runs, mut record): (Trials, Vec<PlannedRun>, SearchRecord),
+        planned: Planned,
     ) -> Self {
+        let Planned { trials, runs, mut record } = planned;
         for recorded in record.searches.values_mut() {
             let failed = |trial: &RecordedTrial| matches!(trial.end, Some(RecordedEnd::Failed(_)) | None);
             // The cause of all failures may be mended. Else a trial that has failed would fail again.
@@ -183,7 +191,7 @@ impl<'a> Schedule<'a> {
     ///
     /// # Errors
     /// If the record of drawn trials cannot be written.
-    pub fn next(&mut self) -> Result<Next, RunError> {
+    pub fn next_job(&mut self) -> Result<Next, RunError> {
         loop {
             if let Some(at) = self.queue.pop_front() {
                 return Ok(Next::Train(Box::new(self.job(at))));
@@ -243,9 +251,8 @@ impl<'a> Schedule<'a> {
     /// Records a trial that was drawn.
     fn record_draw(&mut self, search: &Search, id: TrialId, seen: usize) -> Result<(), RunError> {
         let drawn = &self.trials.trial(id.search, id.number).values;
-        let setting = |((name, key), value): ((&String, &super::search::SearchKey), &f64)| {
-            (name.clone(), key.setting(*value))
-        };
+        let setting =
+            |((name, key), value): ((&String, &SearchKey), &f64)| (name.clone(), key.setting(*value));
         let values = search.keys.iter().zip(drawn).map(setting).collect();
         let of = self.record.searches.entry(self.trials.searches[id.search].name.clone()).or_default();
         of.settings = search.settings();
@@ -263,7 +270,7 @@ impl<'a> Schedule<'a> {
                 RecordedEnd::Finished(value) => {
                     Some(Observation { values, cost: objective.1.cost(value?), pruned: None })
                 }
-                RecordedEnd::Pruned { step, value } => {
+                RecordedEnd::Pruned(StopDecision { step, value }) => {
                     Some(Observation { values, cost: pruned_by.1.cost(value), pruned: Some(step) })
                 }
                 RecordedEnd::Failed(_) => None,
@@ -278,7 +285,7 @@ impl<'a> Schedule<'a> {
         let end = trial.and_then(|id| self.recorded(id)?.end.clone());
         let is_open = !matches!(end, Some(RecordedEnd::Finished(_)));
         let ended = match end {
-            Some(RecordedEnd::Pruned { step, value }) => Some(TrainingEnd::Pruned { step, value }),
+            Some(RecordedEnd::Pruned(decision)) => Some(TrainingEnd::Pruned(decision)),
             // Without its folder it is tried again.
             Some(RecordedEnd::Failed(error)) if self.place.run(&run).exists() => {
                 Some(TrainingEnd::Failed(error))
@@ -298,7 +305,7 @@ impl<'a> Schedule<'a> {
         let peer = |trial: &TrialState| {
             let finished = match trial.end.as_ref()? {
                 RecordedEnd::Finished(_) => true,
-                RecordedEnd::Pruned { .. } => false,
+                RecordedEnd::Pruned(_) => false,
                 RecordedEnd::Failed(_) => return None,
             };
             Some(Peer { rungs: trial.rungs.clone(), finished })
@@ -342,7 +349,7 @@ impl<'a> Schedule<'a> {
             _ => Rungs::default(),
         };
         let rungs = match end {
-            RecordedEnd::Pruned { step, .. } => rungs.until(step),
+            RecordedEnd::Pruned(decision) => rungs.until(decision.step),
             _ => rungs,
         };
         self.states[id.search][id.number] = TrialState { rungs, end: Some(end.clone()) };
@@ -368,9 +375,7 @@ impl<'a> Schedule<'a> {
         for (run, end) in ends {
             match end {
                 TrainingEnd::Failed(error) => return RecordedEnd::Failed(error.clone()),
-                TrainingEnd::Pruned { step, value } => {
-                    return RecordedEnd::Pruned { step: *step, value: *value };
-                }
+                TrainingEnd::Pruned(decision) => return RecordedEnd::Pruned(*decision),
                 _ => {}
             }
             let Some(measure) = &search.measure else { continue };

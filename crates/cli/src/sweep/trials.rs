@@ -150,7 +150,7 @@ impl Trials {
                 Trial { published: published(file, part, &choices, &mut table), ..Trial::default() };
             let Some(search) = &file.search else {
                 trial.choices = choices;
-                trial.runs = self.runs_of_seeds(file, Run { name: prefix, extends, sets, predicted });
+                trial.runs = self.runs_of_seeds(file, &Run { name: prefix, extends, sets, predicted });
                 table.trials.push(trial);
                 continue;
             };
@@ -193,7 +193,7 @@ impl Trials {
             sets,
             predicted: false,
         };
-        let runs = self.runs_of_seeds(file, run);
+        let runs = self.runs_of_seeds(file, &run);
         let trial = &mut self.tables[table].trials[row];
         trial.choices.append(&mut choices);
         trial.values = values.to_vec();
@@ -235,7 +235,7 @@ impl Trials {
     }
 
     /// Returns the runs of a configuration, one for each seed.
-    fn runs_of_seeds(&mut self, file: &SweepFile, run: Run) -> Vec<usize> {
+    fn runs_of_seeds(&mut self, file: &SweepFile, run: &Run) -> Vec<usize> {
         let of_seed = |seed: &u64| {
             let mut run = run.clone();
             run.sets.push(format!("train.seed={seed}"));

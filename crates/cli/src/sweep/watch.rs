@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::search::{Goal, Peer, Prune, Rungs};
+use super::search::{Goal, Peer, Prune, Rungs, StopDecision};
 use phalanx_run::{Request, RunFolder, read_whole_metrics};
 
 /// The interval at which the metrics of a run are read.
@@ -18,7 +18,7 @@ pub struct PruneWatch {
     prune: Prune,
     peers: Vec<Peer>,
     read: Option<Instant>,
-    stop: Option<(u64, f64)>,
+    stop: Option<StopDecision>,
 }
 
 impl PruneWatch {
@@ -27,8 +27,8 @@ impl PruneWatch {
         Self { measure, goal, prune, peers, read: None, stop: None }
     }
 
-    /// Returns the step at which the run in `folder` is to be stopped, and its value there, by what it has written.
-    pub fn decide(&mut self, folder: &Path) -> Option<(u64, f64)> {
+    /// Decides by the metrics in `folder` if the run is to be stopped.
+    pub fn decide(&mut self, folder: &Path) -> Option<StopDecision> {
         if self.stop.is_none() {
             let folder = RunFolder::open(folder).ok()?;
             // While a run begins, it has no lines.
@@ -39,8 +39,8 @@ impl PruneWatch {
         self.stop
     }
 
-    /// Returns the step at which it has asked the run to stop, and the value there.
-    pub fn stopped(&self) -> Option<(u64, f64)> {
+    /// Returns the decision by which it has asked the run to stop.
+    pub fn stopped(&self) -> Option<StopDecision> {
         self.stop
     }
 

@@ -26,7 +26,7 @@ mod record;
 pub use draw::draw;
 pub use file::{Best, Method, Prune, PruneKind, Search};
 pub use goal::Goal;
-pub use prune::{Peer, Rungs};
+pub use prune::{Peer, Rungs, StopDecision};
 pub use record::{RecordedEnd, RecordedSearch, RecordedTrial, SearchRecord};
 pub use space::{Between, Number, SearchKey, Space};
 pub use tpe::Observation;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::file::{Prune, PruneKind};
 use super::goal::Goal;
 use phalanx_run::Line;
@@ -17,6 +19,15 @@ pub struct Peer {
     pub rungs: Rungs,
     /// True if it was trained to its end.
     pub finished: bool,
+}
+
+/// The decision to stop a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StopDecision {
+    /// The step of the decision.
+    pub step: u64,
+    /// The value that was compared.
+    pub value: f64,
 }
 
 impl Prune {
@@ -54,10 +65,10 @@ impl Prune {
         }
     }
 
-    /// Returns the first step at which a trial with these values is to be stopped, and its value there.
-    pub fn stop(&self, goal: Goal, rungs: &Rungs, peers: &[Peer]) -> Option<(u64, f64)> {
-        let stops = |(step, value): &(u64, f64)| self.stops(goal, *step, *value, peers);
-        rungs.0.iter().map(|(step, value)| (*step, *value)).find(stops)
+    /// Returns the first step at which a trial with these values is to be stopped.
+    pub fn stop(&self, goal: Goal, rungs: &Rungs, peers: &[Peer]) -> Option<StopDecision> {
+        let mut decisions = rungs.0.iter().map(|(step, value)| StopDecision { step: *step, value: *value });
+        decisions.find(|decision| self.stops(goal, decision.step, decision.value, peers))
     }
 }
 
@@ -166,11 +177,14 @@ mod tests {
     fn the_first_step_at_which_a_trial_is_worse_stops_it() {
         let median = prune("kind = \"median\"\nafter = 10\nevery = 10\nstartup = 1");
         let other = Peer { rungs: rungs(&[(10, 3.0), (20, 2.0), (30, 1.0)]), finished: true };
-        let stop = |values: &[(u64, f64)]| median.stop(Goal::Min, &rungs(values), &[other.clone()]);
-        assert_eq!(stop(&[(10, 2.0), (20, 2.5), (30, 0.5)]), Some((20, 2.5)));
+        let stop =
+            |values: &[(u64, f64)]| median.stop(Goal::Min, &rungs(values), std::slice::from_ref(&other));
+        assert_eq!(stop(&[(10, 2.0), (20, 2.5), (30, 0.5)]), Some(StopDecision { step: 20, value: 2.5 }));
         assert_eq!(stop(&[(10, 2.0), (20, 2.0), (30, 0.5)]), None);
         assert_eq!(
-            median.stop(Goal::Min, &rungs(&[(10, f64::NAN)]), &[other.clone()]).map(|at| at.0),
+            median
+                .stop(Goal::Min, &rungs(&[(10, f64::NAN)]), std::slice::from_ref(&other))
+                .map(|stop| stop.step),
             Some(10)
         );
     }

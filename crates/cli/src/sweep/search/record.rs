@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::prune::StopDecision;
 use phalanx_run::{Links, RunError, write_aside};
 
 /// The record of all searches of a sweep.
@@ -46,12 +47,7 @@ pub enum RecordedEnd {
     /// It was trained to its end. The measure, unless the search has none.
     Finished(Option<f64>),
     /// A rule stopped it.
-    Pruned {
-        /// The step.
-        step: u64,
-        /// The value at this step.
-        value: f64,
-    },
+    Pruned(StopDecision),
     /// It failed, or has no measure.
     Failed(String),
 }
@@ -108,7 +104,7 @@ mod tests {
         let ends = [
             None,
             Some(RecordedEnd::Finished(Some(0.1 + 0.2))),
-            Some(RecordedEnd::Pruned { step: 20, value: 1.5 }),
+            Some(RecordedEnd::Pruned(StopDecision { step: 20, value: 1.5 })),
             Some(RecordedEnd::Failed("no memory".into())),
         ];
         let trials = ends.map(|end| RecordedTrial { seen: 3, values: values.clone(), end }).to_vec();
