@@ -11,7 +11,7 @@
 use crate::mobilenet_v2::STAGES;
 
 /// Translates `convolution.TENSOR` and `normalization.TENSOR`, given the names of that convolution and norm here.
-fn conv_norm(part: &str, conv: String, norm: String) -> Option<String> {
+fn conv_norm(part: &str, conv: &str, norm: &str) -> Option<String> {
     let (layer, tensor) = part.split_once('.')?;
     match layer {
         "convolution" => Some(format!("{conv}.{tensor}")),
@@ -39,18 +39,18 @@ pub fn resnet_of_hugging_face(name: &str) -> Option<String> {
     }
     let name = name.strip_prefix("resnet.").unwrap_or(name);
     if let Some(part) = name.strip_prefix("embedder.embedder.") {
-        return conv_norm(part, "conv1".to_owned(), "bn1".to_owned());
+        return conv_norm(part, "conv1", "bn1");
     }
     let (stage, rest) = name.strip_prefix("encoder.stages.")?.split_once(".layers.")?;
     let (block, rest) = rest.split_once('.')?;
     let (stage, block) = (stage.parse::<usize>().ok()?, block.parse::<usize>().ok()?);
     let block = format!("layer{}.{block}", stage + 1);
     if let Some(part) = rest.strip_prefix("shortcut.") {
-        return conv_norm(part, format!("{block}.downsample.0"), format!("{block}.downsample.1"));
+        return conv_norm(part, &format!("{block}.downsample.0"), &format!("{block}.downsample.1"));
     }
     let (layer, part) = rest.strip_prefix("layer.")?.split_once('.')?;
     let layer = layer.parse::<usize>().ok()? + 1;
-    conv_norm(part, format!("{block}.conv{layer}"), format!("{block}.bn{layer}"))
+    conv_norm(part, &format!("{block}.conv{layer}"), &format!("{block}.bn{layer}"))
 }
 
 /// Returns the name in [`crate::MobileNetV2`] of a tensor of timm's `mobilenetv2_100`; `None` for other tensors.

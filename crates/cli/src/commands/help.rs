@@ -109,7 +109,7 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         "hash",
         [
             ("hash runs/first", "one line that is equal for equal weights"),
-            ("hash runs/first --all", "of all its checkpoints"),
+            ("hash runs/first --history", "of all its checkpoints"),
         ],
     ),
     (

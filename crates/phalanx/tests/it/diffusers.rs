@@ -435,7 +435,7 @@ fn the_program_draws_from_a_folder() {
     let picture = image::open(place.path().join("birds.png")).expect("a picture");
     assert_eq!(
         (picture.width(), picture.height()),
-        (4 * 38, 4 * 20),
+        (4 * 38, 4 * 20 + 10),
         "pictures of 16 pixels within borders of 2"
     );
     let output = run("sample --diffusers gone --out birds.png");

@@ -48,7 +48,7 @@ fn a_search_has_the_same_trials_at_once_and_in_two_calls() {
     );
     place.succeed("sweep a.toml");
     place.write("a.toml", &file(6));
-    let said = text(&place.output("sweep a.toml").stdout);
+    let said = text(&place.output("sweep a.toml").stderr);
     assert_eq!(said.matches(": was finished").count(), 4, "{said}");
     assert_eq!(said.matches(": finished in").count(), 2, "{said}");
     place.write("b.toml", &file(6));

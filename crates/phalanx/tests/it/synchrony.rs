@@ -134,7 +134,8 @@ fn every_strategy_learns_and_says_how_it_kept_step() {
             }
         }
         let svg = std::fs::read_to_string(place.path("run/synchrony.svg")).expect("a picture");
-        assert!(svg.contains("time waited for other ranks"), "{row}");
+        // Partners under ad-psgd may never wait, and a panel of zeros is left out.
+        assert!(svg.contains("time waited for other ranks") || row.name == "ad-psgd", "{row}");
         let lines = lines(&place.path("run"));
         assert!(lines.iter().any(|line| line.number("waited_seconds").is_some()), "{row}");
         assert_eq!(lines.last().map(phalanx_run::Line::step), Some(30), "{row}");

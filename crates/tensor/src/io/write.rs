@@ -1,5 +1,6 @@
 //! Writes safetensors as a stream: the header, then the tensors one by one, in pieces.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use candle_core::{DType, Device, Tensor};
@@ -74,14 +75,24 @@ pub fn write_header(
         at += bytes;
         infos.push((name.clone(), info));
     }
-    let strings = metadata.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-    let metadata = (!metadata.is_empty()).then_some(strings);
-    let header = Metadata::new(metadata, infos).map_err(|error| invalid(error.to_string()))?;
-    let mut header = serde_json::to_vec(&header)?;
+    let header = Metadata::new(None, infos).map_err(|error| invalid(error.to_string()))?;
+    let mut header = with_metadata(&serde_json::to_string(&header)?, metadata)?.into_bytes();
     // Readers that map the file into memory need elements at a multiple of eight bytes.
     header.resize(header.len().next_multiple_of(8), b' ');
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)
+}
+
+/// Adds metadata to the header of tensors, in the order of its keys. The library keeps metadata in a hash map, whose order differs
+/// from file to file.
+fn with_metadata(tensors: &str, metadata: &[(&str, String)]) -> io::Result<String> {
+    if metadata.is_empty() {
+        return Ok(tensors.to_owned());
+    }
+    let strings: BTreeMap<&str, &str> = metadata.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let rest = tensors.strip_prefix('{').unwrap_or(tensors);
+    let comma = if rest == "}" { "" } else { "," };
+    Ok(format!("{{\"__metadata__\":{}{comma}{rest}", serde_json::to_string(&strings)?))
 }
 
 /// Writes a tensor's elements in little-endian order, with no more than a piece of them copied at a time.
@@ -122,4 +133,29 @@ pub fn write_elements(out: &mut dyn Write, tensor: &Tensor) -> io::Result<()> {
         out.write_all(&bytes)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_metadata_gives_equal_headers() {
+        let header = TensorHeader { name: "w".to_owned(), dtype: DType::F32, shape: vec![2] };
+        let metadata: Vec<(&str, String)> =
+            ["format", "a", "b", "c", "d"].map(|key| (key, format!("\"{key}\""))).to_vec();
+        let written = |tensors: &[TensorHeader]| {
+            let mut bytes = Vec::new();
+            write_header(&mut bytes, tensors, &metadata).expect("writes");
+            bytes
+        };
+        let bytes = written(std::slice::from_ref(&header));
+        assert!((0..20).all(|_| written(std::slice::from_ref(&header)) == bytes));
+        let (_, found) =
+            safetensors::SafeTensors::read_metadata(&[&bytes[..], &[0; 8]].concat()).expect("a header");
+        let strings = found.metadata().as_ref().expect("metadata");
+        assert_eq!((strings.len(), strings["format"].as_str()), (5, "\"format\""));
+        assert_eq!(found.tensors().len(), 1);
+        assert!(safetensors::SafeTensors::read_metadata(&written(&[])).is_ok(), "without tensors");
+    }
 }

@@ -25,7 +25,7 @@ fn images_travel_as_bytes_and_small_sets_stay() {
     place.succeed(&format!("{common} --out parts --resume"));
     let bytes = 4.0 * 16.0 * 16.0 * 3.0;
     // Labels and places besides. The third and the last step are followed by an evaluation of two batches.
-    let few = bytes / 8.0;
+    let few = bytes / 6.0;
     let [read, kept] = ["read", "kept"].map(|run| uploaded(&place.path(run)));
     assert_eq!(read.len(), 5);
     for (step, batches) in [(0, 1.0), (1, 3.0), (2, 1.0), (3, 1.0), (4, 3.0)] {

@@ -75,7 +75,7 @@ fn plans_and_dry_runs_tell_what_is_trained() {
     assert_eq!(ddp["parameter_bytes"], 4 * 4807);
     assert_eq!(ddp["bytes_sent_per_step"].as_u64().expect("bytes") / 8, 4 * 175 / 8);
     let line = format!(
-        "train tiny {MLP} --dry-run --weights w.safetensors {freeze} --set optim.unfreeze_epoch=2 --set optim.rates=[\"2=10\"]"
+        "train tiny {MLP} --dry-run --verbose --weights w.safetensors {freeze} --set optim.unfreeze_epoch=2 --set optim.rates=[\"2=10\"]"
     );
     let said = place.succeed(&line);
     for words in [

@@ -69,7 +69,9 @@ fn about(model: &Model) -> Vec<String> {
     };
     let ranks =
         if state.world_size == 1 { "1 rank".to_owned() } else { format!("{} ranks", state.world_size) };
-    let ranks = format!("{ranks}{servers} by {} on {}", state.strategy, state.device);
+    // The reason for the choice of a device is in the log.
+    let device = state.device.split(',').next().unwrap_or_default();
+    let ranks = format!("{ranks}{servers} by {} on {device}", state.strategy);
     let parameters = format::count(state.parameters);
     vec![
         format!("{ranks}  {}, {parameters} parameters", state.model),
