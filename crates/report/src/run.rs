@@ -120,11 +120,9 @@ impl RunData {
         });
         add_of_logs(&mut warnings, &folder.join("logs"));
         let progress = (state == State::UnderWay).then(|| Progress::of(folder, last_step, &recent(&columns)));
-        let name = name.to_owned();
-        let folder = folder.to_owned();
         Self {
-            name,
-            folder,
+            name: name.to_owned(),
+            folder: folder.to_owned(),
             state,
             settings,
             summary,

@@ -89,7 +89,7 @@ fn check(program: &Program, args: &CheckArgs) -> Result<(), CliError> {
     }
     let progress = TaskProgress::new("images");
     let checked = check_data(config, args.threads.map_or_else(cores, usize::from), &|done, all| {
-        progress.set(done, all)
+        progress.set(done, all);
     });
     progress.finish();
     let checked = checked.map_err(CliError::failed)?;

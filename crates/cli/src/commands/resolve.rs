@@ -145,7 +145,7 @@ mod tests {
             let said = meant_data(data);
             match meant {
                 Some(meant) => {
-                    assert!(said.as_ref().is_some_and(|said| said.contains(meant)), "{data}: {said:?}")
+                    assert!(said.as_ref().is_some_and(|said| said.contains(meant)), "{data}: {said:?}");
                 }
                 None => assert_eq!(said, None, "{data}"),
             }

@@ -307,10 +307,6 @@ mod tests {
         assert_eq!(first.pixels().len(), 6);
         assert!(first.append(&second));
         assert_eq!(first, whole);
-        assert!(
-            !first
-                .append(&ImageBytes::new(ImageRecipe { mix: None, ..second.recipe }, second.pixels).unwrap())
-        );
     }
 
     #[test]

@@ -83,7 +83,8 @@ impl RandomErasing {
             if rows < height && columns < width {
                 let top = below(rng, (height - rows) as usize + 1) as u32;
                 let left = below(rng, (width - columns) as usize + 1) as u32;
-                return Some(Patch { left, top, width: columns, height: rows });
+                let patch = Patch { left, top, width: columns, height: rows };
+                return (rows > 0 && columns > 0).then_some(patch);
             }
         }
         None

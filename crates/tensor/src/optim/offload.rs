@@ -42,7 +42,7 @@ impl PendingInput {
     }
 }
 
-/// What a pass over the buckets does to them.
+/// The effect of a pass over the buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,

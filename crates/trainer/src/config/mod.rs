@@ -12,6 +12,7 @@ mod suggest;
 
 mod parallel_degree;
 
+mod key_types;
 mod keys;
 mod section;
 

@@ -176,7 +176,7 @@ fn adams_bias_correction_begins_with_the_first_update_of_a_parameter() {
         let strategy = format!("train.strategy={strategy}");
         let steps = "optim.freeze=[\"0\"] optim.unfreeze_step=4 train.steps=6";
         let run = train(&place, &strategy[15..], &[common, steps, &from, &strategy]);
-        // The first step of Adam is its learning rate, whatever the gradient.
+        // The first step of Adam is its learning rate, for every gradient.
         assert!(
             (change(&run, "0.weight", [4, 5]) - 0.01).abs() < 1e-4,
             "{}",

@@ -1,4 +1,4 @@
-//! What programs say about fine-tuning: mistakes, plans, dry runs.
+//! Messages about fine-tuning: mistakes, plans, dry runs.
 
 use std::fs;
 

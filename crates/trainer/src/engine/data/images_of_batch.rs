@@ -288,10 +288,14 @@ mod tests {
                         made.to_vec1::<f32>().expect("numbers")
                     };
                     let expected = expected.values::<f32>("images").expect("numbers");
-                    assert_eq!(flat(&images), expected);
+                    // The host mixes bytes, a device numbers.
+                    let found_all = flat(&images);
+                    assert_eq!(found_all.len(), expected.len());
+                    let is_near = |(a, b): (&f32, &f32)| (a - b).abs() < 2e-6;
+                    assert!(found_all.iter().zip(&expected).all(is_near), "{found_all:?}");
                     let each = expected.len() / found.len();
                     let last = images.narrow(&(found.len() - 1..found.len())).expect("there");
-                    assert_eq!(flat(&last), expected[expected.len() - each..]);
+                    assert_eq!(flat(&last), found_all[expected.len() - each..]);
                 }
             }
         }
