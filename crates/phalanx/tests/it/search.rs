@@ -48,7 +48,8 @@ fn a_search_has_the_same_trials_at_once_and_in_two_calls() {
     );
     place.succeed("sweep a.toml");
     place.write("a.toml", &file(6));
-    let said = text(&place.output("sweep a.toml").stderr);
+    let output = place.output("sweep a.toml");
+    let said = text(&output.stderr) + &text(&output.stdout);
     assert_eq!(said.matches(": was finished").count(), 4, "{said}");
     assert_eq!(said.matches(": finished in").count(), 2, "{said}");
     place.write("b.toml", &file(6));
@@ -61,7 +62,7 @@ fn a_search_has_the_same_trials_at_once_and_in_two_calls() {
     assert_eq!(marked.len(), 1);
     assert_eq!(measures[marked[0]], best);
     let line = format!("best: trial {}, test_loss ", marked[0]);
-    assert!(said.contains(&line) && said.contains("phalanx eval --run runs/a/runs/trial-"), "{said}");
+    assert!(said.contains(&line) && said.contains("phalanx eval runs/a/runs/trial-"), "{said}");
     assert!(said.contains(&format!("{} (best)", marked[0])), "{said}");
     let page = fs::read_to_string(place.path("runs/b/report.html")).expect("reads");
     assert!(page.contains("<span class=\"badge good\">best</span>") && page.contains("--set train.steps=12"));

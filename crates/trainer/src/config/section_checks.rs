@@ -81,6 +81,11 @@ impl OptimConfig {
             );
         }
         relations.require(
+            !(self.unfreezes() && self.kind == OptimKind::Lamb),
+            "optim.unfreeze_step",
+            "optim.kind = lamb counts steps from the first one; set optim.unfreeze_step and optim.unfreeze_epoch to 0".to_owned(),
+        );
+        relations.require(
             self.unfreeze_step == 0 || self.unfreeze_epoch == 0,
             "optim.unfreeze_epoch",
             "optim.unfreeze_step and optim.unfreeze_epoch are both set; set one to 0".to_owned(),
