@@ -40,19 +40,19 @@ fn trial(row: &Value) -> (Value, Value) {
 #[test]
 fn a_search_has_the_same_trials_at_once_and_in_two_calls() {
     let place = Place::new();
-    place.write("a.toml", &file(4));
+    place.write("a.toml", file(4));
     let listed = text(&place.output("sweep a.toml --dry-run").stdout);
     assert!(
         listed.contains("trial-2: 1 ranks") && listed.contains("1 runs that the search will draw"),
         "{listed}"
     );
     place.succeed("sweep a.toml");
-    place.write("a.toml", &file(6));
+    place.write("a.toml", file(6));
     let output = place.output("sweep a.toml");
     let said = text(&output.stderr) + &text(&output.stdout);
     assert_eq!(said.matches(": was finished").count(), 4, "{said}");
     assert_eq!(said.matches(": finished in").count(), 2, "{said}");
-    place.write("b.toml", &file(6));
+    place.write("b.toml", file(6));
     place.succeed("sweep b.toml");
     let (twice, once) = (rows(&place, "runs/a"), rows(&place, "runs/b"));
     assert_eq!(twice.iter().map(trial).collect::<Vec<_>>(), once.iter().map(trial).collect::<Vec<_>>());
@@ -122,10 +122,10 @@ keys."optim.lr" = [2e-3, 3e-3, 1e-9, 2e-9, 1e30]
     assert_eq!(fs::read_to_string(place.path("runs/p/search.json")).expect("reads"), before);
     assert_eq!(rows(&place, "runs/p"), found);
 
-    place.write("q.toml", &search.replace("[2e-3, 3e-3, 1e-9, 2e-9, 1e30]", "[1e30, 1e31]"));
+    place.write("q.toml", search.replace("[2e-3, 3e-3, 1e-9, 2e-9, 1e30]", "[1e30, 1e31]"));
     let failed = place.fail("sweep q.toml");
     assert!(failed.contains("every trial of the search failed; the first: "), "{failed}");
-    place.write("r.toml", &search.replace(", measure = \"loss\" }", " }"));
+    place.write("r.toml", search.replace(", measure = \"loss\" }", " }"));
     let refused = place.fail("sweep r.toml");
     assert!(refused.contains("set eval.every, or prune.measure = \"loss\""), "{refused}");
 }

@@ -292,7 +292,7 @@ mod tests {
                     let found_all = flat(&images);
                     assert_eq!(found_all.len(), expected.len());
                     let is_near = |(a, b): (&f32, &f32)| (a - b).abs() < 2e-6;
-                    assert!(found_all.iter().zip(&expected).all(is_near), "{found_all:?}");
+                    assert!(found_all.iter().zip(expected).all(is_near), "{found_all:?}");
                     let each = expected.len() / found.len();
                     let last = images.narrow(&(found.len() - 1..found.len())).expect("there");
                     assert_eq!(flat(&last), found_all[expected.len() - each..]);
