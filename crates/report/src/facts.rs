@@ -176,10 +176,17 @@ pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
     let last = |name: &str| {
         run.columns.get(&format!("metrics/{name}")).and_then(|column| column.values.last().copied())
     };
-    let losses = run.columns.under("metrics/").filter(|name| name.ends_with("loss")).take(4);
-    found.extend(losses.filter_map(|name| {
+    let losses = run.columns.under("metrics/").filter(|name| name.ends_with("loss"));
+    let losses = losses.filter(|name| Some(*name) != run.headline.as_deref()).take(4);
+    found.extend(run.headline.as_deref().into_iter().chain(losses).filter_map(|name| {
         let key = Some(format!("metrics/{name}"));
         Some((name.replace('_', " "), format::number(last(name)?), key))
+    }));
+    let best = run.number("best.value").zip(run.summary_value("best.measure").and_then(Value::as_str));
+    found.extend(best.map(|(value, measure)| {
+        let step = run.number("best.step").unwrap_or_default();
+        let name = format!("best {}, step {}", measure.replace('_', " "), format::count(step as u64));
+        (name, format::number(value), None)
     }));
     let speed = run.number("images_per_second").or_else(|| last("images_per_s"));
     let key = run.number("images_per_second").is_none().then(|| "metrics/images_per_s".to_owned());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use phalanx_run::Links;
+use phalanx_run::{ClassReport, Links, RunState};
 use serde_json::Value;
 
 use super::columns::Columns;
@@ -59,6 +59,10 @@ pub(crate) struct RunData {
     pub(crate) last_step: u64,
     /// The samples.
     pub(crate) samples: Samples,
+    /// The last evaluation of a classifier.
+    pub(crate) classes: Option<ClassReport>,
+    /// The metric that leads, if it has one.
+    pub(crate) headline: Option<String>,
     /// The warnings.
     pub(crate) warnings: Warnings,
     /// The position up to which its files were read.
@@ -104,9 +108,24 @@ impl RunData {
         let samples = Samples::read(&folder.join("samples"), pictures);
         samples.damaged.iter().for_each(|problem| warnings.add("file", problem, None));
         add_of_logs(&mut warnings, &folder.join("logs"));
+        let classes = read_classes(folder, &mut warnings);
+        let headline = headline(folder, &summary);
         let name = name.to_owned();
         let folder = folder.to_owned();
-        Self { name, folder, state, settings, summary, columns, last_step, samples, warnings, tails }
+        Self {
+            name,
+            folder,
+            state,
+            settings,
+            summary,
+            columns,
+            last_step,
+            samples,
+            classes,
+            headline,
+            warnings,
+            tails,
+        }
     }
 
     /// Returns a setting.
@@ -152,6 +171,21 @@ fn add_of_logs(warnings: &mut Warnings, logs: &Path) {
             warnings.add(&format!("rank {rank}"), message, None);
         }
     }
+}
+
+/// Reads the last evaluation of a classifier.
+fn read_classes(folder: &Path, warnings: &mut Warnings) -> Option<ClassReport> {
+    let path = folder.join("evaluation/classes.json");
+    if !path.exists() {
+        return None;
+    }
+    ClassReport::read(&path).inspect_err(|problem| warnings.add("file", &problem.to_string(), None)).ok()
+}
+
+/// Returns the metric that leads: of the summary, or of the state of a run that is under way.
+fn headline(folder: &Path, summary: &Value) -> Option<String> {
+    let of_summary = at(summary, "headline").and_then(Value::as_str).map(str::to_owned);
+    of_summary.or_else(|| RunState::read(&folder.join("state.json")).ok()?.headline)
 }
 
 fn read_summary(path: &Path) -> Result<Value, String> {

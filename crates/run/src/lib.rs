@@ -17,7 +17,8 @@
 //! | `summary.json` | the outcome, metrics and cost |
 //! | `checkpoints/` | checkpoints: safetensors and a JSON index |
 //! | `samples/` | grids of samples, as PNG |
-//! | `curves.svg` | the loss over the steps |
+//! | `evaluation/` | of a classifier: `classes.json`, `confusion.svg` and `mistakes.svg` of the last evaluation |
+//! | `curves.svg` | the measure that leads, or the losses, over the steps |
 //! | `synchrony.svg` | staleness and waiting times, if ranks do not take every step together |
 //! | `first/` | the run of the first stage, if both stages were trained together |
 //! | `report.html` | the page that `phalanx report` writes |
@@ -31,6 +32,7 @@
 
 mod atomic;
 mod chart;
+mod classes;
 mod clock;
 mod curves;
 mod energy;
@@ -42,6 +44,7 @@ mod joins;
 mod lock;
 mod machine;
 mod metrics;
+mod next_commands;
 mod picture;
 mod process;
 mod request;
@@ -57,6 +60,10 @@ mod usage_line;
 
 pub use atomic::{create_synced, open_to_append, sync_folder, write_aside};
 pub use chart::{Panel, Series, panels_svg};
+pub use classes::{
+    ClassReport, ClassRow, ClassScore, Confused, ConfusionMatrix, Mistake, PlanarPicture, class_lines,
+    confusion_svg, mistakes_svg,
+};
 pub use clock::timestamp;
 pub use curves::curves_svg;
 pub use energy::{EnergyKind, EnergyPart, EnergySummary};
@@ -67,6 +74,7 @@ pub use joins::{Invitation, JoinCandidates, JoinTicket};
 pub use lock::{LockHolder, LockedFolder, RunLock};
 pub use machine::{Machine, host_name, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics, read_whole_metrics};
+pub use next_commands::NextCommands;
 /// Opens and reads files of a run's folder: links in place of files are refused.
 pub use phalanx_data::Links;
 pub use picture::{read_mask, read_picture};
@@ -74,7 +82,7 @@ pub use process::{REPLICA_THREAD, SUPERVISED};
 pub use request::{Refusal, Request};
 pub use state::{RunActivity, RunState};
 pub use stop::{StopFlag, StopSubscription};
-pub use summary::{DeadRank, LeftRank, RankSummary, Summary, SyncSummary, WorldChange};
+pub use summary::{BestEvaluation, DeadRank, LeftRank, RankSummary, Summary, SyncSummary, WorldChange};
 pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;
 pub use tensorboard::EventFile;

@@ -57,7 +57,9 @@ pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use engine::{EvaluatorOutput, Loss, Setup, StepInput, TaskSpec, TrainError, Training, number};
+pub use engine::{
+    ClassScores, Classes, EvaluatorOutput, Loss, Setup, StepInput, TaskSpec, TrainError, Training, number,
+};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -8,6 +8,7 @@ use super::error::CliError;
 use crate::console::out;
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::RunFolder;
+use phalanx_trainer::engine::CheckpointChoice;
 
 /// Write the parameters and buffers of a checkpoint into one safetensors file, under the names that PyTorch uses.
 #[derive(Debug, Args)]
@@ -18,13 +19,17 @@ pub(super) struct ExportArgs {
     /// The file to write.
     #[arg(long, value_name = "FILE.safetensors")]
     out: PathBuf,
+    /// Use the best checkpoint (checkpoint.best) instead of the newest one.
+    #[arg(long)]
+    best: bool,
     /// Write the averaged parameters (train.ema) where there are some.
     #[arg(long)]
     ema: bool,
 }
 
 pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
-    let checkpoint = find(&args.from)?;
+    let choice = if args.best { CheckpointChoice::Best } else { CheckpointChoice::Newest };
+    let checkpoint = find(&args.from, choice)?;
     let exported = checkpoint.export(&args.out, args.ema).map_err(CliError::failed)?;
     let averaged = match args.ema {
         true => format!(", {} of them averages", exported.averaged),
@@ -39,9 +44,12 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The checkpoint in a folder, or the newest of the run in a folder.
-pub(super) fn find(from: &Path) -> Result<Checkpoint, CliError> {
+/// The checkpoint in a folder, or one of the run in a folder.
+pub(super) fn find(from: &Path, choice: CheckpointChoice) -> Result<Checkpoint, CliError> {
     if from.join("checkpoint.json").is_file() {
+        if choice == CheckpointChoice::Best {
+            return Err(CliError::Usage(format!("--best is for a run; {} is a checkpoint", from.display())));
+        }
         return Checkpoint::open(from).map_err(CliError::failed);
     }
     if !from.join("config.toml").is_file() {
@@ -51,5 +59,5 @@ pub(super) fn find(from: &Path) -> Result<Checkpoint, CliError> {
         )));
     }
     let folder = RunFolder::open(from).map_err(CliError::failed)?;
-    phalanx_trainer::engine::newest_checkpoint(&folder).map_err(CliError::failed)
+    choice.open(&folder).map_err(CliError::failed)
 }

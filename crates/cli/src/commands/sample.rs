@@ -12,7 +12,7 @@ use crate::console::out;
 use crate::{Program, PublishedRequest};
 use phalanx_run::{Grid, RunFolder, read_mask, read_picture};
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{self, Drawing, DrawingKind};
+use phalanx_trainer::engine::{self, CheckpointChoice, Drawing, DrawingKind};
 
 /// Draw pictures for prompts with a trained run.
 #[derive(Debug, Args)]
@@ -20,6 +20,9 @@ pub(super) struct SampleArgs {
     /// The run's folder.
     #[arg(long, value_name = "DIR", required_unless_present = "diffusers")]
     run: Option<PathBuf>,
+    /// Use the best checkpoint (checkpoint.best) instead of the newest one.
+    #[arg(long, requires = "run")]
+    best: bool,
     /// A folder of published weights instead: Stable Diffusion in Hugging Face's layout.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["run", "strip", "between", "image"])]
     diffusers: Option<PathBuf>,
@@ -97,7 +100,9 @@ pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> 
     let config = &resolved.config;
     let seed = args.seed.unwrap_or(config.train.seed);
     let drawing = drawing(args, config.sample.columns, config.model.image_size)?;
-    let step = engine::sample_run(&task_of(program, config)?, &folder, config, &drawing, seed, &args.out)
+    let choice = if args.best { CheckpointChoice::Best } else { CheckpointChoice::Newest };
+    let task = task_of(program, config)?;
+    let step = engine::sample_run(&task, &folder, config, choice, &drawing, seed, &args.out)
         .map_err(CliError::failed)?;
     out(&format!("{} (weights after step {step})", args.out.display()));
     Ok(())

@@ -5,7 +5,7 @@ use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Tape, TensorError, Value};
 
 use phalanx_trainer::config::Relations;
-use phalanx_trainer::engine::{EvaluatorOutput, Loss, Measure, StepInput, TrainError, Training, number};
+use phalanx_trainer::engine::{ClassScores, EvaluatorOutput, Loss, Measure, StepInput, TrainError, Training};
 
 phalanx_trainer::settings! {
     /// The settings of all classifiers.
@@ -50,13 +50,13 @@ impl Classifier {
         Self { forward_features: Some(Box::new(forward_features)), ..self }
     }
 
-    /// Its training, in one phase.
-    pub(super) fn training(self, description: String) -> Training<Self> {
+    /// Its training on images of this number of classes, in one phase.
+    pub(super) fn training(self, classes: usize, description: String) -> Training<Self> {
         let has_features = self.forward_features.is_some();
         let training = Training::new(description, self)
             .loss(Self::loss)
             .measures(["accuracy"])
-            .evaluate(["loss", "accuracy"], Self::evaluate);
+            .classify(classes, Self::scores);
         if has_features { training.evaluator(Self::evaluator_output) } else { training }
     }
 
@@ -73,25 +73,16 @@ impl Classifier {
 
     fn loss(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
-        let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
+        let smoothing = self.label_smoothing;
+        let loss = step.mean(&logits, |logits, rows, over| {
+            cross_entropy(step.tape, logits, &labels[rows], smoothing, over)
+        })?;
         Ok(Loss::new(loss, [accuracy(step, &logits, labels)?]))
     }
 
-    fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 2], TrainError> {
-        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
-        let loss = number(&mean_loss(step, &logits, &labels, 0.0)?)?;
-        Ok([loss, count_correct(&logits.to_host()?, &labels, step.batch.weights())?])
+    fn scores(&self, step: &StepInput<'_>) -> Result<ClassScores, TrainError> {
+        Ok(ClassScores::new(self.logits(step)?, step.classes("labels")?))
     }
-}
-
-/// The mean cross-entropy.
-fn mean_loss(
-    step: &StepInput<'_>,
-    logits: &Value,
-    labels: &[u32],
-    smoothing: f64,
-) -> Result<Value, TrainError> {
-    step.mean(logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], smoothing, over))
 }
 
 /// Returns the share of a step's samples whose largest logit is that of their label.

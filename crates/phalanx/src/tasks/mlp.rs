@@ -25,7 +25,10 @@ pub(super) fn spec() -> TaskSpec<MlpSettings> {
         let model = setup.model(|scope| Mlp::new(scope, &config))?;
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
-        Ok(classifier.training(format!("mlp of {depth} hidden layers of {width} for {num_classes} classes")))
+        Ok(classifier.training(
+            num_classes,
+            format!("mlp of {depth} hidden layers of {width} for {num_classes} classes"),
+        ))
     })
     .validate(|settings, _, relations| {
         relations.positive("model.mlp_width", settings.mlp_width as u64);

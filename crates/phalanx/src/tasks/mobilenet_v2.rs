@@ -32,7 +32,7 @@ pub(super) fn spec() -> TaskSpec<MobileNetSettings> {
         let model = setup.model(|scope| MobileNetV2::new(scope, &config))?;
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
-        Ok(classifier.training(format!("{NAME} for {num_classes} classes")))
+        Ok(classifier.training(num_classes, format!("{NAME} for {num_classes} classes")))
     })
     .validate(|settings, _, relations| {
         relations.fraction("model.dropout", settings.dropout);

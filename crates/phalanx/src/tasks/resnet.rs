@@ -33,7 +33,7 @@ pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNe
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images))
                 .with_features(move |tape, images| features.features_and_logits(tape, images));
-        Ok(classifier.training(format!("{name} for {num_classes} classes")))
+        Ok(classifier.training(num_classes, format!("{name} for {num_classes} classes")))
     })
     .validate(|settings, _, relations| {
         relations.positive("model.width", settings.width as u64);

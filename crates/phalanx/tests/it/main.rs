@@ -3,6 +3,7 @@
 mod harness;
 
 mod checkpoints;
+mod classes;
 mod cli;
 mod codecs;
 mod config;
@@ -41,6 +42,7 @@ mod quality;
 mod replicas;
 mod requests;
 mod run_folder;
+mod selection;
 mod slurm;
 mod stackgan;
 mod sweep;

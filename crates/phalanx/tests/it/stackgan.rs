@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use phalanx_run::{RunFolder, read_metrics};
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{Drawing, NoopObserver, evaluate_run, named, sample_run};
+use phalanx_trainer::engine::{
+    CheckpointChoice, Drawing, NoopObserver, RunEvaluation, evaluate_run, named, sample_run,
+};
 
 use crate::harness::Place;
 use crate::harness::engine::{self, Once, Recorder, refusal, run_in, try_train};
@@ -27,7 +29,7 @@ const STEPS: usize = 22;
 const COMMON: &str = "train.ranks=1 model.kind=stackgan model.image_size=32 model.upscale=2 model.condition=8 model.noise=4 \
     model.gf_dim=4 model.df_dim=4 model.residual_blocks=1 model.embed=16 model.text_part=0.0909 model.stage1_part=0.5455 \
     train.steps=22 train.global_batch=12 train.bucket_kib=8 train.threads=1 data.images=24 data.test_images=9 data.flip=true \
-    eval.batch=2 sample.rows=2 sample.columns=1 optim.kind=adam optim.lr=2e-4 optim.betas=[0.5,0.999] optim.eps=1e-4 \
+    eval.batch=2 eval.every=0 sample.rows=2 sample.columns=1 optim.kind=adam optim.lr=2e-4 optim.betas=[0.5,0.999] optim.eps=1e-4 \
     schedule.kind=constant";
 
 /// The measurements: a name and a number for each loss and measure, step by step and then of the test split.
@@ -239,7 +241,9 @@ fn stages_trained_alone_and_pictures_of_both() {
 
     let program = phalanx::program();
     let task = program.task_of(&resolved.config).expect("a task");
-    let (step, measures) = evaluate_run(task, &folder, &resolved.config).expect("measures");
+    let newest = CheckpointChoice::Newest;
+    let RunEvaluation { step, measures, .. } =
+        evaluate_run(task, &folder, &resolved.config, newest, None).expect("measures");
     let names: Vec<&str> = measures.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
         (step, names),
@@ -248,7 +252,7 @@ fn stages_trained_alone_and_pictures_of_both() {
     let prompts = ["a red circle on a white background", "a large blue star"].map(str::to_owned);
     let drawn = |seed| {
         let out = place.path(&format!("{seed}.png"));
-        sample_run(task, &folder, &resolved.config, &Drawing::samples(&prompts, 1), seed, &out)
+        sample_run(task, &folder, &resolved.config, newest, &Drawing::samples(&prompts, 1), seed, &out)
             .expect("draws");
         image::open(out).expect("a picture").to_rgb8()
     };

@@ -124,9 +124,7 @@ fn keys(folder: &Path) -> Map<String, Value> {
         summary.remove("ranks");
         flatten("summary", Value::Object(summary), &mut keys);
     }
-    if let Some(line) = last_line(&folder.join("metrics.jsonl")) {
-        flatten("metrics", Value::Object(line), &mut keys);
-    }
+    flatten("metrics", Value::Object(last_values(&folder.join("metrics.jsonl"))), &mut keys);
     keys
 }
 
@@ -141,14 +139,30 @@ fn flatten(path: &str, value: Value, keys: &mut Map<String, Value>) {
     }
 }
 
-/// Reads the last complete line of a JSON lines file.
-fn last_line(path: &Path) -> Option<Map<String, Value>> {
-    let mut file = Links::Refuse.open(path).ok()?;
-    let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES))).ok()?;
+/// Reads the last complete line of the metrics, with the test metrics of the last evaluation before it.
+fn last_values(path: &Path) -> Map<String, Value> {
+    let mut lines = last_lines(path).into_iter();
+    let mut values = lines.next().unwrap_or_default();
+    let is_evaluated = |line: &Map<String, Value>| line.keys().any(|name| name.starts_with("test_"));
+    if !is_evaluated(&values)
+        && let Some(line) = lines.find(is_evaluated)
+    {
+        values.extend(line.into_iter().filter(|(name, _)| name.starts_with("test_")));
+    }
+    values
+}
+
+/// Reads the complete lines at the end of a JSON lines file, the last one first.
+fn last_lines(path: &Path) -> Vec<Map<String, Value>> {
     let mut bytes = Vec::new();
-    file.take(LAST_BYTES).read_to_end(&mut bytes).ok()?;
-    bytes.rsplit(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok())
+    let read = Links::Refuse.open(path).and_then(|mut file| {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
+        file.take(LAST_BYTES).read_to_end(&mut bytes)
+    });
+    // A run without metrics has no values.
+    drop(read);
+    bytes.rsplit(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
 #[cfg(test)]
@@ -164,8 +178,11 @@ mod tests {
                 .expect("writes");
         }
         let metrics = place.path().join("b/metrics.jsonl");
-        std::fs::write(&metrics, "{\"step\":1,\"loss\":3.0}\n{\"step\":2,\"loss\":2.0,\"lr\":null}\n{\"st")
-            .expect("writes");
+        std::fs::write(
+            &metrics,
+            "{\"step\":1,\"loss\":3.0,\"test_accuracy\":0.5}\n{\"step\":2,\"loss\":2.0,\"lr\":null}\n{\"st",
+        )
+        .expect("writes");
         let served = ServedFolder::new(place.path()).expect("a folder");
         let mut list = List::default();
         let refresh = |list: &mut List| list.refresh(&served);
@@ -173,6 +190,7 @@ mod tests {
         let paths: Vec<&str> = found.iter().map(|entry| entry.path.as_str()).collect();
         assert_eq!(paths, ["a/sweep/runs/x", "b", "b/first"]);
         assert_eq!(found[1].keys["metrics.loss"], 2.0);
+        assert_eq!(found[1].keys["metrics.test_accuracy"], 0.5, "of the last evaluation");
         assert_eq!((&found[1].keys["config.train.ranks"], found[1].state), (&Value::from(2), "under way"));
         std::fs::write(
             place.path().join("b/summary.json"),

@@ -1,5 +1,6 @@
 //! The HTML page of a report.
 
+mod classes;
 mod compare;
 mod figure;
 mod overview;
@@ -132,6 +133,7 @@ fn page(report: &Report, mode: &Mode) -> String {
     page.sweeps(of_tables);
     page.runs();
     page.curves(groups, &once);
+    page.classes();
     page.samples();
     page.resources(detailed, own);
     page.settings();

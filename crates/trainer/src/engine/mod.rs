@@ -43,13 +43,17 @@ mod watch;
 
 mod train_loop;
 
-pub use checkpoint::newest_checkpoint;
+pub use checkpoint::{CheckpointChoice, newest_checkpoint};
 pub use data::{Batch, DamagedImage, DataCheck, SplitCheck, check_data};
 pub use distributed::{World, in_one_process, invited_world, launcher_world, require_secret};
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
-pub use inference::{ModelPlan, describe, evaluate_run, evaluate_weights, plan_memory, sample_run};
-pub use observer::{Event, NoopObserver, Observer, PhaseReport, Started, StepReport, UpdateReport, named};
+pub use inference::{
+    ModelPlan, RunEvaluation, describe, evaluate_run, evaluate_weights, plan_memory, sample_run,
+};
+pub use observer::{
+    Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepReport, UpdateReport, named,
+};
 pub use plan::Plan;
 pub use refusal::refusal;
 #[cfg(any(test, fuzzing))]
@@ -57,6 +61,6 @@ pub use refusal::refusal;
 pub use train_loop::Resumable;
 pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
 pub use training::{
-    Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, Loss, Measure, Setup, StepInput, Task,
-    TaskSpec, Training, number,
+    ClassScores, Classes, Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, Loss, Measure, Setup,
+    StepInput, Task, TaskSpec, Training, number,
 };

@@ -1,6 +1,6 @@
 // The list of runs: filtered, sorted and kept up to date.
 
-const COLUMNS = ["state", "metrics.step", "metrics.loss", "metrics.test_loss", "summary.images_per_second", "config.train.strategy", "config.train.ranks", "written"];
+const COLUMNS = ["state", "metrics.step", "metrics.test_accuracy", "metrics.loss", "metrics.test_loss", "summary.images_per_second", "config.train.strategy", "config.train.ranks", "written"];
 const view = { runs: [], columns: [...COLUMNS], sort: "written", up: false, chosen: new Set() };
 const table = document.getElementById("runs"), filter = document.getElementById("filter");
 const columnInput = document.getElementById("column"), compareButton = document.getElementById("compare");
@@ -13,6 +13,9 @@ try {
 const keepColumns = () => {
   try { localStorage.setItem("phalanx-columns", JSON.stringify(view.columns)); } catch { /* next time the usual ones */ }
 };
+
+// Of the usual columns, those that no run has are left out.
+const shownColumns = () => view.columns.filter((key) => !COLUMNS.includes(key) || view.runs.some((run) => valueOf(run, key) !== undefined));
 
 const valueOf = (run, key) => (key === "path" || key === "state" || key === "written" ? run[key] : run.keys[key]);
 
@@ -58,7 +61,7 @@ function element(name, attributes, ...content) {
 function head() {
   const row = element("tr", {});
   row.append(element("th", { scope: "col" }, "✓"));
-  for (const key of ["path", ...view.columns]) {
+  for (const key of ["path", ...shownColumns()]) {
     const sortButton = element("button", { type: "button", title: key }, key === "path" ? "run" : key.replace(/^(config|metrics|summary)\./, "").replaceAll("_", " "));
     sortButton.addEventListener("click", () => {
       view.up = view.sort === key ? !view.up : true;
@@ -102,7 +105,7 @@ function draw() {
       compareButton.disabled = view.chosen.size < 2;
     });
     const link = element("a", { href: `/run/${address(run.path)}` }, run.path || ".");
-    const cells = view.columns.map((key) => {
+    const cells = shownColumns().map((key) => {
       const value = valueOf(run, key);
       if (key !== "state") return element("td", { className: value === undefined ? "none" : typeof value === "number" ? "number" : "" }, written(value, key));
       const kind = value === "finished" ? "good" : value === "under way" ? "going" : "bad";

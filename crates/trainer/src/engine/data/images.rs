@@ -106,6 +106,11 @@ impl ConfiguredImages {
         self.train.class_names().len()
     }
 
+    /// The names of the classes; none if images have none.
+    pub(super) fn class_names(&self) -> &[String] {
+        self.train.class_names()
+    }
+
     /// A description of the images.
     pub(super) fn describe(&self) -> String {
         match self.num_classes() {

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use phalanx_tensor::io::load_into;
 use phalanx_tensor::{Context, ParamBucket, Session};
 
-use super::{TestPass, draw, evaluate};
+use super::{TestPass, class_report, draw, evaluate, write_class_files};
 use crate::config::Config;
-use crate::engine::checkpoint::newest_checkpoint;
+use crate::engine::checkpoint::CheckpointChoice;
 use crate::engine::data::Data;
 use crate::engine::device::Device;
 use crate::engine::distributed::{BatchGroups, Cores, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::training::{Built, Drawing, Task, Weights};
 use crate::engine::{Plan, TrainError, optimize, precision};
-use phalanx_run::RunFolder;
+use phalanx_run::{ClassReport, RunFolder};
 
 /// The networks and the data of a training, for inference.
 struct InferenceModel {
@@ -48,42 +48,72 @@ impl InferenceModel {
         Ok(Self { built, data, context, session })
     }
 
-    fn evaluate(&self, config: &Config, step: u64) -> Result<Vec<(String, f64)>, TrainError> {
+    /// Evaluates on the test split. Writes the files of a classifier into `files`.
+    fn evaluate(
+        &self,
+        config: &Config,
+        step: u64,
+        files: Option<&Path>,
+    ) -> Result<RunEvaluation, TrainError> {
         let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
         let (training, alone) = (&*self.built.training, Distributed::none());
-        let pass = TestPass { step, limit: config.eval.limit, batch };
-        evaluate(training, &self.data, &alone, &BatchGroups::default(), &self.session, pass)
+        let pass = TestPass { step, limit: config.eval.limit, batch, mistakes: config.eval.mistakes };
+        let result = evaluate(training, &self.data, &alone, &BatchGroups::default(), &self.session, pass)?;
+        let mut evaluation = RunEvaluation { step, measures: result.measures, classes: None };
+        if let (Some(tally), Some(classes)) = (&result.classes, training.outline().classes) {
+            let report = class_report(tally, &classes, &self.data, config, step)?;
+            if let Some(files) = files {
+                write_class_files(&report, tally, &self.data, config, files)?;
+            }
+            evaluation.classes = Some(report);
+        }
+        Ok(evaluation)
     }
 }
 
-/// Evaluates the newest checkpoint of a run on its test split. Returns its step and the measures by name.
+/// The evaluation of a checkpoint, or of weights.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RunEvaluation {
+    /// The step of the checkpoint; 0 for weights of a file.
+    pub step: u64,
+    /// The measures by name.
+    pub measures: Vec<(String, f64)>,
+    /// The evaluation of each class, if the model is a classifier.
+    pub classes: Option<ClassReport>,
+}
+
+/// Evaluates a checkpoint of a run on its test split. Writes the files of a classifier's evaluation into `files`.
 ///
 /// # Errors
-/// If there is no complete checkpoint, or the test images cannot be read.
+/// If there is no complete checkpoint, the test images cannot be read, or a file cannot be written.
 pub fn evaluate_run(
     task: &Task,
     folder: &RunFolder,
     config: &Config,
-) -> Result<(u64, Vec<(String, f64)>), TrainError> {
-    let checkpoint = newest_checkpoint(folder)?;
+    choice: CheckpointChoice,
+    files: Option<&Path>,
+) -> Result<RunEvaluation, TrainError> {
+    let checkpoint = choice.open(folder)?;
     let model = InferenceModel::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
-    let mut measures = model.evaluate(config, checkpoint.step())?;
+    let mut evaluation = model.evaluate(config, checkpoint.step(), files)?;
     if let Some(mut quality) = GenerativeMetrics::open(task, &model.context, &model.session.device)? {
         let (training, alone) = (&*model.built.training, Distributed::none());
-        measures.extend(quality.measure(training, &model.data, &alone, &model.session, config)?);
+        let measured = quality.measure(training, &model.data, &alone, &model.session, config)?;
+        evaluation.measures.extend(measured);
     }
-    Ok((checkpoint.step(), measures))
+    Ok(evaluation)
 }
 
-/// Evaluates the weights of a file on the configured test split. Returns the measures by name.
+/// Evaluates the weights of a file on the configured test split. Writes the files of a classifier's evaluation into `files`.
 ///
 /// # Errors
-/// If the weights do not fit the configured model, or the test images cannot be read.
+/// If the weights do not fit the configured model, the test images cannot be read, or a file cannot be written.
 pub fn evaluate_weights(
     task: &Task,
     weights: &Path,
     config: &Config,
-) -> Result<Vec<(String, f64)>, TrainError> {
+    files: Option<&Path>,
+) -> Result<RunEvaluation, TrainError> {
     let model = InferenceModel::new(task, config, Weights::Here, |built| {
         let [network] = built.networks.as_slice() else {
             let problem = "a file of weights is for one network; this training has several";
@@ -92,10 +122,10 @@ pub fn evaluate_weights(
         load_into(network.store(), weights, true)?;
         Ok(())
     })?;
-    model.evaluate(config, 0)
+    model.evaluate(config, 0, files)
 }
 
-/// Generates images with the newest checkpoint of a run and writes them as a grid, a row for each prompt. Returns the step.
+/// Generates images with a checkpoint of a run and writes them as a grid, a row for each prompt. Returns the step.
 ///
 /// # Errors
 /// If there is no complete checkpoint, the model draws nothing of that kind, or the picture cannot be written.
@@ -103,11 +133,12 @@ pub fn sample_run(
     task: &Task,
     folder: &RunFolder,
     config: &Config,
+    choice: CheckpointChoice,
     drawing: &Drawing,
     seed: u64,
     out: &Path,
 ) -> Result<u64, TrainError> {
-    let checkpoint = newest_checkpoint(folder)?;
+    let checkpoint = choice.open(folder)?;
     let model = InferenceModel::new(task, config, Weights::Drawn, |built| built.load_for_use(&checkpoint))?;
     let (training, size) = (&*model.built.training, config.model.image_size);
     if !draw(training, model.session.clone(), seed, drawing, size, out)? {

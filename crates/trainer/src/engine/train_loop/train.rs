@@ -7,6 +7,7 @@ use phalanx_tensor::ComputeDevice;
 
 use super::reporter::{prepare, write_partial};
 use super::run::{Run, RunEnd};
+use super::selection::check_measure;
 use crate::config::{Config, Resolved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
@@ -53,6 +54,6 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     let data = Data::open(config, task.open_data(config), &alone, &device, 0)?;
     let (images, batch) = (data.train_len(), config.train.global_batch);
     Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
-    task.build(config, Some(data.num_classes()), Weights::Absent, &device)?;
-    Ok(())
+    let built = task.build(config, Some(data.num_classes()), Weights::Absent, &device)?;
+    check_measure(config, &*built.training)
 }

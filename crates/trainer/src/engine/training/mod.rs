@@ -9,6 +9,7 @@
 
 mod any_training;
 mod checks;
+mod classes;
 mod drawing;
 mod evaluator;
 mod measure;
@@ -18,6 +19,7 @@ mod setup;
 mod spec;
 mod step;
 
+pub use classes::{ClassScores, Classes};
 pub(super) use drawing::planar;
 pub use drawing::{Drawing, DrawingKind};
 pub use evaluator::EvaluatorOutput;
@@ -30,5 +32,6 @@ pub use step::{Loss, StepInput};
 pub use phase::number;
 
 pub(super) use any_training::AnyTraining;
-pub(super) use phase::Phase;
+pub(super) use classes::ScoredSample;
+pub(super) use phase::{EvaluationOutline, Phase};
 pub(super) use setup::{Built, Weights};
