@@ -76,7 +76,7 @@ impl BestRow {
             name,
             measure: table.objective.as_ref()?.measure.clone(),
             value: filled.measures(table)[row]?,
-            evaluate: saved.then(|| format!("{program} eval --run {}", quoted(&path))),
+            evaluate: saved.then(|| format!("{program} eval {}", quoted(&path))),
             run: path,
             settings: settings(table, trials, run),
             longer: format!("{program} train {config} --set train.steps={steps}"),

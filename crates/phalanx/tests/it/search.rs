@@ -61,7 +61,7 @@ fn a_search_has_the_same_trials_at_once_and_in_two_calls() {
     assert_eq!(marked.len(), 1);
     assert_eq!(measures[marked[0]], best);
     let line = format!("best: trial {}, test_loss ", marked[0]);
-    assert!(said.contains(&line) && said.contains("phalanx eval --run runs/a/runs/trial-"), "{said}");
+    assert!(said.contains(&line) && said.contains("phalanx eval runs/a/runs/trial-"), "{said}");
     assert!(said.contains(&format!("{} (best)", marked[0])), "{said}");
     let page = fs::read_to_string(place.path("runs/b/report.html")).expect("reads");
     assert!(page.contains("<span class=\"badge good\">best</span>") && page.contains("--set train.steps=12"));
