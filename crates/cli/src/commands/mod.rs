@@ -46,6 +46,7 @@ mod serve;
 mod submit;
 mod sweep;
 mod trace;
+mod track;
 mod watch;
 
 use std::process::ExitCode;
@@ -83,6 +84,7 @@ enum Command {
     Study(sweep::StudyArgs),
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
+    Track(track::TrackArgs),
     Config(config::ConfigArgs),
     Data(data::DataArgs),
     Trace(trace::TraceArgs),
@@ -130,6 +132,7 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Study(args) => sweep::run_study(program, &args),
         Command::Report(args) => report::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Track(args) => track::run(&args),
         Command::Config(args) => config::run(program, &args),
         Command::Data(args) => data::run(program, &args),
         Command::Trace(args) => trace::run(&args),

@@ -55,6 +55,9 @@ impl Reporter {
         let losses = losses.chain(state.training.evaluated().first().map(|name| format!("test_{name}")));
         let peaks = self.resources.gpu_peaks();
         self.last.extend(peaks.into_iter().map(|(name, bytes)| (name, Value::from(bytes))));
+        if let Some(events) = self.tensorboard.as_mut().filter(|_| !interrupted) {
+            events.finished(state.step)?;
+        }
         draw_curves(env.folder, &losses.collect::<Vec<_>>())?;
         if let Some(svg) = synchrony_svg(&title(env.folder), &ranks) {
             let path = env.folder.synchrony();
