@@ -163,7 +163,7 @@ fn a_scale_on_the_device_multiplies_gradients_and_skips_steps() {
 fn context_scale(flat: &FlatStorage, factor: f64) {
     flat.with_slice_mut(|slice| match slice {
         phalanx_tensor::host::HostSliceMut::F64(values) => {
-            values.iter_mut().for_each(|value| *value *= factor)
+            values.iter_mut().for_each(|value| *value *= factor);
         }
         phalanx_tensor::host::HostSliceMut::F32(_) => unreachable!("f64"),
     })
