@@ -24,6 +24,9 @@ fn compare(what: &str, found: &RgbImage, expected: &RgbImage) {
     assert!(off.is_empty(), "{what}: {} bytes differ: {:?}", off.len(), &off[..off.len().min(8)]);
 }
 
+/// A change of an image by a factor.
+type Adjust = fn(&mut RgbImage, f64);
+
 #[test]
 fn operations_have_the_bytes_of_torchvision() {
     let tiles = tiles();
@@ -47,7 +50,7 @@ fn operations_have_the_bytes_of_torchvision() {
             }
         }
     }
-    let adjusts: [(&str, fn(&mut RgbImage, f64), [f64; 4]); 4] = [
+    let adjusts: [(&str, Adjust, [f64; 4]); 4] = [
         ("brightness", colours::brightness, [0.0, 0.35, 1.0, 1.8]),
         ("contrast", colours::contrast, [0.0, 0.35, 1.0, 1.8]),
         ("saturation", colours::saturation, [0.0, 0.35, 1.0, 1.8]),
