@@ -17,7 +17,7 @@ const ACCEPTED: &[(&str, &[&str], &str)] = &[
     ),
     (
         "crates/trainer/src/config",
-        &["keys", "parallel_degree", "section", "settings"],
+        &["key_types", "keys", "parallel_degree", "section", "settings"],
         "a configuration holds the settings of its task, which check themselves against the configuration",
     ),
 ];
