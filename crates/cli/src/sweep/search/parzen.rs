@@ -156,11 +156,7 @@ fn deviations(means: &[f64], (low, high): (f64, f64)) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(text: &str) -> SearchKey {
-        let table: toml::Table = format!("key = {text}").parse().expect("sound");
-        table["key"].clone().try_into().expect("a key")
-    }
+    use crate::sweep::search::space::parsed_key as key;
 
     /// Logarithms of densities that Optuna 5.0.0 computes for the same observations:
     /// `_ParzenEstimator({"x": values}, {"x": distribution}, parameters).log_pdf({"x": [value]})`.

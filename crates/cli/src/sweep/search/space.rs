@@ -223,14 +223,17 @@ impl SearchKey {
 /// The keys of a search with their values, in the order of their names.
 pub type Space = BTreeMap<String, SearchKey>;
 
+/// Parses a key of a sweep file, for tests.
+#[cfg(test)]
+pub(super) fn parsed_key(text: &str) -> SearchKey {
+    let table: toml::Table = format!("key = {text}").parse().expect("sound");
+    table["key"].clone().try_into().expect("a key")
+}
+
 #[cfg(test)]
 mod tests {
+    use super::parsed_key as key;
     use super::*;
-
-    fn key(text: &str) -> SearchKey {
-        let table: toml::Table = format!("key = {text}").parse().expect("sound");
-        table["key"].clone().try_into().expect("a key")
-    }
 
     #[test]
     fn coordinates_become_settings() {
