@@ -43,6 +43,11 @@ impl Line {
         self.0.iter().filter(|(_, value)| value.is_null()).map(|(name, _)| name.as_str())
     }
 
+    /// Returns the names and values.
+    pub fn values(&self) -> &Map<String, Value> {
+        &self.0
+    }
+
     /// Returns the step.
     pub fn step(&self) -> u64 {
         self.0.get("step").and_then(Value::as_u64).unwrap_or_default()

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 
 use phalanx_run::Summary;
-use phalanx_trainer::engine::{Event, Observer, Started, StepReport, named};
+use phalanx_trainer::engine::{Event, Observer, Started, StepReport};
 use serde_json::{Map, Value, json};
 
 use super::out;
@@ -73,27 +73,9 @@ impl Observer for JsonLines {
 
 /// Returns a step with the names that its line of `metrics.jsonl` has.
 fn step(report: &StepReport) -> Value {
-    let mut object = Map::new();
-    let mut put = |name: String, value: Value| drop(object.insert(name, value));
-    put("event".to_owned(), "step".into());
-    put("step".to_owned(), report.step.into());
-    put("steps".to_owned(), report.total.into());
-    put("epoch".to_owned(), report.epoch.into());
-    for phase in &report.phases {
-        put(named(&phase.name, "loss"), phase.loss.into());
-        phase.measures.iter().for_each(|(name, value)| put(named(&phase.name, name), (*value).into()));
-    }
-    for update in &report.updates {
-        put(named(&update.network, "lr"), update.learning_rate.into());
-        if let Some(norm) = update.gradient_norm {
-            put(named(&update.network, "grad_norm"), norm.into());
-        }
-    }
-    put("seconds".to_owned(), report.seconds.into());
-    put("images_per_s".to_owned(), report.images_per_second.into());
-    put("memory_bytes".to_owned(), report.memory_bytes.into());
-    put("data_share".to_owned(), report.data_share.into());
-    put("communication_share".to_owned(), report.communication_share.into());
+    let mut object = Map::from_iter([("event".to_owned(), Value::from("step"))]);
+    object.extend(report.metrics().values().clone());
+    object.insert("steps".to_owned(), report.total.into());
     Value::Object(object)
 }
 

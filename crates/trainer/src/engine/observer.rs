@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use phalanx_run::Summary;
+use phalanx_run::{Line, Summary};
 
 /// The description of a run before its first step.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -64,6 +64,41 @@ pub struct StepReport {
     pub data_share: f64,
     /// Fraction of the time that rank 0 waited for communication; none if a GPU waits for it, not the host.
     pub communication_share: Option<f64>,
+}
+
+impl StepReport {
+    /// Returns the step under the names that `metrics.jsonl` has.
+    pub fn metrics(&self) -> Line {
+        let mut line = Line::new(self.step);
+        for phase in &self.phases {
+            line = line.with(&named(&phase.name, "loss"), phase.loss);
+        }
+        line = line.with("epoch", self.epoch as u64);
+        for phase in &self.phases {
+            for (name, value) in &phase.measures {
+                line = line.with(&named(&phase.name, name), *value);
+            }
+        }
+        for update in &self.updates {
+            line = line.with(&named(&update.network, "lr"), update.learning_rate);
+            if let Some(norm) = update.gradient_norm {
+                line = line.with(&named(&update.network, "grad_norm"), norm);
+            }
+            if let Some(scale) = update.loss_scale {
+                line = line.with(&named(&update.network, "loss_scale"), scale);
+                line = line.with(&named(&update.network, "left_out"), u64::from(update.left_out));
+            }
+        }
+        line = line
+            .with("seconds", self.seconds)
+            .with("images_per_s", self.images_per_second)
+            .with("memory_bytes", self.memory_bytes)
+            .with("data_share", self.data_share);
+        if let Some(share) = self.communication_share {
+            line = line.with("communication_share", share);
+        }
+        line
+    }
 }
 
 /// The loss and measures of a phase, as means over the global batch.

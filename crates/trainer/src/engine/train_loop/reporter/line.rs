@@ -4,40 +4,12 @@ use phalanx_sharding::SyncStats;
 
 use crate::engine::StepReport;
 use crate::engine::distributed::Distributed;
-use crate::engine::observer::named;
 use crate::engine::train_loop::world::WorldChanges;
 use phalanx_run::Line;
 
 /// Builds the line of a step, with measures of an evaluation and values of the GPU.
 pub(super) fn line(report: &StepReport, evaluated: &[(String, f64)], gpu: &[(&'static str, f64)]) -> Line {
-    let mut line = Line::new(report.step);
-    for phase in &report.phases {
-        line = line.with(&named(&phase.name, "loss"), phase.loss);
-    }
-    line = line.with("epoch", report.epoch as u64);
-    for phase in &report.phases {
-        for (name, value) in &phase.measures {
-            line = line.with(&named(&phase.name, name), *value);
-        }
-    }
-    for update in &report.updates {
-        line = line.with(&named(&update.network, "lr"), update.learning_rate);
-        if let Some(norm) = update.gradient_norm {
-            line = line.with(&named(&update.network, "grad_norm"), norm);
-        }
-        if let Some(scale) = update.loss_scale {
-            line = line.with(&named(&update.network, "loss_scale"), scale);
-            line = line.with(&named(&update.network, "left_out"), u64::from(update.left_out));
-        }
-    }
-    line = line
-        .with("seconds", report.seconds)
-        .with("images_per_s", report.images_per_second)
-        .with("memory_bytes", report.memory_bytes)
-        .with("data_share", report.data_share);
-    if let Some(share) = report.communication_share {
-        line = line.with("communication_share", share);
-    }
+    let mut line = report.metrics();
     for (name, value) in evaluated {
         line = line.with(&format!("test_{name}"), *value);
     }
