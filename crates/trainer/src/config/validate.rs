@@ -60,12 +60,6 @@ impl Config {
             "model.new_head",
             "model.new_head = true needs model.weights; without weights all parameters are new".to_owned(),
         );
-        let is_local = ["local-sgd", "post-local-sgd", "diloco"].contains(&train.strategy.name);
-        relations.require(
-            !(is_local && optim.unfreezes()),
-            "optim.unfreeze_step",
-            format!("optim.unfreeze_step and optim.unfreeze_epoch: under {} a resumption is not exact; set them to 0", train.strategy),
-        );
         relations.positive("checkpoint.keep", checkpoint.keep as u64);
         relations.positive("sample.columns", sample.columns as u64);
         relations.positive("sample.rows", sample.rows as u64);

@@ -70,7 +70,7 @@ fn frozen_parameters_are_not_sent() {
             .sum::<u64>()
     };
     let elements = [24 * 192 + 24, 7 * 24 + 7_u64];
-    for (strategy, ranks) in [("ddp", 2), ("zero2", 3), ("ps-bsp", 2), ("sgp", 2)] {
+    for (strategy, ranks) in [("ddp", 2), ("zero2", 3), ("ps-bsp", 2), ("local-sgd", 2), ("sgp", 2)] {
         let own = format!("train.ranks={ranks} train.strategy={strategy} sync.every=1");
         let all = sent(&format!("{strategy}-all"), &[&own]);
         let frozen = sent(&format!("{strategy}-frozen"), &[&own, "optim.freeze=[\"0\"]"]);
@@ -139,7 +139,9 @@ fn a_resumption_across_the_unfreezing_is_exact() {
     let file = weights(&place, "w.safetensors", 7);
     let from = setting("model.weights", &file);
     let later = "optim.freeze=[\"0\"] optim.unfreeze_step=3 train.ema=0.5 train.steps=6";
-    for (strategy, ranks) in [("ddp", 1), ("ddp", 2), ("zero1", 2), ("fsdp", 3), ("ps-bsp", 2)] {
+    for (strategy, ranks) in
+        [("ddp", 1), ("ddp", 2), ("zero1", 2), ("fsdp", 3), ("ps-bsp", 2), ("local-sgd", 2), ("diloco", 2)]
+    {
         let own = format!("train.ranks={ranks} train.strategy={strategy} sync.every=2");
         let whole = train(&place, &format!("{strategy}-{ranks}"), &[later, &own, &from]);
         let expected = contents(&checkpoint(&whole, 6));
@@ -210,7 +212,16 @@ fn rates_multiply_the_steps_of_the_parameters_that_they_name() {
         ["model 0.weight", "model 0.bias", "model 2.weight", "model 2.bias"].map(of)
     };
     let plain = steps("plain", &["train.ranks=1"]);
-    for (strategy, ranks) in [("ddp", 1), ("ddp", 2), ("zero1", 3), ("fsdp", 2), ("fsdp", 3), ("ps-bsp", 2)] {
+    for (strategy, ranks) in [
+        ("ddp", 1),
+        ("ddp", 2),
+        ("zero1", 3),
+        ("fsdp", 2),
+        ("fsdp", 3),
+        ("ps-bsp", 2),
+        ("local-sgd", 2),
+        ("diloco", 2),
+    ] {
         let own = format!("train.ranks={ranks} train.strategy={strategy}");
         let rates = "optim.rates=[\"*=0.5\",\"2=10\",\"*.bias=0\"]";
         let found = steps(&format!("{strategy}-{ranks}"), &[&own, rates]);

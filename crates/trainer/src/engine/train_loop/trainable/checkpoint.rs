@@ -112,12 +112,14 @@ impl Trainable {
         }))
     }
 
-    /// This rank's optimizer state and averages, by name: `{kind}.{parameter}`.
+    /// This rank's optimizer state and averages, by name: `{kind}.{parameter}`. Frozen parameters have none yet: with a state their
+    /// first update would count from step 1 after it was loaded.
     pub(in crate::engine::train_loop) fn named_state(&self) -> Result<Vec<(String, Tensor)>, TrainError> {
-        let (params, updater) = (self.network.parallel()?.params(), self.updater());
-        let (_, mut named) = updater.optimizer.state(params)?;
+        let params = trained_now(self.network.parallel()?.params());
+        let updater = self.updater();
+        let (_, mut named) = updater.optimizer.state(&params)?;
         if let Some(ema) = &updater.ema {
-            named.extend(ema.state(params)?.1);
+            named.extend(ema.state(&params)?.1);
         }
         Ok(named)
     }
