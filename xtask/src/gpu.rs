@@ -10,14 +10,29 @@ const REAL: &str = "PHALANX_TEST_GPU";
 /// The commands, from single kernels to whole trainings, so that the first failure is closest to its cause.
 const STEPS: &[(&str, &[&str])] = &[
     ("the machine as the program sees it", &["run", "--release", "--package", "phalanx", "--", "doctor"]),
-    ("kernels against the CPU's, graphs, replays", &["test", "--package", "phalanx-cuda"]),
+    // One at a time: nothing else of a process may wait for the GPU while work is recorded.
+    (
+        "kernels against the CPU's, graphs, replays",
+        &["test", "--package", "phalanx-cuda", "--", "--test-threads=1"],
+    ),
     (
         "NCCL between the GPUs of this machine",
         &["test", "--package", "phalanx-collectives", "--features", "nccl", "--test", "it", "nccl::"],
     ),
     (
         "ops and whole trainings against the CPU's",
-        &["test", "--package", "phalanx-tensor", "--package", "phalanx", "--test", "it", "cuda::"],
+        &[
+            "test",
+            "--package",
+            "phalanx-tensor",
+            "--package",
+            "phalanx",
+            "--test",
+            "it",
+            "cuda::",
+            "--",
+            "--include-ignored",
+        ],
     ),
 ];
 

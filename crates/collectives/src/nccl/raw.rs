@@ -31,6 +31,8 @@ pub(super) enum State {
 pub(super) struct RawComm {
     comm: sys::ncclComm_t,
     nccl: &'static Nccl,
+    /// The number of ranks.
+    ranks: c_int,
 }
 
 // SAFETY: NCCL binds a communicator to a GPU, not to a thread; it may be used from any, by one at a time, which ownership
@@ -101,8 +103,11 @@ fn type_of(dtype: DType) -> sys::ncclDataType_t {
     }
 }
 
-fn reduction(op: ReduceOp) -> sys::ncclRedOp_t {
+/// Returns NCCL's operation. A mean over one rank is a sum: with `ncclAvg` NCCL 2.28 leaves the last elements of another buffer unwritten
+/// then, if their number is not divisible by that of its blocks.
+fn reduction(op: ReduceOp, ranks: c_int) -> sys::ncclRedOp_t {
     match op {
+        ReduceOp::Mean if ranks == 1 => sys::ncclRedOp_t::ncclSum,
         ReduceOp::Sum => sys::ncclRedOp_t::ncclSum,
         ReduceOp::Mean => sys::ncclRedOp_t::ncclAvg,
         ReduceOp::Min => sys::ncclRedOp_t::ncclMin,
@@ -156,7 +161,7 @@ impl RawComm {
         let (mut comm, rank, nccl) = (std::ptr::null_mut(), number(member.rank), nccl()?);
         // SAFETY: both pointers are to values of the types that are read and written, and NCCL copies the configuration.
         let begun = unsafe { (nccl.ncclCommInitRankConfig)(&raw mut comm, ranks, id, rank, &raw mut config) };
-        let opened = Self { comm, nccl };
+        let opened = Self { comm, nccl, ranks };
         match check(begun) {
             Ok(_) if comm.is_null() => Err("gave no communicator".to_owned()),
             Ok(_) => Ok(opened),
@@ -194,11 +199,11 @@ impl RawComm {
         let result = unsafe {
             match *call {
                 Call::AllReduce { from, to, op } => {
-                    let (dtype, op) = (type_of(from.dtype()), reduction(op));
+                    let (dtype, op) = (type_of(from.dtype()), reduction(op, self.ranks));
                     (nccl.ncclAllReduce)(reading(from), writing(to), from.len(), dtype, op, comm, stream)
                 }
                 Call::ReduceScatter { from, to, op } => {
-                    let (dtype, op) = (type_of(from.dtype()), reduction(op));
+                    let (dtype, op) = (type_of(from.dtype()), reduction(op, self.ranks));
                     (nccl.ncclReduceScatter)(reading(from), writing(to), to.len(), dtype, op, comm, stream)
                 }
                 Call::AllGather { from, to } => {
@@ -210,7 +215,7 @@ impl RawComm {
                     (nccl.ncclBroadcast)(from, writing(to), to.len(), dtype, number(root), comm, stream)
                 }
                 Call::Reduce { from, to, op, root } => {
-                    let (dtype, op) = (type_of(from.dtype()), reduction(op));
+                    let (dtype, op) = (type_of(from.dtype()), reduction(op, self.ranks));
                     let to = to.map_or(std::ptr::null_mut(), writing);
                     (nccl.ncclReduce)(reading(from), to, from.len(), dtype, op, number(root), comm, stream)
                 }

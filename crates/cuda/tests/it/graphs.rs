@@ -251,8 +251,11 @@ fn memory_of_a_graph_is_reused_kept_and_released() {
         drop(output);
         gpu.synchronize().unwrap();
         assert_eq!(gpu.pool().usage().total(), 0);
-        let (free, all) = gpu.device().memory().unwrap();
-        assert_eq!(free, all);
+        // A real driver keeps memory for itself.
+        if !software::is_real() {
+            let (free, all) = gpu.device().memory().unwrap();
+            assert_eq!(free, all);
+        }
     });
 }
 

@@ -132,7 +132,9 @@ fn started(settings: &[(&str, &str)]) -> Option<Output> {
     let test = std::thread::current().name().expect("tests run on threads of their names").to_owned();
     let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
     command.args([&test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
-    command.env(INSIDE, "1").env("LD_LIBRARY_PATH", folder).envs(settings.iter().copied());
+    // The cache of the machine's own GPU has kernels of the same names.
+    command.env(INSIDE, "1").env("LD_LIBRARY_PATH", folder).env("XDG_CACHE_HOME", folder);
+    command.envs(settings.iter().copied());
     Some(command.output().expect("the test starts again"))
 }
 

@@ -29,7 +29,7 @@ const STACKGAN: &str = "tiny --steps 5 --set model.kind=stackgan --set model.ima
 const CLASSIFIER: &str = "--steps 5 --set data.kind=shapes --set data.images=64 --set data.test_images=8 \
                           --set model.image_size=16 --set train.accumulate=1";
 
-/// Classifiers on one GPU, each in f32 and in bf16, which lies channels-last, at the rates of their presets.
+/// Classifiers on one GPU, each in f32 and in bf16, which lies channels-last.
 fn classifiers_agree(presets: &[&str]) {
     let Some(place) = Place::anywhere() else { return };
     for preset in presets {
@@ -64,7 +64,9 @@ fn classifiers_train_as_on_the_processor() {
 #[test]
 #[ignore = "whole networks take minutes in fibres: cargo xtask test --full"]
 fn whole_classifiers_train_as_on_the_processor() {
-    classifiers_agree(&["cifar10-resnet18", "cifar10-mobilenetv2"]);
+    // Batch norms of a whole network see four values of a channel at its end: at the preset's rate a rounding becomes a tenth of the loss
+    // within three steps.
+    classifiers_agree(&["cifar10-resnet18 --set optim.lr=0.01", "cifar10-mobilenetv2 --set optim.lr=0.002"]);
 }
 
 #[test]
