@@ -187,9 +187,17 @@ pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
     let mut quality: Vec<&str> = run.columns.under("metrics/").filter(is_quality).collect();
     quality.sort_by_key(|name| !name.ends_with("accuracy"));
     let losses = run.columns.under("metrics/").filter(|name| name.ends_with("loss")).take(4);
-    found.extend(quality.into_iter().take(4).chain(losses).filter_map(|name| {
+    let leads = |name: &str| Some(name) == run.headline.as_deref();
+    let others = quality.into_iter().take(4).chain(losses).filter(|name| !leads(name));
+    found.extend(run.headline.as_deref().into_iter().chain(others).filter_map(|name| {
         let key = Some(format!("metrics/{name}"));
         Some((name.replace('_', " "), format::number(last(name)?), key))
+    }));
+    let best = run.number("best.value").zip(run.summary_value("best.measure").and_then(Value::as_str));
+    found.extend(best.map(|(value, measure)| {
+        let step = run.number("best.step").unwrap_or_default();
+        let name = format!("best {}, step {}", measure.replace('_', " "), format::count(step as u64));
+        (name, format::number(value), None)
     }));
     let speed = run.number("images_per_second").or_else(|| last("images_per_s"));
     let key = run.number("images_per_second").is_none().then(|| "metrics/images_per_s".to_owned());

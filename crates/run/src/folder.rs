@@ -297,6 +297,11 @@ impl RunFolder {
         self.0.join("samples")
     }
 
+    /// The folder of a classifier's last evaluation.
+    pub fn evaluation(&self) -> PathBuf {
+        self.0.join("evaluation")
+    }
+
     /// The folder of logs.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")

@@ -18,9 +18,9 @@
 //! | `summary.json` | the outcome, metrics and cost |
 //! | `checkpoints/` | checkpoints: safetensors and a JSON index |
 //! | `samples/` | grids of samples, as PNG |
-//! | `evaluation/` | pictures that evaluations made, PNG or SVG, which the report shows |
+//! | `evaluation/` | pictures that evaluations made, PNG or SVG, which the report shows; of a classifier `classes.json`, `confusion.svg` and `mistakes.svg` of the last evaluation |
 //! | `notes.md` | notes that the user wrote, which pages show |
-//! | `curves.svg` | the loss over the steps |
+//! | `curves.svg` | the measure that leads, or the losses, over the steps |
 //! | `synchrony.svg` | staleness and waiting times, if ranks do not take every step together |
 //! | `first/` | the run of the first stage, if both stages were trained together |
 //! | `report.html` | the page that `phalanx report` writes |
@@ -34,6 +34,7 @@
 
 mod atomic;
 mod bitmap_font;
+mod classes;
 mod clock;
 mod curves;
 mod energy;
@@ -45,6 +46,7 @@ mod joins;
 mod lock;
 mod machine;
 mod metrics;
+mod next_commands;
 mod picture;
 mod process;
 mod protobuf;
@@ -60,6 +62,10 @@ mod usage_line;
 mod weights;
 
 pub use atomic::{create_synced, open_to_append, sync_folder, write_aside};
+pub use classes::{
+    ClassReport, ClassRow, ClassScore, Confused, ConfusionMatrix, Mistake, PlanarPicture, class_lines,
+    confusion_svg, mistakes_svg,
+};
 pub use clock::timestamp;
 pub use curves::curves_svg;
 pub use energy::{EnergyKind, EnergyPart, EnergySummary};
@@ -70,6 +76,7 @@ pub use joins::{Invitation, JoinCandidates, JoinTicket};
 pub use lock::{LockHolder, LockedFolder, RunLock};
 pub use machine::{Machine, host_name, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics, read_whole_metrics};
+pub use next_commands::NextCommands;
 /// Opens and reads files of a run's folder: links in place of files are refused.
 pub use phalanx_data::Links;
 pub use picture::{read_mask, read_picture};
@@ -78,7 +85,7 @@ pub use protobuf::Message;
 pub use request::{Refusal, Request};
 pub use state::{RunActivity, RunState};
 pub use stop::{StopFlag, StopSubscription};
-pub use summary::{DeadRank, LeftRank, RankSummary, Summary, SyncSummary, WorldChange};
+pub use summary::{BestEvaluation, DeadRank, LeftRank, RankSummary, Summary, SyncSummary, WorldChange};
 pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;
 pub use tensorboard::EventFile;

@@ -140,6 +140,12 @@ impl Model {
         self.curves.iter().map(|(name, _)| name.as_str())
     }
 
+    /// Returns the measure that leads, without the prefix of the test split.
+    pub(super) fn headline(&self) -> Option<&str> {
+        let headline = self.state.as_ref()?.headline.as_deref()?;
+        Some(headline.strip_prefix("test_").unwrap_or(headline))
+    }
+
     /// Returns the newest value of a metric.
     pub(super) fn latest(&self, name: &str) -> Option<f64> {
         self.curve(name)?.last()

@@ -44,7 +44,7 @@ pub fn follow(folder: &RunFolder, interrupts: &dyn Fn() -> usize, print: &mut dy
             step = line.step();
             let total = model.total().map_or_else(String::new, |total| format!("/{total}"));
             let width = total.len().saturating_sub(1);
-            print(&format!("step {step:>width$}{total}  {}", format::metrics(&line)));
+            print(&format!("step {step:>width$}{total}  {}", format::metrics(&line, model.headline())));
             if let Some(evaluated) = format::evaluated(&line) {
                 print(&evaluated);
             }

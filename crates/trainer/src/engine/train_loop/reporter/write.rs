@@ -36,8 +36,13 @@ impl Reporter {
             tracing::warn!("step {step}: {problem}");
             self.event(&Event::Collapsed { step, problem: problem.clone() });
         }
+        let last = self.lines.as_ref().and_then(|lines| lines.last()).map(Line::step);
+        if last == Some(report.step) {
+            // A rank was lost between the line of the step and the rest that follows it, which is repeated.
+            return self.amend(report.step, evaluated, view);
+        }
         if self.lines.is_some() && (is_logged || !evaluated.is_empty() || !collapsed.is_empty()) {
-            return self.log(report, evaluated, collapsed, view);
+            return self.log(CompleteReport { report, is_logged }, evaluated, collapsed, view);
         }
         self.observer.step(&report, false);
         Ok(())
@@ -46,7 +51,7 @@ impl Reporter {
     /// Writes the line of a step, with the rates since the last one.
     fn log(
         &mut self,
-        report: StepReport,
+        CompleteReport { report, is_logged }: CompleteReport,
         evaluated: Vec<(String, f64)>,
         collapsed: Vec<String>,
         view: &mut RunView<'_, '_>,
@@ -72,9 +77,10 @@ impl Reporter {
         }
         self.losses.announce_written(view.distributed, report.step);
         self.write_events(&line, view.env)?;
-        self.observer.step(&report, true);
+        self.observer.step(&report, is_logged);
         if !evaluated.is_empty() {
-            self.event(&Event::Evaluated { step: report.step, measures: evaluated });
+            let (step, is_best) = (report.step, view.selection.is_best(report.step));
+            self.event(&Event::Evaluated { step, measures: evaluated, is_best });
         }
         Ok(())
     }
@@ -94,7 +100,8 @@ impl Reporter {
         lines.amend(&line)?;
         self.remember(&StepReport::default(), &evaluated, Vec::new());
         self.write_events(&line, view.env)?;
-        self.event(&Event::Evaluated { step, measures: evaluated });
+        let is_best = view.selection.is_best(step);
+        self.event(&Event::Evaluated { step, measures: evaluated, is_best });
         Ok(())
     }
 
@@ -194,7 +201,10 @@ pub(in crate::engine::train_loop) fn last_evaluated(env: &Environment<'_>) -> Re
 }
 
 /// Reads the lines of metrics of steps up to `step`.
-fn lines_until(env: &Environment<'_>, step: u64) -> Result<Vec<Line>, TrainError> {
+pub(in crate::engine::train_loop) fn lines_until(
+    env: &Environment<'_>,
+    step: u64,
+) -> Result<Vec<Line>, TrainError> {
     let path = env.folder.metrics();
     let mut lines = if path.exists() { read_whole_metrics(&path)? } else { Vec::new() };
     lines.retain(|line| line.step() <= step);
