@@ -8,7 +8,7 @@ use super::numbers::{bytes, joules, seconds, with_unit};
 use super::run::RunData;
 use super::settings::at;
 use phalanx_charts::Unit;
-use phalanx_run::{Machine, format};
+use phalanx_run::{Machine, RunStart, RunStarts, format};
 
 /// A fact: its name and value.
 pub(crate) type Fact = (&'static str, String);
@@ -49,6 +49,12 @@ pub(crate) fn facts(run: &RunData) -> Vec<Fact> {
     add("time", run.number("wall_seconds").map(seconds));
     add("machine", machine(run));
     add("program", at(&run.summary, "machine.version").map(|version| format!("version {}", text(version))));
+    let starts = starts(run);
+    add("started", starts.first().map(started));
+    add("command", starts.first().map(RunStart::command_line));
+    let resumed = starts.last().filter(|_| starts.len() > 1);
+    add("resumed", resumed.map(|start| format!("{}: {}", started(start), start.command_line())));
+    add("commit", starts.last().and_then(|start| start.git.as_ref()).map(ToString::to_string));
     add("energy", energy(run));
     add(
         "built on",
@@ -67,6 +73,15 @@ pub(crate) fn facts(run: &RunData) -> Vec<Fact> {
     );
     add("folder", Some(run.folder.display().to_string()));
     facts
+}
+
+/// Returns the starts of a run; none if their record is missing or damaged.
+fn starts(run: &RunData) -> Vec<RunStart> {
+    RunStarts::read(&run.folder.join("run.json")).map(|all| all.starts).unwrap_or_default()
+}
+
+fn started(start: &RunStart) -> String {
+    format!("{} on {}, in {}", start.time, start.host, start.folder)
 }
 
 fn ranks(run: &RunData) -> Option<String> {

@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `config.toml` | the resolved configuration; `phalanx train` accepts it |
+//! | `run.json` | its starts: command line, time, host, git commit: see [`RunStarts`] |
 //! | `metrics.jsonl` | one line for each logged step |
 //! | `metrics-by-rank.jsonl` | if ranks do not take every step together: time and losses of each rank and step |
 //! | `state.json` | the current state: see [`RunState`] |
@@ -14,7 +15,7 @@
 //! | `data.json` | the fingerprint of the data, which a resumption compares |
 //! | `weights.json` | with `model.weights`: the tensors that were loaded, made new and not used |
 //! | `damaged.txt` | with `data.on_damage = "skip"`: the damaged images that others have replaced |
-//! | `config.proposed.toml` | the configuration of a resumption that is not accepted yet |
+//! | `config.proposed.toml`, `start.proposed` | the configuration and the start of a resumption that is not accepted yet |
 //! | `summary.json` | the outcome, metrics and cost |
 //! | `checkpoints/` | checkpoints: safetensors and a JSON index |
 //! | `samples/` | grids of samples, as PNG |
@@ -52,6 +53,7 @@ mod process;
 mod protobuf;
 mod request;
 mod restart;
+mod start;
 mod state;
 mod stop;
 mod summary;
@@ -83,6 +85,7 @@ pub use picture::{read_mask, read_picture};
 pub use process::{REPLICA_THREAD, SUPERVISED};
 pub use protobuf::Message;
 pub use request::{Refusal, Request};
+pub use start::{GitState, RunStart, RunStarts};
 pub use state::{RunActivity, RunState};
 pub use stop::{StopFlag, StopSubscription};
 pub use summary::{BestEvaluation, DeadRank, LeftRank, RankSummary, Summary, SyncSummary, WorldChange};

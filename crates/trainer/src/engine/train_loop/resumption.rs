@@ -150,6 +150,7 @@ impl Run<'_> {
                 // The state of an earlier attempt would send processes away that wait to join this one.
                 let _ = std::fs::remove_file(folder.state());
             }
+            folder.accept_start()?;
             folder.withdraw_proposal();
         }
         Ok(())

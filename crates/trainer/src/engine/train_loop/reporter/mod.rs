@@ -1,6 +1,7 @@
 //! Reports: measures steps, gathers their losses, writes metrics and tells the observer.
 
 mod by_rank;
+mod hyperparameters;
 mod line;
 mod losses;
 mod pending;

@@ -56,6 +56,9 @@ impl Reporter {
         let headline = outline.headline.as_ref().map(|name| format!("test_{name}"));
         let peaks = self.resources.gpu_peaks();
         self.last.extend(peaks.into_iter().map(|(name, bytes)| (name, Value::from(bytes))));
+        if let Some(events) = self.tensorboard.as_mut().filter(|_| !interrupted) {
+            events.finished(state.step)?;
+        }
         draw_curves(env.folder, &charted(&*state.training))?;
         if let Some(svg) = synchrony_svg(&title(env.folder), &ranks) {
             let path = env.folder.synchrony();

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use phalanx_run::{EventFile, Line, RunError, host_name, read_whole_metrics};
 use serde_json::Value;
 
+use super::hyperparameters::hyperparameters;
 use super::pending::CompleteReport;
 use super::{Reporter, RunView, line};
 use crate::engine::distributed::Distributed;
@@ -121,8 +122,9 @@ impl Reporter {
         if self.tensorboard.is_none() {
             let path = env.folder.config();
             let config = std::fs::read_to_string(&path).map_err(RunError::io("read", &path))?;
-            self.tensorboard =
-                Some(EventFile::create(env.folder.path(), &host_name(), line.step(), &config)?);
+            let mut events = EventFile::create(env.folder.path(), &host_name(), line.step(), &config)?;
+            events.hyperparameters(line.step(), &hyperparameters(env.config))?;
+            self.tensorboard = Some(events);
         }
         if let Some(events) = &mut self.tensorboard {
             events.scalars(line)?;
