@@ -77,7 +77,7 @@ impl StrategiesArgs {
             config,
             "[model]\nkind = {:?}\nimage_size = {}\n\n[data]\nlimit = {}\n\n[train]\nranks = {ranks}\n\
              strategy = {strategy:?}\nglobal_batch = {}\nepochs = {}\nstop_step = {}\nthreads = {}\nseed = {}\n\n\
-             [eval]\nlimit = {}\n\n[checkpoint]\nenabled = false\n",
+             [eval]\nlimit = {}\nevery = 0\n\n[checkpoint]\nenabled = false\n",
             self.model,
             self.image_size,
             self.limit,

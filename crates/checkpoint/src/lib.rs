@@ -8,7 +8,7 @@
 //! damages nothing. What is read is read by name and region ([`Reader`]), so that the ranks that read need not be
 //! those that have written.
 //! The file `latest` names the newest for people and scripts; the program itself looks for the newest that is
-//! complete. `docs/checkpoints.md` has the layout.
+//! complete. `best.json` names the best one, by a measure of the evaluations. `docs/checkpoints.md` has the layout.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ mod index;
 mod piece;
 mod read;
 mod region;
+mod retention;
 mod snapshot;
 mod write;
 
@@ -39,6 +40,7 @@ pub use index::Index;
 pub use piece::{EMA, MODEL, Piece};
 pub use read::Reader;
 pub use region::Region;
+pub use retention::Retention;
 pub use snapshot::{PieceSource, SnapshotPiece, StateSnapshot, bytes_of, choose};
 pub use write::{NewFile, NewPiece, StagingFolder};
 
@@ -157,6 +159,7 @@ fn list(checkpoints: &Path) -> Vec<(u64, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Tensor};
+    use phalanx_run::BestEvaluation;
 
     use super::*;
 
@@ -348,6 +351,43 @@ mod tests {
         fs::remove_file(newer.folder().join("rank-0.safetensors")).expect("removes");
         save(folder.path(), 4, 1).expect("saves");
         assert_eq!(Checkpoint::newest(folder.path()).0.map(|found| found.step()), Some(4));
+    }
+
+    #[test]
+    fn the_best_one_is_kept_and_marked_once_it_is_complete() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let best = |step, value| BestEvaluation { measure: "test_loss".to_owned(), step, value };
+        let save_with = |step, best: Option<BestEvaluation>| {
+            let staging = StagingFolder::create(folder.path(), step, step + 7).expect("a folder");
+            staging.write(0, vec![file(0, &[1.0], 0)]).expect("writes");
+            staging.commit(1, Map::new(), Retention { keep: 1, best }).expect("completes")
+        };
+        let marked = || {
+            let best = Checkpoint::best(folder.path()).expect("reads");
+            best.map(|(checkpoint, best)| (checkpoint.step(), best.value))
+        };
+        save_with(1, None);
+        assert_eq!(marked(), None);
+        save_with(2, Some(best(2, 0.1 + 0.2)));
+        save_with(3, Some(best(2, 0.1 + 0.2)));
+        save_with(4, Some(best(2, 0.1 + 0.2)));
+        assert_eq!((steps(folder.path()), marked()), (vec![2, 4], Some((2, 0.1 + 0.2))));
+        // The checkpoint of a better evaluation is not complete: the one before remains.
+        save_with(5, Some(best(6, 0.25)));
+        assert_eq!((steps(folder.path()), marked()), (vec![2, 5], Some((2, 0.1 + 0.2))));
+        save_with(6, Some(best(6, 0.25)));
+        assert_eq!((steps(folder.path()), marked()), (vec![6], Some((6, 0.25))));
+        // One that was saved before its evaluation is marked afterwards.
+        save_with(7, Some(best(6, 0.25)));
+        let retention = Retention { keep: 1, best: Some(best(7, 0.125)) };
+        retention.apply(folder.path(), 7).expect("marks");
+        assert_eq!((steps(folder.path()), marked()), (vec![7], Some((7, 0.125))));
+        // Without a rule for it, a marked one stays.
+        save(folder.path(), 8, 1).expect("saves");
+        assert_eq!(steps(folder.path()), [7, 8]);
+        fs::write(folder.path().join("best.json"), "{").expect("writes");
+        let error = Checkpoint::best(folder.path()).expect_err("damaged").to_string();
+        assert!(error.contains("best.json"), "{error}");
     }
 
     #[test]

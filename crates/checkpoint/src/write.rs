@@ -13,7 +13,7 @@ use super::checksum::HashingWriter;
 use super::hashes::{Hashes, SummingWriter, TensorSum, WrittenElements, hashes};
 use super::index::{FORMAT, INDEX, Index};
 use super::region::Region;
-use super::{Checkpoint, CheckpointError, FileEntry, Piece, list, name};
+use super::{Checkpoint, CheckpointError, FileEntry, Piece, Retention, list, name};
 use phalanx_run::{Links, sync_folder, write_aside};
 
 /// A piece that is to be written, with its elements.
@@ -167,8 +167,8 @@ impl StagingFolder {
         Ok(FileEntry { name: file.name, bytes, checksum })
     }
 
-    /// Completes the checkpoint from the files of `ranks` ranks, then removes all but the newest `keep` checkpoints up to this one. Only
-    /// rank 0 calls this, once all ranks have written.
+    /// Completes the checkpoint from the files of `ranks` ranks, then removes older checkpoints by the `retention`: a rule, or the number of
+    /// newest ones to keep. Only rank 0 calls this, once all ranks have written.
     ///
     /// # Errors
     /// If a rank's list or file is missing, or a write fails. Existing checkpoints are then untouched.
@@ -176,7 +176,7 @@ impl StagingFolder {
         &self,
         ranks: usize,
         state: Map<String, Value>,
-        keep: usize,
+        retention: impl Into<Retention>,
     ) -> Result<Checkpoint, CheckpointError> {
         let (step, checkpoints) = (self.step, &self.checkpoints);
         let io = |action, path: &Path| CheckpointError::io(step, action, path);
@@ -228,7 +228,7 @@ impl StagingFolder {
         sync_folder(checkpoints).map_err(io("sync", checkpoints))?;
         let latest = checkpoints.join("latest");
         write_aside(&latest, format!("{}\n", name(step)).as_bytes()).map_err(io("write", &latest))?;
-        prune(checkpoints, step, keep);
+        retention.into().apply(checkpoints, step)?;
         Ok(Checkpoint::new(folder, index))
     }
 
@@ -254,20 +254,6 @@ impl StagingFolder {
 /// Returns the name of the list of a rank's files.
 fn note(rank: usize) -> String {
     format!("written-by-{rank}.json")
-}
-
-/// Removes all but the newest `keep` checkpoints up to the new one of `step`. Later ones do not count: the run did not resume from them,
-/// so they are damaged. A failed removal is repeated after the next checkpoint.
-fn prune(checkpoints: &Path, step: u64, keep: usize) {
-    let mut found = list(checkpoints);
-    found.retain(|(other, _)| *other <= step);
-    for (step, path) in &found[..found.len().saturating_sub(keep.max(1))] {
-        // Renamed first, so that a half-removed folder does not count as a checkpoint.
-        let old = checkpoints.join(format!(".old-{}", name(*step)));
-        if fs::rename(path, &old).is_ok() {
-            let _ = fs::remove_dir_all(old);
-        }
-    }
 }
 
 /// Removes leftovers of interrupted saves.

@@ -7,6 +7,7 @@ use crate::damage::{DamagedSamples, SampleReader};
 use crate::dataset::{Dataset, check_index};
 use crate::error::{DataError, Result};
 use crate::subset;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Batches by the indices of their samples, for samples of any type.
@@ -32,6 +33,15 @@ pub trait BatchSource: Send + Sync {
     /// # Errors
     /// If `index` is not below [`len`](BatchSource::len).
     fn weight(&self, index: usize) -> Result<f32>;
+
+    /// Returns the file of a sample; see [`Dataset::sample_path`]. By default it is the dataset's name and the index.
+    ///
+    /// # Errors
+    /// If `index` is not below [`len`](BatchSource::len), or the file cannot be read.
+    fn sample_path(&self, index: usize) -> Result<PathBuf> {
+        check_index(self.name(), index, self.len())?;
+        Ok(Path::new(self.name()).join(index.to_string()))
+    }
 
     /// Returns the source with images as bytes, for a consumer that finishes the transform itself and has `cached` some
     /// images. `None` if the source has no such images.
@@ -108,6 +118,10 @@ impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource f
         self.dataset.weight(index)
     }
 
+    fn sample_path(&self, index: usize) -> Result<PathBuf> {
+        self.dataset.sample_path(index)
+    }
+
     fn as_bytes(&self, cached: Option<Arc<CachedImages>>) -> Option<Arc<dyn BatchSource>> {
         Some(Arc::new(Self {
             collate: self.collate.as_bytes(cached)?,
@@ -182,6 +196,11 @@ impl BatchSource for SourceSubset {
     fn weight(&self, index: usize) -> Result<f32> {
         check_index(self.name(), index, self.len())?;
         self.inner.weight(self.indices[index])
+    }
+
+    fn sample_path(&self, index: usize) -> Result<PathBuf> {
+        check_index(self.name(), index, self.len())?;
+        self.inner.sample_path(self.indices[index])
     }
 
     fn batch(&self, indices: &[usize], epoch: u64, wanted: &dyn Fn() -> bool) -> Result<Batch> {

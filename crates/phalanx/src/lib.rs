@@ -121,8 +121,8 @@ pub use phalanx_report as report;
 pub use phalanx_run as run;
 pub use phalanx_trace as trace;
 pub use phalanx_trainer::{
-    EvaluatorOutput, ForwardInput, ForwardOutput, Loss, OutputMeaning, ReferenceModel, Setup, StepInput,
-    TaskSpec, TrainError, Training, config, engine, number, settings, usage,
+    ClassScores, Classes, EvaluatorOutput, ForwardInput, ForwardOutput, Loss, OutputMeaning, ReferenceModel,
+    Setup, StepInput, TaskSpec, TrainError, Training, config, engine, number, settings, usage,
 };
 
 pub use builtin::program;

@@ -8,7 +8,7 @@ use super::numbers::{bytes, joules, seconds, with_unit};
 use super::run::RunData;
 use super::settings::at;
 use phalanx_charts::Unit;
-use phalanx_run::{Machine, format};
+use phalanx_run::{Machine, RunStart, RunStarts, format};
 
 /// A fact: its name and value.
 pub(crate) type Fact = (&'static str, String);
@@ -49,6 +49,12 @@ pub(crate) fn facts(run: &RunData) -> Vec<Fact> {
     add("time", run.number("wall_seconds").map(seconds));
     add("machine", machine(run));
     add("program", at(&run.summary, "machine.version").map(|version| format!("version {}", text(version))));
+    let starts = starts(run);
+    add("started", starts.first().map(started));
+    add("command", starts.first().map(RunStart::command_line));
+    let resumed = starts.last().filter(|_| starts.len() > 1);
+    add("resumed", resumed.map(|start| format!("{}: {}", started(start), start.command_line())));
+    add("commit", starts.last().and_then(|start| start.git.as_ref()).map(ToString::to_string));
     add("energy", energy(run));
     add(
         "built on",
@@ -67,6 +73,15 @@ pub(crate) fn facts(run: &RunData) -> Vec<Fact> {
     );
     add("folder", Some(run.folder.display().to_string()));
     facts
+}
+
+/// Returns the starts of a run; none if their record is missing or damaged.
+fn starts(run: &RunData) -> Vec<RunStart> {
+    RunStarts::read(&run.folder.join("run.json")).map(|all| all.starts).unwrap_or_default()
+}
+
+fn started(start: &RunStart) -> String {
+    format!("{} on {}, in {}", start.time, start.host, start.folder)
 }
 
 fn ranks(run: &RunData) -> Option<String> {
@@ -187,9 +202,17 @@ pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
     let mut quality: Vec<&str> = run.columns.under("metrics/").filter(is_quality).collect();
     quality.sort_by_key(|name| !name.ends_with("accuracy"));
     let losses = run.columns.under("metrics/").filter(|name| name.ends_with("loss")).take(4);
-    found.extend(quality.into_iter().take(4).chain(losses).filter_map(|name| {
+    let leads = |name: &str| Some(name) == run.headline.as_deref();
+    let others = quality.into_iter().take(4).chain(losses).filter(|name| !leads(name));
+    found.extend(run.headline.as_deref().into_iter().chain(others).filter_map(|name| {
         let key = Some(format!("metrics/{name}"));
         Some((name.replace('_', " "), format::number(last(name)?), key))
+    }));
+    let best = run.number("best.value").zip(run.summary_value("best.measure").and_then(Value::as_str));
+    found.extend(best.map(|(value, measure)| {
+        let step = run.number("best.step").unwrap_or_default();
+        let name = format!("best {}, step {}", measure.replace('_', " "), format::count(step as u64));
+        (name, format::number(value), None)
     }));
     let speed = run.number("images_per_second").or_else(|| last("images_per_s"));
     let key = run.number("images_per_second").is_none().then(|| "metrics/images_per_s".to_owned());

@@ -3,9 +3,10 @@
 //! - A [`Report`] is one HTML page of one or several runs.
 //! - [`live`] serves the same pages from this machine and updates them (feature `live`).
 //! - [`dashboard`] shows one run on a terminal and passes requests to it (feature `dashboard`).
+//! - [`track`] sends the metrics of runs to an experiment tracker (feature `dashboard`).
 //! - [`diagnose`] explains why a run failed or hung.
 //!
-//! This crate only reads files. It does not depend on tensors, strategies or configuration types.
+//! This crate only reads the files of runs. It does not depend on tensors, strategies or configuration types.
 //!
 //! A [`Report`] is a single, self-contained HTML file with styles, scripts, numbers and images. Its tables and first
 //! curves are visible without scripts.
@@ -63,6 +64,9 @@ pub mod live;
 
 #[cfg(feature = "dashboard")]
 pub mod dashboard;
+
+#[cfg(feature = "dashboard")]
+pub mod track;
 
 pub mod diagnose;
 

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use phalanx_run::Links;
+use phalanx_run::{ClassReport, Links, RunState};
 use serde_json::Value;
 
 use super::columns::Columns;
@@ -68,6 +68,10 @@ pub(crate) struct RunData {
     pub(crate) progress: Option<Progress>,
     /// The user's notes; empty if there are none.
     pub(crate) notes: String,
+    /// The last evaluation of a classifier.
+    pub(crate) classes: Option<ClassReport>,
+    /// The metric that leads, if it has one.
+    pub(crate) headline: Option<String>,
     /// The warnings.
     pub(crate) warnings: Warnings,
     /// The position up to which its files were read.
@@ -120,6 +124,8 @@ impl RunData {
         });
         add_of_logs(&mut warnings, &folder.join("logs"));
         let progress = (state == State::UnderWay).then(|| Progress::of(folder, last_step, &recent(&columns)));
+        let classes = read_classes(folder, &mut warnings);
+        let headline = headline(folder, &summary);
         Self {
             name: name.to_owned(),
             folder: folder.to_owned(),
@@ -132,6 +138,8 @@ impl RunData {
             evaluation,
             progress,
             notes,
+            classes,
+            headline,
             warnings,
             tails,
         }
@@ -209,6 +217,21 @@ pub(crate) fn read_notes(folder: &Path) -> Result<String, String> {
     }
     .map_err(|error| format!("notes.md cannot be read: {error}"))?;
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// Reads the last evaluation of a classifier.
+fn read_classes(folder: &Path, warnings: &mut Warnings) -> Option<ClassReport> {
+    let path = folder.join("evaluation/classes.json");
+    if !path.exists() {
+        return None;
+    }
+    ClassReport::read(&path).inspect_err(|problem| warnings.add("file", &problem.to_string(), None)).ok()
+}
+
+/// Returns the metric that leads: of the summary, or of the state of a run that is under way.
+fn headline(folder: &Path, summary: &Value) -> Option<String> {
+    let of_summary = at(summary, "headline").and_then(Value::as_str).map(str::to_owned);
+    of_summary.or_else(|| RunState::read(&folder.join("state.json")).ok()?.headline)
 }
 
 fn read_summary(path: &Path) -> Result<Value, String> {

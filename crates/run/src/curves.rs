@@ -1,4 +1,4 @@
-//! A chart of the loss over the steps.
+//! A chart of the losses, or of the measure that leads, over the steps.
 
 use super::Line;
 use phalanx_charts::{Axis, Figure, Panel, Series, Unit};
@@ -11,7 +11,9 @@ pub fn curves_svg(title: &str, lines: &[Line], names: &[&str]) -> String {
         Series::new(*name, points.collect())
     });
     let series = series.filter(|series| series.points.iter().any(|point| point.1.is_finite())).collect();
-    let panel = Panel::lines("loss", Axis::of("steps", Unit::Count), Axis::default(), series);
+    // Losses, or a measure of training and of the test split.
+    let subject = names.first().filter(|name| !name.ends_with("loss")).unwrap_or(&"loss");
+    let panel = Panel::lines(*subject, Axis::of("steps", Unit::Count), Axis::default(), series);
     Figure::new(title, vec![panel]).svg()
 }
 

@@ -123,6 +123,8 @@ impl RunFolder {
         let has_metrics = fs::metadata(self.metrics()).is_ok_and(|metrics| metrics.len() > 0);
         let known = [
             "config.toml",
+            "run.json",
+            "start.proposed",
             "metrics.jsonl",
             "metrics-by-rank.jsonl",
             "state.json",
@@ -145,7 +147,14 @@ impl RunFolder {
         for part in [self.checkpoints(), self.samples()] {
             fs::remove_dir(&part).map_err(RunError::io("remove", &part))?;
         }
-        let files = [self.metrics(), self.metrics_by_rank(), self.state(), self.weights()];
+        let files = [
+            self.metrics(),
+            self.metrics_by_rank(),
+            self.state(),
+            self.weights(),
+            self.starts(),
+            self.proposed_start(),
+        ];
         for file in files.into_iter().filter(|file| file.exists()) {
             fs::remove_file(&file).map_err(RunError::io("remove", &file))?;
         }
@@ -209,9 +218,14 @@ impl RunFolder {
         self.0.join("reset.proposed")
     }
 
+    /// The start of a run or a resumption until it is accepted.
+    pub fn proposed_start(&self) -> PathBuf {
+        self.0.join("start.proposed")
+    }
+
     /// Removes the proposed resumption: it was accepted or refused.
     pub fn withdraw_proposal(&self) {
-        for file in [self.proposed_reset(), self.proposed_config()] {
+        for file in [self.proposed_reset(), self.proposed_config(), self.proposed_start()] {
             // There is none unless a launcher has proposed it.
             let _ = fs::remove_file(file);
         }
@@ -245,6 +259,11 @@ impl RunFolder {
     /// The metrics: one line for each logged step.
     pub fn metrics(&self) -> PathBuf {
         self.0.join("metrics.jsonl")
+    }
+
+    /// The starts of the run.
+    pub fn starts(&self) -> PathBuf {
+        self.0.join("run.json")
     }
 
     /// The metrics by rank, under strategies whose ranks do not take every step together.
@@ -295,6 +314,11 @@ impl RunFolder {
     /// The folder of sample grids.
     pub fn samples(&self) -> PathBuf {
         self.0.join("samples")
+    }
+
+    /// The folder of a classifier's last evaluation.
+    pub fn evaluation(&self) -> PathBuf {
+        self.0.join("evaluation")
     }
 
     /// The folder of logs.

@@ -53,19 +53,31 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// Formats a line of `metrics.jsonl` like the console output of its step.
-pub fn metrics(line: &Line) -> String {
+/// The share of a step's time above which waiting is worth a word.
+const NOTABLE: f64 = 0.05;
+
+/// Formats the shares of time that are spent waiting for data and for communication, if they are notable.
+pub fn waiting(data: Option<f64>, communication: Option<f64>) -> Vec<String> {
+    let shares = [("data", data), ("communication", communication)];
+    let notable = shares.into_iter().filter_map(|(what, share)| Some((what, share?)));
+    let notable = notable.filter(|(_, share)| *share >= NOTABLE);
+    notable.map(|(what, share)| format!("{:.0}% waiting for {what}", 100.0 * share)).collect()
+}
+
+/// Formats a line of `metrics.jsonl` like the console output, but with the values of its step alone. The measure `headline` comes first.
+pub fn metrics(line: &Line, headline: Option<&str>) -> String {
     let bookkeeping =
         ["epoch", "seconds", "images_per_s", "memory_bytes", "data_share", "communication_share"];
     let measures =
         line.numbers().filter(|(name, _)| !bookkeeping.contains(name) && !name.starts_with("test_"));
+    let mut measures: Vec<(&str, f64)> = measures.collect();
+    // The sort is stable.
+    measures.sort_by_key(|(name, _)| Some(*name) != headline);
     let short = |name: &str| name.strip_suffix("_norm").unwrap_or(name).to_owned();
     let mut parts: Vec<String> =
-        measures.map(|(name, value)| format!("{} {}", short(name), number(value))).collect();
+        measures.iter().map(|(name, value)| format!("{} {}", short(name), number(*value))).collect();
     parts.extend(line.number("images_per_s").map(|rate| format!("{} images/s", count(rate.round() as u64))));
-    parts.extend(line.number("memory_bytes").map(|memory| format!("mem {}", bytes(memory as u64))));
-    parts.extend(line.number("data_share").map(|share| format!("data {:.0}%", 100.0 * share)));
-    parts.extend(line.number("communication_share").map(|share| format!("comm {:.0}%", 100.0 * share)));
+    parts.extend(waiting(line.number("data_share"), line.number("communication_share")));
     parts.join("  ")
 }
 
@@ -88,8 +100,10 @@ mod tests {
             "images_per_s":1234.4,"memory_bytes":1048576,"data_share":0.01,"communication_share":0.2,
             "test_accuracy":0.5}"#;
         let line = Line::parse(text).expect("an object");
-        let expected = "loss 0.2500  kl 0.5000  lr 0.002000  grad 1.500  1,234 images/s  mem 1.00 MiB  data 1%  comm 20%";
-        assert_eq!(metrics(&line), expected);
+        let expected =
+            "loss 0.2500  kl 0.5000  lr 0.002000  grad 1.500  1,234 images/s  20% waiting for communication";
+        assert_eq!(metrics(&line, None), expected);
+        assert!(metrics(&line, Some("kl")).starts_with("kl 0.5000  loss 0.2500  lr "));
         assert_eq!(evaluated(&line).as_deref(), Some("step 5: test accuracy 0.5000"));
         assert_eq!(evaluated(&Line::new(3).with("loss", 1.0)), None);
         assert_eq!(Line::parse("{\"step\":"), None);

@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `config.toml` | the resolved configuration; `phalanx train` accepts it |
+//! | `run.json` | its starts: command line, time, host, git commit: see [`RunStarts`] |
 //! | `metrics.jsonl` | one line for each logged step |
 //! | `metrics-by-rank.jsonl` | if ranks do not take every step together: time and losses of each rank and step |
 //! | `state.json` | the current state: see [`RunState`] |
@@ -14,13 +15,13 @@
 //! | `data.json` | the fingerprint of the data, which a resumption compares |
 //! | `weights.json` | with `model.weights`: the tensors that were loaded, made new and not used |
 //! | `damaged.txt` | with `data.on_damage = "skip"`: the damaged images that others have replaced |
-//! | `config.proposed.toml` | the configuration of a resumption that is not accepted yet |
+//! | `config.proposed.toml`, `start.proposed` | the configuration and the start of a resumption that is not accepted yet |
 //! | `summary.json` | the outcome, metrics and cost |
 //! | `checkpoints/` | checkpoints: safetensors and a JSON index |
 //! | `samples/` | grids of samples, as PNG |
-//! | `evaluation/` | pictures that evaluations made, PNG or SVG, which the report shows |
+//! | `evaluation/` | pictures that evaluations made, PNG or SVG, which the report shows; of a classifier `classes.json`, `confusion.svg` and `mistakes.svg` of the last evaluation |
 //! | `notes.md` | notes that the user wrote, which pages show |
-//! | `curves.svg` | the loss over the steps |
+//! | `curves.svg` | the measure that leads, or the losses, over the steps |
 //! | `synchrony.svg` | staleness and waiting times, if ranks do not take every step together |
 //! | `first/` | the run of the first stage, if both stages were trained together |
 //! | `report.html` | the page that `phalanx report` writes |
@@ -34,6 +35,7 @@
 
 mod atomic;
 mod bitmap_font;
+mod classes;
 mod clock;
 mod curves;
 mod energy;
@@ -45,11 +47,13 @@ mod joins;
 mod lock;
 mod machine;
 mod metrics;
+mod next_commands;
 mod picture;
 mod process;
 mod protobuf;
 mod request;
 mod restart;
+mod start;
 mod state;
 mod stop;
 mod summary;
@@ -60,6 +64,10 @@ mod usage_line;
 mod weights;
 
 pub use atomic::{create_synced, open_to_append, sync_folder, write_aside};
+pub use classes::{
+    ClassReport, ClassRow, ClassScore, Confused, ConfusionMatrix, Mistake, PlanarPicture, class_lines,
+    confusion_svg, mistakes_svg,
+};
 pub use clock::timestamp;
 pub use curves::curves_svg;
 pub use energy::{EnergyKind, EnergyPart, EnergySummary};
@@ -70,15 +78,17 @@ pub use joins::{Invitation, JoinCandidates, JoinTicket};
 pub use lock::{LockHolder, LockedFolder, RunLock};
 pub use machine::{Machine, host_name, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics, read_whole_metrics};
+pub use next_commands::NextCommands;
 /// Opens and reads files of a run's folder: links in place of files are refused.
 pub use phalanx_data::Links;
 pub use picture::{read_mask, read_picture};
 pub use process::{REPLICA_THREAD, SUPERVISED};
 pub use protobuf::Message;
 pub use request::{Refusal, Request};
+pub use start::{GitState, RunStart, RunStarts};
 pub use state::{RunActivity, RunState};
 pub use stop::{StopFlag, StopSubscription};
-pub use summary::{DeadRank, LeftRank, RankSummary, Summary, SyncSummary, WorldChange};
+pub use summary::{BestEvaluation, DeadRank, LeftRank, RankSummary, Summary, SyncSummary, WorldChange};
 pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;
 pub use tensorboard::EventFile;

@@ -52,6 +52,9 @@ pub struct RunState {
     pub device: String,
     /// The strategy.
     pub strategy: String,
+    /// The measure that leads, as in the metrics: `test_accuracy`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headline: Option<String>,
     /// The host of rank 0.
     pub host: String,
     /// The process id of rank 0.

@@ -82,6 +82,17 @@ pub struct SyncSummary {
     pub consensus_distance: Option<f64>,
 }
 
+/// The best evaluation of a run, by one of its measures.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BestEvaluation {
+    /// The measure, as in the metrics: `test_accuracy`.
+    pub measure: String,
+    /// Its step.
+    pub step: u64,
+    /// Its value.
+    pub value: f64,
+}
+
 fn is_none(servers: &usize) -> bool {
     *servers == 0
 }
@@ -157,6 +168,15 @@ pub struct Summary {
     pub wall_seconds: f64,
     /// The last metrics: training loss, test metrics and others.
     pub metrics: Map<String, Value>,
+    /// The measure that leads, as in the metrics: `test_accuracy` of a classifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headline: Option<String>,
+    /// The best evaluation, if evaluations were compared (`checkpoint.best`, `train.patience`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestEvaluation>,
+    /// True if the run ended before its planned end, because evaluations did not improve.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped_early: bool,
     /// The energy of the run; `null` in summaries of earlier versions.
     #[serde(default)]
     pub energy: Option<EnergySummary>,

@@ -25,18 +25,24 @@ fn energy(energy: &EnergySummary) -> Option<String> {
 
 /// Formats the summary of a run.
 pub fn finished(summary: &Summary) -> Vec<String> {
-    let mut rows = vec![
-        ("steps".to_owned(), format!("{} ({:.2} epochs)", count(summary.step), summary.epochs)),
-        ("time".to_owned(), duration(Duration::from_secs_f64(summary.wall_seconds.max(0.0)))),
-        ("speed".to_owned(), format!("{} images/s", count(summary.images_per_second.round() as u64))),
-    ];
-    if let Some(energy) = summary.energy.as_ref().and_then(energy) {
-        rows.push(("energy".to_owned(), energy));
-    }
+    let mut rows: Vec<(String, String)> = Vec::new();
     for (name, value) in &summary.metrics {
         if let Some(value) = value.as_f64() {
             rows.push((name.clone(), number(value)));
         }
+    }
+    if let Some(best) = &summary.best {
+        let value = number(best.value);
+        rows.push(("best".to_owned(), format!("{} {value} at step {}", best.measure, count(best.step))));
+    }
+    let early = if summary.stopped_early { ", stopped early" } else { "" };
+    rows.extend([
+        ("steps".to_owned(), format!("{} ({:.2} epochs{early})", count(summary.step), summary.epochs)),
+        ("time".to_owned(), duration(Duration::from_secs_f64(summary.wall_seconds.max(0.0)))),
+        ("speed".to_owned(), format!("{} images/s", count(summary.images_per_second.round() as u64))),
+    ]);
+    if let Some(energy) = summary.energy.as_ref().and_then(energy) {
+        rows.push(("energy".to_owned(), energy));
     }
     for rank in &summary.ranks {
         let whole = rank.step_seconds.max(1e-9);

@@ -58,8 +58,8 @@ pub mod engine;
 pub mod fuzzing;
 
 pub use engine::{
-    EvaluatorOutput, ForwardInput, ForwardOutput, Loss, OutputMeaning, ReferenceModel, Setup, StepInput,
-    TaskSpec, TrainError, Training, number,
+    ClassScores, Classes, EvaluatorOutput, ForwardInput, ForwardOutput, Loss, OutputMeaning, ReferenceModel,
+    Setup, StepInput, TaskSpec, TrainError, Training, number,
 };
 
 /// The examples of this crate's README, as tests.

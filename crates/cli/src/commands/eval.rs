@@ -1,4 +1,4 @@
-//! `phalanx eval`: loss and accuracy on the test split, and how good drawn pictures are, as JSON.
+//! `phalanx eval`: measures on the test split, of a classifier class by class, and the quality of generated images.
 
 use std::path::{Path, PathBuf};
 
@@ -11,17 +11,24 @@ use super::resolve::{set_data, task_of};
 use super::trained_model::{FOLDER_WEIGHTS, NamedModel, description};
 use crate::Program;
 use crate::console::{err, out};
+use phalanx_run::format::number;
+use phalanx_run::{aligned, class_lines};
 use phalanx_trainer::config::{Config, Resolved};
-use phalanx_trainer::engine::{TrainedModel, TrainedWeights, evaluate_model};
+use phalanx_trainer::engine::{
+    CheckpointChoice, RunEvaluation, TrainedModel, TrainedWeights, evaluate_model,
+};
 
 /// Evaluate a trained model on a test split: a run, an exported file or folder, or weights of another program. Judges
-/// measure what it draws. Print JSON.
+/// measure the images that it generates.
 #[derive(Debug, Args)]
 #[command(arg = former_run_option())]
 pub(super) struct EvalArgs {
     /// A run's folder, a checkpoint's (`…/checkpoints/step-N`), or an exported file or folder.
     #[arg(value_name = "RUN", conflicts_with_all = ["model", "weights"], required_unless_present = "model")]
     run: Option<PathBuf>,
+    /// Use the best checkpoint (checkpoint.best) instead of the newest one.
+    #[arg(long, requires = "run")]
+    best: bool,
     /// The model that the weights belong to, as in model.kind; other settings are those of the preset of this model
     /// and these images, if there is one.
     #[arg(long, value_name = "NAME", requires_all = ["weights", "data"])]
@@ -38,32 +45,41 @@ pub(super) struct EvalArgs {
     /// Override a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
+    /// The folder for the files of a classifier: classes.json, confusion.svg, mistakes.svg [default: RUN/eval].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print JSON: the measures, and of a classifier the classes and the confusion matrix.
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
-    let (model, resolved) = match (&args.run, &args.model, &args.weights) {
+    let NamedModel { model, resolved, run } = match (&args.run, &args.model, &args.weights) {
         (Some(path), ..) => named(program, args, path)?,
         (None, Some(kind), Some(weights)) => of_weights(program, args, kind, weights)?,
         _ => return Err(CliError::Usage("eval needs a run, or --model and --weights".to_owned())),
     };
     let config = &resolved.config;
-    let measures = evaluate_model(&task_of(program, config)?, &model, config).map_err(CliError::failed)?;
-    let mut report = Map::new();
-    report.insert("model".to_owned(), config.model.kind.as_str().into());
+    let files = args.out.clone().or_else(|| Some(run?.path().join("eval")));
+    let evaluation = evaluate_model(&task_of(program, config)?, &model, config, files.as_deref())
+        .map_err(CliError::failed)?;
+    let mut facts = Map::new();
+    facts.insert("model".to_owned(), config.model.kind.as_str().into());
     match &model.weights {
-        TrainedWeights::Checkpoint { .. } => drop(report.insert("step".to_owned(), model.step.into())),
+        TrainedWeights::Checkpoint { .. } => drop(facts.insert("step".to_owned(), model.step.into())),
         TrainedWeights::Exported(file) => {
-            report.insert("weights".to_owned(), file.display().to_string().into());
-            report.insert("step".to_owned(), model.step.into());
+            facts.insert("weights".to_owned(), file.display().to_string().into());
+            facts.insert("step".to_owned(), model.step.into());
         }
         TrainedWeights::Foreign(file) => {
-            report.insert("weights".to_owned(), file.display().to_string().into());
+            facts.insert("weights".to_owned(), file.display().to_string().into());
         }
     }
-    let broken = measures.iter().find(|(_, value)| !value.is_finite()).cloned();
-    report.extend(measures.into_iter().map(|(name, value)| (name, Value::from(value))));
-    out(&Value::Object(report).to_string());
-    match broken {
+    match args.json {
+        true => out(&json(facts, &evaluation)?),
+        false => text(&facts, &evaluation, files.as_deref()).iter().for_each(|line| out(line)),
+    }
+    match evaluation.measures.into_iter().find(|(_, value)| !value.is_finite()) {
         // JSON has null for it.
         Some((name, value)) => Err(CliError::failed(format!(
             "{name} is {value}: the weights are of no use for this data, or the data are damaged"
@@ -73,8 +89,9 @@ pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
 }
 
 /// Opens a run or an exported model under the options.
-fn named(program: &Program, args: &EvalArgs, path: &Path) -> Result<(TrainedModel, Resolved), CliError> {
-    let named = NamedModel::open(program, path)?;
+fn named(program: &Program, args: &EvalArgs, path: &Path) -> Result<NamedModel, CliError> {
+    let choice = if args.best { CheckpointChoice::Best } else { CheckpointChoice::Newest };
+    let named = NamedModel::open(program, path, choice)?;
     let changed = with_options(args, named.resolved.clone())?;
     let is_embedded = changed.config.data.kind.is_embedded();
     if named.run.is_none() && changed.config.data.path.is_empty() && !is_embedded {
@@ -85,7 +102,7 @@ fn named(program: &Program, args: &EvalArgs, path: &Path) -> Result<(TrainedMode
     }
     changed.validate()?;
     named.check_changes(&changed.config)?;
-    Ok((named.model, changed))
+    Ok(NamedModel { resolved: changed, ..named })
 }
 
 /// Opens weights as those of the model `kind`. Their own description decides, if they have one.
@@ -94,7 +111,7 @@ fn of_weights(
     args: &EvalArgs,
     kind: &str,
     weights: &Path,
-) -> Result<(TrainedModel, Resolved), CliError> {
+) -> Result<NamedModel, CliError> {
     let file = if weights.is_dir() { weights.join(FOLDER_WEIGHTS) } else { weights.to_owned() };
     let Some(metadata) = description(&file)? else {
         let mut resolved = usual(program, kind, args.data.as_deref())?;
@@ -107,7 +124,7 @@ fn of_weights(
             file.display(),
             assumed(&resolved.config)
         ));
-        return Ok((TrainedModel::foreign(weights.to_owned()), resolved));
+        return Ok(NamedModel { model: TrainedModel::foreign(weights.to_owned()), resolved, run: None });
     };
     if metadata.kind() != kind {
         let (file, own) = (file.display(), metadata.kind());
@@ -117,7 +134,7 @@ fn of_weights(
     let changed = with_options(args, named.resolved.clone())?;
     changed.validate()?;
     named.check_changes(&changed.config)?;
-    Ok((named.model, changed))
+    Ok(NamedModel { resolved: changed, ..named })
 }
 
 /// Applies the options to a configuration.
@@ -133,6 +150,34 @@ fn with_options(args: &EvalArgs, mut resolved: Resolved) -> Result<Resolved, Cli
         resolved.set_value("--judge", "quality.judges", toml::Value::Array(judges))?;
     }
     Ok(resolved)
+}
+
+/// The facts and the measures as one object, with the classes of a classifier.
+fn json(mut facts: Map<String, Value>, evaluation: &RunEvaluation) -> Result<String, CliError> {
+    facts.extend(evaluation.measures.iter().map(|(name, value)| (name.clone(), Value::from(*value))));
+    if let Some(classes) = &evaluation.classes {
+        let of = |value: Result<Value, serde_json::Error>| value.map_err(CliError::failed);
+        facts.insert("classes".to_owned(), of(serde_json::to_value(&classes.classes))?);
+        facts.insert("confusion".to_owned(), of(serde_json::to_value(&classes.confusion))?);
+        facts.insert("mistakes".to_owned(), of(serde_json::to_value(&classes.mistakes))?);
+    }
+    Ok(Value::Object(facts).to_string())
+}
+
+/// The facts and the measures as lines, with the tables and files of a classifier.
+fn text(facts: &Map<String, Value>, evaluation: &RunEvaluation, files: Option<&Path>) -> Vec<String> {
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let facts = facts.iter().map(|(name, value)| (name.clone(), plain(value)));
+    let measures = evaluation.measures.iter().map(|(name, value)| (name.clone(), number(*value)));
+    let mut lines = aligned(&facts.chain(measures).collect::<Vec<_>>());
+    if let Some(classes) = &evaluation.classes {
+        lines.push(String::new());
+        lines.extend(class_lines(classes));
+        if let Some(files) = files {
+            lines.extend([String::new(), format!("files: {}", files.display())]);
+        }
+    }
+    lines
 }
 
 /// The preset for a model on images, as `cifar10-resnet18`; the defaults if there is none.

@@ -17,7 +17,9 @@ use phalanx_checkpoint::{Checkpoint, EMA, ExportCount};
 use phalanx_run::format::bytes;
 use phalanx_run::{RunFolder, sync_folder};
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{METADATA_KEY, ModelMetadata, Task, TrainedModel, export_onnx};
+use phalanx_trainer::engine::{
+    CheckpointChoice, METADATA_KEY, ModelMetadata, Task, TrainedModel, export_onnx,
+};
 
 /// Write a trained model for other programs: parameters and buffers as safetensors, under the names that PyTorch uses, a
 /// folder as on Hugging Face's hub, or an ONNX model.
@@ -33,12 +35,21 @@ pub(super) struct ExportArgs {
     /// The format [default: by --out].
     #[arg(long, value_name = "FORMAT")]
     format: Option<ExportFormat>,
+    /// Use the best checkpoint (checkpoint.best) instead of the newest one.
+    #[arg(long)]
+    best: bool,
     /// Write the averaged parameters (train.ema) where there are some.
     #[arg(long)]
     ema: bool,
     /// ONNX: also write reference inputs and outputs, with which docs/check_onnx.py checks the model.
     #[arg(long, value_name = "FILE.safetensors")]
     check: Option<PathBuf>,
+}
+
+impl ExportArgs {
+    fn choice(&self) -> CheckpointChoice {
+        if self.best { CheckpointChoice::Best } else { CheckpointChoice::Newest }
+    }
 }
 
 /// The format of an export.
@@ -125,7 +136,7 @@ impl Exported {
 
 /// Writes the weights, with the description of the model if its run is known.
 fn to_file(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
-    let (checkpoint, run) = find_checkpoint(&args.from)?;
+    let (checkpoint, run) = find_checkpoint(&args.from, args.choice())?;
     let entries = match run {
         Some(run) => match Exported::new(program, checkpoint.clone(), run, args.ema) {
             Ok(exported) => vec![(METADATA_KEY, exported.metadata.to_json())],
@@ -163,7 +174,7 @@ fn write_weights(
 
 /// Writes the folder.
 fn to_folder(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
-    let (checkpoint, run) = find_checkpoint(&args.from)?;
+    let (checkpoint, run) = find_checkpoint(&args.from, args.choice())?;
     let run = run.ok_or_else(|| {
         CliError::Usage(format!(
             "{} is a checkpoint outside of its run, so a folder cannot describe it; --out FILE.safetensors exports weights",
@@ -179,7 +190,7 @@ fn to_folder(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
 
 /// Writes the forward pass of a run or of an exported model.
 fn to_onnx(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
-    let NamedModel { model, resolved, run } = NamedModel::open(program, &args.from)?;
+    let NamedModel { model, resolved, run } = NamedModel::open(program, &args.from, args.choice())?;
     let config = &resolved.config;
     let metadata = match &run {
         Some(_) => ModelMetadata::new(config, model.classes.clone(), model.step, args.ema),
@@ -194,7 +205,8 @@ fn to_onnx(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
     };
     let metadata = metadata.map_err(CliError::failed)?;
     if run.is_some() {
-        let has_averages = find_checkpoint(&args.from)?.0.reader().tensors(EMA).next().is_some();
+        let has_averages =
+            find_checkpoint(&args.from, args.choice())?.0.reader().tensors(EMA).next().is_some();
         if args.ema && !has_averages {
             let problem = "the checkpoint holds no averages (train.ema was 0); leave --ema out";
             return Err(CliError::failed(problem));

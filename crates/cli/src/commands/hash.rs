@@ -9,6 +9,7 @@ use super::trained_model::find_checkpoint;
 use crate::console::out;
 use phalanx_checkpoint::{Checkpoint, CheckpointError, MODEL};
 use phalanx_run::RunFolder;
+use phalanx_trainer::engine::CheckpointChoice;
 
 /// Print the hash of a checkpoint's parameters and buffers. Equal bits have equal hashes, under every strategy and
 /// number of ranks.
@@ -30,13 +31,17 @@ pub(super) struct HashArgs {
 
 pub(super) fn run(args: &HashArgs) -> Result<(), CliError> {
     let checkpoints = match args.history {
-        false => vec![find_checkpoint(&args.from)?.0],
+        false => vec![find_checkpoint(&args.from, CheckpointChoice::Newest)?.0],
         true => {
             let folder = RunFolder::open(&args.from).map_err(CliError::failed)?;
             let all = Checkpoint::list(&folder.checkpoints()).into_iter();
             // One that is not complete has no hash; the newest that is must be there.
             let found: Vec<_> = all.filter_map(|(_, path)| Checkpoint::open(&path).ok()).collect();
-            if found.is_empty() { vec![find_checkpoint(&args.from)?.0] } else { found }
+            if found.is_empty() {
+                vec![find_checkpoint(&args.from, CheckpointChoice::Newest)?.0]
+            } else {
+                found
+            }
         }
     };
     for checkpoint in checkpoints {

@@ -5,7 +5,7 @@ use clap::Command;
 /// The commands by what a user wants to do, in the order of the help.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Train", &["train", "plan", "config", "data"]),
-    ("Look", &["watch", "report", "serve", "trace", "diagnose"]),
+    ("Look", &["watch", "report", "serve", "track", "trace", "diagnose"]),
     ("Use", &["eval", "predict", "sample", "export", "hash"]),
     ("Compare", &["sweep", "study"]),
     ("Cluster", &["submit", "status", "logs", "cancel", "join", "leave", "doctor"]),
@@ -64,6 +64,13 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         ],
     ),
     (
+        "track",
+        [
+            ("track runs/first --to mlflow=mlruns", "write the run into MLflow's file store"),
+            ("track runs/a runs/b --to mlflow=mlruns --experiment rates", "two runs of one experiment"),
+        ],
+    ),
+    (
         "trace",
         [
             ("trace summary runs/first", "waiting, overlap and the slowest rank of a traced run"),
@@ -80,8 +87,8 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     (
         "eval",
         [
-            ("eval runs/first", "loss and accuracy on the test split"),
-            ("eval runs/first --data folder=photos", "on other images"),
+            ("eval runs/first", "measures on the test split, of each class too"),
+            ("eval runs/first --best --data folder=photos", "the best checkpoint, on other images"),
         ],
     ),
     (

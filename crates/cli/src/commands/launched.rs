@@ -14,7 +14,7 @@ use crate::console::{OriginalOutput, err};
 use phalanx_launch::cluster::{RankSurvival, Torchrun, survival};
 use phalanx_launch::{ABORTED, ParentPipe, remove_stale_secret};
 use phalanx_run::StopFlag;
-use phalanx_run::{JoinTicket, RunError, RunFolder, RunLock};
+use phalanx_run::{JoinTicket, RunError, RunFolder, RunLock, RunStart};
 use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, FirstRun, RunEnd, Task, TrainError, World};
 
@@ -80,6 +80,7 @@ pub(super) fn run(
         propose(program, &folder, resolved, args.start.reset)?;
     }
     if rank == 0 {
+        folder.propose_start(&RunStart::now()).map_err(CliError::failed)?;
         remove_stale_secret(&folder.secret()).map_err(CliError::failed)?;
     }
     let is_elastic = config.elastic().is_some();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use phalanx_collectives::FlightRecord;
 use phalanx_launch::{Replacements, Supervisor, SupervisorOutcome, remove_stale_secret};
 use phalanx_report::dashboard;
-use phalanx_run::{JoinTicket, LockedFolder, RunError, RunFolder, RunLock, StopFlag, Summary};
+use phalanx_run::{JoinTicket, LockedFolder, RunError, RunFolder, RunLock, RunStart, StopFlag, Summary};
 use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, FirstRun, RunEnd, Task};
 use toml::Value;
@@ -73,6 +73,7 @@ impl LocalTraining<'_> {
             true => resolved.write(&folder.config()).map_err(CliError::failed)?,
             false => propose(self.program, &folder, &resolved, self.args.start.reset)?,
         }
+        folder.propose_start(&RunStart::now()).map_err(CliError::failed)?;
         let ranks = self.ranks(&resolved.config)?;
         if !self.run_first(&folder, &ranks)? {
             err("stopped before the run that builds on this one has begun; go on with --resume");

@@ -56,6 +56,7 @@ mod shell;
 mod submit;
 mod sweep;
 mod trace;
+mod track;
 mod watch;
 
 use std::process::ExitCode;
@@ -123,6 +124,7 @@ enum Command {
     Study(sweep::StudyArgs),
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
+    Track(track::TrackArgs),
     Config(config::ConfigArgs),
     Data(data::DataArgs),
     Trace(trace::TraceArgs),
@@ -208,6 +210,7 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Study(args) => sweep::run_study(program, &args),
         Command::Report(args) => report::run(program, &args),
         Command::Serve(args) => serve::run(program, &args),
+        Command::Track(args) => track::run(&args),
         Command::Config(args) => config::run(program, &args),
         Command::Data(args) => data::run(program, &args),
         Command::Trace(args) => trace::run(&args),

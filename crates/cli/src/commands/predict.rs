@@ -14,7 +14,9 @@ use crate::console::{err, out};
 use phalanx_data::ImageFiles;
 use phalanx_run::Grid;
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{ClassAnswer, Picture, PredictOptions, PredictOutcome, Prediction, predict};
+use phalanx_trainer::engine::{
+    CheckpointChoice, ClassAnswer, Picture, PredictOptions, PredictOutcome, Prediction, predict,
+};
 
 /// The pictures of a grid, and those in a row.
 const GRID_PICTURES: usize = 64;
@@ -57,7 +59,8 @@ pub(super) fn run(program: &Program, args: &PredictArgs) -> Result<(), CliError>
     if let Some(grid) = &args.grid {
         ending("--grid", grid, &Grid::ENDINGS)?;
     }
-    let NamedModel { model, resolved, .. } = NamedModel::open(program, &args.model)?;
+    let NamedModel { model, resolved, .. } =
+        NamedModel::open(program, &args.model, CheckpointChoice::Newest)?;
     let resolved = with_options(args, resolved)?;
     let config = &resolved.config;
     let files = ImageFiles::list(args.images.iter().map(PathBuf::as_path)).map_err(CliError::failed)?;

@@ -15,7 +15,7 @@ use crate::console::out;
 use crate::{Program, PublishedRequest};
 use phalanx_run::{Grid, read_mask, read_picture};
 use phalanx_trainer::config::Resolved;
-use phalanx_trainer::engine::{Drawing, DrawingKind, GridStyle, sample_model};
+use phalanx_trainer::engine::{CheckpointChoice, Drawing, DrawingKind, GridStyle, sample_model};
 
 /// Draw pictures for prompts with a trained model.
 #[derive(Debug, Args)]
@@ -24,6 +24,9 @@ pub(super) struct SampleArgs {
     /// A run's folder, a checkpoint's (`…/checkpoints/step-N`), or an exported file or folder.
     #[arg(value_name = "RUN", required_unless_present = "diffusers")]
     run: Option<PathBuf>,
+    /// Use the best checkpoint (checkpoint.best) instead of the newest one.
+    #[arg(long, requires = "run")]
+    best: bool,
     /// A folder of published weights instead: Stable Diffusion in Hugging Face's layout.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["run", "strip", "between", "image"])]
     diffusers: Option<PathBuf>,
@@ -116,7 +119,8 @@ pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> 
         (Some(path), None) => path,
         (None, None) => return Err(CliError::Usage("sample needs a run or --diffusers".to_owned())),
     };
-    let NamedModel { model, resolved, .. } = NamedModel::open(program, path)?;
+    let choice = if args.best { CheckpointChoice::Best } else { CheckpointChoice::Newest };
+    let NamedModel { model, resolved, .. } = NamedModel::open(program, path, choice)?;
     let resolved = configuration(args, resolved)?;
     let config = &resolved.config;
     let seed = args.seed.unwrap_or(config.train.seed);

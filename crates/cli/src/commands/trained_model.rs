@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::RunFolder;
 use phalanx_trainer::config::{Config, Resolved, diff};
-use phalanx_trainer::engine::{ModelMetadata, TrainedModel, newest_checkpoint};
+use phalanx_trainer::engine::{CheckpointChoice, ModelMetadata, TrainedModel};
 
 use super::error::CliError;
 use super::resolve::{configuration_of, task_alone};
@@ -39,13 +39,14 @@ pub(super) struct NamedModel {
 }
 
 impl NamedModel {
-    /// Finds the model that `path` names.
+    /// Finds the model that `path` names, and of a run the checkpoint of `choice`.
     ///
     /// # Errors
-    /// If there is none, its configuration is unknown, or a run has no complete checkpoint.
-    pub(super) fn open(program: &Program, path: &Path) -> Result<Self, CliError> {
+    /// If there is none, its configuration is unknown, a run has no such checkpoint, or `path` is no run and `choice` is the
+    /// best checkpoint.
+    pub(super) fn open(program: &Program, path: &Path, choice: CheckpointChoice) -> Result<Self, CliError> {
         if path.join("config.toml").is_file() || path.join("checkpoint.json").is_file() {
-            let (checkpoint, run) = find_checkpoint(path)?;
+            let (checkpoint, run) = find_checkpoint(path, choice)?;
             let run = run.ok_or_else(|| {
                 CliError::Usage(format!(
                     "{} is a checkpoint outside of its run, so its configuration is unknown; give the run, or an export",
@@ -53,6 +54,9 @@ impl NamedModel {
                 ))
             })?;
             return Self::of_run(program, checkpoint, run);
+        }
+        if choice == CheckpointChoice::Best {
+            return Err(CliError::Usage(format!("--best is for a run, and {} is none", path.display())));
         }
         let file = if path.is_dir() { path.join(FOLDER_WEIGHTS) } else { path.to_owned() };
         match description(&file)? {
@@ -100,12 +104,18 @@ impl NamedModel {
     }
 }
 
-/// Returns the checkpoint in a folder, or the newest of the run in a folder, and the run if it is known.
+/// Returns the checkpoint in a folder, or one of the run in a folder, and the run if it is known.
 ///
 /// # Errors
-/// If the folder is neither, or no checkpoint is complete.
-pub(super) fn find_checkpoint(from: &Path) -> Result<(Checkpoint, Option<RunFolder>), CliError> {
+/// If the folder is neither, the run has no such checkpoint, or the best of a single checkpoint is asked for.
+pub(super) fn find_checkpoint(
+    from: &Path,
+    choice: CheckpointChoice,
+) -> Result<(Checkpoint, Option<RunFolder>), CliError> {
     if from.join("checkpoint.json").is_file() {
+        if choice == CheckpointChoice::Best {
+            return Err(CliError::Usage(format!("--best is for a run; {} is a checkpoint", from.display())));
+        }
         let checkpoint = Checkpoint::open(from).map_err(CliError::failed)?;
         let place = std::path::absolute(from).map_err(CliError::failed)?;
         // RUN/checkpoints/step-N
@@ -120,7 +130,7 @@ pub(super) fn find_checkpoint(from: &Path) -> Result<(Checkpoint, Option<RunFold
         )));
     }
     let folder = RunFolder::open(from).map_err(CliError::failed)?;
-    let checkpoint = newest_checkpoint(&folder).map_err(CliError::failed)?;
+    let checkpoint = choice.open(&folder).map_err(CliError::failed)?;
     Ok((checkpoint, Some(folder)))
 }
 

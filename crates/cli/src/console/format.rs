@@ -1,17 +1,22 @@
 //! Lines of steps and events.
 
-use phalanx_run::format::{bytes, count, number};
+use phalanx_run::format::{count, number, waiting};
 
 use phalanx_trainer::engine::{Event, StepReport, named};
 
-/// Renders the line of a step, without its number.
-pub fn step(report: &StepReport) -> String {
+/// Measures that only the files and the end of a run show: their harmonic mean is on the line.
+const DETAILS: [&str; 2] = ["macro_precision", "macro_recall"];
+
+/// Renders the line of a step, without its number. The measure that leads comes first.
+pub fn step(report: &StepReport, headline: Option<&str>) -> String {
     let mut parts = Vec::new();
     for phase in &report.phases {
+        let measure =
+            |(name, value): &(String, f64)| format!("{} {}", named(&phase.name, name), number(*value));
+        let leads = |(name, _): &&(String, f64)| Some(name.as_str()) == headline;
+        parts.extend(phase.measures.iter().filter(leads).map(measure));
         parts.push(format!("{} {}", named(&phase.name, "loss"), number(phase.loss)));
-        let measures = phase.measures.iter();
-        parts
-            .extend(measures.map(|(name, value)| format!("{} {}", named(&phase.name, name), number(*value))));
+        parts.extend(phase.measures.iter().filter(|measure| !leads(measure)).map(measure));
     }
     for update in &report.updates {
         let name = |what: &str| named(&update.network, what);
@@ -20,26 +25,23 @@ pub fn step(report: &StepReport) -> String {
         parts.extend(update.left_out.then(|| format!("{} not finite, left out", name("gradients"))));
     }
     parts.push(format!("{} images/s", count(report.images_per_second.round() as u64)));
-    parts.extend(report.memory_bytes.map(|memory| format!("mem {}", bytes(memory))));
-    parts.push(format!("data {:.0}%", 100.0 * report.data_share));
-    parts.extend(report.communication_share.map(|share| format!("comm {:.0}%", 100.0 * share)));
+    parts.extend(waiting(Some(report.data_share), report.communication_share));
     parts.join("  ")
 }
 
 /// The line of an event.
 pub fn event(event: &Event) -> String {
     match event {
-        Event::Evaluated { step, measures } => {
+        Event::Evaluated { step, measures, is_best } => {
+            let shown = measures.iter().filter(|(name, _)| !DETAILS.contains(&name.as_str()));
             let measures: Vec<String> =
-                measures.iter().map(|(name, value)| format!("{name} {}", number(*value))).collect();
-            format!("step {step}: test {}", measures.join("  "))
+                shown.map(|(name, value)| format!("{name} {}", number(*value))).collect();
+            let best = if *is_best { "  (the best so far)" } else { "" };
+            format!("step {step}: test {}{best}", measures.join("  "))
         }
-        Event::Saved { step, path, stalled } => {
-            format!(
-                "step {step}: checkpoint {} ({:.3} s of standing still)",
-                path.display(),
-                stalled.as_secs_f64()
-            )
+        Event::Saved { path, stalled, .. } => {
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            format!("checkpoint {name} (paused training for {} ms)", stalled.as_millis())
         }
         Event::Sampled { step, path } => format!("step {step}: samples {}", path.display()),
         Event::Resumed { step, path } => format!("resumed after step {step} from {}", path.display()),
@@ -62,4 +64,39 @@ pub fn event(event: &Event) -> String {
 /// The number of ranks that continue, with its verb.
 fn continue_by(ranks: usize) -> String {
     if ranks == 1 { "1 rank continues".to_owned() } else { format!("{ranks} ranks continue") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use phalanx_trainer::engine::{PhaseReport, UpdateReport};
+
+    use super::*;
+
+    #[test]
+    fn lines_are_short_and_the_headline_leads() {
+        let measures = vec![("kl".to_owned(), 2.0), ("accuracy".to_owned(), 0.5)];
+        let phase = PhaseReport { loss: 0.25, measures, ..PhaseReport::default() };
+        let update = UpdateReport { learning_rate: 0.002, ..UpdateReport::default() };
+        let report = StepReport {
+            phases: vec![phase],
+            updates: vec![update],
+            images_per_second: 1234.4,
+            data_share: 0.01,
+            communication_share: Some(0.2),
+            ..StepReport::default()
+        };
+        let expected = "accuracy 0.5000  loss 0.2500  kl 2.000  lr 0.002000  1,234 images/s  20% waiting for communication";
+        assert_eq!(step(&report, Some("accuracy")), expected);
+        assert!(step(&report, None).starts_with("loss 0.2500  kl 2.000  accuracy 0.5000  lr "));
+        let (step, path) = (400, PathBuf::from("runs/x/checkpoints/step-00000400"));
+        let saved = Event::Saved { step, path, stalled: Duration::from_micros(21_400) };
+        assert_eq!(event(&saved), "checkpoint step-00000400 (paused training for 21 ms)");
+        let measures = [("accuracy", 0.5), ("loss", 1.0), ("macro_recall", 0.5)];
+        let measures = measures.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        let evaluated = Event::Evaluated { step, measures, is_best: true };
+        assert_eq!(event(&evaluated), "step 400: test accuracy 0.5000  loss 1.000  (the best so far)");
+    }
 }

@@ -81,10 +81,10 @@ fn step(report: &StepReport) -> Value {
 
 fn value(event: &Event) -> Value {
     match event {
-        Event::Evaluated { step, measures } => {
+        Event::Evaluated { step, measures, is_best } => {
             let measures: Map<String, Value> =
                 measures.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
-            json!({"event": "evaluated", "step": step, "measures": measures})
+            json!({"event": "evaluated", "step": step, "measures": measures, "is_best": is_best})
         }
         Event::Saved { step, path, stalled } => {
             json!({"event": "saved", "step": step, "path": path, "paused_seconds": stalled.as_secs_f64()})

@@ -3,6 +3,7 @@
 mod colors;
 pub mod format;
 mod json_lines;
+mod means;
 mod progress;
 mod standby;
 mod table;
@@ -19,6 +20,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use means::StepMeans;
 
 use phalanx_run::Summary;
 use phalanx_trainer::engine::{Event, Observer, Started, StepReport};
@@ -28,6 +30,10 @@ use phalanx_trainer::engine::{Event, Observer, Started, StepReport};
 pub struct Console {
     bar: Option<ProgressBar>,
     last_drawn: Instant,
+    /// The measure that leads.
+    headline: Option<String>,
+    /// The steps since the last line.
+    means: StepMeans,
     /// Where plain lines go, if not to this process's standard output.
     to: Option<File>,
 }
@@ -39,13 +45,13 @@ impl Console {
         let bar = std::io::stderr()
             .is_terminal()
             .then(|| progress::bar(None, "{wide_bar:.cyan/blue} {pos}/{len} · {elapsed} · ETA {eta}\n{msg}"));
-        Self { bar, last_drawn: Instant::now(), to: None }
+        Self { bar, ..Self::plain(None) }
     }
 
     /// A console of plain lines, for a rank that takes over from another one; to this process's standard output or where that
     /// was before it was redirected.
     pub fn plain(to: Option<File>) -> Self {
-        Self { bar: None, last_drawn: Instant::now(), to }
+        Self { bar: None, last_drawn: Instant::now(), headline: None, means: StepMeans::default(), to }
     }
 
     fn out(&self, text: &str) {
@@ -90,6 +96,7 @@ pub fn err(text: &str) {
 
 impl Observer for Console {
     fn started(&mut self, started: &Started) {
+        self.headline.clone_from(&started.headline);
         for line in table::started(started) {
             self.line(&line);
         }
@@ -102,21 +109,32 @@ impl Observer for Console {
     }
 
     fn step(&mut self, report: &StepReport, logged: bool) {
+        self.means.add(report);
+        let is_drawn = self.bar.is_some() && self.last_drawn.elapsed() > Duration::from_millis(200);
+        if let Some(bar) = &self.bar {
+            bar.set_position(report.step);
+        }
+        if !(logged || is_drawn) {
+            return;
+        }
+        let means = StepReport { phases: self.means.phases(), ..report.clone() };
+        let text = format::step(&means, self.headline.as_deref());
+        if logged {
+            self.means.clear();
+        }
+        let line = || {
+            let width = report.total.to_string().len();
+            format!("step {:>width$}/{}  {text}", report.step, report.total)
+        };
         match &self.bar {
             Some(bar) => {
-                bar.set_position(report.step);
-                if logged || self.last_drawn.elapsed() > Duration::from_millis(200) {
-                    bar.set_message(format::step(report));
-                    self.last_drawn = Instant::now();
-                }
                 if report.step == 1 {
-                    bar.println(format!("step 1/{}  {}", report.total, format::step(report)));
+                    bar.println(line());
                 }
+                bar.set_message(text);
+                self.last_drawn = Instant::now();
             }
-            None if logged => {
-                let width = report.total.to_string().len();
-                self.out(&format!("step {:>width$}/{}  {}", report.step, report.total, format::step(report)));
-            }
+            None if logged => self.out(&line()),
             None => {}
         }
     }

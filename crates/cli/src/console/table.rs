@@ -3,7 +3,7 @@
 use phalanx_run::aligned;
 use phalanx_run::format::count;
 
-use phalanx_trainer::engine::Started;
+use phalanx_trainer::engine::{ScaledRate, Started, named};
 
 /// Renders the facts that are known before the first step.
 pub(super) fn started(started: &Started) -> Vec<String> {
@@ -34,5 +34,30 @@ pub(super) fn started(started: &Started) -> Vec<String> {
             format!("{} ({:.1} epochs of {})", count(started.total), epochs, count(started.steps_per_epoch)),
         ),
     ]);
+    for ScaledRate { network, rate, configured, batch, base_batch } in &started.scaled_rates {
+        let key = if network.is_empty() { "optim.lr".to_owned() } else { format!("{network}.optim.lr") };
+        // As many digits as the numbers have, without those of rounding.
+        let rate = (rate * 1e12).round() / 1e12;
+        rows.push(row(&named(network, "lr"), format!("{rate} ({key} {configured} × {batch}/{base_batch})")));
+    }
     aligned(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scaled_rate_is_explained() {
+        let rate = ScaledRate {
+            rate: 0.1 * 12.0 / 128.0,
+            configured: 0.1,
+            batch: 12,
+            base_batch: 128,
+            ..ScaledRate::default()
+        };
+        let lines = started(&Started { scaled_rates: vec![rate], ..Started::default() });
+        assert_eq!(lines.last().map(|line| line.trim()), Some("lr      0.009375 (optim.lr 0.1 × 12/128)"));
+        assert!(!started(&Started::default()).iter().any(|line| line.contains("lr ")));
+    }
 }

@@ -252,7 +252,7 @@ impl SweepFileError {
 }
 
 /// The columns of a table by default.
-const COLUMNS: [&str; 5] = ["loss", "test_loss", "steps", "seconds", "images_per_second"];
+const COLUMNS: [&str; 6] = ["test_accuracy", "loss", "test_loss", "steps", "seconds", "images_per_second"];
 
 impl SweepFile {
     /// The axes of a part, its own first.
@@ -379,7 +379,10 @@ mod tests {
             ),
             ("best = { measure = \"sharpness\" }", "should rise or fall"),
             ("[target]\nbelow = 1.0\nwindow = 0", "window of at least 1"),
-            ("[[relative]]\nname = \"x\"\nof = \"loss\"", "x is not among the columns: loss, "),
+            (
+                "[[relative]]\nname = \"x\"\nof = \"loss\"",
+                "x is not among the columns: test_accuracy, loss, ",
+            ),
             ("columns = [\"x\"]\n[[relative]]\nname = \"x\"\nof = \"loss\"", "needs a row to compare with"),
             (
                 "columns = [\"x\"]\n[[relative]]\nname = \"x\"\nof = \"loss\"\nto = {ranks = 1}",
@@ -407,7 +410,7 @@ mod tests {
             ),
             (
                 "[[axis]]\nkey = \"train.ranks\"\nvalues = [1, 2]\n[[published]]\nof = {\"train.ranks\" = 2}\nnumbers = {speed = 1}",
-                "no column `speed`; the columns: loss, ",
+                "no column `speed`; the columns: ",
             ),
         ] {
             let error = SweepFile::parse("a.toml", &format!("{head}{text}")).expect_err(text).to_string();

@@ -71,7 +71,7 @@ pub struct Row {
 }
 
 impl ResultTable {
-    /// Fills a table. Columns of GPUs are left out where no run had one.
+    /// Fills a table. Columns of GPUs and of accuracies are left out where no run had one.
     pub fn of(table: &Table, outcomes: &Outcomes) -> Self {
         let rows = table.trials.iter().map(|trial| {
             let ended = || trial.runs.iter().filter_map(|run| outcomes[*run].as_ref());
@@ -112,7 +112,7 @@ impl ResultTable {
             best: None,
         };
         filled.best = filled.best_of(table);
-        filled.leave_out_gpus();
+        filled.leave_out_absent();
         filled
     }
 
@@ -136,11 +136,12 @@ impl ResultTable {
         known.min_by(|a, b| goal.order(a.1, b.1)).map(|(at, _)| at)
     }
 
-    /// Leaves columns of GPUs out of which no row has a number.
-    fn leave_out_gpus(&mut self) {
+    /// Leaves out columns of GPUs and of accuracies of which no row has a number.
+    fn leave_out_absent(&mut self) {
         for at in (0..self.columns.len()).rev() {
             let known = self.rows.iter().any(|row| row.cells[at].is_some());
-            if self.columns[at].starts_with("gpu_") && !known {
+            let may_lack = self.columns[at].starts_with("gpu_") || self.columns[at] == "test_accuracy";
+            if may_lack && !known {
                 self.columns.remove(at);
                 self.rows.iter_mut().for_each(|row| {
                     row.cells.remove(at);

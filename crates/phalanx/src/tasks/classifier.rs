@@ -6,8 +6,8 @@ use phalanx_tensor::{Tape, TensorError, Value};
 
 use phalanx_trainer::config::Relations;
 use phalanx_trainer::engine::{
-    EvaluatorOutput, ForwardInput, ForwardOutput, Loss, Measure, OutputMeaning, StepInput, TrainError,
-    Training, number,
+    ClassScores, EvaluatorOutput, ForwardInput, ForwardOutput, Loss, Measure, OutputMeaning, StepInput,
+    TrainError, Training,
 };
 
 phalanx_trainer::settings! {
@@ -53,14 +53,19 @@ impl Classifier {
         Self { forward_features: Some(Box::new(forward_features)), ..self }
     }
 
-    /// Its training on images of `size` pixels, in one phase. `head` names the parameters that give the logits.
-    pub(super) fn training(self, description: String, size: usize, head: &str) -> Training<Self> {
+    /// Its training on `size` images of this number of `classes`, in one phase. `head` names the parameters that give the logits.
+    pub(super) fn training(
+        self,
+        description: String,
+        (classes, size): (usize, usize),
+        head: &str,
+    ) -> Training<Self> {
         let has_features = self.forward_features.is_some();
         let training = Training::new(description, self)
             .head([head])
             .loss(Self::loss)
             .measures(["accuracy"])
-            .evaluate(["loss", "accuracy"], Self::evaluate)
+            .classify(classes, Self::scores)
             .forward(ForwardInput::images(size), |model, tape, images| {
                 let value = (model.forward)(tape, images)?;
                 Ok(vec![ForwardOutput { name: "logits".to_owned(), value, meaning: OutputMeaning::Classes }])
@@ -84,7 +89,10 @@ impl Classifier {
     fn loss(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
         let Some(mixed) = step.batch.mixed_labels()? else {
-            let loss = mean_loss(step, &logits, &labels, self.label_smoothing)?;
+            let smoothing = self.label_smoothing;
+            let loss = step.mean(&logits, |logits, rows, over| {
+                cross_entropy(step.tape, logits, &labels[rows], smoothing, over)
+            })?;
             return Ok(Loss::new(loss, [accuracy(step, &logits, labels)?]));
         };
         let loss = step.mean(&logits, |logits, rows, over| {
@@ -96,21 +104,9 @@ impl Classifier {
         Ok(Loss::new(loss, [accuracy(step, &logits, dominant)?]))
     }
 
-    fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 2], TrainError> {
-        let (logits, labels) = (self.logits(step)?, step.classes("labels")?);
-        let loss = number(&mean_loss(step, &logits, &labels, 0.0)?)?;
-        Ok([loss, count_correct(&logits.to_host()?, &labels, step.batch.weights())?])
+    fn scores(&self, step: &StepInput<'_>) -> Result<ClassScores, TrainError> {
+        Ok(ClassScores::new(self.logits(step)?, step.classes("labels")?))
     }
-}
-
-/// The mean cross-entropy.
-fn mean_loss(
-    step: &StepInput<'_>,
-    logits: &Value,
-    labels: &[u32],
-    smoothing: f64,
-) -> Result<Value, TrainError> {
-    step.mean(logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], smoothing, over))
 }
 
 /// Returns the share of a step's samples whose largest logit is that of their label.

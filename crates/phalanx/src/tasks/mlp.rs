@@ -27,7 +27,7 @@ pub(super) fn spec() -> TaskSpec<MlpSettings> {
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
         let description = format!("mlp of {depth} hidden layers of {width} for {num_classes} classes");
         // Each hidden layer and its ReLU take a number.
-        Ok(classifier.training(description, size, &(2 * depth).to_string()))
+        Ok(classifier.training(description, (num_classes, size), &(2 * depth).to_string()))
     })
     .mixes_labels()
     .validate(|settings, _, relations| {

@@ -33,7 +33,8 @@ pub(super) fn spec() -> TaskSpec<MobileNetSettings> {
         let model = setup.model(|scope| MobileNetV2::new(scope, &config))?;
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));
-        let training = classifier.training(format!("{NAME} for {num_classes} classes"), size, "classifier");
+        let description = format!("{NAME} for {num_classes} classes");
+        let training = classifier.training(description, (num_classes, size), "classifier");
         // torchvision has the names that it has here.
         Ok(training.names_of(mobilenet_v2_of_timm))
     })

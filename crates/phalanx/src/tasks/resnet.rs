@@ -34,10 +34,8 @@ pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNe
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images))
                 .with_features(move |tape, images| features.features_and_logits(tape, images));
-        Ok(named(
-            classifier.training(format!("{name} for {num_classes} classes"), size, "fc"),
-            settings.cifar_stem,
-        ))
+        let description = format!("{name} for {num_classes} classes");
+        Ok(named(classifier.training(description, (num_classes, size), "fc"), settings.cifar_stem))
     })
     .mixes_labels()
     .validate(|settings, _, relations| {

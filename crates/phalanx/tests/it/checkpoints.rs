@@ -175,14 +175,14 @@ fn an_export_is_one_file_with_the_reference_names() {
         }
     }
     // The exported averages are what is evaluated.
-    let of_run: Value = serde_json::from_str(place.succeed("eval fsdp").trim()).expect("is JSON");
+    let of_run: Value = serde_json::from_str(place.succeed("eval --json fsdp").trim()).expect("is JSON");
     let sets = SMALL.split("tiny ").nth(1).unwrap_or_default();
     let sets = sets.replace(
         "--set data.tail=ragged",
         "--set model.kl_warmup_steps=10 --set model.l1_smooth=0 \
         --set model.text_layers=1 --set model.text_heads=2",
     );
-    let line = format!("eval --model cvae --weights fsdp-ema.safetensors --data shapes {sets}");
+    let line = format!("eval --json --model cvae --weights fsdp-ema.safetensors --data shapes {sets}");
     let of_file: Value = serde_json::from_str(place.succeed(&line).trim()).expect("is JSON");
     assert_eq!(of_run["loss"], of_file["loss"]);
 

@@ -190,13 +190,13 @@ fn a_training_is_shown_paused_saved_and_stopped_by_keys() {
     seen.wait_for("the dashboard", Seen::is_taken);
     seen.wait_for_text("run  training  2 ranks by");
     seen.wait_for_text("▀▀");
-    for words in ["╭ loss", "╭ ranks", "╭ log", "images/s", "ETA ", "/100,000"] {
+    for words in ["╭ l1", "╭ ranks", "╭ log", "images/s", "ETA ", "/100,000"] {
         seen.wait_for_text(words);
     }
     seen.press("?");
     seen.wait_for_text("pause after the step, and resume");
     seen.press("?l");
-    seen.wait_for_text("╭ loss, log scale");
+    seen.wait_for_text("╭ l1, log scale");
 
     seen.press("p");
     seen.wait_for_text("PAUSED");
@@ -317,7 +317,7 @@ fn a_dumb_terminal_gets_plain_lines() {
     assert!(text.contains("finished"), "{text}");
     let seen = Seen::start((100, 40), place.folder(), &[PROGRAM, "watch", "run"], &[("TERM", "dumb")]);
     let (status, text) = seen.end();
-    assert!(status.success() && text.contains("step 1/4  loss ") && text.contains("finished"), "{text}");
+    assert!(status.success() && text.contains("step 1/4  l1 ") && text.contains("finished"), "{text}");
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use phalanx_run::RunFolder;
-use phalanx_trainer::engine::{Drawing, DrawingKind, GridStyle, TrainedModel, evaluate_model, sample_model};
+use phalanx_trainer::engine::{
+    Drawing, DrawingKind, GridStyle, RunEvaluation, TrainedModel, evaluate_model, sample_model,
+};
 
 use crate::harness::engine::{Once, Recorder, run_in, try_resolve, try_train};
 
@@ -17,7 +19,7 @@ const SMALL: &str = "model.kind=diffusion model.image_size=16 model.widths=[8,16
     model.sample_steps=4 model.drop_text=0.3 model.dropout=0.1 \
     train.global_batch=10 train.bucket_kib=32 data.images=23 data.test_images=9 data.tail=pad train.threads=1 \
     train.ema=0.8 train.clip_norm=0.5 optim.lr=0.002 optim.weight_decay=0.05 schedule.kind=cosine \
-    eval.batch=2 sample.rows=1 sample.columns=1";
+    eval.batch=2 eval.every=0 sample.rows=1 sample.columns=1";
 
 /// The values that rank 0 reports: loss and gradient norm of every step, and the loss on the test split.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -241,13 +243,13 @@ fn every_kind_of_drawing_is_drawn_and_seeds_decide() {
         }
         let one = Drawing { prompts: prompts[..1].to_vec(), columns: 3, kind: DrawingKind::BetweenTexts };
         assert!(drawn(&run, &one, &[], 1).expect_err("one prompt").contains("two prompts"));
-        let (step, measures) = {
+        let RunEvaluation { step, measures, .. } = {
             let program = phalanx::program();
             let folder = RunFolder::open(&run).expect("a run");
             let resolved = program.catalogue().resolve_run(&folder.config()).expect("a configuration");
             let task = program.task_of(&resolved.config).expect("a task");
             let model = TrainedModel::of_run(task, &folder, &resolved.config).expect("a checkpoint");
-            (model.step, evaluate_model(task, &model, &resolved.config).expect("evaluates"))
+            evaluate_model(task, &model, &resolved.config, None).expect("evaluates")
         };
         assert!(step == 6 && measures[0].1 > 0.0 && measures[0].1.is_finite(), "{measures:?}");
     }

@@ -89,7 +89,7 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     for options in others {
         assert_ne!(drawn(options, "other.png"), plain, "{options}");
     }
-    let said = place.succeed("eval moved");
+    let said = place.succeed("eval --json moved");
     let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert!(report["loss"].as_f64().is_some_and(|loss| loss > 0.0), "{said}");
 }

@@ -3,6 +3,7 @@
 mod harness;
 
 mod checkpoints;
+mod classes;
 mod cli;
 mod codecs;
 mod config;
@@ -45,6 +46,7 @@ mod replicas;
 mod requests;
 mod run_folder;
 mod search;
+mod selection;
 mod slurm;
 mod stackgan;
 mod sweep;

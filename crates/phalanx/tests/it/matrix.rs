@@ -92,7 +92,7 @@ impl Cell {
         let Self { case: Case { model, precision, recompute, accumulate }, strategy, ranks } = self;
         // Ten images are no multiple of three or four ranks, nor five of two; the last step of an epoch has three, spread over
         // the ranks or padded. Messages are small, so that there are many.
-        let common = "train.global_batch=10 train.bucket_kib=32 data.images=23 data.test_images=9 data.flip=true \
+        let common = "eval.every=0 train.global_batch=10 train.bucket_kib=32 data.images=23 data.test_images=9 data.flip=true \
             train.threads=1 train.ema=0.8 eval.batch=2 sample.rows=1 sample.columns=1 schedule.kind=cosine";
         let of_model = match model {
             Model::ResNet18 => {

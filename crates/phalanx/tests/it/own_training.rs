@@ -94,7 +94,8 @@ fn trains_resumes_and_evaluates(place: &Example, measured: &[&str]) {
                 assert!(read(strategy) == read(&name), "{strategy}: {file:?} differs");
             }
         }
-        let report: Value = serde_json::from_str(&place.succeed(&format!("eval {name}"))).expect("is JSON");
+        let report: Value =
+            serde_json::from_str(&place.succeed(&format!("eval --json {name}"))).expect("is JSON");
         let last = measured.last().expect("something is measured");
         let (found, key) = (&report[last.trim_start_matches("test_")], whole.last().expect("steps"));
         let [found, expected] = [found, &key[*last]].map(|value| value.as_f64().expect("a number"));

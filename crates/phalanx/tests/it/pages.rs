@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::harness::processes::signal;
+use crate::harness::results::json;
 use crate::harness::{Place, stderr};
 
 /// The payloads of the records of all files of events in a run's folder, a file after the other.
@@ -26,6 +27,24 @@ fn events(run: &Path) -> Vec<Vec<Vec<u8>>> {
         found
     };
     files.into_iter().map(|file| payloads(fs::read(file).expect("reads"))).collect()
+}
+
+/// Checks the record of both starts of the run, and its copy for MLflow.
+fn check_starts_and_copies(place: &Place) {
+    let starts = json(&place.path("run/run.json"))["starts"].as_array().expect("starts").clone();
+    let last = |start: &serde_json::Value| start["command"].as_array().expect("words").last().cloned();
+    assert_eq!(starts.iter().map(last).collect::<Vec<_>>(), [Some("4".into()), Some("run".into())]);
+    for _ in 0..2 {
+        let said = place.succeed("track run --to mlflow=ml --experiment tests");
+        assert!(said.contains("run: 6 lines sent, finished"), "{said}");
+    }
+    let experiment = fs::read_dir(place.path("ml")).expect("lists").flatten().next().expect("one").path();
+    let runs = fs::read_dir(&experiment).expect("lists").flatten().map(|entry| entry.path());
+    let copies: Vec<_> = runs.filter(|path| path.is_dir()).collect();
+    assert_eq!(copies.len(), 1, "the second call replaces the first");
+    let losses = fs::read_to_string(copies[0].join("metrics/loss")).expect("reads");
+    let steps: Vec<_> = losses.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert_eq!(steps, ["1", "2", "3", "4", "5", "6"]);
 }
 
 fn holds(payload: &[u8], words: &str) -> bool {
@@ -51,12 +70,25 @@ fn a_training_is_reported_and_its_events_go_on_when_it_is_resumed() {
     assert_eq!((after.len(), &after[0]), (2, &before[0]), "what was written stays");
     assert_eq!(after[1].iter().filter(|payload| holds(payload, "training/loss")).count(), 2);
 
+    assert!(
+        after[1].iter().any(|payload| holds(payload, "session_start_info") && holds(payload, "optim.lr"))
+    );
+    assert!(after[1].iter().any(|payload| holds(payload, "session_end_info")));
+
+    check_starts_and_copies(&place);
+
     let said = place.succeed("report run");
     assert!(said.contains("report.html"), "{said}");
     let page = fs::read_to_string(run.join("report.html")).expect("a page");
-    for words in
-        ["finished", "Balance of ranks", "Samples after step 6", "learning rate", "train.seed", "6 of"]
-    {
+    for words in [
+        "finished",
+        "Balance of ranks",
+        "Samples after step 6",
+        "learning rate",
+        "train.seed",
+        "6 of",
+        "--steps 4",
+    ] {
         assert!(page.contains(words), "{words}");
     }
     let pictures: u64 = fs::read_dir(run.join("samples"))

@@ -15,7 +15,7 @@ const STEPS: usize = 4;
 type Curve = Vec<Vec<f64>>;
 
 fn resolved(strategy: &str, ranks: usize, further: &[&str]) -> Resolved {
-    let common = "train.global_batch=6 train.bucket_kib=32 data.images=14 data.test_images=5 train.threads=1 eval.batch=2 \
+    let common = "train.global_batch=6 train.bucket_kib=32 data.images=14 data.test_images=5 train.threads=1 eval.batch=2 eval.every=0 \
         sample.rows=1 sample.columns=1 data.tail=ragged train.clip_norm=0.5 train.ema=0.8";
     let own = format!("train.steps={STEPS} train.ranks={ranks} train.strategy={strategy}");
     resolve(&[common, &own, &further.join(" ")])

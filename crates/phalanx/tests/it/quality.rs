@@ -105,7 +105,7 @@ fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
     );
 
     // `eval` has the same to say of the newest checkpoint.
-    let report: Value = serde_json::from_str(&place.succeed("eval one")).expect("is JSON");
+    let report: Value = serde_json::from_str(&place.succeed("eval --json one")).expect("is JSON");
     for key in &judged {
         let [run, eval] = [&measured[0][*key], &report[key.trim_start_matches("test_")]].map(Value::as_f64);
         let (run, eval) = (run.expect("a number"), eval.expect("a number"));

@@ -205,10 +205,10 @@ fn a_paused_run_can_be_stopped_and_later_requests_are_refused() {
         assert_eq!(late.status.code(), Some(1));
         assert!(both(&late).contains("`save` is not possible: the run is over"), "{}", both(&late));
         let shown = place.succeed_with_errors("watch run");
-        for words in ["step      1/100000  loss ", "interrupted", "images/s"] {
+        for words in ["step      1/100000  accuracy ", "interrupted", "images/s"] {
             assert!(shown.contains(words), "{words:?} is not in {shown}");
         }
-        let lines = shown.lines().filter(|line| line.contains("/100000  loss")).count();
+        let lines = shown.lines().filter(|line| line.contains("/100000  accuracy")).count();
         assert_eq!(lines as u64, step, "{shown}");
     });
 }
@@ -235,6 +235,6 @@ fn a_run_that_fails_and_a_folder_without_one_are_told() {
 fn without_a_terminal_there_are_plain_lines() {
     let place = Place::new();
     let said = place.succeed_with_errors(&format!("{} --tui --ranks 2 --steps 4 --out run", small()));
-    assert!(said.contains("step 4/4  loss ") && said.contains("finished"), "{said}");
+    assert!(said.contains("step 4/4  accuracy ") && said.contains("finished"), "{said}");
     assert!(!said.contains('\u{1b}'), "{said:?}");
 }

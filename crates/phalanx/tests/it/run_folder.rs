@@ -348,7 +348,7 @@ fn a_last_measure_that_is_not_finite_is_no_finished_run() {
             assert!(!status.contains("\"finished\""), "{status}");
             assert!(run.join("checkpoints/step-00000001").exists(), "the weights are kept");
         }
-        let output = place.output("eval run");
+        let output = place.output("eval --json run");
         let said = both(&output);
         assert!(!output.status.success() && said.contains("\"loss\":null"), "{said}");
         assert!(said.contains("loss is NaN: the weights are of no use"), "{said}");

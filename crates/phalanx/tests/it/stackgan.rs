@@ -17,7 +17,7 @@ use std::sync::Arc;
 use phalanx_run::{RunFolder, read_metrics};
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{
-    Drawing, GridStyle, NoopObserver, TrainedModel, evaluate_model, named, sample_model,
+    Drawing, GridStyle, NoopObserver, RunEvaluation, TrainedModel, evaluate_model, named, sample_model,
 };
 
 use crate::harness::Place;
@@ -29,7 +29,7 @@ const STEPS: usize = 22;
 const COMMON: &str = "train.ranks=1 model.kind=stackgan model.image_size=32 model.upscale=2 model.condition=8 model.noise=4 \
     model.gf_dim=4 model.df_dim=4 model.residual_blocks=1 model.embed=16 model.text_part=0.0909 model.stage1_part=0.5455 \
     train.steps=22 train.global_batch=12 train.bucket_kib=8 train.threads=1 data.images=24 data.test_images=9 data.flip=true \
-    eval.batch=2 sample.rows=2 sample.columns=1 optim.kind=adam optim.lr=2e-4 optim.betas=[0.5,0.999] optim.eps=1e-4 \
+    eval.batch=2 eval.every=0 sample.rows=2 sample.columns=1 optim.kind=adam optim.lr=2e-4 optim.betas=[0.5,0.999] optim.eps=1e-4 \
     schedule.kind=constant";
 
 /// The measurements: a name and a number for each loss and measure, step by step and then of the test split.
@@ -242,7 +242,8 @@ fn stages_trained_alone_and_pictures_of_both() {
     let program = phalanx::program();
     let task = program.task_of(&resolved.config).expect("a task");
     let model = TrainedModel::of_run(task, &folder, &resolved.config).expect("a checkpoint");
-    let measures = evaluate_model(task, &model, &resolved.config).expect("measures");
+    let RunEvaluation { measures, .. } =
+        evaluate_model(task, &model, &resolved.config, None).expect("measures");
     let names: Vec<&str> = measures.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
         (model.step, names),

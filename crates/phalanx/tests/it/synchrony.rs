@@ -27,10 +27,10 @@ fn train_once(settings: &str) -> (Curve, Summary, Place) {
 }
 
 const CVAE: &str = "train.global_batch=8 train.bucket_kib=32 data.images=24 data.test_images=9 train.threads=1 \
-    eval.batch=2 sample.rows=1 sample.columns=1 optim.kind=adamw optim.lr=0.002 optim.weight_decay=0.05";
+    eval.batch=2 eval.every=0 checkpoint.every=0 sample.rows=1 sample.columns=1 optim.kind=adamw optim.lr=0.002 optim.weight_decay=0.05";
 
 const RESNET: &str = "model.kind=resnet18 model.width=8 model.image_size=32 train.global_batch=8 train.bucket_kib=32 \
-    data.images=24 data.test_images=9 train.threads=1 eval.batch=2 optim.kind=sgd optim.lr=0.02";
+    data.images=24 data.test_images=9 train.threads=1 eval.batch=2 eval.every=0 checkpoint.every=0 optim.kind=sgd optim.lr=0.02";
 
 #[test]
 fn ps_bsp_gives_the_losses_of_ddp_to_the_bit() {

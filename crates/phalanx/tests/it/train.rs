@@ -244,8 +244,17 @@ fn a_run_can_be_evaluated_and_sampled() {
     let place = Place::new();
     let shown = place.succeed("train tiny --ranks 1 --out run");
     let plain = shown.lines().find(|line| line.trim_start().starts_with("step  1/30")).unwrap_or(&shown);
-    for word in ["loss ", "lr ", "images/s", "mem ", "data ", "comm "] {
+    for word in ["  l1 ", "loss ", "lr ", "images/s"] {
         assert!(plain.contains(word), "{plain}");
+    }
+    let commands = [
+        "sample run --prompt '",
+        "eval run",
+        "report run",
+        "train --resume --out run --set train.steps=60 --steps 0",
+    ];
+    for command in commands {
+        assert!(shown.contains(command), "{command}: {shown}");
     }
     let run = place.path("run");
     let curve = losses(&run);
@@ -261,7 +270,7 @@ fn a_run_can_be_evaluated_and_sampled() {
         assert!(run.join(file).exists(), "{file}");
     }
     assert!(run.join("samples/step-00000030.png").exists());
-    let found: Value = serde_json::from_str(&place.succeed("eval run")).expect("is JSON");
+    let found: Value = serde_json::from_str(&place.succeed("eval --json run")).expect("is JSON");
     let told = json(&run.join("summary.json"))["metrics"]["test_loss"].as_f64().expect("a test loss");
     let loss = found["loss"].as_f64().expect("a loss");
     assert!((loss - told).abs() < 1e-5 * told.abs(), "{loss} {told}");
@@ -269,7 +278,7 @@ fn a_run_can_be_evaluated_and_sampled() {
     let same = "--set model.image_size=16 --set model.latent=16 --set model.widths=[8,16] --set model.text_width=16 \
         --set model.text_layers=1 --set model.text_heads=2 --set data.test_images=32 --set model.l1_smooth=0 \
         --set model.kl_weight=0.0005";
-    let shown = place.succeed(&format!("eval --model cvae {weights} --data shapes {same}"));
+    let shown = place.succeed(&format!("eval --json --model cvae {weights} --data shapes {same}"));
     let found: Value = serde_json::from_str(&shown).expect("is JSON");
     let of_weights = found["loss"].as_f64().expect("a loss");
     assert!((of_weights - told).abs() < 1e-5 * told.abs(), "{of_weights} {told}");

@@ -45,7 +45,7 @@ fn trained() -> Place {
 }
 
 fn measures(place: &Place, line: &str) -> (f64, f64) {
-    let report: Value = serde_json::from_str(&place.succeed(line)).expect("JSON");
+    let report: Value = serde_json::from_str(&place.succeed(&format!("{line} --json"))).expect("JSON");
     let number = |name: &str| report[name].as_f64().unwrap_or_else(|| panic!("{line}: {report}"));
     (number("loss"), number("accuracy"))
 }

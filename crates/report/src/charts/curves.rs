@@ -11,6 +11,8 @@ use crate::run::RunData;
 /// The groups of charts, in the order of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Group {
+    /// The measures that lead.
+    Headlines,
     /// Losses.
     Losses,
     /// Terms of losses and other metrics.
@@ -31,6 +33,7 @@ impl Group {
     /// Its heading.
     pub(crate) fn title(self) -> &'static str {
         match self {
+            Self::Headlines => "Headlines",
             Self::Losses => "Losses",
             Self::Measures => "Measures",
             Self::Quality => "Quality of samples",
@@ -94,7 +97,9 @@ fn placement_of_test(tested: &str) -> ChartPlacement {
         }
     }
     let judged = ["_frechet_distance", "_precision", "_recall", "clip_score"];
-    match judged.iter().any(|ending| tested.ends_with(ending)) {
+    // The means over classes are of the model itself, not of a judge.
+    let is_judged = !tested.starts_with("macro_") && judged.iter().any(|ending| tested.ends_with(ending));
+    match is_judged {
         true => of(Group::Quality, &tested.replace('_', " "), "drawn pictures", Unit::Plain),
         false => of(Group::Measures, &tested.replace('_', " "), "test", Unit::Plain),
     }
@@ -155,8 +160,16 @@ pub(crate) fn curves(runs: &[RunData]) -> (Vec<(Group, Vec<Chart>)>, Vec<SingleM
     let known = |name: &str| names.contains(&name);
     let mut groups: BTreeMap<Group, Vec<Chart>> = BTreeMap::new();
     let mut single = Vec::new();
-    let placements: Vec<(&str, ChartPlacement)> =
-        names.iter().map(|name| (*name, placement(name, &known))).collect();
+    let leads = |name: &str| {
+        let bare = name.strip_prefix("test_").unwrap_or(name);
+        let headlines = runs.iter().filter_map(|run| run.headline.as_deref());
+        headlines.map(|headline| headline.strip_prefix("test_").unwrap_or(headline)).any(|lead| lead == bare)
+    };
+    let place = |name: &str| match placement(name, &known) {
+        placement if leads(name) => ChartPlacement { group: Group::Headlines, ..placement },
+        placement => placement,
+    };
+    let placements: Vec<(&str, ChartPlacement)> = names.iter().map(|name| (*name, place(name))).collect();
     // A chart needs at least one metric with several values.
     let is_curve = |chart: &str, group: Group| {
         let mut of_chart =
@@ -234,6 +247,7 @@ mod tests {
             ("test_drawn_sharpness", "Quality/sharpness/drawn pictures"),
             ("test_real_sharpness", "Quality/sharpness/real pictures"),
             ("test_attributes_frechet_distance", "Quality/attributes frechet distance/drawn pictures"),
+            ("test_macro_recall", "Measures/macro recall/test"),
             ("critic_lr", "Optimisation/learning rate/critic"),
             ("grad_norm", "Optimisation/gradient norm/gradient norm"),
             ("communication_share", "Speed/share of rank 0's time spent waiting/for communication"),

@@ -15,6 +15,8 @@ mod model;
 
 mod source;
 
+mod followed;
+
 mod palette;
 mod view;
 
@@ -34,6 +36,8 @@ pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use followed::{FollowedRun, RunNews};
+pub(crate) use model::Status;
 pub use plain::{Outcome, follow, send_request};
 pub use show::{ExitReason, OwnTraining, show};
 pub use terminal::is_terminal;

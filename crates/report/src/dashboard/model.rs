@@ -18,7 +18,7 @@ const PACE_LINES: usize = 20;
 
 /// The status of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Status {
+pub(crate) enum Status {
     /// It has not started yet.
     Starting,
     /// It trains.
@@ -35,7 +35,7 @@ pub(super) enum Status {
 
 impl Status {
     /// Returns true if the run no longer takes requests.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::Failed(_) | Self::Gone)
     }
 }
@@ -138,6 +138,12 @@ impl Model {
     /// Returns the names of the metrics.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.curves.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Returns the measure that leads, without the prefix of the test split.
+    pub(super) fn headline(&self) -> Option<&str> {
+        let headline = self.state.as_ref()?.headline.as_deref()?;
+        Some(headline.strip_prefix("test_").unwrap_or(headline))
     }
 
     /// Returns the newest value of a metric.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::followed::{FollowedRun, RunNews};
 use super::model::{Model, Status};
 use super::pending_requests::PendingRequests;
 use super::source::Source;
-use super::tail::TextTail;
 use phalanx_run::{Line, Refusal, Request, RunError, RunFolder, finished, format};
 
 /// The interval at which files are read.
@@ -24,19 +24,16 @@ pub enum Outcome {
 
 /// Prints the metrics of a run from its first step on, changes of its status, and its summary, until it ends.
 pub fn follow(folder: &RunFolder, interrupts: &dyn Fn() -> usize, print: &mut dyn FnMut(&str)) -> Outcome {
-    let (mut source, mut model) = (Source::new(folder, None), Model::default());
-    let mut metrics = TextTail::whole(&folder.metrics());
+    let mut run = FollowedRun::new(folder);
     let (mut shown, mut step, signals) = (None, 0, interrupts());
     loop {
-        // Poll the state before the metrics, so that all metrics lines are printed before the end is reported.
-        source.poll(&mut model);
-        let news = metrics.poll();
-        if news.restarted {
-            step =
-                step.min(news.lines.last().and_then(|line| Line::parse(line)).map_or(0, |line| line.step()));
+        let RunNews { restarted, lines, status } = run.poll();
+        let model = run.model();
+        if restarted {
+            step = step.min(lines.last().map_or(0, Line::step));
             print(&format!("resumed after step {step}"));
         }
-        for line in news.lines.iter().filter_map(|line| Line::parse(line)) {
+        for line in &lines {
             // Steps that a resumed run repeats were printed before.
             if line.step() <= step {
                 continue;
@@ -44,12 +41,11 @@ pub fn follow(folder: &RunFolder, interrupts: &dyn Fn() -> usize, print: &mut dy
             step = line.step();
             let total = model.total().map_or_else(String::new, |total| format!("/{total}"));
             let width = total.len().saturating_sub(1);
-            print(&format!("step {step:>width$}{total}  {}", format::metrics(&line)));
-            if let Some(evaluated) = format::evaluated(&line) {
+            print(&format!("step {step:>width$}{total}  {}", format::metrics(line, model.headline())));
+            if let Some(evaluated) = format::evaluated(line) {
                 print(&evaluated);
             }
         }
-        let status = model.status();
         if shown.as_ref() != Some(&status) {
             match &status {
                 Status::Starting => print("the run has not started yet"),

@@ -34,6 +34,8 @@ impl Pane {
 /// A group of metrics that are drawn in one chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
+    /// The measure that leads, of training and of the test split.
+    Headline,
     Losses,
     Tests,
     Throughput,
@@ -43,7 +45,8 @@ pub(super) enum Group {
 }
 
 /// All groups, in the order of the arrow keys.
-pub(super) const GROUPS: [Group; 6] = [
+pub(super) const GROUPS: [Group; 7] = [
+    Group::Headline,
     Group::Losses,
     Group::Tests,
     Group::Throughput,
@@ -55,6 +58,7 @@ pub(super) const GROUPS: [Group; 6] = [
 impl Group {
     pub(super) fn title(self) -> &'static str {
         match self {
+            Self::Headline => "headline",
             Self::Losses => "loss",
             Self::Tests => "test split",
             Self::Throughput => "images/s",
@@ -82,7 +86,12 @@ impl Group {
 
     /// Returns the metrics of the run in this group.
     pub(super) fn names(self, model: &Model) -> Vec<&str> {
-        model.names().filter(|name| Self::of(name) == Some(self)).collect()
+        let leads = |name: &str| model.headline() == Some(name.strip_prefix("test_").unwrap_or(name));
+        let is_member = |name: &&str| match self {
+            Self::Headline => leads(name),
+            _ => Self::of(name) == Some(self),
+        };
+        model.names().filter(is_member).collect()
     }
 }
 
@@ -136,7 +145,7 @@ impl View {
             owns,
             pane: Pane::Curves,
             alone: false,
-            group: Group::Losses,
+            group: Group::Headline,
             logarithmic: false,
             smoothing: 0,
             log_back: 0,
@@ -205,8 +214,17 @@ impl View {
         None
     }
 
+    /// The group that is drawn: losses where no measure leads.
+    pub(super) fn drawn_group(&self, model: &Model) -> Group {
+        match self.group {
+            Group::Headline if Group::Headline.names(model).is_empty() => Group::Losses,
+            group => group,
+        }
+    }
+
     /// Selects the next group with metrics, in steps of `by`.
     fn turn(&mut self, model: &Model, by: usize) {
+        self.group = self.drawn_group(model);
         for _ in 0..GROUPS.len() {
             self.group = next(&GROUPS, self.group, by);
             if !self.group.names(model).is_empty() {

@@ -207,7 +207,7 @@ mod tests {
                 .expect("writes");
         }
         let metrics = place.path().join("b/metrics.jsonl");
-        let lines = "{\"step\":1,\"loss\":3.0,\"seconds\":1.0,\"test_loss\":4.0}\n\
+        let lines = "{\"step\":1,\"loss\":3.0,\"seconds\":1.0,\"test_loss\":4.0,\"test_accuracy\":0.5}\n\
                      {\"step\":2,\"loss\":2.0,\"seconds\":3.0,\"lr\":null}\n{\"st";
         std::fs::write(&metrics, lines).expect("writes");
         std::fs::write(place.path().join("b/notes.md"), "a <note>\n").expect("writes");
@@ -223,6 +223,7 @@ mod tests {
         assert_eq!(paths, ["a/sweep/runs/x", "a/sweep/runs/y", "b", "b/first"]);
         let b = &found.runs[2];
         assert_eq!((&b.keys["metrics.loss"], &b.keys["metrics.test_loss"]), (&2.0.into(), &4.0.into()));
+        assert_eq!(b.keys["metrics.test_accuracy"], 0.5, "of the last evaluation");
         assert_eq!((&b.keys["config.train.ranks"], b.state), (&Value::from(2), "under way"));
         assert_eq!(
             (b.notes.as_str(), b.progress.and_then(|progress| progress.left)),

@@ -1,5 +1,6 @@
 //! The HTML page of a report.
 
+mod classes;
 mod compare;
 mod figure;
 mod overview;
@@ -136,6 +137,7 @@ fn page(report: &Report, mode: &Mode) -> String {
     if !several {
         page.facts();
     }
+    page.classes();
     page.resources(detailed, own);
     page.settings();
     page.finish(mode)

@@ -13,8 +13,8 @@ use phalanx_run::format;
 
 /// The maximum number of metric columns in the list of runs.
 const MEASURES: usize = 14;
-/// The maximum number of losses among the first columns.
-const LOSSES: usize = 4;
+/// The maximum number of headlines and losses among the first columns.
+const FIRST: usize = 5;
 
 impl Page<'_> {
     /// Writes the head of the page.
@@ -172,12 +172,18 @@ fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
             measures.push(name);
         }
     }
-    measures.sort_by_key(|name| !name.ends_with("loss"));
-    let losses = measures.iter().take_while(|name| name.ends_with("loss")).count().min(LOSSES);
-    let (losses, others) = measures.split_at(losses);
+    let is_headline = |name: &str| runs.iter().any(|run| run.headline.as_deref() == Some(name));
+    let place = |name: &str| match (is_headline(name), name.ends_with("loss")) {
+        (true, _) => 0,
+        (_, true) => 1,
+        _ => 2,
+    };
+    measures.sort_by_key(|name| place(name));
+    let first = measures.iter().take_while(|name| place(name) < 2).count().min(FIRST);
+    let (first, others) = measures.split_at(first);
     let words = |names: &[&str]| names.iter().map(|name| name.replace('_', " ")).collect::<Vec<_>>();
     let mut head: Vec<String> = ["run", "state", "steps"].map(str::to_owned).to_vec();
-    head.extend(words(losses));
+    head.extend(words(first));
     head.extend(["images/s", "time", "peak memory", "strategy", "ranks", "J/sample"].map(str::to_owned));
     head.extend(words(others));
     let row = |(at, run): (usize, &RunData)| {
@@ -197,7 +203,7 @@ fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
             let column = || run.columns.get(&format!("metrics/{name}"))?.last();
             run.number(&format!("metrics.{name}")).or_else(column)
         };
-        row.extend(losses.iter().map(|name| Cell::number(last(name), format::number)));
+        row.extend(first.iter().map(|name| Cell::number(last(name), format::number)));
         row.push(Cell::number(run.number("images_per_second"), format::number));
         row.push(Cell::number(run.number("wall_seconds"), seconds));
         row.push(Cell::number(peak, bytes));

@@ -1,8 +1,9 @@
-//! Event files for TensorBoard: metrics, samples, and the configuration as text.
+//! Event files for TensorBoard: metrics, samples, hyper-parameters, and the configuration as text.
 //!
 //! A file `events.out.tfevents.SECONDS.HOST` is a sequence of records (TensorFlow's `TFRecord`). Each holds an `Event`
 //! message of Protocol Buffers (`tensorflow/core/util/event.proto`, `framework/summary.proto`).
 
+mod hparams;
 mod record;
 
 use std::fs::File;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use phalanx_data::Links;
+use serde_json::Value;
 
 use super::protobuf::Message;
 use super::{Line, RunError, open_to_append};
@@ -81,6 +83,22 @@ impl EventFile {
             Message::new().varint(1, height.into()).varint(2, width.into()).varint(3, 3).bytes(4, &bytes);
         let value = Message::new().bytes(1, name.as_bytes()).message(4, &image);
         self.summary(step, &Message::new().message(1, &value))
+    }
+
+    /// Adds the settings of the run to TensorBoard's HParams page.
+    ///
+    /// # Errors
+    /// [`RunError::Io`] if the file cannot be written.
+    pub fn hyperparameters(&mut self, step: u64, settings: &[(String, Value)]) -> Result<(), RunError> {
+        self.summary(step, &Message::new().message(1, &hparams::session_start(settings, now())))
+    }
+
+    /// Marks the run as finished on TensorBoard's HParams page.
+    ///
+    /// # Errors
+    /// [`RunError::Io`] if the file cannot be written.
+    pub fn finished(&mut self, step: u64) -> Result<(), RunError> {
+        self.summary(step, &Message::new().message(1, &hparams::session_end(now())))
     }
 
     /// Adds a text in Markdown.

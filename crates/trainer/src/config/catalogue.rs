@@ -199,6 +199,7 @@ impl Catalogue {
                 Err(problem) => problems.push(problem),
             }
         }
+        config.settle_periods(assignments);
         (config, origins, problems)
     }
 

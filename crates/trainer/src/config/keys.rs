@@ -166,6 +166,9 @@ sections! {
         stop_step: u64 = 0;
         /// Stop after this epoch although the schedules go on (option `--epochs`); 0 = do not.
         stop_epoch: usize = 0;
+        /// Early stopping: the run ends after this many evaluations without an improvement of `checkpoint.best`, or of `test_loss`
+        /// if that key is empty; 0 = do not.
+        patience: u64 = 0;
         /// Decay of the moving average of the parameters that is evaluated and sampled; 0 = none.
         ema: f64 = 0.0;
         /// Gradients are scaled down to at most this global L2 norm; 0 = not.
@@ -386,10 +389,15 @@ sections! {
     checkpoint: CheckpointConfig {
         /// Write checkpoints; a run without them cannot be resumed, evaluated or sampled.
         enabled: bool = true;
-        /// Steps between checkpoints; 0 = only at the end or when interrupted.
+        /// Steps between checkpoints, in place of `checkpoint.every_epochs`; 0 = by that key.
         every: u64 = 0;
-        /// The number of checkpoints kept.
+        /// Epochs between checkpoints; 0 = only at the end or when interrupted.
+        every_epochs: u64 = 1;
+        /// The number of newest checkpoints that are kept.
         keep: usize = 2;
+        /// The measure of the evaluation whose best checkpoint is saved and kept in addition, such as `test_accuracy` or `test_loss`.
+        /// `min:NAME` or `max:NAME` for a measure whose name does not tell which is better. Empty = none.
+        best: String = String::new();
         /// Training goes on while a checkpoint is written, from a copy of what each rank holds of it.
         asynchronous: bool = true;
         /// Under a scheduler: seconds before the end of the job's time at which the run saves and stops; 0 = it does not.
@@ -457,11 +465,15 @@ sections! {
     eval: EvalConfig {
         /// Evaluate the test split.
         enabled: bool = true;
-        /// Steps between evaluations; 0 = only at the end.
+        /// Steps between evaluations, in place of `eval.every_epochs`; 0 = by that key.
         every: u64 = 0;
+        /// Epochs between evaluations; 0 = only at the end.
+        every_epochs: u64 = 1;
         /// At most this many test images; 0 = all.
         limit: usize = 0;
         /// Images in a batch of each rank; 0 = as in training.
         batch: usize = 0;
+        /// Classifiers: the wrong predictions of the highest loss that are drawn, with their images; 0 = none.
+        mistakes: usize = 24;
     }
 }

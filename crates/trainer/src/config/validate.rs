@@ -84,6 +84,7 @@ impl Config {
         self.check_synchrony(relations);
         self.check_chaos(relations);
         self.check_replicas(relations);
+        self.check_selection(relations);
         relations.require(
             (0.1..=86_400.0).contains(&comm.timeout),
             "comm.timeout",

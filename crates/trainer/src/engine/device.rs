@@ -10,6 +10,37 @@ use crate::config::{Config, DeviceKind, Offload};
 /// The identity of a CPU, as ranks tell each other.
 pub(in crate::engine) const HOST: &str = "-";
 
+/// The reason why a GPU is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NoGpu {
+    /// In a few words, for the line of a run on the CPU.
+    brief: String,
+    /// With everything that helps to find the cause, for the log and for a run that requires a GPU.
+    detail: String,
+}
+
+impl NoGpu {
+    fn new(brief: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { brief: brief.into(), detail: detail.into() }
+    }
+
+    /// The text by which ranks tell each other.
+    fn to_text(&self) -> String {
+        format!("{}\n{}", self.brief, self.detail)
+    }
+
+    fn from_text(text: &str) -> Self {
+        let (brief, detail) = text.split_once('\n').unwrap_or((text, text));
+        Self::new(brief, detail)
+    }
+}
+
+impl From<String> for NoGpu {
+    fn from(reason: String) -> Self {
+        Self::new(reason.clone(), reason)
+    }
+}
+
 /// The device of a rank. Clones are handles.
 #[derive(Debug, Clone)]
 pub(in crate::engine) struct Device {
@@ -46,19 +77,19 @@ impl Device {
             return Ok(Self::cpu());
         }
         if let Some(why) = must_use_cpus(config, world) {
-            return Self::without(wanted, &why);
+            return Self::without(wanted, &why.into());
         }
         // Servers are the last ranks and need no GPU.
         let workers = world.world_size() - config.sync.servers;
         let serves = world.rank() >= workers;
         let by_nccl = !config.train.strategy.exchanges_on_host();
         let own = match serves {
-            true => Ok(Self::cpu_since("CPU, as this rank only serves".to_owned())),
+            true => Ok(Self::cpu_since("CPU (this rank only serves)".to_owned())),
             false => Self::gpu(world.local_rank(), by_nccl, wanted),
         };
         let identity = match &own {
             Ok(gpu) => format!("+{}", gpu.identity()),
-            Err(why) => format!("-{why}"),
+            Err(why) => format!("-{}", why.to_text()),
         };
         let all = world.all_gatherv(identity.as_bytes())?;
         let all: Vec<String> =
@@ -66,11 +97,14 @@ impl Device {
         let hosts = world.hosts();
         let lacking = all.iter().enumerate().take(workers).find_map(|(rank, identity)| {
             match identity.strip_prefix('-') {
-                Some(why) => Some(format!("rank {rank} has no GPU: {why}")),
+                Some(why) => {
+                    let NoGpu { brief, detail } = NoGpu::from_text(why);
+                    Some(NoGpu::new(brief, format!("rank {rank} has no GPU: {detail}")))
+                }
                 None => {
                     let same =
                         (0..rank).find(|other| all[*other] == *identity && hosts[*other] == hosts[rank])?;
-                    Some(format!("ranks {same} and {rank} would share a GPU"))
+                    Some(format!("ranks {same} and {rank} would share a GPU").into())
                 }
             }
         });
@@ -78,12 +112,9 @@ impl Device {
             (Ok(gpu), None) => Ok(gpu),
             (_, why) => {
                 release(world.local_rank());
-                let ranks = workers;
-                let why = why.unwrap_or_default();
-                Self::without(
-                    wanted,
-                    &format!("{why} (of {ranks} ranks; `--ranks N` asks for as many as there are GPUs)"),
-                )
+                let NoGpu { brief, detail } = why.unwrap_or_else(|| String::new().into());
+                let advice = format!("of {workers} ranks; `--ranks N` asks for as many as there are GPUs");
+                Self::without(wanted, &NoGpu::new(brief, format!("{detail} ({advice})")))
             }
         }
     }
@@ -102,15 +133,16 @@ impl Device {
             return Ok(Self::cpu());
         }
         let by_nccl = !config.train.strategy.exchanges_on_host();
-        Self::free(here, nth)
-            .and_then(|index| Self::gpu(index, by_nccl, DeviceKind::Cuda))
-            .map_err(|why| TrainError::Setup(format!("the others train on GPUs, and here is none: {why}")))
+        Self::free(here, nth).and_then(|index| Self::gpu(index, by_nccl, DeviceKind::Cuda)).map_err(|why| {
+            let why = why.detail;
+            TrainError::Setup(format!("the others train on GPUs, and here is none: {why}"))
+        })
     }
 
     /// The index of the `nth` GPU whose identity is not `taken`.
     #[cfg(feature = "cuda")]
-    fn free(taken: &[String], nth: usize) -> Result<usize, String> {
-        let words = |error: phalanx_cuda::GpuError| error.to_string();
+    fn free(taken: &[String], nth: usize) -> Result<usize, NoGpu> {
+        let words = |error: phalanx_cuda::GpuError| NoGpu::from(error.to_string());
         phalanx_cuda::libraries::Library::Driver.find().map_err(words)?;
         let count = phalanx_cuda::Device::count().map_err(words)?;
         let mut rest = nth;
@@ -123,12 +155,12 @@ impl Device {
                 }
             }
         }
-        Err(format!("all {count} GPUs are used by other ranks"))
+        Err(format!("all {count} GPUs are used by other ranks").into())
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn free(_: &[String], _: usize) -> Result<usize, String> {
-        Err("this program was built without its feature `cuda`".to_owned())
+    fn free(_: &[String], _: usize) -> Result<usize, NoGpu> {
+        Err(NoGpu::from("this program was built without its feature `cuda`".to_owned()))
     }
 
     /// [`HOST`], or the identity of the GPU, for other ranks.
@@ -136,11 +168,15 @@ impl Device {
         if self.compute.is_host() { HOST.to_owned() } else { self.identity() }
     }
 
-    /// The CPU, unless a GPU is required.
-    fn without(wanted: DeviceKind, why: &str) -> Result<Self, TrainError> {
+    /// The CPU, unless a GPU is required. The log has the details.
+    fn without(wanted: DeviceKind, why: &NoGpu) -> Result<Self, TrainError> {
+        let NoGpu { brief, detail } = why;
         match wanted {
-            DeviceKind::Cuda => Err(TrainError::Setup(format!("train.device = \"cuda\": {why}"))),
-            DeviceKind::Auto | DeviceKind::Cpu => Ok(Self::cpu_since(format!("CPU, as {why}"))),
+            DeviceKind::Cuda => Err(TrainError::Setup(format!("train.device = \"cuda\": {detail}"))),
+            DeviceKind::Auto | DeviceKind::Cpu => {
+                tracing::info!("no GPU is used: {detail}; `doctor` shows what the machine has");
+                Ok(Self::cpu_since(format!("CPU ({brief})")))
+            }
         }
     }
 
@@ -200,19 +236,24 @@ impl Device {
     /// Opens the GPU of local rank `index`, or returns the reason why it is not available. A GPU is opened once in a process: networks,
     /// batches and evaluators share it.
     #[cfg(feature = "cuda")]
-    fn gpu(index: usize, by_nccl: bool, wanted: DeviceKind) -> Result<Self, String> {
+    fn gpu(index: usize, by_nccl: bool, wanted: DeviceKind) -> Result<Self, NoGpu> {
         use std::sync::{Arc, PoisonError};
 
         use phalanx_cuda::GpuError;
         use phalanx_cuda::libraries::Library;
         use phalanx_tensor::backend::{Cuda, CudaOptions};
 
-        let missing = |error: GpuError| match error {
-            // A user who requires a GPU needs all names; the line of a run on the CPU is shorter.
-            GpuError::MissingLibrary { library, tried, .. } if wanted == DeviceKind::Auto => {
-                format!("{library} is not there ({} and {} other names)", tried[0], tried.len() - 1)
+        let missing = |error: GpuError| {
+            let detail = error.to_string();
+            match &error {
+                GpuError::MissingLibrary { library, .. } if *library == Library::Driver.name() => {
+                    NoGpu::new("no NVIDIA driver found", detail)
+                }
+                GpuError::MissingLibrary { library, .. } => {
+                    NoGpu::new(format!("{library} not found"), detail)
+                }
+                _ => detail.into(),
             }
-            other => other.to_string(),
         };
         Library::Driver.find().map_err(missing)?;
         let count = phalanx_cuda::Device::count().map_err(missing)?;
@@ -220,10 +261,11 @@ impl Device {
         let shown = count == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
         let gpu = if shown { 0 } else { index };
         if gpu >= count {
+            let needed = format!("rank {index} of the host needs one of its own");
             return Err(match count {
-                0 => "the driver finds none".to_owned(),
-                1 => format!("this host has one GPU, and rank {index} of the host wants one of its own"),
-                _ => format!("this host has {count} GPUs, and rank {index} of the host wants one of its own"),
+                0 => NoGpu::new("no GPU found", "the driver finds none"),
+                1 => NoGpu::new("fewer GPUs than ranks", format!("this host has 1 GPU, and {needed}")),
+                _ => NoGpu::new("fewer GPUs than ranks", format!("this host has {count} GPUs, and {needed}")),
             });
         }
         // Otherwise a missing library would fail in the first step.
@@ -239,7 +281,9 @@ impl Device {
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let cuda = match opened.get(&gpu) {
             Some(cuda) => cuda.clone(),
-            None => Cuda::new(gpu, &CudaOptions::default()).map_err(|error| error.to_string())?,
+            None => {
+                Cuda::new(gpu, &CudaOptions::default()).map_err(|error| NoGpu::from(error.to_string()))?
+            }
         };
         opened.insert(gpu, cuda.clone());
         let words = format!("GPU {gpu}, {}", cuda.gpu().device().description().name);
@@ -247,8 +291,8 @@ impl Device {
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn gpu(_: usize, _: bool, _: DeviceKind) -> Result<Self, String> {
-        Err("this program was built without its feature `cuda`".to_owned())
+    fn gpu(_: usize, _: bool, _: DeviceKind) -> Result<Self, NoGpu> {
+        Err(NoGpu::from("this program was built without its feature `cuda`".to_owned()))
     }
 
     /// The GPU, if it is one.

@@ -45,7 +45,7 @@ mod weights;
 
 mod train_loop;
 
-pub use checkpoint::newest_checkpoint;
+pub use checkpoint::{CheckpointChoice, newest_checkpoint};
 pub use data::{
     Batch, DamagedImage, DataCheck, MixedLabels, SplitCheck, UnreadableImage, WrittenSplit, check_data,
     write_images,
@@ -55,10 +55,12 @@ pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
 pub use inference::{
     ClassAnswer, GridStyle, ImageMetadata, METADATA_KEY, ModelMetadata, ModelPlan, OnnxExport, Picture,
-    PredictOptions, PredictOutcome, Prediction, TrainedModel, TrainedWeights, describe, evaluate_model,
-    export_onnx, plan_memory, predict, sample_model,
+    PredictOptions, PredictOutcome, Prediction, RunEvaluation, TrainedModel, TrainedWeights, describe,
+    evaluate_model, export_onnx, plan_memory, predict, sample_model,
 };
-pub use observer::{Event, NoopObserver, Observer, PhaseReport, Started, StepReport, UpdateReport, named};
+pub use observer::{
+    Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepReport, UpdateReport, named,
+};
 pub use plan::Plan;
 pub use refusal::refusal;
 #[cfg(any(test, fuzzing))]
@@ -66,6 +68,7 @@ pub use refusal::refusal;
 pub use train_loop::Resumable;
 pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
 pub use training::{
-    Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput, ForwardOutput, Loss, Measure,
-    OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec, Training, number,
+    ClassScores, Classes, Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput,
+    ForwardOutput, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec, Training,
+    number,
 };

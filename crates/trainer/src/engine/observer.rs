@@ -32,12 +32,31 @@ pub struct Started {
     pub device: String,
     /// The strategy of parallelism.
     pub strategy: String,
+    /// The measure of the evaluation that leads; a measure of training of this name leads, too.
+    pub headline: Option<String>,
+    /// Learning rates that follow from the batch.
+    pub scaled_rates: Vec<ScaledRate>,
     /// Steps done before, from the checkpoint that is resumed.
     pub done: u64,
     /// The step after which the run ends.
     pub total: u64,
     /// Steps in an epoch.
     pub steps_per_epoch: u64,
+}
+
+/// A learning rate that is scaled by the batch (`optim.base_batch`).
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ScaledRate {
+    /// The network; empty for the only one.
+    pub network: String,
+    /// The rate that is used, at its peak.
+    pub rate: f64,
+    /// The configured rate, `optim.lr`.
+    pub configured: f64,
+    /// Images of a step.
+    pub batch: usize,
+    /// The batch that the configured rate is meant for.
+    pub base_batch: usize,
 }
 
 /// The report of one step. Rates are means over the steps since the last line.
@@ -141,6 +160,8 @@ pub enum Event {
         step: u64,
         /// Names and values.
         measures: Vec<(String, f64)>,
+        /// True if it is the best so far, by `checkpoint.best` or `train.patience`.
+        is_best: bool,
     },
     /// A checkpoint is complete. Steps may have been done since it began.
     Saved {
@@ -219,7 +240,7 @@ pub trait Observer {
         let _ = started;
     }
 
-    /// A step is done. `logged` is true if it has a line of metrics.
+    /// A step is done. `logged` is true if its line is due by `log.every`; an evaluation alone has a line of metrics, too.
     fn step(&mut self, report: &StepReport, logged: bool) {
         let _ = (report, logged);
     }

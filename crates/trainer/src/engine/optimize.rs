@@ -79,16 +79,22 @@ pub(super) fn numbers_per_parameter(config: &Config) -> usize {
     }
 }
 
+/// Returns the learning rate after the warm-up, scaled by the batch if `optim.base_batch` is set.
+pub(super) fn peak_rate(config: &Config) -> f64 {
+    let optim = &config.optim;
+    match optim.base_batch {
+        0 => optim.lr,
+        base_batch => linear_scaling(optim.lr, config.train.global_batch, base_batch),
+    }
+}
+
 /// Creates the schedule of the learning rate over the steps of `plan`.
 ///
 /// # Errors
 /// If a number is out of range.
 pub(super) fn schedule(config: &Config, plan: &Plan) -> Result<Schedule, TensorError> {
-    let (optim, schedule) = (&config.optim, &config.schedule);
-    let base = match optim.base_batch {
-        0 => optim.lr,
-        base_batch => linear_scaling(optim.lr, config.train.global_batch, base_batch),
-    };
+    let schedule = &config.schedule;
+    let base = peak_rate(config);
     // On a short run, a long warm-up would last to the end.
     let warmup = schedule.warmup_steps.min(plan.horizon / 10);
     let (total, min) = (plan.horizon.max(1), schedule.final_fraction);

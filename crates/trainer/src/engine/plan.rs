@@ -61,6 +61,11 @@ impl Plan {
         (usize::try_from(epoch).unwrap_or(usize::MAX), step % self.steps_per_epoch)
     }
 
+    /// Returns a period in steps: `every`, or, if that is 0, `every_epochs` epochs. 0 means only after the last step.
+    pub fn period(&self, every: u64, every_epochs: u64) -> u64 {
+        if every > 0 { every } else { every_epochs.saturating_mul(self.steps_per_epoch) }
+    }
+
     /// True if an action with the period `every` is due after step `step`, counted from 1. All actions are due after the last step; a
     /// period of 0 means only then.
     pub fn is_due(&self, every: u64, step: u64, last: bool) -> bool {
@@ -94,5 +99,6 @@ mod tests {
         assert_eq!([plan.of(&(0..7)).horizon, plan.of(&(7..u64::MAX)).horizon], [7, 13]);
         assert!(plan.is_due(5, 10, false) && !plan.is_due(5, 9, false) && !plan.is_due(0, 10, false));
         assert!(plan.is_due(0, 10, true));
+        assert_eq!([plan.period(5, 0), plan.period(0, 2), plan.period(0, 0)], [5, 6, 0]);
     }
 }

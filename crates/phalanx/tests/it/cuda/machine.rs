@@ -8,11 +8,11 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
     let text = place.succeed("train tiny --steps 1 --set train.ranks=1 --out auto");
     assert!(text.contains("GPU 0, software GPU 0"), "{text}");
     let error = place.fail("train tiny --steps 1 --ranks 2 --set train.device=cuda --out two");
-    assert!(error.contains("this host has one GPU, and rank 1"), "{error}");
+    assert!(error.contains("this host has 1 GPU, and rank 1"), "{error}");
     let output =
         place.command("train tiny --steps 1 --ranks 2 --out auto-two").output().expect("phalanx runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("CPU, as rank 1 has no GPU: this host has one GPU"), "{text}");
+    assert!(text.contains("device  CPU (fewer GPUs than ranks)"), "{text}");
     // Settings that NCCL does not support fall to the CPU under `auto`, or are refused.
     for (setting, why) in [
         (
@@ -23,7 +23,7 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
     ] {
         let line = format!("train tiny --steps 1 --set train.ranks=2 --set {setting}");
         let text = place.succeed(&format!("{line} --out {setting}"));
-        assert!(text.contains(&format!("CPU, as {why}")), "{text}");
+        assert!(text.contains(&format!("CPU ({why}")), "{text}");
         let error = place.fail(&format!("{line} --set train.device=cuda --out {setting}-cuda"));
         assert!(error.contains(why), "{error}");
     }
@@ -31,7 +31,7 @@ fn a_gpu_is_taken_where_there_is_one_for_each_rank() {
     let shared = "train tiny --steps 1 --ranks 2 --out shared";
     let output = place.command(shared).env("CUDA_VISIBLE_DEVICES", "0").output().expect("phalanx runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("CPU, as ranks 0 and 1 would share a GPU"), "{text}");
+    assert!(text.contains("CPU (ranks 0 and 1 would share a GPU)"), "{text}");
 }
 
 #[test]
@@ -44,7 +44,9 @@ fn without_a_driver_the_processor_trains_and_a_gpu_is_an_error_with_names() {
     let error = place.fail("train tiny --steps 1 --set train.ranks=1 --set train.device=cuda --out gpu");
     assert!(error.contains("the CUDA driver") && error.contains("libcuda.so.1"), "{error}");
     let text = place.succeed_with_errors("train tiny --steps 1 --set train.ranks=1 --out auto");
-    assert!(text.contains("CPU, as the CUDA driver is not there"), "{text}");
+    assert!(text.contains("CPU (no NVIDIA driver found)") && !text.contains("libcuda"), "{text}");
+    let log = crate::harness::results::log(&place.path("auto"), 0);
+    assert!(log.contains("no GPU is used: ") && log.contains("libcuda.so.1"), "{log}");
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn files_folders_runs_and_checkpoints_give_the_same_weights() {
     // The same way evaluates them.
     let both = ["hub", "first"].map(|weights| {
         let line = format!(
-            "eval --model mlp --data shapes --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 \
+            "eval --json --model mlp --data shapes --set model.mlp_width=24 --set model.mlp_depth=1 --set model.image_size=8 \
              --set data.test_images=12 --weights {weights}"
         );
         let report: Value = serde_json::from_str(&place.succeed(&line)).expect("is JSON");

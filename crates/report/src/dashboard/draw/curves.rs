@@ -9,14 +9,17 @@ use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph};
 use super::super::curve::{SMOOTHING, bounds};
 use super::super::model::Model;
 use super::super::palette::Depth;
-use super::super::view::View;
+use super::super::view::{Group, View};
 use super::flow::{flow, part};
 use phalanx_charts::{labels, ticks};
 use phalanx_run::format;
 
 /// Returns the title of the pane.
-pub(super) fn title(view: &View) -> String {
-    let mut title = view.group.title().to_owned();
+pub(super) fn title(model: &Model, view: &View) -> String {
+    let mut title = match view.drawn_group(model) {
+        Group::Headline => model.headline().unwrap_or_default().to_owned(),
+        group => group.title().to_owned(),
+    };
     if view.logarithmic {
         title.push_str(", log scale");
     }
@@ -29,7 +32,7 @@ pub(super) fn title(view: &View) -> String {
 
 /// Draws the names and last values of the curves, and the curves below them.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, view: &View, depth: Depth) {
-    let names = view.group.names(model);
+    let names = view.drawn_group(model).names(model);
     // A Braille character is two points wide.
     let columns = 2 * usize::from(area.width);
     let curves: Vec<_> = names.iter().filter_map(|name| model.curve(name)).collect();

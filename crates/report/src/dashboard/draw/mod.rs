@@ -51,7 +51,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, view: &View, depth: Dep
     }
     for (pane, area) in areas.panes {
         let title = match pane {
-            Pane::Curves => curves::title(view),
+            Pane::Curves => curves::title(model, view),
             Pane::Samples => panes::samples_title(model),
             Pane::Log => panes::log_title(view),
             Pane::Ranks => pane.title().to_owned(),

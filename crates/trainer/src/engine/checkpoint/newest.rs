@@ -1,4 +1,4 @@
-//! Chooses the checkpoint that a run resumes from.
+//! Chooses the checkpoint that a run resumes from, and the one that is used outside of the run.
 
 use crate::engine::distributed::Distributed;
 use crate::engine::error::TrainError;
@@ -29,6 +29,35 @@ pub(in crate::engine) fn find_checkpoint(
         }
     }
     Ok((None, damaged))
+}
+
+/// A checkpoint of a run, by its role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CheckpointChoice {
+    /// The newest one.
+    #[default]
+    Newest,
+    /// The best one, by `checkpoint.best`.
+    Best,
+}
+
+impl CheckpointChoice {
+    /// Opens the checkpoint, outside of the run.
+    ///
+    /// # Errors
+    /// If there is none that can be read, or none is marked as the best.
+    pub fn open(self, folder: &RunFolder) -> Result<Checkpoint, TrainError> {
+        if self == Self::Newest {
+            return newest_checkpoint(folder);
+        }
+        let none = || {
+            let folder = folder.path().display();
+            TrainError::Setup(format!(
+                "{folder} has no best checkpoint; train with checkpoint.best, such as --set checkpoint.best=test_loss"
+            ))
+        };
+        Ok(Checkpoint::best(&folder.checkpoints())?.ok_or_else(none)?.0)
+    }
 }
 
 /// Opens the newest checkpoint of a run, outside of the run.

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::config::Config;
 use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::error::TrainError;
-use phalanx_checkpoint::{Checkpoint, CheckpointError, NewFile, StagingFolder};
+use phalanx_checkpoint::{Checkpoint, CheckpointError, NewFile, Retention, StagingFolder};
 use phalanx_run::RunFolder;
 
 /// The notice that a rank has written its part. It carries the ticket of the folder.
@@ -31,7 +31,7 @@ pub(in crate::engine) struct Saved {
 /// Writes checkpoints, one at a time.
 pub(in crate::engine) struct Saver {
     checkpoints: PathBuf,
-    keep: usize,
+    retention: Retention,
     asynchronous: bool,
     pending: Option<Pending>,
     /// The folder of a checkpoint that is given up.
@@ -72,12 +72,17 @@ impl Saver {
     pub(in crate::engine) fn new(folder: &RunFolder, config: &Config) -> Self {
         Self {
             checkpoints: folder.checkpoints(),
-            keep: config.checkpoint.keep,
+            retention: config.checkpoint.keep.into(),
             asynchronous: config.checkpoint.asynchronous,
             pending: None,
             interrupted: None,
             stalled: Duration::ZERO,
         }
+    }
+
+    /// Sets the rule for old checkpoints, which counts when the next checkpoint is complete.
+    pub(in crate::engine) fn set_retention(&mut self, retention: Retention) {
+        self.retention = retention;
     }
 
     /// The time that checkpoints have paused training.
@@ -194,9 +199,10 @@ impl Saver {
             pending.written += usize::from(notice.payload == pending.staging.ticket().to_le_bytes());
         }
         if first && pending.written == distributed.size() && matches!(pending.stage, Stage::Written) {
-            let (staging, ranks, keep) = (pending.staging.clone(), distributed.size(), self.keep);
-            let state = std::mem::take(&mut pending.state);
-            pending.stage = match on_thread(&pending.staging, move || staging.commit(ranks, state, keep)) {
+            let (staging, ranks) = (pending.staging.clone(), distributed.size());
+            let (state, retention) = (std::mem::take(&mut pending.state), self.retention.clone());
+            let commit = move || staging.commit(ranks, state, retention);
+            pending.stage = match on_thread(&pending.staging, commit) {
                 Ok(work) => Stage::Completing(work),
                 Err(error) => Stage::Failed(error),
             };
@@ -219,7 +225,8 @@ impl Saver {
         }
         if distributed.rank() == 0 && matches!(pending.stage, Stage::Written) {
             let state = std::mem::take(&mut pending.state);
-            pending.stage = match pending.staging.commit(distributed.size(), state, self.keep) {
+            let retention = self.retention.clone();
+            pending.stage = match pending.staging.commit(distributed.size(), state, retention) {
                 Ok(checkpoint) => Stage::Complete(checkpoint),
                 Err(error) => Stage::Failed(error),
             };
@@ -356,8 +363,9 @@ mod tests {
         let run = |(rank, communicator)| {
             let (checkpoints, stalled) = (at(rank), Duration::ZERO);
             std::thread::spawn(move || {
+                let retention = Retention::from(2);
                 let mut saver =
-                    Saver { checkpoints, keep: 2, asynchronous, pending: None, interrupted: None, stalled };
+                    Saver { checkpoints, retention, asynchronous, pending: None, interrupted: None, stalled };
                 let distributed = Distributed::among(communicator).expect("threads have a control plane");
                 work(&distributed, &mut saver)
             })

@@ -47,6 +47,8 @@ pub(in crate::engine) struct MicroBatch {
 pub(in crate::engine) struct TestBatch {
     /// The samples. A rank without samples has one that does not count, so that it can compute with the others.
     pub(in crate::engine) batch: Batch,
+    /// The position of each sample among all test samples of this pass.
+    pub(in crate::engine) positions: Vec<usize>,
     /// True if they count.
     pub(in crate::engine) counts: bool,
 }
@@ -141,10 +143,11 @@ pub(super) fn once(
     let mut source = Source::new(loaders, distributed, cache, placed);
     Ok((0..steps).map(move |_| {
         let none = || TrainError::Setup("there is no loader of batches".to_owned());
-        let StepBatch { batch, valid, .. } = source.next()?.pop().ok_or_else(none)?;
+        let StepBatch { batch, valid, mut indices, .. } = source.next()?.pop().ok_or_else(none)?;
         let whole = Batch::new(batch, source.cache.as_ref())?;
         let batch = if valid > 0 { whole.narrow(&(0..valid))? } else { whole };
-        Ok(TestBatch { batch, counts: valid > 0 })
+        indices.truncate(valid);
+        Ok(TestBatch { batch, positions: indices, counts: valid > 0 })
     }))
 }
 

@@ -121,6 +121,11 @@ impl ConfiguredImages {
         }
     }
 
+    /// The names of the classes; none if images have none.
+    pub(super) fn class_names(&self) -> &[String] {
+        self.train.class_names()
+    }
+
     /// A description of the images.
     pub(super) fn describe(&self) -> String {
         match self.num_classes() {

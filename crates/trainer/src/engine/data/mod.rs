@@ -11,6 +11,7 @@ mod images;
 mod open;
 mod record;
 mod splits;
+mod test_pictures;
 mod transforms;
 mod user_files;
 mod write;

@@ -50,6 +50,25 @@ struct Splits {
     images: Option<ConfiguredImages>,
 }
 
+impl Splits {
+    /// Returns `limit` test samples (0 = all) of one of the sources of the test split.
+    fn test(
+        &self,
+        limit: usize,
+        source: impl Fn(&SplitSource) -> &Arc<dyn BatchSource>,
+    ) -> Result<Arc<dyn BatchSource>, DataError> {
+        let none = || DataError::NoTestSplit {
+            path: self.train.source.name().into(),
+            looked_for: "one to evaluate; set data.test_fraction to hold out training images".to_owned(),
+        };
+        let test = source(self.test.as_ref().ok_or_else(none)?).clone();
+        match limit > 0 && limit < test.len() {
+            true => Ok(Arc::new(SourceSubset::take(test, limit, 0)?)),
+            false => Ok(test),
+        }
+    }
+}
+
 /// The source of the batches of a split.
 struct SplitSource {
     /// The source with images as f32.
@@ -283,14 +302,7 @@ impl Data {
         (limit, batch): (usize, usize),
         rank: usize,
     ) -> Result<(Arc<dyn BatchSource>, DistributedSampler), DataError> {
-        let none = || DataError::NoTestSplit {
-            path: splits.train.source.name().into(),
-            looked_for: "one to evaluate; set data.test_fraction to hold out training images".to_owned(),
-        };
-        let mut test = splits.test.as_ref().ok_or_else(none)?.here.clone();
-        if limit > 0 && limit < test.len() {
-            test = Arc::new(SourceSubset::take(test, limit, 0)?);
-        }
+        let test = splits.test(limit, |split| &split.here)?;
         let sampler = DistributedSampler::new(SamplerConfig {
             len: test.len(),
             world_size: distributed.data_size(),
@@ -302,6 +314,12 @@ impl Data {
             tail: Tail::Ragged,
         })?;
         Ok((test, sampler))
+    }
+
+    /// Returns the source of `limit` test samples (0 = all) with images as f32, on a rank that loads data.
+    pub(super) fn test_source(&self, limit: usize) -> Result<Arc<dyn BatchSource>, TrainError> {
+        let none = || TrainError::Setup("this rank loads no data".to_owned());
+        Ok(self.splits.as_ref().ok_or_else(none)?.test(limit, |split| &split.source)?)
     }
 
     fn loader(&self) -> LoaderConfig {

@@ -2,10 +2,11 @@
 
 use phalanx_tensor::{Session, Tape};
 
+use super::tally::ClassTally;
 use crate::engine::data::{Data, TestBatch};
 use crate::engine::distributed::{BatchGroups, Distributed};
 use crate::engine::error::TrainError;
-use crate::engine::training::{AnyTraining, StepInput};
+use crate::engine::training::{AnyTraining, EvaluationOutline, StepInput};
 
 /// A pass over the test split.
 #[derive(Debug, Clone, Copy)]
@@ -16,9 +17,29 @@ pub(in crate::engine) struct TestPass {
     pub(in crate::engine) limit: usize,
     /// Samples of a batch.
     pub(in crate::engine) batch: usize,
+    /// The number of wrong predictions that a classifier keeps.
+    pub(in crate::engine) mistakes: usize,
 }
 
-/// Evaluates a training on the test split. Returns means by name; nothing on servers. All ranks call this together. The session has a listener if parameters are gathered block by block.
+/// The results of an evaluation, over all ranks. A server has none.
+#[derive(Debug, Clone, Default)]
+pub(in crate::engine) struct TestResult {
+    /// Means by name.
+    pub(in crate::engine) measures: Vec<(String, f64)>,
+    /// The predictions of a classifier.
+    pub(in crate::engine) classes: Option<ClassTally>,
+}
+
+/// The sums of a rank over its test samples.
+struct TestSums {
+    outline: EvaluationOutline,
+    /// The sum of each measure; the last is of the samples' weights.
+    sums: Vec<f64>,
+    classes: Option<ClassTally>,
+}
+
+/// Evaluates a training on the test split. All ranks call this together. The session has a listener if parameters are gathered block by
+/// block.
 pub(in crate::engine) fn evaluate(
     training: &dyn AnyTraining,
     data: &Data,
@@ -26,21 +47,19 @@ pub(in crate::engine) fn evaluate(
     groups: &BatchGroups,
     session: &Session,
     pass: TestPass,
-) -> Result<Vec<(String, f64)>, TrainError> {
-    let TestPass { step, limit, batch } = pass;
-    let names = training.evaluated();
-    // The last sum is of the samples' weights.
-    let mut sums = vec![0.0; names.len() + 1];
+) -> Result<TestResult, TrainError> {
+    let TestPass { step, limit, batch, mistakes } = pass;
+    let mut sums = TestSums::new(training.outline(), mistakes);
     if distributed.is_server() {
         // The others find for each batch the ranks with samples.
         for _ in 0..data.test_steps(distributed, limit, batch)? {
             distributed.exchange().sum_of(0.0)?;
         }
-        distributed.exchange().sum(&mut sums)?;
-        return Ok(Vec::new());
+        sums.reduce(distributed)?;
+        return Ok(TestResult::default());
     }
     for batch in data.test_batches(distributed, limit, batch)? {
-        let TestBatch { batch, counts } = batch?;
+        let TestBatch { batch, positions, counts } = batch?;
         // Ranks with samples contrast them together.
         let has_samples = counts && !distributed.is_duplicate();
         let ranks = distributed.exchange().sum_of(f64::from(u8::from(has_samples)))? as usize;
@@ -49,23 +68,56 @@ pub(in crate::engine) fn evaluate(
             continue;
         }
         let tape = Tape::forward_only(Session { batch_group, ..session.clone() });
-        let measured = training.evaluate(&StepInput::new(&tape, &batch, 1.0, step, session.key))?;
+        let evaluated = training.evaluate(&StepInput::new(&tape, &batch, 1.0, step, session.key))?;
         if !counts {
             // This rank only took part in gathering parameters.
             continue;
         }
-        for (sum, value) in sums.iter_mut().zip(measured) {
-            *sum += value;
+        let values = evaluated.sums.into_iter().chain([batch.weight()]);
+        sums.sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        if let Some(classes) = &mut sums.classes {
+            classes.add(&evaluated.scored, &positions);
         }
-        sums[names.len()] += batch.weight();
     }
     if distributed.is_duplicate() {
-        // Another rank contributes the same sums.
-        sums.fill(0.0);
+        sums.clear();
     }
-    distributed.exchange().sum(&mut sums)?;
-    let weight = sums[names.len()];
-    // Without weights, all sums are 0.
-    let weight = if weight > 0.0 { weight } else { 1.0 };
-    Ok(names.iter().zip(sums).map(|(name, sum)| (name.clone(), sum / weight)).collect())
+    sums.reduce(distributed)?;
+    Ok(sums.result())
+}
+
+impl TestSums {
+    fn new(outline: EvaluationOutline, mistakes: usize) -> Self {
+        let classes = outline.classes.as_ref().map(|classes| ClassTally::new(classes, mistakes));
+        Self { sums: vec![0.0; outline.sums.len() + 1], classes, outline }
+    }
+
+    /// Empties the sums: another rank contributes the same.
+    fn clear(&mut self) {
+        self.sums.fill(0.0);
+        self.classes.iter_mut().for_each(ClassTally::clear);
+    }
+
+    /// Sums over the ranks.
+    fn reduce(&mut self, distributed: &Distributed) -> Result<(), TrainError> {
+        match &mut self.classes {
+            Some(classes) => classes.sum(distributed, &mut self.sums),
+            None => distributed.exchange().sum(&mut self.sums),
+        }
+    }
+
+    /// Divides by the sum of weights.
+    fn result(self) -> TestResult {
+        let Self { outline, sums, classes } = self;
+        let weight = sums[outline.sums.len()];
+        // Without weights, all sums are 0.
+        let weight = if weight > 0.0 { weight } else { 1.0 };
+        let mut measures: Vec<(String, f64)> =
+            outline.sums.iter().zip(sums).map(|(name, sum)| (name.clone(), sum / weight)).collect();
+        if let (Some(tally), Some(of)) = (&classes, &outline.classes) {
+            measures.extend(tally.measures(of));
+        }
+        outline.lead(&mut measures);
+        TestResult { measures, classes }
+    }
 }

@@ -1,10 +1,12 @@
 //! Inference: evaluation, samples, predictions and exports of trained models, and memory plans.
 
+mod class_files;
 mod evaluate;
 mod memory;
 mod metadata;
 mod picture;
 mod samples;
+mod tally;
 mod trained;
 
 mod model;
@@ -18,9 +20,10 @@ pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};
 pub use onnx::{OnnxExport, export_onnx};
 pub use picture::Picture;
 pub use predict::{ClassAnswer, PredictOptions, PredictOutcome, Prediction, predict};
-pub use runs::{describe, evaluate_model, sample_model};
+pub use runs::{RunEvaluation, describe, evaluate_model, sample_model};
 pub use samples::GridStyle;
 pub use trained::{TrainedModel, TrainedWeights};
 
+pub(super) use class_files::{class_report, write_class_files};
 pub(super) use evaluate::{TestPass, evaluate};
 pub(super) use samples::{draw, draw_restored};

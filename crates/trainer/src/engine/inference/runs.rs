@@ -5,7 +5,7 @@ use std::path::Path;
 use phalanx_tensor::ParamBucket;
 
 use super::model::InferenceModel;
-use super::{GridStyle, TestPass, TrainedModel, draw, evaluate};
+use super::{GridStyle, TestPass, TrainedModel, class_report, draw, evaluate, write_class_files};
 use crate::config::Config;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network};
@@ -13,17 +13,31 @@ use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::training::{Drawing, Task, Weights};
 use crate::engine::weights::check_configured;
 use crate::engine::{Plan, TrainError, optimize};
+use phalanx_run::ClassReport;
 
-/// Evaluates a trained model on the configured test split, and its samples by the configured judges. Returns the measures by name.
+/// The evaluation of a trained model.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RunEvaluation {
+    /// The steps that the model was trained for; 0 if that is unknown.
+    pub step: u64,
+    /// The measures by name.
+    pub measures: Vec<(String, f64)>,
+    /// The evaluation of each class, if the model is a classifier.
+    pub classes: Option<ClassReport>,
+}
+
+/// Evaluates a trained model on the configured test split, and its samples by the configured judges. Writes the files of a
+/// classifier's evaluation into `files`.
 ///
 /// # Errors
-/// If the weights do not fit the configured model, labels mean other classes than in training, or the test images cannot be
-/// read.
+/// If the weights do not fit the configured model, labels mean other classes than in training, the test images cannot be
+/// read, or a file cannot be written.
 pub fn evaluate_model(
     task: &Task,
     model: &TrainedModel,
     config: &Config,
-) -> Result<Vec<(String, f64)>, TrainError> {
+    files: Option<&Path>,
+) -> Result<RunEvaluation, TrainError> {
     let inference = InferenceModel::open(task, config, model)?;
     let InferenceModel { built, context, session } = &inference;
     let mut quality = GenerativeMetrics::open(task, context, &session.device)?;
@@ -34,12 +48,21 @@ pub fn evaluate_model(
     data.check_classes(&model.classes)?;
     let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
     let (training, alone) = (&*built.training, Distributed::none());
-    let pass = TestPass { step: model.step, limit: config.eval.limit, batch };
-    let mut measures = evaluate(training, &data, &alone, &BatchGroups::default(), session, pass)?;
-    if let Some(quality) = &mut quality {
-        measures.extend(quality.measure(training, &data, &alone, session, config)?);
+    let (step, mistakes) = (model.step, config.eval.mistakes);
+    let pass = TestPass { step, limit: config.eval.limit, batch, mistakes };
+    let result = evaluate(training, &data, &alone, &BatchGroups::default(), session, pass)?;
+    let mut evaluation = RunEvaluation { step, measures: result.measures, classes: None };
+    if let (Some(tally), Some(classes)) = (&result.classes, training.outline().classes) {
+        let report = class_report(tally, &classes, &data, config, step)?;
+        if let Some(files) = files {
+            write_class_files(&report, tally, &data, config, files)?;
+        }
+        evaluation.classes = Some(report);
     }
-    Ok(measures)
+    if let Some(quality) = &mut quality {
+        evaluation.measures.extend(quality.measure(training, &data, &alone, session, config)?);
+    }
+    Ok(evaluation)
 }
 
 /// Opens the data of a configuration. Each image is used once, so none is cached on the device.

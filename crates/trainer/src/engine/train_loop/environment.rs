@@ -54,10 +54,21 @@ impl Environment<'_> {
 
     /// True if all ranks meet after a step: to evaluate, to sample or to save.
     pub(super) fn do_ranks_meet(&self, step: u64) -> bool {
-        let Config { eval, quality, sample, checkpoint, .. } = self.config;
-        let every = [quality.every, sample.every, checkpoint.every];
-        eval.enabled && self.is_due(eval.every, step)
+        let Config { eval, quality, sample, .. } = self.config;
+        let every = [quality.every, sample.every, self.checkpoint_period()];
+        eval.enabled && self.is_due(self.eval_period(), step)
             || every.into_iter().any(|every| self.is_due(every, step))
+    }
+
+    /// The number of steps between evaluations; 0 = only after the last step.
+    pub(super) fn eval_period(&self) -> u64 {
+        self.plan.period(self.config.eval.every, self.config.eval.every_epochs)
+    }
+
+    /// The number of steps between checkpoints; 0 = only after the last step.
+    pub(super) fn checkpoint_period(&self) -> u64 {
+        let checkpoint = &self.config.checkpoint;
+        if checkpoint.enabled { self.plan.period(checkpoint.every, checkpoint.every_epochs) } else { 0 }
     }
 
     /// True if the losses of a step are needed before the next step. Nothing is reported or saved after a step whose loss is not

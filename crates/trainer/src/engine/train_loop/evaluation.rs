@@ -10,7 +10,9 @@ use crate::engine::TrainError;
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::inference::{GridStyle, TestPass, draw, draw_restored, evaluate};
+use crate::engine::inference::{
+    GridStyle, TestPass, class_report, draw, draw_restored, evaluate, write_class_files,
+};
 use crate::engine::training::Drawing;
 use phalanx_run::RunError;
 use phalanx_run::write_aside;
@@ -24,7 +26,8 @@ pub(super) struct Evaluation {
     pub(super) measures: Vec<(String, f64)>,
 }
 
-/// Evaluates the averaged weights, or the weights, on the test split. Each rank takes its part. All ranks call this together.
+/// Evaluates the averaged weights, or the weights, on the test split. Each rank takes its part. Rank 0 writes the files of a classifier's
+/// evaluation. All ranks call this together.
 pub(super) fn evaluate_run(
     env: &Environment<'_>,
     data: &Data,
@@ -36,9 +39,16 @@ pub(super) fn evaluate_run(
     let batch = if eval.batch > 0 { eval.batch } else { part };
     state.networks().try_for_each(Network::broadcast_buffers)?;
     let session = env.evaluation_session(state.listener());
-    let pass = TestPass { step: state.step, limit: eval.limit, batch };
+    let pass = TestPass { step: state.step, limit: eval.limit, batch, mistakes: eval.mistakes };
     let groups = state.networks().next().map(Network::batch_groups).unwrap_or_default();
-    state.with_averages_by_block(|training| evaluate(training, data, distributed, &groups, &session, pass))
+    let result = state
+        .with_averages_by_block(|training| evaluate(training, data, distributed, &groups, &session, pass))?;
+    let classes = state.training.outline().classes.filter(|_| distributed.rank() == 0);
+    if let (Some(tally), Some(classes)) = (&result.classes, classes) {
+        let report = class_report(tally, &classes, data, env.config, state.step)?;
+        write_class_files(&report, tally, data, env.config, &env.folder.evaluation())?;
+    }
+    Ok(result.measures)
 }
 
 /// Measures images that the averaged weights, or the weights, generate. All ranks call this together.

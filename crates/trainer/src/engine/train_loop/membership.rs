@@ -143,6 +143,7 @@ impl Run<'_> {
         self.state.networks().try_for_each(Network::broadcast_state)?;
         self.changes.split = BatchSplit::new(self.distributed.rank_batch());
         self.take_over_knowledge(&all, common.step);
+        self.share_selection()?;
         self.take_over_reports(&all, common.step, ranks_before)?;
         if self.is_first() {
             self.lead(all[0].progress.written)?;
@@ -216,6 +217,7 @@ impl Run<'_> {
         }
         let checkpoint = newest.ok_or(TrainError::StateLost { lost, step })?;
         self.state.load(&self.distributed, &checkpoint)?;
+        self.restore_selection(&checkpoint)?;
         let back = checkpoint.step();
         let text = format!(
             "no rank has the state of rank {lost} after step {step}: all go back to the checkpoint of step {back} and repeat {} \

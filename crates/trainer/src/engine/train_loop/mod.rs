@@ -9,6 +9,7 @@
 //! | `reporter` | losses, metrics, resources, the trace and the summary |
 //! | `requests` | requests of users |
 //! | `saving`, `evaluation` | checkpoints, evaluation and samples |
+//! | `selection` | the best evaluation so far |
 //! | `world` | ranks that are lost, leave or join |
 //! | `train` | the entry points |
 //! | `run` | one rank of a run, from the first step to the last |
@@ -33,6 +34,7 @@ mod run;
 mod saving;
 mod schedule;
 mod schedule_end;
+mod selection;
 mod state;
 mod step;
 mod steps;

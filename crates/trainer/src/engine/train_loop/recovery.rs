@@ -58,6 +58,7 @@ impl Run<'_> {
         let all = exchange(&self.distributed, &own)?;
         let first = all.first().unwrap_or(&own);
         let until = self.take_over_progress(&all, first);
+        self.share_selection()?;
         let part = self.distributed.rank_batch();
         self.changes.split.change(until, part);
         if self.is_first() {
@@ -73,6 +74,13 @@ impl Run<'_> {
         self.reporter.losses.resend_from(&self.distributed, until, first.written)?;
         self.state.continue_among_survivors(&self.distributed, self.env.config, until, ranks)?;
         self.request_agreed_stop()
+    }
+
+    /// Takes over the newest comparison of evaluations of all ranks. All ranks call this together.
+    pub(super) fn share_selection(&mut self) -> Result<(), TrainError> {
+        self.selection.share_newest(&self.distributed)?;
+        self.env.plan.stop = self.selection.stop(self.state.step);
+        Ok(())
     }
 
     /// The progress of this rank when another was lost.

@@ -5,7 +5,7 @@ use std::path::Path;
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::WeightsRecord;
 
-use super::reporter::last_evaluated;
+use super::reporter::{last_evaluated, lines_until};
 use super::run::Run;
 use crate::config::Resolved;
 use crate::engine::TrainError;
@@ -75,11 +75,20 @@ impl Run<'_> {
 
     fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
         let bytes = self.state.load(&self.distributed, checkpoint)?;
+        self.restore_selection(checkpoint)?;
         self.followed = self.state.step;
         self.reporter.losses.begin_after(checkpoint.step());
         let (step, path) = (checkpoint.step(), checkpoint.folder().to_owned());
         tracing::info!("resumes after step {step} with {bytes} bytes read from {}", path.display());
         self.reporter.event(&Event::Resumed { step, path });
+        Ok(())
+    }
+
+    /// Restores the best evaluation so far from a checkpoint and the metrics. All ranks call this together.
+    pub(super) fn restore_selection(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let lines = if self.is_first() { lines_until(&self.env, checkpoint.step())? } else { Vec::new() };
+        self.selection.restore(checkpoint, &lines, &self.distributed)?;
+        self.env.plan.stop = self.selection.stop(checkpoint.step());
         Ok(())
     }
 
@@ -141,6 +150,7 @@ impl Run<'_> {
                 // The state of an earlier attempt would send processes away that wait to join this one.
                 let _ = std::fs::remove_file(folder.state());
             }
+            folder.accept_start()?;
             folder.withdraw_proposal();
         }
         Ok(())

@@ -8,6 +8,7 @@ use super::environment::Environment;
 use super::reporter::{Reporter, RunView};
 use super::requests::Requests;
 use super::saving::Saving;
+use super::selection::{Selection, check_measure};
 use super::state::TrainState;
 use super::step::StepRunner;
 use super::world::WorldChanges;
@@ -16,10 +17,10 @@ use crate::engine::checkpoint::{Saved, mark_saved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::observer::{Observer, Started};
+use crate::engine::observer::{Observer, ScaledRate, Started};
 use crate::engine::training::Task;
-use crate::engine::{Plan, TrainError, precision};
-use phalanx_run::{RunFolder, Summary};
+use crate::engine::{Plan, TrainError, optimize, precision};
+use phalanx_run::{NextCommands, RunFolder, Summary};
 
 /// The end of a run that has not failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub(super) struct Run<'a> {
     pub(super) requests: Requests,
     pub(super) saving: Saving,
     pub(super) changes: WorldChanges<'a>,
+    /// The best evaluation so far.
+    pub(super) selection: Selection,
     /// Measures generated images, if there are networks for it.
     pub(super) quality: Option<GenerativeMetrics>,
     /// The last step whose evaluation, samples and checkpoint are done.
@@ -64,6 +67,7 @@ struct Parts<'a> {
     data: Data,
     state: TrainState,
     steps: StepRunner,
+    selection: Selection,
     quality: Option<GenerativeMetrics>,
 }
 
@@ -82,12 +86,14 @@ impl<'a> Parts<'a> {
         let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
         let env = Environment { folder, config, plan, context, device, key: Key::new(config.train.seed) };
         let state = env.build_state(task, data.num_classes(), distributed)?;
+        check_measure(config, &*state.training)?;
         let quality = GenerativeMetrics::open(task, &env.context, &env.device)?;
         if quality.is_some() {
             GenerativeMetrics::check_draws(&*state.training, &config.model.kind)?;
         }
         let steps = StepRunner::new(&env, distributed, state.training.phases().len())?;
-        Ok(Self { env, data, state, steps, quality })
+        let selection = Selection::new(&env, &*state.training);
+        Ok(Self { env, data, state, steps, selection, quality })
     }
 }
 
@@ -100,8 +106,8 @@ impl<'a> Run<'a> {
         distributed: Distributed,
         observer: Box<dyn Observer>,
     ) -> Result<Self, TrainError> {
-        let Parts { env, data, state, steps, quality } = match Parts::new(task, folder, config, &distributed)
-        {
+        let parts = Parts::new(task, folder, config, &distributed);
+        let Parts { env, data, state, steps, selection, quality } = match parts {
             Ok(parts) => parts,
             // The ranks that it was to join continue without it.
             Err(error) if distributed.roster().has_joined() => {
@@ -121,6 +127,7 @@ impl<'a> Run<'a> {
             distributed,
             state,
             steps,
+            selection,
             quality,
         })
     }
@@ -152,7 +159,13 @@ impl<'a> Run<'a> {
         }
         let is_done = self.state.step >= self.env.plan.stop && !self.distributed.roster().has_joined();
         if is_done && self.is_concluded()? {
-            self.reporter.note(self.env.nothing_to_do(self.state.step));
+            let step = self.state.step;
+            self.reporter.note(match self.selection.has_ended_early(step) {
+                true => {
+                    format!("nothing to do: stopped early after step {step}: {}", self.selection.reason())
+                }
+                false => self.env.nothing_to_do(step),
+            });
             self.distributed.meet_at_the_end()?;
             return Ok(RunEnd::Finished);
         }
@@ -255,6 +268,30 @@ impl<'a> Run<'a> {
             self.reporter.note(summary.how_to_continue(program, self.env.folder.path()));
         }
         self.reporter.observer.finished(summary);
+        if !interrupted {
+            let next = self.next_commands(program, summary);
+            next.lines(self.env.folder.path()).into_iter().for_each(|line| self.reporter.note(line));
+        }
+    }
+
+    /// The commands that follow the run.
+    fn next_commands(&self, program: &str, summary: &Summary) -> NextCommands {
+        let (config, training) = (self.env.config, &self.state.training);
+        let draws = training.draws() && !training.restores();
+        let configured = || config.sample.prompts.first().cloned();
+        // Captions that cannot be read are no reason to fail now.
+        let caption = || self.data.test_captions(1).ok()?.pop();
+        NextCommands {
+            program: program.to_owned(),
+            is_saved: config.checkpoint.enabled,
+            prompt: if draws { configured().or_else(caption) } else { None },
+            is_evaluated: config.eval.enabled,
+            has_best: summary.best.is_some() && !config.checkpoint.best.is_empty(),
+            longer: match summary.stopped_early {
+                true => format!("--set train.patience={}", 2 * config.train.patience),
+                false => self.env.twice_as_long(),
+            },
+        }
     }
 
     /// True on rank 0.
@@ -279,22 +316,42 @@ impl<'a> Run<'a> {
             cores: distributed.cores().words().to_owned(),
             device: distributed.device().describe().to_owned(),
             strategy: env.config.train.strategy.to_string(),
+            headline: state.training.outline().headline,
+            scaled_rates: self.scaled_rates(),
             done: state.step,
             total: env.plan.stop,
             steps_per_epoch: env.plan.steps_per_epoch,
         }
     }
 
+    /// The learning rates of networks that the batch scales.
+    fn scaled_rates(&self) -> Vec<ScaledRate> {
+        let rate = |network: &Network| {
+            let config = self.env.config.for_network(network.name());
+            let (batch, base_batch) = (config.train.global_batch, config.optim.base_batch);
+            let rate = ScaledRate {
+                network: network.name().to_owned(),
+                rate: optimize::peak_rate(&config),
+                configured: config.optim.lr,
+                batch,
+                base_batch,
+            };
+            (base_batch > 0 && base_batch != batch).then_some(rate)
+        };
+        self.state.networks().filter(|network| network.is_learnt()).filter_map(rate).collect()
+    }
+
     /// Splits the run into the reporter and the parts that reports are made of.
     pub(super) fn reporting(&mut self) -> (&mut Reporter, RunView<'_, 'a>) {
-        let Self { env, distributed, state, steps, reporter, changes, .. } = self;
-        (reporter, RunView { env, distributed, state, changes, schedule: steps.schedule() })
+        let Self { env, distributed, state, steps, reporter, changes, selection, .. } = self;
+        (reporter, RunView { env, distributed, state, changes, schedule: steps.schedule(), selection })
     }
 
     /// Starts to save the state after the last step. All ranks call this together.
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
         let wants = self.reporter.broken.is_none();
-        for saved in self.saving.begin(&self.env, &self.distributed, &self.state, wants)? {
+        let (distributed, selection) = (&self.distributed, &self.selection);
+        for saved in self.saving.begin(&self.env, distributed, &self.state, selection, wants)? {
             self.report_saved(saved);
         }
         Ok(())

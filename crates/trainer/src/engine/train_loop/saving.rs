@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::environment::Environment;
+use super::selection::Selection;
 use super::state::TrainState;
 use crate::engine::TrainError;
 use crate::engine::checkpoint::{Saved, Saver};
@@ -28,6 +29,7 @@ impl Saving {
         env: &Environment<'_>,
         distributed: &Distributed,
         state: &TrainState,
+        selection: &Selection,
         wants: bool,
     ) -> Result<Vec<Saved>, TrainError> {
         let (config, step) = (env.config, state.step);
@@ -40,6 +42,8 @@ impl Saving {
             ("model".to_owned(), Value::from(config.model.kind.as_str())),
             ("seed".to_owned(), Value::from(config.train.seed)),
         ]);
+        selection.save(&mut index);
+        self.saver.set_retention(selection.retention(config.checkpoint.keep));
         let _saving = tracing::trace_span!(target: "phalanx_trace::saving", "begin a checkpoint").entered();
         let parts = || {
             let parts = state.parts(distributed, &mut index)?;
@@ -47,6 +51,19 @@ impl Saving {
             Ok((parts, index))
         };
         self.saver.begin(distributed, step, wants, parts)
+    }
+
+    /// Marks the checkpoint of the best evaluation on rank 0, if it is complete; otherwise it is marked when it is.
+    pub(super) fn mark_best(
+        &mut self,
+        env: &Environment<'_>,
+        selection: &Selection,
+        step: u64,
+    ) -> Result<(), TrainError> {
+        let retention = selection.retention(env.config.checkpoint.keep);
+        retention.apply(&env.folder.checkpoints(), step)?;
+        self.saver.set_retention(retention);
+        Ok(())
     }
 
     /// Returns the checkpoint that has become complete on rank 0, without waiting.

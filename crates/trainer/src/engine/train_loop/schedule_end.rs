@@ -28,6 +28,18 @@ impl Environment<'_> {
         })
     }
 
+    /// Returns the options by which the run goes on: to the end of its schedules, or twice as long with longer schedules.
+    pub(super) fn twice_as_long(&self) -> String {
+        let (train, plan) = (&self.config.train, &self.plan);
+        if plan.stop < plan.horizon {
+            return format!("--steps {}", plan.horizon);
+        }
+        match train.steps {
+            0 => format!("--set train.epochs={} --epochs 0", 2 * train.epochs),
+            steps => self.longer(&(2 * steps).to_string()),
+        }
+    }
+
     /// Returns the option that makes a run longer. Runs whose length is in epochs keep it in epochs.
     fn longer(&self, steps: &str) -> String {
         match self.config.train.steps {

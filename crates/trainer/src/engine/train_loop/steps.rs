@@ -162,9 +162,9 @@ impl Run<'_> {
             return Ok(stopped);
         }
         let mut measures = Vec::new();
-        let is_last = self.env.is_last(step);
+        let was_last = self.env.is_last(step);
         if is_due {
-            if is_last {
+            if was_last {
                 // Before what may fail.
                 self.save()?;
                 self.settle()?;
@@ -173,12 +173,23 @@ impl Run<'_> {
             // If it is not written, the ranks that continue write it.
             self.reporter.evaluated = Some(Evaluation { step, measures: measures.clone() });
         }
+        // The evaluation may have ended the run.
+        let is_last = self.env.is_last(step);
         let (reporter, mut view) = self.reporting();
-        reporter.write_complete(stopped.is_some(), measures.clone(), &mut view)?;
+        reporter.write_complete(stopped.is_some() || is_last, measures.clone(), &mut view)?;
         if is_due {
-            self.write_samples(step)?;
-            if !is_last && self.env.is_due(self.env.config.checkpoint.every, step) {
+            if is_last && !was_last {
+                self.report_early_stop(step);
                 self.save()?;
+                self.settle()?;
+            }
+            self.write_samples(step)?;
+            let keeps = self.selection.keeps(step);
+            if !is_last && (keeps || self.env.is_due(self.env.checkpoint_period(), step)) {
+                self.save()?;
+            }
+            if keeps && self.is_first() {
+                self.saving.mark_best(&self.env, &self.selection, step)?;
             }
         }
         if is_last {
@@ -208,18 +219,42 @@ impl Run<'_> {
 
     /// Measures the model after a step, if that is due.
     fn evaluate(&mut self, step: u64) -> Result<Vec<(String, f64)>, TrainError> {
-        let Self { env, data, distributed, state, quality, .. } = self;
-        let eval = &env.config.eval;
         let mut measures = Vec::new();
-        if eval.enabled && env.is_due(eval.every, step) {
+        if self.env.config.eval.enabled && self.env.is_due(self.env.eval_period(), step) {
+            let Self { env, data, distributed, state, .. } = self;
             let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "evaluate");
             measures = span.in_scope(|| evaluate_run(env, data, distributed, state))?;
+            self.select(step, &measures)?;
         }
-        if let Some(quality) = quality.as_mut().filter(|_| env.is_due(env.config.quality.every, step)) {
+        let is_evaluated = !measures.is_empty() || !self.env.config.eval.enabled;
+        let is_judged = self.env.is_due(self.env.config.quality.every, step);
+        let Self { env, data, distributed, state, quality, .. } = self;
+        if let Some(quality) = quality.as_mut().filter(|_| is_judged) {
             let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "judge samples");
             measures.extend(span.in_scope(|| measure_samples(env, quality, data, distributed, state))?);
+            if is_evaluated {
+                self.selection.check(self.env.config, &measures)?;
+            }
+            self.select(step, &measures)?;
         }
         Ok(measures)
+    }
+
+    /// Compares the evaluation of a step with the best so far. Ends the run after this step if too many evaluations have not improved. All
+    /// ranks call this together.
+    fn select(&mut self, step: u64, measures: &[(String, f64)]) -> Result<(), TrainError> {
+        self.selection.update(step, measures, &self.distributed)?;
+        self.env.plan.stop = self.selection.stop(step);
+        Ok(())
+    }
+
+    /// Reports that evaluations have ended the run.
+    fn report_early_stop(&mut self, step: u64) {
+        let text = format!("stops early after step {step}: {}", self.selection.reason());
+        tracing::info!("{text}");
+        if self.is_first() {
+            self.reporter.note(text);
+        }
     }
 
     /// Writes samples after a step, if they are due.

@@ -7,6 +7,7 @@ use phalanx_tensor::ComputeDevice;
 
 use super::reporter::{prepare, write_partial};
 use super::run::{Run, RunEnd};
+use super::selection::check_measure;
 use crate::config::{Config, Resolved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
@@ -55,5 +56,5 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
     let built = task.build(config, Some(data.num_classes()), Weights::Absent, &device)?;
     weights::check_configured(config, &built, true)?;
-    Ok(())
+    check_measure(config, &*built.training)
 }

@@ -2,10 +2,11 @@
 
 use phalanx_tensor::{Tape, Value};
 
+use super::classes::Evaluated;
 use super::drawing::Drawing;
 use super::evaluator::EvaluatorOutput;
 use super::forward::ForwardPass;
-use super::phase::{Phase, Training};
+use super::phase::{EvaluationOutline, Phase, Training};
 use super::step::{Loss, StepInput};
 use crate::engine::error::TrainError;
 
@@ -20,11 +21,11 @@ pub(in crate::engine) trait AnyTraining: Sync {
     /// Computes the loss of the phase with this index.
     fn loss(&self, phase: usize, step: &StepInput<'_>) -> Result<Loss, TrainError>;
 
-    /// Returns the names of the measures of [`AnyTraining::evaluate`].
-    fn evaluated(&self) -> &[String];
+    /// Returns the measures of the evaluation.
+    fn outline(&self) -> EvaluationOutline;
 
     /// Returns the measures of a test batch, as sums over its samples.
-    fn evaluate(&self, step: &StepInput<'_>) -> Result<Vec<f64>, TrainError>;
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<Evaluated, TrainError>;
 
     /// True if [`AnyTraining::draw`] or [`AnyTraining::restore`] returns images.
     fn draws(&self) -> bool;
@@ -72,15 +73,21 @@ impl<M: Sync> AnyTraining for Training<M> {
         Ok(loss)
     }
 
-    fn evaluated(&self) -> &[String] {
-        &self.evaluated
+    fn outline(&self) -> EvaluationOutline {
+        EvaluationOutline::of(self)
     }
 
-    fn evaluate(&self, step: &StepInput<'_>) -> Result<Vec<f64>, TrainError> {
-        let Some(evaluate) = &self.evaluate else { return Ok(Vec::new()) };
-        let sums = evaluate(&self.model, step)?;
-        counted(sums.len(), &self.evaluated, || "the evaluation".to_owned())?;
-        Ok(sums)
+    fn evaluate(&self, step: &StepInput<'_>) -> Result<Evaluated, TrainError> {
+        let mut evaluated = match &self.classify {
+            Some((classes, scores)) => scores(&self.model, step)?.evaluate(step, classes)?,
+            None => Evaluated::default(),
+        };
+        if let Some(evaluate) = &self.evaluate {
+            let sums = evaluate(&self.model, step)?;
+            counted(sums.len(), &self.evaluated, || "the evaluation".to_owned())?;
+            evaluated.sums.extend(sums);
+        }
+        Ok(evaluated)
     }
 
     fn draws(&self) -> bool {

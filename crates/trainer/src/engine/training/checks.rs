@@ -1,6 +1,6 @@
 //! Checks of a training: phases, networks, and their names.
 
-use super::phase::Phase;
+use super::phase::{EvaluationOutline, Phase};
 use crate::engine::distributed::Network;
 
 /// Checks that phases and networks match.
@@ -45,6 +45,24 @@ pub(super) fn check(phases: &[&Phase], networks: &[Network]) -> Result<(), Strin
             network.name()
         )),
         None => Ok(()),
+    }
+}
+
+/// Checks that measures of the evaluation have different names, the headline among them, and that a classifier has classes.
+pub(super) fn check_evaluation(outline: &EvaluationOutline) -> Result<(), String> {
+    let names = outline.names();
+    if let Some(at) = (0..names.len()).find(|at| names[..*at].contains(&names[*at])) {
+        return Err(format!("the evaluation has two measures of the name `{}`", names[at]));
+    }
+    if let Some(headline) = outline.headline.as_ref().filter(|headline| !names.contains(headline)) {
+        let there = list(names.iter().map(String::as_str));
+        return Err(format!("the headline `{headline}` is no measure of the evaluation; there is: {there}"));
+    }
+    match &outline.classes {
+        Some(classes) if classes.number() == 0 => {
+            Err("the training is a classifier of no classes".to_owned())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod any_training;
 mod checks;
+mod classes;
 mod drawing;
 mod evaluator;
 mod forward;
@@ -22,6 +23,7 @@ mod spec;
 mod step;
 mod weight_names;
 
+pub use classes::{ClassScores, Classes};
 pub(super) use drawing::planar;
 pub use drawing::{Drawing, DrawingKind};
 pub use evaluator::EvaluatorOutput;
@@ -36,7 +38,8 @@ pub use step::{Loss, StepInput};
 pub use phase::number;
 
 pub(super) use any_training::AnyTraining;
+pub(super) use classes::ScoredSample;
 pub(super) use forward::ForwardPass;
-pub(super) use phase::Phase;
+pub(super) use phase::{EvaluationOutline, Phase};
 pub(super) use setup::{Built, Weights};
 pub(super) use weight_names::WeightNames;

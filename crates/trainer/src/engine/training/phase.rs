@@ -2,6 +2,7 @@
 
 use phalanx_tensor::{Session, Tape, Value};
 
+use super::classes::{CLASS_SUMS, ClassScores, Classes};
 use super::drawing::{Drawing, DrawingKind};
 use super::evaluator::EvaluatorOutput;
 use super::forward::{ForwardFn, ForwardInput, ForwardOutput};
@@ -38,6 +39,7 @@ impl Phase {
 
 pub(super) type LossFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<Loss, TrainError> + Sync>;
 pub(super) type EvaluateFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<Vec<f64>, TrainError> + Sync>;
+pub(super) type ClassifyFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<ClassScores, TrainError> + Sync>;
 pub(super) type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + Sync>;
 pub(super) type PanelsFn<M> =
     Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + Sync>;
@@ -77,6 +79,8 @@ pub struct Training<M> {
     pub(super) phases: Vec<(Phase, LossFn<M>)>,
     pub(super) evaluated: Vec<String>,
     pub(super) evaluate: Option<EvaluateFn<M>>,
+    pub(super) classify: Option<(Classes, ClassifyFn<M>)>,
+    pub(super) headline: Option<String>,
     pub(super) draw: Option<DrawFn<M>>,
     pub(super) panels: Option<PanelsFn<M>>,
     pub(super) restore: Option<RestoreFn<M>>,
@@ -92,6 +96,7 @@ impl<M> std::fmt::Debug for Training<M> {
         fields.field("description", &self.description).field("phases", &phases);
         fields
             .field("evaluated", &self.evaluated)
+            .field("classes", &self.classify.as_ref().map(|(classes, _)| classes))
             .field("draws", &(self.draw.is_some() || self.restore.is_some()));
         fields.finish_non_exhaustive()
     }
@@ -107,6 +112,8 @@ impl<M> Training<M> {
             phases,
             evaluated,
             evaluate: None,
+            classify: None,
+            headline: None,
             draw: None,
             panels: None,
             restore: None,
@@ -179,6 +186,38 @@ impl<M> Training<M> {
     ) -> Self {
         self.evaluated = names.into_iter().map(str::to_owned).collect();
         self.evaluate = Some(Box::new(move |model, step| Ok(evaluate(model, step)?.into())));
+        self
+    }
+
+    /// Declares a classifier: its evaluation gives the scores of the classes for each test sample. The engine computes loss, accuracy,
+    /// top-5 accuracy, and precision, recall and F1 score of each class. It writes the confusion matrix and the worst mistakes into the
+    /// run's folder. The measures are the same on any number of ranks. They come before the measures of [`Training::evaluate`].
+    ///
+    /// ```
+    /// # use phalanx_tensor::{Value, nn};
+    /// # use phalanx_trainer::{ClassScores, StepInput, TrainError, Training};
+    /// # fn training(line: nn::Linear, loss: fn(&nn::Linear, &StepInput<'_>) -> Result<Value, TrainError>) -> Training<nn::Linear> {
+    /// Training::new("three classes of points", line).loss(loss).classify(3, |line, step| {
+    ///     let logits = line.forward(step.tape, &step.value("points")?)?;
+    ///     Ok(ClassScores::new(logits, step.classes("labels")?))
+    /// })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn classify(
+        mut self,
+        classes: impl Into<Classes>,
+        scores: impl Fn(&M, &StepInput<'_>) -> Result<ClassScores, TrainError> + Sync + 'static,
+    ) -> Self {
+        self.classify = Some((classes.into(), Box::new(scores)));
+        self
+    }
+
+    /// Sets the measure of the evaluation that a reader looks at first. It leads in lines, tables and charts, together with a measure of
+    /// training of the same name. A classifier's is `accuracy` unless another one is set.
+    #[must_use]
+    pub fn headline(mut self, name: &str) -> Self {
+        self.headline = Some(name.to_owned());
         self
     }
 
@@ -283,6 +322,50 @@ impl<M> Training<M> {
     pub fn shape_advice(mut self, names: &str, advice: impl Into<String>) -> Self {
         self.names.advice.push(ShapeAdvice { pattern: names.to_owned(), text: advice.into() });
         self
+    }
+}
+
+/// The measures of an evaluation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(in crate::engine) struct EvaluationOutline {
+    /// The measures that are sums over samples.
+    pub(in crate::engine) sums: Vec<String>,
+    /// The classes of a classifier.
+    pub(in crate::engine) classes: Option<Classes>,
+    /// The measure that leads.
+    pub(in crate::engine) headline: Option<String>,
+}
+
+impl EvaluationOutline {
+    /// Creates the outline of a training.
+    pub(super) fn of<M>(training: &Training<M>) -> Self {
+        let classes = training.classify.as_ref().map(|(classes, _)| classes.clone());
+        let of_classes = if classes.is_some() { &CLASS_SUMS[..] } else { &[] };
+        let sums = of_classes.iter().map(|name| (*name).to_owned()).chain(training.evaluated.iter().cloned());
+        let headline = training.headline.clone().or_else(|| classes.as_ref().map(|_| "accuracy".to_owned()));
+        Self { sums: sums.collect(), classes, headline }
+    }
+
+    /// The names of all measures, in the order in which they are computed.
+    pub(in crate::engine) fn names(&self) -> Vec<String> {
+        let derived = self.classes.iter().flat_map(Classes::measures).map(str::to_owned);
+        self.sums.iter().cloned().chain(derived).collect()
+    }
+
+    /// The loss of the evaluation, for charts: the first measure whose name ends in `loss`, or else the first.
+    pub(in crate::engine) fn loss(&self) -> Option<&String> {
+        self.sums.iter().find(|name| name.ends_with("loss")).or_else(|| self.sums.first())
+    }
+
+    /// Puts the measure that leads before the others, and after it the top-5 accuracy of a classifier.
+    pub(in crate::engine) fn lead(&self, measures: &mut [(String, f64)]) {
+        let place = |name: &str| match &self.headline {
+            Some(headline) if headline == name => 0,
+            _ if self.classes.is_some() && name == "top5_accuracy" => 1,
+            _ => 2,
+        };
+        // The sort is stable.
+        measures.sort_by_key(|(name, _)| place(name));
     }
 }
 

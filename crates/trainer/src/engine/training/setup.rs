@@ -10,7 +10,7 @@ use phalanx_tensor::{
 };
 
 use super::any_training::AnyTraining;
-use super::checks::{check, list};
+use super::checks::{check, check_evaluation, list};
 use super::of_run::load_of_run;
 use super::phase::Training;
 use super::rule_use::RuleUse;
@@ -332,6 +332,7 @@ impl<'a> Setup<'a> {
         let names = WeightNames::new(std::mem::take(&mut training.names))?;
         let training: Box<dyn AnyTraining> = Box::new(training);
         check(&training.phases(), &self.networks).map_err(TrainError::Setup)?;
+        check_evaluation(&training.outline()).map_err(TrainError::Setup)?;
         let strange =
             self.config.networks.keys().find(|name| !self.networks.iter().any(|n| n.name() == *name));
         if let Some(strange) = strange {
@@ -439,6 +440,11 @@ mod tests {
             during([[0.5, 0.5], [0.0, 1.0]]),
             "phase `x` is during 0.5 to 0.5, which is no part of 0 to 1"
         );
+        let evaluated = |names: [&'static str; 2]| {
+            said(|setup| setup.model(line).map(|_| plain().evaluate(names, |_, _| Ok([0.0; 2]))))
+        };
+        assert_eq!(evaluated(["loss", "gap"]), "sound");
+        assert_eq!(evaluated(["gap", "gap"]), "the evaluation has two measures of the name `gap`");
         assert_eq!(
             said(|setup| setup.model(line).map(|_| plain().watched(["spread"]))),
             "phase `` watches `spread`, which it does not measure"

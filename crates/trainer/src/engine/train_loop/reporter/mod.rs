@@ -1,6 +1,7 @@
 //! Reports: measures steps, gathers their losses, writes metrics and tells the observer.
 
 mod by_rank;
+mod hyperparameters;
 mod line;
 mod losses;
 mod pending;
@@ -19,11 +20,12 @@ pub(super) use self::losses::LossGatherer;
 use self::pending::{CompleteReport, PartialReport, PendingStep, PendingSteps};
 use self::resources::Resources;
 pub(super) use self::trace::{RunTrace, prepare, write_partial};
-pub(super) use self::write::{last_evaluated, last_written};
+pub(super) use self::write::{last_evaluated, last_written, lines_until};
 use super::environment::Environment;
 use super::evaluation::Evaluation;
 use super::meter::Meter;
 use super::rank_report::RankReport;
+use super::selection::Selection;
 use super::state::TrainState;
 use super::step::UnreadStep;
 use super::world::WorldChanges;
@@ -78,6 +80,7 @@ pub(super) struct RunView<'r, 'a> {
     pub(super) state: &'r mut TrainState,
     pub(super) changes: &'r mut WorldChanges<'a>,
     pub(super) schedule: &'r dyn super::schedule::MicroBatchSchedule,
+    pub(super) selection: &'r Selection,
 }
 
 impl Reporter {

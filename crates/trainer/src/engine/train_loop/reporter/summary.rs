@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use phalanx_sharding::SyncStats;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Reporter, RunView};
 use crate::engine::TrainError;
@@ -12,6 +12,7 @@ use crate::engine::distributed::Network;
 use crate::engine::observer::named;
 use crate::engine::train_loop::environment::Environment;
 use crate::engine::train_loop::world::{Elastic, WorldChanges};
+use crate::engine::training::AnyTraining;
 use crate::usage::{ProcessUsage, RankEnergy, together};
 use phalanx_run::FailureReport;
 use phalanx_run::write_aside;
@@ -51,11 +52,14 @@ impl Reporter {
             return Ok(None);
         }
         let (env, state) = (view.env, &*view.state);
-        let losses = state.training.phases().into_iter().map(|phase| named(&phase.name, "loss"));
-        let losses = losses.chain(state.training.evaluated().first().map(|name| format!("test_{name}")));
+        let outline = state.training.outline();
+        let headline = outline.headline.as_ref().map(|name| format!("test_{name}"));
         let peaks = self.resources.gpu_peaks();
         self.last.extend(peaks.into_iter().map(|(name, bytes)| (name, Value::from(bytes))));
-        draw_curves(env.folder, &losses.collect::<Vec<_>>())?;
+        if let Some(events) = self.tensorboard.as_mut().filter(|_| !interrupted) {
+            events.finished(state.step)?;
+        }
+        draw_curves(env.folder, &charted(&*state.training))?;
         if let Some(svg) = synchrony_svg(&title(env.folder), &ranks) {
             let path = env.folder.synchrony();
             write_aside(&path, svg.as_bytes()).map_err(RunError::io("write", &path))?;
@@ -72,7 +76,10 @@ impl Reporter {
             strategy: env.config.train.strategy.to_string(),
             images_per_second: self.meter.whole().rate(),
             wall_seconds: wall.as_secs_f64(),
-            metrics: self.last.clone(),
+            metrics: leading(&self.last, headline.as_deref()),
+            headline,
+            best: view.selection.best().cloned(),
+            stopped_early: !interrupted && view.selection.has_ended_early(state.step),
             energy: Some(energy),
             ranks,
             dead: with_causes(env, view.changes),
@@ -173,6 +180,26 @@ fn synchrony(stats: &SyncStats) -> SyncSummary {
 fn with_causes(env: &Environment<'_>, changes: &WorldChanges<'_>) -> Vec<DeadRank> {
     let cause = |rank| Some(FailureReport::read(&env.folder.logs(), rank)?.message);
     changes.dead.iter().map(|dead| DeadRank { cause: cause(dead.rank), ..dead.clone() }).collect()
+}
+
+/// The metrics of the chart of a run: the headline of training and of the test split, or else the losses.
+fn charted(training: &dyn AnyTraining) -> Vec<String> {
+    let (outline, phases) = (training.outline(), training.phases());
+    let has_namesake =
+        |name: &&String| phases.iter().any(|phase| phase.measures.iter().any(|measure| measure == *name));
+    if let (Some(headline), [phase]) = (outline.headline.as_ref().filter(has_namesake), &phases[..]) {
+        return vec![named(&phase.name, headline), format!("test_{headline}")];
+    }
+    let losses = phases.iter().map(|phase| named(&phase.name, "loss"));
+    losses.chain(outline.loss().map(|name| format!("test_{name}"))).collect()
+}
+
+/// The metrics with the headline first.
+fn leading(metrics: &Map<String, Value>, headline: Option<&str>) -> Map<String, Value> {
+    let is_first = |name: &str| Some(name) == headline;
+    let first = metrics.iter().filter(|(name, _)| is_first(name));
+    let others = metrics.iter().filter(|(name, _)| !is_first(name));
+    first.chain(others).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 fn title(folder: &RunFolder) -> String {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use phalanx_run::{EventFile, Line, RunError, host_name, read_whole_metrics};
 use serde_json::Value;
 
+use super::hyperparameters::hyperparameters;
 use super::pending::CompleteReport;
 use super::{Reporter, RunView, line};
 use crate::engine::distributed::Distributed;
@@ -36,8 +37,13 @@ impl Reporter {
             tracing::warn!("step {step}: {problem}");
             self.event(&Event::Collapsed { step, problem: problem.clone() });
         }
+        let last = self.lines.as_ref().and_then(|lines| lines.last()).map(Line::step);
+        if last == Some(report.step) {
+            // A rank was lost between the line of the step and the rest that follows it, which is repeated.
+            return self.amend(report.step, evaluated, view);
+        }
         if self.lines.is_some() && (is_logged || !evaluated.is_empty() || !collapsed.is_empty()) {
-            return self.log(report, evaluated, collapsed, view);
+            return self.log(CompleteReport { report, is_logged }, evaluated, collapsed, view);
         }
         self.observer.step(&report, false);
         Ok(())
@@ -46,7 +52,7 @@ impl Reporter {
     /// Writes the line of a step, with the rates since the last one.
     fn log(
         &mut self,
-        report: StepReport,
+        CompleteReport { report, is_logged }: CompleteReport,
         evaluated: Vec<(String, f64)>,
         collapsed: Vec<String>,
         view: &mut RunView<'_, '_>,
@@ -72,9 +78,10 @@ impl Reporter {
         }
         self.losses.announce_written(view.distributed, report.step);
         self.write_events(&line, view.env)?;
-        self.observer.step(&report, true);
+        self.observer.step(&report, is_logged);
         if !evaluated.is_empty() {
-            self.event(&Event::Evaluated { step: report.step, measures: evaluated });
+            let (step, is_best) = (report.step, view.selection.is_best(report.step));
+            self.event(&Event::Evaluated { step, measures: evaluated, is_best });
         }
         Ok(())
     }
@@ -94,7 +101,8 @@ impl Reporter {
         lines.amend(&line)?;
         self.remember(&StepReport::default(), &evaluated, Vec::new());
         self.write_events(&line, view.env)?;
-        self.event(&Event::Evaluated { step, measures: evaluated });
+        let is_best = view.selection.is_best(step);
+        self.event(&Event::Evaluated { step, measures: evaluated, is_best });
         Ok(())
     }
 
@@ -114,8 +122,9 @@ impl Reporter {
         if self.tensorboard.is_none() {
             let path = env.folder.config();
             let config = std::fs::read_to_string(&path).map_err(RunError::io("read", &path))?;
-            self.tensorboard =
-                Some(EventFile::create(env.folder.path(), &host_name(), line.step(), &config)?);
+            let mut events = EventFile::create(env.folder.path(), &host_name(), line.step(), &config)?;
+            events.hyperparameters(line.step(), &hyperparameters(env.config))?;
+            self.tensorboard = Some(events);
         }
         if let Some(events) = &mut self.tensorboard {
             events.scalars(line)?;
@@ -194,7 +203,10 @@ pub(in crate::engine::train_loop) fn last_evaluated(env: &Environment<'_>) -> Re
 }
 
 /// Reads the lines of metrics of steps up to `step`.
-fn lines_until(env: &Environment<'_>, step: u64) -> Result<Vec<Line>, TrainError> {
+pub(in crate::engine::train_loop) fn lines_until(
+    env: &Environment<'_>,
+    step: u64,
+) -> Result<Vec<Line>, TrainError> {
     let path = env.folder.metrics();
     let mut lines = if path.exists() { read_whole_metrics(&path)? } else { Vec::new() };
     lines.retain(|line| line.step() <= step);

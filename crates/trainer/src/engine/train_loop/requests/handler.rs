@@ -95,6 +95,7 @@ impl RequestHandler {
             threads: started.threads,
             device: started.device.clone(),
             strategy: started.strategy.clone(),
+            headline: started.headline.as_ref().map(|name| format!("test_{name}")),
             host: host_name(),
             process: std::process::id(),
             meetings,
