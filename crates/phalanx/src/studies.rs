@@ -3,6 +3,7 @@
 /// Names and texts, in the order in which they are listed.
 pub const STUDIES: &[(&str, &str)] = &[
     ("statistical-efficiency", include_str!("../studies/statistical-efficiency.toml")),
+    ("fine-tuning", include_str!("../studies/fine-tuning.toml")),
     ("fsdp-vs-baseline", include_str!("../studies/fsdp-vs-baseline.toml")),
     ("text-to-image-strategies", include_str!("../studies/text-to-image-strategies.toml")),
     ("codecs", include_str!("../studies/codecs.toml")),

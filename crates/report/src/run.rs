@@ -78,6 +78,20 @@ pub(crate) struct RunData {
     pub(crate) tails: Tails,
 }
 
+/// Adds the lines of metrics that cannot be read.
+fn add_of_lines(warnings: &mut Warnings, tails: &Tails, state: State) {
+    for tail in tails.files() {
+        let name = tail.path().file_name().unwrap_or_default().to_string_lossy();
+        if tail.broken() > 0 {
+            let text = format!("{name}: {} lines are no JSON objects and were left out", tail.broken());
+            warnings.add("file", &text, None);
+        }
+        if tail.is_cut_off() && state != State::UnderWay {
+            warnings.add("file", &format!("{name} ends in the middle of a line"), None);
+        }
+    }
+}
+
 impl RunData {
     /// Reads a folder with a `config.toml`, and at most `pictures` samples. Damaged files become warnings.
     pub(crate) fn read(folder: &Path, name: &str, pictures: usize) -> Self {
@@ -104,16 +118,7 @@ impl RunData {
             warnings.add("file", &problem, None);
         }
         let state = run_state(folder, &summary, last_step);
-        for tail in tails.files() {
-            let name = tail.path().file_name().unwrap_or_default().to_string_lossy();
-            if tail.broken() > 0 {
-                let text = format!("{name}: {} lines are no JSON objects and were left out", tail.broken());
-                warnings.add("file", &text, None);
-            }
-            if tail.is_cut_off() && state != State::UnderWay {
-                warnings.add("file", &format!("{name} ends in the middle of a line"), None);
-            }
-        }
+        add_of_lines(&mut warnings, &tails, state);
         let samples = Samples::read(&folder.join("samples"), pictures);
         let evaluation = Evaluation::read(&folder.join("evaluation"), pictures);
         let damaged = samples.damaged.iter().chain(&evaluation.damaged);

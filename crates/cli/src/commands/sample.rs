@@ -58,6 +58,13 @@ pub(super) struct SampleArgs {
     /// Diffusion: rows lead from each prompt to the next one (`texts`), or from one noise to another (`noises`).
     #[arg(long, value_name = "texts|noises", conflicts_with = "image")]
     between: Option<InterpolationEnds>,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+/// The picture that diffusion begins from.
+#[derive(Debug, Args)]
+struct SourceArgs {
     /// Diffusion: a picture to begin from, instead of noise alone.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
@@ -206,11 +213,11 @@ fn check_eta(diffusion: &DiffusionArgs, sampler: &str) -> Result<(), CliError> {
 
 /// Returns the drawing that the arguments ask for, with `columns` by default, of pictures of `size` pixels.
 fn drawing(args: &SampleArgs, columns: usize, size: usize) -> Result<Drawing, CliError> {
-    let kind = match (&args.image, args.between) {
+    let kind = match (&args.source.image, args.between) {
         (Some(image), _) => {
-            let mask = args.mask.as_deref().map(|mask: &Path| read_mask(mask, size)).transpose();
+            let mask = args.source.mask.as_deref().map(|mask: &Path| read_mask(mask, size)).transpose();
             let mask = mask.map_err(CliError::failed)?;
-            let strength = args.strength.unwrap_or(if mask.is_some() { 1.0 } else { 0.7 });
+            let strength = args.source.strength.unwrap_or(if mask.is_some() { 1.0 } else { 0.7 });
             DrawingKind::From { image: read_picture(image, size).map_err(CliError::failed)?, strength, mask }
         }
         (None, Some(InterpolationEnds::Texts)) => DrawingKind::BetweenTexts,

@@ -9,17 +9,18 @@ use serde_json::{Map, Value, json};
 
 use super::out;
 
-/// Prints each event of a run as a JSON object whose key `event` names its kind. Steps are those that have a line of metrics.
+/// Prints each event of a run as a JSON object whose key `event` names its kind. The last one is `finished`. Steps are those that have a line of metrics.
 #[derive(Debug, Default)]
 pub struct JsonLines {
     /// The destination, if it is not this process's standard output.
     to: Option<File>,
+    is_finished: bool,
 }
 
 impl JsonLines {
     /// Creates an observer that prints to `to`, or else to standard output.
     pub fn new(to: Option<File>) -> Self {
-        Self { to }
+        Self { to, is_finished: false }
     }
 
     fn print(&self, value: &Value) {
@@ -46,9 +47,9 @@ impl Observer for JsonLines {
             "threads": started.threads,
             "device": started.device,
             "strategy": started.strategy,
-            "step": started.done,
-            "steps": started.total,
-            "steps_per_epoch": started.steps_per_epoch,
+            "step": started.steps.done,
+            "steps": started.steps.total,
+            "steps_per_epoch": started.steps.per_epoch,
         }));
     }
 
@@ -59,7 +60,10 @@ impl Observer for JsonLines {
     }
 
     fn event(&mut self, event: &Event) {
-        self.print(&value(event));
+        // What follows are commands for people.
+        if !self.is_finished {
+            self.print(&value(event));
+        }
     }
 
     fn finished(&mut self, summary: &Summary) {
@@ -68,6 +72,7 @@ impl Observer for JsonLines {
             object.extend(summary);
         }
         self.print(&Value::Object(object));
+        self.is_finished = true;
     }
 }
 

@@ -101,8 +101,8 @@ impl Observer for Console {
             self.line(&line);
         }
         if let Some(bar) = &self.bar {
-            bar.set_length(started.total);
-            bar.set_position(started.done);
+            bar.set_length(started.steps.total);
+            bar.set_position(started.steps.done);
             bar.reset_eta();
             bar.enable_steady_tick(Duration::from_millis(500));
         }

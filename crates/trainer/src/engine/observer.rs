@@ -36,12 +36,19 @@ pub struct Started {
     pub headline: Option<String>,
     /// Learning rates that follow from the batch.
     pub scaled_rates: Vec<ScaledRate>,
+    /// Its steps.
+    pub steps: StepRange,
+}
+
+/// The steps of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StepRange {
     /// Steps done before, from the checkpoint that is resumed.
     pub done: u64,
     /// The step after which the run ends.
     pub total: u64,
     /// Steps in an epoch.
-    pub steps_per_epoch: u64,
+    pub per_epoch: u64,
 }
 
 /// A learning rate that is scaled by the batch (`optim.base_batch`).

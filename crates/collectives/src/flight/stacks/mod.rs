@@ -119,12 +119,20 @@ mod tests {
         use std::sync::atomic::{AtomicBool, Ordering};
         static ENOUGH: AtomicBool = AtomicBool::new(false);
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let waits = std::thread::Builder::new().name("waits".into()).spawn(move || stopped.recv());
-        let computes = std::thread::Builder::new().name("computes".into()).spawn(|| {
+        // A thread names itself.
+        let named = std::sync::Arc::new(std::sync::Barrier::new(3));
+        let (first, second) = (named.clone(), named.clone());
+        let waits = std::thread::Builder::new().name("waits".into()).spawn(move || {
+            first.wait();
+            stopped.recv()
+        });
+        let computes = std::thread::Builder::new().name("computes".into()).spawn(move || {
+            second.wait();
             while !ENOUGH.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
         });
+        named.wait();
         let found = collect().expect("Linux");
         let of = |name: &str| found.threads.iter().find(|thread| thread.name == name).expect("it is there");
         for name in ["waits", "computes"] {

@@ -17,7 +17,7 @@ use crate::engine::checkpoint::{Saved, mark_saved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::observer::{Observer, ScaledRate, Started};
+use crate::engine::observer::{Observer, ScaledRate, Started, StepRange};
 use crate::engine::training::Task;
 use crate::engine::{Plan, TrainError, optimize, precision};
 use phalanx_run::{NextCommands, RunFolder, Summary};
@@ -318,9 +318,7 @@ impl<'a> Run<'a> {
             strategy: env.config.train.strategy.to_string(),
             headline: state.training.outline().headline,
             scaled_rates: self.scaled_rates(),
-            done: state.step,
-            total: env.plan.stop,
-            steps_per_epoch: env.plan.steps_per_epoch,
+            steps: StepRange { done: state.step, total: env.plan.stop, per_epoch: env.plan.steps_per_epoch },
         }
     }
 

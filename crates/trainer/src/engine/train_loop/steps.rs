@@ -184,18 +184,24 @@ impl Run<'_> {
                 self.settle()?;
             }
             self.write_samples(step)?;
-            let keeps = self.selection.keeps(step);
-            if !is_last && (keeps || self.env.is_due(self.env.checkpoint_period(), step)) {
-                self.save()?;
-            }
-            if keeps && self.is_first() {
-                self.saving.mark_best(&self.env, &self.selection, step)?;
-            }
+            self.save_if_due(step, is_last)?;
         }
         if is_last {
             check_finite(step, measures)?;
         }
         Ok(stopped)
+    }
+
+    /// Saves after a step that is not the last one, if that is due, and marks the best checkpoint.
+    fn save_if_due(&mut self, step: u64, is_last: bool) -> Result<(), TrainError> {
+        let keeps = self.selection.keeps(step);
+        if !is_last && (keeps || self.env.is_due(self.env.checkpoint_period(), step)) {
+            self.save()?;
+        }
+        if keeps && self.is_first() {
+            self.saving.mark_best(&self.env, &self.selection, step)?;
+        }
+        Ok(())
     }
 
     /// Measures the model after a step, if that is due. If it fails, writes the report of the step without measures: the error ends the run.

@@ -3,7 +3,7 @@
 use phalanx_tensor::Value;
 use phalanx_tensor::loss::cross_entropy;
 
-use super::phase::number;
+use super::measure::number;
 use super::step::StepInput;
 use crate::engine::error::TrainError;
 

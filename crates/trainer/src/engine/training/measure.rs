@@ -85,3 +85,11 @@ impl From<f64> for Measure {
         Self(Number::Known(number))
     }
 }
+
+/// Waits for a scalar on the tape, f32, and returns it. In a step use [`Measure::of`], which does not wait.
+///
+/// # Errors
+/// If it is not a scalar, or of another type.
+pub fn number(value: &Value) -> Result<f64, TrainError> {
+    Ok(f64::from(value.to_host()?.to_scalar::<f32>()?))
+}

@@ -28,14 +28,12 @@ pub(super) use drawing::planar;
 pub use drawing::{Drawing, DrawingKind};
 pub use evaluator::EvaluatorOutput;
 pub use forward::{ForwardInput, ForwardOutput, OutputMeaning};
-pub use measure::Measure;
+pub use measure::{Measure, number};
 pub use phase::Training;
 pub use reference::ReferenceModel;
 pub use setup::Setup;
 pub use spec::{Evaluator, FirstRun, Task, TaskSpec};
 pub use step::{Loss, StepInput};
-
-pub use phase::number;
 
 pub(super) use any_training::AnyTraining;
 pub(super) use classes::ScoredSample;

@@ -84,9 +84,9 @@ impl RequestHandler {
     fn new(folder: &RunFolder, started: &Started, meetings: u64, pause_wanted: bool) -> Self {
         let state = RunState {
             doing: RunActivity::Training,
-            step: started.done,
-            total: started.total,
-            steps_per_epoch: started.steps_per_epoch,
+            step: started.steps.done,
+            total: started.steps.total,
+            steps_per_epoch: started.steps.per_epoch,
             model: started.model.clone(),
             parameters: started.parameters,
             data: started.data.clone(),
@@ -302,6 +302,7 @@ mod tests {
 
     use super::*;
     use crate::engine::distributed::Agreed;
+    use crate::engine::observer::StepRange;
 
     #[test]
     fn pending_requests_are_sent_again_in_the_next_world() {
@@ -340,7 +341,7 @@ mod tests {
     fn only_one_group_of_survivors_handles_requests() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(Some(&place.path().join("run")), Path::new("runs"), "n").expect("new");
-        let started = Started { done: 3, ..Started::default() };
+        let started = Started { steps: StepRange { done: 3, ..StepRange::default() }, ..Started::default() };
         let mut first = RequestHandler::open(&folder, &started).expect("writes");
         Request::Pause.post(&folder.requests()).expect("asked");
         first.set(RunActivity::Paused, 5).expect("writes");
