@@ -17,7 +17,6 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("cifar10-resnet50", include_str!("../../presets/cifar10-resnet50.toml")),
     ("cifar10-resnet101", include_str!("../../presets/cifar10-resnet101.toml")),
     ("cifar10-mobilenetv2", include_str!("../../presets/cifar10-mobilenetv2.toml")),
-    ("scenes-resnet18", include_str!("../../presets/scenes-resnet18.toml")),
     ("photos-resnet18", include_str!("../../presets/photos-resnet18.toml")),
     ("photos-resnet50", include_str!("../../presets/photos-resnet50.toml")),
     ("photos-mobilenetv2", include_str!("../../presets/photos-mobilenetv2.toml")),

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use candle_core::{Device, Tensor};
+use phalanx_checkpoint::{Checkpoint, MODEL};
 use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 use phalanx_tensor::io::save_safetensors;
 use phalanx_tensor::{BuildOptions, Key, StoreBuilder};
@@ -110,4 +111,26 @@ fn names_of_hugging_face_are_translated_and_statistics_of_frozen_norms_stay() {
     }
     let stem = "model.cifar_stem=false model.image_size=32";
     train(&place, "imagenet", &[own, &from, stem]).expect("trains");
+}
+
+#[test]
+fn a_run_gives_its_batch_norms_with_their_counters() {
+    let place = Place::new();
+    let first = train(&place, "first", &["train.steps=2 train.ranks=1"]).expect("trains");
+    let from = setting("model.weights", &first);
+    let before = contents(&checkpoint(&first, 2));
+    for (ranks, strategy) in [(1, "ddp"), (2, "fsdp")] {
+        let own = format!("train.steps=1 train.ranks={ranks} train.strategy={strategy} optim.lr=0");
+        let run = train(&place, strategy, &[&own, &from, "optim.freeze=[\"bn1\"]"]).expect("trains");
+        let record = json(&run.join("weights.json"));
+        assert_eq!((&record["new"], &record["left"]), (&json!([]), &json!([])), "{strategy}");
+        let saved = Checkpoint::open(&checkpoint(&run, 1)).expect("complete");
+        let count = saved.reader().read(MODEL, "layer2.0.bn1.num_batches_tracked").expect("reads");
+        assert_eq!(count.to_scalar::<i64>().expect("a counter"), 3, "{strategy}");
+        let after = contents(&checkpoint(&run, 1));
+        for name in ["model bn1.running_mean", "model bn1.num_batches_tracked", "model layer4.1.conv2.weight"]
+        {
+            assert!(after[name] == before[name], "{strategy}: {name}");
+        }
+    }
 }

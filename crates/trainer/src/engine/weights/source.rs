@@ -125,10 +125,21 @@ impl WeightTensors<'_> {
             Self::File(dict) => dict.read_part(name, range)?,
             Self::Checkpoint(_, reader) => {
                 let kind = if reader.pieces(EMA, name).is_empty() { MODEL } else { EMA };
-                let dtype = reader.dtype(kind, name).unwrap_or(DType::F32);
-                let values = Tensor::zeros(range.len(), dtype, &Device::Cpu).map_err(TensorError::from)?;
-                reader.read_into(kind, name, &range.into(), &values)?;
-                values
+                match reader.dtype(kind, name) {
+                    Some(dtype) if dtype.is_float() => {
+                        let values =
+                            Tensor::zeros(range.len(), dtype, &Device::Cpu).map_err(TensorError::from)?;
+                        reader.read_into(kind, name, &range.into(), &values)?;
+                        values
+                    }
+                    // Counters are small.
+                    _ => {
+                        let whole = reader.read(kind, name)?.flatten_all();
+                        whole
+                            .and_then(|whole| whole.narrow(0, range.start, range.len()))
+                            .map_err(TensorError::from)?
+                    }
+                }
             }
         };
         if !is_finite(&values).map_err(TensorError::from)? {
