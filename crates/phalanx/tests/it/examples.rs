@@ -55,7 +55,7 @@ fn carry_out(place: &Place, line: &str) -> String {
         "train" => format!("{line} {SHORT}"),
         // It serves until it is interrupted.
         "serve" => format!("{line} --help"),
-        "sweep" if !line.contains("--dry-run") => format!("{line} --dry-run"),
+        "sweep" | "study" if !line.contains("--dry-run") => format!("{line} --dry-run"),
         _ => line.replace("PATH", "photos"),
     };
     let output = place.command("").args(words(&line)).output().expect("the program starts");
