@@ -108,3 +108,66 @@ fn the_commands_of_the_readme_work() {
     let presets: Value = serde_json::from_str(&place.succeed("config list --json")).expect("JSON");
     assert!(presets.as_array().is_some_and(|presets| presets.len() > 10), "{presets}");
 }
+
+/// Commands whose examples need a job, a run under way, or one that failed. Other tests have these.
+const OF_OTHER_RUNS: &[&str] = &["diagnose", "status", "logs", "cancel", "join", "leave"];
+
+/// Returns the examples of a command's help, without comments.
+fn of_help(place: &Place, command: &str) -> Vec<String> {
+    let help = place.succeed(&format!("{command} --help"));
+    let examples = help.split_once("Examples:").map_or("", |(_, examples)| examples);
+    let lines = examples.lines().map(str::trim).filter(|line| line.starts_with("phalanx "));
+    lines.map(|line| line.split("  #").next().unwrap_or_default().trim().to_owned()).collect()
+}
+
+/// An example of the help as it is carried out: what trains, queues, serves or waits is only planned.
+fn as_carried_out(line: &str) -> String {
+    let line = line.split(" > ").next().unwrap_or_default();
+    match line.split(' ').nth(1).unwrap_or_default() {
+        "train" if line.contains("--resume") => line.to_owned(),
+        "train" | "submit" | "study" | "sweep" if !line.contains("--dry-run") && line != "phalanx study" => {
+            format!("{line} --dry-run")
+        }
+        "serve" => format!("{line} --help"),
+        "data" => line.replace("--out photos", "--out more"),
+        "watch" if line.contains("--ask") => format!("{line} --help"),
+        _ => line.to_owned(),
+    }
+}
+
+#[test]
+fn the_examples_of_the_help_work() {
+    let place = Place::new();
+    place.succeed("data write --data shapes --per-class 4 --set data.test_images=16 --out photos");
+    let own = "--set checkpoint.best=test_accuracy --set log.trace=all";
+    for run in ["runs/first", "runs/second", "runs/a", "runs/b"] {
+        place.succeed(&format!(
+            "train photos-resnet18 --data folder=photos --ranks 2 --out {run} {own} {SHORT}"
+        ));
+    }
+    place.succeed(&format!("train shapes-cvae --ranks 1 --out runs/texts {SHORT}"));
+    place.write(
+        "sweep.toml",
+        "about = \"Which rate?\"\nextends = \"tiny\"\n[[axis]]\nkey = \"optim.lr\"\nvalues = [0.1, 0.2]\n",
+    );
+    let help = place.succeed("--help");
+    let groups = help.split("Options:").next().unwrap_or_default();
+    let commands: Vec<&str> = groups
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ").and_then(|line| line.split(' ').next()))
+        .filter(|command| !command.is_empty() && !OF_OTHER_RUNS.contains(command))
+        .collect();
+    assert!(commands.len() > 16, "{help}");
+    for command in commands {
+        let examples = of_help(&place, command);
+        assert!(command == "help" || examples.len() == 2, "{command}: {examples:?}");
+        for line in examples {
+            let line = as_carried_out(&line);
+            // Texts are drawn by another run.
+            let line = if command == "sample" { line.replace("runs/first", "runs/texts") } else { line };
+            let line = line.strip_prefix("phalanx ").expect("a command");
+            let output = place.command("").args(words(line)).output().expect("the program starts");
+            assert!(output.status.success(), "{line}: {}\n{}", output.status, both(&output));
+        }
+    }
+}
