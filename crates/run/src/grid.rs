@@ -9,6 +9,7 @@ use image::{ImageFormat, Rgb, RgbImage};
 use super::RunError;
 use super::atomic::write_aside;
 use super::bitmap_font::{LINE, draw_line, wrap};
+use super::picture::level;
 
 /// Pixels between images and around the grid.
 const PADDING: usize = 2;
@@ -80,10 +81,7 @@ impl Grid {
         for y in 0..self.height {
             for x in 0..self.width {
                 let at = y * self.width + x;
-                let level = |channel: usize| {
-                    // NaN becomes black.
-                    ((pixels[channel * plane + at] * 0.5 + 0.5) * 255.0).round().clamp(0.0, 255.0) as u8
-                };
+                let level = |channel: usize| level(pixels[channel * plane + at]);
                 self.canvas.put_pixel(
                     (left + x) as u32,
                     (top + y) as u32,

@@ -23,6 +23,12 @@ fn read(path: &Path, size: usize, filter: FilterType) -> Result<RgbImage, RunErr
     Ok(if edge == side { square } else { resize(&square, side, side, filter) })
 }
 
+/// Returns the level, 0 to 255, of a value from -1 (black) to 1 (full intensity). NaN is black.
+pub(crate) fn level(value: f32) -> u8 {
+    // The cast maps NaN to 0.
+    ((value * 0.5 + 0.5) * 255.0).round().clamp(0.0, 255.0) as u8
+}
+
 /// Reads the central square of an image, resized: `[3, size, size]`, planar in [-1, 1].
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use crate::harness::results::{column, json};
 /// The classes of the folders.
 const CLASSES: [&str; 7] = ["black", "blue", "green", "red", "teal", "white", "yellow"];
 
-/// An image of 8x8 pixels in the colour of a class, with so much noise that some look like those of other classes.
+/// Makes an image of 8x8 pixels in the colour of a class, with noise. Some images look like other classes.
 fn image(class: usize, number: usize) -> Vec<u8> {
     let full = [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 1, 1], [1, 1, 1], [1, 1, 0]][class];
     let mut noise = (class * 1000 + number) as u32;

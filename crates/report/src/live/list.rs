@@ -131,10 +131,12 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     if depth == 0 || found.len() >= MAX_RUNS {
         return;
     }
+    // A run that was refused leaves its configuration in its logs.
+    let is_refused = !is_one && folder.join("lock").is_file();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         // A run contains at most one other run: the run of its first stage.
-        let wanted = !is_one || name == "first";
+        let wanted = if is_one { name == "first" } else { !(is_refused && name == "logs") };
         if wanted && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             find(&entry.path(), depth - 1, found);
         }
@@ -201,11 +203,12 @@ mod tests {
     #[test]
     fn runs_are_found_at_any_depth_and_read_again_when_they_change() {
         let place = tempfile::tempdir().expect("a folder");
-        for run in ["b", "a/sweep/runs/x", "a/sweep/runs/y", "b/first", "b/checkpoints/c"] {
+        for run in ["b", "a/sweep/runs/x", "a/sweep/runs/y", "b/first", "b/checkpoints/c", "refused/logs"] {
             std::fs::create_dir_all(place.path().join(run)).expect("a folder");
             std::fs::write(place.path().join(run).join("config.toml"), "[train]\nranks = 2\n")
                 .expect("writes");
         }
+        std::fs::write(place.path().join("refused/lock"), "").expect("writes");
         let metrics = place.path().join("b/metrics.jsonl");
         let lines = "{\"step\":1,\"loss\":3.0,\"seconds\":1.0,\"test_loss\":4.0,\"test_accuracy\":0.5}\n\
                      {\"step\":2,\"loss\":2.0,\"seconds\":3.0,\"lr\":null}\n{\"st";

@@ -12,6 +12,7 @@ use phalanx_charts::escape;
 use super::matrix_picture::short;
 use super::report::{ClassReport, Mistake};
 use crate::folder::RunError;
+use crate::picture::level;
 
 /// Images in a row.
 const COLUMNS: usize = 6;
@@ -41,10 +42,7 @@ impl PlanarPicture {
         }
         let mut picture = RgbImage::from_fn(width, height, |x, y| {
             let at = y as usize * self.width + x as usize;
-            // The cast maps NaN to 0.
-            let level = |channel: usize| {
-                ((self.values[channel * plane + at] * 0.5 + 0.5) * 255.0).round().clamp(0.0, 255.0) as u8
-            };
+            let level = |channel: usize| level(self.values[channel * plane + at]);
             Rgb([level(0), level(1), level(2)])
         });
         let longest = width.max(height);

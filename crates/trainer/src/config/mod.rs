@@ -12,6 +12,7 @@ mod suggest;
 
 mod parallel_degree;
 
+mod goal;
 mod key_types;
 mod keys;
 mod section;
@@ -43,6 +44,7 @@ pub use toml::Value;
 
 pub use catalogue::{Catalogue, TaskSchema};
 pub use chaos::{BitFlip, SlowRank, Stall, StallPlace};
+pub use goal::Goal;
 pub use keys::{
     Bind, ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
     ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OnDamage, OptimConfig, OptimKind,
@@ -53,7 +55,7 @@ pub use origin::{ConfigError, Origin};
 pub use parallel_degree::ParallelDegree;
 pub use render::{Detail, diff};
 pub use section::{KeyDoc, KeyType, Mismatch};
-pub use selection::{BestMeasure, Direction};
+pub use selection::BestMeasure;
 pub use settings::{Settings, TaskSettings};
 pub use suggest::nearest;
 pub use validate::Relations;

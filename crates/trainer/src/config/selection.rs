@@ -1,5 +1,6 @@
 //! Evaluations and checkpoints over the run: when they are due, and the measure by which a checkpoint is the best.
 
+use super::goal::Goal;
 use super::keys::Config;
 use super::layer::Assignment;
 use super::validate::Relations;
@@ -8,56 +9,29 @@ use super::validate::Relations;
 const PERIODS: [(&str, &str); 2] =
     [("eval.every", "eval.every_epochs"), ("checkpoint.every", "checkpoint.every_epochs")];
 
-/// Last words of measures that are better when they are smaller.
-const FALLING: &[&str] = &["loss", "error", "l1", "l2", "mae", "mse", "rmse", "kl", "distance", "perplexity"];
-
-/// Last words of measures that are better when they are larger.
-const RISING: &[&str] =
-    &["accuracy", "precision", "recall", "f1", "score", "matched", "map", "iou", "psnr", "ssim"];
-
-/// The better direction of a measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// Smaller values are better, as of a loss.
-    Falls,
-    /// Larger values are better, as of an accuracy.
-    Rises,
-}
-
 /// A measure of the evaluation, by which checkpoints are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BestMeasure {
     /// Its name in the metrics, such as `test_accuracy`.
     pub name: String,
-    /// The better direction; `None` if the name does not tell it.
-    pub direction: Option<Direction>,
+    /// Its direction; `None` if the name does not tell it.
+    pub goal: Option<Goal>,
 }
 
 impl BestMeasure {
     /// Reads `test_loss`, or with its direction `min:test_loss` or `max:test_psnr`.
     fn parse(text: &str) -> Self {
-        let of = |name: &str, direction| Self { name: name.to_owned(), direction };
-        if let Some(name) = text.strip_prefix("max:") {
-            return of(name, Some(Direction::Rises));
-        }
-        if let Some(name) = text.strip_prefix("min:") {
-            return of(name, Some(Direction::Falls));
-        }
-        let last = text.rsplit('_').next().unwrap_or_default();
-        match (RISING.contains(&last), FALLING.contains(&last)) {
-            (true, _) => of(text, Some(Direction::Rises)),
-            (_, true) => of(text, Some(Direction::Falls)),
-            _ => of(text, None),
+        let of = |name: &str, goal| Self { name: name.to_owned(), goal };
+        match text.split_once(':') {
+            Some(("max", name)) => of(name, Some(Goal::Max)),
+            Some(("min", name)) => of(name, Some(Goal::Min)),
+            _ => of(text, Goal::of(text)),
         }
     }
 
     /// True if `value` is better than `other`. NaN is never better.
     pub fn is_better(&self, value: f64, other: f64) -> bool {
-        match self.direction {
-            Some(Direction::Rises) => value > other,
-            Some(Direction::Falls) => value < other,
-            None => false,
-        }
+        self.goal.is_some_and(|goal| goal.order(value, other).is_lt())
     }
 }
 
@@ -134,8 +108,8 @@ mod tests {
 
     #[test]
     fn the_direction_follows_from_the_name() {
-        let (falls, rises) = (Some(Direction::Falls), Some(Direction::Rises));
-        for (text, name, direction) in [
+        let (falls, rises) = (Some(Goal::Min), Some(Goal::Max));
+        for (text, name, goal) in [
             ("test_loss", "test_loss", falls),
             ("test_top5_accuracy", "test_top5_accuracy", rises),
             ("test_macro_f1", "test_macro_f1", rises),
@@ -144,7 +118,7 @@ mod tests {
             ("min:test_doubt", "test_doubt", falls),
             ("test_doubt", "test_doubt", None),
         ] {
-            assert_eq!(BestMeasure::parse(text), BestMeasure { name: name.to_owned(), direction }, "{text}");
+            assert_eq!(BestMeasure::parse(text), BestMeasure { name: name.to_owned(), goal }, "{text}");
         }
         let falls = BestMeasure::parse("test_loss");
         assert!(falls.is_better(1.0, 2.0) && !falls.is_better(2.0, 2.0) && !falls.is_better(f64::NAN, 2.0));

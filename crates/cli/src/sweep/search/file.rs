@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::goal::Goal;
 use super::space::Space;
+use phalanx_trainer::config::Goal;
 
 /// A search: keys whose values are drawn, for each combination of the axes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -9,7 +9,6 @@
 //! - [`Rungs`]: the values of a trial at the steps at which it may be stopped, and the rules that stop it.
 //! - [`SearchRecord`]: the drawn trials, in the sweep's folder.
 
-mod goal;
 mod space;
 
 mod file;
@@ -25,7 +24,7 @@ mod record;
 
 pub use draw::draw;
 pub use file::{Best, Method, Prune, PruneKind, Search};
-pub use goal::Goal;
+pub use phalanx_trainer::config::Goal;
 pub use prune::{Peer, Rungs, StopDecision};
 pub use record::{RecordedEnd, RecordedSearch, RecordedTrial, SearchRecord};
 pub use space::{Between, Number, SearchKey, Space};

@@ -62,12 +62,12 @@ pub(in crate::engine) fn check_measure(
     config: &Config,
     training: &dyn AnyTraining,
 ) -> Result<(), TrainError> {
-    let Some(BestMeasure { name, direction }) = config.best_measure() else { return Ok(()) };
+    let Some(BestMeasure { name, goal }) = config.best_measure() else { return Ok(()) };
     let names = test_names(&training.outline());
     if !names.contains(&name) && config.quality.judges.is_empty() {
         return Err(unknown(config, &name, &names));
     }
-    match direction {
+    match goal {
         Some(_) => Ok(()),
         None => Err(TrainError::Setup(format!(
             "checkpoint.best: write min:{name} or max:{name}, as the name does not tell which is better"
@@ -269,12 +269,12 @@ impl SelectionRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Direction;
+    use crate::config::Goal;
 
     #[test]
     fn an_evaluation_counts_once_and_only_better_ones_are_the_best() {
-        let direction = Some(Direction::Rises);
-        let measure = BestMeasure { name: "test_accuracy".to_owned(), direction };
+        let goal = Some(Goal::Max);
+        let measure = BestMeasure { name: "test_accuracy".to_owned(), goal };
         let mut record = SelectionRecord::default();
         for (step, value, best, stale) in [
             (10, f64::NAN, None, 1),

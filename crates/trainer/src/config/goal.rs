@@ -15,13 +15,26 @@ pub enum Goal {
 }
 
 /// The endings of measures that rise when a run improves.
-const RISING: [&str; 8] = ["accuracy", "precision", "recall", "score", "iou", "psnr", "ssim", "per_second"];
+const RISING: &[&str] = &[
+    "accuracy",
+    "precision",
+    "recall",
+    "f1",
+    "score",
+    "matched",
+    "map",
+    "iou",
+    "psnr",
+    "ssim",
+    "per_second",
+];
 
 /// The endings of measures that fall when a run improves.
-const FALLING: [&str; 16] = [
+const FALLING: &[&str] = &[
     "loss",
     "l1",
     "l2",
+    "mae",
     "mse",
     "error",
     "kl",
@@ -42,7 +55,7 @@ impl Goal {
     pub fn of(measure: &str) -> Option<Self> {
         let ends = |endings: &[&str]| endings.iter().any(|ending| measure.ends_with(ending));
         // `seconds_per_image` falls, `images_per_second` rises.
-        match (ends(&RISING), ends(&FALLING)) {
+        match (ends(RISING), ends(FALLING)) {
             (true, false) => Some(Self::Max),
             (false, true) => Some(Self::Min),
             _ => None,
