@@ -11,7 +11,9 @@ mod clip_text;
 mod codecs;
 mod denoisers;
 pub mod fill;
+mod language;
 mod losses;
+mod network;
 mod optimizers;
 mod report;
 mod samplers;
@@ -117,6 +119,8 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         clip_text::check(&reference)
     } else if json["config"].get("gf_dim").is_some() {
         stackgan::check(&reference)
+    } else if json["model"].as_str().is_some_and(|model| model.starts_with("GPT2LMHeadModel")) {
+        language::check(&reference)
     } else if json["model"].as_str().is_some_and(|model| model.contains("(diffusers)")) {
         denoisers::check(&reference)
     } else if json.get("train_steps").is_some() {

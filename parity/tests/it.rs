@@ -23,6 +23,7 @@ fn computed_values_are_those_of_the_reference() {
         "resnet18.json",
         "clip_text.json",
         "stackgan.json",
+        "gpt2.json",
         "unet.json",
         "unet_pixel.json",
         "autoencoder_kl.json",

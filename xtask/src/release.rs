@@ -122,7 +122,10 @@ fn compile(platform: &Platform, root: &Path, target: &Path) -> Result<PathBuf, S
     cargo.args(["--target", &platform.triple]);
     cargo.env(format!("CARGO_TARGET_{variable}_LINKER"), &linker);
     run(&mut cargo).map_err(|error| {
-        format!("{error}\n{0} needs `rustup target add {0}` and the linker {linker}", platform.triple)
+        format!(
+            "{error}\nif its standard library or its linker is missing: `rustup target add {}`, and install {linker}",
+            platform.triple
+        )
     })?;
     Ok(target.join(&platform.triple).join("release/phalanx"))
 }

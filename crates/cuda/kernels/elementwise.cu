@@ -1,6 +1,9 @@
 // Elementwise functions of one argument, and their derivatives.
 
-enum Unary { RELU, RELU6, LEAKY_RELU, SIGMOID, TANH, SILU, GELU, QUICK_GELU, EXP, CLAMP, NEGATE, AFFINE };
+// GELU by tanh is x·σ(2√(2/π)·(x + 0.044715x³)).
+constexpr double GELU_TANH_LINEAR = 1.5957691216057307712, GELU_TANH_CUBIC = 0.071354816272600254;
+
+enum Unary { RELU, RELU6, LEAKY_RELU, SIGMOID, TANH, SILU, GELU, GELU_TANH, QUICK_GELU, EXP, CLAMP, NEGATE, AFFINE };
 
 template <class W> DEVICE W sigmoid(W x) { return W(1) / (W(1) + exp_of(-x)); }
 
@@ -14,6 +17,7 @@ template <int OP, class W> DEVICE W apply(W x, W p, W q) {
     case TANH: return tanh_of(x);
     case SILU: return x * sigmoid(x);
     case GELU: return W(0.5) * x * (W(1) + erf_of(x * W(0.70710678118654752440)));
+    case GELU_TANH: return x * sigmoid(x * (W(GELU_TANH_LINEAR) + W(GELU_TANH_CUBIC) * x * x));
     case QUICK_GELU: return x * sigmoid(x * W(1.702));
     case EXP: return exp_of(x);
     case CLAMP: return smaller(larger(x, p), q);
@@ -43,6 +47,7 @@ template <int OP, class X, class Y> DEVICE void unary_loop(const X *x, Y *y, Wid
     KERNEL_OF(tanh, TANH, __VA_ARGS__)               \
     KERNEL_OF(silu, SILU, __VA_ARGS__)               \
     KERNEL_OF(gelu, GELU, __VA_ARGS__)               \
+    KERNEL_OF(gelu_tanh, GELU_TANH, __VA_ARGS__)     \
     KERNEL_OF(quick_gelu, QUICK_GELU, __VA_ARGS__)   \
     KERNEL_OF(exp, EXP, __VA_ARGS__)                 \
     KERNEL_OF(clamp, CLAMP, __VA_ARGS__)             \
@@ -72,6 +77,11 @@ template <int OP, class W> DEVICE W derivative(W x, W y, W dy, W p, W q) {
     case SILU: {
         W s = sigmoid(x);
         return (s + x * s * (W(1) - s)) * dy;
+    }
+    case GELU_TANH: {
+        W squares = W(GELU_TANH_CUBIC) * x * x;
+        W s = sigmoid(x * (W(GELU_TANH_LINEAR) + squares));
+        return (s + x * s * (W(1) - s) * (W(GELU_TANH_LINEAR) + W(3) * squares)) * dy;
     }
     case QUICK_GELU: {
         W s = sigmoid(x * W(1.702));

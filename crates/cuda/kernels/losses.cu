@@ -1,19 +1,29 @@
 // Losses as parts of a sum in f64, which `sum_of_parts` (sums.cu) adds; and derivatives times the scalar's gradient, which is an
 // array.
 
-// ---- cross-entropy of rows with labels, with label smoothing; a warp for each row, or the whole block
+// ---- cross-entropy of rows with labels, in place of which their gradient is written; a warp for each row, or the whole block
 
-template <bool BLOCK, class X>
-DEVICE void cross_entropy(const X *logits, const u32 *labels, double smoothing, double *losses, Wide<X> *softmax, Size rows, int width) {
-    typedef Wide<X> W;
+struct CrossEntropyLoss {
+    double smoothing, z_loss, soft_cap, factor;
+};
+
+// A logit below its bound, if it has one.
+template <class W> DEVICE W capped(W x, W cap) { return cap > W(0) ? cap * tanh_of(x / cap) : x; }
+
+template <bool BLOCK, class W>
+DEVICE void cross_entropy(W *logits, const u32 *labels, const float *weights, CrossEntropyLoss of, double *losses, Size rows,
+                          int width, int classes) {
     __shared__ W shared[32];
+    const W cap = W(of.soft_cap);
     const auto group = Group<BLOCK>::make();
     for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
-        const X *x = logits + row * width;
+        W *x = logits + row * width;
+        const double scale = of.factor * (weights ? double(weights[row]) : 1.0);
+        const u32 label = labels[row];
         W largest = W(-3.4028234663852886e38), sum = 0, plain = 0;
 #pragma unroll 1
-        for (int i = group.member; i < width; i += group.members) {
-            const W value = widen(x[i]);
+        for (int i = group.member; i < classes; i += group.members) {
+            const W value = capped(x[i], cap);
             plain += value;
             const W most = larger(largest, value);
             sum = sum * exp_of(largest - most) + exp_of(value - most);
@@ -23,52 +33,41 @@ DEVICE void cross_entropy(const X *logits, const u32 *labels, double smoothing, 
         largest = group.template reduce<Larger>(own, shared);
         sum = group.template reduce<Add>(sum * exp_of(own - largest), shared);
         plain = group.template reduce<Add>(plain, shared);
-        const W factor = W(1) / sum;
-#pragma unroll 1
-        for (int i = group.member; i < width; i += group.members)
-            softmax[row * width + i] = exp_of(widen(x[i]) - largest) * factor;
+        const double log_sum = double(log_of(sum)) + double(largest);
         if (group.member == 0) {
-            const u32 label = labels[row];
             // The host does not wait for errors here: an invalid label makes the loss NaN.
-            const double chosen = label < u32(width) ? double(widen(x[label])) : double(NAN_F32);
-            const double log_sum = double(log_of(sum)) + double(largest);
-            losses[row] = (1.0 - smoothing) * (log_sum - chosen) + smoothing * (log_sum - double(plain) / width);
+            const double chosen = label < u32(classes) ? double(capped(x[label], cap)) : double(NAN_F32);
+            const double mean = double(plain) / classes;
+            const double loss = log_sum - (1.0 - of.smoothing) * chosen - of.smoothing * mean + of.z_loss * log_sum * log_sum;
+            losses[row] = scale == 0.0 ? 0.0 : scale * loss;
+        }
+        // The logit of the label is read before it is overwritten.
+        group.sync();
+        const W softmax = W(scale * (1.0 + 2.0 * of.z_loss * log_sum)) / sum;
+        const W uniform = W(scale * of.smoothing / classes), target = W(scale * (1.0 - of.smoothing));
+#pragma unroll 1
+        for (int i = group.member; i < width; i += group.members) {
+            const W value = capped(x[i], cap);
+            W slope = exp_of(value - largest) * softmax - uniform - (u32(i) == label ? target : W(0));
+            if (cap > W(0)) slope *= W(1) - (value / cap) * (value / cap);
+            x[i] = i < classes && scale != 0.0 ? slope : W(0);
         }
     }
 }
 
-#define CROSS_ENTROPY(S, X, W)                                                                                                 \
-    KERNEL(cross_entropy_warp_##S, 256, const X *logits, const u32 *labels, double smoothing, double *losses, W *softmax,      \
-           Size rows, int width) {                                                                                             \
-        cross_entropy<false>(logits, labels, smoothing, losses, softmax, rows, width);                                         \
+#define CROSS_ENTROPY(S, W)                                                                                                    \
+    KERNEL(cross_entropy_warp_##S, 256, W *logits, const u32 *labels, const float *weights, double smoothing, double z_loss,   \
+           double soft_cap, double factor, double *losses, Size rows, int width, int classes) {                                \
+        const CrossEntropyLoss of = {smoothing, z_loss, soft_cap, factor};                                                     \
+        cross_entropy<false>(logits, labels, weights, of, losses, rows, width, classes);                                       \
     }                                                                                                                          \
-    KERNEL(cross_entropy_block_##S, 256, const X *logits, const u32 *labels, double smoothing, double *losses, W *softmax,     \
-           Size rows, int width) {                                                                                             \
-        cross_entropy<true>(logits, labels, smoothing, losses, softmax, rows, width);                                          \
+    KERNEL(cross_entropy_block_##S, 256, W *logits, const u32 *labels, const float *weights, double smoothing, double z_loss,  \
+           double soft_cap, double factor, double *losses, Size rows, int width, int classes) {                                \
+        const CrossEntropyLoss of = {smoothing, z_loss, soft_cap, factor};                                                     \
+        cross_entropy<true>(logits, labels, weights, of, losses, rows, width, classes);                                        \
     }
-FOR_F32(CROSS_ENTROPY(f32, float, float))
-FOR_F64(CROSS_ENTROPY(f64, double, double))
-FOR_BF16(CROSS_ENTROPY(bf16, bf16, float))
-FOR_F16(CROSS_ENTROPY(f16, f16, float))
-
-template <class W>
-DEVICE void cross_entropy_backward(const W *softmax, const u32 *labels, double smoothing, double factor, const W *grad, W *dx,
-                                   int width, Size count) {
-    const W own = W(1.0 - smoothing), uniform = W(smoothing / width), scale = W(factor * double(*grad));
-    each<1>(count, false, [&](Size at, auto) {
-        const Size row = at / width;
-        const W target = uniform + (u32(at - row * width) == labels[row] ? own : W(0));
-        dx[at] = (softmax[at] - target) * scale;
-    });
-}
-KERNEL(cross_entropy_backward_f32, 256, const float *softmax, const u32 *labels, double smoothing, double factor, const float *grad,
-       float *dx, int width, Size count) {
-    cross_entropy_backward(softmax, labels, smoothing, factor, grad, dx, width, count);
-}
-KERNEL(cross_entropy_backward_f64, 256, const double *softmax, const u32 *labels, double smoothing, double factor, const double *grad,
-       double *dx, int width, Size count) {
-    cross_entropy_backward(softmax, labels, smoothing, factor, grad, dx, width, count);
-}
+FOR_F32(CROSS_ENTROPY(f32, float))
+FOR_F64(CROSS_ENTROPY(f64, double))
 
 // ---- losses over pairs of elements
 

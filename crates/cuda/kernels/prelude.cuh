@@ -296,4 +296,9 @@ template <bool BLOCK> struct Group {
     template <class Op, class T> __device__ __forceinline__ T reduce(T v, T *shared) const {
         return BLOCK ? block_reduce<Op>(v, shared) : warp_reduce<Op>(v);
     }
+    // Waits until all members have come here.
+    __device__ __forceinline__ void sync() const {
+        if (BLOCK) __syncthreads();
+        else __syncwarp();
+    }
 };

@@ -57,6 +57,7 @@ mod codec;
 mod columns;
 mod context;
 mod conv;
+mod cross_entropy;
 mod error;
 mod exact;
 mod float;
@@ -97,6 +98,7 @@ pub use conv::{
     conv_transpose2d_forward, conv2d_backward_bias, conv2d_backward_input, conv2d_backward_input_bf16,
     conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward, conv2d_forward_bf16,
 };
+pub use cross_entropy::{CrossEntropyOptions, CrossEntropyRows, cross_entropy_rows};
 pub use error::{KernelError, Result};
 pub use exact::ExactSquares;
 pub use float::Float;
@@ -122,9 +124,7 @@ pub use pool::{
 };
 pub use products::Products;
 pub use reduce::{scale, sum, sum_of_squares};
-pub use softmax::{
-    cross_entropy_rows_backward, cross_entropy_rows_forward, softmax_rows_backward, softmax_rows_forward,
-};
+pub use softmax::{softmax_rows_backward, softmax_rows_forward};
 pub use unary::{UnaryOp, geglu_backward, geglu_forward, unary_backward, unary_forward};
 
 /// The examples of this crate's README, as tests.

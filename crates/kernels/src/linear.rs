@@ -5,7 +5,8 @@ use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::matmul::{Matrix, MatrixMut, matmul_batched};
 
-/// Computes y = x·Wᵀ + bias: `x` is [rows, inputs], `w` [outputs, inputs], `bias` `[outputs]`, `y` [rows, outputs].
+/// Computes y = x·W + bias: `x` is [rows, inputs], `w` a matrix of inputs×outputs, stored plain or transposed, `bias`
+/// `[outputs]`, `y` [rows, outputs].
 ///
 /// # Errors
 /// If a length does not match the sizes.
@@ -13,20 +14,18 @@ pub fn linear_forward<T: Float>(
     context: &Context,
     [rows, inputs, outputs]: [usize; 3],
     x: &[T],
-    w: &[T],
+    w: Matrix<'_, T>,
     bias: Option<&[T]>,
     y: &mut [T],
 ) -> Result<()> {
     const KERNEL: &str = "linear_forward";
     check_len(KERNEL, "x", rows * inputs, x.len())?;
-    check_len(KERNEL, "w", outputs * inputs, w.len())?;
     check_len(KERNEL, "y", rows * outputs, y.len())?;
     if let Some(bias) = bias {
         check_len(KERNEL, "bias", outputs, bias.len())?;
     }
     let left = Matrix::batched(x, rows, inputs, false);
-    let right = Matrix::batched(w, inputs, outputs, true);
-    matmul_batched(context, 1, left, right, MatrixMut::batched(y, rows, outputs), false)?;
+    matmul_batched(context, 1, left, w, MatrixMut::batched(y, rows, outputs), false)?;
     let Some(bias) = bias else { return Ok(()) };
     let piece = context.piece(y.len(), outputs.max(1));
     context.run_chunks(y, piece, |_, y| {

@@ -1,7 +1,7 @@
-//! Softmax of rows, and cross-entropy fused with it.
+//! Softmax of rows.
 
 use crate::context::Context;
-use crate::error::{KernelError, Result, check_len};
+use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::{dot_slice, sum_slice};
 
@@ -87,70 +87,5 @@ pub fn softmax_rows_backward<T: Float>(
             },
         );
     });
-    Ok(())
-}
-
-/// Computes the cross-entropy of each row's softmax with its label, and the softmax for backward.
-///
-/// The target is smoothed towards the uniform distribution by `smoothing` (Szegedy et al. 2016).
-///
-/// # Errors
-/// If a length does not match the shape, or a label is not below `width`.
-pub fn cross_entropy_rows_forward<T: Float>(
-    context: &Context,
-    width: usize,
-    logits: &[T],
-    labels: &[u32],
-    smoothing: f64,
-    losses: &mut [T],
-    softmax: &mut [T],
-) -> Result<()> {
-    const KERNEL: &str = "cross_entropy_rows_forward";
-    let rows = labels.len();
-    check_len(KERNEL, "logits", rows * width, logits.len())?;
-    check_len(KERNEL, "losses", rows, losses.len())?;
-    if let Some(row) = labels.iter().position(|label| *label as usize >= width) {
-        let problem = format!("label {} of row {row} is not below the {width} classes", labels[row]);
-        return Err(KernelError::Shape { kernel: KERNEL, problem });
-    }
-    softmax_rows_forward(context, rows, width, logits, softmax)?;
-    for (row, loss) in losses.iter_mut().enumerate() {
-        let x = &logits[row * width..(row + 1) * width];
-        let max = row_max(x).to_f64();
-        let log_sum = x.iter().map(|v| (v.to_f64() - max).exp()).sum::<f64>().ln() + max;
-        let own = log_sum - x[labels[row] as usize].to_f64();
-        let uniform = log_sum - sum_slice(x) / width as f64;
-        *loss = T::from_f64((1.0 - smoothing) * own + smoothing * uniform);
-    }
-    Ok(())
-}
-
-/// Computes the gradient of Σ factor·loss in the logits from the softmax.
-///
-/// # Errors
-/// If a length does not match the shape, or a label is not below `width`.
-pub fn cross_entropy_rows_backward<T: Float>(
-    width: usize,
-    softmax: &[T],
-    labels: &[u32],
-    smoothing: f64,
-    factor: f64,
-    dx: &mut [T],
-) -> Result<()> {
-    const KERNEL: &str = "cross_entropy_rows_backward";
-    check_len(KERNEL, "softmax", labels.len() * width, softmax.len())?;
-    check_len(KERNEL, "dx", labels.len() * width, dx.len())?;
-    if let Some(row) = labels.iter().position(|label| *label as usize >= width) {
-        let problem = format!("label {} of row {row} is not below the {width} classes", labels[row]);
-        return Err(KernelError::Shape { kernel: KERNEL, problem });
-    }
-    let (own, uniform) = (1.0 - smoothing, smoothing / width as f64);
-    for (row, label) in labels.iter().enumerate() {
-        let range = row * width..(row + 1) * width;
-        for (class, (dx, p)) in dx[range.clone()].iter_mut().zip(&softmax[range]).enumerate() {
-            let target = uniform + if class == *label as usize { own } else { 0.0 };
-            *dx = T::from_f64((p.to_f64() - target) * factor);
-        }
-    }
     Ok(())
 }

@@ -21,6 +21,8 @@ pub enum UnaryOp {
     Silu,
     /// x·Φ(x) by the error function.
     Gelu,
+    /// x·(1 + tanh(√(2/π)·(x + 0.044715x³)))/2.
+    GeluTanh,
     /// x·σ(1.702x).
     QuickGelu,
     /// eˣ.
@@ -41,7 +43,7 @@ fn sigmoid<T: Float>(x: T) -> T {
 
 /// tanh by eˣ, and by its series near zero, where the quotient would cancel.
 #[inline(always)]
-fn tanh<T: Float>(x: T) -> T {
+pub(crate) fn tanh<T: Float>(x: T) -> T {
     let square = x * x;
     let c = |v: f64| T::from_f64(v);
     let near = c(-1382.0 / 155_925.0);
@@ -77,6 +79,31 @@ fn quick_gelu_slope<T: Float>(x: T) -> T {
     let factor = T::from_f64(1.702);
     let s = sigmoid(x * factor);
     s + factor * x * s * (T::ONE - s)
+}
+
+/// The σ of GELU's form with tanh, as (1 + tanh u)/2 = σ(2u).
+#[inline(always)]
+fn gelu_tanh_gate<T: Float>(x: T) -> T {
+    let [linear, cubic] = GELU_TANH.map(T::from_f64);
+    sigmoid(x * (linear + cubic * x * x))
+}
+
+/// 2√(2/π), and that times 0.044715.
+const GELU_TANH: [f64; 2] = {
+    let linear = 2.0 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+    [linear, linear * 0.044_715]
+};
+
+#[inline(always)]
+fn gelu_tanh<T: Float>(x: T) -> T {
+    x * gelu_tanh_gate(x)
+}
+
+#[inline(always)]
+fn gelu_tanh_slope<T: Float>(x: T) -> T {
+    let [linear, cubic] = GELU_TANH.map(T::from_f64);
+    let s = gelu_tanh_gate(x);
+    s + x * s * (T::ONE - s) * (linear + T::from_f64(3.0) * cubic * x * x)
 }
 
 /// Φ(x), the normal distribution's function.
@@ -151,6 +178,7 @@ fn apply_in_place<T: Float>(op: UnaryOp, y: &mut [T]) {
         UnaryOp::Tanh => each!(tanh),
         UnaryOp::Silu => each!(silu),
         UnaryOp::Gelu => each!(gelu),
+        UnaryOp::GeluTanh => each!(gelu_tanh),
         UnaryOp::QuickGelu => each!(quick_gelu),
         UnaryOp::Exp => each!(T::exp),
         UnaryOp::Clamp { low, high } => {
@@ -224,6 +252,7 @@ fn apply_backward<T: Float>(op: UnaryOp, x: &[T], y: &[T], dy: &[T], dx: &mut [T
             from_input!(|x: T| if (x >= low) & (x <= high) { one } else { T::ZERO });
         }
         UnaryOp::Silu => from_input!(silu_slope),
+        UnaryOp::GeluTanh => from_input!(gelu_tanh_slope),
         UnaryOp::QuickGelu => from_input!(quick_gelu_slope),
         UnaryOp::Gelu => from_input!(gelu_slope),
     }

@@ -25,6 +25,7 @@
 //! - [`Mlp`]: fully connected layers of any width and number, to try strategies on.
 //! - [`ClipTextEncoder`]: openai/CLIP's text transformer. [`Clip`] trains a small one from scratch with an [`ImageTower`]
 //!   by the contrastive loss.
+//! - [`Gpt2`]: the language model of openai's GPT-2, with transformers' names.
 //! - [`Cvae`]: a conditional variational autoencoder of images whose encoder and decoder both see a text vector.
 //!   [`TextToImage`] joins it with a text encoder.
 //! - [`diffusion`]: diffusers' U-Nets and KL autoencoder, noise schedules and samplers.
@@ -57,6 +58,7 @@ pub mod clip;
 pub mod cvae;
 pub mod diffusion;
 pub mod foreign_names;
+pub mod gpt2;
 pub mod mlp;
 pub mod mobilenet_v2;
 pub mod resnet;
@@ -64,15 +66,18 @@ pub mod stackgan;
 
 mod conv_norm;
 mod run_block;
+mod token_input;
 
 pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,
 };
 pub use cvae::{Cvae, CvaeConfig, CvaeLoss, CvaeOutput, KlWarmup, L1Sharpening, TextToImage};
+pub use gpt2::{Gpt2, Gpt2Config};
 pub use mlp::{Mlp, MlpConfig};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Config};
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};
 pub use stackgan::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
+pub use token_input::TokenInput;
 
 /// Returns the number of groups of a group norm over `channels`: the largest divisor up to 8.
 fn groups_for(channels: usize) -> usize {

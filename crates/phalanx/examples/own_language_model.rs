@@ -6,6 +6,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use phalanx::{Program, Setup, StepInput, TaskSpec, TrainError, Training, config::Config, number};
 use phalanx_data::{CollatedDataset, SequenceCollation, SequenceConfig, Split, TextFile, TextFileConfig};
+use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::nn::{Embedding, Linear, MultiHeadAttention};
 use phalanx_tensor::{Block, Init, Tape, TensorError, Value, loss, ops};
 
@@ -51,10 +52,10 @@ impl Model {
         let places = places.broadcast_as(tokens.shape())?.contiguous()?;
         let x = ops::add(tape, &self.0.forward(tape, tokens)?, &self.1.forward(tape, &places)?)?;
         let logits = self.3.forward(tape, &tape.run1(&self.2, &x)?)?;
-        let targets = step.classes("targets")?;
-        step.mean_of_places(&logits, "mask", |logits, rows, over| {
-            loss::cross_entropy(tape, logits, &targets[rows], 0.0, over)
-        })
+        let (labels, weights) = (step.classes("targets")?, step.weights_of_places("mask")?);
+        let over = LossDivisor::Sum(step.sum);
+        let targets = RowTargets { labels: (&labels).into(), weights: Some(&weights), over };
+        Ok(loss::cross_entropy_of_rows(tape, &logits, &targets, CrossEntropyOptions::default())?)
     }
 }
 

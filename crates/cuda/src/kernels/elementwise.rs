@@ -16,6 +16,7 @@ fn parameters(op: UnaryOp) -> (&'static str, [f64; 2]) {
         UnaryOp::Tanh => ("tanh", [0.0; 2]),
         UnaryOp::Silu => ("silu", [0.0; 2]),
         UnaryOp::Gelu => ("gelu", [0.0; 2]),
+        UnaryOp::GeluTanh => ("gelu_tanh", [0.0; 2]),
         UnaryOp::QuickGelu => ("quick_gelu", [0.0; 2]),
         UnaryOp::Exp => ("exp", [0.0; 2]),
         UnaryOp::Clamp { low, high } => ("clamp", [low, high]),

@@ -1,5 +1,7 @@
 //! Losses as scalars, and their gradients times the scalar's gradient.
 
+use phalanx_kernels::CrossEntropyOptions;
+
 use super::grid::{check, check_float, check_len, check_type, launch, narrow_size, over, pack, parts, rows};
 use super::softmax::row_count;
 use super::sources::LOSSES;
@@ -37,67 +39,57 @@ impl PairLoss {
     }
 }
 
-/// Sums the cross-entropies of rows of `width` logits with labels, smoothed by `smoothing`, times `factor`. Returns the scalar,
-/// and the softmax for backward, both of the compute type. A label that is not below the width makes the loss NaN.
+/// The targets of rows of logits.
+#[derive(Debug, Clone, Copy)]
+pub struct CrossEntropyTargets<'a> {
+    /// The class of each row, u32.
+    pub labels: &'a Slice,
+    /// The weight of each row, f32; 1 without.
+    pub weights: Option<&'a Slice>,
+    /// The loss of a row.
+    pub options: CrossEntropyOptions,
+    /// The factor of all losses.
+    pub factor: f64,
+}
+
+/// Sums the cross-entropies of rows of `width` logits, and replaces the logits, f32 or f64, by the gradient of that sum, which is
+/// returned in the same type. A label that is not below the number of classes makes the loss of a row with weight NaN.
 ///
 /// # Errors
 /// If lengths or types do not match.
-pub fn cross_entropy(
-    gpu: &Gpu,
-    logits: &Slice,
-    labels: &Slice,
-    width: usize,
-    smoothing: f64,
-    factor: f64,
-) -> Result<(Slice, Slice)> {
+pub fn cross_entropy(gpu: &Gpu, logits: &Slice, width: usize, of: CrossEntropyTargets<'_>) -> Result<Slice> {
     const FUNCTION: &str = "cross_entropy";
+    let CrossEntropyTargets { labels, weights, options, factor } = of;
     check_float(FUNCTION, logits.dtype())?;
     let count = row_count(FUNCTION, logits, width)?;
     check(FUNCTION, "labels", labels, ElementType::U32, count)?;
-    let wide = logits.dtype().wide();
-    let (losses, softmax) = (gpu.unwritten(ElementType::F64, count)?, gpu.unwritten(wide, logits.len())?);
+    if let Some(weights) = weights {
+        check(FUNCTION, "weights", weights, ElementType::F32, count)?;
+    }
+    let classes = options.classes.unwrap_or(width);
+    if logits.dtype().is_half() || classes > width {
+        return Err(GpuError::unsupported(
+            FUNCTION,
+            format!("{classes} classes in rows of {width} {}", logits.dtype()),
+        ));
+    }
+    let losses = gpu.unwritten(ElementType::F64, count)?;
     let (group, grid) = rows(count, width);
     launch(gpu, &LOSSES, &format!("cross_entropy_{group}_{}", logits.dtype()), grid)
         .slice(logits)
         .slice(labels)
-        .number(smoothing)
+        .optional(weights)
+        .number(options.smoothing)
+        .number(options.z_loss)
+        // Without a bound of the logits.
+        .number(options.soft_cap.unwrap_or(0.0))
+        .number(factor)
         .slice(&losses)
-        .slice(&softmax)
         .number(count as i64)
         .number(narrow_size(FUNCTION, width)?)
+        .number(narrow_size(FUNCTION, classes)?)
         .run()?;
-    Ok((sum_of_parts(gpu, &losses, factor, wide)?, softmax))
-}
-
-/// Computes the gradient of the logits of [`cross_entropy`], where `grad` is that of the scalar.
-///
-/// # Errors
-/// If lengths or types do not match.
-pub fn cross_entropy_backward(
-    gpu: &Gpu,
-    softmax: &Slice,
-    labels: &Slice,
-    width: usize,
-    smoothing: f64,
-    factor: f64,
-    grad: &Slice,
-) -> Result<Slice> {
-    const FUNCTION: &str = "cross_entropy_backward";
-    let count = row_count(FUNCTION, softmax, width)?;
-    check(FUNCTION, "labels", labels, ElementType::U32, count)?;
-    check(FUNCTION, "grad", grad, softmax.dtype(), 1)?;
-    let dx = gpu.unwritten(softmax.dtype(), softmax.len())?;
-    launch(gpu, &LOSSES, &format!("cross_entropy_backward_{}", softmax.dtype()), over(dx.len(), 1))
-        .slice(softmax)
-        .slice(labels)
-        .number(smoothing)
-        .number(factor)
-        .slice(grad)
-        .slice(&dx)
-        .number(narrow_size(FUNCTION, width)?)
-        .number(dx.len() as i64)
-        .run()?;
-    Ok(dx)
+    sum_of_parts(gpu, &losses, 1.0, logits.dtype())
 }
 
 /// Returns the suffix of pair kernels: 16-bit types pair with the same type and f32.

@@ -81,8 +81,7 @@ pub use images::{ImageBatch, ImageBlend, images, put_rows};
 pub use layerwise::{lamb_direction, lamb_step};
 pub use lookups::{embedding, embedding_backward, progression};
 pub use losses::{
-    PairLoss, cross_entropy, cross_entropy_backward, kl_standard_normal_backward, pair_loss,
-    pair_loss_backward,
+    CrossEntropyTargets, PairLoss, cross_entropy, kl_standard_normal_backward, pair_loss, pair_loss_backward,
 };
 pub use memory::{accumulate, convert, convert_on, convert_to, count_up, fill, write};
 pub use pooling::{

@@ -4,10 +4,12 @@
 use phalanx_cuda::blas::{Blas, Matrix, Product};
 use phalanx_cuda::dnn::{Convolution, ConvolutionFormat, Dnn};
 use phalanx_cuda::graph::CapturedStep;
-use phalanx_cuda::kernels::{self, EmaInputs, StepInputs, StepOptions as _, StepScalars, StreamKey};
+use phalanx_cuda::kernels::{
+    self, CrossEntropyTargets, EmaInputs, StepInputs, StepOptions as _, StepScalars, StreamKey,
+};
 use phalanx_cuda::memory::Pinned;
 use phalanx_cuda::{ElementType, Gpu, GpuError, Graph, Result, Slice, Source, Stream, TensorLayout};
-use phalanx_kernels::{AdamOptions, BinaryOp, EmaOptions, SgdOptions, UnaryOp};
+use phalanx_kernels::{AdamOptions, BinaryOp, CrossEntropyOptions, EmaOptions, SgdOptions, UnaryOp};
 
 use crate::harness::{KERNEL_MACRO, gpu, random};
 use crate::software;
@@ -97,10 +99,10 @@ impl<'a> Training<'a> {
             &logits,
             Some(&self.bias),
         )?;
-        let (loss, softmax) = kernels::cross_entropy(gpu, &logits, &self.labels, classes, 0.1, 0.5)?;
-        let one = gpu.unwritten(F32, 1)?;
-        kernels::fill(gpu, &one, 1.0)?;
-        let slope = kernels::cross_entropy_backward(gpu, &softmax, &self.labels, classes, 0.1, 0.5, &one)?;
+        let options = CrossEntropyOptions { smoothing: 0.1, ..CrossEntropyOptions::default() };
+        let of = CrossEntropyTargets { labels: &self.labels, weights: None, options, factor: 0.5 };
+        let loss = kernels::cross_entropy(gpu, &logits, classes, of)?;
+        let slope = logits;
         let grads = gpu.unwritten(F32, self.weights.len())?;
         self.product([features, classes, IMAGES], [(&hidden, true), (&slope, false)], &grads, None)?;
         let noise = kernels::normal(gpu, StreamKey { stream: 9, ..key }, 3, grads.len(), F32)?;

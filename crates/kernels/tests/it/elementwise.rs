@@ -2,13 +2,13 @@
 
 use phalanx_kernels::{
     Activation, ActivationMask, AdamOptions, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput,
-    Context, Epilogue, Float, GroupNormShape, LambOptions, LionOptions, Matrix, MatrixMut, NormBackward,
-    NormGrads, NormInput, NormOutput, Pool2dShape, SgdOptions, UnaryOp, adam_step, avg_pool2d_forward,
-    batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,
-    batch_norm_train, batch_norm_train_backward, cross_entropy_rows_forward, ema_step, group_norm_forward,
-    lamb_direction, lamb_step, layer_norm_backward, layer_norm_forward, linear_forward, lion_step,
-    matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step, softmax_rows_forward, trust_ratio,
-    unary_backward, unary_forward, upsample_nearest2d_forward,
+    Context, CrossEntropyOptions, CrossEntropyRows, Epilogue, Float, GroupNormShape, LambOptions,
+    LionOptions, Matrix, MatrixMut, NormBackward, NormGrads, NormInput, NormOutput, Pool2dShape, SgdOptions,
+    UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input, batch_norm_backward_sums,
+    batch_norm_forward, batch_norm_moments, batch_norm_train, batch_norm_train_backward, cross_entropy_rows,
+    ema_step, group_norm_forward, lamb_direction, lamb_step, layer_norm_backward, layer_norm_forward,
+    linear_forward, lion_step, matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step,
+    softmax_rows_forward, trust_ratio, unary_backward, unary_forward, upsample_nearest2d_forward,
 };
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn near(a: &[f32], b: &[f64], bound: f64, what: &str) {
     assert!(off <= bound * size.max(1e-6), "{what}: {off:e} of {size:e}");
 }
 
-const ACTIVATIONS: [UnaryOp; 10] = [
+const ACTIVATIONS: [UnaryOp; 11] = [
     UnaryOp::Relu,
     UnaryOp::Relu6,
     UnaryOp::LeakyRelu(0.2),
@@ -34,6 +34,7 @@ const ACTIVATIONS: [UnaryOp; 10] = [
     UnaryOp::Tanh,
     UnaryOp::Silu,
     UnaryOp::Gelu,
+    UnaryOp::GeluTanh,
     UnaryOp::QuickGelu,
     UnaryOp::Exp,
     UnaryOp::Clamp { low: -30.0, high: 0.5 },
@@ -244,13 +245,69 @@ fn softmax_and_cross_entropy_at_the_extremes() {
     let mut y = [0.0; 6];
     softmax_rows_forward(&context, 2, 3, &x, &mut y).expect("sound");
     assert_eq!(y, [1.0, 0.0, 0.0, 0.0, 0.5, 0.5]);
-    let (mut losses, mut p) = ([0.0_f32; 2], [0.0; 4]);
-    cross_entropy_rows_forward(&context, 2, &[1e4_f32, -1e4, 0.0, 0.0], &[1, 0], 0.0, &mut losses, &mut p)
-        .expect("sound");
-    assert_eq!(losses[0], 2e4);
+    let options = CrossEntropyOptions::default();
+    let of = CrossEntropyRows { labels: &[1, 0], weights: None, options, factor: 1.0 };
+    let (mut logits, mut losses) = ([1e4_f32, -1e4, 0.0, 0.0], [0.0; 2]);
+    cross_entropy_rows(&context, 2, of, &mut logits, &mut losses).expect("sound");
+    assert_eq!((losses[0], logits), (2e4, [1.0, -1.0, -0.5, 0.5]));
     assert!((losses[1] - std::f32::consts::LN_2).abs() < 1e-6);
-    let error = cross_entropy_rows_forward(&context, 2, &[0.0_f32; 4], &[1, 2], 0.0, &mut losses, &mut p);
-    assert!(error.expect_err("out of range").to_string().contains("label 2 of row 1"));
+    let of = CrossEntropyRows { labels: &[1, 2], ..of };
+    let error = cross_entropy_rows(&context, 2, of, &mut logits, &mut losses).expect_err("out of range");
+    assert!(error.to_string().contains("label 2 of row 1"));
+    let of = CrossEntropyRows { weights: Some(&[1.0, 0.0]), ..of };
+    cross_entropy_rows(&context, 2, of, &mut logits, &mut losses).expect("a row without weight");
+    assert_eq!((losses[1], &logits[2..]), (0.0, &[0.0; 2][..]));
+}
+
+/// Each loss by its formula in f64, and its gradient by differences.
+#[test]
+fn cross_entropy_of_all_options() {
+    let (rows, width) = (5, 37);
+    let labels: Vec<u32> = (0..rows).map(|row| row as u32 * 6).collect();
+    let weights = [1.0, 0.5, 0.0, 2.0, 1.0];
+    for (smoothing, z_loss, soft_cap, classes) in [
+        (0.0, 0.0, None, None),
+        (0.1, 0.0, None, None),
+        (0.0, 0.1, None, Some(30)),
+        (0.2, 0.05, Some(3.0), Some(33)),
+    ] {
+        let options = CrossEntropyOptions { smoothing, z_loss, soft_cap, classes };
+        let of = CrossEntropyRows { labels: &labels, weights: Some(&weights), options, factor: 0.25 };
+        let logits: Vec<f64> = random::<f64>(3, rows * width).iter().map(|x| 4.0 * x).collect();
+        let total = |logits: &[f64]| -> f64 {
+            let of_row = |(row, x): (usize, &[f64])| {
+                let x = &x[..classes.unwrap_or(width)];
+                let x: Vec<f64> =
+                    x.iter().map(|x| soft_cap.map_or(*x, |cap: f64| cap * (x / cap).tanh())).collect();
+                let log_sum = x.iter().map(|x| x.exp()).sum::<f64>().ln();
+                let mean = x.iter().sum::<f64>() / x.len() as f64;
+                let loss = log_sum - (1.0 - smoothing) * x[labels[row] as usize] - smoothing * mean;
+                0.25 * f64::from(weights[row]) * (loss + z_loss * log_sum * log_sum)
+            };
+            logits.chunks(width).enumerate().map(of_row).sum()
+        };
+        for threads in [1, 3] {
+            let (mut slopes, mut losses) = (logits.clone(), vec![0.0; rows]);
+            cross_entropy_rows(&Context::new(threads), width, of, &mut slopes, &mut losses).expect("sound");
+            assert!((losses.iter().sum::<f64>() - total(&logits)).abs() < 1e-12);
+            for at in 0..logits.len() {
+                let moved = |by: f64| {
+                    let mut moved = logits.clone();
+                    moved[at] += by;
+                    total(&moved)
+                };
+                let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                assert!((slopes[at] - slope).abs() < 1e-8, "{options:?} at {at}: {} and {slope}", slopes[at]);
+            }
+            let single = |x: &Vec<f64>| x.iter().map(|x| *x as f32).collect::<Vec<f32>>();
+            let (mut singles, mut losses) = (single(&logits), vec![0.0; rows]);
+            cross_entropy_rows(&Context::new(threads), width, of, &mut singles, &mut losses).expect("sound");
+            assert!(
+                singles.iter().zip(&slopes).all(|(x, y)| (f64::from(*x) - y).abs() < 1e-6),
+                "{options:?}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -374,9 +431,18 @@ fn a_linear_layer_adds_bias() {
         for threads in [1, 3] {
             let (context, sizes) = (Context::new(threads), [rows, inputs, outputs]);
             let mut y = vec![7.0; rows * outputs];
-            linear_forward(&context, sizes, &x, &w, Some(&bias), &mut y).expect("sound");
+            linear_forward(
+                &context,
+                sizes,
+                &x,
+                Matrix::batched(&w, sizes[1], sizes[2], true),
+                Some(&bias),
+                &mut y,
+            )
+            .expect("sound");
             near(&y, &wanted, 1e-5, &format!("{sizes:?}"));
-            linear_forward(&context, sizes, &x, &w, None, &mut y).expect("sound");
+            linear_forward(&context, sizes, &x, Matrix::batched(&w, sizes[1], sizes[2], true), None, &mut y)
+                .expect("sound");
             near(&y, &product, 1e-5, &format!("{sizes:?} without bias"));
         }
     }

@@ -30,6 +30,17 @@ impl Lowering {
                 let gate = self.emit("Sigmoid", [scaled], none());
                 self.emit("Mul", [x, gate], none())
             }
+            UnaryOp::GeluTanh => {
+                // x · σ(a·x + b·x³)
+                let linear = 2.0 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+                let (linear, cubic) = (self.scalar(linear), self.scalar(linear * 0.044_715));
+                let square = self.emit("Mul", [x.as_str(), x.as_str()], none());
+                let square = self.emit("Mul", [square.as_str(), &cubic], none());
+                let factor = self.emit("Add", [square, linear], none());
+                let scaled = self.emit("Mul", [x.as_str(), &factor], none());
+                let gate = self.emit("Sigmoid", [scaled], none());
+                self.emit("Mul", [x, gate], none())
+            }
             UnaryOp::Gelu => {
                 // x · (1 + erf(x/√2)) / 2
                 let (factor, one, half) =

@@ -83,7 +83,7 @@ impl Lowering {
             Op::Mul => self.of_inputs("Mul", op, Vec::new())?,
             Op::Scale(factor) => self.with_scalar("Mul", op, *factor)?,
             Op::AddScalar(addend) => self.with_scalar("Add", op, *addend)?,
-            Op::Linear => self.linear(op)?,
+            Op::Linear(layout) => self.linear(op, *layout)?,
             Op::MatMul => self.of_inputs("MatMul", op, Vec::new())?,
             Op::Softmax => self.of_inputs("Softmax", op, vec![("axis", Attribute::Int(-1))])?,
             Op::Attention { causal } => self.attention(op, *causal)?,

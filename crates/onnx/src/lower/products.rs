@@ -1,20 +1,26 @@
 //! Matrix products and attention.
 
+use phalanx_tensor::ops::WeightLayout;
+
 use super::{Lowering, TracedOp};
 use crate::dims::Dim;
 use crate::error::Result;
 use crate::node::{Attribute, Values};
 
 impl Lowering {
-    /// Adds x·Wᵀ + b of rows with any number of leading dimensions.
-    pub(super) fn linear(&mut self, op: TracedOp<'_>) -> Result<String> {
+    /// Adds x·W + b of rows with any number of leading dimensions.
+    pub(super) fn linear(&mut self, op: TracedOp<'_>, layout: WeightLayout) -> Result<String> {
+        let turned = layout == WeightLayout::OutputsFirst;
         let (x, weight) = (self.input(op, 0)?, self.input(op, 1)?);
         let bias = self.optional_input(op, 2)?;
         if op.dims.len() == 2 {
             let inputs = [x, weight].into_iter().chain(bias);
-            return Ok(self.emit("Gemm", inputs, vec![("transB", Attribute::Int(1))]));
+            return Ok(self.emit("Gemm", inputs, vec![("transB", Attribute::flag(turned))]));
         }
-        let weight = self.emit("Transpose", [weight], vec![("perm", Attribute::sizes(&[1, 0]))]);
+        let weight = match turned {
+            true => self.emit("Transpose", [weight], vec![("perm", Attribute::sizes(&[1, 0]))]),
+            false => weight,
+        };
         let product = self.emit("MatMul", [x, weight], Vec::new());
         Ok(match bias {
             Some(bias) => self.emit("Add", [product, bias], Vec::new()),

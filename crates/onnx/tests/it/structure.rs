@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use phalanx_onnx::{OnnxError, OnnxModel, OnnxNames, Result};
 use phalanx_tensor::nn::{BatchNorm2d, BatchNormConfig, Conv2d, GroupNorm, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions};
-use phalanx_tensor::{BuildOptions, Context, Graph, Session, StoreBuilder, Tape, TensorError, Value};
+use phalanx_tensor::{BuildOptions, Context, Graph, Init, Session, StoreBuilder, Tape, TensorError, Value};
 
 use crate::reader::{ReadModel, ReadNode, read};
 
@@ -132,17 +132,22 @@ fn every_op_with_a_form_has_its_nodes() {
     let builder = StoreBuilder::new(BuildOptions::default());
     let norm = GroupNorm::new(&builder.root().pp("norm").block(), 2, 4, 1e-6).expect("a layer");
     let line = Linear::new(&builder.root().pp("fc").block(), 5, 7).expect("a layer");
+    let inputs_first = builder.root().pp("conv1d").block();
+    let inputs_first =
+        Linear::inputs_first(&inputs_first, 5, 7, Init::ZEROS, Some(Init::ZEROS)).expect("a layer");
     builder.build().expect("a store");
     type Run<'a> = &'a dyn Fn(&Tape, &Value) -> std::result::Result<Value, TensorError>;
-    let cases: [(&str, Run<'_>, &[&str]); 16] = [
+    let cases: [(&str, Run<'_>, &[&str]); 18] = [
         ("silu", &|tape, x| ops::silu(tape, x), &["Sigmoid", "Mul"]),
         ("gelu", &|tape, x| ops::gelu(tape, x), &["Mul", "Erf", "Add", "Mul", "Mul"]),
+        ("gelu_tanh", &|tape, x| ops::gelu_tanh(tape, x), &["Mul", "Mul", "Add", "Mul", "Sigmoid", "Mul"]),
         ("quick_gelu", &|tape, x| ops::quick_gelu(tape, x), &["Mul", "Sigmoid", "Mul"]),
         ("leaky_relu", &|tape, x| ops::leaky_relu(tape, x, 0.2), &["LeakyRelu"]),
         ("clamp", &|tape, x| ops::clamp(tape, x, -0.5, 0.5), &["Clip"]),
         ("scale", &|tape, x| ops::add_scalar(tape, &ops::scale(tape, x, 2.0)?, 1.0), &["Mul", "Add"]),
         ("sub", &|tape, x| ops::sub(tape, x, &ops::tanh(tape, x)?), &["Tanh", "Sub"]),
         ("linear", &|tape, x| line.forward(tape, x), &["Transpose", "MatMul", "Add"]),
+        ("linear with inputs first", &|tape, x| inputs_first.forward(tape, x), &["MatMul", "Add"]),
         ("softmax", &|tape, x| ops::softmax(tape, x), &["Softmax"]),
         (
             "attention",

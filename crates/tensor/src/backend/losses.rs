@@ -1,5 +1,7 @@
 //! Losses, each a scalar of a batch, and their derivatives.
 
+pub use phalanx_kernels::CrossEntropyOptions;
+
 use super::Array;
 use crate::Result;
 
@@ -34,11 +36,13 @@ impl ElementLoss {
 /// The targets of a cross-entropy.
 #[derive(Debug, Clone, Copy)]
 pub struct CrossEntropy<'a> {
-    /// The classes, u32 `[N]`.
+    /// The classes, u32 `[R]`.
     pub labels: &'a Array,
-    /// The label smoothing.
-    pub smoothing: f64,
-    /// The weight of a sample.
+    /// The weight of each row, f32 `[R]`; 1 without. A row of weight 0 has no loss and no gradient, whatever its label.
+    pub weights: Option<&'a Array>,
+    /// The loss of a row.
+    pub options: CrossEntropyOptions,
+    /// The factor of all losses.
     pub factor: f64,
 }
 
@@ -69,17 +73,12 @@ pub struct KlInputs<'a> {
 /// Losses on a back end. Each is a scalar, the weighted sum over samples or elements, and f32 for inputs of 16 bits, as
 /// gradients are. `grad` is the gradient of that scalar, a scalar too.
 pub trait Losses {
-    /// Computes −log softmax of logits [N, K] at the smoothed labels. Returns the loss and the softmax for backward.
+    /// Computes the cross-entropy of logits [R, K] with labels, and replaces the logits, f32 or f64, by its gradient.
     ///
     /// # Errors
-    /// If the element type is not supported; and, where the back end can tell without waiting, if a label is not below K.
-    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<(Array, Array)>;
-
-    /// Returns the gradient of the logits.
-    ///
-    /// # Errors
-    /// If the element type is not supported.
-    fn cross_entropy_backward(&self, softmax: &Array, of: CrossEntropy<'_>, grad: &Array) -> Result<Array>;
+    /// If the element type is not supported; and, where the back end can tell without waiting, if the label of a row
+    /// with weight is not below K.
+    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<Array>;
 
     /// Computes a loss of elements against targets.
     ///

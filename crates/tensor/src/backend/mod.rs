@@ -52,7 +52,7 @@ pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
 pub use images::{ImageBlend, ImagePreparation, Images, PLACE_NUMBERS};
 pub use layerwise::{LambOptions, LayerwiseUpdates};
 pub use lookups::Lookups;
-pub use losses::{CrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses};
+pub use losses::{CrossEntropy, CrossEntropyOptions, ElementLoss, ElementLossInputs, KlInputs, Losses};
 pub use low_rank::DeviceLowRank;
 pub use memory::{Memory, Transfers};
 pub use norms::{GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};

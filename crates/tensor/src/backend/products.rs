@@ -24,6 +24,12 @@ impl<'a> Factor<'a> {
     pub fn transposed(array: &'a Array) -> Self {
         Self { array, transposed: true }
     }
+
+    /// Returns the transpose of this factor.
+    #[must_use]
+    pub fn turned(self) -> Self {
+        Self { transposed: !self.transposed, ..self }
+    }
 }
 
 /// A batch of matrix products.
@@ -50,8 +56,8 @@ pub struct LinearProduct<'a> {
     pub sizes: [usize; 3],
     /// The input.
     pub x: &'a Array,
-    /// The weight `[outputs, inputs]`.
-    pub weight: &'a Array,
+    /// The weight: `[inputs, outputs]`, or transposed, as `[outputs, inputs]`.
+    pub weight: Factor<'a>,
     /// The bias `[outputs]`.
     pub bias: Option<&'a Array>,
     /// The shape of the result.
@@ -62,7 +68,7 @@ pub struct LinearProduct<'a> {
     pub dtype: DType,
 }
 
-/// The factors of the gradient of a linear layer's weight.
+/// The factors of dyᵀ·x, the gradient of a linear layer's weight. Exchanged they give its transpose.
 #[derive(Debug, Clone, Copy)]
 pub struct LinearWeightGrad<'a> {
     /// `[rows, inputs, outputs]`.
@@ -139,7 +145,7 @@ pub trait Products {
     /// If the element types are not supported.
     fn matmul(&self, of: MatrixProduct<'_>) -> Result<Array>;
 
-    /// Computes x·Wᵀ + b.
+    /// Computes x·W + b.
     ///
     /// # Errors
     /// If the element types are not supported.

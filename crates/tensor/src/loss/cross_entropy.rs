@@ -1,10 +1,116 @@
 //! Cross-entropy of logits with class labels, and with mixtures of two labels.
 
+use candle_core::{DType, Device, Shape, Tensor};
+
 use super::LossDivisor;
-use crate::backend::CrossEntropy;
+use crate::backend::{Array, ArrayBackend, BinaryOp, CrossEntropy};
 use crate::ops::Indices;
+use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError, ops};
+
+pub use crate::backend::CrossEntropyOptions;
+
+const OP: &str = "cross_entropy";
+
+/// The targets of rows of logits.
+#[derive(Debug, Clone)]
+pub struct RowTargets<'a> {
+    /// The class of each row.
+    pub labels: Indices<'a>,
+    /// The weight of each row; 1 without. A row of weight 0, such as padding, has no loss, whatever its label.
+    pub weights: Option<&'a [f32]>,
+    /// The divisor of the sum of the rows' losses.
+    pub over: LossDivisor,
+}
+
+impl RowTargets<'_> {
+    /// Checks the number of labels and weights, and the weights.
+    fn check(&self, rows: usize) -> Result<()> {
+        if self.labels.len() != rows {
+            let problem = format!("{} labels for {rows} rows of logits", self.labels.len());
+            return Err(TensorError::shape(OP, problem));
+        }
+        let Some(weights) = self.weights else { return Ok(()) };
+        if weights.len() != rows {
+            let problem = format!("{} weights for {rows} rows of logits", weights.len());
+            return Err(TensorError::shape(OP, problem));
+        }
+        match weights.iter().find(|weight| !(weight.is_finite() && **weight >= 0.0)) {
+            Some(weight) => {
+                let (value, expected) = (weight.to_string(), "expected a finite number, at least 0");
+                Err(TensorError::Argument { name: "weights", value, expected })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Moves labels and weights to where the logits are.
+    pub(super) fn on(
+        &self,
+        backend: &dyn ArrayBackend,
+        rows: usize,
+        options: CrossEntropyOptions,
+    ) -> Result<PlacedTargets> {
+        self.check(rows)?;
+        check_options(options)?;
+        let weights =
+            self.weights.map(|weights| Tensor::from_slice(weights, rows, &Device::Cpu)).transpose()?;
+        Ok(PlacedTargets {
+            labels: self.labels.on(OP, backend)?,
+            weights: weights.map(|weights| backend.from_host(&weights)).transpose()?,
+            options,
+            factor: self.over.factor(rows),
+        })
+    }
+}
+
+/// Targets at the place of the logits.
+pub(super) struct PlacedTargets {
+    labels: Array,
+    weights: Option<Array>,
+    options: CrossEntropyOptions,
+    factor: f64,
+}
+
+impl PlacedTargets {
+    /// Replaces logits [R, K] of the rows from `first` on by the gradient of their loss, which is returned.
+    pub(super) fn replace(&self, backend: &dyn ArrayBackend, logits: &Array, first: usize) -> Result<Array> {
+        let rows = logits.dims()[0];
+        let all = self.labels.elem_count();
+        let part = |array: &Array| match rows == all {
+            true => Ok(array.clone()),
+            false => array.reshape(all)?.view(first, rows),
+        };
+        let (labels, weights) = (part(&self.labels)?, self.weights.as_ref().map(part).transpose()?);
+        let (labels, weights, options) = (&labels, weights.as_ref(), self.options);
+        backend.cross_entropy(logits, CrossEntropy { labels, weights, options, factor: self.factor })
+    }
+}
+
+fn check_options(options: CrossEntropyOptions) -> Result<()> {
+    let CrossEntropyOptions { smoothing, z_loss, soft_cap, .. } = options;
+    let argument =
+        |name, value: f64, expected| Err(TensorError::Argument { name, value: value.to_string(), expected });
+    match soft_cap {
+        _ if !(0.0..1.0).contains(&smoothing) => argument("label_smoothing", smoothing, "expected 0 ≤ s < 1"),
+        _ if !(z_loss.is_finite() && z_loss >= 0.0) => {
+            argument("z_loss", z_loss, "expected a number, at least 0")
+        }
+        Some(cap) if !(cap.is_finite() && cap > 0.0) => {
+            argument("soft_cap", cap, "expected a positive number")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Multiplies an array by a scalar array, in new memory unless the scalar is known to be 1.
+pub(super) fn times(backend: &dyn ArrayBackend, array: Array, scalar: &Array) -> Result<Array> {
+    if scalar.is_host() && scalar.host(OP)?.to_dtype(DType::F64)?.to_scalar::<f64>()? == 1.0 {
+        return Ok(array);
+    }
+    backend.binary(BinaryOp::Mul, &array, scalar)
+}
 
 /// Computes the mean of −log softmax(logits) at the label. `logits` is [N, K], `labels` N classes below K, on the
 /// host or on the logits' device.
@@ -21,29 +127,39 @@ pub fn cross_entropy<'a>(
     label_smoothing: f64,
     over: LossDivisor,
 ) -> Result<Value> {
-    const OP: &str = "cross_entropy";
-    let &[batch, _] = logits.dims() else {
+    if logits.dims().len() != 2 {
         return Err(TensorError::shape(OP, format!("expected logits [N, K], not {:?}", logits.shape())));
+    }
+    let targets = RowTargets { labels: labels.into(), weights: None, over };
+    let options = CrossEntropyOptions { smoothing: label_smoothing, ..Default::default() };
+    cross_entropy_of_rows(tape, logits, &targets, options)
+}
+
+/// Computes the weighted sum of the rows' cross-entropies, divided by the targets' divisor: of samples, or of the
+/// positions of sequences. `logits` is [.., K], with a row for each target.
+///
+/// # Errors
+/// As [`cross_entropy`], and if a weight is negative or not finite or an option is out of its range.
+pub fn cross_entropy_of_rows(
+    tape: &Tape,
+    logits: &Value,
+    targets: &RowTargets<'_>,
+    options: CrossEntropyOptions,
+) -> Result<Value> {
+    let Some((width, lead)) = logits.dims().split_last() else {
+        return Err(TensorError::shape(OP, "expected logits [.., K], not a scalar"));
     };
-    let labels = labels.into();
-    if labels.len() != batch {
-        return Err(TensorError::shape(OP, format!("{} labels for {batch} rows of logits", labels.len())));
-    }
-    if !(0.0..1.0).contains(&label_smoothing) {
-        let (value, expected) = (label_smoothing.to_string(), "expected 0 ≤ s < 1");
-        return Err(TensorError::Argument { name: "label_smoothing", value, expected });
-    }
-    let factor = over.factor(batch);
+    let rows = lead.iter().product();
     let input = logits.array()?.contiguous()?;
     let backend = input.backend(tape.context());
-    let labels = labels.on(OP, backend)?;
-    let smoothing = label_smoothing;
-    let of = CrossEntropy { labels: &labels, smoothing, factor };
-    let (loss, softmax) = backend.cross_entropy(&input, of)?;
+    let targets = targets.on(backend, rows, options)?;
+    // The logits may have other readers.
+    let slopes = backend.unwritten(&Shape::from((rows, *width)), wide(input.dtype()))?;
+    backend.copy(&slopes, &input)?;
+    let loss = targets.replace(backend, &slopes, 0)?;
+    let shape = input.shape().clone();
     tape.push(OP, &[logits], loss, move |tape, grad, grads| {
-        let backend = grad.backend(tape.context());
-        let of = CrossEntropy { labels: &labels, smoothing, factor };
-        grads.add(0, backend.cross_entropy_backward(&softmax, of, grad)?)
+        grads.add(0, times(grad.backend(tape.context()), slopes, grad)?.reshape(shape)?)
     })
 }
 

@@ -3,12 +3,16 @@
 
 mod contrastive;
 mod cross_entropy;
+mod linear_cross_entropy;
 mod regression;
 mod variational;
 mod weighted;
 
 pub use contrastive::clip_contrastive;
-pub use cross_entropy::{LabelPairs, cross_entropy, mixed_cross_entropy};
+pub use cross_entropy::{
+    CrossEntropyOptions, LabelPairs, RowTargets, cross_entropy, cross_entropy_of_rows, mixed_cross_entropy,
+};
+pub use linear_cross_entropy::linear_cross_entropy;
 pub use regression::{bce_with_logits, l1, mse, smooth_l1};
 pub use variational::kl_standard_normal;
 pub use weighted::weighted;

@@ -14,7 +14,6 @@ pub struct MultiHeadAttention {
     in_weight: Param,
     in_bias: Param,
     out: Linear,
-    width: usize,
     heads: usize,
 }
 
@@ -34,7 +33,6 @@ impl MultiHeadAttention {
             in_weight: scope.param("in_proj_weight", (3 * width, width), in_init)?,
             in_bias: scope.param("in_proj_bias", 3 * width, Init::ZEROS)?,
             out: Linear::with_init(&scope.pp("out_proj"), width, width, out_init, Some(Init::ZEROS))?,
-            width,
             heads,
         })
     }
@@ -44,20 +42,7 @@ impl MultiHeadAttention {
     /// # Errors
     /// If the shape is another.
     pub fn forward(&self, tape: &Tape, x: &Value, causal: bool) -> Result<Value> {
-        let &[batch, length, width] = x.dims() else {
-            return Err(TensorError::shape("attention", format!("expected [N, T, C], not {:?}", x.shape())));
-        };
-        let head = self.width / self.heads;
         let all = ops::linear(tape, x, &tape.param(&self.in_weight)?, Some(&tape.param(&self.in_bias)?))?;
-        let all = ops::reshape(tape, &all, (batch, length, 3, self.heads, head))?;
-        // [3, N, heads, T, D]: then q, k and v are contiguous thirds.
-        let all = ops::permute(tape, &all, &[2, 0, 3, 1, 4])?;
-        let third = |index: usize| -> Result<Value> {
-            let part = ops::narrow(tape, &all, 0, index, 1)?;
-            ops::reshape(tape, &part, (batch, self.heads, length, head))
-        };
-        let mixed = ops::attention(tape, &third(0)?, &third(1)?, &third(2)?, causal)?;
-        let mixed = ops::permute(tape, &mixed, &[0, 2, 1, 3])?;
-        self.out.forward(tape, &ops::reshape(tape, &mixed, (batch, length, width))?)
+        self.out.forward(tape, &ops::self_attention(tape, &all, self.heads, causal)?)
     }
 }

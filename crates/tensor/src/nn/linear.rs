@@ -1,6 +1,7 @@
 //! The fully connected layer.
 
 use crate::init::Init;
+use crate::ops::{LinearWeight, WeightLayout};
 use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 use crate::{Result, ops};
@@ -9,6 +10,7 @@ use crate::{Result, ops};
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Param,
+    layout: WeightLayout,
     bias: Option<Param>,
 }
 
@@ -32,9 +34,27 @@ impl Linear {
         weight: Init,
         bias: Option<Init>,
     ) -> Result<Self> {
-        let weight = scope.param("weight", (outputs, inputs), weight)?;
+        let layout = WeightLayout::OutputsFirst;
+        let weight = scope.param("weight", &layout.dims(inputs, outputs), weight)?;
         let bias = bias.map(|init| scope.param("bias", outputs, init)).transpose()?;
-        Ok(Self { weight, bias })
+        Ok(Self { weight, layout, bias })
+    }
+
+    /// As [`Linear::with_init`], with a `weight` of [I, O]: the layer that the published GPT-2 calls Conv1D.
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn inputs_first(
+        scope: &Scope,
+        inputs: usize,
+        outputs: usize,
+        weight: Init,
+        bias: Option<Init>,
+    ) -> Result<Self> {
+        let layout = WeightLayout::InputsFirst;
+        let weight = scope.param("weight", &layout.dims(inputs, outputs), weight)?;
+        let bias = bias.map(|init| scope.param("bias", outputs, init)).transpose()?;
+        Ok(Self { weight, layout, bias })
     }
 
     /// Maps [.., I] to [.., O].
@@ -43,6 +63,7 @@ impl Linear {
     /// If the last dimension is not I.
     pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
         let bias = self.bias.as_ref().map(|bias| tape.param(bias)).transpose()?;
-        ops::linear(tape, x, &tape.param(&self.weight)?, bias.as_ref())
+        let weight = &tape.param(&self.weight)?;
+        ops::linear_by(tape, x, LinearWeight { weight, layout: self.layout, bias: bias.as_ref() })
     }
 }

@@ -64,6 +64,8 @@ named! {
     silu => UnaryOp::Silu;
     /// Computes x·Φ(x), by the exact error function (Hendrycks & Gimpel 2016).
     gelu => UnaryOp::Gelu;
+    /// Computes x·(1 + tanh(√(2/π)·(x + 0.044715x³)))/2, as in the published GPT-2 (Hendrycks & Gimpel 2016).
+    gelu_tanh => UnaryOp::GeluTanh;
     /// Computes x·σ(1.702x), as in openai/CLIP.
     quick_gelu => UnaryOp::QuickGelu;
     /// Computes eˣ.

@@ -64,3 +64,30 @@ pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, causal: bool) -> 
         })
     })
 }
+
+/// Computes attention of a projection [N, T, 3·C] of queries, keys and values to itself, by `heads` heads. The result
+/// is [N, T, C]. With `causal`, position t attends to 0..=t.
+///
+/// # Errors
+/// If the shape is another, or the heads do not divide C.
+pub fn self_attention(tape: &Tape, projected: &Value, heads: usize, causal: bool) -> Result<Value> {
+    let sizes = match projected.dims() {
+        &[batch, length, all] if heads > 0 && all.is_multiple_of(3 * heads) => Some((batch, length, all / 3)),
+        _ => None,
+    };
+    let Some((batch, length, width)) = sizes else {
+        let problem = format!("expected [N, T, 3·C] with {heads} heads in C, not {:?}", projected.shape());
+        return Err(TensorError::shape("attention", problem));
+    };
+    let head = width / heads;
+    let all = super::reshape(tape, projected, (batch, length, 3, heads, head))?;
+    // [3, N, heads, T, D]: then q, k and v are contiguous thirds.
+    let all = super::permute(tape, &all, &[2, 0, 3, 1, 4])?;
+    let third = |index: usize| -> Result<Value> {
+        let part = super::narrow(tape, &all, 0, index, 1)?;
+        super::reshape(tape, &part, (batch, heads, length, head))
+    };
+    let mixed = attention(tape, &third(0)?, &third(1)?, &third(2)?, causal)?;
+    let mixed = super::permute(tape, &mixed, &[0, 2, 1, 3])?;
+    super::reshape(tape, &mixed, (batch, length, width))
+}

@@ -5,9 +5,61 @@ use candle_core::{DType, Shape};
 use crate::backend::{Array, Factor, LinearProduct, LinearWeightGrad, MatrixProduct};
 use crate::storage::wide;
 use crate::tape::{Op, Tape, Value};
-use crate::{Result, TensorError};
+use crate::{Precision, Result, TensorError};
 
 const OP: &str = "linear";
+
+/// The order of a linear layer's weight in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WeightLayout {
+    /// [O, I], as `torch.nn.Linear`.
+    #[default]
+    OutputsFirst,
+    /// [I, O], as the layers of the published GPT-2.
+    InputsFirst,
+}
+
+impl WeightLayout {
+    /// Returns the dimensions of a weight.
+    pub fn dims(self, inputs: usize, outputs: usize) -> [usize; 2] {
+        match self {
+            Self::OutputsFirst => [outputs, inputs],
+            Self::InputsFirst => [inputs, outputs],
+        }
+    }
+
+    /// Returns a weight as the right factor of x·W.
+    pub(crate) fn factor(self, weight: &Array) -> Factor<'_> {
+        Factor { array: weight, transposed: self == Self::OutputsFirst }
+    }
+
+    /// Returns the factors of the gradient of a weight, of `[rows, inputs, outputs]`.
+    pub(crate) fn weight_grad<'a>(
+        self,
+        sizes: [usize; 3],
+        dy: &'a Array,
+        x: &'a Array,
+        precision: Precision,
+    ) -> LinearWeightGrad<'a> {
+        let [rows, inputs, outputs] = sizes;
+        match self {
+            Self::OutputsFirst => LinearWeightGrad { sizes, dy, x, precision },
+            // The transpose of dyᵀ·x is xᵀ·dy.
+            Self::InputsFirst => LinearWeightGrad { sizes: [rows, outputs, inputs], dy: x, x: dy, precision },
+        }
+    }
+}
+
+/// A linear layer's weight and bias.
+#[derive(Debug, Clone, Copy)]
+pub struct LinearWeight<'a> {
+    /// The weight.
+    pub weight: &'a Value,
+    /// Its order in memory.
+    pub layout: WeightLayout,
+    /// The bias `[O]`.
+    pub bias: Option<&'a Value>,
+}
 
 /// Checks that the arithmetic of both operands has the same type.
 fn same_type(op: &'static str, a: &Array, b: &Array) -> Result<()> {
@@ -17,22 +69,30 @@ fn same_type(op: &'static str, a: &Array, b: &Array) -> Result<()> {
     Err(TensorError::shape(op, format!("element types {:?} and {:?}", a.dtype(), b.dtype())))
 }
 
-/// Checks the shapes of a linear layer and returns `[rows, inputs, outputs]`.
-fn sizes(x: &Value, weight: &Value, bias: Option<&Value>) -> Result<[usize; 3]> {
-    let (&[outputs, inputs], Some((&last, lead))) = (weight.dims(), x.dims().split_last()) else {
-        let problem = format!("expected [.., I] and [O, I], not {:?} and {:?}", x.shape(), weight.shape());
-        return Err(TensorError::shape(OP, problem));
-    };
-    if last != inputs || bias.is_some_and(|b| b.dims() != [outputs]) {
-        let problem = format!(
-            "x {:?}, weight {:?} and bias {:?} do not match",
-            x.shape(),
-            weight.shape(),
-            bias.map(Value::shape)
-        );
-        return Err(TensorError::shape(OP, problem));
+impl LinearWeight<'_> {
+    /// Checks the shapes of a linear layer and returns `[rows, inputs, outputs]`.
+    pub(crate) fn sizes(&self, op: &'static str, x: &Value) -> Result<[usize; 3]> {
+        let Self { weight, layout, bias } = *self;
+        let (&[first, second], Some((&last, lead))) = (weight.dims(), x.dims().split_last()) else {
+            let problem =
+                format!("expected [.., I] and a matrix, not {:?} and {:?}", x.shape(), weight.shape());
+            return Err(TensorError::shape(op, problem));
+        };
+        let [outputs, inputs] = match layout {
+            WeightLayout::OutputsFirst => [first, second],
+            WeightLayout::InputsFirst => [second, first],
+        };
+        if last != inputs || bias.is_some_and(|b| b.dims() != [outputs]) {
+            let problem = format!(
+                "x {:?}, weight {:?} and bias {:?} do not match",
+                x.shape(),
+                weight.shape(),
+                bias.map(Value::shape)
+            );
+            return Err(TensorError::shape(op, problem));
+        }
+        Ok([lead.iter().product(), inputs, outputs])
     }
-    Ok([lead.iter().product(), inputs, outputs])
 }
 
 /// Computes x·Wᵀ + b: `x` is [.., I], `weight` [O, I], `bias` `[O]`, and the result [.., O], as
@@ -41,18 +101,21 @@ fn sizes(x: &Value, weight: &Value, bias: Option<&Value>) -> Result<[usize; 3]> 
 /// # Errors
 /// If the shapes do not match.
 pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> Result<Value> {
-    linear_stored(tape, x, weight, bias, tape.session().precision.product(x.dtype()?))
+    linear_by(tape, x, LinearWeight { weight, layout: WeightLayout::OutputsFirst, bias })
 }
 
-/// As [`linear`], with a result of another type: f32 for the input of a loss.
-pub(crate) fn linear_stored(
-    tape: &Tape,
-    x: &Value,
-    weight: &Value,
-    bias: Option<&Value>,
-    dtype: DType,
-) -> Result<Value> {
-    let [rows, inputs, outputs] = sizes(x, weight, bias)?;
+/// Computes x·W + b with a weight of either order: `x` is [.., I] and the result [.., O].
+///
+/// # Errors
+/// If the shapes do not match.
+pub fn linear_by(tape: &Tape, x: &Value, weight: LinearWeight<'_>) -> Result<Value> {
+    linear_stored(tape, x, weight, tape.session().precision.product(x.dtype()?))
+}
+
+/// As [`linear_by`], with a result of another type: f32 for the input of a loss.
+pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
+    let [rows, inputs, outputs] = of.sizes(OP, x)?;
+    let LinearWeight { weight, layout, bias } = of;
     let sizes = [rows, inputs, outputs];
     let x_shape = x.shape().clone();
     let mut shape = x.dims().to_vec();
@@ -64,27 +127,28 @@ pub(crate) fn linear_stored(
         same_type(OP, &x, &w)?;
         let bias = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
         let (precision, shape) = (tape.session().precision, &shape.into());
-        let (x, weight, bias) = (&x, &w, bias.as_ref());
+        let (x, weight, bias) = (&x, layout.factor(&w), bias.as_ref());
         let of = LinearProduct { sizes, x, weight, bias, shape, precision, dtype };
         x.backend(tape.context()).linear(of)?
     };
     let (x_saved, w_saved) = (x.save(), weight.save());
     let none = Value::absent()?;
-    tape.push(Op::Linear, &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
+    tape.push(Op::Linear(layout), &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         let backend = grad.backend(tape.context());
         let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
         if grads.wants(0) {
             let w = w_saved.array()?.contiguous()?;
             same_type(OP, &grad, &w)?;
-            let (sizes, a, b) = ([1, rows, inputs, outputs], Factor::plain(&grad), Factor::plain(&w));
+            let (sizes, a, b) =
+                ([1, rows, inputs, outputs], Factor::plain(&grad), layout.factor(&w).turned());
             let of = MatrixProduct { sizes, a, b, shape: &x_shape, precision, dtype };
             grads.add(0, backend.matmul(of)?)?;
         }
-        grads.write(backend, [(1, &[outputs, inputs])], dtype, |[to]| match to {
+        grads.write(backend, [(1, &layout.dims(inputs, outputs))], dtype, |[to]| match to {
             Some(to) => {
                 let x = &x_saved.array()?.contiguous()?;
-                backend.linear_backward_weight(LinearWeightGrad { sizes, dy: &grad, x, precision }, to)
+                backend.linear_backward_weight(layout.weight_grad(sizes, &grad, x, precision), to)
             }
             None => Ok(()),
         })?;

@@ -22,10 +22,11 @@ mod reduce;
 mod shape;
 
 pub use activation::{
-    UnaryOp, clamp, exp, geglu, gelu, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh, unary,
+    UnaryOp, clamp, exp, geglu, gelu, gelu_tanh, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh,
+    unary,
 };
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
-pub use attention::{attention, softmax};
+pub use attention::{attention, self_attention, softmax};
 pub use batch_norm::{BatchNormAffine, BatchNormStats, FusedActivation, batch_norm2d};
 pub(crate) use collective::all_gather_stored;
 pub use collective::{
@@ -39,7 +40,7 @@ pub use embedding::{embedding, select_positions};
 pub use fill::full_like;
 pub use indices::Indices;
 pub(crate) use linear::linear_stored;
-pub use linear::{linear, matmul};
+pub use linear::{LinearWeight, WeightLayout, linear, linear_by, matmul};
 pub use norm::{group_norm, l2_normalise, layer_norm};
 pub use pool::{PoolOptions, avg_pool2d, global_avg_pool2d, max_pool2d, upsample_nearest2d};
 pub use reduce::{mean, sum, sum_over};

@@ -1,6 +1,7 @@
 //! Ops with their attributes and the sources of their inputs, as a traced graph records them.
 
 use crate::backend::{Array, Conv2dShape, ConvTranspose2dShape, FusedActivation, Pool2dShape, UnaryOp};
+use crate::ops::WeightLayout;
 use crate::store::{Buffer, Param};
 
 /// An op and its attributes: with the inputs, all that its output depends on in evaluation.
@@ -36,8 +37,8 @@ pub enum Op {
     },
     /// [`crate::ops::unary`].
     Unary(UnaryOp),
-    /// [`crate::ops::linear`] of rows, a weight and a bias.
-    Linear,
+    /// [`crate::ops::linear_by`] of rows, a weight of this order and a bias.
+    Linear(WeightLayout),
     /// [`crate::ops::matmul`].
     MatMul,
     /// [`crate::ops::softmax`].
@@ -108,7 +109,7 @@ impl Op {
             Self::GroupNorm { .. } => "group_norm",
             Self::LayerNorm { .. } => "layer_norm",
             Self::Unary(_) => "unary",
-            Self::Linear => "linear",
+            Self::Linear(_) => "linear",
             Self::MatMul => "matmul",
             Self::Softmax => "softmax",
             Self::Attention { .. } => "attention",

@@ -156,17 +156,12 @@ impl Norms for Checking {
 }
 
 impl Losses for Checking {
-    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<(Array, Array)> {
-        let (logits, labels) = (self.open("cross_entropy", logits)?, &self.open("cross_entropy", of.labels)?);
-        let (loss, softmax) = self.cpu().cross_entropy(&logits, CrossEntropy { labels, ..of })?;
-        Ok((self.hide(&loss)?, self.hide(&softmax)?))
-    }
-
-    fn cross_entropy_backward(&self, softmax: &Array, of: CrossEntropy<'_>, grad: &Array) -> Result<Array> {
-        let open = |array| self.open("cross_entropy", array);
-        let labels = &open(of.labels)?;
-        let of = CrossEntropy { labels, ..of };
-        self.hide(&self.cpu().cross_entropy_backward(&open(softmax)?, of, &open(grad)?)?)
+    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<Array> {
+        const OP: &str = "cross_entropy";
+        let (logits, labels) = (self.open(OP, logits)?, &self.open(OP, of.labels)?);
+        let weights = self.open_if(OP, of.weights)?;
+        let of = CrossEntropy { labels, weights: weights.as_ref(), ..of };
+        self.hide(&self.cpu().cross_entropy(&logits, of)?)
     }
 
     fn element_loss(&self, of: ElementLossInputs<'_>) -> Result<Array> {

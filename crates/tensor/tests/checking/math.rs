@@ -65,7 +65,8 @@ impl Products for Checking {
     }
 
     fn linear(&self, of: LinearProduct<'_>) -> Result<Array> {
-        let (x, weight) = (&self.open("linear", of.x)?, &self.open("linear", of.weight)?);
+        let (x, array) = (&self.open("linear", of.x)?, &self.open("linear", of.weight.array)?);
+        let weight = Factor { array, ..of.weight };
         let bias = self.open_if("linear", of.bias)?;
         self.hide(&self.cpu().linear(LinearProduct { x, weight, bias: bias.as_ref(), ..of })?)
     }

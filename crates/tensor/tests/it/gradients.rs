@@ -85,6 +85,10 @@ fn matrix_products() {
     check("linear", &[draw("x", &[2, 3, 5]), draw("w", &[4, 5]), draw("b", &[4])], |t, v| {
         ops::linear(t, &v[0], &v[1], Some(&v[2]))
     });
+    check("linear, inputs first", &[draw("x", &[2, 3, 5]), draw("w", &[5, 4]), draw("b", &[4])], |t, v| {
+        let layout = ops::WeightLayout::InputsFirst;
+        ops::linear_by(t, &v[0], ops::LinearWeight { weight: &v[1], layout, bias: Some(&v[2]) })
+    });
     check("linear without bias", &[draw("x", &[1, 7]), draw("w", &[3, 7])], |t, v| {
         ops::linear(t, &v[0], &v[1], None)
     });
@@ -121,6 +125,7 @@ fn activations() {
         UnaryOp::Tanh,
         UnaryOp::Silu,
         UnaryOp::Gelu,
+        UnaryOp::GeluTanh,
         UnaryOp::QuickGelu,
         UnaryOp::Exp,
         UnaryOp::Clamp { low: -1.0, high: 5.0 },

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::gradcheck::check_gradients;
-use phalanx_tensor::loss::{self, LabelPairs, LossDivisor};
+use phalanx_tensor::loss::{self, CrossEntropyOptions, LabelPairs, LossDivisor, RowTargets};
+use phalanx_tensor::ops::{LinearWeight, WeightLayout};
 use phalanx_tensor::{Context, Key, Result, Session, Tape, TensorError, Value, ops};
 
 fn draw(name: &str, dims: &[usize]) -> Tensor {
@@ -40,6 +41,19 @@ fn gradients() {
             check(&[draw("logits", &[4, 6])], |t, v| {
                 let pairs = LabelPairs { labels: &[5, 0, 2, 2], partners: &[0, 5, 2, 1], share: 0.3 };
                 loss::mixed_cross_entropy(t, &v[0], pairs, smoothing, over)
+            });
+        }
+        for (z_loss, soft_cap) in [(0.0, None), (0.1, Some(2.0))] {
+            let options = CrossEntropyOptions { smoothing: 0.1, z_loss, soft_cap, classes: Some(5) };
+            let weights = [1.0, 0.0, 0.5, 2.0, 1.0, 0.0];
+            let targets = RowTargets { labels: (&[4, 9, 0, 1, 2, 0]).into(), weights: Some(&weights), over };
+            check(&[draw("logits", &[2, 3, 6])], |t, v| {
+                loss::cross_entropy_of_rows(t, &v[0], &targets, options)
+            });
+            check(&[draw("x", &[2, 3, 4]), draw("w", &[6, 4]), draw("b", &[6])], |t, v| {
+                let layout = WeightLayout::OutputsFirst;
+                let of = LinearWeight { weight: &v[1], layout, bias: Some(&v[2]) };
+                loss::linear_cross_entropy(t, &v[0], of, &targets, options)
             });
         }
         check(&[draw("i", &[3, 4]), draw("t", &[3, 4]), draw("s", &[1])], |t, v| {

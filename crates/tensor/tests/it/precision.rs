@@ -91,6 +91,10 @@ fn cases() -> Vec<Case> {
         case("narrow", 1, &[&[4, 6]], |t, v| ops::narrow(t, &v[0], 1, 2, 3)),
         case("cat", 1, &[&[2, 3], &[2, 4]], |t, v| ops::cat(t, &[&v[0], &v[1]], 1)),
         case("broadcast_as", 1, &[&[3, 1]], |t, v| ops::broadcast_as(t, &v[0], (2, 3, 4))),
+        case("linear, inputs first", 1, &[&[6, 20], &[20, 7], &[7]], |t, v| {
+            let layout = ops::WeightLayout::InputsFirst;
+            ops::linear_by(t, &v[0], ops::LinearWeight { weight: &v[1], layout, bias: Some(&v[2]) })
+        }),
         case("linear", 1, &[&[6, 20], &[7, 20], &[7]], |t, v| ops::linear(t, &v[0], &v[1], Some(&v[2]))),
         case("matmul", 2, &[&[2, 3, 20], &[2, 20, 4]], |t, v| ops::matmul(t, &v[0], &v[1])),
         case("softmax", 1, &[&[3, 7]], |t, v| ops::softmax(t, &v[0])),
@@ -142,6 +146,7 @@ fn cases() -> Vec<Case> {
         ("tanh", UnaryOp::Tanh),
         ("silu", UnaryOp::Silu),
         ("gelu", UnaryOp::Gelu),
+        ("gelu_tanh", UnaryOp::GeluTanh),
         ("quick_gelu", UnaryOp::QuickGelu),
         ("exp", UnaryOp::Exp),
         ("clamp", UnaryOp::Clamp { low: -1.0, high: 0.5 }),

@@ -15,7 +15,7 @@ use super::inputs::{
     Draw, FLOATS, LENGTHS, PAIRS, assert_close, assert_within, cpu, download, on_gpu, rounded, upload,
 };
 
-const FUNCTIONS: [UnaryOp; 10] = [
+const FUNCTIONS: [UnaryOp; 11] = [
     UnaryOp::Relu,
     UnaryOp::Relu6,
     UnaryOp::LeakyRelu(0.2),
@@ -23,6 +23,7 @@ const FUNCTIONS: [UnaryOp; 10] = [
     UnaryOp::Tanh,
     UnaryOp::Silu,
     UnaryOp::Gelu,
+    UnaryOp::GeluTanh,
     UnaryOp::QuickGelu,
     UnaryOp::Exp,
     UnaryOp::Clamp { low: -0.4, high: 0.7 },

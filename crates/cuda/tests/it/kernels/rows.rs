@@ -1,13 +1,13 @@
 //! Rows: softmax, layer norm, L2 norm, cross-entropy, embeddings.
 
 use phalanx_cuda::kernels::{
-    NormInputs, cross_entropy, cross_entropy_backward, embedding, embedding_backward, l2_normalise,
+    CrossEntropyTargets, NormInputs, cross_entropy, embedding, embedding_backward, l2_normalise,
     l2_normalise_backward, layer_norm, layer_norm_backward, progression, softmax, softmax_backward,
 };
 use phalanx_cuda::{ElementType, Gpu};
 use phalanx_kernels::{
-    NormBackward, NormGrads, NormInput, NormOutput, cross_entropy_rows_backward, cross_entropy_rows_forward,
-    layer_norm_backward as cpu_layer_backward, layer_norm_forward, softmax_rows_backward,
+    CrossEntropyOptions, CrossEntropyRows, NormBackward, NormGrads, NormInput, NormOutput,
+    cross_entropy_rows, layer_norm_backward as cpu_layer_backward, layer_norm_forward, softmax_rows_backward,
     softmax_rows_forward,
 };
 
@@ -143,53 +143,41 @@ fn cross_entropy_and_its_gradient() {
     on_gpu(|gpu| {
         let mut draw = Draw::new(24);
         for [rows, width] in ROWS {
-            for dtype in FLOATS {
-                for smoothing in [0.0, 0.1] {
-                    let what = format!("{rows}x{width} {dtype} {smoothing}");
+            for dtype in [ElementType::F32, ElementType::F64] {
+                for (smoothing, z_loss, soft_cap) in [(0.0, 0.0, None), (0.1, 0.01, Some(5.0))] {
+                    let classes = Some(width - width / 3);
+                    let options = CrossEntropyOptions { smoothing, z_loss, soft_cap, classes };
+                    let what = format!("{rows}x{width} {dtype} {options:?}");
                     let (mut x, _) = draw.slice(gpu, dtype, rows * width);
                     x.iter_mut().for_each(|x| *x *= 8.0);
-                    let labels: Vec<u32> = (0..rows).map(|_| draw.below(width) as u32).collect();
-                    let labels_gpu = gpu.upload(&labels).unwrap();
-                    let (mut losses, mut weights) = (vec![0.0; rows], vec![0.0; x.len()]);
-                    cross_entropy_rows_forward(
-                        &cpu(),
-                        width,
-                        &x,
-                        &labels,
-                        smoothing,
-                        &mut losses,
-                        &mut weights,
-                    )
-                    .unwrap();
-                    let (loss, softmax) =
-                        cross_entropy(gpu, &upload(gpu, dtype, &x), &labels_gpu, width, smoothing, 0.25)
-                            .unwrap();
-                    assert_eq!(loss.dtype(), dtype.wide());
+                    let labels: Vec<u32> = (0..rows).map(|_| draw.below(width - width / 3) as u32).collect();
+                    // The second row has no weight, and no label either.
+                    let weights: Vec<f32> =
+                        (0..rows).map(|row| if row == 1 { 0.0 } else { 0.5 + row as f32 }).collect();
+                    let weights = Some(weights.as_slice()).filter(|_| rows > 1);
+                    let of = CrossEntropyRows { labels: &labels, weights, options, factor: 0.25 };
+                    let (mut losses, mut slopes) = (vec![0.0; rows], x.clone());
+                    cross_entropy_rows(&cpu(), width, of, &mut slopes, &mut losses).unwrap();
+                    let logits = upload(gpu, dtype, &x);
+                    let labels = gpu.upload(&labels).unwrap();
+                    let weights = weights.map(|weights| gpu.upload(weights).unwrap());
+                    let weights = weights.as_ref();
+                    let of = CrossEntropyTargets { labels: &labels, weights, options, factor: 0.25 };
+                    let loss = cross_entropy(gpu, &logits, width, of).unwrap();
+                    assert_eq!(loss.dtype(), dtype);
                     // With one class the loss is a rounding error.
-                    let total = 0.25 * losses.iter().sum::<f64>();
+                    let total = losses.iter().sum::<f64>();
                     let found = download(gpu, &loss)[0];
                     assert!((found - total).abs() <= 1e-5 * total.abs().max(1.0), "{what}: {found}, {total}");
-                    assert_close(gpu, &what, &softmax, &weights);
-                    let mut dx = vec![0.0; x.len()];
-                    cross_entropy_rows_backward(width, &weights, &labels, smoothing, 0.25 * 3.0, &mut dx)
-                        .unwrap();
-                    let grad = upload(gpu, dtype.wide(), &[3.0]);
-                    let found =
-                        cross_entropy_backward(gpu, &softmax, &labels_gpu, width, smoothing, 0.25, &grad)
-                            .unwrap();
-                    assert_within(
-                        gpu,
-                        &what,
-                        &found,
-                        &dx,
-                        if dtype == ElementType::F64 { 1e-12 } else { 1e-5 },
-                    );
+                    let within = if dtype == ElementType::F64 { 1e-12 } else { 1e-4 };
+                    assert_within(gpu, &what, &logits, &slopes, within);
                 }
             }
         }
-        let labels = gpu.upload(&[3_u32]).unwrap();
-        let (loss, _) =
-            cross_entropy(gpu, &gpu.zeros(ElementType::F32, 3).unwrap(), &labels, 3, 0.0, 1.0).unwrap();
+        let labels = &gpu.upload(&[3_u32]).unwrap();
+        let options = CrossEntropyOptions::default();
+        let of = CrossEntropyTargets { labels, weights: None, options, factor: 1.0 };
+        let loss = cross_entropy(gpu, &gpu.zeros(ElementType::F32, 3).unwrap(), 3, of).unwrap();
         assert!(download(gpu, &loss)[0].is_nan(), "a label that is none");
     });
 }

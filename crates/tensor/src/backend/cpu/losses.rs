@@ -1,10 +1,10 @@
 //! Losses, summed in f64.
 
 use candle_core::{DType, Tensor};
-use phalanx_kernels::{Float as _, cross_entropy_rows_backward, cross_entropy_rows_forward};
+use phalanx_kernels::{CrossEntropyRows, Float as _, cross_entropy_rows};
 
 use crate::backend::{Array, CrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses};
-use crate::storage::{Contiguous, Indices, dispatch, tensor_from};
+use crate::storage::{Contiguous, Indices, dispatch, tensor_from, with_slice_mut};
 use crate::{Context, Result, TensorError};
 
 fn scalar(op: &'static str, array: &Array) -> Result<f64> {
@@ -12,36 +12,21 @@ fn scalar(op: &'static str, array: &Array) -> Result<f64> {
 }
 
 impl Losses for Context {
-    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<(Array, Array)> {
-        let CrossEntropy { labels, smoothing, factor } = of;
+    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<Array> {
         const OP: &str = "cross_entropy";
-        let (logits, labels) = (logits.host(OP)?, Indices::of(OP, labels.host(OP)?)?);
-        let (batch, classes) = logits.dims2()?;
-        let labels = labels.slice()?;
-        let read = Contiguous::by(OP, self, logits)?;
+        let (logits, labels) = (logits.host(OP)?, Indices::of(OP, of.labels.host(OP)?)?);
+        let (rows, classes) = logits.dims2()?;
+        let weights = of.weights.map(|weights| Contiguous::locked(OP, weights.host(OP)?)).transpose()?;
+        let weights = weights.as_ref().map(Contiguous::slice).transpose()?;
+        let CrossEntropy { options, factor, .. } = of;
+        let of = CrossEntropyRows { labels: labels.slice()?, weights, options, factor };
         dispatch!(OP, logits.dtype(), T => {
-            let x = read.slice::<T>()?;
-            let mut losses = vec![T::default(); batch];
-            let mut softmax = vec![T::default(); x.len()];
-            cross_entropy_rows_forward(self, classes, x, labels, smoothing, &mut losses, &mut softmax)?;
+            let mut losses = vec![T::default(); rows];
+            with_slice_mut::<T, _>(OP, logits, |logits| {
+                Ok(cross_entropy_rows(self, classes, of, logits, &mut losses)?)
+            })?;
             let total: f64 = losses.iter().map(|loss| loss.to_f64()).sum();
-            let loss = tensor_from(vec![T::from_f64(total * factor)], ())?;
-            Ok((loss.into(), tensor_from(softmax, logits.shape().clone())?.into()))
-        })
-    }
-
-    fn cross_entropy_backward(&self, softmax: &Array, of: CrossEntropy<'_>, grad: &Array) -> Result<Array> {
-        let CrossEntropy { labels, smoothing, factor } = of;
-        const OP: &str = "cross_entropy";
-        let (softmax, labels) = (softmax.host(OP)?, Indices::of(OP, labels.host(OP)?)?);
-        let classes = softmax.dims2()?.1;
-        let grad = scalar(OP, grad)?;
-        let read = Contiguous::by(OP, self, softmax)?;
-        dispatch!(OP, softmax.dtype(), T => {
-            let values = read.slice::<T>()?;
-            let mut dx = vec![T::default(); values.len()];
-            cross_entropy_rows_backward(classes, values, labels.slice()?, smoothing, factor * grad, &mut dx)?;
-            Ok(tensor_from(dx, softmax.shape().clone())?.into())
+            Ok(tensor_from(vec![T::from_f64(total)], ())?.into())
         })
     }
 

@@ -31,12 +31,13 @@ impl Products for Context {
     fn linear(&self, of: LinearProduct<'_>) -> Result<Array> {
         let LinearProduct { sizes, x, weight, bias, shape, precision, dtype } = of;
         const OP: &str = "linear";
-        let (x, w) = (x.host(OP)?, weight.host(OP)?);
+        let (x, w) = (x.host(OP)?, weight.array.host(OP)?);
         let (x_read, w_read) = (operand(OP, self, precision, x)?, operand(OP, self, precision, w)?);
         let bias = bias.map(|bias| Contiguous::by(OP, self, bias.host(OP)?)).transpose()?;
         dispatch!(OP, x.dtype(), T => {
             let bias = bias.as_ref().map(|bias| bias.slice::<T>()).transpose()?;
-            let (x, w) = (x_read.slice::<T>()?, w_read.slice::<T>()?);
+            let x = x_read.slice::<T>()?;
+            let w = Matrix::batched(w_read.slice::<T>()?, sizes[1], sizes[2], weight.transposed);
             let mut y = unwritten::<T>(sizes[0] * sizes[2]);
             linear_forward(self, sizes, x, w, bias, &mut y)?;
             Ok(stored(self, y, shape.clone(), dtype)?.into())

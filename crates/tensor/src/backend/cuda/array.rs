@@ -90,11 +90,6 @@ impl CudaArray {
         self.shape.dims()
     }
 
-    /// Returns the sizes of a matrix.
-    pub(super) fn dims2(&self) -> Result<(usize, usize)> {
-        Ok(self.shape.dims2()?)
-    }
-
     /// The size of the last dimension.
     pub(super) fn width(&self) -> usize {
         self.dims().last().copied().unwrap_or(1)

@@ -1,6 +1,6 @@
 //! Losses with the GPU kernels.
 
-use phalanx_cuda::kernels::{self, PairLoss};
+use phalanx_cuda::kernels::{self, CrossEntropyTargets, PairLoss};
 use phalanx_cuda::{ElementType, Slice};
 
 use super::Cuda;
@@ -24,24 +24,16 @@ impl Cuda {
 }
 
 impl Losses for Cuda {
-    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<(Array, Array)> {
-        let CrossEntropy { labels, smoothing, factor } = of;
+    fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<Array> {
         const OP: &str = "cross_entropy";
-        let (x, labels) = (self.open(OP, logits)?, self.slice(OP, labels)?);
-        let width = x.dims2()?.1;
-        let (loss, softmax) =
-            kernels::cross_entropy(self.gpu(), x.slice()?, labels, width, smoothing, factor)?;
-        Ok((self.array(loss, ()), self.array(softmax, logits.shape().clone())))
-    }
-
-    fn cross_entropy_backward(&self, softmax: &Array, of: CrossEntropy<'_>, grad: &Array) -> Result<Array> {
-        let CrossEntropy { labels, smoothing, factor } = of;
-        const OP: &str = "cross_entropy";
-        let (y, labels) = (self.open(OP, softmax)?, self.slice(OP, labels)?);
-        let (width, grad) = (y.dims2()?.1, self.scalar(OP, grad, y.slice()?.dtype())?);
-        let gpu = self.gpu();
-        let dx = kernels::cross_entropy_backward(gpu, y.slice()?, labels, width, smoothing, factor, &grad)?;
-        Ok(self.array(dx, softmax.shape().clone()))
+        let (x, labels) = (self.slice(OP, logits)?, self.slice(OP, of.labels)?);
+        let rows = CrossEntropyTargets {
+            labels,
+            weights: self.slice_if(OP, of.weights)?,
+            options: of.options,
+            factor: of.factor,
+        };
+        Ok(self.array(kernels::cross_entropy(self.gpu(), x, logits.dims()[1], rows)?, ()))
     }
 
     fn element_loss(&self, of: ElementLossInputs<'_>) -> Result<Array> {

@@ -61,9 +61,9 @@ impl Products for Cuda {
     fn linear(&self, of: LinearProduct<'_>) -> Result<Array> {
         let LinearProduct { sizes: [rows, inputs, outputs], x, weight, bias, shape, precision, dtype } = of;
         const OP: &str = "linear";
-        let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight)?);
+        let (x, w) = (self.operand(OP, precision, x)?, self.operand(OP, precision, weight.array)?);
         let bias = self.slice_if(OP, bias)?;
-        let factors = (Matrix::plain(&x), Matrix::transposed(&w));
+        let factors = (Matrix::plain(&x), Matrix { slice: &w, transposed: weight.transposed });
         let to =
             self.multiply([1, rows, outputs, inputs], factors, bias, precision, element_type(OP, dtype)?)?;
         Ok(self.array(to, shape.clone()))

@@ -81,23 +81,15 @@ impl<'a> StepInput<'a> {
         })?)
     }
 
-    /// Computes the weighted mean of the losses of positions, such as tokens, over the whole batch. `output` is [N, T, …]; of its N·T rows
-    /// those count that the array `mask`, f32 [N, T], marks with 1. `loss` gets rows, their range, and the divisor. Each sample's weight
-    /// is spread evenly over its positions: if it equals their number, each has weight 1.
+    /// Returns a weight for each position of the samples, such as a token, one sample after the other, for
+    /// [`RowTargets`](phalanx_tensor::loss::RowTargets) over [`LossDivisor::Sum`] of [`StepInput::sum`]. Of the N·T positions those count
+    /// that the array `mask`, f32 [N, T], marks with 1. Each sample's weight is spread evenly over its positions: if it equals their
+    /// number, each has weight 1.
     ///
     /// # Errors
-    /// Errors of `loss`, and if there is no such mask or it has another shape.
-    pub fn mean_of_places(
-        &self,
-        output: &Value,
-        mask: &str,
-        mut loss: impl FnMut(&Value, Range<usize>, LossDivisor) -> Result<Value, TensorError>,
-    ) -> Result<Value, TrainError> {
-        let weights = self.batch.weights_of_places(mask)?;
-        let rest = output.dims().get(2..).unwrap_or_default();
-        let shape: Vec<usize> = [weights.len()].iter().chain(rest).copied().collect();
-        let rows = ops::reshape(self.tape, output, shape)?;
-        Ok(weighted(self.tape, &rows, &weights, self.sum, |rows, range, over| loss(rows, range, over))?)
+    /// If there is no such mask or it has another shape.
+    pub fn weights_of_places(&self, mask: &str) -> Result<Vec<f32>, TrainError> {
+        self.batch.weights_of_places(mask)
     }
 
     /// Returns standard normal noise `[samples, dims…]`, f32. It depends on a sample's position in the whole batch, not on the number of

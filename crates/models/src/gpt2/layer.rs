@@ -1,0 +1,63 @@
+//! A layer of GPT-2.
+
+use phalanx_tensor::nn::{LayerNorm, Linear};
+use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value, ops};
+
+use super::Gpt2Config;
+
+/// x + attention(ln_1(x)), then x + mlp(ln_2(x)).
+#[derive(Debug)]
+pub(super) struct Layer {
+    name: String,
+    ln_1: LayerNorm,
+    c_attn: Linear,
+    attn_proj: Linear,
+    ln_2: LayerNorm,
+    c_fc: Linear,
+    mlp_proj: Linear,
+    heads: usize,
+    residual_dropout: f64,
+}
+
+impl Layer {
+    pub(super) fn new(scope: &Scope, config: &Gpt2Config) -> Result<Self> {
+        let scope = scope.block();
+        let (width, inner) = (config.width, config.inner);
+        let normal = |std: f64| Init::Normal { mean: 0.0, std };
+        // As the authors: what is added to the residual stream starts smaller, by the number of additions.
+        let residual = 0.02 / (2.0 * config.layers as f64).sqrt();
+        let zeros = Some(Init::ZEROS);
+        let linear = |scope: &Scope, inputs, outputs, std| {
+            Linear::inputs_first(scope, inputs, outputs, normal(std), zeros)
+        };
+        let (attn, mlp) = (scope.pp("attn"), scope.pp("mlp"));
+        Ok(Self {
+            name: scope.block_name().to_owned(),
+            ln_1: LayerNorm::new(&scope.pp("ln_1"), width, config.eps)?,
+            c_attn: linear(&attn.pp("c_attn"), width, 3 * width, 0.02)?,
+            attn_proj: linear(&attn.pp("c_proj"), width, width, residual)?,
+            ln_2: LayerNorm::new(&scope.pp("ln_2"), width, config.eps)?,
+            c_fc: linear(&mlp.pp("c_fc"), width, inner, 0.02)?,
+            mlp_proj: linear(&mlp.pp("c_proj"), inner, width, residual)?,
+            heads: config.heads,
+            residual_dropout: config.residual_dropout,
+        })
+    }
+}
+
+impl Block for Layer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let x = &inputs[0];
+        let all = self.c_attn.forward(tape, &self.ln_1.forward(tape, x)?)?;
+        let mixed = ops::self_attention(tape, &all, self.heads, true)?;
+        let mixed = self.attn_proj.forward(tape, &mixed)?;
+        let x = ops::add(tape, x, &ops::dropout(tape, &mixed, self.residual_dropout)?)?;
+        let hidden = self.c_fc.forward(tape, &self.ln_2.forward(tape, &x)?)?;
+        let out = self.mlp_proj.forward(tape, &ops::gelu_tanh(tape, &hidden)?)?;
+        Ok(vec![ops::add(tape, &x, &ops::dropout(tape, &out, self.residual_dropout)?)?])
+    }
+}

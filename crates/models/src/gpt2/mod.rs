@@ -1,0 +1,145 @@
+//! GPT-2 (Radford et al. 2019): a causal pre-norm transformer with learned positions, whose output projection is the
+//! table of token embeddings.
+
+mod config;
+mod layer;
+
+use std::sync::Arc;
+
+use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets, linear_cross_entropy};
+use phalanx_tensor::nn::{Embedding, LayerNorm};
+use phalanx_tensor::ops::{LinearWeight, WeightLayout};
+use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
+
+use crate::token_input::TokenInput;
+use layer::Layer;
+
+pub use config::Gpt2Config;
+
+/// Token and position embeddings, and their dropout.
+#[derive(Debug)]
+struct Embeddings {
+    name: String,
+    /// The table, which the head also reads.
+    tokens: Param,
+    positions: Embedding,
+    dropout: f64,
+}
+
+impl Block for Embeddings {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes tokens and positions, u32 [N, T].
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let tokens = ops::embedding(tape, &tape.param(&self.tokens)?, &inputs[0].array()?)?;
+        let positions = self.positions.forward(tape, &inputs[1].array()?)?;
+        Ok(vec![ops::dropout(tape, &ops::add(tape, &tokens, &positions)?, self.dropout)?])
+    }
+}
+
+/// The norm of the last states.
+#[derive(Debug)]
+struct FinalNorm {
+    name: String,
+    norm: LayerNorm,
+}
+
+impl Block for FinalNorm {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        Ok(vec![self.norm.forward(tape, &inputs[0])?])
+    }
+}
+
+/// GPT-2, with the names of `GPT2LMHeadModel` of Hugging Face's transformers.
+#[derive(Debug, Clone)]
+pub struct Gpt2 {
+    config: Gpt2Config,
+    tokens: Param,
+    /// The embeddings, the layers and the last norm.
+    blocks: Vec<Arc<dyn Block>>,
+}
+
+impl Gpt2 {
+    /// Registers the parameters: `transformer.wte.weight`, `transformer.wpe.weight`, `transformer.h.{i}.…`,
+    /// `transformer.ln_f.…`. The table of tokens belongs to no block, since the first and the head read it.
+    ///
+    /// # Errors
+    /// If a name is taken, the heads do not divide the width, or a size is 0.
+    pub fn new(scope: &Scope, config: &Gpt2Config) -> Result<Self> {
+        config.check()?;
+        let normal = |std: f64| Init::Normal { mean: 0.0, std };
+        let scope = scope.pp("transformer");
+        let tokens = scope.pp("wte").param("weight", (config.vocab, config.width), normal(0.02))?;
+        let positions = scope.pp("wpe").block();
+        let embeddings = Embeddings {
+            name: positions.block_name().to_owned(),
+            tokens: tokens.clone(),
+            positions: Embedding::new(&positions, config.context, config.width, normal(0.01))?,
+            dropout: config.embedding_dropout,
+        };
+        let mut blocks: Vec<Arc<dyn Block>> = vec![Arc::new(embeddings)];
+        for index in 0..config.layers {
+            blocks.push(Arc::new(Layer::new(&scope.pp("h").pp(index), config)?));
+        }
+        let last = scope.pp("ln_f").block();
+        let norm = LayerNorm::new(&last, config.width, config.eps)?;
+        blocks.push(Arc::new(FinalNorm { name: last.block_name().to_owned(), norm }));
+        Ok(Self { config: config.clone(), tokens, blocks })
+    }
+
+    /// Returns the settings.
+    pub fn config(&self) -> &Gpt2Config {
+        &self.config
+    }
+
+    /// Returns the blocks. The first takes tokens and positions, the others one value [N, T, width].
+    pub fn blocks(&self) -> &[Arc<dyn Block>] {
+        &self.blocks
+    }
+
+    /// Computes the normalised states of all tokens, [N, T, width].
+    ///
+    /// # Errors
+    /// If the sequences are longer than the context, or a token or a position is out of range.
+    pub fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value> {
+        let length = input.length()?;
+        if length > self.config.context {
+            let problem = format!("{length} tokens; the context is {}", self.config.context);
+            return Err(TensorError::Shape { op: "gpt2", problem });
+        }
+        let absent = || TensorError::Backward("gpt2 has blocks".into());
+        let (first, others) = self.blocks.split_first().ok_or_else(absent)?;
+        let embedded = tape.run(first, &[input.tokens.clone(), input.positions.clone()])?;
+        tape.run_sequence(others, embedded.first().ok_or_else(absent)?)
+    }
+
+    /// Computes the logits of the next token from [`Gpt2::hidden`], [.., vocab].
+    ///
+    /// # Errors
+    /// If the last dimension is not the width.
+    pub fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {
+        ops::linear(tape, hidden, &tape.param(&self.tokens)?, None)
+    }
+
+    /// Computes the cross-entropy of [`Gpt2::logits`] with the targets, a row for each token, without keeping logits.
+    ///
+    /// # Errors
+    /// Errors of [`linear_cross_entropy`].
+    pub fn loss(
+        &self,
+        tape: &Tape,
+        hidden: &Value,
+        targets: &RowTargets<'_>,
+        options: CrossEntropyOptions,
+    ) -> Result<Value> {
+        let weight = &tape.param(&self.tokens)?;
+        let head = LinearWeight { weight, layout: WeightLayout::OutputsFirst, bias: None };
+        linear_cross_entropy(tape, hidden, head, targets, options)
+    }
+}
