@@ -111,6 +111,7 @@ pub mod shapes;
 pub mod transform;
 
 // Text and tokens.
+pub mod sentences;
 pub mod text_file;
 pub mod tokenizer;
 
@@ -162,6 +163,7 @@ pub use mix::{Mixing, Mixture};
 pub use regular_file::Links;
 pub use sampler::{Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Tail};
 pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
+pub use sentences::{SentencesConfig, SentencesDataset};
 pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};
 pub use source::{BatchSource, CollatedDataset, SourceSubset};
 pub use step_batch::{StepBatch, StepHeader};

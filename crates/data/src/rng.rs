@@ -34,6 +34,10 @@ pub enum Purpose {
     Erase = 11,
     /// The mixture of the samples of a step.
     Mix = 12,
+    /// The words of a synthetic training text.
+    TrainSentences = 13,
+    /// The words of a synthetic test text.
+    TestSentences = 14,
 }
 
 /// Returns the generator for one purpose and one sample.

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention (Vaswani et al. 2017) by blocks of queries.
 //!
 //! The scores of a block stay in the cache and are not saved: backward recomputes them from one logarithm a query
-//! (Dao et al. 2022). Products are of the element type throughout. Weights are not rounded to 16 bits between the two
+//! (Dao et al. 2022). Keys that no query of a block sees take no part in its products. Products are of the element type throughout. Weights are not rounded to 16 bits between the two
 //! products, also in a context with [`Products::Bf16`](crate::Products::Bf16).
 
 use crate::context::Context;
@@ -98,7 +98,7 @@ pub fn attention_forward<T: Float>(
     shape.check(KERNEL, q, k, v)?;
     check_len(KERNEL, "out", q.len(), out.len())?;
     check_len(KERNEL, "log_sums", shape.heads * shape.length, log_sums.len())?;
-    let AttentionShape { length, keys, dim, .. } = shape;
+    let AttentionShape { length, dim, .. } = shape;
     let (queries, seen, rows) = (shape.queries(), shape.seen(), shape.rows());
     if queries == 0 || seen == 0 {
         out.fill(T::ZERO);
@@ -115,17 +115,18 @@ pub fn attention_forward<T: Float>(
         let count = log_sums.len();
         let q = &q[head * queries + first * dim..][..count * dim];
         let (k, v) = (&k[head * seen..][..seen], &v[head * seen..][..seen]);
-        context.with_scratch(count * keys, |scores: &mut [T]| {
-            product([count, keys, dim], plain(q, dim), turned(k, dim), scores, false);
+        let span = shape.visible(first + count - 1);
+        context.with_scratch(count * span, |scores: &mut [T]| {
+            product([count, span, dim], plain(q, dim), turned(k, dim), scores, false);
             context.simd(
                 #[inline(always)]
                 || {
-                    for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
+                    for (row, scores) in scores.chunks_exact_mut(span).enumerate() {
                         log_sums[row] = weigh(scores, shape.visible(first + row), shape.factor());
                     }
                 },
             );
-            product([count, dim, keys], plain(scores, keys), plain(v, dim), out, false);
+            product([count, dim, span], plain(scores, span), plain(v, dim), out, false);
         });
     });
     Ok(())
@@ -222,43 +223,49 @@ impl<T: Float> Head<'_, T> {
         [weights, slopes]: [&mut [T]; 2],
         mut grads: AttentionGrads<'_, T>,
     ) {
-        let AttentionShape { keys, dim, .. } = shape;
+        let dim = shape.dim;
         let Self { q, k, v, log_sums, dy } = *self;
         let rows = shape.rows();
-        for (block, log_sums) in log_sums.chunks(rows).enumerate() {
-            let (first, count, more) = (block * rows, log_sums.len(), block > 0);
+        // No query sees the keys behind.
+        let seen = shape.visible(shape.length - 1) * dim;
+        [&mut grads.k, &mut grads.v].into_iter().flatten().for_each(|grad| grad[seen..].fill(T::ZERO));
+        // The last block sees most keys, so that it overwrites the gradients and the others add to them.
+        for (block, log_sums) in log_sums.chunks(rows).enumerate().rev() {
+            let (first, count) = (block * rows, log_sums.len());
+            let more = first + count < shape.length;
+            let span = shape.visible(first + count - 1);
             let (q, dy) = (&q[first * dim..][..count * dim], &dy[first * dim..][..count * dim]);
-            let (weights, slopes) = (&mut weights[..count * keys], &mut slopes[..count * keys]);
-            product([count, keys, dim], plain(q, dim), turned(k, dim), weights, false);
+            let (weights, slopes) = (&mut weights[..count * span], &mut slopes[..count * span]);
+            product([count, span, dim], plain(q, dim), turned(k, dim), weights, false);
             context.simd(
                 #[inline(always)]
                 || {
-                    for (row, weights) in weights.chunks_exact_mut(keys).enumerate() {
+                    for (row, weights) in weights.chunks_exact_mut(span).enumerate() {
                         weigh_again(weights, shape.visible(first + row), shape.factor(), log_sums[row]);
                     }
                 },
             );
             if let Some(dv) = &mut grads.v {
-                product([keys, dim, count], turned(weights, keys), plain(dy, dim), dv, more);
+                product([span, dim, count], turned(weights, span), plain(dy, dim), dv, more);
             }
             if grads.q.is_none() && grads.k.is_none() {
                 continue;
             }
-            product([count, keys, dim], plain(dy, dim), turned(v, dim), slopes, false);
+            product([count, span, dim], plain(dy, dim), turned(v, dim), slopes, false);
             context.simd(
                 #[inline(always)]
                 || {
-                    for (weights, slopes) in weights.chunks_exact(keys).zip(slopes.chunks_exact_mut(keys)) {
+                    for (weights, slopes) in weights.chunks_exact(span).zip(slopes.chunks_exact_mut(span)) {
                         slope(weights, slopes, shape.factor());
                     }
                 },
             );
             if let Some(dq) = &mut grads.q {
                 let dq = &mut dq[first * dim..][..count * dim];
-                product([count, dim, keys], plain(slopes, keys), plain(k, dim), dq, false);
+                product([count, dim, span], plain(slopes, span), plain(k, dim), dq, false);
             }
             if let Some(dk) = &mut grads.k {
-                product([keys, dim, count], turned(slopes, keys), plain(q, dim), dk, more);
+                product([span, dim, count], turned(slopes, span), plain(q, dim), dk, more);
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::reduce::sum_slice;
 use crate::softmax::row_max;
 use crate::unary::tanh;
 
-/// What a row's loss consists of.
+/// The terms of a row's loss.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CrossEntropyOptions {
     /// The share of the target that is spread evenly over the classes (Szegedy et al. 2016).
@@ -25,7 +25,7 @@ pub struct CrossEntropyOptions {
 pub struct CrossEntropyRows<'a> {
     /// The class of each row.
     pub labels: &'a [u32],
-    /// The weight of each row; 1 without. A row of weight 0 has no loss and no gradient, whatever its label.
+    /// The weight of each row; 1 without. A row of weight 0 has no loss and no gradient, and its label is not read.
     pub weights: Option<&'a [f32]>,
     /// The loss.
     pub options: CrossEntropyOptions,

@@ -58,6 +58,7 @@ mod columns;
 mod context;
 mod conv;
 mod cross_entropy;
+mod embedding;
 mod error;
 mod exact;
 mod float;
@@ -99,6 +100,7 @@ pub use conv::{
     conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward, conv2d_forward_bf16,
 };
 pub use cross_entropy::{CrossEntropyOptions, CrossEntropyRows, cross_entropy_rows};
+pub use embedding::embedding_backward;
 pub use error::{KernelError, Result};
 pub use exact::ExactSquares;
 pub use float::Float;

@@ -1,8 +1,8 @@
-//! Attention by blocks, sums of columns and rows, and gated functions against plain loops in f64.
+//! Attention by blocks, gradients of embeddings, sums of columns and rows, and gated functions against plain loops in f64.
 
 use phalanx_kernels::{
     AttentionGrads, AttentionShape, BinaryOp, Context, attention_backward, attention_forward, binary,
-    geglu_backward, geglu_forward, sum_columns, sum_rows,
+    embedding_backward, geglu_backward, geglu_forward, sum_columns, sum_rows,
 };
 
 use crate::harness::{random, wide};
@@ -13,7 +13,7 @@ fn weights(shape: AttentionShape, q: &[f64], k: &[f64]) -> Vec<f64> {
     let mut all = vec![0.0; length * keys];
     for t in 0..length {
         let row = &mut all[t * keys..][..keys];
-        let seen = if causal { t + 1 } else { keys };
+        let seen = if causal { (t + 1).min(keys) } else { keys };
         for (s, weight) in row[..seen].iter_mut().enumerate() {
             let product: f64 = (0..dim).map(|d| q[t * dim + d] * k[s * dim + d]).sum();
             *weight = (product / (dim as f64).sqrt()).exp();
@@ -45,6 +45,7 @@ fn attention_and_its_gradients_are_those_of_plain_loops() {
         (3, 17, 17, 8, true),
         (1, 200, 300, 16, false),
         (2, 260, 260, 5, true),
+        (1, 5, 9, 4, true),
     ] {
         let shape = AttentionShape { heads, length, keys, dim, causal };
         let (q, dy) = (random(1, heads * length * dim), random(2, heads * length * dim));
@@ -97,6 +98,29 @@ fn attention_and_its_gradients_are_those_of_plain_loops() {
             attention_forward(&context, shape, &q[1..], &k, &v, &mut [], &mut []).expect_err("too short");
         assert!(short.to_string().contains('q'), "{short}");
     }
+}
+
+#[test]
+fn gradients_of_embeddings_are_added_in_the_order_of_positions() {
+    for (rows, width, count) in [(1, 1, 1), (7, 3, 20), (900, 40, 2000), (3, 5, 0)] {
+        let ids: Vec<u32> = (0..count).map(|at| (at * at + at / 3) as u32 % rows as u32).collect();
+        let (dy, before) = (random::<f32>(11, count * width), random::<f32>(12, rows * width));
+        for accumulate in [false, true] {
+            let mut expected = if accumulate { before.clone() } else { vec![0.0; before.len()] };
+            for (id, dy) in ids.iter().zip(dy.chunks(width)) {
+                let to = &mut expected[*id as usize * width..][..width];
+                to.iter_mut().zip(dy).for_each(|(to, from)| *to += *from);
+            }
+            for threads in [1, 2, 3] {
+                let mut table = before.clone();
+                let context = Context::new(threads);
+                embedding_backward(&context, width, &ids, &dy, &mut table, accumulate).expect("fits");
+                assert_eq!(table, expected, "{rows} rows, {threads} threads: not the same bits");
+            }
+        }
+    }
+    let error = embedding_backward(&Context::new(1), 2, &[0, 3], &[0.0_f32; 4], &mut [0.0; 6], true);
+    assert!(error.expect_err("no row").to_string().contains("id 3 at position 1"));
 }
 
 #[test]

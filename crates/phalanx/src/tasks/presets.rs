@@ -21,5 +21,6 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("photos-resnet50", include_str!("../../presets/photos-resnet50.toml")),
     ("photos-mobilenetv2", include_str!("../../presets/photos-mobilenetv2.toml")),
     ("cub-stackgan", include_str!("../../presets/cub-stackgan.toml")),
+    ("tiny-gpt", include_str!("../../presets/tiny-gpt.toml")),
     ("tiny", include_str!("../../presets/tiny.toml")),
 ];

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Shape};
 
-use super::Array;
+use super::{Array, Destination};
 use crate::Result;
 
 /// Embedding lookups on a back end. Indices are u32.
@@ -20,9 +20,9 @@ pub trait Lookups {
     /// V.
     fn embedding(&self, table: &Array, ids: &Array, shape: &Shape, dtype: DType) -> Result<Array>;
 
-    /// Returns the gradient of a table of `rows` rows, of type `dtype`, from the gradient `dy` of the looked-up rows.
+    /// Writes the gradient of a table [V, C] from the gradient `dy` of the looked-up rows.
     ///
     /// # Errors
     /// If the element type is not supported.
-    fn embedding_backward(&self, dy: &Array, ids: &Array, rows: usize, dtype: DType) -> Result<Array>;
+    fn embedding_backward(&self, dy: &Array, ids: &Array, to: &Destination) -> Result<()>;
 }

@@ -38,7 +38,7 @@ impl ElementLoss {
 pub struct CrossEntropy<'a> {
     /// The classes, u32 `[R]`.
     pub labels: &'a Array,
-    /// The weight of each row, f32 `[R]`; 1 without. A row of weight 0 has no loss and no gradient, whatever its label.
+    /// The weight of each row, f32 `[R]`; 1 without. A row of weight 0 has no loss and no gradient, and its label is not checked.
     pub weights: Option<&'a Array>,
     /// The loss of a row.
     pub options: CrossEntropyOptions,

@@ -59,7 +59,7 @@ pub use norms::{GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms
 pub use pooling::{Pool2dShape, Pooling};
 pub use products::{
     AttentionBackward, AttentionInputs, AttentionOutput, AttentionShape, Factor, LinearProduct,
-    LinearWeightGrad, MatrixProduct, Products,
+    LinearWeightGrad, MatrixProduct, Products, WeightLayout,
 };
 pub use random::Random;
 pub use shapes::Shapes;

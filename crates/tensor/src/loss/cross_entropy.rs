@@ -18,7 +18,7 @@ const OP: &str = "cross_entropy";
 pub struct RowTargets<'a> {
     /// The class of each row.
     pub labels: Indices<'a>,
-    /// The weight of each row; 1 without. A row of weight 0, such as padding, has no loss, whatever its label.
+    /// The weight of each row; 1 without. A row of weight 0, such as padding, has no loss, and its label is not checked.
     pub weights: Option<&'a [f32]>,
     /// The divisor of the sum of the rows' losses.
     pub over: LossDivisor,

@@ -25,7 +25,11 @@ pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) ->
     let output = backend.embedding(&values, &ids, &dims.into(), stored)?;
     tape.push(OP, &[table], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
-        grads.add(0, grad.backend(tape.context()).embedding_backward(&grad, &ids, rows, dtype)?)
+        let backend = grad.backend(tape.context());
+        grads.write(backend, [(0, &[rows, width])], dtype, |[to]| match to {
+            Some(to) => backend.embedding_backward(&grad, &ids, to),
+            None => Ok(()),
+        })
     })
 }
 

@@ -2,53 +2,14 @@
 
 use candle_core::{DType, Shape};
 
-use crate::backend::{Array, Factor, LinearProduct, LinearWeightGrad, MatrixProduct};
+pub use crate::backend::WeightLayout;
+
+use crate::backend::{Array, Factor, LinearProduct, MatrixProduct};
 use crate::storage::wide;
 use crate::tape::{Op, Tape, Value};
-use crate::{Precision, Result, TensorError};
+use crate::{Result, TensorError};
 
 const OP: &str = "linear";
-
-/// The order of a linear layer's weight in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WeightLayout {
-    /// [O, I], as `torch.nn.Linear`.
-    #[default]
-    OutputsFirst,
-    /// [I, O], as the layers of the published GPT-2.
-    InputsFirst,
-}
-
-impl WeightLayout {
-    /// Returns the dimensions of a weight.
-    pub fn dims(self, inputs: usize, outputs: usize) -> [usize; 2] {
-        match self {
-            Self::OutputsFirst => [outputs, inputs],
-            Self::InputsFirst => [inputs, outputs],
-        }
-    }
-
-    /// Returns a weight as the right factor of x·W.
-    pub(crate) fn factor(self, weight: &Array) -> Factor<'_> {
-        Factor { array: weight, transposed: self == Self::OutputsFirst }
-    }
-
-    /// Returns the factors of the gradient of a weight, of `[rows, inputs, outputs]`.
-    pub(crate) fn weight_grad<'a>(
-        self,
-        sizes: [usize; 3],
-        dy: &'a Array,
-        x: &'a Array,
-        precision: Precision,
-    ) -> LinearWeightGrad<'a> {
-        let [rows, inputs, outputs] = sizes;
-        match self {
-            Self::OutputsFirst => LinearWeightGrad { sizes, dy, x, precision },
-            // The transpose of dyᵀ·x is xᵀ·dy.
-            Self::InputsFirst => LinearWeightGrad { sizes: [rows, outputs, inputs], dy: x, x: dy, precision },
-        }
-    }
-}
 
 /// A linear layer's weight and bias.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,8 @@
 //! Ops with their attributes and the sources of their inputs, as a traced graph records them.
 
-use crate::backend::{Array, Conv2dShape, ConvTranspose2dShape, FusedActivation, Pool2dShape, UnaryOp};
-use crate::ops::WeightLayout;
+use crate::backend::{
+    Array, Conv2dShape, ConvTranspose2dShape, FusedActivation, Pool2dShape, UnaryOp, WeightLayout,
+};
 use crate::store::{Buffer, Param};
 
 /// An op and its attributes: with the inputs, all that its output depends on in evaluation.

@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_tensor::backend::{
-    Array, Download, ImagePreparation, Images, Lookups, Memory, Random, Shapes, Transfers, Upload,
+    Array, Destination, Download, ImagePreparation, Images, Lookups, Memory, Random, Shapes, Transfers,
+    Upload,
 };
 use phalanx_tensor::{Key, Result};
 
@@ -117,9 +118,10 @@ impl Lookups for Checking {
         self.hide(&self.cpu().embedding(&table, &ids, shape, dtype)?)
     }
 
-    fn embedding_backward(&self, dy: &Array, ids: &Array, rows: usize, dtype: DType) -> Result<Array> {
+    fn embedding_backward(&self, dy: &Array, ids: &Array, to: &Destination) -> Result<()> {
         let (dy, ids) = (self.open("embedding", dy)?, self.open("embedding", ids)?);
-        self.hide(&self.cpu().embedding_backward(&dy, &ids, rows, dtype)?)
+        let to = Destination { array: self.open("embedding", &to.array)?, add: to.add };
+        self.cpu().embedding_backward(&dy, &ids, &to)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Embedding lookups on the CPU.
 
 use candle_core::{DType, Device, Shape, Tensor};
+use phalanx_kernels::embedding_backward;
 
-use crate::backend::{Array, Lookups};
-use crate::storage::{Contiguous, Indices, dispatch, stored, tensor_from};
+use crate::backend::{Array, Destination, Lookups};
+use crate::storage::{Contiguous, Indices, dispatch, stored, with_slice_mut};
 use crate::{Context, Result, TensorError};
 
 const OP: &str = "embedding";
@@ -35,19 +36,16 @@ impl Lookups for Context {
         })
     }
 
-    fn embedding_backward(&self, dy: &Array, ids: &Array, rows: usize, dtype: DType) -> Result<Array> {
-        let dy = dy.host(OP)?;
+    fn embedding_backward(&self, dy: &Array, ids: &Array, to: &Destination) -> Result<()> {
+        let (dy, table) = (dy.host(OP)?, to.array.host(OP)?);
         let width = dy.dims().last().copied().unwrap_or(1);
         let ids = Indices::of(OP, ids.host(OP)?)?;
-        let read = Contiguous::by(OP, self, dy)?;
-        dispatch!(OP, dtype, T => {
+        let (ids, read) = (ids.slice()?, Contiguous::by(OP, self, dy)?);
+        dispatch!(OP, table.dtype(), T => {
             let from = read.slice::<T>()?;
-            let mut to = vec![T::default(); rows * width];
-            for (id, row) in ids.slice()?.iter().zip(from.chunks_exact(width)) {
-                let to = &mut to[*id as usize * width..(*id as usize + 1) * width];
-                to.iter_mut().zip(row).for_each(|(to, from)| *to += *from);
-            }
-            Ok(tensor_from(to, (rows, width))?.into())
+            with_slice_mut::<T, _>(OP, table, |table| {
+                Ok(embedding_backward(self, width, ids, from, table, to.add)?)
+            })
         })
     }
 }

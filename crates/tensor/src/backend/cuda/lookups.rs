@@ -5,7 +5,7 @@ use phalanx_cuda::kernels;
 
 use super::{Cuda, element_type};
 use crate::Result;
-use crate::backend::{Array, Lookups};
+use crate::backend::{Array, Destination, Lookups};
 
 const OP: &str = "embedding";
 
@@ -21,10 +21,11 @@ impl Lookups for Cuda {
         Ok(self.array(rows, shape.clone()))
     }
 
-    fn embedding_backward(&self, dy: &Array, ids: &Array, rows: usize, dtype: DType) -> Result<Array> {
+    fn embedding_backward(&self, dy: &Array, ids: &Array, to: &Destination) -> Result<()> {
         let (dy, ids) = (self.open(OP, dy)?, self.slice(OP, ids)?);
-        let width = dy.width();
+        // A parameter's gradient is a flat part of its bucket.
+        let (rows, width) = (to.array.elem_count().checked_div(dy.width()).unwrap_or(0), dy.width());
         let table = kernels::embedding_backward(self.gpu(), dy.slice()?, ids, rows, width)?;
-        Ok(self.array(kernels::convert(self.gpu(), &table, element_type(OP, dtype)?)?, (rows, width)))
+        self.write(OP, &table, to)
     }
 }
