@@ -16,7 +16,7 @@ use phalanx_trainer::engine::{Setup, StepInput, TaskSpec, TrainError, Training, 
 phalanx_trainer::settings! {
     /// The settings of a GPT-2.
     pub(super) struct Gpt2Settings {
-        /// Layers.
+        /// The number of layers.
         layers: usize = 4;
         /// Features of a token's state.
         width: usize = 128;

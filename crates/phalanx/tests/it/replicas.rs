@@ -24,8 +24,13 @@ fn the_rank_whose_bit_has_changed_is_named_with_the_parameter() {
             ),
             // Nothing is compared before step 6; by then the weights of all steps have followed.
             (
-                "--ranks 3 --set train.check_replicas=3 --set chaos.flip=rank=0,step=4,bit=20",
+                "--ranks 3 --set train.check_replicas=3 --set checkpoint.every_epochs=0 --set chaos.flip=rank=0,step=4,bit=20",
                 &["after step 6: rank 0 of ", "`0.weight` (model) than ranks 1, 2", "further tensors"],
+            ),
+            // The checkpoint of step 5 comes before the next comparison.
+            (
+                "--ranks 3 --set train.check_replicas=8 --set checkpoint.every=5 --set chaos.flip=rank=0,step=4,bit=20",
+                &["after step 5: rank 0 of ", "`0.weight` (model) than ranks 1, 2"],
             ),
             (
                 "--ranks 2 --set chaos.flip=rank=1,step=2",
@@ -47,7 +52,8 @@ fn the_rank_whose_bit_has_changed_is_named_with_the_parameter() {
             for words in told {
                 assert!(said.contains(words), "{line}: {words:?} is not in {said}");
             }
-            assert!(saved(&place.path("run")).is_empty(), "nothing of it is saved");
+            let saved = saved(&place.path("run"));
+            assert!(saved.is_empty(), "{line}: nothing of it is saved, not {saved:?}: {said}");
         },
     );
 }

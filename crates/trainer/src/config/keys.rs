@@ -149,8 +149,8 @@ sections! {
         /// bits. 0 = one shard for each rank.
         logical_ranks: usize = 0;
         /// The interval in steps at which ranks compare hashes of replicated state (parameters, optimizer state,
-        /// averages, statistics of synchronised batch norm). The first difference ends the run and is reported with its
-        /// rank; 0 = never.
+        /// averages, statistics of synchronised batch norm), and before each checkpoint. The first difference ends the run and is reported
+        /// with its rank; 0 = never.
         check_replicas: u64 = 0;
         /// Compute threads of each rank; 0 = the cores that it may run on, those that it shares with ranks of its host divided among them.
         threads: usize = 0;

@@ -277,10 +277,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Compares what ranks hold alike, if that is due.
+    /// Compares what ranks hold alike, if that is due; and before each checkpoint, so that none has damaged values.
     fn check_replicas(&self) -> Result<(), TrainError> {
         let (every, step) = (self.env.config.train.check_replicas, self.state.step);
-        if every == 0 || step % every != 0 || self.distributed.size() < 2 {
+        let is_saved = self.env.is_last(step) || self.env.is_due(self.env.checkpoint_period(), step);
+        if every == 0 || !(is_saved || step % every == 0) || self.distributed.size() < 2 {
             return Ok(());
         }
         let _checking = tracing::trace_span!(target: "phalanx_trace::evaluation", "check replicas").entered();
