@@ -1,8 +1,10 @@
 //! Checkpoints of a run.
 
+use phalanx_data::Tail;
 use serde_json::{Map, Value};
 
 use super::environment::Environment;
+use super::replica_check::check_replicas;
 use super::selection::Selection;
 use super::state::TrainState;
 use crate::engine::TrainError;
@@ -14,16 +16,38 @@ pub(super) struct Saving {
     saver: Saver,
     /// The step of a checkpoint that was not complete when a rank was lost.
     pub(super) unsaved: Option<u64>,
+    /// The step after which ranks have compared what they hold alike.
+    compared: Option<u64>,
 }
 
 impl Saving {
     /// Creates the writer of a run.
     pub(super) fn new(env: &Environment<'_>) -> Self {
-        Self { saver: Saver::new(env.folder, env.config), unsaved: None }
+        Self { saver: Saver::new(env.folder, env.config), unsaved: None, compared: None }
+    }
+
+    /// Compares what ranks hold alike, unless they have done so after this step. All ranks call this together.
+    pub(super) fn check_replicas(
+        &mut self,
+        env: &Environment<'_>,
+        distributed: &Distributed,
+        state: &TrainState,
+    ) -> Result<(), TrainError> {
+        if self.compared == Some(state.step) || distributed.size() < 2 {
+            return Ok(());
+        }
+        let _checking = tracing::trace_span!(target: "phalanx_trace::evaluation", "check replicas").entered();
+        // A rank without samples of a step does not move statistics of synchronised batch norm, until it takes rank 0's.
+        let has_equal_buffers = env.config.data.tail == Tail::Drop;
+        let (shard, prints) = state.fingerprints(has_equal_buffers)?;
+        check_replicas(distributed, state.step, shard, &prints)?;
+        self.compared = Some(state.step);
+        Ok(())
     }
 
     /// Starts to save the state, if checkpoints are enabled and rank 0 `wants` this one. Returns the checkpoints that have become
-    /// complete. All ranks call this together.
+    /// complete. With `train.check_replicas` ranks compare what they hold alike first, so that no checkpoint has damaged values.
+    /// All ranks call this together.
     pub(super) fn begin(
         &mut self,
         env: &Environment<'_>,
@@ -35,6 +59,9 @@ impl Saving {
         let (config, step) = (env.config, state.step);
         if !config.checkpoint.enabled {
             return Ok(Vec::new());
+        }
+        if config.train.check_replicas > 0 {
+            self.check_replicas(env, distributed, state)?;
         }
         let mut index = Map::from_iter([
             ("images".to_owned(), Value::from(step * env.plan.global_batch as u64)),
@@ -84,6 +111,8 @@ impl Saving {
 
     /// Gives up the current checkpoint after ranks were lost. Returns its step, or that of an earlier one that was not complete.
     pub(super) fn interrupt(&mut self) -> Option<u64> {
+        // The step is taken again by the others.
+        self.compared = None;
         self.saver.interrupt().or(self.unsaved)
     }
 

@@ -2,10 +2,7 @@
 
 use std::time::Instant;
 
-use phalanx_data::Tail;
-
 use super::evaluation::{Evaluation, evaluate_run, measure_samples, write_samples};
-use super::replica_check::check_replicas;
 use super::run::{LoopEnd, Run};
 use crate::engine::TrainError;
 use crate::engine::data::Feed;
@@ -144,8 +141,10 @@ impl Run<'_> {
         // Other ranks may have done all of this before a rank was lost.
         let is_due = stopped.is_none() && self.changes.met < step;
         if is_due {
-            // Before damaged values are saved.
-            self.check_replicas()?;
+            let every = self.env.config.train.check_replicas;
+            if every > 0 && step.is_multiple_of(every) {
+                self.saving.check_replicas(&self.env, &self.distributed, &self.state)?;
+            }
         }
         let ranks_meet = match self.state.is_lockstep() {
             // Nothing is due after a step whose results are not needed yet.
@@ -275,20 +274,6 @@ impl Run<'_> {
             self.reporter.report_samples(step, &self.env)?;
         }
         Ok(())
-    }
-
-    /// Compares what ranks hold alike, if that is due; and before each checkpoint, so that none has damaged values.
-    fn check_replicas(&self) -> Result<(), TrainError> {
-        let (every, step) = (self.env.config.train.check_replicas, self.state.step);
-        let is_saved = self.env.is_last(step) || self.env.is_due(self.env.checkpoint_period(), step);
-        if every == 0 || !(is_saved || step % every == 0) || self.distributed.size() < 2 {
-            return Ok(());
-        }
-        let _checking = tracing::trace_span!(target: "phalanx_trace::evaluation", "check replicas").entered();
-        // A rank without samples of a step does not move statistics of synchronised batch norm, until it takes rank 0's.
-        let has_equal_buffers = self.env.config.data.tail == Tail::Drop;
-        let (shard, prints) = self.state.fingerprints(has_equal_buffers)?;
-        check_replicas(&self.distributed, step, shard, &prints)
     }
 
     /// Writes the reports of all steps. All ranks are at the same step.
