@@ -9,7 +9,7 @@
 //!   [`CubDataset`] CUB-200-2011, [`CocoCaptions`] MS-COCO captions, [`open_imagenet`] ImageNet, [`ImageFolder`] class
 //!   folders, and [`ArchivesDataset`] tar archives. [`ShapesDataset`] and [`ScenesDataset`] render synthetic images,
 //!   with combinations held out for testing and their content as [attributes](Attribute). [`TextFile`] returns lines or
-//!   windows of a text as tokens. [`Subset`] selects samples of another dataset.
+//!   windows of a text as tokens, and [`SentencesDataset`] generates sentences of known entropy. [`Subset`] selects samples of another dataset.
 //! - A [`Collate`] makes a [`Batch`] of items: named arrays and texts, with a weight for each sample. There are three,
 //!   for [captioned images](ImageCollation), [sequences of different lengths](SequenceCollation), and
 //!   [boxes with masks](DetectionCollation). A function is a collation, too.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets, linear_cross_entropy};
 use phalanx_tensor::nn::{Embedding, LayerNorm};
-use phalanx_tensor::ops::{LinearWeight, WeightLayout};
+use phalanx_tensor::ops::LinearWeight;
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
 
 use crate::token_input::TokenInput;
@@ -138,8 +138,7 @@ impl Gpt2 {
         targets: &RowTargets<'_>,
         options: CrossEntropyOptions,
     ) -> Result<Value> {
-        let weight = &tape.param(&self.tokens)?;
-        let head = LinearWeight { weight, layout: WeightLayout::OutputsFirst, bias: None };
-        linear_cross_entropy(tape, hidden, head, targets, options)
+        let head = tape.param(&self.tokens)?;
+        linear_cross_entropy(tape, hidden, LinearWeight::new(&head), targets, options)
     }
 }

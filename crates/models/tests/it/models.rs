@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::{
-    Clip, ClipTextConfig, ClipTextEncoder, Cvae, CvaeConfig, ImageTowerConfig, Mlp, MlpConfig, MobileNetV2,
-    MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant, TextToImage, clip::openai_names,
+    Clip, ClipTextConfig, ClipTextEncoder, Cvae, CvaeConfig, Gpt2, Gpt2Config, ImageTowerConfig, Mlp,
+    MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant, TextToImage,
+    clip::openai_names,
 };
 use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{
@@ -55,6 +56,16 @@ fn parameter_counts_are_those_of_the_references() {
         let builder = StoreBuilder::new(BuildOptions { fill: false, ..Default::default() });
         ClipTextEncoder::new(&builder.root(), &config).expect("sound");
         assert_eq!(builder.build().expect("no memory needed").num_parameters(), expected);
+    }
+    for (name, expected) in [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+    ] {
+        let builder = StoreBuilder::new(BuildOptions { fill: false, ..Default::default() });
+        Gpt2::new(&builder.root(), &Gpt2Config::named(name).expect("published")).expect("sound");
+        assert_eq!(builder.build().expect("no memory needed").num_parameters(), expected, "{name}");
     }
 }
 

@@ -51,6 +51,9 @@ pub(super) fn spec() -> TaskSpec<Gpt2Settings> {
                 relations.positive(key, size as u64);
             }
             relations.fraction("model.dropout", settings.dropout);
+            let (width, heads) = (settings.width, settings.heads);
+            let relation = format!("model.heads = {heads}: {heads} heads do not divide a width of {width}");
+            relations.require(heads == 0 || width.is_multiple_of(heads), "model.heads", relation);
         })
 }
 

@@ -28,6 +28,7 @@ mod examples;
 mod fine_tuning;
 #[cfg(target_os = "linux")]
 mod hosts;
+mod language;
 mod launchers;
 mod logical_ranks;
 mod matrix;

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use candle_core::DType;
-
 use super::{LossDivisor, cross_entropy};
 use crate::group::{ProcessGroup, gather_counts};
-use crate::ops::{LinearWeight, WeightLayout};
+use crate::ops::LinearWeight;
 use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError, ops};
@@ -42,13 +40,13 @@ pub fn clip_contrastive(
     let (by_image, by_text, labels) = match &tape.session().batch_group {
         Some(group) if group.size() > 1 => {
             let all = GatheredFeatures::of(tape, image_features, text_features, group)?;
-            let by_image = product(tape, image_features, &all.texts, dtype)?;
-            let by_text = product(tape, text_features, &all.images, dtype)?;
+            let by_image = ops::linear_stored(tape, image_features, LinearWeight::new(&all.texts), dtype)?;
+            let by_text = ops::linear_stored(tape, text_features, LinearWeight::new(&all.images), dtype)?;
             let labels = all.first..all.first + samples;
             (ops::broadcast_mul(tape, &by_image, scale)?, ops::broadcast_mul(tape, &by_text, scale)?, labels)
         }
         _ => {
-            let logits = product(tape, image_features, text_features, dtype)?;
+            let logits = ops::linear_stored(tape, image_features, LinearWeight::new(text_features), dtype)?;
             let logits = ops::broadcast_mul(tape, &logits, scale)?;
             let transposed = ops::transpose(tape, &logits, 0, 1)?;
             (logits, transposed, 0..samples)
@@ -59,12 +57,6 @@ pub fn clip_contrastive(
     let by_image = cross_entropy(tape, &by_image, &labels, 0.0, over)?;
     let by_text = cross_entropy(tape, &by_text, &labels, 0.0, over)?;
     ops::scale(tape, &ops::add(tape, &by_image, &by_text)?, 0.5)
-}
-
-/// Returns the products of the rows of `x` and of `y`.
-fn product(tape: &Tape, x: &Value, y: &Value, dtype: DType) -> Result<Value> {
-    let of = LinearWeight { weight: y, layout: WeightLayout::OutputsFirst, bias: None };
-    ops::linear_stored(tape, x, of, dtype)
 }
 
 /// The features of all ranks, in rank order.

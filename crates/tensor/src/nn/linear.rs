@@ -34,10 +34,7 @@ impl Linear {
         weight: Init,
         bias: Option<Init>,
     ) -> Result<Self> {
-        let layout = WeightLayout::OutputsFirst;
-        let weight = scope.param("weight", &layout.dims(inputs, outputs), weight)?;
-        let bias = bias.map(|init| scope.param("bias", outputs, init)).transpose()?;
-        Ok(Self { weight, layout, bias })
+        Self::with_layout(scope, [inputs, outputs], WeightLayout::OutputsFirst, weight, bias)
     }
 
     /// As [`Linear::with_init`], with a `weight` of [I, O]: the layer that the published GPT-2 calls Conv1D.
@@ -51,7 +48,16 @@ impl Linear {
         weight: Init,
         bias: Option<Init>,
     ) -> Result<Self> {
-        let layout = WeightLayout::InputsFirst;
+        Self::with_layout(scope, [inputs, outputs], WeightLayout::InputsFirst, weight, bias)
+    }
+
+    fn with_layout(
+        scope: &Scope,
+        [inputs, outputs]: [usize; 2],
+        layout: WeightLayout,
+        weight: Init,
+        bias: Option<Init>,
+    ) -> Result<Self> {
         let weight = scope.param("weight", &layout.dims(inputs, outputs), weight)?;
         let bias = bias.map(|init| scope.param("bias", outputs, init)).transpose()?;
         Ok(Self { weight, layout, bias })

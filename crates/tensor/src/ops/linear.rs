@@ -30,7 +30,12 @@ fn same_type(op: &'static str, a: &Array, b: &Array) -> Result<()> {
     Err(TensorError::shape(op, format!("element types {:?} and {:?}", a.dtype(), b.dtype())))
 }
 
-impl LinearWeight<'_> {
+impl<'a> LinearWeight<'a> {
+    /// Returns a weight [O, I] without a bias.
+    pub fn new(weight: &'a Value) -> Self {
+        Self { weight, layout: WeightLayout::OutputsFirst, bias: None }
+    }
+
     /// Checks the shapes of a linear layer and returns `[rows, inputs, outputs]`.
     pub(crate) fn sizes(&self, op: &'static str, x: &Value) -> Result<[usize; 3]> {
         let Self { weight, layout, bias } = *self;
@@ -62,7 +67,7 @@ impl LinearWeight<'_> {
 /// # Errors
 /// If the shapes do not match.
 pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> Result<Value> {
-    linear_by(tape, x, LinearWeight { weight, layout: WeightLayout::OutputsFirst, bias })
+    linear_by(tape, x, LinearWeight { bias, ..LinearWeight::new(weight) })
 }
 
 /// Computes x·W + b with a weight of either order: `x` is [.., I] and the result [.., O].
