@@ -72,6 +72,6 @@ fn bad_input_is_named() {
     ] {
         let said = place.fail(&format!("{GPT} --ranks 1 {line} --out run"));
         assert!(words.iter().all(|words| said.contains(words)), "{line}: {said}");
-        assert!(!place.path("run").exists(), "{line}: nothing is written");
+        assert!(!place.path("run/config.toml").exists(), "{line}: there is a run");
     }
 }
