@@ -1,20 +1,20 @@
 // Attention softmax(q·kᵀ·scale)·v in one pass over the keys (FlashAttention, Dao et al. 2022), and its gradients, in f32 and f64.
 //
-// Matrices are [batch·heads, length, dim]. A block has 32 rows with eight threads each, and walks over the other side in tiles of
-// 32. Forward keeps the logarithm of each row's sum of exponentials, from which backward recomputes the weights. Backward has two
-// passes, one for queries and one for keys and values, so that blocks share no sums.
+// A block has 32 rows of a head with eight threads each, and walks over the other side in tiles of 32. Forward keeps the logarithm
+// of each row's sum of exponentials [samples, heads, length], from which backward recomputes the weights. Backward has two passes,
+// one for queries and one for keys and values, so that blocks share no sums.
 
 // The pitch of tile rows: whole packs of four, and one more pack, so that rows begin in different banks.
 DEVICE int pitch_of(int dim) { return (dim + 3) / 4 * 4 + 4; }
 
-// Loads rows first..first + 32 of a matrix into a tile. Missing rows are zeros.
-template <class W> DEVICE void load_tile(const W *from, W *tile, int first, int rows, int dim) {
+// Loads rows first..first + 32 of a head, `apart` elements apart, into a tile. Missing rows are zeros.
+template <class W> DEVICE void load_tile(const W *from, int apart, W *tile, int first, int rows, int dim) {
     const int pitch = pitch_of(dim), width = pitch - 4;
 #pragma unroll 1
     for (int i = threadIdx.x; i < 32 * width; i += 256) {
         const int row = i / width, column = i % width;
         const bool inside = first + row < rows && column < dim;
-        tile[row * pitch + column] = inside ? from[Size(first + row) * dim + column] : W(0);
+        tile[row * pitch + column] = inside ? from[Size(first + row) * apart + column] : W(0);
     }
 }
 
@@ -80,21 +80,27 @@ template <class W> DEVICE W *shared_memory() {
 #endif
 }
 
-// Grid: a block for each 32 queries of each matrix.
+// Grid: a block for each 32 queries of each head.
 template <int PACKS, class W>
-DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, int length, int keys, int dim, double scale, int causal) {
-    const int pitch = pitch_of(dim), thread = threadIdx.x & 7, own = threadIdx.x >> 3, tiles = (length + 31) / 32;
-    const int first = blockIdx.x % tiles * 32;
+DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, const Mask &mask, const Sizes &of, const Factors &factors,
+                   const Kept &kept) {
+    const int dim = of.dim, length = of.length, pitch = pitch_of(dim), thread = threadIdx.x & 7, own = threadIdx.x >> 3,
+              tiles = (length + 31) / 32, first = blockIdx.x % tiles * 32, row = first + own, index = blockIdx.x / tiles,
+              sample = index / of.heads, head = index % of.heads, key_head = head / (of.heads / of.key_heads);
     W *rows = shared_memory<W>(), *k_tile = rows + 32 * pitch, *v_tile = k_tile + 32 * pitch, *weights = v_tile + 32 * pitch;
-    const Size head = blockIdx.x / tiles;
     const W lowest = W(-3.4028234663852886e38);
-    load_tile(q + head * length * dim, rows, first, length, dim);
+    load_tile(q + Size(sample) * length * of.q_pitch + head * dim, of.q_pitch, rows, first, length, dim);
+    const W *keys_at = k + Size(sample) * of.keys * of.k_pitch + key_head * dim,
+            *values_at = v + Size(sample) * of.keys * of.v_pitch + key_head * dim;
     W sums[PACKS][4] = {}, largest = lowest, total = 0;
-    const int seen = causal ? min(keys, first + 32) : keys;
+    int begin, end, first_key = 0, end_key = 0;
+    mask.range_of(of, sample, first, min(first + 32, length), begin, end);
+    if (row < length) mask.range(of, sample, row, first_key, end_key);
+    const u64 state = kept.row(of, sample, head, row);
 #pragma unroll 1
-    for (int start = 0; start < seen; start += 32) {
-        load_tile(k + head * keys * dim, k_tile, start, keys, dim);
-        load_tile(v + head * keys * dim, v_tile, start, keys, dim);
+    for (int start = begin; start < end; start += 32) {
+        load_tile(keys_at, of.k_pitch, k_tile, start, of.keys, dim);
+        load_tile(values_at, of.v_pitch, v_tile, start, of.keys, dim);
         __syncthreads();
         W scores[4];
         dots(rows + own * pitch, k_tile + thread * pitch, dim, scores);
@@ -103,8 +109,8 @@ DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, i
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int key = start + thread + 8 * i;
-            visible[i] = key < keys && !(causal && key > first + own);
-            scores[i] *= W(scale);
+            visible[i] = key >= first_key && key < end_key;
+            scores[i] *= W(factors.score());
             if (visible[i]) most = larger(most, scores[i]);
         }
         most = of_eight<Larger>(most);
@@ -113,9 +119,10 @@ DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, i
         W more = 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const W weight = visible[i] ? exp_of(scores[i] - most) : W(0);
-            weights[own * 33 + thread + 8 * i] = weight;
+            W weight = visible[i] ? exp_of(scores[i] - most) : W(0);
             more += weight;
+            if (!kept.all()) weight = kept(state, start + thread + 8 * i) ? weight * W(factors.kept()) : W(0);
+            weights[own * 33 + thread + 8 * i] = weight;
         }
         total = total * shrink + of_eight<Add>(more);
 #pragma unroll
@@ -127,56 +134,78 @@ DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, i
         add_rows(weights + own * 33, v_tile, dim, thread, sums);
         __syncthreads();
     }
-    if (first + own >= length) return;
-    const Size row = head * length + first + own;
-    store_rows(output + row * dim, dim, thread, sums, W(1) / total);
-    if (thread == 0) log_sums[row] = largest + log_of(total);
+    if (row >= length) return;
+    store_rows(output + ((Size(sample) * length + row) * of.heads + head) * dim, dim, thread, sums, total == 0 ? W(0) : W(1) / total);
+    if (thread == 0) log_sums[Size(index) * length + row] = largest + log_of(total);
 }
 
 // Computes the gradient of queries (KEYS false: the block's rows are queries with their output's gradient, the others are keys
-// and values), or of keys and values (KEYS true: reversed). Grid: a block for each 32 rows of each matrix.
+// and values), or of keys and values (KEYS true: reversed, over all heads of queries that share them). Grid: a block for each 32
+// rows of each head.
 template <bool KEYS, int PACKS, class W>
 DEVICE void attend_backward(const W *q, const W *k, const W *v, const W *dy, const W *log_sums, const W *deltas, W *to, W *to_values,
-                            int length, int keys, int dim, double scale, int causal) {
-    const int pitch = pitch_of(dim), thread = threadIdx.x & 7, own = threadIdx.x >> 3, own_rows = KEYS ? keys : length,
-              other_rows = KEYS ? length : keys, tiles = (own_rows + 31) / 32, first = blockIdx.x % tiles * 32;
+                            const Mask &mask, const Sizes &of, const Factors &factors, const Kept &kept) {
+    const int dim = of.dim, length = of.length, keys = of.keys, pitch = pitch_of(dim), thread = threadIdx.x & 7,
+              own = threadIdx.x >> 3, own_rows = KEYS ? keys : length, other_rows = KEYS ? length : keys,
+              tiles = (own_rows + 31) / 32, first = blockIdx.x % tiles * 32, index = blockIdx.x / tiles,
+              group = of.heads / of.key_heads, own_heads = KEYS ? of.key_heads : of.heads, sample = index / own_heads,
+              own_head = index % own_heads, key_head = KEYS ? own_head : own_head / group, y_pitch = of.heads * dim;
     W *left = shared_memory<W>(), *right = left + 32 * pitch, *other_left = right + 32 * pitch, *other_right = other_left + 32 * pitch,
       *weights = other_right + 32 * pitch, *slopes = weights + 32 * 33;
-    const Size head = blockIdx.x / tiles, queries_at = head * length * dim, keys_at = head * keys * dim;
-    load_tile(KEYS ? k + keys_at : q + queries_at, left, first, own_rows, dim);
-    load_tile(KEYS ? v + keys_at : dy + queries_at, right, first, own_rows, dim);
+    const W *keys_at = k + Size(sample) * keys * of.k_pitch + key_head * dim,
+            *values_at = v + Size(sample) * keys * of.v_pitch + key_head * dim;
     W sums[PACKS][4] = {}, value_sums[KEYS ? PACKS : 1][4] = {};
-    // Queries before the tile's first key attend to none of its keys. No query attends to keys after the last query.
-    const int begin = KEYS && causal ? first / 32 * 32 : 0, end = !KEYS && causal ? min(keys, first + 32) : other_rows;
 #pragma unroll 1
-    for (int start = begin; start < end; start += 32) {
-        load_tile(KEYS ? q + queries_at : k + keys_at, other_left, start, other_rows, dim);
-        load_tile(KEYS ? dy + queries_at : v + keys_at, other_right, start, other_rows, dim);
-        __syncthreads();
-        W scores[4], grads[4];
-        dots(left + own * pitch, other_left + thread * pitch, dim, scores);
-        dots(right + own * pitch, other_right + thread * pitch, dim, grads);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int other = start + thread + 8 * i, query = KEYS ? other : first + own, key = KEYS ? first + own : other;
-            W weight = 0, slope = 0;
-            if (query < length && key < keys && !(causal && key > query)) {
-                const Size row = head * length + query;
-                weight = exp_of(scores[i] * W(scale) - log_sums[row]);
-                slope = weight * (grads[i] - deltas[row]) * W(scale);
-            }
-            if (KEYS) weights[own * 33 + thread + 8 * i] = weight;
-            slopes[own * 33 + thread + 8 * i] = slope;
+    for (int member = 0; member < (KEYS ? group : 1); ++member) {
+        const int head = KEYS ? own_head * group + member : own_head;
+        const W *queries_at = q + Size(sample) * length * of.q_pitch + head * dim,
+                *grads_at = dy + Size(sample) * length * y_pitch + head * dim;
+        if (member == 0) {
+            load_tile(KEYS ? keys_at : queries_at, KEYS ? of.k_pitch : of.q_pitch, left, first, own_rows, dim);
+            load_tile(KEYS ? values_at : grads_at, KEYS ? of.v_pitch : y_pitch, right, first, own_rows, dim);
         }
-        __syncwarp();
-        add_rows(slopes + own * 33, other_left, dim, thread, sums);
-        if (KEYS) add_rows(weights + own * 33, other_right, dim, thread, value_sums);
-        __syncthreads();
+        int begin = 0, end = other_rows;
+        if (!KEYS) mask.range_of(of, sample, first, min(first + 32, length), begin, end);
+        // Queries before the tile's first key attend to none of its keys.
+        else if (of.causal) begin = max(0, first - (keys - length)) / 32 * 32;
+#pragma unroll 1
+        for (int start = begin; start < end; start += 32) {
+            load_tile(KEYS ? queries_at : keys_at, KEYS ? of.q_pitch : of.k_pitch, other_left, start, other_rows, dim);
+            load_tile(KEYS ? grads_at : values_at, KEYS ? y_pitch : of.v_pitch, other_right, start, other_rows, dim);
+            __syncthreads();
+            W scores[4], grads[4];
+            dots(left + own * pitch, other_left + thread * pitch, dim, scores);
+            dots(right + own * pitch, other_right + thread * pitch, dim, grads);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int other = start + thread + 8 * i, query = KEYS ? other : first + own, key = KEYS ? first + own : other;
+                W weight = 0, slope = 0;
+                int first_key = 0, end_key = 0;
+                if (query < length) mask.range(of, sample, query, first_key, end_key);
+                if (key >= first_key && key < end_key) {
+                    weight = exp_of(scores[i] * W(factors.score()) - log_sums[(Size(sample) * of.heads + head) * length + query]);
+                    W grad = grads[i], value_weight = weight;
+                    if (!kept.all()) {
+                        const W factor = kept(kept.row(of, sample, head, query), key) ? W(factors.kept()) : W(0);
+                        grad *= factor;
+                        value_weight *= factor;
+                    }
+                    slope = weight * (grad - deltas[(Size(sample) * length + query) * of.heads + head]) * W(factors.score());
+                    weight = value_weight;
+                }
+                if (KEYS) weights[own * 33 + thread + 8 * i] = weight;
+                slopes[own * 33 + thread + 8 * i] = slope;
+            }
+            __syncwarp();
+            add_rows(slopes + own * 33, other_left, dim, thread, sums);
+            if (KEYS) add_rows(weights + own * 33, other_right, dim, thread, value_sums);
+            __syncthreads();
+        }
     }
     if (first + own >= own_rows) return;
-    const Size row = (head * own_rows + first + own) * dim;
-    store_rows(to + row, dim, thread, sums, W(1));
-    if (KEYS) store_rows(to_values + row, dim, thread, value_sums, W(1));
+    const Size row = Size(sample) * own_rows + first + own;
+    store_rows(to + row * (KEYS ? of.k_pitch : of.q_pitch) + own_head * dim, dim, thread, sums, W(1));
+    if (KEYS) store_rows(to_values + row * of.v_pitch + own_head * dim, dim, thread, value_sums, W(1));
 }
 
 // Sums output·dy over each row, with a warp for each.
@@ -206,17 +235,21 @@ KERNEL(attention_deltas_f16, 256, const f16 *output, const f16 *dy, float *delta
 
 // A kernel for heads of up to DIM elements.
 #define ATTENTION(S, W, DIM)                                                                                                  \
-    KERNEL(attention_##S##_d##DIM, 256, const W *q, const W *k, const W *v, W *output, W *log_sums, int length, int keys,     \
-           int dim, double scale, int causal) {                                                                               \
-        attend<DIM / 32>(q, k, v, output, log_sums, length, keys, dim, scale, causal);                                        \
+    KERNEL(attention_##S##_d##DIM, 256, const W *q, const W *k, const W *v, W *output, W *log_sums, const u32 *lengths,       \
+           const u32 *starts, const u64 *step, Sizes sizes, Factors factors, Dropout dropout) {                               \
+        attend<DIM / 32>(q, k, v, output, log_sums, Mask{lengths, starts}, sizes, factors, Kept(dropout, step));              \
     }                                                                                                                         \
     KERNEL(attention_queries_##S##_d##DIM, 256, const W *q, const W *k, const W *v, const W *dy, const W *log_sums,           \
-           const W *deltas, W *dq, int length, int keys, int dim, double scale, int causal) {                                 \
-        attend_backward<false, DIM / 32>(q, k, v, dy, log_sums, deltas, dq, (W *)nullptr, length, keys, dim, scale, causal);  \
+           const W *deltas, W *dq, const u32 *lengths, const u32 *starts, const u64 *step, Sizes sizes, Factors factors,      \
+           Dropout dropout) {                                                                                                 \
+        attend_backward<false, DIM / 32>(q, k, v, dy, log_sums, deltas, dq, (W *)nullptr, Mask{lengths, starts}, sizes,       \
+                                         factors, Kept(dropout, step));                                                       \
     }                                                                                                                         \
     KERNEL(attention_keys_##S##_d##DIM, 256, const W *q, const W *k, const W *v, const W *dy, const W *log_sums,              \
-           const W *deltas, W *dk, W *dv, int length, int keys, int dim, double scale, int causal) {                          \
-        attend_backward<true, DIM / 32>(q, k, v, dy, log_sums, deltas, dk, dv, length, keys, dim, scale, causal);             \
+           const W *deltas, W *dk, W *dv, const u32 *lengths, const u32 *starts, const u64 *step, Sizes sizes,                \
+           Factors factors, Dropout dropout) {                                                                                \
+        attend_backward<true, DIM / 32>(q, k, v, dy, log_sums, deltas, dk, dv, Mask{lengths, starts}, sizes, factors,         \
+                                        Kept(dropout, step));                                                                 \
     }
 FOR_F32(ATTENTION(f32, float, 64))
 FOR_F32(ATTENTION(f32, float, 128))

@@ -33,7 +33,8 @@ template <bool BLOCK, class X, class Y> DEVICE void softmax(const X *x, Y *y, Si
         const X *from = x + row * width;
         W largest, sum;
         row_statistics<N>(from, width, packed, group, shared, largest, sum);
-        const W factor = W(1) / sum;
+        // A row of −∞ alone becomes 0.
+        const W factor = sum == 0 ? W(0) : W(1) / sum;
         each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
             constexpr int M = decltype(n)::value;
             W values[M];

@@ -19,7 +19,7 @@ pub(crate) fn row_max<T: Float>(row: &[T]) -> T {
     lanes.into_iter().chain(tail.iter().copied()).fold(T::LOWEST, T::max)
 }
 
-/// Computes y = eˣ / Σ eˣ over each row of [rows, width]; −∞ gives exactly 0.
+/// Computes y = eˣ / Σ eˣ over each row of [rows, width]; −∞ gives exactly 0, also in a row that has nothing else.
 ///
 /// # Errors
 /// If a length does not match the shape.
@@ -44,7 +44,8 @@ pub fn softmax_rows_forward<T: Float>(
                     for (y, x) in y.iter_mut().zip(x) {
                         *y = (*x - max).exp();
                     }
-                    let factor = T::from_f64(1.0 / sum_slice(y));
+                    let sum = sum_slice(y);
+                    let factor = T::from_f64(if sum == 0.0 { 0.0 } else { 1.0 / sum });
                     for y in y.iter_mut() {
                         *y = *y * factor;
                     }

@@ -8,6 +8,7 @@ use phalanx::{Program, Setup, StepInput, TaskSpec, TrainError, Training, config:
 use phalanx_data::{CollatedDataset, SequenceCollation, SequenceConfig, Split, TextFile, TextFileConfig};
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::nn::{Embedding, Linear, MultiHeadAttention};
+use phalanx_tensor::ops::AttentionOptions;
 use phalanx_tensor::{Block, Init, Tape, TensorError, Value, loss, ops};
 
 const WIDTH: usize = 32;
@@ -23,7 +24,7 @@ impl Block for Layer {
     }
 
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>, TensorError> {
-        let x = ops::add(tape, &inputs[0], &self.1.forward(tape, &inputs[0], true)?)?;
+        let x = ops::add(tape, &inputs[0], &self.1.forward(tape, &inputs[0], &AttentionOptions::causal())?)?;
         Ok(vec![ops::add(tape, &x, &ops::gelu(tape, &self.2.forward(tape, &x)?)?)?])
     }
 }

@@ -51,6 +51,12 @@ impl Key {
         [self.seed, self.step, self.rank, self.stream]
     }
 
+    /// Returns a number of 64 bits for generators that start from one.
+    pub fn hash(self) -> u64 {
+        let words = [self.seed, self.step, self.rank, self.stream];
+        words.into_iter().fold(0, |hash, word| mix(mix(hash.wrapping_add(GOLDEN)).wrapping_add(word)))
+    }
+
     /// Returns a generator at the 32-bit word `position` of the stream.
     fn at(self, position: u128) -> ChaCha8Rng {
         let mut seed = [0_u8; 32];
@@ -97,6 +103,9 @@ impl Key {
     }
 }
 
+/// The increment of splitmix64.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// The finaliser of splitmix64: spreads every input bit over the output.
 fn mix(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -130,6 +139,7 @@ mod tests {
             out[0].to_bits()
         };
         let key = Key::new(1).stream("a");
+        assert_eq!(key.hash(), Key::new(1).stream("a").hash());
         let others = [
             Key::new(2).stream("a"),
             Key::new(1).stream("b"),
@@ -142,6 +152,7 @@ mod tests {
         let mut seen = vec![first(key)];
         for other in others {
             assert!(!seen.contains(&first(other)), "{other:?}");
+            assert_ne!(other.hash(), key.hash());
             seen.push(first(other));
         }
     }

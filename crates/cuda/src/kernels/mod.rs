@@ -32,6 +32,7 @@ mod sums;
 mod softmax;
 
 mod attention;
+mod attention_inputs;
 mod row_norms;
 mod scores;
 
@@ -56,7 +57,10 @@ mod codec_chunks;
 mod codec_entries;
 mod codec_low_rank;
 
-pub use attention::{AttentionSizes, attention, attention_backward, attention_supports};
+pub use attention::{AttentionGradients, attention, attention_backward, attention_supports};
+pub use attention_inputs::{
+    AttentionDropout, AttentionInputs, AttentionMask, AttentionOperands, AttentionSizes,
+};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
     batch_norm_fixed, batch_norm_gradient_sums, batch_norm_running, batch_norm_statistics, batch_norm_sums,
@@ -90,7 +94,7 @@ pub use pooling::{
 };
 pub use random::{StreamKey, dropout, dropout_mask, normal, uniform};
 pub use row_norms::{NormInputs, l2_normalise, l2_normalise_backward, layer_norm, layer_norm_backward};
-pub use scores::scale_and_mask;
+pub use scores::{drop_weights, scale_and_mask};
 pub use shapes::{broadcast_as, cat, narrow, pad_with_zeros, permute};
 pub use softmax::{softmax, softmax_backward};
 pub use sources::all as sources;

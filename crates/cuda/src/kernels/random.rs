@@ -20,7 +20,7 @@ pub struct StreamKey {
 
 impl StreamKey {
     /// `Key` of the kernels.
-    fn words(self) -> [u64; 4] {
+    pub(super) fn words(self) -> [u64; 4] {
         [self.seed, self.step, self.rank, self.stream]
     }
 }

@@ -1,37 +1,63 @@
-//! Scaling and masking of attention scores before softmax.
+//! Scaling and masking of attention scores before softmax, and dropout of the weights after it.
 
-use super::grid::{launch, narrow_size, over};
+use super::attention_inputs::{AttentionDropout, AttentionMask, AttentionSizes};
+use super::grid::{check_len, launch, over};
 use super::sources::SCORES;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
-/// Multiplies scores of matrices `[length, keys]` by `factor`, in place. With `causal`, scores of later keys become −∞.
+/// Multiplies scores [samples, heads, length, keys] by `factor`, in place. Scores of hidden keys become −∞.
 ///
 /// # Errors
-/// If the length is not that of whole matrices, or the elements are neither f32 nor f64.
+/// If the lengths do not match, or the elements are neither f32 nor f64.
 pub fn scale_and_mask(
     gpu: &Gpu,
     scores: &Slice,
-    [length, keys]: [usize; 2],
+    sizes: &AttentionSizes,
+    mask: AttentionMask<'_>,
     factor: f64,
-    causal: bool,
 ) -> Result<()> {
     const FUNCTION: &str = "scale_and_mask";
     if !matches!(scores.dtype(), ElementType::F32 | ElementType::F64) {
         return Err(GpuError::unsupported(FUNCTION, scores.dtype().to_string()));
     }
+    check_len(FUNCTION, "scores", scores, sizes.rows() * sizes.keys)?;
+    mask.check(FUNCTION, sizes)?;
     if scores.is_empty() {
         return Ok(());
     }
-    if !scores.len().is_multiple_of((length * keys).max(1)) {
-        let problem = format!("{} elements are not matrices of {length}×{keys}", scores.len());
-        return Err(GpuError::argument(FUNCTION, problem));
-    }
     launch(gpu, &SCORES, &format!("{FUNCTION}_{}", scores.dtype()), over(scores.len(), 4))
         .slice(scores)
+        .optional(mask.lengths)
+        .optional(mask.starts)
+        .number(sizes.numbers(FUNCTION, [0; 3])?)
         .number(factor)
-        .number(narrow_size(FUNCTION, length)?)
-        .number(narrow_size(FUNCTION, keys)?)
-        .number(i32::from(causal))
         .number(scores.len() as i64)
         .run()
+}
+
+/// Returns weights [samples, heads, length, keys], or their gradients, after dropout.
+///
+/// # Errors
+/// If the lengths do not match, or memory runs out.
+pub fn drop_weights(
+    gpu: &Gpu,
+    weights: &Slice,
+    sizes: &AttentionSizes,
+    dropout: AttentionDropout,
+) -> Result<Slice> {
+    const FUNCTION: &str = "drop_weights";
+    super::grid::check_float(FUNCTION, weights.dtype())?;
+    check_len(FUNCTION, "weights", weights, sizes.rows() * sizes.keys)?;
+    let dropped = gpu.unwritten(weights.dtype(), weights.len())?;
+    let step = gpu.captured_step(dropout.key.step);
+    launch(gpu, &SCORES, &format!("{FUNCTION}_{}", weights.dtype()), over(weights.len(), 4))
+        .slice(weights)
+        .slice(&dropped)
+        .optional(step.as_ref())
+        .number(sizes.numbers(FUNCTION, [0; 3])?)
+        .number(dropout.numbers())
+        .number(dropout.factor())
+        .number(weights.len() as i64)
+        .run()?;
+    Ok(dropped)
 }

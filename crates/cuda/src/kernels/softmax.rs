@@ -5,6 +5,7 @@ use super::sources::SOFTMAX;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
 /// Computes the softmax of every row of `[rows, width]`, stored as `dtype`: the type of x, f32, or 16 bits for x of f32.
+/// A row of −∞ alone becomes 0.
 ///
 /// # Errors
 /// If the length is not a multiple of the width, or the types do not match.

@@ -39,13 +39,13 @@ macro_rules! source {
 }
 
 macro_rules! families {
-    ($($family:ident = $name:literal $(with $part:literal)*;)*) => {
+    ($($family:ident = $name:literal $(with $($part:literal),+)?;)*) => {
         $(pub(super) static $family: Family = Family {
             kinds: [
-                source!($name, "f32", "F32" $(, $part)*),
-                source!($name, "f64", "F64" $(, $part)*),
-                source!($name, "bf16", "BF16" $(, $part)*),
-                source!($name, "f16", "F16" $(, $part)*),
+                source!($name, "f32", "F32" $($(, $part)+)?),
+                source!($name, "f64", "F64" $($(, $part)+)?),
+                source!($name, "bf16", "BF16" $($(, $part)+)?),
+                source!($name, "f16", "F16" $($(, $part)+)?),
             ],
         };)*
 
@@ -64,9 +64,9 @@ families! {
     SHAPES = "shapes";
     SUMS = "sums";
     SOFTMAX = "softmax";
-    ATTENTION = "attention";
-    ATTENTION_TILES = "attention_tiles" with "tensor_cores.cuh";
-    SCORES = "scores";
+    ATTENTION = "attention" with "attention.cuh";
+    ATTENTION_TILES = "attention_tiles" with "tensor_cores.cuh", "attention.cuh";
+    SCORES = "scores" with "attention.cuh";
     ROW_NORMS = "row_norms";
     PLANE_SUMS = "plane_sums" with "coefficients.cuh";
     PLANES = "planes" with "coefficients.cuh";

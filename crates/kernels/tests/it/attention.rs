@@ -1,211 +1,266 @@
-//! Attention by blocks, gradients of embeddings, sums of columns and rows, and gated functions against plain loops in f64.
+//! Attention by tiles against plain loops in f64.
 
 use phalanx_kernels::{
-    AttentionGrads, AttentionShape, BinaryOp, Context, attention_backward, attention_forward, binary,
-    embedding_backward, geglu_backward, geglu_forward, sum_columns, sum_rows,
+    AttentionDropout, AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape,
+    Context, attention_backward, attention_forward,
 };
 
-use crate::harness::{random, wide};
+use crate::harness::random;
 
-/// The weights of a head, [length, keys].
-fn weights(shape: AttentionShape, q: &[f64], k: &[f64]) -> Vec<f64> {
-    let AttentionShape { length, keys, dim, causal, .. } = shape;
-    let mut all = vec![0.0; length * keys];
-    for t in 0..length {
-        let row = &mut all[t * keys..][..keys];
-        let seen = if causal { (t + 1).min(keys) } else { keys };
-        for (s, weight) in row[..seen].iter_mut().enumerate() {
-            let product: f64 = (0..dim).map(|d| q[t * dim + d] * k[s * dim + d]).sum();
-            *weight = (product / (dim as f64).sqrt()).exp();
-        }
-        let sum: f64 = row.iter().sum();
-        row.iter_mut().for_each(|weight| *weight /= sum);
+/// Attention, its inputs and the gradient of its output in f64.
+struct Case {
+    shape: AttentionShape,
+    q: Vec<f64>,
+    k: Vec<f64>,
+    v: Vec<f64>,
+    dy: Vec<f64>,
+}
+
+/// Results of attention: the output and the gradients of q, k and v.
+type Results<T> = [Vec<T>; 4];
+
+impl Case {
+    fn new(shape: AttentionShape) -> Self {
+        let AttentionShape { samples, heads, key_heads, length, keys, dim } = shape;
+        let (queries, keys) = (samples * length * heads * dim, samples * keys * key_heads * dim);
+        Self { shape, q: random(1, queries), k: random(3, keys), v: random(4, keys), dy: random(2, queries) }
     }
-    all
+
+    fn inputs<'a>(
+        &'a self,
+        mask: AttentionMask<'a>,
+        dropout: Option<AttentionDropout>,
+    ) -> AttentionInputs<'a, f64> {
+        let operands = AttentionOperands::Apart { q: &self.q, k: &self.k, v: &self.v };
+        AttentionInputs { shape: self.shape, mask, dropout, operands }
+    }
+
+    /// Computes the results by plain loops. `sees(sample, query, key)` is the mask.
+    fn expected(&self, sees: &dyn Fn(usize, usize, usize) -> bool) -> Results<f64> {
+        let AttentionShape { samples, heads, key_heads, length, keys, dim } = self.shape;
+        let mut all =
+            [self.q.clone(), self.q.clone(), self.k.clone(), self.v.clone()].map(|v| vec![0.0; v.len()]);
+        let factor = 1.0 / (dim as f64).sqrt();
+        for (sample, head, t) in indices([samples, heads, length]) {
+            let at = ((sample * length + t) * heads + head) * dim;
+            let key = |s: usize| ((sample * keys + s) * key_heads + head * key_heads / heads) * dim;
+            let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+            let (q, dy) = (&self.q[at..at + dim], &self.dy[at..at + dim]);
+            let mut weights: Vec<f64> =
+                (0..keys)
+                    .map(|s| {
+                        if sees(sample, t, s) {
+                            (dot(q, &self.k[key(s)..][..dim]) * factor).exp()
+                        } else {
+                            0.0
+                        }
+                    })
+                    .collect();
+            let sum: f64 = weights.iter().sum();
+            if sum == 0.0 {
+                continue;
+            }
+            weights.iter_mut().for_each(|weight| *weight /= sum);
+            let slopes: Vec<f64> = (0..keys).map(|s| dot(dy, &self.v[key(s)..][..dim])).collect();
+            let along = dot(&weights, &slopes);
+            for s in 0..keys {
+                let slope = weights[s] * (slopes[s] - along) * factor;
+                for d in 0..dim {
+                    all[0][at + d] += weights[s] * self.v[key(s) + d];
+                    all[1][at + d] += slope * self.k[key(s) + d];
+                    all[2][key(s) + d] += slope * q[d];
+                    all[3][key(s) + d] += weights[s] * dy[d];
+                }
+            }
+        }
+        all
+    }
+
+    /// Computes the results by the kernels.
+    fn found(&self, threads: usize, inputs: AttentionInputs<'_, f64>) -> Results<f64> {
+        let context = Context::new(threads);
+        let shape = self.shape;
+        let (mut out, mut log_sums) =
+            (vec![9.0; self.q.len()], vec![9.0; shape.samples * shape.heads * shape.length]);
+        attention_forward(&context, inputs, &mut out, &mut log_sums).expect("fits");
+        let mut grads = [&self.q, &self.k, &self.v].map(|of| vec![9.0; of.len()]);
+        let [q, k, v] = grads.each_mut().map(|grad| Some(&mut grad[..]));
+        let to = AttentionGrads::Apart { q, k, v };
+        attention_backward(&context, inputs, [&out, &self.dy], &log_sums, to).expect("fits");
+        let mut alone = vec![9.0; self.k.len()];
+        let to = AttentionGrads::Apart { q: None, k: Some(&mut alone), v: None };
+        attention_backward(&context, inputs, [&out, &self.dy], &log_sums, to).expect("fits");
+        assert_eq!(alone, grads[1], "a gradient does not depend on which others are wanted");
+        let [q, k, v] = grads;
+        [out, q, k, v]
+    }
 }
 
-fn assert_close(what: &str, found: &[f32], expected: &[f64]) {
-    assert_near(what, found, expected, expected.iter().fold(1e-3, |max, v| max.max(v.abs())));
+fn indices(sizes: [usize; 3]) -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..sizes[0]).flat_map(move |a| (0..sizes[1]).flat_map(move |b| (0..sizes[2]).map(move |c| (a, b, c))))
 }
 
-/// Asserts that values are within a few roundings of f32 of what is expected, at a `scale`.
-fn assert_near(what: &str, found: &[f32], expected: &[f64], scale: f64) {
+fn assert_near(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!((f64::from(*found) - expected).abs() < 3e-6 * scale, "{what}[{index}]: {found} {expected}");
+        assert!((found - expected).abs() < tolerance, "{what}[{index}]: {found} {expected}");
     }
+}
+
+/// Sizes of one tile and of several, with heads of their own and shared ones.
+fn shapes() -> [AttentionShape; 5] {
+    let shape = |[samples, heads, key_heads]: [usize; 3], [length, keys, dim]: [usize; 3]| AttentionShape {
+        samples,
+        heads,
+        key_heads,
+        length,
+        keys,
+        dim,
+    };
+    [
+        shape([2, 1, 1], [3, 5, 4]),
+        shape([1, 1, 1], [1, 1, 1]),
+        shape([3, 2, 2], [17, 17, 8]),
+        shape([2, 4, 2], [70, 300, 6]),
+        shape([1, 3, 1], [270, 270, 5]),
+    ]
 }
 
 #[test]
 fn attention_and_its_gradients_are_those_of_plain_loops() {
-    // 300 keys are more than one block of queries has rows for 200 of them.
-    for (heads, length, keys, dim, causal) in [
-        (2, 3, 5, 4, false),
-        (1, 1, 1, 1, false),
-        (3, 17, 17, 8, true),
-        (1, 200, 300, 16, false),
-        (2, 260, 260, 5, true),
-        (1, 5, 9, 4, true),
-    ] {
-        let shape = AttentionShape { heads, length, keys, dim, causal };
-        let (q, dy) = (random(1, heads * length * dim), random(2, heads * length * dim));
-        let (k, v) = (random(3, heads * keys * dim), random(4, heads * keys * dim));
-        let (q64, k64, v64, dy64) = (wide(&q), wide(&k), wide(&v), wide(&dy));
-        let mut expected = [vec![0.0; q.len()], vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]];
-        for head in 0..heads {
-            let (of_q, of_k) = (head * length * dim, head * keys * dim);
-            let (q, k, v) = (&q64[of_q..], &k64[of_k..], &v64[of_k..]);
-            let p = weights(shape, q, k);
-            for t in 0..length {
-                let dy = &dy64[of_q + t * dim..][..dim];
-                let slopes: Vec<f64> =
-                    (0..keys).map(|s| (0..dim).map(|d| dy[d] * v[s * dim + d]).sum()).collect();
-                let along: f64 = (0..keys).map(|s| p[t * keys + s] * slopes[s]).sum();
-                for s in 0..keys {
-                    let weight = p[t * keys + s];
-                    let slope = weight * (slopes[s] - along) / (dim as f64).sqrt();
-                    for d in 0..dim {
-                        expected[0][of_q + t * dim + d] += weight * v[s * dim + d];
-                        expected[1][of_q + t * dim + d] += slope * k[s * dim + d];
-                        expected[2][of_k + s * dim + d] += slope * q[t * dim + d];
-                        expected[3][of_k + s * dim + d] += weight * dy[d];
-                    }
-                }
+    for shape in shapes() {
+        let AttentionShape { samples, length, keys, .. } = shape;
+        let case = Case::new(shape);
+        // Some samples have few keys, one none; documents of 7 keys.
+        let lengths: Vec<u32> = (0..samples).map(|sample| [keys * 2 / 3, 0, keys][sample] as u32).collect();
+        let own = |query: usize| (query + keys).saturating_sub(length);
+        let starts: Vec<u32> = (0..samples * length).map(|at| (own(at % length) / 7 * 7) as u32).collect();
+        for pattern in 0..16 {
+            let [causal, windowed, padded, packed] = [1, 2, 4, 8].map(|bit| pattern & bit != 0);
+            let mask = AttentionMask {
+                causal,
+                window: (windowed && causal).then_some(4),
+                lengths: padded.then_some(&lengths),
+                starts: packed.then_some(&starts),
+            };
+            let sees = |sample: usize, query: usize, key: usize| {
+                let end = query + 1 + keys;
+                (!causal || key + length < end)
+                    && (!(windowed && causal) || key + length + 4 >= end.min(length + keys))
+                    && (!padded || key < lengths[sample] as usize)
+                    && (!packed || key >= starts[sample * length + query] as usize)
+            };
+            let expected = case.expected(&sees);
+            let found = case.found(1, case.inputs(mask, None));
+            for ((what, found), expected) in ["out", "dq", "dk", "dv"].iter().zip(&found).zip(&expected) {
+                assert_near(&format!("{what} of {shape:?}, {mask:?}"), found, expected, 1e-12);
             }
-        }
-        for threads in [1, 3] {
-            let context = Context::new(threads);
-            let (mut out, mut log_sums) = (vec![0.0; q.len()], vec![0.0; heads * length]);
-            attention_forward(&context, shape, &q, &k, &v, &mut out, &mut log_sums).expect("fits");
-            let (mut dq, mut dk, mut dv) = (vec![9.0; q.len()], vec![9.0; k.len()], vec![9.0; k.len()]);
-            let grads = AttentionGrads { q: Some(&mut dq), k: Some(&mut dk), v: Some(&mut dv) };
-            attention_backward(&context, shape, [&q, &k, &v], &log_sums, &dy, grads).expect("fits");
-            for (what, found, expected) in [
-                ("out", &out, &expected[0]),
-                ("dq", &dq, &expected[1]),
-                ("dk", &dk, &expected[2]),
-                ("dv", &dv, &expected[3]),
-            ] {
-                assert_close(&format!("{what} of {shape:?}"), found, expected);
-            }
-            let mut alone = vec![9.0; k.len()];
-            let grads = AttentionGrads { q: None, k: Some(&mut alone), v: None };
-            attention_backward(&context, shape, [&q, &k, &v], &log_sums, &dy, grads).expect("fits");
-            assert_eq!(alone, dk, "a gradient does not depend on which others are wanted");
-        }
-        let context = Context::new(1);
-        let short =
-            attention_forward(&context, shape, &q[1..], &k, &v, &mut [], &mut []).expect_err("too short");
-        assert!(short.to_string().contains('q'), "{short}");
-    }
-}
-
-#[test]
-fn gradients_of_embeddings_are_added_in_the_order_of_positions() {
-    for (rows, width, count) in [(1, 1, 1), (7, 3, 20), (900, 40, 2000), (3, 5, 0)] {
-        let ids: Vec<u32> = (0..count).map(|at| (at * at + at / 3) as u32 % rows as u32).collect();
-        let (dy, before) = (random::<f32>(11, count * width), random::<f32>(12, rows * width));
-        for accumulate in [false, true] {
-            let mut expected = if accumulate { before.clone() } else { vec![0.0; before.len()] };
-            for (id, dy) in ids.iter().zip(dy.chunks(width)) {
-                let to = &mut expected[*id as usize * width..][..width];
-                to.iter_mut().zip(dy).for_each(|(to, from)| *to += *from);
-            }
-            for threads in [1, 2, 3] {
-                let mut table = before.clone();
-                let context = Context::new(threads);
-                embedding_backward(&context, width, &ids, &dy, &mut table, accumulate).expect("fits");
-                assert_eq!(table, expected, "{rows} rows, {threads} threads: not the same bits");
-            }
-        }
-    }
-    let error = embedding_backward(&Context::new(1), 2, &[0, 3], &[0.0_f32; 4], &mut [0.0; 6], true);
-    assert!(error.expect_err("no row").to_string().contains("id 3 at position 1"));
-}
-
-#[test]
-fn numbers_are_combined_with_numbers_and_with_those_of_planes() {
-    for (len, plane) in [(1, 1), (7, 1), (33_000, 1), (6, 3), (40_000, 25), (128, 64)] {
-        let (a, b) = (random(5, len), random(6, len / plane));
-        for (op, of) in [
-            (BinaryOp::Add, (|a, b| a + b) as fn(f32, f32) -> f32),
-            (BinaryOp::Sub, |a, b| a - b),
-            (BinaryOp::Mul, |a, b| a * b),
-        ] {
-            for threads in [1, 3] {
-                let mut y = vec![0.0; len];
-                binary(&Context::new(threads), op, &a, &b, &mut y).expect("fits");
-                assert!(
-                    y.iter().enumerate().all(|(i, y)| *y == of(a[i], b[i / plane])),
-                    "{op:?} {len} {plane}"
-                );
-            }
-        }
-    }
-    assert!(binary(&Context::new(1), BinaryOp::Add, &[0.0; 7], &[0.0; 2], &mut [0.0; 7]).is_err());
-}
-
-#[test]
-fn columns_and_rows_add_up_on_any_number_of_threads() {
-    for (rows, cols) in [(1, 1), (3, 5), (700, 33), (65, 128)] {
-        let x = random(7, rows * cols);
-        let column = |c: usize| (0..rows).map(|r| f64::from(x[r * cols + c])).sum();
-        let row = |r: usize| (0..cols).map(|c| f64::from(x[r * cols + c])).sum();
-        let (columns, all_rows): (Vec<f64>, Vec<f64>) =
-            ((0..cols).map(column).collect(), (0..rows).map(row).collect());
-        let mut before: Option<(Vec<f32>, Vec<f32>)> = None;
-        for threads in [1, 2, 3] {
-            let context = Context::new(threads);
-            let (mut of_columns, mut of_rows) = (vec![9.0; cols], vec![9.0; rows]);
-            sum_columns(&context, [rows, cols], &x, &mut of_columns).expect("fits");
-            sum_rows(&context, [rows, cols], &x, &mut of_rows).expect("fits");
-            assert_close("columns", &of_columns, &columns);
-            assert_close("rows", &of_rows, &all_rows);
-            let now = (of_columns, of_rows);
-            assert!(before.is_none_or(|before| before == now), "threads change no bit");
-            before = Some(now);
+            assert_eq!(case.found(3, case.inputs(mask, None)), found, "threads change no bit");
         }
     }
 }
 
 #[test]
-fn gates_let_through_what_they_should() {
-    let phi = |x: f64| 0.5 * (1.0 + erf(x / std::f64::consts::SQRT_2));
-    let gelu = |x: f64| x * phi(x);
-    let slope = |x: f64| phi(x) + x * (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
-    for (rows, width) in [(1, 1), (3, 7), (900, 24)] {
-        let (x, dy) = (random::<f32>(8, rows * 2 * width), random(9, rows * width));
-        let x: Vec<f32> = x.into_iter().map(|v| 3.0 * v).collect();
-        let (mut y, mut dx) = (vec![0.0; rows * width], vec![0.0; x.len()]);
-        let (mut expected_y, mut expected_dx) = (vec![0.0; y.len()], vec![0.0; x.len()]);
-        for row in 0..rows {
-            for col in 0..width {
-                let at = row * 2 * width + col;
-                let (value, gate, dy) =
-                    (f64::from(x[at]), f64::from(x[at + width]), f64::from(dy[row * width + col]));
-                expected_y[row * width + col] = value * gelu(gate);
-                expected_dx[at] = dy * gelu(gate);
-                expected_dx[at + width] = dy * value * slope(gate);
-            }
-        }
-        for threads in [1, 3] {
-            let context = Context::new(threads);
-            geglu_forward(&context, width, &x, &mut y).expect("fits");
-            geglu_backward(&context, width, &x, &dy, &mut dx).expect("fits");
-            // The gate adds 1 to an error function that nears -1, so its rounding is that of the factors.
-            assert_near("y", &y, &expected_y, 1.0);
-            assert_near("dx", &dx, &expected_dx, 1.0);
-        }
-    }
-    assert!(geglu_forward(&Context::new(1), 2, &[0.0_f32; 6], &mut [0.0; 3]).is_err());
+fn a_joined_projection_has_the_results_of_its_parts() {
+    let shape = AttentionShape { samples: 2, heads: 4, key_heads: 2, length: 9, keys: 9, dim: 3 };
+    let case = Case::new(shape);
+    let join = |[q, k, v]: [&[f64]; 3]| -> Vec<f64> {
+        let rows = q.chunks(12).zip(k.chunks(6)).zip(v.chunks(6));
+        rows.flat_map(|((q, k), v)| [q, k, v].concat()).collect()
+    };
+    let mask = AttentionMask { causal: true, ..AttentionMask::default() };
+    let [out, q, k, v] = case.found(1, case.inputs(mask, None));
+    let joined = join([&case.q, &case.k, &case.v]);
+    let inputs = AttentionInputs { operands: AttentionOperands::Joined(&joined), ..case.inputs(mask, None) };
+    let context = Context::new(2);
+    let (mut found, mut log_sums) = (vec![9.0; out.len()], vec![9.0; 2 * 4 * 9]);
+    attention_forward(&context, inputs, &mut found, &mut log_sums).expect("fits");
+    assert_eq!(found, out);
+    let mut grads = vec![9.0; joined.len()];
+    let to = AttentionGrads::Joined(&mut grads);
+    attention_backward(&context, inputs, [&out, &case.dy], &log_sums, to).expect("fits");
+    assert_eq!(grads, join([&q, &k, &v]));
 }
 
-/// The error function by its series, exact to f64's rounding for the numbers here.
-fn erf(x: f64) -> f64 {
-    let (mut power, mut sum) = (x, x);
-    for n in 1..60 {
-        power *= -x * x / f64::from(n);
-        sum += power / f64::from(2 * n + 1);
+#[test]
+fn dropped_weights_are_the_same_in_backward_on_any_split_and_padding() {
+    let shape = AttentionShape { samples: 2, heads: 2, key_heads: 1, length: 5, keys: 5, dim: 3 };
+    let dropout = AttentionDropout { key: 99, p: 0.4, first_sample: 0 };
+    let mask = AttentionMask { causal: true, ..AttentionMask::default() };
+    let mut case = Case::new(shape);
+    let [out, q, k, v] = case.found(1, case.inputs(mask, Some(dropout)));
+    assert_ne!(out, case.found(1, case.inputs(mask, None))[0]);
+    // Gradients by finite differences, which have their own forward passes.
+    let loss = |case: &Case| -> f64 {
+        let (mut out, mut log_sums) = (vec![0.0; case.q.len()], vec![0.0; 20]);
+        attention_forward(&Context::new(1), case.inputs(mask, Some(dropout)), &mut out, &mut log_sums)
+            .expect("fits");
+        out.iter().zip(&case.dy).map(|(y, dy)| y * dy).sum()
+    };
+    type Of = fn(&mut Case) -> &mut Vec<f64>;
+    for (of, grad) in [((|c| &mut c.q) as Of, &q), (|c| &mut c.k, &k), (|c| &mut c.v, &v)] {
+        for (index, grad) in grad.iter().enumerate() {
+            let before = of(&mut case)[index];
+            let [above, below] = [1e-5, -1e-5].map(|step| {
+                of(&mut case)[index] = before + step;
+                loss(&case)
+            });
+            of(&mut case)[index] = before;
+            assert!(((above - below) / 2e-5 - grad).abs() < 1e-8, "{index}");
+        }
     }
-    std::f64::consts::FRAC_2_SQRT_PI * sum
+    // The second sample alone, with three columns of padding.
+    let padded = AttentionShape { samples: 1, length: 8, keys: 8, ..shape };
+    let pad = |values: &[f64], len: usize| [&values[values.len() / 2..], &vec![5.0; len]].concat();
+    let alone = Case {
+        shape: padded,
+        q: pad(&case.q, 18),
+        k: pad(&case.k, 9),
+        v: pad(&case.v, 9),
+        dy: pad(&case.dy, 18),
+    };
+    let second = AttentionDropout { first_sample: 1, ..dropout };
+    let found = alone.found(1, alone.inputs(mask, Some(second)));
+    assert_near("the second sample", &found[0][..30], &out[30..], 1e-14);
+}
+
+#[test]
+fn weights_are_dropped_as_often_as_asked() {
+    // All weights are 1/keys and all values 1, so an output is the share of weights that were kept, rescaled.
+    let shape = AttentionShape { samples: 3, heads: 4, key_heads: 4, length: 60, keys: 500, dim: 1 };
+    let (q, k, v) = (vec![0.0; 720], vec![0.0; 6000], vec![1.0; 6000]);
+    let dropout = AttentionDropout { key: 5, p: 0.1, first_sample: 0 };
+    let inputs = AttentionInputs {
+        shape,
+        mask: AttentionMask::default(),
+        dropout: Some(dropout),
+        operands: AttentionOperands::Apart { q: &q, k: &k, v: &v },
+    };
+    let (mut out, mut log_sums) = (vec![0.0; 720], vec![0.0; 720]);
+    attention_forward(&Context::new(2), inputs, &mut out, &mut log_sums).expect("fits");
+    let mean = out.iter().sum::<f64>() / 720.0;
+    let variance = out.iter().map(|share| (share - 1.0_f64).powi(2)).sum::<f64>() / 720.0;
+    let of_share = 0.1 / 0.9 / 500.0;
+    assert!((mean - 1.0).abs() < 4.0 * f64::sqrt(of_share / 720.0), "{mean}");
+    assert!((variance / of_share - 1.0).abs() < 0.25, "{variance} {of_share}");
+}
+
+#[test]
+fn wrong_lengths_are_named() {
+    let shape = AttentionShape { samples: 1, heads: 2, key_heads: 1, length: 3, keys: 3, dim: 2 };
+    let case = Case::new(shape);
+    let refused = |inputs: AttentionInputs<'_, f64>| {
+        attention_forward(&Context::new(1), inputs, &mut [0.0; 12], &mut [0.0; 6])
+            .expect_err("refused")
+            .to_string()
+    };
+    let good = case.inputs(AttentionMask::default(), None);
+    let operands = AttentionOperands::Apart { q: &case.q[1..], k: &case.k, v: &case.v };
+    assert!(refused(AttentionInputs { operands, ..good }).contains('q'));
+    let shape = AttentionShape { key_heads: 3, ..shape };
+    assert!(refused(AttentionInputs { shape, ..good }).contains("3 heads of keys"));
+    let mask = AttentionMask { lengths: Some(&[1, 2]), ..AttentionMask::default() };
+    assert!(refused(AttentionInputs { mask, ..good }).contains("lengths"));
+    let mask = AttentionMask { window: Some(2), ..AttentionMask::default() };
+    assert!(refused(AttentionInputs { mask, ..good }).contains("window"));
 }

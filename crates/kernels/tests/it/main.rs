@@ -3,6 +3,7 @@
 mod attention;
 mod bf16;
 mod codec;
+mod columns;
 mod convolution;
 mod elementwise;
 mod guard_pages;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::nn::{Embedding, LayerNorm, Linear, MultiHeadAttention};
+use phalanx_tensor::ops::AttentionOptions;
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
 
 /// The settings of a text encoder.
@@ -108,7 +109,7 @@ impl Block for Layer {
 
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let x = &inputs[0];
-        let mixed = self.attn.forward(tape, &self.ln_1.forward(tape, x)?, true)?;
+        let mixed = self.attn.forward(tape, &self.ln_1.forward(tape, x)?, &AttentionOptions::causal())?;
         let x = ops::add(tape, x, &mixed)?;
         let hidden = self.c_fc.forward(tape, &self.ln_2.forward(tape, &x)?)?;
         let out = self.c_proj.forward(tape, &ops::quick_gelu(tape, &hidden)?)?;

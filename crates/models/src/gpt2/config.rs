@@ -2,7 +2,7 @@
 
 use phalanx_tensor::{Result, TensorError};
 
-/// The settings of a GPT-2, by default those of the smallest published one. Attention weights have no dropout.
+/// The settings of a GPT-2, by default those of the smallest published one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpt2Config {
     /// The number of tokens of the vocabulary.
@@ -21,6 +21,8 @@ pub struct Gpt2Config {
     pub eps: f64,
     /// The dropout of the sum of both embeddings.
     pub embedding_dropout: f64,
+    /// The dropout of attention weights.
+    pub attention_dropout: f64,
     /// The dropout of what a layer adds to its input.
     pub residual_dropout: f64,
 }
@@ -36,6 +38,7 @@ impl Default for Gpt2Config {
             inner: 3072,
             eps: 1e-5,
             embedding_dropout: 0.1,
+            attention_dropout: 0.1,
             residual_dropout: 0.1,
         }
     }
@@ -54,10 +57,10 @@ impl Gpt2Config {
         Some(Self { layers, width, heads, inner: 4 * width, ..Self::default() })
     }
 
-    /// Sets one probability for both kinds of dropout.
+    /// Sets one probability for the three kinds of dropout.
     #[must_use]
     pub fn with_dropout(self, p: f64) -> Self {
-        Self { embedding_dropout: p, residual_dropout: p, ..self }
+        Self { embedding_dropout: p, attention_dropout: p, residual_dropout: p, ..self }
     }
 
     /// Checks that the sizes make a model.

@@ -1,6 +1,7 @@
 //! A layer of GPT-2.
 
 use phalanx_tensor::nn::{LayerNorm, Linear};
+use phalanx_tensor::ops::AttentionOptions;
 use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value, ops};
 
 use super::Gpt2Config;
@@ -16,6 +17,7 @@ pub(super) struct Layer {
     c_fc: Linear,
     mlp_proj: Linear,
     heads: usize,
+    attention_dropout: f64,
     residual_dropout: f64,
 }
 
@@ -40,6 +42,7 @@ impl Layer {
             c_fc: linear(&mlp.pp("c_fc"), width, inner, 0.02)?,
             mlp_proj: linear(&mlp.pp("c_proj"), inner, width, residual)?,
             heads: config.heads,
+            attention_dropout: config.attention_dropout,
             residual_dropout: config.residual_dropout,
         })
     }
@@ -53,7 +56,8 @@ impl Block for Layer {
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let x = &inputs[0];
         let all = self.c_attn.forward(tape, &self.ln_1.forward(tape, x)?)?;
-        let mixed = ops::self_attention(tape, &all, self.heads, true)?;
+        let options = AttentionOptions { dropout: self.attention_dropout, ..AttentionOptions::causal() };
+        let mixed = ops::self_attention(tape, &all, self.heads, &options)?;
         let mixed = self.attn_proj.forward(tape, &mixed)?;
         let x = ops::add(tape, x, &ops::dropout(tape, &mixed, self.residual_dropout)?)?;
         let hidden = self.c_fc.forward(tape, &self.ln_2.forward(tape, &x)?)?;

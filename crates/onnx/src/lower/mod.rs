@@ -87,6 +87,7 @@ impl Lowering {
             Op::MatMul => self.of_inputs("MatMul", op, Vec::new())?,
             Op::Softmax => self.of_inputs("Softmax", op, vec![("axis", Attribute::Int(-1))])?,
             Op::Attention { causal } => self.attention(op, *causal)?,
+            Op::SelfAttention { heads, causal } => self.self_attention(op, *heads, *causal)?,
             Op::Reshape => self.reshape(op)?,
             Op::Permute(order) => self.of_inputs("Transpose", op, vec![("perm", Attribute::sizes(order))])?,
             Op::Narrow { dim, start, len } => self.narrow(op, *dim, *start..*start + *len)?,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use phalanx_onnx::{OnnxError, OnnxModel, OnnxNames, Result};
 use phalanx_tensor::nn::{BatchNorm2d, BatchNormConfig, Conv2d, GroupNorm, Linear};
-use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions};
+use phalanx_tensor::ops::{self, AttentionOptions, Conv2dOptions, FusedActivation, PoolOptions};
 use phalanx_tensor::{BuildOptions, Context, Graph, Init, Session, StoreBuilder, Tape, TensorError, Value};
 
 use crate::reader::{ReadModel, ReadNode, read};
@@ -151,8 +151,18 @@ fn every_op_with_a_form_has_its_nodes() {
         ("softmax", &|tape, x| ops::softmax(tape, x), &["Softmax"]),
         (
             "attention",
-            &|tape, x| ops::attention(tape, x, x, x, true),
-            &["Transpose", "MatMul", "Mul", "Add", "Softmax", "MatMul"],
+            &|tape, x| ops::attention(tape, x, x, x, &AttentionOptions::causal()),
+            &[
+                "Transpose",
+                "Transpose",
+                "Transpose",
+                "MatMul",
+                "Mul",
+                "Add",
+                "Softmax",
+                "MatMul",
+                "Transpose",
+            ],
         ),
         (
             "matmul",

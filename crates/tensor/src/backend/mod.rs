@@ -15,6 +15,7 @@
 
 mod accounts;
 mod array;
+mod attention;
 mod batch_norms;
 mod codecs;
 mod compute_device;
@@ -40,6 +41,10 @@ mod updates;
 
 pub(crate) use accounts::{MemoryKind, counted_as};
 pub use array::{Array, DeviceArray};
+pub use attention::{
+    Attention, AttentionBackward, AttentionDropout, AttentionGradients, AttentionHeads, AttentionInputs,
+    AttentionMask, AttentionOperands, AttentionOutput, AttentionShape,
+};
 pub use batch_norms::{
     BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation, RunningStatistics,
 };
@@ -57,10 +62,7 @@ pub use low_rank::DeviceLowRank;
 pub use memory::{Memory, Transfers};
 pub use norms::{GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};
 pub use pooling::{Pool2dShape, Pooling};
-pub use products::{
-    AttentionBackward, AttentionInputs, AttentionOutput, AttentionShape, Factor, LinearProduct,
-    LinearWeightGrad, MatrixProduct, Products, WeightLayout,
-};
+pub use products::{Factor, LinearProduct, LinearWeightGrad, MatrixProduct, Products, WeightLayout};
 pub use random::Random;
 pub use shapes::Shapes;
 pub use stopwatch::Stopwatch;
@@ -77,6 +79,7 @@ pub trait ArrayBackend:
     + Shapes
     + Elementwise
     + Products
+    + Attention
     + Convolutions
     + Pooling
     + BatchNorms

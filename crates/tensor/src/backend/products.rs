@@ -1,4 +1,4 @@
-//! Matrix products, and attention, which consists of them.
+//! Matrix products, and softmax of their rows.
 
 use candle_core::{DType, Shape};
 
@@ -122,61 +122,6 @@ pub struct LinearWeightGrad<'a> {
     pub precision: Precision,
 }
 
-/// The sizes and the mask of attention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttentionShape {
-    /// Samples.
-    pub batch: usize,
-    /// Heads.
-    pub heads: usize,
-    /// Query positions.
-    pub length: usize,
-    /// Key and value positions.
-    pub keys: usize,
-    /// Elements of a head.
-    pub dim: usize,
-    /// True if position t attends only to 0..=t.
-    pub causal: bool,
-}
-
-/// The inputs of attention.
-#[derive(Debug, Clone, Copy)]
-pub struct AttentionInputs<'a> {
-    /// The sizes.
-    pub shape: AttentionShape,
-    /// The queries [N, heads, T, D].
-    pub q: &'a Array,
-    /// The keys [N, heads, S, D].
-    pub k: &'a Array,
-    /// The values [N, heads, S, D].
-    pub v: &'a Array,
-    /// The precision of the products.
-    pub precision: Precision,
-}
-
-/// The result of attention.
-#[derive(Debug)]
-pub struct AttentionOutput {
-    /// softmax(q·kᵀ/√D)·v, of the type in which the precision stores products.
-    pub output: Array,
-    /// The input of backward besides q, k and v. On the CPU: ln Σ e^score of every query position, [N, heads, T], in the type
-    /// of the arithmetic.
-    pub saved: Array,
-}
-
-/// The inputs of the backward of attention.
-#[derive(Debug, Clone, Copy)]
-pub struct AttentionBackward<'a> {
-    /// The inputs of the forward pass.
-    pub inputs: AttentionInputs<'a>,
-    /// [`AttentionOutput::saved`].
-    pub saved: &'a Array,
-    /// The output's gradient.
-    pub grad: &'a Array,
-    /// The requested gradients: of q, k and v.
-    pub wants: [bool; 3],
-}
-
 /// Matrix products on a back end. Operands are rounded to the type that `precision` multiplies. Sums are f32 for operands of
 /// 16 bits.
 pub trait Products {
@@ -215,16 +160,4 @@ pub trait Products {
     /// # Errors
     /// If the element type is not supported.
     fn softmax_backward(&self, y: &Array, dy: &Array) -> Result<Array>;
-
-    /// Computes softmax(q·kᵀ/√D)·v, with the softmax in f32.
-    ///
-    /// # Errors
-    /// If the element types are not supported.
-    fn attention(&self, of: AttentionInputs<'_>) -> Result<AttentionOutput>;
-
-    /// Returns the requested gradients of q, k and v.
-    ///
-    /// # Errors
-    /// If the element types are not supported.
-    fn attention_backward(&self, of: AttentionBackward<'_>) -> Result<[Option<Array>; 3]>;
 }

@@ -1,6 +1,7 @@
 //! Multi-head self-attention.
 
 use crate::init::Init;
+use crate::ops::AttentionOptions;
 use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError, ops};
@@ -37,12 +38,12 @@ impl MultiHeadAttention {
         })
     }
 
-    /// Maps [N, T, C] to [N, T, C]; with `causal`, position t attends to 0..=t.
+    /// Maps [N, T, C] to [N, T, C].
     ///
     /// # Errors
     /// If the shape is another.
-    pub fn forward(&self, tape: &Tape, x: &Value, causal: bool) -> Result<Value> {
+    pub fn forward(&self, tape: &Tape, x: &Value, options: &AttentionOptions) -> Result<Value> {
         let all = ops::linear(tape, x, &tape.param(&self.in_weight)?, Some(&tape.param(&self.in_bias)?))?;
-        self.out.forward(tape, &ops::self_attention(tape, &all, self.heads, causal)?)
+        self.out.forward(tape, &ops::self_attention(tape, &all, self.heads, options)?)
     }
 }

@@ -13,19 +13,21 @@ fn start(tape: &Tape, shape: &Shape) -> usize {
     tape.session().sample_offset * shape.dims().iter().skip(1).product::<usize>()
 }
 
+/// Checks the probability of dropout.
+pub(super) fn check_probability(p: f64) -> Result<()> {
+    if (0.0..1.0).contains(&p) {
+        return Ok(());
+    }
+    Err(TensorError::Argument { name: "p", value: p.to_string(), expected: "expected 0 ≤ p < 1" })
+}
+
 /// In training, sets each element to zero with probability `p` and divides the others by 1 − p (Srivastava et al.
 /// 2014). In evaluation, returns the input. The first dimension is the batch.
 ///
 /// # Errors
 /// If `p` is not in [0, 1).
 pub fn dropout(tape: &Tape, x: &Value, p: f64) -> Result<Value> {
-    if !(0.0..1.0).contains(&p) {
-        return Err(TensorError::Argument {
-            name: "p",
-            value: p.to_string(),
-            expected: "expected 0 ≤ p < 1",
-        });
-    }
+    check_probability(p)?;
     if !tape.training() || p == 0.0 {
         return Ok(x.clone());
     }

@@ -21,12 +21,13 @@ mod rank_split;
 mod reduce;
 mod shape;
 
+pub use crate::backend::{AttentionHeads, AttentionMask};
 pub use activation::{
     UnaryOp, clamp, exp, geglu, gelu, gelu_tanh, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh,
     unary,
 };
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
-pub use attention::{attention, self_attention, softmax};
+pub use attention::{AttentionOptions, attention, self_attention, softmax};
 pub use batch_norm::{BatchNormAffine, BatchNormStats, FusedActivation, batch_norm2d};
 pub(crate) use collective::all_gather_stored;
 pub use collective::{

@@ -1,7 +1,8 @@
 //! Ops with their attributes and the sources of their inputs, as a traced graph records them.
 
 use crate::backend::{
-    Array, Conv2dShape, ConvTranspose2dShape, FusedActivation, Pool2dShape, UnaryOp, WeightLayout,
+    Array, AttentionHeads, Conv2dShape, ConvTranspose2dShape, FusedActivation, Pool2dShape, UnaryOp,
+    WeightLayout,
 };
 use crate::store::{Buffer, Param};
 
@@ -46,6 +47,13 @@ pub enum Op {
     Softmax,
     /// [`crate::ops::attention`] of queries, keys and values.
     Attention {
+        /// True if a position attends to itself and earlier ones only.
+        causal: bool,
+    },
+    /// [`crate::ops::self_attention`] of a projection, before its heads become one dimension.
+    SelfAttention {
+        /// The heads.
+        heads: AttentionHeads,
         /// True if a position attends to itself and earlier ones only.
         causal: bool,
     },
@@ -113,7 +121,7 @@ impl Op {
             Self::Linear(_) => "linear",
             Self::MatMul => "matmul",
             Self::Softmax => "softmax",
-            Self::Attention { .. } => "attention",
+            Self::Attention { .. } | Self::SelfAttention { .. } => "attention",
             Self::Add => "add",
             Self::Sub => "sub",
             Self::Mul => "mul",

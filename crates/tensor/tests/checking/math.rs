@@ -3,9 +3,9 @@
 use candle_core::{DType, Shape};
 use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
-    Array, AttentionBackward, AttentionInputs, AttentionOutput, BinaryOp, Conv2dShape, ConvBackward,
-    ConvForward, ConvTranspose2dShape, Convolutions, Destination, Elementwise, Factor, LinearProduct,
-    LinearWeightGrad, MatrixProduct, Pool2dShape, Pooling, Products, UnaryOp,
+    Array, BinaryOp, Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dShape, Convolutions, Destination,
+    Elementwise, Factor, LinearProduct, LinearWeightGrad, MatrixProduct, Pool2dShape, Pooling, Products,
+    UnaryOp,
 };
 
 use super::Checking;
@@ -86,23 +86,6 @@ impl Products for Checking {
 
     fn softmax_backward(&self, y: &Array, dy: &Array) -> Result<Array> {
         self.hide(&self.cpu().softmax_backward(&self.open("softmax", y)?, &self.open("softmax", dy)?)?)
-    }
-
-    fn attention(&self, of: AttentionInputs<'_>) -> Result<AttentionOutput> {
-        let open = |array| self.open("attention", array);
-        let (q, k, v) = (&open(of.q)?, &open(of.k)?, &open(of.v)?);
-        let AttentionOutput { output, saved } = self.cpu().attention(AttentionInputs { q, k, v, ..of })?;
-        Ok(AttentionOutput { output: self.hide(&output)?, saved: self.hide(&saved)? })
-    }
-
-    fn attention_backward(&self, of: AttentionBackward<'_>) -> Result<[Option<Array>; 3]> {
-        let open = |array| self.open("attention", array);
-        let (q, k, v) = (&open(of.inputs.q)?, &open(of.inputs.k)?, &open(of.inputs.v)?);
-        let (saved, grad) = (&open(of.saved)?, &open(of.grad)?);
-        let inputs = AttentionInputs { q, k, v, ..of.inputs };
-        let [q, k, v] = self.cpu().attention_backward(AttentionBackward { inputs, saved, grad, ..of })?;
-        let hide = |array: Option<Array>| array.map(|array| self.hide(&array)).transpose();
-        Ok([hide(q)?, hide(k)?, hide(v)?])
     }
 }
 

@@ -1,6 +1,7 @@
 //! A back end for tests. It computes with the CPU's functions on arrays that only it can read, and records transfers
 //! to and from the host.
 
+mod attention;
 mod learning;
 mod math;
 mod memory;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::loss::{self, LossDivisor};
+use phalanx_tensor::ops::{AttentionHeads, AttentionMask, AttentionOptions};
 use phalanx_tensor::{ComputeDevice, Context, Key, Precision, Result, Session, Tape, Value, ops};
 
 pub(crate) fn draw(name: &str, dims: &[usize]) -> Tensor {
@@ -67,8 +68,23 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
         }
         Ok(total)
     }),
-    ("attention of a large head", &[&[1, 1, 3, 300], &[1, 1, 4, 300], &[1, 1, 4, 300]], |t, v| {
-        ops::attention(t, &v[0], &v[1], &v[2], false)
+    ("attention of a large head", &[&[1, 3, 1, 300], &[1, 4, 1, 300], &[1, 4, 1, 300]], |t, v| {
+        ops::attention(t, &v[0], &v[1], &v[2], &AttentionOptions::default())
+    }),
+    ("attention with all masks", &[&[2, 5, 4, 8], &[2, 7, 2, 8], &[2, 7, 2, 8]], |t, v| {
+        let lengths = Tensor::new(&[7_u32, 3], &Device::Cpu)?;
+        let starts = Tensor::new(&[[0_u32, 0, 3, 3, 3], [0, 1, 1, 1, 4]], &Device::Cpu)?;
+        let (lengths, starts) = (Some((&lengths).into()), Some((&starts).into()));
+        let mask = AttentionMask { causal: true, window: Some(3), lengths, starts };
+        ops::attention(t, &v[0], &v[1], &v[2], &AttentionOptions { mask, dropout: 0.0 })
+    }),
+    ("self_attention with shared heads", &[&[2, 6, 64]], |t, v| {
+        let heads = AttentionHeads { queries: 4, keys: 2 };
+        ops::self_attention(t, &v[0], heads, &AttentionOptions::causal())
+    }),
+    ("self_attention with dropout", &[&[2, 6, 96]], |t, v| {
+        let options = AttentionOptions { dropout: 0.3, ..AttentionOptions::causal() };
+        ops::self_attention(t, &v[0], 4, &options)
     }),
     ("clip_contrastive", &[&[3, 4], &[3, 4], &[]], |t, v| {
         let (images, texts) = (ops::l2_normalise(t, &v[0])?, ops::l2_normalise(t, &v[1])?);

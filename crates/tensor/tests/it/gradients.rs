@@ -1,9 +1,14 @@
 //! Every op's backward against central differences in f64, on odd and non-square shapes.
 
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
 use phalanx_tensor::gradcheck::check_gradients;
-use phalanx_tensor::ops::{self, BatchNormAffine, Conv2dOptions, FusedActivation, PoolOptions, UnaryOp};
-use phalanx_tensor::{BuildOptions, Key, Result, StoreBuilder, Tape, Value};
+use phalanx_tensor::ops::{
+    self, AttentionHeads, AttentionMask, AttentionOptions, BatchNormAffine, Conv2dOptions, FusedActivation,
+    PoolOptions, UnaryOp,
+};
+use phalanx_tensor::{BuildOptions, Context, Key, Result, Session, StoreBuilder, Tape, Value};
 
 /// A fixed pseudo-random f64 tensor.
 fn draw(name: &str, dims: &[usize]) -> Tensor {
@@ -234,16 +239,73 @@ fn embeddings_and_attention() {
     check("embedding", &[draw("table", &[5, 4])], |t, v| ops::embedding(t, &v[0], &ids));
     check("select_positions", &[draw("x", &[3, 4, 2])], |t, v| ops::select_positions(t, &v[0], &[3, 0, 2]));
     check("softmax", &[draw("x", &[2, 3, 4])], |t, v| ops::softmax(t, &v[0]));
-    let dims = [2, 2, 5, 3];
-    for causal in [false, true] {
+    let dims = [2, 5, 2, 3];
+    for options in [AttentionOptions::default(), AttentionOptions::causal()] {
         check("attention", &[draw("q", &dims), draw("k", &dims), draw("v", &dims)], |t, v| {
-            ops::attention(t, &v[0], &v[1], &v[2], causal)
+            ops::attention(t, &v[0], &v[1], &v[2], &options)
         });
     }
-    let (queries, keys) = ([2, 2, 5, 3], [2, 2, 4, 3]);
+    let (queries, keys) = ([2, 5, 2, 3], [2, 4, 2, 3]);
     check("cross-attention", &[draw("q", &queries), draw("k", &keys), draw("v", &keys)], |t, v| {
-        ops::attention(t, &v[0], &v[1], &v[2], false)
+        ops::attention(t, &v[0], &v[1], &v[2], &AttentionOptions::default())
     });
+}
+
+#[test]
+fn attention_with_masks_and_shared_heads() {
+    let lengths = Tensor::new(&[0_u32, 4], &Device::Cpu).expect("a constant");
+    let starts = Tensor::new(&[[0_u32, 0, 2, 2, 2], [0, 1, 1, 1, 4]], &Device::Cpu).expect("a constant");
+    let mask = AttentionMask { lengths: Some((&lengths).into()), ..AttentionMask::default() };
+    let packed = AttentionMask { causal: true, starts: Some((&starts).into()), ..mask.clone() };
+    let window = AttentionMask { causal: true, window: Some(2), ..AttentionMask::default() };
+    let joined = [draw("projected", &[2, 5, 8 * 3])];
+    for mask in [mask, packed, window] {
+        let options = AttentionOptions { mask, dropout: 0.0 };
+        let (queries, keys) = ([2, 5, 4, 3], [2, 5, 2, 3]);
+        check("attention", &[draw("q", &queries), draw("k", &keys), draw("v", &keys)], |t, v| {
+            ops::attention(t, &v[0], &v[1], &v[2], &options)
+        });
+        let heads = AttentionHeads { queries: 4, keys: 2 };
+        check("self_attention", &joined, |t, v| ops::self_attention(t, &v[0], heads, &options));
+    }
+}
+
+#[test]
+fn joined_operands_have_the_attention_of_their_parts() {
+    let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(2))));
+    let joined = Value::constant(draw("projected", &[2, 5, 8 * 3]));
+    let heads = ops::reshape(&tape, &joined, (2, 5, 8, 3)).expect("the same elements");
+    let [q, k, v] = [(0, 4), (4, 2), (6, 2)]
+        .map(|(first, count)| ops::narrow(&tape, &heads, 2, first, count).expect("in range"));
+    let options = AttentionOptions::causal();
+    let apart = ops::attention(&tape, &q, &k, &v, &options).expect("fits");
+    let heads = AttentionHeads { queries: 4, keys: 2 };
+    let whole = ops::self_attention(&tape, &joined, heads, &options).expect("fits");
+    let flat =
+        |value: &Value| value.tensor().and_then(|t| Ok(t.flatten_all()?.to_vec1::<f64>()?)).expect("f64");
+    assert_eq!(flat(&whole), flat(&apart));
+}
+
+#[test]
+fn attention_refuses_heads_and_masks_that_do_not_fit() {
+    let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
+    let value = |dims: &[usize]| Value::constant(draw("x", dims));
+    let (q, k) = (value(&[1, 4, 3, 2]), value(&[1, 4, 2, 2]));
+    let refused = |options: &AttentionOptions, q: &Value, k: &Value| {
+        ops::attention(&tape, q, k, k, options).expect_err("refused").to_string()
+    };
+    assert!(refused(&AttentionOptions::default(), &q, &k).contains("3 heads of queries"));
+    let mask = AttentionMask { window: Some(2), ..AttentionMask::default() };
+    assert!(refused(&AttentionOptions { mask, dropout: 0.0 }, &k, &k).contains("window"));
+    let lengths = Tensor::new(&[1_u32, 2], &Device::Cpu).expect("a constant");
+    let mask = AttentionMask { lengths: Some((&lengths).into()), ..AttentionMask::default() };
+    assert!(refused(&AttentionOptions { mask, dropout: 0.0 }, &k, &k).contains("lengths"));
+    assert!(
+        refused(&AttentionOptions { dropout: 1.0, ..AttentionOptions::default() }, &k, &k).contains("p < 1")
+    );
+    let joined = value(&[1, 4, 10]);
+    let error = ops::self_attention(&tape, &joined, 3, &AttentionOptions::default()).expect_err("refused");
+    assert!(error.to_string().contains("10 elements"), "{error}");
 }
 
 #[test]

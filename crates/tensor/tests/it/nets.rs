@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::nn::{self, BatchNormConfig};
-use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions};
+use phalanx_tensor::ops::{self, AttentionOptions, Conv2dOptions, FusedActivation, PoolOptions};
 use phalanx_tensor::optim::{Adam, Ema, LossScale, Optimizer, Sgd, grad_sum_of_squares};
 use phalanx_tensor::{
     Array, BuildOptions, ComputeDevice, Context, Init, Key, ParamStore, Precision, Recompute, Result, Scope,
@@ -135,7 +135,8 @@ impl Net for Tokens {
 
     fn loss(&self, tape: &Tape, batch: &[Array]) -> Result<Value> {
         let x = self.table.forward(tape, &batch[0])?;
-        let mixed = self.attention.forward(tape, &self.norm.forward(tape, &x)?, true)?;
+        let mixed =
+            self.attention.forward(tape, &self.norm.forward(tape, &x)?, &AttentionOptions::causal())?;
         let x = ops::quick_gelu(tape, &ops::add(tape, &x, &ops::dropout(tape, &mixed, 0.25)?)?)?;
         let pooled = ops::scale(tape, &ops::sum_over(tape, &x, 1)?, 0.2)?;
         loss::cross_entropy(tape, &self.head.forward(tape, &pooled)?, &batch[1], 0.0, LossDivisor::Batch)

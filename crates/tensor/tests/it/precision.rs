@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::loss::{self, LossDivisor};
-use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions, UnaryOp};
+use phalanx_tensor::ops::{self, AttentionOptions, Conv2dOptions, FusedActivation, PoolOptions, UnaryOp};
 use phalanx_tensor::optim::{LossScale, Optimizer as _, Sgd, grad_sum_of_squares};
 use phalanx_tensor::{
     BuildOptions, Context, Init, Key, Precision, Result, Session, StoreBuilder, Tape, Value, nn,
@@ -98,8 +98,11 @@ fn cases() -> Vec<Case> {
         case("linear", 1, &[&[6, 20], &[7, 20], &[7]], |t, v| ops::linear(t, &v[0], &v[1], Some(&v[2]))),
         case("matmul", 2, &[&[2, 3, 20], &[2, 20, 4]], |t, v| ops::matmul(t, &v[0], &v[1])),
         case("softmax", 1, &[&[3, 7]], |t, v| ops::softmax(t, &v[0])),
-        case("attention", 3, &[&[2, 2, 5, 8], &[2, 2, 5, 8], &[2, 2, 5, 8]], |t, v| {
-            ops::attention(t, &v[0], &v[1], &v[2], true)
+        case("attention", 3, &[&[2, 5, 2, 8], &[2, 5, 2, 8], &[2, 5, 2, 8]], |t, v| {
+            ops::attention(t, &v[0], &v[1], &v[2], &AttentionOptions::causal())
+        }),
+        case("self_attention", 1, &[&[2, 5, 48]], |t, v| {
+            ops::self_attention(t, &v[0], 2, &AttentionOptions::causal())
         }),
         case("layer_norm", 1, &[&[6, 20], &[20], &[20]], |t, v| {
             ops::layer_norm(t, &v[0], &v[1], &v[2], 1e-5)

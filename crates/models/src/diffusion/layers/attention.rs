@@ -1,6 +1,7 @@
 //! Self- and cross-attention over the pixels of an image.
 
 use phalanx_tensor::nn::{GroupNorm, Linear};
+use phalanx_tensor::ops::AttentionOptions;
 use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::linear;
@@ -49,13 +50,12 @@ impl Projections {
                 let problem = format!("expected [N, T, C], not {:?}", x.shape());
                 return Err(TensorError::Shape { op: "attention", problem });
             };
-            let x = ops::reshape(tape, &x, (batch, length, self.heads, width / self.heads))?;
-            ops::permute(tape, &x, &[0, 2, 1, 3])
+            ops::reshape(tape, &x, (batch, length, self.heads, width / self.heads))
         };
         let q = split(self.to_q.forward(tape, x)?)?;
         let k = split(self.to_k.forward(tape, seen)?)?;
         let v = split(self.to_v.forward(tape, seen)?)?;
-        let mixed = ops::permute(tape, &ops::attention(tape, &q, &k, &v, false)?, &[0, 2, 1, 3])?;
+        let mixed = ops::attention(tape, &q, &k, &v, &AttentionOptions::default())?;
         self.to_out.forward(tape, &ops::reshape(tape, &mixed, x.shape().clone())?)
     }
 }

@@ -1,6 +1,7 @@
 //! The CPU's back end: candle's tensors, and the kernels of `phalanx-kernels` on a context's threads. One file a
 //! family.
 
+mod attention;
 mod batch_norms;
 mod convolutions;
 mod elementwise;

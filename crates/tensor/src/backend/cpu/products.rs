@@ -1,17 +1,14 @@
-//! Matrix products, attention and softmax with the CPU kernels.
+//! Matrix products and softmax with the CPU kernels.
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_kernels::{
-    AttentionGrads, AttentionShape as HeadShape, Matrix, MatrixMut, attention_backward, attention_forward,
-    linear_forward, matmul_batched, softmax_rows_backward, softmax_rows_forward, sum_columns,
+    Matrix, MatrixMut, linear_forward, matmul_batched, softmax_rows_backward, softmax_rows_forward,
+    sum_columns,
 };
 
-use crate::backend::{
-    Array, AttentionBackward, AttentionInputs, AttentionOutput, AttentionShape, Destination, LinearProduct,
-    LinearWeightGrad, MatrixProduct, Products,
-};
-use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from, unwritten, wide, with_slice_mut};
-use crate::{Context, Result, TensorError};
+use crate::backend::{Array, Destination, LinearProduct, LinearWeightGrad, MatrixProduct, Products};
+use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from, unwritten, with_slice_mut};
+use crate::{Context, Result};
 
 impl Products for Context {
     fn matmul(&self, of: MatrixProduct<'_>) -> Result<Array> {
@@ -77,58 +74,6 @@ impl Products for Context {
         const OP: &str = "softmax";
         Ok(softmax_backward(self, y.host(OP)?, dy.host(OP)?)?.into())
     }
-
-    fn attention(&self, of: AttentionInputs<'_>) -> Result<AttentionOutput> {
-        let AttentionInputs { shape, q, k, v, precision } = of;
-        const OP: &str = "attention";
-        let [q_t, k_t, v_t] = [q.host(OP)?, k.host(OP)?, v.host(OP)?];
-        let read = |tensor| operand(OP, self, precision, tensor);
-        let (q, k, v) = (read(q_t)?, read(k_t)?, read(v_t)?);
-        dispatch!(OP, q_t.dtype(), T => {
-            let queries = shape.batch * shape.heads * shape.length;
-            let (mut out, mut log_sums) = (unwritten::<T>(queries * shape.dim), unwritten::<T>(queries));
-            let inputs = (q.slice::<T>()?, k.slice::<T>()?, v.slice::<T>()?);
-            attention_forward(self, heads(shape), inputs.0, inputs.1, inputs.2, &mut out, &mut log_sums)?;
-            let dtype = precision.product(wide(q_t.dtype()));
-            let output = stored(self, out, outer(shape, shape.length), dtype)?.into();
-            let saved = tensor_from(log_sums, Shape::from((shape.batch, shape.heads, shape.length)))?.into();
-            Ok(AttentionOutput { output, saved })
-        })
-    }
-
-    fn attention_backward(&self, of: AttentionBackward<'_>) -> Result<[Option<Array>; 3]> {
-        let AttentionBackward { inputs, saved, grad, wants } = of;
-        let AttentionInputs { shape, q, k, v, precision } = inputs;
-        const OP: &str = "attention";
-        let [q_t, k_t, v_t, grad] = [q.host(OP)?, k.host(OP)?, v.host(OP)?, grad.host(OP)?];
-        let read = |tensor| operand(OP, self, precision, tensor);
-        let (q, k, v, dy) = (read(q_t)?, read(k_t)?, read(v_t)?, read(grad)?);
-        let log_sums = Contiguous::by(OP, self, saved.host(OP)?)?;
-        dispatch!(OP, grad.dtype(), T => {
-            let mut made = [shape.length, shape.keys, shape.keys].map(|rows| (rows, None));
-            for ((rows, made), wanted) in made.iter_mut().zip(wants) {
-                *made = wanted.then(|| unwritten::<T>(shape.batch * shape.heads * *rows * shape.dim));
-            }
-            let [dq, dk, dv] = made.each_mut().map(|(_, made)| made.as_deref_mut());
-            let inputs = [q.slice::<T>()?, k.slice::<T>()?, v.slice::<T>()?];
-            let grads = AttentionGrads { q: dq, k: dk, v: dv };
-            attention_backward(self, heads(shape), inputs, log_sums.slice::<T>()?, dy.slice::<T>()?, grads)?;
-            let [q, k, v] = made.map(|(rows, made)| {
-                made.map(|made| Ok::<Array, TensorError>(tensor_from(made, outer(shape, rows))?.into())).transpose()
-            });
-            Ok([q?, k?, v?])
-        })
-    }
-}
-
-/// Returns the shape of attention for its kernels.
-fn heads(AttentionShape { batch, heads, length, keys, dim, causal }: AttentionShape) -> HeadShape {
-    HeadShape { heads: batch * heads, length, keys, dim, causal }
-}
-
-/// Returns the shape of `rows` positions.
-fn outer(shape: AttentionShape, rows: usize) -> Shape {
-    Shape::from((shape.batch, shape.heads, rows, shape.dim))
 }
 
 fn softmax(context: &Context, x: &Tensor, dtype: DType) -> Result<Tensor> {

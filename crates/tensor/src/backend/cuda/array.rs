@@ -26,15 +26,13 @@ pub struct CudaArray {
     /// A cached copy in row-major order.
     rows: OnceLock<Slice>,
     shape: Shape,
-    /// Further elements for the back end's own use.
-    attached: Option<Slice>,
     backend: Cuda,
 }
 
 impl CudaArray {
     pub(super) fn new(backend: Cuda, slice: Slice, shape: Shape) -> Self {
         debug_assert_eq!(slice.len(), shape.elem_count(), "elements and shape");
-        Self { slice, order: Order::RowMajor, rows: OnceLock::new(), shape, attached: None, backend }
+        Self { slice, order: Order::RowMajor, rows: OnceLock::new(), shape, backend }
     }
 
     /// Makes an array of shape [N, C, H, W] from elements in the order N, H, W, C.
@@ -51,16 +49,6 @@ impl CudaArray {
     /// The cached row-major copy of elements in another order. Writers must update both.
     pub(super) fn copy_in_rows(&self) -> Option<&Slice> {
         self.rows.get()
-    }
-
-    /// Attaches other elements, for the back end's own use.
-    pub(super) fn with(self, attached: Slice) -> Self {
-        Self { attached: Some(attached), ..self }
-    }
-
-    /// The attached elements.
-    pub(super) fn attached(&self) -> Option<&Slice> {
-        self.attached.as_ref()
     }
 
     /// Returns the elements in row-major order, for reading.

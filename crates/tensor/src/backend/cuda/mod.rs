@@ -9,6 +9,7 @@
 //! row-major order gets a copy, which is cached with the array.
 
 mod array;
+mod attention;
 mod batch_norms;
 mod codecs;
 mod convolutions;

@@ -7,7 +7,7 @@ use super::{Cuda, element_type};
 use crate::backend::{Array, Random};
 use crate::{Key, Result};
 
-fn stream(key: Key) -> StreamKey {
+pub(super) fn stream(key: Key) -> StreamKey {
     let [seed, step, rank, stream] = key.words();
     StreamKey { seed, step, rank, stream }
 }
