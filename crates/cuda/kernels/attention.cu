@@ -96,7 +96,7 @@ DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, c
     int begin, end, first_key = 0, end_key = 0;
     mask.range_of(of, sample, first, min(first + 32, length), begin, end);
     if (row < length) mask.range(of, sample, row, first_key, end_key);
-    const u64 state = kept.row(of, sample, head, row);
+    const u64 state = row_of(kept, of, sample, head, row);
 #pragma unroll 1
     for (int start = begin; start < end; start += 32) {
         load_tile(keys_at, of.k_pitch, k_tile, start, of.keys, dim);
@@ -121,7 +121,7 @@ DEVICE void attend(const W *q, const W *k, const W *v, W *output, W *log_sums, c
         for (int i = 0; i < 4; ++i) {
             W weight = visible[i] ? exp_of(scores[i] - most) : W(0);
             more += weight;
-            if (!kept.all()) weight = kept(state, start + thread + 8 * i) ? weight * W(factors.kept()) : W(0);
+            if (!kept.all()) weight = kept(state, u64(start + thread + 8 * i)) ? weight * W(factors.kept()) : W(0);
             weights[own * 33 + thread + 8 * i] = weight;
         }
         total = total * shrink + of_eight<Add>(more);
@@ -186,7 +186,7 @@ DEVICE void attend_backward(const W *q, const W *k, const W *v, const W *dy, con
                     weight = exp_of(scores[i] * W(factors.score()) - log_sums[(Size(sample) * of.heads + head) * length + query]);
                     W grad = grads[i], value_weight = weight;
                     if (!kept.all()) {
-                        const W factor = kept(kept.row(of, sample, head, query), key) ? W(factors.kept()) : W(0);
+                        const W factor = kept(row_of(kept, of, sample, head, query), u64(key)) ? W(factors.kept()) : W(0);
                         grad *= factor;
                         value_weight *= factor;
                     }

@@ -41,31 +41,7 @@ struct Mask {
     }
 };
 
-// Dropout of weights: key (seed, step, rank, stream), the smallest number of 32 bits of a kept weight or 0 without dropout, and the
-// first sample.
-struct Dropout {
-    u64 numbers[6];
-};
-
-DEVICE u64 mixed(u64 z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
+// The state of the draws of a query's weights.
+DEVICE u64 row_of(const Kept &kept, const Sizes &of, int sample, int head, int query) {
+    return Kept::row(kept.row(sample, of.heads, head), query);
 }
-
-// Draws the kept weights as the kernels of the CPU: splitmix64 (Steele et al. 2014) from a state for each query.
-struct Kept {
-    u64 key, threshold, first_sample;
-    static constexpr u64 GOLDEN = 0x9e3779b97f4a7c15ull;
-    __device__ __forceinline__ Kept(const Dropout &of, const u64 *step) : key(0), threshold(of.numbers[4]), first_sample(of.numbers[5]) {
-        if (threshold == 0) return;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) key = mixed(mixed(key + GOLDEN) + (step && i == 1 ? *step : of.numbers[i]));
-    }
-    __device__ __forceinline__ bool all() const { return threshold == 0; }
-    __device__ __forceinline__ u64 row(const Sizes &of, int sample, int head, int query) const {
-        const u64 index = (first_sample + u64(sample)) * u64(of.heads) + u64(head);
-        return mixed(mixed(key + (index + 1) * GOLDEN) + u64(query));
-    }
-    __device__ __forceinline__ bool operator()(u64 row, int of_key) const { return (mixed(row + (u64(of_key) + 1) * GOLDEN) >> 32) >= threshold; }
-};

@@ -141,7 +141,7 @@ DEVICE void attend(const T *q, const T *k, const T *v, T *output, float *log_sum
     for (int half = 0; half < 2; ++half) {
         const int query = first + row + lane / 4 + 8 * half;
         if (query < length) mask.range(of, sample, query, first_key[half], end_key[half]);
-        states[half] = kept.row(of, sample, head, query);
+        states[half] = row_of(kept, of, sample, head, query);
     }
     load_tile<DIM, 64>(q, of.q_pitch, q_tile, first, length, dim, whole);
     load_tile<DIM, COLUMNS>(k, of.k_pitch, k_tile, begin, keys, dim, whole);
@@ -187,7 +187,7 @@ DEVICE void attend(const T *q, const T *k, const T *v, T *output, float *log_sum
             for (int n = 0; n < COLUMNS / 8; ++n)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    const bool keep = kept(states[i / 2], start + n * 8 + lane % 4 * 2 + i % 2);
+                    const bool keep = kept(states[i / 2], u64(start + n * 8 + lane % 4 * 2 + i % 2));
                     scores[n][i] = keep ? scores[n][i] * float(by.kept()) : 0.0f;
                 }
         }
@@ -277,7 +277,7 @@ DEVICE void attend_backward(const T *q, const T *k, const T *v, const T *dy, con
             const auto factor_of = [&](int n, int i) {
                 const int other = start + n * 8 + lane % 4 * 2 + i % 2, own = first + row + lane / 4 + i / 2 * 8;
                 const int query = KEYS ? other : own, key = KEYS ? own : other;
-                return kept(kept.row(of, sample, head, query), key) ? float(by.kept()) : 0.0f;
+                return kept(row_of(kept, of, sample, head, query), u64(key)) ? float(by.kept()) : 0.0f;
             };
             if constexpr (HAS_RIGHT) {
                 if (kept.all()) {

@@ -56,24 +56,6 @@ template <class Body> DEVICE void each_block(const Key &key, u64 start, Size cou
     }
 }
 
-// 1 where the stream's uniform number word / 2^32 is at least threshold / 2^32, else 0.
-KERNEL(dropout_mask, 256, Key by, const u64 *step, u64 start, u64 threshold, u8 *mask, Size count) {
-    if (count == 0) return;
-    const Key key = at_step(by, step);
-    each_block(key, start, count, [&](const u32 (&words)[16], Size at) {
-        if (at >= 0 && at + 16 <= count && aligned(mask + at)) {
-            u32 packed[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int i = 0; i < 16; ++i) packed[i / 4] |= u32(words[i] >= threshold) << (i % 4 * 8);
-            *reinterpret_cast<uint4 *>(mask + at) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 16; ++i)
-            if (at + i >= 0 && at + i < count) mask[at + i] = words[i] >= threshold;
-    });
-}
-
 // The uniform numbers.
 template <class Y> DEVICE void uniform(const Key &key, u64 start, Y *y, Size count) {
     if (count == 0) return;
@@ -125,24 +107,32 @@ FOR_F64(NORMAL(f64, double))
 FOR_BF16(NORMAL(bf16, bf16))
 FOR_F16(NORMAL(f16, f16))
 
-// x·scale where the mask is 1, and 0 elsewhere.
-template <class X> DEVICE void dropout(const X *x, const u8 *mask, X *y, double scale, Size count) {
+// y = x·scale where elements are kept, and 0 elsewhere, for samples of `length` elements.
+template <class X> DEVICE void dropout(const X *x, X *y, const Kept &kept, Size length, double scale, Size count) {
     typedef Wide<X> W;
     constexpr int N = PackOf<X>::value;
-    each<N>(count, aligned(x, mask, y), [&](Size at, auto n) {
+    each<N>(count, aligned(x, y), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
         W values[M];
-        float kept[M];
         load(x + at, values);
-        load(mask + at, kept);
+        Size sample = at / length, element = at % length;
+        u64 row = kept.row(u64(sample), 1, 0);
 #pragma unroll
-        for (int i = 0; i < M; ++i) values[i] *= kept[i] != 0 ? W(scale) : W(0);
+        for (int i = 0; i < M; ++i) {
+            values[i] *= kept(row, u64(element)) ? W(scale) : W(0);
+            if (++element == length) {
+                element = 0;
+                row = kept.row(u64(++sample), 1, 0);
+            }
+        }
         store(y + at, values);
     });
 }
 
-#define DROPOUT(S, X) \
-    KERNEL(dropout_##S, 256, const X *x, const u8 *mask, X *y, double scale, Size count) { dropout(x, mask, y, scale, count); }
+#define DROPOUT(S, X)                                                                                                        \
+    KERNEL(dropout_##S, 256, const X *x, X *y, const u64 *step, Dropout dropout_of, Size length, double scale, Size count) { \
+        dropout(x, y, Kept(dropout_of, step), length, scale, count);                                                         \
+    }
 FOR_F32(DROPOUT(f32, float))
 FOR_F64(DROPOUT(f64, double))
 FOR_BF16(DROPOUT(bf16, bf16))

@@ -25,9 +25,9 @@ DEVICE void drop_weights(const T *x, T *y, const Kept &kept, const Sizes &of, do
     const Size stride = Size(gridDim.x) * blockDim.x;
     for (Size at = Size(blockIdx.x) * blockDim.x + threadIdx.x; at < count; at += stride) {
         const Size row = at / of.keys, head = row / of.length;
-        const u64 state = kept.row(of, int(head / of.heads), int(head % of.heads), int(row % of.length));
+        const u64 state = row_of(kept, of, int(head / of.heads), int(head % of.heads), int(row % of.length));
         const Wide<T> value = widen(x[at]);
-        y[at] = narrow<T>(kept(state, int(at % of.keys)) ? value * Wide<T>(factor) : Wide<T>(0));
+        y[at] = narrow<T>(kept(state, u64(at % of.keys)) ? value * Wide<T>(factor) : Wide<T>(0));
     }
 }
 

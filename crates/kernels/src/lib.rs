@@ -58,6 +58,7 @@ mod columns;
 mod context;
 mod conv;
 mod cross_entropy;
+mod dropout;
 mod embedding;
 mod error;
 mod exact;
@@ -84,8 +85,8 @@ mod vectorized;
 pub use crate::half::{Half, add_half, narrow_half, round_half, widen_half};
 pub use ::half::{bf16, f16};
 pub use attention::{
-    AttentionDropout, AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape,
-    attention_backward, attention_forward,
+    AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape, attention_backward,
+    attention_forward,
 };
 pub use bfloat::{narrow, widen};
 pub use binary::{BinaryOp, binary, sum_columns, sum_rows};
@@ -103,6 +104,7 @@ pub use conv::{
     conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward, conv2d_forward_bf16,
 };
 pub use cross_entropy::{CrossEntropyOptions, CrossEntropyRows, cross_entropy_rows};
+pub use dropout::{Dropout, dropout};
 pub use embedding::embedding_backward;
 pub use error::{KernelError, Result};
 pub use exact::ExactSquares;

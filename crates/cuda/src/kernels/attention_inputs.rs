@@ -1,7 +1,7 @@
-//! The sizes, the mask, the dropout and the operands of attention.
+//! The sizes, the mask and the operands of attention.
 
+use super::dropout::Dropout;
 use super::grid::{check, narrow_size};
-use super::random::StreamKey;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
 
 /// The sizes of attention, and the numbers of its mask.
@@ -68,17 +68,6 @@ pub struct AttentionMask<'a> {
     pub starts: Option<&'a Slice>,
 }
 
-/// The dropout of attention weights, with the masks of the CPU's kernels.
-#[derive(Debug, Clone, Copy)]
-pub struct AttentionDropout {
-    /// The key of the random numbers.
-    pub key: StreamKey,
-    /// The probability that a weight becomes 0, below 1.
-    pub p: f64,
-    /// The index in the global batch of the first sample.
-    pub first_sample: usize,
-}
-
 /// Queries, keys and values.
 #[derive(Debug, Clone, Copy)]
 pub enum AttentionOperands<'a> {
@@ -105,7 +94,7 @@ pub struct AttentionInputs<'a> {
     /// The arrays of the mask.
     pub mask: AttentionMask<'a>,
     /// The dropout of weights, in training.
-    pub dropout: Option<AttentionDropout>,
+    pub dropout: Option<Dropout>,
     /// Queries, keys and values.
     pub operands: AttentionOperands<'a>,
 }
@@ -158,20 +147,5 @@ impl AttentionMask<'_> {
             return Err(GpuError::argument(function, problem));
         }
         Ok(())
-    }
-}
-
-impl AttentionDropout {
-    /// `Dropout` of the kernels.
-    pub(super) fn numbers(&self) -> [u64; 6] {
-        let [seed, step, rank, stream] = self.key.words();
-        // Without a kept weight's smallest number there is no dropout.
-        let threshold = ((self.p * 4_294_967_296.0).ceil().max(0.0) as u64).max(1);
-        [seed, step, rank, stream, threshold, self.first_sample as u64]
-    }
-
-    /// Returns the factor of kept weights.
-    pub(super) fn factor(&self) -> f64 {
-        1.0 / (1.0 - self.p)
     }
 }

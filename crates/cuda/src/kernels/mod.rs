@@ -42,6 +42,7 @@ mod batch_norm;
 mod group_norm;
 
 mod depthwise;
+mod dropout;
 mod exact_squares;
 mod gradient_scaling;
 mod images;
@@ -58,9 +59,7 @@ mod codec_entries;
 mod codec_low_rank;
 
 pub use attention::{AttentionGradients, attention, attention_backward, attention_supports};
-pub use attention_inputs::{
-    AttentionDropout, AttentionInputs, AttentionMask, AttentionOperands, AttentionSizes,
-};
+pub use attention_inputs::{AttentionInputs, AttentionMask, AttentionOperands, AttentionSizes};
 pub use batch_norm::{
     BatchNorm, BatchNormBackward, batch_norm, batch_norm_affine_gradients, batch_norm_backward,
     batch_norm_fixed, batch_norm_gradient_sums, batch_norm_running, batch_norm_statistics, batch_norm_sums,
@@ -76,6 +75,7 @@ pub use codec_low_rank::{
     expand, move_runs, orthogonalise, project, project_back, project_back_numbers, scale,
 };
 pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
+pub use dropout::{Dropout, dropout};
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use exact_squares::{exact_squares, exact_squares_value};
 pub use gated::{geglu, geglu_backward};
@@ -92,7 +92,7 @@ pub use pooling::{
     avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward, upsample_nearest2d,
     upsample_nearest2d_backward,
 };
-pub use random::{StreamKey, dropout, dropout_mask, normal, uniform};
+pub use random::{StreamKey, normal, uniform};
 pub use row_norms::{NormInputs, l2_normalise, l2_normalise_backward, layer_norm, layer_norm_backward};
 pub use scores::{drop_weights, scale_and_mask};
 pub use shapes::{broadcast_as, cat, narrow, pad_with_zeros, permute};

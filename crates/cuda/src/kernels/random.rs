@@ -1,7 +1,7 @@
 //! Counter-based random numbers: element i of a stream depends on its key and i alone. In a graph, keys of the captured step read
 //! its number from the device ([`CapturedStep`](crate::graph::CapturedStep)).
 
-use super::grid::{THREADS, check, check_float, launch, over, pack};
+use super::grid::{THREADS, check_float, launch};
 use super::sources::RANDOM;
 use crate::{ElementType, Gpu, Result, Slice};
 
@@ -28,45 +28,6 @@ impl StreamKey {
 /// Returns a grid with a thread for each 16 elements, and those at both ends.
 fn blocks(count: usize) -> [usize; 3] {
     [(count / 16 + 2).div_ceil(THREADS), 1, 1]
-}
-
-/// Returns a dropout mask of `count` u8 elements: 1 where element `start..` of the uniform stream is at least `p`, else 0.
-///
-/// # Errors
-/// If memory runs out.
-pub fn dropout_mask(gpu: &Gpu, key: StreamKey, start: usize, count: usize, p: f64) -> Result<Slice> {
-    let mask = gpu.unwritten(ElementType::U8, count)?;
-    // A word is at least p·2³² exactly if it is at least the next whole number.
-    let threshold = (p * 4_294_967_296.0).ceil().max(0.0) as u64;
-    let step = gpu.captured_step(key.step);
-    launch(gpu, &RANDOM, "dropout_mask", blocks(count))
-        .number(key.words())
-        .optional(step.as_ref())
-        .number(start as u64)
-        .number(threshold)
-        .slice(&mask)
-        .number(count as i64)
-        .run()?;
-    Ok(mask)
-}
-
-/// Computes x/(1 − p) where the mask is 1, and 0 elsewhere.
-///
-/// # Errors
-/// If lengths or types do not match.
-pub fn dropout(gpu: &Gpu, x: &Slice, mask: &Slice, p: f64) -> Result<Slice> {
-    const FUNCTION: &str = "dropout";
-    check_float(FUNCTION, x.dtype())?;
-    check(FUNCTION, "mask", mask, ElementType::U8, x.len())?;
-    let y = gpu.unwritten(x.dtype(), x.len())?;
-    launch(gpu, &RANDOM, &format!("dropout_{}", x.dtype()), over(x.len(), pack(&[x.dtype()])))
-        .slice(x)
-        .slice(mask)
-        .slice(&y)
-        .number(1.0 / (1.0 - p))
-        .number(x.len() as i64)
-        .run()?;
-    Ok(y)
 }
 
 /// Returns elements `start..start + count` of the uniform stream, in f64.

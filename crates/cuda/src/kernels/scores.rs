@@ -1,6 +1,7 @@
 //! Scaling and masking of attention scores before softmax, and dropout of the weights after it.
 
-use super::attention_inputs::{AttentionDropout, AttentionMask, AttentionSizes};
+use super::attention_inputs::{AttentionMask, AttentionSizes};
+use super::dropout::Dropout;
 use super::grid::{check_len, launch, over};
 use super::sources::SCORES;
 use crate::{ElementType, Gpu, GpuError, Result, Slice};
@@ -39,12 +40,7 @@ pub fn scale_and_mask(
 ///
 /// # Errors
 /// If the lengths do not match, or memory runs out.
-pub fn drop_weights(
-    gpu: &Gpu,
-    weights: &Slice,
-    sizes: &AttentionSizes,
-    dropout: AttentionDropout,
-) -> Result<Slice> {
+pub fn drop_weights(gpu: &Gpu, weights: &Slice, sizes: &AttentionSizes, dropout: Dropout) -> Result<Slice> {
     const FUNCTION: &str = "drop_weights";
     super::grid::check_float(FUNCTION, weights.dtype())?;
     check_len(FUNCTION, "weights", weights, sizes.rows() * sizes.keys)?;

@@ -64,9 +64,9 @@ families! {
     SHAPES = "shapes";
     SUMS = "sums";
     SOFTMAX = "softmax";
-    ATTENTION = "attention" with "attention.cuh";
-    ATTENTION_TILES = "attention_tiles" with "tensor_cores.cuh", "attention.cuh";
-    SCORES = "scores" with "attention.cuh";
+    ATTENTION = "attention" with "dropout.cuh", "attention.cuh";
+    ATTENTION_TILES = "attention_tiles" with "tensor_cores.cuh", "dropout.cuh", "attention.cuh";
+    SCORES = "scores" with "dropout.cuh", "attention.cuh";
     ROW_NORMS = "row_norms";
     PLANE_SUMS = "plane_sums" with "coefficients.cuh";
     PLANES = "planes" with "coefficients.cuh";
@@ -75,7 +75,7 @@ families! {
     POOLING = "pooling";
     CHANNELS_LAST = "channels_last";
     LOOKUPS = "lookups";
-    RANDOM = "random";
+    RANDOM = "random" with "dropout.cuh";
     LOSSES = "losses";
     UPDATES = "updates" with "steps.cuh";
     LAYERWISE = "layerwise" with "steps.cuh";
@@ -99,7 +99,7 @@ mod tests {
             ("convert_f16_f64", "sums_f16"),
             ("attention_f32_d64", "sums_f32"),
             ("sum_of_parts_f64", "sums_f64"),
-            ("dropout_mask", "sums_f32"),
+            ("zero", "sums_f32"),
         ] {
             assert_eq!(SUMS.of(kernel).name, source, "{kernel}");
         }

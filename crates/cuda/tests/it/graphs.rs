@@ -5,7 +5,7 @@ use phalanx_cuda::blas::{Blas, Matrix, Product};
 use phalanx_cuda::dnn::{Convolution, ConvolutionFormat, Dnn};
 use phalanx_cuda::graph::CapturedStep;
 use phalanx_cuda::kernels::{
-    self, CrossEntropyTargets, EmaInputs, StepInputs, StepOptions as _, StepScalars, StreamKey,
+    self, CrossEntropyTargets, Dropout, EmaInputs, StepInputs, StepOptions as _, StepScalars, StreamKey,
 };
 use phalanx_cuda::memory::Pinned;
 use phalanx_cuda::{ElementType, Gpu, GpuError, Graph, Result, Slice, Source, Stream, TensorLayout};
@@ -88,10 +88,10 @@ impl<'a> Training<'a> {
         let format = ConvolutionFormat { layout: TensorLayout::ChannelsFirst, tf32: false };
         self.dnn.forward(&CONVOLUTION, format, &self.input, &self.filter, &maps)?;
         let hidden = kernels::unary(gpu, UnaryOp::Gelu, &maps)?;
-        let mask = kernels::dropout_mask(gpu, key, 16, hidden.len(), 0.4)?;
+        let dropped = Dropout { key, p: 0.4, first_sample: 2 };
         // Random numbers of a fixed step.
-        let fixed = kernels::dropout_mask(gpu, StreamKey { step: 1 << 40, ..key }, 0, hidden.len(), 0.1)?;
-        let hidden = kernels::dropout(gpu, &kernels::dropout(gpu, &hidden, &mask, 0.4)?, &fixed, 0.1)?;
+        let fixed = Dropout { key: StreamKey { step: 1 << 40, ..key }, p: 0.1, first_sample: 0 };
+        let hidden = kernels::dropout(gpu, &kernels::dropout(gpu, &hidden, IMAGES, dropped)?, IMAGES, fixed)?;
         let logits = gpu.unwritten(F32, IMAGES * classes)?;
         self.product(
             [IMAGES, classes, features],

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use crate::context::Context;
+use crate::dropout::RowDropout;
 use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::dot_slice;
 
-use super::dropout::drop_weights;
 use super::operands::{HeadGrads, Rows};
 use super::tile::{KEYS, QUERIES, parts, plain, product, turned, within};
 use super::{AttentionGrads, AttentionInputs};
@@ -105,7 +105,7 @@ struct Head<'a, T> {
 /// A head of queries.
 struct Member<'a, T> {
     index: usize,
-    head: usize,
+    dropout: Option<RowDropout>,
     q: Rows<'a, T>,
     dy: Rows<'a, T>,
     log_sums: &'a [T],
@@ -130,7 +130,7 @@ impl<'a, T: Float> Head<'a, T> {
         let delta = |query| T::from_f64(dot_slice(out.row(query, shape.dim), dy.row(query, shape.dim)));
         let member = Member {
             index,
-            head,
+            dropout: self.inputs.dropout(self.sample, head),
             q: self.inputs.operands.q(shape, self.sample, head),
             dy,
             log_sums: &self.log_sums[(self.sample * shape.heads + head) * shape.length..][..shape.length],
@@ -209,19 +209,17 @@ impl<'a, T: Float> Head<'a, T> {
     ) {
         let shape = &self.inputs.shape;
         let (delta, factor) = (member.deltas[query], shape.factor::<T>());
-        let Some(dropout) = self.inputs.dropout else {
+        let Some(dropout) = member.dropout.map(|dropout| dropout.row(query)) else {
             for (slope, weight) in slopes.iter_mut().zip(weights) {
                 *slope = *weight * (*slope - delta) * factor;
             }
             return;
         };
-        let state = dropout.row(shape, [self.sample, member.head, query]);
-        let (threshold, scale) = (dropout.threshold(), dropout.scale());
-        drop_weights(slopes, state, first_key, threshold, scale);
+        dropout.apply(slopes, first_key);
         for (slope, weight) in slopes.iter_mut().zip(&*weights) {
             *slope = *weight * (*slope - delta) * factor;
         }
-        drop_weights(weights, state, first_key, threshold, scale);
+        dropout.apply(weights, first_key);
     }
 }
 

@@ -9,7 +9,6 @@ use crate::reduce::sum_slice;
 use crate::softmax::row_max;
 
 use super::AttentionInputs;
-use super::dropout::drop_weights;
 use super::tile::{KEYS, QUERIES, parts, plain, product, within};
 
 /// Computes out = softmax(q·kᵀ/√dim)·v of every head, over the keys that each query sees. A query that sees none gets 0.
@@ -95,6 +94,7 @@ impl<T: Float> Block<'_, T> {
         let key_head = head / shape.group();
         let (k, v) = (inputs.operands.k(shape, sample, key_head), inputs.operands.v(shape, sample, key_head));
         let union = inputs.mask.union(shape, sample, queries);
+        let dropout = inputs.dropout(sample, head);
         for tile in parts(union.clone(), KEYS) {
             let span = tile.len();
             let scores = &mut scores[..count * span];
@@ -109,9 +109,8 @@ impl<T: Float> Block<'_, T> {
                         if begun && shrink < T::ONE {
                             sums.iter_mut().for_each(|sum| *sum = *sum * shrink);
                         }
-                        if let Some(dropout) = inputs.dropout {
-                            let state = dropout.row(shape, [sample, head, first + query]);
-                            drop_weights(scores, state, tile.start, dropout.threshold(), dropout.scale());
+                        if let Some(dropout) = dropout {
+                            dropout.row(first + query).apply(scores, tile.start);
                         }
                     }
                 },

@@ -9,18 +9,17 @@
 //! [`Products::Bf16`](crate::Products::Bf16).
 
 mod backward;
-mod dropout;
 mod forward;
 mod mask;
 mod operands;
 mod tile;
 
 pub use backward::attention_backward;
-pub use dropout::AttentionDropout;
 pub use forward::attention_forward;
 pub use mask::AttentionMask;
 pub use operands::{AttentionGrads, AttentionOperands};
 
+use crate::dropout::{Dropout, RowDropout};
 use crate::error::{KernelError, Result, check_len};
 use crate::float::Float;
 
@@ -80,12 +79,17 @@ pub struct AttentionInputs<'a, T> {
     /// The keys that each query sees.
     pub mask: AttentionMask<'a>,
     /// The dropout of weights, in training.
-    pub dropout: Option<AttentionDropout>,
+    pub dropout: Option<Dropout>,
     /// Queries, keys and values.
     pub operands: AttentionOperands<'a, T>,
 }
 
 impl<T: Float> AttentionInputs<'_, T> {
+    /// Returns the dropout of the weights of a head of queries of a sample.
+    fn dropout(&self, sample: usize, head: usize) -> Option<RowDropout> {
+        self.dropout.map(|dropout| dropout.row(sample, self.shape.heads, head))
+    }
+
     fn check(&self, kernel: &'static str, log_sums: &[T]) -> Result<()> {
         self.shape.check(kernel)?;
         self.operands.check(kernel, &self.shape)?;

@@ -1,8 +1,8 @@
 //! Attention by tiles against plain loops in f64.
 
 use phalanx_kernels::{
-    AttentionDropout, AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape,
-    Context, attention_backward, attention_forward,
+    AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape, Context, Dropout,
+    attention_backward, attention_forward,
 };
 
 use crate::harness::random;
@@ -26,11 +26,7 @@ impl Case {
         Self { shape, q: random(1, queries), k: random(3, keys), v: random(4, keys), dy: random(2, queries) }
     }
 
-    fn inputs<'a>(
-        &'a self,
-        mask: AttentionMask<'a>,
-        dropout: Option<AttentionDropout>,
-    ) -> AttentionInputs<'a, f64> {
+    fn inputs<'a>(&'a self, mask: AttentionMask<'a>, dropout: Option<Dropout>) -> AttentionInputs<'a, f64> {
         let operands = AttentionOperands::Apart { q: &self.q, k: &self.k, v: &self.v };
         AttentionInputs { shape: self.shape, mask, dropout, operands }
     }
@@ -185,7 +181,7 @@ fn a_joined_projection_has_the_results_of_its_parts() {
 #[test]
 fn dropped_weights_are_the_same_in_backward_on_any_split_and_padding() {
     let shape = AttentionShape { samples: 2, heads: 2, key_heads: 1, length: 5, keys: 5, dim: 3 };
-    let dropout = AttentionDropout { key: 99, p: 0.4, first_sample: 0 };
+    let dropout = Dropout { key: 99, p: 0.4, first_sample: 0 };
     let mask = AttentionMask { causal: true, ..AttentionMask::default() };
     let mut case = Case::new(shape);
     let [out, q, k, v] = case.found(1, case.inputs(mask, Some(dropout)));
@@ -219,7 +215,7 @@ fn dropped_weights_are_the_same_in_backward_on_any_split_and_padding() {
         v: pad(&case.v, 9),
         dy: pad(&case.dy, 18),
     };
-    let second = AttentionDropout { first_sample: 1, ..dropout };
+    let second = Dropout { first_sample: 1, ..dropout };
     let found = alone.found(1, alone.inputs(mask, Some(second)));
     assert_near("the second sample", &found[0][..30], &out[30..], 1e-14);
 }
@@ -229,7 +225,7 @@ fn weights_are_dropped_as_often_as_asked() {
     // All weights are 1/keys and all values 1, so an output is the share of weights that were kept, rescaled.
     let shape = AttentionShape { samples: 3, heads: 4, key_heads: 4, length: 60, keys: 500, dim: 1 };
     let (q, k, v) = (vec![0.0; 720], vec![0.0; 6000], vec![1.0; 6000]);
-    let dropout = AttentionDropout { key: 5, p: 0.1, first_sample: 0 };
+    let dropout = Dropout { key: 5, p: 0.1, first_sample: 0 };
     let inputs = AttentionInputs {
         shape,
         mask: AttentionMask::default(),

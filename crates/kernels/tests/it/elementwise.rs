@@ -2,13 +2,13 @@
 
 use phalanx_kernels::{
     Activation, ActivationMask, AdamOptions, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput,
-    Context, CrossEntropyOptions, CrossEntropyRows, Epilogue, Float, GroupNormShape, LambOptions,
+    Context, CrossEntropyOptions, CrossEntropyRows, Dropout, Epilogue, Float, GroupNormShape, LambOptions,
     LionOptions, Matrix, MatrixMut, NormBackward, NormGrads, NormInput, NormOutput, Pool2dShape, SgdOptions,
     UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input, batch_norm_backward_sums,
     batch_norm_forward, batch_norm_moments, batch_norm_train, batch_norm_train_backward, cross_entropy_rows,
-    ema_step, group_norm_forward, lamb_direction, lamb_step, layer_norm_backward, layer_norm_forward,
-    linear_forward, lion_step, matmul_batched, max_pool2d_backward, max_pool2d_forward, sgd_step,
-    softmax_rows_forward, trust_ratio, unary_backward, unary_forward, upsample_nearest2d_forward,
+    dropout, ema_step, group_norm_forward, lamb_direction, lamb_step, layer_norm_backward,
+    layer_norm_forward, linear_forward, lion_step, matmul_batched, max_pool2d_backward, max_pool2d_forward,
+    sgd_step, softmax_rows_forward, trust_ratio, unary_backward, unary_forward, upsample_nearest2d_forward,
 };
 use proptest::prelude::*;
 
@@ -236,6 +236,29 @@ fn pooling_follows_pytorch() {
     let mut up = [0.0_f32; 10];
     upsample_nearest2d_forward(&context, 1, [1, 3], [2, 5], &[1.0, 2.0, 3.0], &mut up).expect("sound");
     assert_eq!(up, [1.0, 1.0, 2.0, 2.0, 3.0, 1.0, 1.0, 2.0, 2.0, 3.0]);
+}
+
+#[test]
+fn dropout_depends_on_the_sample_and_the_place_in_it_alone() {
+    let of = Dropout { key: 3, p: 0.2, first_sample: 4 };
+    let run = |threads: usize, of: Dropout, samples: usize, x: &[f32]| {
+        let mut y = vec![9.0; x.len()];
+        dropout(&Context::new(threads), of, samples, x, &mut y).expect("whole samples");
+        y
+    };
+    let x = random::<f32>(1, 7 * 30_000);
+    let whole = run(1, of, 7, &x);
+    assert_eq!(whole, run(3, of, 7, &x), "threads change no bit");
+    let share = whole.iter().filter(|y| **y == 0.0).count() as f64 / whole.len() as f64;
+    assert!((share - 0.2).abs() < 0.004, "{share}");
+    assert!(x.iter().zip(&whole).all(|(x, y)| *y == 0.0 || *y == x * 1.25));
+    let last = run(1, Dropout { first_sample: 10, ..of }, 1, &x[6 * 30_000..]);
+    assert_eq!(last, whole[6 * 30_000..], "the last sample alone");
+    let short: Vec<f32> = x.chunks(30_000).flat_map(|sample| &sample[..1001]).copied().collect();
+    let masks = run(1, of, 7, &short);
+    let expected: Vec<f32> = whole.chunks(30_000).flat_map(|sample| &sample[..1001]).copied().collect();
+    assert_eq!(masks, expected, "shorter samples have the beginning of the mask");
+    assert!(dropout(&Context::new(1), of, 2, &[0.0_f32; 3], &mut [0.0; 3]).is_err());
 }
 
 #[test]

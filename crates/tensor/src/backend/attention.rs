@@ -2,8 +2,8 @@
 
 use candle_core::Shape;
 
-use super::Array;
-use crate::{Key, Precision, Result};
+use super::{Array, Dropout};
+use crate::{Precision, Result};
 
 /// The sizes of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,17 +68,6 @@ pub struct AttentionMask {
     pub starts: Option<Array>,
 }
 
-/// The dropout of attention weights in training, by sample of the global batch, head, query and key.
-#[derive(Debug, Clone, Copy)]
-pub struct AttentionDropout {
-    /// The key of the random numbers.
-    pub key: Key,
-    /// The probability that a weight becomes 0, below 1.
-    pub p: f64,
-    /// The index in the global batch of the first sample.
-    pub first_sample: usize,
-}
-
 /// Queries, keys and values.
 #[derive(Debug, Clone, Copy)]
 pub enum AttentionOperands<'a> {
@@ -95,8 +84,8 @@ pub struct AttentionInputs<'a> {
     pub shape: AttentionShape,
     /// The keys that each query sees.
     pub mask: &'a AttentionMask,
-    /// The dropout of weights.
-    pub dropout: Option<AttentionDropout>,
+    /// The dropout of weights, by head, query and key of a sample.
+    pub dropout: Option<Dropout>,
     /// Queries, keys and values.
     pub operands: AttentionOperands<'a>,
     /// The precision of the products.

@@ -42,8 +42,8 @@ mod updates;
 pub(crate) use accounts::{MemoryKind, counted_as};
 pub use array::{Array, DeviceArray};
 pub use attention::{
-    Attention, AttentionBackward, AttentionDropout, AttentionGradients, AttentionHeads, AttentionInputs,
-    AttentionMask, AttentionOperands, AttentionOutput, AttentionShape,
+    Attention, AttentionBackward, AttentionGradients, AttentionHeads, AttentionInputs, AttentionMask,
+    AttentionOperands, AttentionOutput, AttentionShape,
 };
 pub use batch_norms::{
     BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms, FusedActivation, RunningStatistics,
@@ -63,7 +63,7 @@ pub use memory::{Memory, Transfers};
 pub use norms::{GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};
 pub use pooling::{Pool2dShape, Pooling};
 pub use products::{Factor, LinearProduct, LinearWeightGrad, MatrixProduct, Products, WeightLayout};
-pub use random::Random;
+pub use random::{Dropout, Random};
 pub use shapes::Shapes;
 pub use stopwatch::Stopwatch;
 pub use transfers::{Download, Upload};

@@ -5,19 +5,27 @@ use candle_core::{DType, Shape};
 use super::Array;
 use crate::{Key, Result};
 
+/// Dropout in training, by sample of the global batch.
+///
+/// An element is kept by the index of its sample and its index within the sample. So masks depend neither on how samples
+/// are divided among ranks nor on padding behind a sample's elements.
+#[derive(Debug, Clone, Copy)]
+pub struct Dropout {
+    /// The key of the random numbers.
+    pub key: Key,
+    /// The probability that an element becomes 0, below 1.
+    pub p: f64,
+    /// The index in the global batch of the first sample.
+    pub first_sample: usize,
+}
+
 /// Random numbers on a back end, with the streams of [`Key`].
 pub trait Random {
-    /// Returns the mask of dropout, u8: 1 where element `start..` of the uniform stream is at least `p`, else 0.
-    ///
-    /// # Errors
-    /// If memory cannot be allocated.
-    fn dropout_mask(&self, key: Key, start: usize, shape: &Shape, p: f64) -> Result<Array>;
-
-    /// Computes x/(1 − p) where the mask is 1, and 0 elsewhere.
+    /// Computes x/(1 − p) where elements are kept, and 0 elsewhere. The first dimension is that of samples.
     ///
     /// # Errors
     /// If the element type is not supported.
-    fn dropout(&self, x: &Array, mask: &Array, p: f64) -> Result<Array>;
+    fn dropout(&self, x: &Array, of: Dropout) -> Result<Array>;
 
     /// Returns elements `start..` of the normal stream.
     ///

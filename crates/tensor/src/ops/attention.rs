@@ -1,8 +1,8 @@
 //! Softmax and scaled dot-product attention (Vaswani et al. 2017).
 
 use crate::backend::{
-    Array, ArrayBackend, AttentionBackward, AttentionDropout, AttentionGradients, AttentionHeads,
-    AttentionInputs, AttentionMask, AttentionOperands, AttentionShape,
+    Array, ArrayBackend, AttentionBackward, AttentionGradients, AttentionHeads, AttentionInputs,
+    AttentionMask, AttentionOperands, AttentionShape, Dropout,
 };
 use crate::tape::{Op, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
@@ -42,18 +42,9 @@ impl AttentionOptions {
     }
 
     /// Returns true if a mask with arrays, a window or dropout makes this more than plain or causal attention.
-    fn is_described(&self, dropout: Option<AttentionDropout>) -> bool {
+    fn is_described(&self, dropout: Option<Dropout>) -> bool {
         let AttentionMask { causal: _, window, lengths, starts } = &self.mask;
         dropout.is_none() && window.is_none() && lengths.is_none() && starts.is_none()
-    }
-
-    /// Returns the dropout of a tape that trains.
-    fn dropout(&self, tape: &Tape) -> Result<Option<AttentionDropout>> {
-        let p = self.dropout;
-        super::dropout::check_probability(p)?;
-        let first_sample = tape.session().sample_offset;
-        let active = tape.training() && p > 0.0;
-        Ok(active.then(|| AttentionDropout { key: tape.next_key(), p, first_sample }))
     }
 
     /// Returns the mask with its arrays on a back end.
@@ -150,7 +141,7 @@ fn record(
     let precision = tape.session().precision;
     let arrays = contiguous(operands.iter().map(|operand| operand.array()))?;
     let backend = arrays[0].backend(tape.context());
-    let dropout = options.dropout(tape)?;
+    let dropout = super::dropout::drawn(tape, options.dropout)?;
     let mask = options.mask_on(backend, &shape)?;
     let inputs =
         AttentionInputs { shape, mask: &mask, dropout, operands: joined_or_apart(&arrays)?, precision };

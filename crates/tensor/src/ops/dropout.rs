@@ -4,6 +4,7 @@
 
 use candle_core::{DType, Shape};
 
+use crate::backend::Dropout;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
@@ -13,31 +14,32 @@ fn start(tape: &Tape, shape: &Shape) -> usize {
     tape.session().sample_offset * shape.dims().iter().skip(1).product::<usize>()
 }
 
-/// Checks the probability of dropout.
-pub(super) fn check_probability(p: f64) -> Result<()> {
-    if (0.0..1.0).contains(&p) {
-        return Ok(());
+/// Returns the dropout of a tape that trains; `None` if nothing is dropped.
+pub(super) fn drawn(tape: &Tape, p: f64) -> Result<Option<Dropout>> {
+    if !(0.0..1.0).contains(&p) {
+        return Err(TensorError::Argument {
+            name: "p",
+            value: p.to_string(),
+            expected: "expected 0 ≤ p < 1",
+        });
     }
-    Err(TensorError::Argument { name: "p", value: p.to_string(), expected: "expected 0 ≤ p < 1" })
+    let first_sample = tape.session().sample_offset;
+    let active = tape.training() && p > 0.0;
+    Ok(active.then(|| Dropout { key: tape.next_key(), p, first_sample }))
 }
 
 /// In training, sets each element to zero with probability `p` and divides the others by 1 − p (Srivastava et al.
-/// 2014). In evaluation, returns the input. The first dimension is the batch.
+/// 2014). In evaluation, returns the input. The first dimension is the batch. Backward draws the mask again.
 ///
 /// # Errors
 /// If `p` is not in [0, 1).
 pub fn dropout(tape: &Tape, x: &Value, p: f64) -> Result<Value> {
-    check_probability(p)?;
-    if !tape.training() || p == 0.0 {
-        return Ok(x.clone());
-    }
+    let Some(dropout) = drawn(tape, p)? else { return Ok(x.clone()) };
     let input = x.array()?.contiguous()?;
-    let backend = input.backend(tape.context());
-    let mask = backend.dropout_mask(tape.next_key(), start(tape, x.shape()), x.shape(), p)?;
-    let output = backend.dropout(&input, &mask, p)?;
+    let output = input.backend(tape.context()).dropout(&input, dropout)?;
     tape.push("dropout", &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
-        grads.add(0, grad.backend(tape.context()).dropout(&grad, &mask, p)?)
+        grads.add(0, grad.backend(tape.context()).dropout(&grad, dropout)?)
     })
 }
 

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_tensor::backend::{
-    Array, Destination, Download, ImagePreparation, Images, Lookups, Memory, Random, Shapes, Transfers,
-    Upload,
+    Array, Destination, Download, Dropout, ImagePreparation, Images, Lookups, Memory, Random, Shapes,
+    Transfers, Upload,
 };
 use phalanx_tensor::{Key, Result};
 
@@ -95,12 +95,8 @@ impl Shapes for Checking {
 }
 
 impl Random for Checking {
-    fn dropout_mask(&self, key: Key, start: usize, shape: &Shape, p: f64) -> Result<Array> {
-        self.hide(&self.cpu().dropout_mask(key, start, shape, p)?)
-    }
-
-    fn dropout(&self, x: &Array, mask: &Array, p: f64) -> Result<Array> {
-        self.hide(&self.cpu().dropout(&self.open("dropout", x)?, &self.open("dropout", mask)?, p)?)
+    fn dropout(&self, x: &Array, of: Dropout) -> Result<Array> {
+        self.hide(&self.cpu().dropout(&self.open("dropout", x)?, of)?)
     }
 
     fn gaussian_noise(&self, key: Key, start: usize, shape: &Shape, dtype: DType) -> Result<Array> {

@@ -1,13 +1,14 @@
 //! Attention, against the CPU's kernels in f64.
 
 use phalanx_cuda::kernels::{
-    AttentionDropout, AttentionGradients, AttentionInputs, AttentionMask, AttentionOperands, AttentionSizes,
+    AttentionGradients, AttentionInputs, AttentionMask, AttentionOperands, AttentionSizes, Dropout,
     StreamKey, attention, attention_backward, attention_supports,
 };
 use phalanx_cuda::{ElementType, Gpu, Options, Slice};
 use phalanx_kernels as cpu;
 
 use super::inputs::{Draw, assert_of, cpu as cpu_context, on_gpu};
+use super::random::hash;
 use crate::software;
 
 /// The mask and the dropout of a case.
@@ -20,18 +21,6 @@ struct Extras {
 }
 
 const KEY: StreamKey = StreamKey { seed: 3, step: 1, rank: 0, stream: 99 };
-
-/// Returns the number from which the CPU's kernels draw the masks of [`KEY`].
-fn key_of_cpu() -> u64 {
-    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |z: u64| {
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let words = [KEY.seed, KEY.step, KEY.rank, KEY.stream];
-    words.into_iter().fold(0_u64, |hash, word| mix(mix(hash.wrapping_add(GOLDEN)).wrapping_add(word)))
-}
 
 /// Numbers of keys by sample, and first keys by query.
 struct Ranges {
@@ -63,7 +52,7 @@ fn reference(sizes: &AttentionSizes, extras: Extras, [q, k, v]: [&[f64]; 3], dy:
             lengths: extras.lengths.then_some(&ranges.lengths),
             starts: extras.starts.then_some(&ranges.starts),
         },
-        dropout: extras.dropout.map(|p| cpu::AttentionDropout { key: key_of_cpu(), p, first_sample: 5 }),
+        dropout: extras.dropout.map(|p| cpu::Dropout { key: hash(KEY), p, first_sample: 5 }),
         operands: cpu::AttentionOperands::Apart { q, k, v },
     };
     let context = cpu_context();
@@ -104,7 +93,7 @@ fn attends(gpu: &Gpu, draw: &mut Draw, sizes: AttentionSizes, extras: Extras, dt
     let inputs = AttentionInputs {
         sizes,
         mask: AttentionMask { lengths: lengths.as_ref(), starts: starts.as_ref() },
-        dropout: extras.dropout.map(|p| AttentionDropout { key: KEY, p, first_sample: 5 }),
+        dropout: extras.dropout.map(|p| Dropout { key: KEY, p, first_sample: 5 }),
         operands,
     };
     // Weights are rounded to the operands' type before the second product.

@@ -1,7 +1,8 @@
 //! Random numbers: those of the CPU's generator, for any part of a stream.
 
 use phalanx_cuda::ElementType;
-use phalanx_cuda::kernels::{StreamKey, dropout, dropout_mask, normal, uniform};
+use phalanx_cuda::kernels::{Dropout, StreamKey, dropout, normal, uniform};
+use phalanx_kernels as cpu;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -30,7 +31,7 @@ fn words(key: StreamKey, start: usize, count: usize) -> Vec<u32> {
 }
 
 #[test]
-fn uniform_numbers_and_masks_are_those_of_the_cpu() {
+fn uniform_numbers_are_those_of_the_cpu() {
     on_gpu(|gpu| {
         for key in KEYS {
             for (start, count) in PARTS {
@@ -38,11 +39,6 @@ fn uniform_numbers_and_masks_are_those_of_the_cpu() {
                     words(key, start, count).iter().map(|word| f64::from(*word) / 4_294_967_296.0).collect();
                 let drawn = gpu.download::<f64>(&uniform(gpu, key, start, count).unwrap()).unwrap();
                 assert_eq!(drawn, expected, "{key:?} {start} {count}");
-                for p in [0.0, 0.1, 0.5, expected[0], 1.0] {
-                    let mask = dropout_mask(gpu, key, start, count, p).unwrap();
-                    let kept: Vec<u8> = expected.iter().map(|u| u8::from(*u >= p)).collect();
-                    assert_eq!(gpu.download::<u8>(&mask).unwrap(), kept, "{key:?} {start} {count} {p}");
-                }
             }
         }
         assert_eq!(uniform(gpu, KEYS[0], 3, 0).unwrap().len(), 0);
@@ -82,19 +78,36 @@ fn normal_numbers_follow_from_pairs_of_words() {
     });
 }
 
+/// Returns `phalanx_tensor::Key::hash`, from which the CPU's kernels draw dropout.
+pub(super) fn hash(key: StreamKey) -> u64 {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |z: u64| {
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let words = [key.seed, key.step, key.rank, key.stream];
+    words.into_iter().fold(0_u64, |hash, word| mix(mix(hash.wrapping_add(GOLDEN)).wrapping_add(word)))
+}
+
 #[test]
-fn dropout_scales_what_it_keeps() {
+fn dropout_keeps_the_elements_that_the_cpu_keeps() {
     on_gpu(|gpu| {
         let mut draw = Draw::new(31);
         for dtype in FLOATS {
-            for len in [1, 8, 255, 1027] {
-                let (x, x_gpu) = draw.slice(gpu, dtype, len);
-                let mask = dropout_mask(gpu, KEYS[1], 17, len, 0.3).unwrap();
-                let kept = gpu.download::<u8>(&mask).unwrap();
-                let expected: Vec<f64> =
-                    x.iter().zip(&kept).map(|(x, kept)| x * f64::from(*kept) / 0.7).collect();
-                assert_close(gpu, "dropout", &dropout(gpu, &x_gpu, &mask, 0.3).unwrap(), &expected);
+            for (samples, len) in [(1, 1), (8, 1), (5, 51), (1, 1027), (3, 700)] {
+                for (key, p) in [(KEYS[0], 0.3), (KEYS[1], 0.0), (KEYS[2], 0.9)] {
+                    let (x, x_gpu) = draw.slice(gpu, dtype, samples * len);
+                    let mut expected = vec![0.0; x.len()];
+                    let of = cpu::Dropout { key: hash(key), p, first_sample: 6 };
+                    cpu::dropout(&super::inputs::cpu(), of, samples, &x, &mut expected).expect("fits");
+                    let y = dropout(gpu, &x_gpu, samples, Dropout { key, p, first_sample: 6 }).unwrap();
+                    assert_close(gpu, "dropout", &y, &expected);
+                }
             }
         }
+        let x = gpu.zeros(ElementType::F32, 7).unwrap();
+        let of = Dropout { key: KEYS[0], p: 0.5, first_sample: 0 };
+        assert!(dropout(gpu, &x, 2, of).unwrap_err().to_string().contains("2 samples"));
     });
 }

@@ -2,11 +2,12 @@
 
 use candle_core::Shape;
 use phalanx_kernels::{
-    AttentionDropout as KernelDropout, AttentionGrads, AttentionInputs as KernelInputs,
-    AttentionMask as KernelMask, AttentionOperands as KernelOperands, AttentionShape as KernelShape,
-    attention_backward, attention_forward,
+    AttentionGrads, AttentionInputs as KernelInputs, AttentionMask as KernelMask,
+    AttentionOperands as KernelOperands, AttentionShape as KernelShape, attention_backward,
+    attention_forward,
 };
 
+use super::random::dropout_of;
 use crate::backend::{
     Array, Attention, AttentionBackward, AttentionGradients, AttentionInputs, AttentionOperands,
     AttentionOutput, AttentionShape,
@@ -59,11 +60,7 @@ impl<'a> Locked<'a> {
                 lengths: self.lengths.as_ref().map(Indices::slice).transpose()?,
                 starts: self.starts.as_ref().map(Indices::slice).transpose()?,
             },
-            dropout: dropout.map(|dropout| KernelDropout {
-                key: dropout.key.hash(),
-                p: dropout.p,
-                first_sample: dropout.first_sample,
-            }),
+            dropout: dropout.map(dropout_of),
             operands,
         })
     }

@@ -1,30 +1,27 @@
 //! Random numbers.
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Shape};
 use phalanx_kernels::Float as _;
 
-use crate::backend::{Array, Random};
-use crate::storage::{Bytes, Contiguous, dispatch, stored};
+use crate::backend::{Array, Dropout, Random};
+use crate::storage::{Contiguous, dispatch, stored, unwritten};
 use crate::{Context, Key, Result};
 
-impl Random for Context {
-    fn dropout_mask(&self, key: Key, start: usize, shape: &Shape, p: f64) -> Result<Array> {
-        let mut drawn = vec![0.0; shape.elem_count()];
-        key.uniform(start, &mut drawn);
-        let kept: Vec<u8> = drawn.iter().map(|u| u8::from(*u >= p)).collect();
-        Ok(Tensor::from_vec(kept, shape.clone(), &Device::Cpu)?.into())
-    }
+/// Returns the dropout of the kernels.
+pub(super) fn dropout_of(Dropout { key, p, first_sample }: Dropout) -> phalanx_kernels::Dropout {
+    phalanx_kernels::Dropout { key: key.hash(), p, first_sample }
+}
 
-    fn dropout(&self, x: &Array, mask: &Array, p: f64) -> Result<Array> {
+impl Random for Context {
+    fn dropout(&self, x: &Array, of: Dropout) -> Result<Array> {
         const OP: &str = "dropout";
         let x = x.host(OP)?;
-        let mask = Bytes::of(OP, mask.host(OP)?)?;
         let read = Contiguous::by(OP, self, x)?;
+        let samples = x.dims().first().copied().unwrap_or(1);
         dispatch!(OP, x.dtype(), T => {
-            let factors = [T::from_f64(0.0), T::from_f64(1.0 / (1.0 - p))];
-            let pairs = read.slice::<T>()?.iter().zip(mask.slice()?);
-            let values = pairs.map(|(x, kept)| *x * factors[usize::from(*kept != 0)]).collect::<Vec<T>>();
-            Ok(stored(self, values, x.shape().clone(), x.dtype())?.into())
+            let mut y = unwritten::<T>(x.elem_count());
+            phalanx_kernels::dropout(self, dropout_of(of), samples, read.slice::<T>()?, &mut y)?;
+            Ok(stored(self, y, x.shape().clone(), x.dtype())?.into())
         })
     }
 

@@ -6,17 +6,16 @@
 
 use candle_core::Shape;
 use phalanx_cuda::kernels::{
-    AttentionDropout as KernelDropout, AttentionGradients as KernelGradients,
-    AttentionInputs as KernelInputs, AttentionMask as KernelMask, AttentionOperands as KernelOperands,
-    AttentionSizes,
+    AttentionGradients as KernelGradients, AttentionInputs as KernelInputs, AttentionMask as KernelMask,
+    AttentionOperands as KernelOperands, AttentionSizes,
 };
 use phalanx_cuda::{ElementType, Gpu, Slice, kernels};
 
-use super::random::stream;
+use super::random::dropout_of;
 use super::{Cuda, element_type};
 use crate::backend::{
-    Array, Attention, AttentionBackward, AttentionDropout, AttentionGradients, AttentionInputs,
-    AttentionMask, AttentionOperands, AttentionOutput, AttentionShape, Factor, MatrixProduct, Products as _,
+    Array, Attention, AttentionBackward, AttentionGradients, AttentionInputs, AttentionMask,
+    AttentionOperands, AttentionOutput, AttentionShape, Dropout, Factor, MatrixProduct, Products as _,
     Shapes as _,
 };
 use crate::storage::wide;
@@ -172,12 +171,7 @@ impl Cuda {
     }
 
     /// Returns weights, or their gradients, after dropout.
-    fn dropped(
-        &self,
-        weights: &Array,
-        sizes: &AttentionSizes,
-        dropout: Option<AttentionDropout>,
-    ) -> Result<Array> {
+    fn dropped(&self, weights: &Array, sizes: &AttentionSizes, dropout: Option<Dropout>) -> Result<Array> {
         let Some(dropout) = dropout else { return Ok(weights.clone()) };
         let dropped =
             kernels::drop_weights(self.gpu(), self.slice(OP, weights)?, sizes, dropout_of(dropout))?;
@@ -243,10 +237,6 @@ fn sizes_of(of: &AttentionInputs<'_>) -> AttentionSizes {
     let AttentionShape { batch, heads, key_heads, length, keys, dim } = of.shape;
     let AttentionMask { causal, window, .. } = *of.mask;
     AttentionSizes { samples: batch, heads, key_heads, length, keys, dim, causal, window }
-}
-
-fn dropout_of(AttentionDropout { key, p, first_sample }: AttentionDropout) -> KernelDropout {
-    KernelDropout { key: stream(key), p, first_sample }
 }
 
 /// Returns the element type of the operands.

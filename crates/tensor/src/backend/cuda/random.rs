@@ -4,23 +4,23 @@ use candle_core::{DType, Shape};
 use phalanx_cuda::kernels::{self, StreamKey};
 
 use super::{Cuda, element_type};
-use crate::backend::{Array, Random};
+use crate::backend::{Array, Dropout, Random};
 use crate::{Key, Result};
 
-pub(super) fn stream(key: Key) -> StreamKey {
+/// Returns the dropout of the kernels.
+pub(super) fn dropout_of(Dropout { key, p, first_sample }: Dropout) -> kernels::Dropout {
+    kernels::Dropout { key: stream(key), p, first_sample }
+}
+
+fn stream(key: Key) -> StreamKey {
     let [seed, step, rank, stream] = key.words();
     StreamKey { seed, step, rank, stream }
 }
 
 impl Random for Cuda {
-    fn dropout_mask(&self, key: Key, start: usize, shape: &Shape, p: f64) -> Result<Array> {
-        let mask = kernels::dropout_mask(self.gpu(), stream(key), start, shape.elem_count(), p)?;
-        Ok(self.array(mask, shape.clone()))
-    }
-
-    fn dropout(&self, x: &Array, mask: &Array, p: f64) -> Result<Array> {
-        const OP: &str = "dropout";
-        let y = kernels::dropout(self.gpu(), self.slice(OP, x)?, self.slice(OP, mask)?, p)?;
+    fn dropout(&self, x: &Array, of: Dropout) -> Result<Array> {
+        let samples = x.dims().first().copied().unwrap_or(1);
+        let y = kernels::dropout(self.gpu(), self.slice("dropout", x)?, samples, dropout_of(of))?;
         Ok(self.array(y, x.shape().clone()))
     }
 
