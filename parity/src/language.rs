@@ -1,17 +1,18 @@
-//! `gpt2.json`: a language model, and the texts that it writes.
+//! Language models, and the texts that they write: `gpt2.json`, and the decoders of `reference/`.
 
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use phalanx_models::{Gpt2, Gpt2Config, TokenInput};
+use phalanx_models::{Decoder, DecoderConfig, Gpt2, Gpt2Config, LanguageModel, TokenInput};
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
-use phalanx_tensor::{Context, Result, Session, Tape, ops};
+use phalanx_tensor::{Context, ParamStore, Result, Session, Tape, ops};
 
 use crate::network::{self, ReferenceNetwork, filled, size};
 use crate::report::numbers;
 use crate::{ParityError, Quantity, Reference};
 
-pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityError> {
+/// Compares GPT-2.
+pub(super) fn check_gpt2(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityError> {
     let config = Gpt2Config {
         vocab: size(reference, "vocab_size")?,
         context: size(reference, "n_positions")?,
@@ -23,8 +24,26 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
         ..Gpt2Config::default().with_dropout(0.0)
     };
     let (model, store) = filled(reference, |scope| Gpt2::new(scope, &config))?;
+    check(reference, Arc::new(model), store)
+}
+
+/// Compares a decoder: Llama, Qwen2 or Qwen3.
+pub(super) fn check_decoder(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityError> {
+    let config = DecoderConfig::from_json(&reference.json["config"].to_string())
+        .map_err(|error| reference.unknown("configuration", &error.to_string()))?;
+    // The dynamic scaling is for texts beyond the context of the file.
+    let config = DecoderConfig { context: config.context.max(64), ..config };
+    let (model, store) = filled(reference, |scope| Decoder::new(scope, &config))?;
+    check(reference, Arc::new(model), store)
+}
+
+fn check(
+    reference: &Reference<'_>,
+    model: Arc<dyn LanguageModel>,
+    store: ParamStore,
+) -> Result<Vec<Quantity>, ParityError> {
     let rows = ids(&reference.json["inputs"]["values"]);
-    let mut quantities = greedy(reference, &model, &rows)?;
+    let mut quantities = greedy(reference, &*model, &rows)?;
     let input = token_input(&rows)?;
     let (again, input_again) = (model.clone(), input.clone());
     quantities.extend(network::check(
@@ -60,7 +79,11 @@ fn next_tokens(rows: &[Vec<u32>]) -> (Vec<u32>, Vec<f32>) {
 }
 
 /// Compares the most probable continuations of the first tokens of each row.
-fn greedy(reference: &Reference<'_>, model: &Gpt2, rows: &[Vec<u32>]) -> Result<Vec<Quantity>, ParityError> {
+fn greedy(
+    reference: &Reference<'_>,
+    model: &dyn LanguageModel,
+    rows: &[Vec<u32>],
+) -> Result<Vec<Quantity>, ParityError> {
     let recorded = ids(&reference.json["greedy"]["ids"]);
     let mut texts: Vec<Vec<u32>> = rows.iter().map(|row| row[..5].to_vec()).collect();
     let wanted = recorded.first().map_or(0, Vec::len);

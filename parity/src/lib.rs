@@ -120,7 +120,13 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
     } else if json["config"].get("gf_dim").is_some() {
         stackgan::check(&reference)
     } else if json["model"].as_str().is_some_and(|model| model.starts_with("GPT2LMHeadModel")) {
-        language::check(&reference)
+        language::check_gpt2(&reference)
+    } else if json["model"].as_str().is_some_and(|model| {
+        ["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
+            .iter()
+            .any(|name| model.starts_with(name))
+    }) {
+        language::check_decoder(&reference)
     } else if json["model"].as_str().is_some_and(|model| model.contains("(diffusers)")) {
         denoisers::check(&reference)
     } else if json.get("train_steps").is_some() {

@@ -40,6 +40,17 @@ fn computed_values_are_those_of_the_reference() {
 }
 
 #[test]
+fn decoders_are_those_of_transformers() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference");
+    for name in ["llama", "llama3", "llama-linear", "llama-dynamic", "qwen2", "qwen3-yarn"] {
+        let quantities =
+            check(&folder.join(format!("{name}.json"))).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let failed: Vec<_> = quantities.iter().filter(|quantity| !quantity.passes()).collect();
+        assert!(quantities.len() > 6 && failed.is_empty(), "{name}: {failed:#?}");
+    }
+}
+
+#[test]
 fn a_changed_number_fails_and_a_strange_file_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |text: &str| {

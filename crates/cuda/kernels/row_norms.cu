@@ -1,4 +1,4 @@
-// Layer normalisation and L2 normalisation of rows. A warp for each row, or the whole block for wide ones.
+// Layer, root mean square and L2 normalisation of rows. A warp for each row, or the whole block for wide ones.
 
 template <bool BLOCK, class X>
 DEVICE void layer_norm(const X *x, const Wide<X> *gamma, const Wide<X> *beta, X *y, Wide<X> *mean, Wide<X> *inv_std, Size rows,
@@ -146,6 +146,121 @@ FOR_BF16(LAYER_NORM_BACKWARD(bf16_f32, bf16, float, float))
 FOR_BF16(LAYER_NORM_BACKWARD(bf16_bf16, bf16, bf16, float))
 FOR_F16(LAYER_NORM_BACKWARD(f16_f32, f16, float, float))
 FOR_F16(LAYER_NORM_BACKWARD(f16_f16, f16, f16, float))
+
+// ---- root mean square normalisation
+
+template <bool BLOCK, class X>
+DEVICE void rms_norm(const X *x, const Wide<X> *gamma, X *y, Wide<X> *inv_rms, Size rows, int width, double eps) {
+    typedef Wide<X> W;
+    __shared__ W shared[32];
+    constexpr int N = PackOf<X>::value;
+    const auto group = Group<BLOCK>::make();
+    const bool packed = aligned(x, y, gamma) && width % N == 0;
+    for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
+        const X *from = x + row * width;
+        W squares = 0;
+        each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
+            constexpr int M = decltype(n)::value;
+            W values[M];
+            load(from + at, values);
+#pragma unroll
+            for (int i = 0; i < M; ++i) squares += values[i] * values[i];
+        });
+        const W inverse = W(1) / sqrt_of(group.template reduce<Add>(squares, shared) / W(width) + W(eps));
+        each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
+            constexpr int M = decltype(n)::value;
+            W values[M], factors[M];
+            load(from + at, values);
+            load(gamma + at, factors);
+#pragma unroll
+            for (int i = 0; i < M; ++i) values[i] *= inverse * factors[i];
+            store(y + row * width + at, values);
+        });
+        if (group.member == 0) inv_rms[row] = inverse;
+    }
+}
+
+template <bool BLOCK, class X, class G>
+DEVICE void rms_norm_backward(const X *x, const G *dy, const Wide<X> *gamma, const Wide<X> *inv_rms, G *dx, Size rows, int width) {
+    typedef Wide<X> W;
+    __shared__ W shared[32];
+    constexpr int N = PackOf<X, G>::value;
+    const auto group = Group<BLOCK>::make();
+    const bool packed = aligned(x, dy, dx, gamma) && width % N == 0;
+    for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
+        const W inverse = inv_rms[row];
+        W product = 0;
+        each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
+            constexpr int M = decltype(n)::value;
+            W values[M], grads[M], factors[M];
+            load(x + row * width + at, values);
+            load(dy + row * width + at, grads);
+            load(gamma + at, factors);
+#pragma unroll
+            for (int i = 0; i < M; ++i) product += grads[i] * factors[i] * values[i];
+        });
+        const W slope = group.template reduce<Add>(product, shared) / W(width) * inverse * inverse;
+        each_of_row<N>(width, packed, group.member, group.members, [&](int at, auto n) {
+            constexpr int M = decltype(n)::value;
+            W values[M], grads[M], factors[M];
+            load(x + row * width + at, values);
+            load(dy + row * width + at, grads);
+            load(gamma + at, factors);
+#pragma unroll
+            for (int i = 0; i < M; ++i) grads[i] = inverse * (grads[i] * factors[i] - values[i] * slope);
+            store(dx + row * width + at, grads);
+        });
+    }
+}
+
+// The gradient of the weight over chunks of rows: parts [chunks, width]. Blocks are 32 columns wide and 8 high; grid: tiles of
+// columns, chunks.
+template <class X, class G>
+DEVICE void rms_norm_weight(const X *x, const G *dy, const Wide<X> *inv_rms, Wide<X> *parts, Size rows, int width, Size per_chunk) {
+    typedef Wide<X> W;
+    __shared__ W shared[8][33];
+    const Size column = Size(blockIdx.x) * 32 + threadIdx.x;
+    const Size first = Size(blockIdx.y) * per_chunk, end = min(first + per_chunk, rows);
+    W weight = 0;
+    if (column < width)
+        for (Size row = first + threadIdx.y; row < end; row += 8)
+            weight += widen(dy[row * width + column]) * widen(x[row * width + column]) * inv_rms[row];
+    shared[threadIdx.y][threadIdx.x] = weight;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < width) {
+        for (int i = 1; i < 8; ++i) weight += shared[i][threadIdx.x];
+        parts[Size(blockIdx.y) * width + column] = weight;
+    }
+}
+
+#define RMS_NORM(S, X, W)                                                                                                         \
+    KERNEL(rms_norm_warp_##S, 256, const X *x, const W *gamma, X *y, W *inv_rms, Size rows, int width, double eps) {               \
+        rms_norm<false>(x, gamma, y, inv_rms, rows, width, eps);                                                                   \
+    }                                                                                                                              \
+    KERNEL(rms_norm_block_##S, 256, const X *x, const W *gamma, X *y, W *inv_rms, Size rows, int width, double eps) {              \
+        rms_norm<true>(x, gamma, y, inv_rms, rows, width, eps);                                                                    \
+    }
+FOR_F32(RMS_NORM(f32, float, float))
+FOR_F64(RMS_NORM(f64, double, double))
+FOR_BF16(RMS_NORM(bf16, bf16, float))
+FOR_F16(RMS_NORM(f16, f16, float))
+
+#define RMS_NORM_BACKWARD(S, X, G, W)                                                                                              \
+    KERNEL(rms_norm_backward_warp_##S, 256, const X *x, const G *dy, const W *gamma, const W *inv_rms, G *dx, Size rows, int width) { \
+        rms_norm_backward<false>(x, dy, gamma, inv_rms, dx, rows, width);                                                          \
+    }                                                                                                                              \
+    KERNEL(rms_norm_backward_block_##S, 256, const X *x, const G *dy, const W *gamma, const W *inv_rms, G *dx, Size rows, int width) { \
+        rms_norm_backward<true>(x, dy, gamma, inv_rms, dx, rows, width);                                                           \
+    }                                                                                                                              \
+    KERNEL(rms_norm_weight_##S, 256, const X *x, const G *dy, const W *inv_rms, W *parts, Size rows, int width, Size per_chunk) {  \
+        rms_norm_weight(x, dy, inv_rms, parts, rows, width, per_chunk);                                                            \
+    }
+FOR_F32(RMS_NORM_BACKWARD(f32_f32, float, float, float))
+FOR_F64(RMS_NORM_BACKWARD(f64_f64, double, double, double))
+FOR_BF16(RMS_NORM_BACKWARD(bf16_f32, bf16, float, float))
+FOR_BF16(RMS_NORM_BACKWARD(bf16_bf16, bf16, bf16, float))
+FOR_F16(RMS_NORM_BACKWARD(f16_f32, f16, float, float))
+FOR_F16(RMS_NORM_BACKWARD(f16_f16, f16, f16, float))
 
 // ---- L2 normalisation; norms in f64, as on the CPU
 

@@ -64,6 +64,7 @@ mod error;
 mod exact;
 mod float;
 mod fork_join;
+mod gated;
 mod gemm_call;
 mod half;
 mod hash;
@@ -77,6 +78,7 @@ mod optim;
 mod pool;
 mod products;
 mod reduce;
+mod rotary;
 mod softmax;
 mod transpose;
 mod unary;
@@ -109,6 +111,7 @@ pub use embedding::embedding_backward;
 pub use error::{KernelError, Result};
 pub use exact::ExactSquares;
 pub use float::Float;
+pub use gated::{SwigluBackward, geglu_backward, geglu_forward, swiglu_backward, swiglu_forward};
 pub use hash::fnv1a;
 pub use level::{LEVEL_VARIABLE, Level};
 pub use linear::linear_forward;
@@ -116,10 +119,10 @@ pub use loss_scale::{LOSS_SCALE_STATE, LossScaleOptions, LossScaleStep, clip_fac
 pub use matmul::{Matrix, MatrixMut, matmul_batched, matmul_bf16};
 pub use norm::{
     Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Epilogue,
-    GroupNormShape, NormBackward, NormGrads, NormInput, NormOutput, batch_norm_backward_input,
-    batch_norm_backward_sums, batch_norm_forward, batch_norm_moments, batch_norm_train,
-    batch_norm_train_backward, group_norm_backward, group_norm_forward, layer_norm_backward,
-    layer_norm_forward,
+    GroupNormShape, NormBackward, NormGrads, NormInput, NormOutput, RmsNormBackward,
+    batch_norm_backward_input, batch_norm_backward_sums, batch_norm_forward, batch_norm_moments,
+    batch_norm_train, batch_norm_train_backward, group_norm_backward, group_norm_forward,
+    layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward,
 };
 pub use optim::{
     AdamOptions, EmaOptions, LambOptions, LionOptions, SgdOptions, adam_step, ema_step, lamb_direction,
@@ -131,8 +134,9 @@ pub use pool::{
 };
 pub use products::Products;
 pub use reduce::{scale, sum, sum_of_squares};
+pub use rotary::{Rotation, rotary};
 pub use softmax::{softmax_rows_backward, softmax_rows_forward};
-pub use unary::{UnaryOp, geglu_backward, geglu_forward, unary_backward, unary_forward};
+pub use unary::{UnaryOp, unary_backward, unary_forward};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -59,12 +59,12 @@ pub(crate) fn tanh<T: Float>(x: T) -> T {
 // Functions rather than closures: these are always inlined, so that loops over them vectorise.
 
 #[inline(always)]
-fn silu<T: Float>(x: T) -> T {
+pub(crate) fn silu<T: Float>(x: T) -> T {
     x * sigmoid(x)
 }
 
 #[inline(always)]
-fn silu_slope<T: Float>(x: T) -> T {
+pub(crate) fn silu_slope<T: Float>(x: T) -> T {
     let s = sigmoid(x);
     s + x * s * (T::ONE - s)
 }
@@ -113,12 +113,12 @@ fn phi<T: Float>(x: T) -> T {
 }
 
 #[inline(always)]
-fn gelu<T: Float>(x: T) -> T {
+pub(crate) fn gelu<T: Float>(x: T) -> T {
     x * phi(x)
 }
 
 #[inline(always)]
-fn gelu_slope<T: Float>(x: T) -> T {
+pub(crate) fn gelu_slope<T: Float>(x: T) -> T {
     let density = T::from_f64(0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2);
     phi(x) + x * density * (-x * x * T::from_f64(0.5)).exp()
 }
@@ -256,72 +256,4 @@ fn apply_backward<T: Float>(op: UnaryOp, x: &[T], y: &[T], dy: &[T], dx: &mut [T
         UnaryOp::QuickGelu => from_input!(quick_gelu_slope),
         UnaryOp::Gelu => from_input!(gelu_slope),
     }
-}
-
-/// Computes y = value·gelu(gate) of rows of `width` values and `width` gates (GEGLU, Shazeer 2020): [rows, 2·width] to
-/// [rows, width].
-///
-/// # Errors
-/// If the lengths do not match.
-pub fn geglu_forward<T: Float>(context: &Context, width: usize, x: &[T], y: &mut [T]) -> Result<()> {
-    const KERNEL: &str = "geglu_forward";
-    check_len(KERNEL, "x", 2 * y.len(), x.len())?;
-    check_len(KERNEL, "y", y.len().checked_div(width).unwrap_or(0) * width, y.len())?;
-    let piece = context.piece(y.len(), width);
-    context.run_chunks(y, piece, |task, y| {
-        let x = &x[2 * task * piece..];
-        context.simd(
-            #[inline(always)]
-            || {
-                for (x, y) in x.chunks_exact(2 * width).zip(y.chunks_exact_mut(width)) {
-                    let (value, gate) = x.split_at(width);
-                    for ((y, value), gate) in y.iter_mut().zip(value).zip(gate) {
-                        *y = *value * gelu(*gate);
-                    }
-                }
-            },
-        );
-    });
-    Ok(())
-}
-
-/// Computes the gradient of [`geglu_forward`]'s input [rows, 2·width] from the gradient of its output.
-///
-/// # Errors
-/// If the lengths do not match.
-pub fn geglu_backward<T: Float>(
-    context: &Context,
-    width: usize,
-    x: &[T],
-    dy: &[T],
-    dx: &mut [T],
-) -> Result<()> {
-    const KERNEL: &str = "geglu_backward";
-    check_len(KERNEL, "x", 2 * dy.len(), x.len())?;
-    check_len(KERNEL, "dx", x.len(), dx.len())?;
-    check_len(KERNEL, "dy", dy.len().checked_div(width).unwrap_or(0) * width, dy.len())?;
-    let piece = context.piece(dx.len(), 2 * width);
-    context.run_chunks(dx, piece, |task, dx| {
-        let (x, dy) = (&x[task * piece..], &dy[task * piece / 2..]);
-        context.simd(
-            #[inline(always)]
-            || {
-                let rows = x.chunks_exact(2 * width).zip(dy.chunks_exact(width));
-                for ((x, dy), dx) in rows.zip(dx.chunks_exact_mut(2 * width)) {
-                    let ((value, gate), (dvalue, dgate)) = (x.split_at(width), dx.split_at_mut(width));
-                    // Several loops of few arrays: the compiler does not vectorise one loop over all five.
-                    for ((dvalue, gate), dy) in dvalue.iter_mut().zip(gate).zip(dy) {
-                        *dvalue = *dy * gelu(*gate);
-                    }
-                    for ((dgate, gate), dy) in dgate.iter_mut().zip(gate).zip(dy) {
-                        *dgate = *dy * gelu_slope(*gate);
-                    }
-                    for (dgate, value) in dgate.iter_mut().zip(value) {
-                        *dgate = *dgate * *value;
-                    }
-                }
-            },
-        );
-    });
-    Ok(())
 }

@@ -26,6 +26,7 @@
 //! - [`ClipTextEncoder`]: openai/CLIP's text transformer. [`Clip`] trains a small one from scratch with an [`ImageTower`]
 //!   by the contrastive loss.
 //! - [`Gpt2`]: the language model of openai's GPT-2, with transformers' names.
+//! - [`Decoder`]: Llama 2 and 3, Qwen2 and Qwen3 from their `config.json`, with transformers' names.
 //! - [`Cvae`]: a conditional variational autoencoder of images whose encoder and decoder both see a text vector.
 //!   [`TextToImage`] joins it with a text encoder.
 //! - [`diffusion`]: diffusers' U-Nets and KL autoencoder, noise schedules and samplers.
@@ -56,9 +57,11 @@
 
 pub mod clip;
 pub mod cvae;
+pub mod decoder;
 pub mod diffusion;
 pub mod foreign_names;
 pub mod gpt2;
+mod language_model;
 pub mod mlp;
 pub mod mobilenet_v2;
 pub mod resnet;
@@ -72,7 +75,9 @@ pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,
 };
 pub use cvae::{Cvae, CvaeConfig, CvaeLoss, CvaeOutput, KlWarmup, L1Sharpening, TextToImage};
+pub use decoder::{Decoder, DecoderConfig, DecoderConfigError, RotaryConfig, RotaryScaling, YarnScaling};
 pub use gpt2::{Gpt2, Gpt2Config};
+pub use language_model::LanguageModel;
 pub use mlp::{Mlp, MlpConfig};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Config};
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};

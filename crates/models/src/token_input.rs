@@ -13,6 +13,8 @@ pub struct TokenInput {
     pub tokens: Value,
     /// The position of each token in its text.
     pub positions: Value,
+    /// The column at which the text of each token begins, u32 [N, T], in rows of several texts that do not see each other.
+    pub starts: Option<Value>,
 }
 
 impl TokenInput {
@@ -24,21 +26,29 @@ impl TokenInput {
         let (rows, length) = tokens.dims2()?;
         let positions = Tensor::arange(0, length as u32, &Device::Cpu)?;
         let positions = positions.broadcast_as((rows, length))?.contiguous()?;
-        Ok(Self { tokens: Value::constant(tokens), positions: Value::constant(positions) })
+        Ok(Self { tokens: Value::constant(tokens), positions: Value::constant(positions), starts: None })
     }
 
-    /// Returns the number of columns.
+    /// Returns the number of columns, checked by `op` for a model of a context.
     ///
     /// # Errors
-    /// If tokens and positions are not [N, T] alike.
-    pub(crate) fn length(&self) -> Result<usize> {
+    /// If the arrays are not [N, T] alike, or there are more columns than the context.
+    pub(crate) fn checked_length(&self, op: &'static str, context: usize) -> Result<usize> {
+        let error = |problem: String| Err(TensorError::Shape { op, problem });
+        let others = [Some(&self.positions), self.starts.as_ref()];
         match self.tokens.dims() {
-            &[_, length] if self.positions.dims() == self.tokens.dims() => Ok(length),
+            &[_, length] if others.into_iter().flatten().all(|other| other.dims() == self.tokens.dims()) => {
+                if length > context {
+                    return error(format!("{length} tokens; the context is {context}"));
+                }
+                Ok(length)
+            }
             _ => {
                 let (tokens, positions) = (self.tokens.shape(), self.positions.shape());
-                let problem =
-                    format!("tokens {tokens:?} with positions {positions:?}; both should be [N, T]");
-                Err(TensorError::Shape { op: "token input", problem })
+                let starts = self.starts.as_ref().map(Value::shape);
+                error(format!(
+                    "tokens {tokens:?} with positions {positions:?} and starts {starts:?}; all should be [N, T]"
+                ))
             }
         }
     }

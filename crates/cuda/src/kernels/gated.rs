@@ -1,6 +1,6 @@
-//! Gated units.
+//! Gated linear units (Shazeer 2020).
 
-use super::grid::{backward_suffix, check_float, check_len, launch, over};
+use super::grid::{backward_suffix, check, check_float, check_len, launch, over, pack};
 use super::sources::GATED;
 use crate::{Gpu, GpuError, Result, Slice};
 
@@ -50,4 +50,45 @@ pub fn geglu_backward(gpu: &Gpu, x: &Slice, dy: &Slice, width: usize) -> Result<
         .number(width as i64)
         .run()?;
     Ok(dx)
+}
+
+/// Computes silu(gate)·value.
+///
+/// # Errors
+/// If lengths or types differ, or the elements are not floats.
+pub fn swiglu(gpu: &Gpu, gate: &Slice, value: &Slice) -> Result<Slice> {
+    const FUNCTION: &str = "swiglu";
+    let dtype = gate.dtype();
+    check_float(FUNCTION, dtype)?;
+    check(FUNCTION, "value", value, dtype, gate.len())?;
+    let y = gpu.unwritten(dtype, gate.len())?;
+    launch(gpu, &GATED, &format!("swiglu_{dtype}"), over(y.len(), pack(&[dtype])))
+        .slice(gate)
+        .slice(value)
+        .slice(&y)
+        .number(y.len() as i64)
+        .run()?;
+    Ok(y)
+}
+
+/// Computes the gradients of the gates and of the values of [`swiglu`], of dy's type.
+///
+/// # Errors
+/// If lengths do not match, or the gradient is neither of the type of gates and values nor of its compute type.
+pub fn swiglu_backward(gpu: &Gpu, gate: &Slice, value: &Slice, dy: &Slice) -> Result<[Slice; 2]> {
+    const FUNCTION: &str = "swiglu_backward";
+    check(FUNCTION, "value", value, gate.dtype(), gate.len())?;
+    check_len(FUNCTION, "dy", dy, gate.len())?;
+    let suffix = backward_suffix(FUNCTION, gate.dtype(), dy.dtype())?;
+    let (dgate, dvalue) = (gpu.unwritten(dy.dtype(), dy.len())?, gpu.unwritten(dy.dtype(), dy.len())?);
+    let grid = over(dy.len(), pack(&[gate.dtype(), dy.dtype()]));
+    launch(gpu, &GATED, &format!("swiglu_backward_{suffix}"), grid)
+        .slice(gate)
+        .slice(value)
+        .slice(dy)
+        .slice(&dgate)
+        .slice(&dvalue)
+        .number(dy.len() as i64)
+        .run()?;
+    Ok([dgate, dvalue])
 }

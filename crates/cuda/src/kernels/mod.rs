@@ -50,6 +50,8 @@ mod lookups;
 mod losses;
 mod pooling;
 mod random;
+mod rms_norm;
+mod rotary;
 mod updates;
 
 mod layerwise;
@@ -78,7 +80,7 @@ pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weig
 pub use dropout::{Dropout, dropout};
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use exact_squares::{exact_squares, exact_squares_value};
-pub use gated::{geglu, geglu_backward};
+pub use gated::{geglu, geglu_backward, swiglu, swiglu_backward};
 pub use gradient_scaling::{ScaledStep, clip_factor, loss_scale_step, not_finite, scale_by, sum_of_squares};
 pub use group_norm::{group_norm, group_norm_backward};
 pub use images::{ImageBatch, ImageBlend, images, put_rows};
@@ -93,6 +95,8 @@ pub use pooling::{
     upsample_nearest2d_backward,
 };
 pub use random::{StreamKey, normal, uniform};
+pub use rms_norm::{rms_norm, rms_norm_backward};
+pub use rotary::{rotary, rotary_angles};
 pub use row_norms::{NormInputs, l2_normalise, l2_normalise_backward, layer_norm, layer_norm_backward};
 pub use scores::{drop_weights, scale_and_mask};
 pub use shapes::{broadcast_as, cat, narrow, pad_with_zeros, permute};

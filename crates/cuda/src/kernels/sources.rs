@@ -75,6 +75,7 @@ families! {
     POOLING = "pooling";
     CHANNELS_LAST = "channels_last";
     LOOKUPS = "lookups";
+    ROTARY = "rotary";
     RANDOM = "random" with "dropout.cuh";
     LOSSES = "losses";
     UPDATES = "updates" with "steps.cuh";

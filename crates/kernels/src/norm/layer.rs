@@ -7,6 +7,9 @@ use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::{dot_slice, sum_slice};
 
+/// Columns whose affine gradients a task adds up.
+const COLUMNS: usize = 64;
+
 /// y = (x − mean)·inv_std·gamma + beta over each row. `x` is `[rows, width]`, `gamma` and `beta` are `[width]`, `mean` and
 /// `inv_std` are `[rows]`.
 ///
@@ -83,10 +86,13 @@ pub fn layer_norm_backward<T: Float>(
             },
         );
     });
-    context.simd(
-        #[inline(always)]
-        || affine(from, width, dgamma, dbeta),
-    );
+    let columns = dgamma.chunks_mut(COLUMNS).zip(dbeta.chunks_mut(COLUMNS)).enumerate().collect();
+    context.run_each(columns, |(task, (dgamma, dbeta)): (usize, (&mut [T], &mut [T]))| {
+        context.simd(
+            #[inline(always)]
+            || affine(from, width, task * COLUMNS, dgamma, dbeta),
+        );
+    });
     Ok(())
 }
 
@@ -108,15 +114,22 @@ fn input_row<T: Float>(from: NormBackward<'_, T>, row: usize, dx: &mut [T]) {
     }
 }
 
-/// Adds the gradients of the affine parameters. Rows are added in order, so that the sums do not depend on threads; in f32
-/// a few thousand rows lose little.
+/// Adds the gradients of the affine parameters of columns `first..`. Rows are added in order, so that the sums do not depend
+/// on threads; in f32 a few thousand rows lose little.
 #[inline(always)]
-fn affine<T: Float>(from: NormBackward<'_, T>, width: usize, dgamma: &mut [T], dbeta: &mut [T]) {
+fn affine<T: Float>(
+    from: NormBackward<'_, T>,
+    width: usize,
+    first: usize,
+    dgamma: &mut [T],
+    dbeta: &mut [T],
+) {
     let NormBackward { x, dy, mean, inv_std, .. } = from;
-    for (row, (x, dy)) in x.chunks_exact(width).zip(dy.chunks_exact(width)).enumerate() {
-        let (mean, inv_std) = (mean[row], inv_std[row]);
+    for (row, (mean, inv_std)) in mean.iter().zip(inv_std).enumerate() {
+        let at = row * width + first;
+        let (x, dy) = (&x[at..][..dgamma.len()], &dy[at..][..dgamma.len()]);
         for (((dgamma, dbeta), x), dy) in dgamma.iter_mut().zip(dbeta.iter_mut()).zip(x).zip(dy) {
-            *dgamma += *dy * (*x - mean) * inv_std;
+            *dgamma += *dy * (*x - *mean) * *inv_std;
             *dbeta += *dy;
         }
     }

@@ -4,6 +4,7 @@ mod arguments;
 mod batch;
 mod group;
 mod layer;
+mod rms;
 mod rows;
 
 pub use arguments::{GroupNormShape, NormBackward, NormGrads, NormInput, NormOutput};
@@ -14,3 +15,4 @@ pub use batch::{
 };
 pub use group::{group_norm_backward, group_norm_forward};
 pub use layer::{layer_norm_backward, layer_norm_forward};
+pub use rms::{RmsNormBackward, rms_norm_backward, rms_norm_forward};

@@ -1,7 +1,7 @@
 //! A layer of GPT-2.
 
 use phalanx_tensor::nn::{LayerNorm, Linear};
-use phalanx_tensor::ops::AttentionOptions;
+use phalanx_tensor::ops::{AttentionMask, AttentionOptions};
 use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value, ops};
 
 use super::Gpt2Config;
@@ -56,7 +56,9 @@ impl Block for Layer {
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let x = &inputs[0];
         let all = self.c_attn.forward(tape, &self.ln_1.forward(tape, x)?)?;
-        let options = AttentionOptions { dropout: self.attention_dropout, ..AttentionOptions::causal() };
+        let starts = inputs.get(1).map(Value::array).transpose()?;
+        let mask = AttentionMask { causal: true, starts, ..AttentionMask::default() };
+        let options = AttentionOptions { mask, dropout: self.attention_dropout };
         let mixed = ops::self_attention(tape, &all, self.heads, &options)?;
         let mixed = self.attn_proj.forward(tape, &mixed)?;
         let x = ops::add(tape, x, &ops::dropout(tape, &mixed, self.residual_dropout)?)?;

@@ -11,6 +11,7 @@ use phalanx_tensor::nn::{Embedding, LayerNorm};
 use phalanx_tensor::ops::LinearWeight;
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
 
+use crate::language_model::LanguageModel;
 use crate::token_input::TokenInput;
 use layer::Layer;
 
@@ -98,40 +99,40 @@ impl Gpt2 {
         &self.config
     }
 
-    /// Returns the blocks. The first takes tokens and positions, the others one value [N, T, width].
+    /// Returns the blocks. The first takes tokens and positions, the layers states [N, T, width] and, in packed rows, the
+    /// column at which each token's text begins.
     pub fn blocks(&self) -> &[Arc<dyn Block>] {
         &self.blocks
     }
+}
 
-    /// Computes the normalised states of all tokens, [N, T, width].
-    ///
-    /// # Errors
-    /// If the sequences are longer than the context, or a token or a position is out of range.
-    pub fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value> {
-        let length = input.length()?;
-        if length > self.config.context {
-            let problem = format!("{length} tokens; the context is {}", self.config.context);
-            return Err(TensorError::Shape { op: "gpt2", problem });
-        }
-        let absent = || TensorError::Backward("gpt2 has blocks".into());
-        let (first, others) = self.blocks.split_first().ok_or_else(absent)?;
-        let embedded = tape.run(first, &[input.tokens.clone(), input.positions.clone()])?;
-        tape.run_sequence(others, embedded.first().ok_or_else(absent)?)
+impl LanguageModel for Gpt2 {
+    fn vocab(&self) -> usize {
+        self.config.vocab
     }
 
-    /// Computes the logits of the next token from [`Gpt2::hidden`], [.., vocab].
-    ///
-    /// # Errors
-    /// If the last dimension is not the width.
-    pub fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {
+    fn context(&self) -> usize {
+        self.config.context
+    }
+
+    fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value> {
+        input.checked_length("gpt2", self.config.context)?;
+        let absent = || TensorError::Backward("a block returned nothing".into());
+        let (first, others) = self.blocks.split_first().ok_or_else(absent)?;
+        let mut x =
+            tape.run(first, &[input.tokens.clone(), input.positions.clone()])?.pop().ok_or_else(absent)?;
+        for block in others {
+            let inputs: Vec<Value> = std::iter::once(x).chain(input.starts.clone()).collect();
+            x = tape.run(block, &inputs)?.pop().ok_or_else(absent)?;
+        }
+        Ok(x)
+    }
+
+    fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {
         ops::linear(tape, hidden, &tape.param(&self.tokens)?, None)
     }
 
-    /// Computes the cross-entropy of [`Gpt2::logits`] with the targets, a row for each token, without keeping logits.
-    ///
-    /// # Errors
-    /// Errors of [`linear_cross_entropy`].
-    pub fn loss(
+    fn loss(
         &self,
         tape: &Tape,
         hidden: &Value,

@@ -6,7 +6,7 @@ use phalanx_data::{
     BatchSource, CollatedDataset, PadTo, SentencesConfig, SentencesDataset, SequenceCollation,
     SequenceConfig, Split, TextFile, TextFileConfig, TextSample, TextUnit,
 };
-use phalanx_models::{Gpt2, Gpt2Config, TokenInput};
+use phalanx_models::{Gpt2, Gpt2Config, LanguageModel as _, TokenInput};
 use phalanx_tensor::Value;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 

@@ -49,20 +49,6 @@ pub trait Elementwise {
     /// If the element type is not supported.
     fn unary_backward(&self, op: UnaryOp, x: &Array, y: &Array, dy: &Array) -> Result<Array>;
 
-    /// Computes value·gelu(gate). The last dimension has the values, then as many gates; the result's is half as
-    /// large.
-    ///
-    /// # Errors
-    /// If the element type is not supported.
-    fn geglu(&self, x: &Array) -> Result<Array>;
-
-    /// Returns the gradient of the input of [`Elementwise::geglu`]. Elements of 16 bits are widened and not rounded
-    /// again.
-    ///
-    /// # Errors
-    /// If the element type is not supported.
-    fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array>;
-
     /// Returns the sum of all elements times `factor`, as a scalar; f32 for elements of 16 bits.
     ///
     /// # Errors

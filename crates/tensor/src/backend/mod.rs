@@ -24,6 +24,7 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod elementwise;
+mod gated;
 mod images;
 mod layerwise;
 mod lookups;
@@ -34,6 +35,7 @@ mod norms;
 mod pooling;
 mod products;
 mod random;
+mod rotary;
 mod shapes;
 mod stopwatch;
 mod transfers;
@@ -54,16 +56,18 @@ pub use convolutions::{Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dSh
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, CudaArray, CudaOptions, GraphReplay, LibrarySlice};
 pub use elementwise::{BinaryOp, Elementwise, UnaryOp};
+pub use gated::GatedUnits;
 pub use images::{ImageBlend, ImagePreparation, Images, PLACE_NUMBERS};
 pub use layerwise::{LambOptions, LayerwiseUpdates};
 pub use lookups::Lookups;
 pub use losses::{CrossEntropy, CrossEntropyOptions, ElementLoss, ElementLossInputs, KlInputs, Losses};
 pub use low_rank::DeviceLowRank;
 pub use memory::{Memory, Transfers};
-pub use norms::{GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};
+pub use norms::{GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward};
 pub use pooling::{Pool2dShape, Pooling};
 pub use products::{Factor, LinearProduct, LinearWeightGrad, MatrixProduct, Products, WeightLayout};
 pub use random::{Dropout, Random};
+pub use rotary::{RotaryAngles, RotaryEmbeddings};
 pub use shapes::Shapes;
 pub use stopwatch::Stopwatch;
 pub use transfers::{Download, Upload};
@@ -80,6 +84,8 @@ pub trait ArrayBackend:
     + Elementwise
     + Products
     + Attention
+    + GatedUnits
+    + RotaryEmbeddings
     + Convolutions
     + Pooling
     + BatchNorms

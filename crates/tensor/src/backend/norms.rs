@@ -62,6 +62,19 @@ pub struct NormGrads {
     pub dbeta: Array,
 }
 
+/// The inputs of the backward of a root mean square norm.
+#[derive(Debug, Clone, Copy)]
+pub struct RmsNormBackward<'a> {
+    /// The input.
+    pub x: &'a Array,
+    /// The output's gradient.
+    pub dy: &'a Array,
+    /// The weight.
+    pub gamma: &'a Array,
+    /// 1/√(mean x² + eps) of the forward pass.
+    pub inv_rms: &'a Array,
+}
+
 /// Normalisation of samples on a back end. Statistics have the type of the arithmetic: f32 for elements of 16 bits.
 pub trait Norms {
     /// Normalises every row (the last dimension).
@@ -87,6 +100,19 @@ pub trait Norms {
     /// # Errors
     /// If the element types are not supported.
     fn group_norm_backward(&self, shape: GroupShape, from: NormBackward<'_>) -> Result<NormGrads>;
+
+    /// Divides every row (the last dimension) by √(mean x² + eps) and multiplies it by `gamma`. Returns the rows, of the input's
+    /// type, and 1/√(mean x² + eps).
+    ///
+    /// # Errors
+    /// If the element types are not supported.
+    fn rms_norm(&self, x: &Array, gamma: &Array, eps: f64) -> Result<[Array; 2]>;
+
+    /// Returns the gradients of the input and of the weight of [`Norms::rms_norm`]; f32 for elements of 16 bits.
+    ///
+    /// # Errors
+    /// If the element types are not supported.
+    fn rms_norm_backward(&self, from: RmsNormBackward<'_>) -> Result<[Array; 2]>;
 
     /// Divides every row (the last dimension) by its length; a row of zeros stays. Returns the rows and the inverse lengths
     /// in f64.

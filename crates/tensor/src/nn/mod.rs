@@ -12,4 +12,4 @@ pub use attention::MultiHeadAttention;
 pub use conv::{Conv2d, ConvTranspose2d};
 pub use embedding::Embedding;
 pub use linear::Linear;
-pub use norm::{BatchNorm2d, BatchNormConfig, GroupNorm, LayerNorm};
+pub use norm::{BatchNorm2d, BatchNormConfig, GroupNorm, LayerNorm, RmsNorm};

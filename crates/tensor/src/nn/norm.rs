@@ -145,6 +145,31 @@ impl LayerNorm {
     }
 }
 
+/// As `torch.nn.RMSNorm` over the last dimension: parameter `weight`.
+#[derive(Debug, Clone)]
+pub struct RmsNorm {
+    weight: Param,
+    eps: f64,
+}
+
+impl RmsNorm {
+    /// Makes a layer over rows of `width` elements.
+    ///
+    /// # Errors
+    /// If the name is taken.
+    pub fn new(scope: &Scope, width: usize, eps: f64) -> Result<Self> {
+        Ok(Self { weight: scope.param("weight", width, Init::ONES)?, eps })
+    }
+
+    /// Normalises every row of [.., C].
+    ///
+    /// # Errors
+    /// If the last dimension is not C.
+    pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        ops::rms_norm(tape, x, &tape.param(&self.weight)?, self.eps)
+    }
+}
+
 /// As `torch.nn.GroupNorm`: parameters `weight` and `bias`.
 #[derive(Debug, Clone)]
 pub struct GroupNorm {

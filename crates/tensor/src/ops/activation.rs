@@ -1,7 +1,7 @@
 //! Elementwise functions.
 
+use crate::Result;
 use crate::tape::{Op, Tape, Value};
-use crate::{Result, TensorError};
 
 pub use crate::backend::UnaryOp;
 
@@ -18,24 +18,6 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     tape.push(Op::Unary(op), &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).unary_backward(op, &x_saved, &y_saved, &grad)?)
-    })
-}
-
-/// Computes value·gelu(gate) (GEGLU, Shazeer 2020): [.., 2·width] to [.., width]. The last dimension of `x` has the
-/// values, then as many gates.
-///
-/// # Errors
-/// If the last dimension is odd, or there is none.
-pub fn geglu(tape: &Tape, x: &Value) -> Result<Value> {
-    if !x.dims().last().is_some_and(|last| last.is_multiple_of(2)) {
-        let problem = format!("{:?} has no last dimension of values and as many gates", x.shape());
-        return Err(TensorError::shape("geglu", problem));
-    }
-    let input = x.array()?.contiguous()?;
-    let output = input.backend(tape.context()).geglu(&input)?;
-    tape.push("geglu", &[x], output, move |tape, grad, grads| {
-        let grad = grad.contiguous()?;
-        grads.add(0, grad.backend(tape.context()).geglu_backward(&input, &grad)?)
     })
 }
 

@@ -13,18 +13,19 @@ mod conv_transpose;
 mod dropout;
 mod embedding;
 mod fill;
+mod gated;
 mod indices;
 mod linear;
 mod norm;
 mod pool;
 mod rank_split;
 mod reduce;
+mod rotary;
 mod shape;
 
 pub use crate::backend::{AttentionHeads, AttentionMask};
 pub use activation::{
-    UnaryOp, clamp, exp, geglu, gelu, gelu_tanh, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh,
-    unary,
+    UnaryOp, clamp, exp, gelu, gelu_tanh, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh, unary,
 };
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
 pub use attention::{AttentionOptions, attention, self_attention, softmax};
@@ -39,10 +40,12 @@ pub use conv_transpose::conv_transpose2d;
 pub use dropout::{dropout, gaussian_noise};
 pub use embedding::{embedding, select_positions};
 pub use fill::full_like;
+pub use gated::{geglu, swiglu};
 pub use indices::Indices;
 pub(crate) use linear::linear_stored;
 pub use linear::{LinearWeight, WeightLayout, linear, linear_by, matmul};
-pub use norm::{group_norm, l2_normalise, layer_norm};
+pub use norm::{group_norm, l2_normalise, layer_norm, rms_norm};
 pub use pool::{PoolOptions, avg_pool2d, global_avg_pool2d, max_pool2d, upsample_nearest2d};
 pub use reduce::{mean, sum, sum_over};
+pub use rotary::{rotary, rotary_angles};
 pub use shape::{broadcast_as, cat, narrow, pad_with_zeros, permute, reshape, transpose};

@@ -1,6 +1,6 @@
 //! Layer and group normalisation, and unit length.
 
-use crate::backend::{GroupShape, NormBackward, NormGrads, NormPass};
+use crate::backend::{GroupShape, NormBackward, NormGrads, NormPass, RmsNormBackward};
 use crate::tape::{Grads, Op, Tape, Value};
 use crate::{Result, TensorError};
 
@@ -74,6 +74,29 @@ pub fn group_norm(
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
         hand_in(grads, dy.backend(tape.context()).group_norm_backward(shape, from)?)
+    })
+}
+
+/// Divides the last dimension by √(mean x² + eps) and multiplies it by `gamma` `[C]` (RMS norm, Zhang & Sennrich 2019).
+///
+/// # Errors
+/// If the shapes do not match.
+pub fn rms_norm(tape: &Tape, x: &Value, gamma: &Value, eps: f64) -> Result<Value> {
+    const OP: &str = "rms_norm";
+    let width = x.dims().last().copied().unwrap_or(0);
+    if gamma.dims() != [width] {
+        let problem = format!("expected a weight [{width}], not {:?}", gamma.shape());
+        return Err(TensorError::shape(OP, problem));
+    }
+    let (input, gamma_t) = (x.array()?.contiguous()?, gamma.array()?.contiguous()?);
+    let [output, inv_rms] = input.backend(tape.context()).rms_norm(&input, &gamma_t, eps)?;
+    let gamma_saved = gamma.save();
+    tape.push(OP, &[x, gamma], output, move |tape, grad, grads| {
+        let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
+        let from = RmsNormBackward { x: &input, dy: &dy, gamma: &gamma, inv_rms: &inv_rms };
+        let [dx, dgamma] = dy.backend(tape.context()).rms_norm_backward(from)?;
+        grads.add(0, dx)?;
+        grads.add(1, dgamma)
     })
 }
 

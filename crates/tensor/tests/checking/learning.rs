@@ -6,7 +6,7 @@ use phalanx_tensor::backend::{
     AdamOptions, Array, AverageUpdate, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms,
     CrossEntropy, ElementLossInputs, EmaOptions, GroupShape, KlInputs, LambOptions, LayerwiseUpdates,
     LionOptions, LossScaleOutcome, LossScaleStep, Losses, NormBackward, NormGrads, NormOutput, NormPass,
-    Norms, ParamUpdate, RunningStatistics, ScaledStep, SgdOptions, Updates,
+    Norms, ParamUpdate, RmsNormBackward, RunningStatistics, ScaledStep, SgdOptions, Updates,
 };
 
 use super::Checking;
@@ -128,6 +128,20 @@ impl Checking {
 }
 
 impl Norms for Checking {
+    fn rms_norm(&self, x: &Array, gamma: &Array, eps: f64) -> Result<[Array; 2]> {
+        let (x, gamma) = (self.open("rms_norm", x)?, self.open("rms_norm", gamma)?);
+        let [y, inv_rms] = self.cpu().rms_norm(&x, &gamma, eps)?;
+        Ok([self.hide(&y)?, self.hide(&inv_rms)?])
+    }
+
+    fn rms_norm_backward(&self, from: RmsNormBackward<'_>) -> Result<[Array; 2]> {
+        let open = |array| self.open("rms_norm", array);
+        let (x, dy, gamma) = (&open(from.x)?, &open(from.dy)?, &open(from.gamma)?);
+        let from = RmsNormBackward { x, dy, gamma, inv_rms: &open(from.inv_rms)? };
+        let [dx, dgamma] = self.cpu().rms_norm_backward(from)?;
+        Ok([self.hide(&dx)?, self.hide(&dgamma)?])
+    }
+
     fn layer_norm(&self, of: NormPass<'_>) -> Result<NormOutput> {
         self.normalise(of, |of| self.cpu().layer_norm(of))
     }

@@ -4,8 +4,8 @@ use candle_core::{DType, Shape};
 use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
     Array, BinaryOp, Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dShape, Convolutions, Destination,
-    Elementwise, Factor, LinearProduct, LinearWeightGrad, MatrixProduct, Pool2dShape, Pooling, Products,
-    UnaryOp,
+    Elementwise, Factor, GatedUnits, LinearProduct, LinearWeightGrad, MatrixProduct, Pool2dShape, Pooling,
+    Products, RotaryAngles, RotaryEmbeddings, UnaryOp,
 };
 
 use super::Checking;
@@ -36,14 +36,6 @@ impl Elementwise for Checking {
         self.hide(&self.cpu().unary_backward(op, &open(x)?, &open(y)?, &open(dy)?)?)
     }
 
-    fn geglu(&self, x: &Array) -> Result<Array> {
-        self.hide(&self.cpu().geglu(&self.open("geglu", x)?)?)
-    }
-
-    fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array> {
-        self.hide(&self.cpu().geglu_backward(&self.open("geglu", x)?, &self.open("geglu", dy)?)?)
-    }
-
     fn sum_all(&self, x: &Array, factor: f64) -> Result<Array> {
         self.hide(&self.cpu().sum_all(&self.open("sum", x)?, factor)?)
     }
@@ -54,6 +46,40 @@ impl Elementwise for Checking {
 
     fn sum_to_shape(&self, grad: &Array, shape: &Shape) -> Result<Array> {
         self.hide(&self.cpu().sum_to_shape(&self.open("sum_to_shape", grad)?, shape)?)
+    }
+}
+
+impl GatedUnits for Checking {
+    fn geglu(&self, x: &Array) -> Result<Array> {
+        self.hide(&self.cpu().geglu(&self.open("geglu", x)?)?)
+    }
+
+    fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array> {
+        self.hide(&self.cpu().geglu_backward(&self.open("geglu", x)?, &self.open("geglu", dy)?)?)
+    }
+
+    fn swiglu(&self, gate: &Array, value: &Array) -> Result<Array> {
+        self.hide(&self.cpu().swiglu(&self.open("swiglu", gate)?, &self.open("swiglu", value)?)?)
+    }
+
+    fn swiglu_backward(&self, gate: &Array, value: &Array, dy: &Array) -> Result<[Array; 2]> {
+        let open = |array| self.open("swiglu", array);
+        let [gate, value] = self.cpu().swiglu_backward(&open(gate)?, &open(value)?, &open(dy)?)?;
+        Ok([self.hide(&gate)?, self.hide(&value)?])
+    }
+}
+
+impl RotaryEmbeddings for Checking {
+    fn rotary_angles(&self, positions: &Array, frequencies: &[f64], scale: f64) -> Result<RotaryAngles> {
+        let positions = self.open("rotary", positions)?;
+        let RotaryAngles { cos, sin } = self.cpu().rotary_angles(&positions, frequencies, scale)?;
+        Ok(RotaryAngles { cos: self.hide(&cos)?, sin: self.hide(&sin)? })
+    }
+
+    fn rotary(&self, x: &Array, angles: &RotaryAngles, inverse: bool) -> Result<Array> {
+        let open = |array| self.open("rotary", array);
+        let angles = RotaryAngles { cos: open(&angles.cos)?, sin: open(&angles.sin)? };
+        self.hide(&self.cpu().rotary(&open(x)?, &angles, inverse)?)
     }
 }
 

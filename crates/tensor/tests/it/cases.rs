@@ -28,6 +28,13 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
     }),
     ("functions", &[&[3, 5]], |t, v| ops::gelu(t, &ops::tanh(t, &ops::leaky_relu(t, &v[0], 0.2)?)?)),
     ("gated functions", &[&[3, 6]], |t, v| ops::geglu(t, &v[0])),
+    ("swiglu", &[&[3, 35], &[3, 35]], |t, v| ops::swiglu(t, &v[0], &v[1])),
+    ("rms_norm", &[&[2, 90, 35], &[35]], |t, v| ops::rms_norm(t, &v[0], &v[1], 1e-5)),
+    ("rotary", &[&[2, 3, 2, 6]], |t, v| {
+        let positions = Tensor::new(&[[3_u32, 4, 0], [0, 1, 100]], &Device::Cpu)?;
+        let [cos, sin] = ops::rotary_angles(t, &positions, &[1.0, 0.1, 0.003], 1.5)?;
+        ops::rotary(t, &v[0], [&cos, &sin])
+    }),
     ("matmul", &[&[2, 3, 4], &[2, 4, 5]], |t, v| ops::softmax(t, &ops::matmul(t, &v[0], &v[1])?)),
     ("conv2d", &[&[2, 4, 7, 6], &[6, 2, 3, 2], &[6]], |t, v| {
         let options = ops::Conv2dOptions { dilation: [2, 1], ..ops::Conv2dOptions::new(2, 1).groups(2) };

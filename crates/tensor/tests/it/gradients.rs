@@ -139,6 +139,9 @@ fn activations() {
         check(&format!("{op:?}"), std::slice::from_ref(&x), |t, v| ops::unary(t, &v[0], op));
     }
     check("geglu", &[draw("both", &[2, 3, 8])], |t, v| ops::geglu(t, &v[0]));
+    check("swiglu", &[draw("gate", &[2, 3, 5]), draw("value", &[2, 3, 5])], |t, v| {
+        ops::swiglu(t, &v[0], &v[1])
+    });
 }
 
 #[test]
@@ -249,6 +252,40 @@ fn embeddings_and_attention() {
     check("cross-attention", &[draw("q", &queries), draw("k", &keys), draw("v", &keys)], |t, v| {
         ops::attention(t, &v[0], &v[1], &v[2], &AttentionOptions::default())
     });
+}
+
+#[test]
+fn root_mean_square_norms() {
+    for width in [5, 70] {
+        check("rms_norm", &[draw("x", &[2, 3, width]), draw("gamma", &[width])], |t, v| {
+            ops::rms_norm(t, &v[0], &v[1], 1e-3)
+        });
+    }
+}
+
+#[test]
+fn rotations_by_position() {
+    let positions = Tensor::new(&[[3_u32, 4, 0], [0, 1, 100]], &Device::Cpu).expect("a constant");
+    let frequencies = [1.0, 0.1, 0.003];
+    check("rotary", &[draw("x", &[2, 3, 2, 6])], |t, v| {
+        let [cos, sin] = ops::rotary_angles(t, &positions, &frequencies, 1.5)?;
+        ops::rotary(t, &v[0], [&cos, &sin])
+    });
+    let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
+    let [cos, sin] = ops::rotary_angles(&tape, &positions, &frequencies, 1.5).expect("numbers");
+    let x = draw("x", &[2, 3, 2, 6]);
+    let y = ops::rotary(&tape, &Value::constant(&x), [&cos, &sin]).expect("the shapes match");
+    let flat = |tensor: &Tensor| tensor.flatten_all().and_then(|t| t.to_vec1::<f64>()).expect("f64");
+    let (x, y) = (flat(&x), flat(&y.tensor().expect("on the host")));
+    // The last position, the second head, the second pair.
+    let (first, angle) = (36 + 24 + 6 + 1, 100.0 * 0.1_f64);
+    let (a, b) = (x[first], x[first + 3]);
+    let expected = [1.5 * (a * angle.cos() - b * angle.sin()), 1.5 * (b * angle.cos() + a * angle.sin())];
+    assert!((y[first] - expected[0]).abs() < 1e-6 && (y[first + 3] - expected[1]).abs() < 1e-6);
+    let odd = Value::constant(draw("x", &[2, 3, 2, 5]));
+    assert!(ops::rotary(&tape, &odd, [&cos, &sin]).expect_err("odd").to_string().contains("even D"));
+    let other = Value::constant(draw("x", &[2, 2, 2, 6]));
+    assert!(ops::rotary(&tape, &other, [&cos, &sin]).expect_err("positions").to_string().contains("angles"));
 }
 
 #[test]

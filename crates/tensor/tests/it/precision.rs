@@ -107,6 +107,8 @@ fn cases() -> Vec<Case> {
         case("layer_norm", 1, &[&[6, 20], &[20], &[20]], |t, v| {
             ops::layer_norm(t, &v[0], &v[1], &v[2], 1e-5)
         }),
+        case("rms_norm", 1, &[&[6, 20], &[20]], |t, v| ops::rms_norm(t, &v[0], &v[1], 1e-5)),
+        case("swiglu", 1, &[&[6, 20], &[6, 20]], |t, v| ops::swiglu(t, &v[0], &v[1])),
         case("group_norm", 1, &[&[2, 4, 3, 5], &[4], &[4]], |t, v| {
             ops::group_norm(t, &v[0], 2, &v[1], &v[2], 1e-5)
         }),

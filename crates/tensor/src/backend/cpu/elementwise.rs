@@ -2,9 +2,7 @@
 //! planes.
 
 use candle_core::{Shape, Tensor};
-use phalanx_kernels::{
-    binary, geglu_backward, geglu_forward, sum_columns, sum_rows, unary_backward, unary_forward,
-};
+use phalanx_kernels::{binary, sum_columns, sum_rows, unary_backward, unary_forward};
 
 use crate::backend::{Array, BinaryOp, Elementwise, UnaryOp};
 use crate::storage::{Contiguous, cast, dispatch, meet, stored, tensor_from, unwritten, wide};
@@ -120,35 +118,6 @@ impl Elementwise for Context {
             let mut dx = unwritten::<T>(dy.len());
             unary_backward(self, op, x.slice::<T>()?, y.slice::<T>()?, dy, &mut dx)?;
             Ok(tensor_from(dx, grad.shape().clone())?.into())
-        })
-    }
-
-    fn geglu(&self, x: &Array) -> Result<Array> {
-        const OP: &str = "geglu";
-        let x = x.host(OP)?;
-        let read = Contiguous::by(OP, self, x)?;
-        let mut dims = x.dims().to_vec();
-        let width = dims.last_mut().map_or(0, |last| {
-            *last /= 2;
-            *last
-        });
-        dispatch!(OP, x.dtype(), T => {
-            let values = read.slice::<T>()?;
-            let mut y = unwritten::<T>(values.len() / 2);
-            geglu_forward(self, width, values, &mut y)?;
-            Ok(stored(self, y, Shape::from(dims), x.dtype())?.into())
-        })
-    }
-
-    fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array> {
-        const OP: &str = "geglu";
-        let (x_t, grad) = (x.host(OP)?, dy.host(OP)?);
-        let (x, dy) = (Contiguous::by(OP, self, x_t)?, Contiguous::by(OP, self, grad)?);
-        let width = grad.dims().last().copied().unwrap_or(0);
-        dispatch!(OP, grad.dtype(), T => {
-            let mut dx = unwritten::<T>(x_t.elem_count());
-            geglu_backward(self, width, x.slice::<T>()?, dy.slice::<T>()?, &mut dx)?;
-            Ok(tensor_from(dx, x_t.shape().clone())?.into())
         })
     }
 

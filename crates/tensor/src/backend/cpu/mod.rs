@@ -5,6 +5,7 @@ mod attention;
 mod batch_norms;
 mod convolutions;
 mod elementwise;
+mod gated;
 mod images;
 mod layerwise;
 mod lookups;
@@ -14,6 +15,7 @@ mod norms;
 mod pooling;
 mod products;
 mod random;
+mod rotary;
 mod shapes;
 mod updates;
 

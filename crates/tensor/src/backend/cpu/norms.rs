@@ -2,10 +2,12 @@
 
 use phalanx_kernels::{
     self as kernels, Float as _, GroupNormShape, NormInput, group_norm_backward, group_norm_forward,
-    layer_norm_backward, layer_norm_forward,
+    layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward,
 };
 
-use crate::backend::{Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};
+use crate::backend::{
+    Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward,
+};
 use crate::storage::{Contiguous, Scalar, dispatch, stored, tensor_from, unwritten};
 use crate::{Context, Result};
 
@@ -129,6 +131,42 @@ impl Norms for Context {
                 dgamma: tensor_from(dgamma, channels)?.into(),
                 dbeta: tensor_from(dbeta, channels)?.into(),
             })
+        })
+    }
+
+    fn rms_norm(&self, x: &Array, gamma: &Array, eps: f64) -> Result<[Array; 2]> {
+        const OP: &str = "rms_norm";
+        let input = x.host(OP)?;
+        let width = input.dims().last().copied().unwrap_or(0);
+        let rows = input.elem_count() / width.max(1);
+        let (x, gamma) = (Contiguous::by(OP, self, input)?, Contiguous::by(OP, self, gamma.host(OP)?)?);
+        dispatch!(OP, input.dtype(), T => {
+            let (mut y, mut inv_rms) = (unwritten::<T>(input.elem_count()), unwritten::<T>(rows));
+            let inputs = [x.slice::<T>()?, gamma.slice::<T>()?];
+            rms_norm_forward(self, [rows, width], inputs, eps, [&mut y, &mut inv_rms])?;
+            let output = stored(self, y, input.shape().clone(), input.dtype())?;
+            Ok([output.into(), tensor_from(inv_rms, rows)?.into()])
+        })
+    }
+
+    fn rms_norm_backward(&self, from: RmsNormBackward<'_>) -> Result<[Array; 2]> {
+        const OP: &str = "rms_norm";
+        let input = from.x.host(OP)?;
+        let width = input.dims().last().copied().unwrap_or(0);
+        let rows = input.elem_count() / width.max(1);
+        let (x, dy) = (Contiguous::by(OP, self, input)?, Contiguous::by(OP, self, from.dy.host(OP)?)?);
+        let gamma = Contiguous::by(OP, self, from.gamma.host(OP)?)?;
+        let inv_rms = Contiguous::by(OP, self, from.inv_rms.host(OP)?)?;
+        dispatch!(OP, input.dtype(), T => {
+            let (mut dx, mut dgamma) = (unwritten::<T>(input.elem_count()), unwritten::<T>(width));
+            let from = kernels::RmsNormBackward {
+                x: x.slice::<T>()?,
+                dy: dy.slice()?,
+                gamma: gamma.slice()?,
+                inv_rms: inv_rms.slice()?,
+            };
+            rms_norm_backward(self, [rows, width], from, [&mut dx, &mut dgamma])?;
+            Ok([tensor_from(dx, input.shape().clone())?.into(), tensor_from(dgamma, width)?.into()])
         })
     }
 

@@ -71,23 +71,6 @@ impl Elementwise for Cuda {
         Ok(self.array(kernels::unary_backward(self.gpu(), op, x, y, grad)?, dy.shape().clone()))
     }
 
-    fn geglu(&self, x: &Array) -> Result<Array> {
-        const OP: &str = "geglu";
-        let mut dims = x.dims().to_vec();
-        let width = dims.last_mut().map_or(0, |last| {
-            *last /= 2;
-            *last
-        });
-        Ok(self.array(kernels::geglu(self.gpu(), self.slice(OP, x)?, width)?, dims))
-    }
-
-    fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array> {
-        const OP: &str = "geglu";
-        let width = dy.dims().last().copied().unwrap_or(0);
-        let dx = kernels::geglu_backward(self.gpu(), self.slice(OP, x)?, self.slice(OP, dy)?, width)?;
-        Ok(self.array(dx, x.shape().clone()))
-    }
-
     fn sum_all(&self, x: &Array, factor: f64) -> Result<Array> {
         Ok(self.array(kernels::sum_all(self.gpu(), self.slice("sum", x)?, factor)?, ()))
     }

@@ -14,6 +14,7 @@ mod batch_norms;
 mod codecs;
 mod convolutions;
 mod elementwise;
+mod gated;
 mod images;
 mod layerwise;
 mod lookups;
@@ -24,6 +25,7 @@ mod norms;
 mod pooling;
 mod products;
 mod random;
+mod rotary;
 mod shapes;
 mod updates;
 

@@ -4,7 +4,9 @@ use phalanx_cuda::{Slice, kernels};
 
 use super::Cuda;
 use crate::Result;
-use crate::backend::{Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms};
+use crate::backend::{
+    Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward,
+};
 
 impl Cuda {
     fn normed(&self, x: &Array, [output, mean, inv_std]: [Slice; 3]) -> NormOutput {
@@ -73,6 +75,24 @@ impl Norms for Cuda {
         let [dx, dgamma, dbeta] = kernels::group_norm_backward(self.gpu(), layout, dims, groups, inputs)?;
         let rest = self.norm_grads(from.x, [dx.clone(), dgamma, dbeta]);
         Ok(NormGrads { dx: self.array_laid(layout, dx, from.x.shape().clone()), ..rest })
+    }
+
+    fn rms_norm(&self, x: &Array, gamma: &Array, eps: f64) -> Result<[Array; 2]> {
+        const OP: &str = "rms_norm";
+        let (from, gamma) = (self.open(OP, x)?, self.slice(OP, gamma)?);
+        let [y, inv_rms] = kernels::rms_norm(self.gpu(), from.slice()?, gamma, from.width(), eps)?;
+        let rows = inv_rms.len();
+        Ok([self.array(y, x.shape().clone()), self.array(inv_rms, rows)])
+    }
+
+    fn rms_norm_backward(&self, from: RmsNormBackward<'_>) -> Result<[Array; 2]> {
+        const OP: &str = "rms_norm";
+        let RmsNormBackward { x, dy, gamma, inv_rms } = from;
+        let (input, gamma) = (self.open(OP, x)?, self.slice(OP, gamma)?);
+        let (width, inputs) = (input.width(), [input.slice()?, self.slice(OP, dy)?]);
+        let inv_rms = self.slice(OP, inv_rms)?;
+        let [dx, dgamma] = kernels::rms_norm_backward(self.gpu(), inputs, gamma, inv_rms, width)?;
+        Ok([self.array(dx, x.shape().clone()), self.array(dgamma, width)])
     }
 
     fn l2_normalise(&self, x: &Array) -> Result<(Array, Array)> {

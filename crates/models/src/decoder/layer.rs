@@ -1,0 +1,145 @@
+//! A layer of a decoder.
+
+use phalanx_tensor::nn::{Linear, RmsNorm};
+use phalanx_tensor::ops::{AttentionMask, AttentionOptions};
+use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
+
+use super::DecoderConfig;
+
+/// x + attention(norm(x)), then x + mlp(norm(x)).
+#[derive(Debug)]
+pub(super) struct Layer {
+    name: String,
+    input_norm: RmsNorm,
+    attention: Attention,
+    mlp_norm: RmsNorm,
+    mlp: Mlp,
+}
+
+impl Layer {
+    pub(super) fn new(scope: &Scope, config: &DecoderConfig) -> Result<Self> {
+        let scope = scope.block();
+        Ok(Self {
+            name: scope.block_name().to_owned(),
+            input_norm: RmsNorm::new(&scope.pp("input_layernorm"), config.width, config.eps)?,
+            attention: Attention::new(&scope.pp("self_attn"), config)?,
+            mlp_norm: RmsNorm::new(&scope.pp("post_attention_layernorm"), config.width, config.eps)?,
+            mlp: Mlp::new(&scope.pp("mlp"), config)?,
+        })
+    }
+}
+
+impl Block for Layer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes states [N, T, C], cosines and sines of positions, and for packed texts the first key of each query.
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let [x, cos, sin, rest @ ..] = inputs else {
+            return Err(TensorError::Backward("a decoder's layer takes states and angles".into()));
+        };
+        let starts = rest.first().map(Value::array).transpose()?;
+        let options = AttentionOptions {
+            mask: AttentionMask { causal: true, starts, ..AttentionMask::default() },
+            dropout: 0.0,
+        };
+        let mixed = self.attention.forward(tape, &self.input_norm.forward(tape, x)?, [cos, sin], &options)?;
+        let x = ops::add(tape, x, &mixed)?;
+        let out = self.mlp.forward(tape, &self.mlp_norm.forward(tape, &x)?)?;
+        Ok(vec![ops::add(tape, &x, &out)?])
+    }
+}
+
+/// Returns a layer without a bias, with normal weights.
+fn linear(scope: &Scope, inputs: usize, outputs: usize, std: f64, bias: bool) -> Result<Linear> {
+    let weight = Init::Normal { mean: 0.0, std };
+    Linear::with_init(scope, inputs, outputs, weight, bias.then_some(Init::ZEROS))
+}
+
+/// Grouped attention with rotary positions, and with norms of queries and keys in some models.
+#[derive(Debug)]
+struct Attention {
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    head_norms: Option<[RmsNorm; 2]>,
+    head_dim: usize,
+}
+
+impl Attention {
+    fn new(scope: &Scope, config: &DecoderConfig) -> Result<Self> {
+        let DecoderConfig { width, head_dim, projection_bias, init_std, .. } = *config;
+        let project = |name: &str, heads: usize| {
+            linear(&scope.pp(name), width, heads * head_dim, init_std, projection_bias)
+        };
+        let norm = |name: &str| RmsNorm::new(&scope.pp(name), head_dim, config.eps);
+        Ok(Self {
+            q: project("q_proj", config.heads)?,
+            k: project("k_proj", config.key_heads)?,
+            v: project("v_proj", config.key_heads)?,
+            o: linear(&scope.pp("o_proj"), config.heads * head_dim, width, init_std, false)?,
+            head_norms: config
+                .head_norms
+                .then(|| Ok::<_, TensorError>([norm("q_norm")?, norm("k_norm")?]))
+                .transpose()?,
+            head_dim,
+        })
+    }
+
+    fn forward(
+        &self,
+        tape: &Tape,
+        x: &Value,
+        angles: [&Value; 2],
+        options: &AttentionOptions,
+    ) -> Result<Value> {
+        let (q, k, v) =
+            (self.heads(tape, &self.q, x)?, self.heads(tape, &self.k, x)?, self.heads(tape, &self.v, x)?);
+        let (q, k) = match &self.head_norms {
+            Some([q_norm, k_norm]) => (q_norm.forward(tape, &q)?, k_norm.forward(tape, &k)?),
+            None => (q, k),
+        };
+        let (q, k) = (ops::rotary(tape, &q, angles)?, ops::rotary(tape, &k, angles)?);
+        let mixed = ops::attention(tape, &q, &k, &v, options)?;
+        let mut dims = mixed.dims().to_vec();
+        dims.truncate(2);
+        dims.push(mixed.shape().elem_count() / dims.iter().product::<usize>().max(1));
+        self.o.forward(tape, &ops::reshape(tape, &mixed, dims)?)
+    }
+
+    /// Projects [N, T, C] to heads [N, T, H, D], as many as the layer has.
+    fn heads(&self, tape: &Tape, layer: &Linear, x: &Value) -> Result<Value> {
+        let projected = layer.forward(tape, x)?;
+        let &[batch, length, width] = projected.dims() else {
+            let problem = format!("expected [N, T, C], not {:?}", x.shape());
+            return Err(TensorError::Shape { op: "decoder", problem });
+        };
+        ops::reshape(tape, &projected, (batch, length, width / self.head_dim, self.head_dim))
+    }
+}
+
+/// down(silu(gate(x))·up(x)).
+#[derive(Debug)]
+struct Mlp {
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+impl Mlp {
+    fn new(scope: &Scope, config: &DecoderConfig) -> Result<Self> {
+        let DecoderConfig { width, inner, init_std, .. } = *config;
+        Ok(Self {
+            gate: linear(&scope.pp("gate_proj"), width, inner, init_std, false)?,
+            up: linear(&scope.pp("up_proj"), width, inner, init_std, false)?,
+            down: linear(&scope.pp("down_proj"), inner, width, init_std, false)?,
+        })
+    }
+
+    fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        let (gate, up) = (self.gate.forward(tape, x)?, self.up.forward(tape, x)?);
+        self.down.forward(tape, &ops::swiglu(tape, &gate, &up)?)
+    }
+}

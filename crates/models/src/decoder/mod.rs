@@ -1,0 +1,153 @@
+//! Decoders of the family of Llama (Touvron et al. 2023): pre-norm transformers with root mean square norms, rotary
+//! positions, grouped heads and SwiGLU. From a published `config.json` they are Llama 2 and 3, Qwen2 or Qwen3.
+
+mod config;
+mod json;
+mod layer;
+mod rotary;
+
+use std::sync::Arc;
+
+use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets, linear_cross_entropy};
+use phalanx_tensor::nn::RmsNorm;
+use phalanx_tensor::ops::LinearWeight;
+use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
+
+use crate::language_model::LanguageModel;
+use crate::token_input::TokenInput;
+use layer::Layer;
+
+pub use config::DecoderConfig;
+pub use json::DecoderConfigError;
+pub use rotary::{RotaryConfig, RotaryScaling, YarnScaling};
+
+/// The table of token embeddings.
+#[derive(Debug)]
+struct Embeddings {
+    name: String,
+    tokens: Param,
+}
+
+impl Block for Embeddings {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes tokens, u32 [N, T].
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        Ok(vec![ops::embedding(tape, &tape.param(&self.tokens)?, &inputs[0].array()?)?])
+    }
+}
+
+/// The norm of the last states.
+#[derive(Debug)]
+struct FinalNorm {
+    name: String,
+    norm: RmsNorm,
+}
+
+impl Block for FinalNorm {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        Ok(vec![self.norm.forward(tape, &inputs[0])?])
+    }
+}
+
+/// A decoder, with the names of `LlamaForCausalLM`, `Qwen2ForCausalLM` and `Qwen3ForCausalLM` of Hugging Face's
+/// transformers.
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    config: DecoderConfig,
+    head: Param,
+    embeddings: Arc<dyn Block>,
+    layers: Vec<Arc<dyn Block>>,
+    norm: Arc<dyn Block>,
+}
+
+impl Decoder {
+    /// Registers the parameters: `model.embed_tokens.weight`, `model.layers.{i}.…`, `model.norm.weight`, and
+    /// `lm_head.weight` unless it is tied to the table of tokens. A table that the head also reads belongs to no block.
+    ///
+    /// # Errors
+    /// If a name is taken, or the sizes make no model.
+    pub fn new(scope: &Scope, config: &DecoderConfig) -> Result<Self> {
+        config.check()?;
+        let normal = Init::Normal { mean: 0.0, std: config.init_std };
+        let model = scope.pp("model");
+        let table = model.pp("embed_tokens");
+        let name = table.block().block_name().to_owned();
+        let table = if config.tied { table } else { table.block() };
+        let tokens = table.param("weight", (config.vocab, config.width), normal)?;
+        let layers = model.pp("layers");
+        let layers = (0..config.layers)
+            .map(|index| Ok(Arc::new(Layer::new(&layers.pp(index), config)?) as Arc<dyn Block>))
+            .collect::<Result<Vec<_>>>()?;
+        let last = model.pp("norm").block();
+        let norm = RmsNorm::new(&last, config.width, config.eps)?;
+        let head = match config.tied {
+            true => tokens.clone(),
+            false => scope.pp("lm_head").block().param("weight", (config.vocab, config.width), normal)?,
+        };
+        Ok(Self {
+            config: config.clone(),
+            head,
+            embeddings: Arc::new(Embeddings { name, tokens }),
+            layers,
+            norm: Arc::new(FinalNorm { name: last.block_name().to_owned(), norm }),
+        })
+    }
+
+    /// Returns the settings.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// Returns the blocks: the table of tokens, the layers, which also take cosines and sines of positions, and the norm.
+    pub fn blocks(&self) -> impl Iterator<Item = &Arc<dyn Block>> {
+        std::iter::once(&self.embeddings).chain(&self.layers).chain(std::iter::once(&self.norm))
+    }
+}
+
+impl LanguageModel for Decoder {
+    fn vocab(&self) -> usize {
+        self.config.vocab
+    }
+
+    fn context(&self) -> usize {
+        self.config.context
+    }
+
+    fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value> {
+        let length = input.checked_length("decoder", self.config.context)?;
+        let DecoderConfig { rotary, head_dim, .. } = self.config;
+        let frequencies = rotary.frequencies(head_dim, length);
+        let positions = input.positions.array()?;
+        let [cos, sin] = ops::rotary_angles(tape, &positions, &frequencies, rotary.attention_factor())?;
+        let absent = || TensorError::Backward("a block returned nothing".into());
+        let run =
+            |block: &Arc<dyn Block>, inputs: &[Value]| tape.run(block, inputs)?.pop().ok_or_else(absent);
+        let mut x = run(&self.embeddings, std::slice::from_ref(&input.tokens))?;
+        for layer in &self.layers {
+            let inputs = [x, cos.clone(), sin.clone()].into_iter().chain(input.starts.clone());
+            x = run(layer, &inputs.collect::<Vec<_>>())?;
+        }
+        run(&self.norm, &[x])
+    }
+
+    fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {
+        ops::linear(tape, hidden, &tape.param(&self.head)?, None)
+    }
+
+    fn loss(
+        &self,
+        tape: &Tape,
+        hidden: &Value,
+        targets: &RowTargets<'_>,
+        options: CrossEntropyOptions,
+    ) -> Result<Value> {
+        linear_cross_entropy(tape, hidden, LinearWeight::new(&tape.param(&self.head)?), targets, options)
+    }
+}

@@ -1,0 +1,40 @@
+//! The interface of models that predict the next token.
+
+use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets};
+use phalanx_tensor::{Result, Tape, Value};
+
+use crate::token_input::TokenInput;
+
+/// A model that predicts the next token of texts. The head is apart from the trunk, so that a loss needs no logits.
+pub trait LanguageModel: std::fmt::Debug + Send + Sync {
+    /// Returns the number of tokens of the vocabulary.
+    fn vocab(&self) -> usize;
+
+    /// Returns the longest sequence, in tokens.
+    fn context(&self) -> usize;
+
+    /// Computes the normalised states of all tokens, [N, T, width].
+    ///
+    /// # Errors
+    /// If the sequences are longer than the context, or a token or a position is out of range.
+    fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value>;
+
+    /// Computes the logits of the next token from [`LanguageModel::hidden`], [.., vocab].
+    ///
+    /// # Errors
+    /// If the last dimension is not the width.
+    fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value>;
+
+    /// Computes the cross-entropy of [`LanguageModel::logits`] with the targets, a row for each token, without keeping
+    /// logits.
+    ///
+    /// # Errors
+    /// Errors of [`phalanx_tensor::loss::linear_cross_entropy`].
+    fn loss(
+        &self,
+        tape: &Tape,
+        hidden: &Value,
+        targets: &RowTargets<'_>,
+        options: CrossEntropyOptions,
+    ) -> Result<Value>;
+}

@@ -1,0 +1,40 @@
+//! Gated linear units (Shazeer 2020).
+
+use crate::tape::{Tape, Value};
+use crate::{Result, TensorError};
+
+/// Computes value·gelu(gate) (GEGLU, Shazeer 2020): [.., 2·width] to [.., width]. The last dimension of `x` has the
+/// values, then as many gates.
+///
+/// # Errors
+/// If the last dimension is odd, or there is none.
+pub fn geglu(tape: &Tape, x: &Value) -> Result<Value> {
+    if !x.dims().last().is_some_and(|last| last.is_multiple_of(2)) {
+        let problem = format!("{:?} has no last dimension of values and as many gates", x.shape());
+        return Err(TensorError::shape("geglu", problem));
+    }
+    let input = x.array()?.contiguous()?;
+    let output = input.backend(tape.context()).geglu(&input)?;
+    tape.push("geglu", &[x], output, move |tape, grad, grads| {
+        let grad = grad.contiguous()?;
+        grads.add(0, grad.backend(tape.context()).geglu_backward(&input, &grad)?)
+    })
+}
+
+/// Computes silu(gate)·value (SwiGLU, Shazeer 2020) of equal shapes. Backward keeps only the inputs.
+///
+/// # Errors
+/// If the shapes differ.
+pub fn swiglu(tape: &Tape, gate: &Value, value: &Value) -> Result<Value> {
+    if gate.shape() != value.shape() {
+        return Err(TensorError::unequal("swiglu", gate.shape(), value.shape()));
+    }
+    let (gate_t, value_t) = (gate.array()?.contiguous()?, value.array()?.contiguous()?);
+    let output = gate_t.backend(tape.context()).swiglu(&gate_t, &value_t)?;
+    tape.push("swiglu", &[gate, value], output, move |tape, grad, grads| {
+        let grad = grad.contiguous()?;
+        let [dgate, dvalue] = grad.backend(tape.context()).swiglu_backward(&gate_t, &value_t, &grad)?;
+        grads.add(0, dgate)?;
+        grads.add(1, dvalue)
+    })
+}
