@@ -39,6 +39,13 @@ impl Block for Embeddings {
     }
 }
 
+/// The output projection, and the block that its weight belongs to: that of the table of tokens if they are tied.
+#[derive(Debug, Clone)]
+struct Head {
+    name: String,
+    weight: Param,
+}
+
 /// The norm of the last states.
 #[derive(Debug)]
 struct FinalNorm {
@@ -61,7 +68,7 @@ impl Block for FinalNorm {
 #[derive(Debug, Clone)]
 pub struct Decoder {
     config: DecoderConfig,
-    head: Param,
+    head: Head,
     embeddings: Arc<dyn Block>,
     layers: Vec<Arc<dyn Block>>,
     norm: Arc<dyn Block>,
@@ -69,7 +76,7 @@ pub struct Decoder {
 
 impl Decoder {
     /// Registers the parameters: `model.embed_tokens.weight`, `model.layers.{i}.…`, `model.norm.weight`, and
-    /// `lm_head.weight` unless it is tied to the table of tokens. A table that the head also reads belongs to no block.
+    /// `lm_head.weight` unless it is tied to the table of tokens.
     ///
     /// # Errors
     /// If a name is taken, or the sizes make no model.
@@ -79,8 +86,7 @@ impl Decoder {
         let model = scope.pp("model");
         let table = model.pp("embed_tokens");
         let name = table.block().block_name().to_owned();
-        let table = if config.tied { table } else { table.block() };
-        let tokens = table.param("weight", (config.vocab, config.width), normal)?;
+        let tokens = table.block().param("weight", (config.vocab, config.width), normal)?;
         let layers = model.pp("layers");
         let layers = (0..config.layers)
             .map(|index| Ok(Arc::new(Layer::new(&layers.pp(index), config)?) as Arc<dyn Block>))
@@ -88,8 +94,12 @@ impl Decoder {
         let last = model.pp("norm").block();
         let norm = RmsNorm::new(&last, config.width, config.eps)?;
         let head = match config.tied {
-            true => tokens.clone(),
-            false => scope.pp("lm_head").block().param("weight", (config.vocab, config.width), normal)?,
+            true => Head { name: name.clone(), weight: tokens.clone() },
+            false => {
+                let head = scope.pp("lm_head").block();
+                let weight = head.param("weight", (config.vocab, config.width), normal)?;
+                Head { name: head.block_name().to_owned(), weight }
+            }
         };
         Ok(Self {
             config: config.clone(),
@@ -138,7 +148,7 @@ impl LanguageModel for Decoder {
     }
 
     fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {
-        ops::linear(tape, hidden, &tape.param(&self.head)?, None)
+        tape.in_block(&self.head.name, || ops::linear(tape, hidden, &tape.param(&self.head.weight)?, None))
     }
 
     fn loss(
@@ -148,6 +158,9 @@ impl LanguageModel for Decoder {
         targets: &RowTargets<'_>,
         options: CrossEntropyOptions,
     ) -> Result<Value> {
-        linear_cross_entropy(tape, hidden, LinearWeight::new(&tape.param(&self.head)?), targets, options)
+        tape.in_block(&self.head.name, || {
+            let weight = tape.param(&self.head.weight)?;
+            linear_cross_entropy(tape, hidden, LinearWeight::new(&weight), targets, options)
+        })
     }
 }

@@ -94,7 +94,7 @@ impl RotaryConfig {
 
 impl YarnScaling {
     fn frequencies(&self, dim: usize, theta: f64, plain: impl Iterator<Item = f64>) -> Vec<f64> {
-        // The dimension whose frequency has so many rotations in the original context.
+        // The dimension whose frequency has a number of rotations in the original context.
         let dim_of = |rotations: f64| {
             let turns = self.original as f64 / (rotations * std::f64::consts::TAU);
             dim as f64 * turns.ln() / (2.0 * theta.ln())

@@ -61,6 +61,8 @@ impl Block for FinalNorm {
 #[derive(Debug, Clone)]
 pub struct Gpt2 {
     config: Gpt2Config,
+    /// The block of the table of tokens, which the head also reads.
+    table: String,
     tokens: Param,
     /// The embeddings, the layers and the last norm.
     blocks: Vec<Arc<dyn Block>>,
@@ -68,7 +70,7 @@ pub struct Gpt2 {
 
 impl Gpt2 {
     /// Registers the parameters: `transformer.wte.weight`, `transformer.wpe.weight`, `transformer.h.{i}.…`,
-    /// `transformer.ln_f.…`. The table of tokens belongs to no block, since the first and the head read it.
+    /// `transformer.ln_f.…`. The head reads the table of tokens in its block, that of the embeddings.
     ///
     /// # Errors
     /// If a name is taken, the heads do not divide the width, or a size is 0.
@@ -76,12 +78,13 @@ impl Gpt2 {
         config.check()?;
         let normal = |std: f64| Init::Normal { mean: 0.0, std };
         let scope = scope.pp("transformer");
-        let tokens = scope.pp("wte").param("weight", (config.vocab, config.width), normal(0.02))?;
-        let positions = scope.pp("wpe").block();
+        let first = scope.block_named("embeddings");
+        let table = first.block_name().to_owned();
+        let tokens = first.pp("wte").param("weight", (config.vocab, config.width), normal(0.02))?;
         let embeddings = Embeddings {
-            name: positions.block_name().to_owned(),
+            name: table.clone(),
             tokens: tokens.clone(),
-            positions: Embedding::new(&positions, config.context, config.width, normal(0.01))?,
+            positions: Embedding::new(&first.pp("wpe"), config.context, config.width, normal(0.01))?,
             dropout: config.embedding_dropout,
         };
         let mut blocks: Vec<Arc<dyn Block>> = vec![Arc::new(embeddings)];
@@ -91,7 +94,7 @@ impl Gpt2 {
         let last = scope.pp("ln_f").block();
         let norm = LayerNorm::new(&last, config.width, config.eps)?;
         blocks.push(Arc::new(FinalNorm { name: last.block_name().to_owned(), norm }));
-        Ok(Self { config: config.clone(), tokens, blocks })
+        Ok(Self { config: config.clone(), table, tokens, blocks })
     }
 
     /// Returns the settings.
@@ -129,7 +132,7 @@ impl LanguageModel for Gpt2 {
     }
 
     fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {
-        ops::linear(tape, hidden, &tape.param(&self.tokens)?, None)
+        tape.in_block(&self.table, || ops::linear(tape, hidden, &tape.param(&self.tokens)?, None))
     }
 
     fn loss(
@@ -139,7 +142,9 @@ impl LanguageModel for Gpt2 {
         targets: &RowTargets<'_>,
         options: CrossEntropyOptions,
     ) -> Result<Value> {
-        let head = tape.param(&self.tokens)?;
-        linear_cross_entropy(tape, hidden, LinearWeight::new(&head), targets, options)
+        tape.in_block(&self.table, || {
+            let head = tape.param(&self.tokens)?;
+            linear_cross_entropy(tape, hidden, LinearWeight::new(&head), targets, options)
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod language;
 mod models;
 mod precision;
 mod sampling;

@@ -10,7 +10,7 @@ mod attributes;
 mod autoencoder_kl;
 mod clip;
 mod cvae;
-mod gpt2;
+mod language;
 mod mlp;
 mod mobilenet_v2;
 mod presets;
@@ -38,7 +38,8 @@ pub(crate) fn rows() -> Vec<Task> {
         resnet::spec("resnet101", ResNetVariant::R101).into(),
         mobilenet_v2::spec().into(),
         mlp::spec().into(),
-        gpt2::spec().into(),
+        language::gpt2().into(),
+        language::llama().into(),
         autoencoder_kl::spec().into(),
         diffusion::spec().into(),
         stackgan::spec().into(),

@@ -22,5 +22,6 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("photos-mobilenetv2", include_str!("../../presets/photos-mobilenetv2.toml")),
     ("cub-stackgan", include_str!("../../presets/cub-stackgan.toml")),
     ("tiny-gpt", include_str!("../../presets/tiny-gpt.toml")),
+    ("tiny-llama", include_str!("../../presets/tiny-llama.toml")),
     ("tiny", include_str!("../../presets/tiny.toml")),
 ];

@@ -8,6 +8,12 @@ const GPT: &str = "train tiny-gpt --set model.layers=2 --set model.width=16 --se
                    --set train.global_batch=6 --set train.threads=1 --set log.every=1 --set train.steps=10 \
                    --set schedule.warmup_steps=0 --set model.test_texts=5";
 
+/// A decoder of the same size with a head of its own, whose heads share keys.
+const LLAMA: &str = "train tiny-llama --set model.layers=2 --set model.width=16 --set model.heads=4 --set model.key_heads=2 \
+                     --set model.context=12 --set model.head_norms=true --set model.tied=false \
+                     --set train.global_batch=6 --set train.threads=1 --set log.every=1 \
+                     --set train.steps=10 --set schedule.warmup_steps=0 --set model.test_texts=5";
+
 fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let near = |(found, expected): (&f64, &f64)| (found - expected).abs() <= tolerance * expected.abs();
@@ -21,8 +27,13 @@ fn every_strategy_gives_the_losses_of_one_rank() {
     let text: String =
         (0..400).map(|at| ["the ", "cat ", "sees ", "a ", "bird. "][at * at % 7 % 5]).collect();
     std::fs::write(place.path("text.txt"), text).expect("writes");
-    for (data, name) in [("--set model.texts=40", "sentences"), ("--set data.path=text.txt", "file")] {
-        place.succeed(&format!("{GPT} {data} --ranks 1 --out {name}"));
+    for (model, data, name) in [
+        (GPT, "--set model.texts=40", "sentences"),
+        (GPT, "--set data.path=text.txt", "file"),
+        (LLAMA, "--set data.path=text.txt", "llama"),
+        (LLAMA, "--set data.path=text.txt --set model.tied=true", "tied"),
+    ] {
+        place.succeed(&format!("{model} {data} --ranks 1 --out {name}"));
         let losses =
             |run: &str| [column(&place.path(run), "loss"), column(&place.path(run), "test_loss")].concat();
         let expected = losses(name);
@@ -37,12 +48,12 @@ fn every_strategy_gives_the_losses_of_one_rank() {
             ],
             |line| {
                 let run = format!("{name}-{}", line.replace(|c: char| !c.is_alphanumeric(), ""));
-                place.succeed(&format!("{GPT} {data} {line} --out {run}"));
+                place.succeed(&format!("{model} {data} {line} --out {run}"));
                 assert_close(&run, &losses(&run), &expected, 2e-5);
             },
         );
         let run = format!("{name}-bf16");
-        place.succeed(&format!("{GPT} {data} --ranks 2 --set train.precision=bf16 --out {run}"));
+        place.succeed(&format!("{model} {data} --ranks 2 --set train.precision=bf16 --out {run}"));
         assert_close(&run, &losses(&run), &expected, 0.03);
     }
 }
@@ -63,6 +74,14 @@ fn bad_input_is_named() {
     let place = Place::new();
     std::fs::write(place.path("latin1.txt"), b"caf\xe9 ".repeat(50)).expect("writes");
     std::fs::write(place.path("short.txt"), "a").expect("writes");
+    for (line, words) in [
+        ("--set model.key_heads=3", &["4 heads cannot share 3"][..]),
+        ("--set model.head_dim=5", &["head_dim", "even"]),
+        ("--set model.theta=0", &["theta"]),
+    ] {
+        let said = place.fail(&format!("{LLAMA} --ranks 1 {line} --out run"));
+        assert!(words.iter().all(|words| said.contains(words)), "{line}: {said}");
+    }
     for (line, words) in [
         ("--set model.heads=3", &["3 heads do not divide a width of 16"][..]),
         ("--set model.context=0", &["model.context"]),

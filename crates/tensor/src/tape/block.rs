@@ -77,9 +77,12 @@ impl Tape {
         blocks.iter().try_fold(input.clone(), |x, block| self.run1(block, &x))
     }
 
-    /// Runs a function as the block called `name`, which cannot be recomputed.
-    #[cfg(feature = "candle-nn")]
-    pub(crate) fn in_block<R>(&self, name: &str, run: impl FnOnce() -> Result<R>) -> Result<R> {
+    /// Runs a function as the block called `name`, which is not recomputed: a head that reads a table of another part of
+    /// the model, or whose loss keeps little. The listener is called as by [`Tape::run`].
+    ///
+    /// # Errors
+    /// Errors of the function and of the listener.
+    pub fn in_block<R>(&self, name: &str, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let name: Arc<str> = name.into();
         self.count_block();
         self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;

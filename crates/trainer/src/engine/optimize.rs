@@ -88,6 +88,11 @@ pub(super) fn peak_rate(config: &Config) -> f64 {
     }
 }
 
+/// Returns the steps of the warm-up: at most a tenth of the run, since a long warm-up would take all of a short run.
+pub(super) fn warm_up(config: &Config, plan: &Plan) -> u64 {
+    config.schedule.warmup_steps.min(plan.horizon / 10)
+}
+
 /// Creates the schedule of the learning rate over the steps of `plan`.
 ///
 /// # Errors
@@ -95,8 +100,7 @@ pub(super) fn peak_rate(config: &Config) -> f64 {
 pub(super) fn schedule(config: &Config, plan: &Plan) -> Result<Schedule, TensorError> {
     let schedule = &config.schedule;
     let base = peak_rate(config);
-    // On a short run, a long warm-up would last to the end.
-    let warmup = schedule.warmup_steps.min(plan.horizon / 10);
+    let warmup = warm_up(config, plan);
     let (total, min) = (plan.horizon.max(1), schedule.final_fraction);
     let decay = match schedule.kind {
         ScheduleKind::Constant => Decay::Constant,

@@ -219,6 +219,9 @@ impl<'a> Run<'a> {
         if let Some(warning) = self.env.steps_without_rate(self.state.step, &learnt).filter(|_| is_first) {
             self.reporter.note(format!("warning: {warning}"));
         }
+        if let Some(note) = self.env.shorter_warm_up(&learnt).filter(|_| is_first) {
+            self.reporter.note(note);
+        }
         if is_first {
             self.requests.open(self.env.folder, &started)?;
         }

@@ -2,6 +2,7 @@
 
 use super::environment::Environment;
 use crate::config::{Config, ScheduleKind};
+use crate::engine::optimize::warm_up;
 
 impl Environment<'_> {
     /// Returns the message that all steps of the plan are done, with the way to train longer.
@@ -25,6 +26,21 @@ impl Environment<'_> {
                 plan.horizon,
                 self.longer(&plan.stop.to_string())
             )
+        })
+    }
+
+    /// Returns a note if the warm-up of one of these networks is shorter than configured.
+    pub(super) fn shorter_warm_up(&self, networks: &[&str]) -> Option<String> {
+        networks.iter().find_map(|name| {
+            let config = self.config.for_network(name);
+            let (configured, steps) = (config.schedule.warmup_steps, warm_up(&config, &self.plan));
+            let key = if name.is_empty() { String::new() } else { format!("{name}.") };
+            let plural = if steps == 1 { "" } else { "s" };
+            (steps < configured).then(|| {
+                format!(
+                    "the warm-up takes {steps} step{plural}, a tenth of the run: {key}schedule.warmup_steps is {configured}"
+                )
+            })
         })
     }
 

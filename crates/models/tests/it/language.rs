@@ -1,0 +1,174 @@
+//! Language models: packed texts, and the configurations of published decoders.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_models::{Decoder, DecoderConfig, Gpt2, Gpt2Config, LanguageModel, RotaryScaling, TokenInput};
+use phalanx_tensor::{BuildOptions, Context, Result, Scope, Session, StoreBuilder, Tape, Value};
+
+fn built<M>(make: impl FnOnce(&Scope) -> Result<M>) -> M {
+    let builder = StoreBuilder::new(BuildOptions::default());
+    let model = make(&builder.root()).expect("sound");
+    builder.build().expect("small");
+    model
+}
+
+/// The models, with a vocabulary of 11 and a context of 12.
+fn models() -> [Arc<dyn LanguageModel>; 2] {
+    let gpt2 = Gpt2Config {
+        vocab: 11,
+        context: 12,
+        width: 16,
+        layers: 2,
+        heads: 2,
+        inner: 32,
+        ..Gpt2Config::default()
+    };
+    let decoder = DecoderConfig {
+        vocab: 11,
+        context: 12,
+        width: 16,
+        layers: 2,
+        heads: 4,
+        key_heads: 2,
+        head_dim: 6,
+        inner: 32,
+        head_norms: true,
+        ..DecoderConfig::default()
+    };
+    [Arc::new(built(|scope| Gpt2::new(scope, &gpt2))), Arc::new(built(|scope| Decoder::new(scope, &decoder)))]
+}
+
+fn logits(model: &dyn LanguageModel, input: &TokenInput) -> Vec<Vec<f32>> {
+    let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(2))));
+    let hidden = model.hidden(&tape, input).expect("fits");
+    let logits = model.logits(&tape, &hidden).and_then(|logits| logits.tensor()).expect("on the host");
+    logits.flatten_to(1).and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2()).expect("numbers")
+}
+
+fn row(values: &[u32]) -> Tensor {
+    Tensor::from_slice(values, (1, values.len()), &Device::Cpu).expect("a row")
+}
+
+#[test]
+fn texts_packed_in_a_row_have_the_logits_of_texts_apart() {
+    let texts: [&[u32]; 3] = [&[1, 2, 3, 4], &[5], &[6, 7, 8, 9, 10, 1, 2]];
+    let tokens = texts.concat();
+    let positions: Vec<u32> = texts.iter().flat_map(|text| 0..text.len() as u32).collect();
+    let starts: Vec<u32> = texts
+        .iter()
+        .scan(0, |at, text| {
+            let first = *at;
+            *at += text.len() as u32;
+            Some(vec![first; text.len()])
+        })
+        .flatten()
+        .collect();
+    for model in models() {
+        let apart: Vec<Vec<f32>> = texts
+            .iter()
+            .flat_map(|text| logits(&*model, &TokenInput::new(&row(text)).expect("a row")))
+            .collect();
+        let packed = TokenInput {
+            tokens: Value::constant(row(&tokens)),
+            positions: Value::constant(row(&positions)),
+            starts: Some(Value::constant(row(&starts))),
+        };
+        let far = |a: &[Vec<f32>], b: &[Vec<f32>]| {
+            let pairs = a.iter().flatten().zip(b.iter().flatten());
+            pairs.fold(0.0_f32, |most, (a, b)| most.max((a - b).abs()))
+        };
+        let found = logits(&*model, &packed);
+        assert!(far(&found, &apart) < 1e-5, "{model:?}");
+        // Without starts the texts see each other, so that the test can fail.
+        let seen = logits(&*model, &TokenInput { starts: None, ..packed });
+        assert!(far(&seen, &apart) > 1e-3, "{model:?}");
+    }
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_named() {
+    for model in models() {
+        let refused = |input: TokenInput| {
+            let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
+            model.hidden(&tape, &input).expect_err("refused").to_string()
+        };
+        let long = TokenInput::new(&row(&[1; 13])).expect("a row");
+        assert!(refused(long).contains("13 tokens; the context is 12"));
+        let fits = TokenInput::new(&row(&[1; 4])).expect("a row");
+        let starts = Some(Value::constant(row(&[0; 3])));
+        assert!(refused(TokenInput { starts, ..fits }).contains("all should be [N, T]"));
+        let beyond = TokenInput::new(&row(&[1, 11])).expect("a row");
+        assert!(refused(beyond).contains("11"), "a token beyond the table");
+    }
+}
+
+/// The configuration of Llama 3.1 8B, with other lines after it.
+fn llama(more: &str) -> String {
+    format!(
+        r#"{{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
+        "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false,
+        "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {{"factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}},
+        "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
+        "transformers_version": "4.42.3", "vocab_size": 128256{more}}}"#
+    )
+}
+
+#[test]
+fn published_configurations_are_read() {
+    let config = DecoderConfig::from_json(&llama("")).expect("known");
+    assert_eq!((config.width, config.key_heads, config.head_dim, config.inner), (4096, 8, 128, 14_336));
+    let scaling = RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192 };
+    assert_eq!((config.rotary.theta, config.rotary.scaling), (500_000.0, scaling));
+    // Of Qwen3 0.6B and Qwen2 0.5B: keys of windows that are not used, and a head width that is not width / heads.
+    let qwen = |more: &str| {
+        format!(
+            r#"{{"model_type": "qwen3", "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072,
+            "max_position_embeddings": 40960, "max_window_layers": 28, "num_attention_heads": 16,
+            "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+            "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true, "use_sliding_window": false,
+            "vocab_size": 151936, "head_dim": 128{more}}}"#
+        )
+    };
+    let config = DecoderConfig::from_json(&qwen("")).expect("known");
+    assert!(config.head_norms && config.tied && !config.projection_bias && config.head_dim == 128);
+    let older =
+        qwen("").replace("qwen3", "qwen2").replace(r#""head_dim": 128"#, r#""sliding_window": 32768"#);
+    let config = DecoderConfig::from_json(&older.replace(r#""sliding_window": null, "#, "")).expect("known");
+    assert!(config.projection_bias && !config.head_norms && config.head_dim == 64);
+}
+
+#[test]
+fn keys_that_would_change_the_arithmetic_are_refused_by_name() {
+    let replaced = |from: &str, to: &str| llama("").replace(from, to);
+    for (text, words) in [
+        ("[]".to_owned(), &["no JSON object"][..]),
+        ("{".to_owned(), &["no JSON object"]),
+        (replaced("\"llama\"", "\"gemma\""), &["model_type", "gemma", "qwen3"]),
+        (replaced("\"vocab_size\"", "\"vocabulary\""), &["`vocab_size` is missing"]),
+        (replaced("32, \"num_hidden", "\"many\", \"num_hidden"), &["num_attention_heads", "many"]),
+        (replaced("\"silu\"", "\"gelu\""), &["hidden_act", "gelu", "silu"]),
+        (replaced("\"mlp_bias\": false", "\"mlp_bias\": true"), &["mlp_bias"]),
+        (replaced("\"attention_bias\": false", "\"attention_bias\": true"), &["attention_bias"]),
+        (replaced("\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1"), &["attention_dropout", "0.1"]),
+        (replaced("\"llama3\"", "\"longrope\""), &["rope_type", "longrope"]),
+        (replaced("\"factor\": 8.0", "\"factor\": 0.5"), &["factor", "at least 1"]),
+        (replaced("\"factor\": 8.0, ", ""), &["`factor` is missing"]),
+        (replaced("\"low_freq_factor\": 1.0", "\"low_freq_factor\": 1.0, \"ntk\": 2"), &["ntk"]),
+        (llama(", \"logits_scaling\": 8"), &["logits_scaling", "not known"]),
+        (llama(", \"num_local_experts\": 8"), &["num_local_experts"]),
+        (llama(", \"sliding_window\": 4096"), &["sliding_window"]),
+        (llama(", \"layer_types\": [\"sliding_attention\"]"), &["layer_types"]),
+    ] {
+        let error = DecoderConfig::from_json(&text).expect_err(&text).to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+    let scope = StoreBuilder::new(BuildOptions::default()).root();
+    let config = DecoderConfig { heads: 4, key_heads: 3, ..DecoderConfig::default() };
+    assert!(Decoder::new(&scope, &config).expect_err("heads").to_string().contains("3 heads of keys"));
+    let config = DecoderConfig { head_dim: 5, ..DecoderConfig::default() };
+    assert!(Decoder::new(&scope, &config).expect_err("odd").to_string().contains("turn pairs"));
+}

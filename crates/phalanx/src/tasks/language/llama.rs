@@ -1,0 +1,108 @@
+//! Decoders of the family of Llama.
+
+use phalanx_data::Split;
+use phalanx_models::{Decoder, DecoderConfig, RotaryConfig, RotaryScaling};
+use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
+
+use super::text::{Text, TextSettings, open};
+use super::training;
+
+phalanx_trainer::settings! {
+    /// The settings of a decoder like Llama's.
+    pub(in crate::tasks) struct LlamaSettings {
+        /// The number of layers.
+        layers: usize = 4;
+        /// Features of a token's state.
+        width: usize = 128;
+        /// Attention heads of queries.
+        heads: usize = 4;
+        /// Attention heads of keys and values; they divide `model.heads`.
+        key_heads: usize = 2;
+        /// Features of a head; 0 = the width divided by the heads.
+        head_dim: usize = 0;
+        /// Features between the two layers of a feed-forward part; 0 = 8/3 of the width, to a multiple of 32.
+        inner: usize = 0;
+        /// The longest sequence, in tokens.
+        context: usize = 64;
+        /// The base of the frequencies of rotary positions.
+        theta: f64 = 10_000.0;
+        /// Queries and keys are normalised head by head, as in Qwen3.
+        head_norms: bool = false;
+        /// The head is the table of tokens.
+        tied: bool = true;
+        /// A token of a text file (`data.path`) is a byte; else a character.
+        bytes: bool = false;
+        /// Generated training texts, if there is no `data.path`.
+        texts: usize = 100_000;
+        /// Generated test texts.
+        test_texts: usize = 500;
+    }
+}
+
+impl LlamaSettings {
+    fn text(&self) -> TextSettings {
+        let Self { context, bytes, texts, test_texts, .. } = *self;
+        TextSettings { context, bytes, texts, test_texts }
+    }
+
+    /// Returns the sizes of the model.
+    fn config(&self, vocab: usize) -> DecoderConfig {
+        let given = |size: usize, default: usize| if size == 0 { default } else { size };
+        DecoderConfig {
+            vocab,
+            context: self.context,
+            width: self.width,
+            layers: self.layers,
+            heads: self.heads,
+            key_heads: self.key_heads,
+            head_dim: given(self.head_dim, self.width / self.heads.max(1)),
+            inner: given(self.inner, (8 * self.width).div_ceil(3).next_multiple_of(32)),
+            head_norms: self.head_norms,
+            tied: self.tied,
+            rotary: RotaryConfig { theta: self.theta, scaling: RotaryScaling::Default },
+            ..DecoderConfig::default()
+        }
+    }
+}
+
+/// Returns the task of decoders.
+pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
+    TaskSpec::new("llama", "Language model: a decoder like Llama's, on a text file or on generated sentences", build)
+        .data(|settings, config, split| open(settings.text(), config, split))
+        .validate(|settings, _, relations| {
+            for (key, size) in [
+                ("model.layers", settings.layers),
+                ("model.width", settings.width),
+                ("model.heads", settings.heads),
+                ("model.key_heads", settings.key_heads),
+                ("model.context", settings.context),
+                ("model.texts", settings.texts),
+                ("model.test_texts", settings.test_texts),
+            ] {
+                relations.positive(key, size as u64);
+            }
+            let LlamaSettings { heads, key_heads, width, theta, .. } = *settings;
+            let relation = format!("model.key_heads = {key_heads}: {heads} heads cannot share {key_heads}");
+            let shared = key_heads == 0 || heads.is_multiple_of(key_heads);
+            relations.require(shared, "model.key_heads", relation);
+            let dim = settings.config(1).head_dim;
+            let relation = format!(
+                "model.head_dim: {heads} heads of a width of {width} have {dim} features; rotary positions need an even number"
+            );
+            relations.require(dim > 0 && dim.is_multiple_of(2), "model.head_dim", relation);
+            let relation = format!("model.theta = {theta}: it must be above 1");
+            relations.require(theta > 1.0, "model.theta", relation);
+        })
+}
+
+fn build(setup: &mut Setup<'_>, settings: &LlamaSettings) -> Result<Training<Decoder>, TrainError> {
+    let text = Text::open(settings.text(), setup.config(), Split::Train)?;
+    let config = settings.config(text.vocab());
+    let model = setup.model(|scope| Decoder::new(scope, &config))?;
+    let DecoderConfig { layers, width, heads, key_heads, context, .. } = config;
+    let about = text.describe(context);
+    let description = format!(
+        "llama of {layers} layers of {width} with {heads} heads that share {key_heads} for {context} of {about}"
+    );
+    Ok(training(description, model))
+}
