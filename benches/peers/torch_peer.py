@@ -13,6 +13,8 @@ import resource
 import sys
 import time
 
+import torch_language
+
 
 def conv(torch, work):
     import torch.nn.functional as F
@@ -114,17 +116,18 @@ class Training:
 
 
 def train(torch, work):
-    import torchvision
-    from torch import nn
-
     if work["model"] in ("stackgan1", "stackgan2"):
         return stackgan(torch, work)
     if work["model"] == "unet":
         return unet(torch, work)
+    if work["model"] in torch_language.MODELS:
+        return torch_language.language(torch, Training(torch, work), work, fastest)
     name = {"resnet18": "resnet18", "resnet34": "resnet34", "resnet50": "resnet50",
             "mobilenetv2": "mobilenet_v2"}.get(work["model"])
     if name is None:
         return None
+    import torchvision
+    from torch import nn
 
     on = Training(torch, work)
 

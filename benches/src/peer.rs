@@ -33,6 +33,10 @@ const HOW: &str = "PyTorch as a peer needs a Python with torch and torchvision:\
                    benches/peers/venv\n  benches/peers/venv/bin/pip install torch torchvision\nor name one in \
                    PHALANX_PEER_PYTHON";
 
+/// The best settings of glibc's allocator for PyTorch.
+const KEPT_MEMORY: &str = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296:\
+                           glibc.malloc.hugetlb=1";
+
 /// Returns the folder of the peers' scripts.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")
@@ -115,6 +119,9 @@ impl Peer {
             .arg(&script)
             .arg(threads.to_string())
             .env("OMP_NUM_THREADS", threads.to_string())
+            // glibc then keeps freed memory, in huge pages. Without it, PyTorch spends a third of a step with large logits on
+            // page faults.
+            .env("GLIBC_TUNABLES", KEPT_MEMORY)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,6 +1,7 @@
 //! Whole training steps: forward, loss, backward, communication, optimizer.
 
 mod device;
+mod language;
 mod model;
 mod precision;
 mod rank;
@@ -26,9 +27,12 @@ pub(crate) struct TrainArgs {
     /// The model [default: resnet18; with --device cuda a table of all models at their usual sizes]
     #[arg(long, value_enum)]
     model: Option<Model>,
-    /// Images of each rank in a step
+    /// Images or texts of each rank in a step
     #[arg(long, default_value_t = 64)]
     batch: usize,
+    /// Tokens of a text of language models
+    #[arg(long, default_value_t = 256, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    tokens: usize,
     /// Height and width of the images
     #[arg(long, default_value_t = 32)]
     image_size: usize,
@@ -153,6 +157,10 @@ fn check(args: &TrainArgs) -> Result<()> {
         args.precision.name()
     );
     anyhow::ensure!(
+        common.peer.is_none() || world == 1 || !args.model().is_language(),
+        "--peer has one rank of language models; leave it out, or --ranks {world}"
+    );
+    anyhow::ensure!(
         args.device == Device::Cpu || world == 1 || common.peer.is_none(),
         "--peer has one GPU; leave it out, or --ranks {world}"
     );
@@ -171,7 +179,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     let version = peer.as_ref().map(|peer| peer.version.clone());
     let mut prepared = match &mut peer {
         Some(peer) => peer.prepare(&json!({
-            "kind": "train", "model": name, "batch": args.batch, "size": args.image_size,
+            "kind": "train", "model": name, "batch": args.batch, "size": args.image_size, "tokens": args.tokens,
             "cifar_stem": args.cifar_stem, "precision": args.precision.of_peer(), "device": args.device.name(),
         }))?,
         None => None,
@@ -210,6 +218,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     print(args, &name, &rows, memory, peer_memory);
     let circumstances = json!({
         "model": name, "batch": args.batch, "image_size": args.image_size, "cifar_stem": args.cifar_stem,
+        "tokens": args.model().is_language().then_some(args.tokens),
         "ranks": world, "threads": common.threads(), "precision": args.precision.name(), "device": args.device.name(),
         "graphs": args.graphs,
         "recompute": args.recompute, "overlap": format!("{:?}", args.overlap).to_lowercase(), "rounds": common.rounds,
@@ -241,12 +250,15 @@ fn print(args: &TrainArgs, name: &str, rows: &[Row<'_>], memory: Option<u64>, pe
         0 => String::new(),
         every => format!(", 1 of {every} blocks recomputed"),
     };
+    let size = match args.model().is_language() {
+        true => format!("{} tokens", args.tokens),
+        false => format!("{0}x{0}", args.image_size),
+    };
     println!(
-        "{name}, {device}, {precision}{recomputed}, batch {batch} at {size}x{size}, ranks: {world}, threads of each: {threads}",
+        "{name}, {device}, {precision}{recomputed}, batch {batch} at {size}, ranks: {world}, threads of each: {threads}",
         device = args.device.name(),
         precision = args.precision.name(),
         batch = args.batch,
-        size = args.image_size,
         threads = args.common.threads(),
     );
     for row in rows {

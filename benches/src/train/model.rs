@@ -11,7 +11,7 @@ use phalanx_models::{
 use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{BuildOptions, ComputeDevice, ParamStore, StoreBuilder, Tape, Value};
 
-use super::TrainArgs;
+use super::{TrainArgs, language};
 
 /// The models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -27,6 +27,13 @@ pub(super) enum Model {
     Stackgan1,
     /// StackGAN's second stage, GF 128, DF 64, over a first stage at a quarter of the size; the authors use 256x256
     Stackgan2,
+    /// GPT-2 of 124 million parameters, on --tokens tokens of each text
+    Gpt2,
+    /// GPT-2 of 6 layers of 384 with 6 heads and its vocabulary of 50,257
+    GptSmall,
+    /// A decoder like Llama's of 8 layers of 384, 6 heads that share 2, a vocabulary of 20,480, tied
+    #[value(name = "llama-20m")]
+    Llama20m,
 }
 
 pub(super) type Forward = Box<dyn Fn(&Tape, LossDivisor) -> phalanx_tensor::Result<Value>>;
@@ -65,6 +72,7 @@ pub(super) fn build(args: &TrainArgs, device: &ComputeDevice, batch: usize) -> R
         }
         Model::Cvae => cvae(&builder, size, batch, images)?,
         Model::Unet => unet(&builder, size, batch, &put)?,
+        Model::Gpt2 | Model::GptSmall | Model::Llama20m => language::build(&builder, args, batch)?,
         Model::Stackgan1 | Model::Stackgan2 => anyhow::bail!("StackGAN has two losses"),
     };
     Ok((builder.build()?, forward))

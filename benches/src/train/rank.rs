@@ -8,28 +8,28 @@ use anyhow::{Context as _, Result, anyhow};
 use phalanx_collectives::{CommStats, Communicator, threads};
 use phalanx_sharding::Observed as _;
 use phalanx_tensor::loss::LossDivisor;
-use phalanx_tensor::optim::Sgd;
+use phalanx_tensor::optim::{Optimizer, Sgd};
 use phalanx_tensor::{ComputeDevice, Context};
 
 use super::model::{Model, build};
 use super::replica::{Replica, Step};
-use super::{Row, TrainArgs, stackgan};
+use super::{Row, TrainArgs, language, stackgan};
 
-/// Builds the training step of a model with one loss and SGD.
+/// Builds the training step of a model with one loss.
 fn single_loss_step(
     args: &TrainArgs,
     strategy: &str,
     comm: Communicator,
     device: &ComputeDevice,
+    mut optimizer: impl Optimizer + 'static,
 ) -> Result<Step> {
     let global = args.batch * comm.world_size();
     let (store, forward) = build(args, device, args.batch)?;
     let replica = Replica::new(args, strategy, &store, comm, device)?;
-    let mut sgd = Sgd::new(0.9, false, 5e-4);
     Ok(Box::new(move |context, step| {
         let tape = replica.tape(context, step);
         let loss = forward(&tape, LossDivisor::Count(global))?;
-        replica.step((&tape, &loss), &mut sgd, 1e-4, context)?;
+        replica.step((&tape, &loss), &mut optimizer, 1e-4, context)?;
         Ok(replica.parallel.stats())
     }))
 }
@@ -54,7 +54,10 @@ fn rank(
     let (compute, comm) = (device.compute(), device.connected(world.clone())?);
     let mut step = match args.model() {
         Model::Stackgan1 | Model::Stackgan2 => stackgan::step(args, strategy, comm, &compute)?,
-        _ => single_loss_step(args, strategy, comm, &compute)?,
+        model if model.is_language() => {
+            single_loss_step(args, strategy, comm, &compute, language::optimizer())?
+        }
+        _ => single_loss_step(args, strategy, comm, &compute, Sgd::new(0.9, false, 5e-4))?,
     };
     let mut replay = args.graphs.then(|| device.replay()).transpose()?;
     let mut number = 0;

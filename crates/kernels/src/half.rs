@@ -110,6 +110,23 @@ pub fn narrow_half<L: Half>(context: &Context, from: &[f32], to: &mut [L]) -> Re
     Ok(())
 }
 
+/// Writes numbers rounded to the precision of `L`, such as the operands of a product in f32.
+///
+/// # Errors
+/// If the lengths differ.
+pub fn round_half_to<L: Half>(context: &Context, from: &[f32], to: &mut [f32]) -> Result<()> {
+    check_len("round", "to", from.len(), to.len())?;
+    let (arch, piece) = (context.arch(), context.piece(from.len(), 1));
+    context.run_chunks(to, piece, |task, to| {
+        // Small blocks are still in the cache when they are rounded.
+        for (to, from) in to.chunks_mut(BLOCK).zip(from[task * piece..].chunks(BLOCK)) {
+            to.copy_from_slice(&from[..to.len()]);
+            L::round_in_place(arch, to);
+        }
+    });
+    Ok(())
+}
+
 /// Rounds every number to the precision of `L` in place, such as the operands of a product in f32.
 pub fn round_half<L: Half>(context: &Context, values: &mut [f32]) {
     let (arch, piece) = (context.arch(), context.piece(values.len(), 1));

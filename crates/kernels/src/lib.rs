@@ -84,7 +84,7 @@ mod transpose;
 mod unary;
 mod vectorized;
 
-pub use crate::half::{Half, add_half, narrow_half, round_half, widen_half};
+pub use crate::half::{Half, add_half, narrow_half, round_half, round_half_to, widen_half};
 pub use ::half::{bf16, f16};
 pub use attention::{
     AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape, attention_backward,

@@ -114,6 +114,14 @@ impl<'a> Contiguous<'a> {
         }
     }
 
+    /// Returns elements that were widened or rounded, and so are no longer those of the tensor.
+    pub(crate) fn into_widened(self) -> Option<Vec<f32>> {
+        match self.elements {
+            Elements::Wide(values) => Some(values),
+            Elements::Locked { .. } => None,
+        }
+    }
+
     /// The elements.
     pub(crate) fn slice<T: Scalar>(&self) -> Result<&[T]> {
         match &self.elements {

@@ -125,6 +125,13 @@ pub struct LinearWeightGrad<'a> {
 /// Matrix products on a back end. Operands are rounded to the type that `precision` multiplies. Sums are f32 for operands of
 /// 16 bits.
 pub trait Products {
+    /// Rounds a factor of several products to the type that `precision` multiplies. On the CPU the result is of the type of
+    /// the arithmetic, for products in [`Precision::F32`].
+    ///
+    /// # Errors
+    /// If the element type is not supported.
+    fn rounded(&self, x: &Array, precision: Precision) -> Result<Array>;
+
     /// Computes a batch of matrix products.
     ///
     /// # Errors

@@ -46,14 +46,19 @@ fn in_blocks(
     let (input, matrix) = (x.array()?.contiguous()?, w.array()?.contiguous()?);
     let bias_array = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
     let backend = input.backend(tape.context());
+    // All blocks multiply the weight and the input, which are rounded once.
+    let precision = tape.session().precision;
+    let rounded = |array| backend.rounded(array, precision);
     let head = Head {
         backend,
         sizes,
-        x: &input.reshape(sizes[0] * sizes[1])?,
-        weight: &matrix,
+        x: &rounded(&input)?.reshape(sizes[0] * sizes[1])?,
+        weight: &rounded(&matrix)?,
         layout,
         bias: bias_array.as_ref(),
-        precision: tape.session().precision,
+        rounding: precision,
+        // The CPU's rounded factors are f32.
+        precision: if matrix.is_host() { Precision::F32 } else { precision },
         dtype: wide(input.dtype()),
     };
     let targets = targets.on(backend, sizes[0], options)?;
@@ -92,6 +97,9 @@ struct Head<'a> {
     weight: &'a Array,
     layout: WeightLayout,
     bias: Option<&'a Array>,
+    /// The precision to which factors are rounded.
+    rounding: Precision,
+    /// The precision of products of rounded factors.
     precision: Precision,
     /// The type of logits and gradients.
     dtype: DType,
@@ -122,13 +130,14 @@ impl Head<'_> {
             let x = self.x.view(first * inputs, (count, inputs))?;
             let slopes = self.logits(&x, count)?;
             let of_block = targets.replace(backend, &slopes, first)?;
+            let rounded = backend.rounded(&slopes, self.rounding)?;
             if let Some(to) = &grads.x {
-                let from = self.backward_input(&slopes, count)?;
+                let from = self.backward_input(&rounded, count)?;
                 backend.copy(&to.view(first * inputs, (count, inputs))?, &from)?;
             }
             if let Some(to) = &grads.weight {
                 let to = Destination { array: to.clone(), add: first > 0 };
-                self.backward_weight(&x, &slopes, count, &to)?;
+                self.backward_weight(&x, &rounded, count, &to)?;
             }
             if wants.bias {
                 let sums = backend.linear_backward_bias([count, inputs, outputs], &slopes)?;

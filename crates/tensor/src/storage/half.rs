@@ -1,7 +1,9 @@
 //! Elements of 16 bits: widened to f32 for arithmetic, rounded for storage.
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor};
-use phalanx_kernels::{Context, Half, Products, add_half, bf16, f16, narrow_half, round_half, widen_half};
+use phalanx_kernels::{
+    Context, Half, Products, add_half, bf16, f16, narrow_half, round_half, round_half_to, widen_half,
+};
 
 use super::{Contiguous, Elements, Scalar, tensor_from, unwritten};
 use crate::precision::Precision;
@@ -114,14 +116,26 @@ pub(crate) fn operand<'a>(
     if dtype == precision.dtype() {
         return Ok(read);
     }
-    let mut values = match read.elements {
-        Elements::Wide(values) => values,
-        Elements::Locked { .. } => read.slice::<f32>()?.to_vec(),
+    let is_bf16 = precision == Precision::Bf16;
+    let values = match read.elements {
+        Elements::Wide(mut values) if is_bf16 => {
+            round_half::<bf16>(context, &mut values);
+            values
+        }
+        Elements::Wide(mut values) => {
+            round_half::<f16>(context, &mut values);
+            values
+        }
+        Elements::Locked { .. } => {
+            let from = read.slice::<f32>()?;
+            let mut values = unwritten::<f32>(from.len());
+            match is_bf16 {
+                true => round_half_to::<bf16>(context, from, &mut values)?,
+                false => round_half_to::<f16>(context, from, &mut values)?,
+            }
+            values
+        }
     };
-    match precision {
-        Precision::Bf16 => round_half::<bf16>(context, &mut values),
-        _ => round_half::<f16>(context, &mut values),
-    }
     Ok(Contiguous { op, elements: Elements::Wide(values) })
 }
 

@@ -1,12 +1,12 @@
 //! Elementwise functions, products, convolutions, pooling.
 
 use candle_core::{DType, Shape};
-use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
     Array, BinaryOp, Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dShape, Convolutions, Destination,
     Elementwise, Factor, GatedUnits, LinearProduct, LinearWeightGrad, MatrixProduct, Pool2dShape, Pooling,
     Products, RotaryAngles, RotaryEmbeddings, UnaryOp,
 };
+use phalanx_tensor::{Precision, Result};
 
 use super::Checking;
 
@@ -84,6 +84,10 @@ impl RotaryEmbeddings for Checking {
 }
 
 impl Products for Checking {
+    fn rounded(&self, x: &Array, precision: Precision) -> Result<Array> {
+        self.hide(&self.cpu().rounded(&self.open("round", x)?, precision)?)
+    }
+
     fn matmul(&self, of: MatrixProduct<'_>) -> Result<Array> {
         let (left, right) = (self.open("matmul", of.a.array)?, self.open("matmul", of.b.array)?);
         let (a, b) = (Factor { array: &left, ..of.a }, Factor { array: &right, ..of.b });

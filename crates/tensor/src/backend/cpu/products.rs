@@ -8,9 +8,18 @@ use phalanx_kernels::{
 
 use crate::backend::{Array, Destination, LinearProduct, LinearWeightGrad, MatrixProduct, Products};
 use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from, unwritten, with_slice_mut};
-use crate::{Context, Result};
+use crate::{Context, Precision, Result};
 
 impl Products for Context {
+    fn rounded(&self, x: &Array, precision: Precision) -> Result<Array> {
+        const OP: &str = "round";
+        let of = x.host(OP)?;
+        match operand(OP, self, precision, of)?.into_widened() {
+            Some(values) => Ok(tensor_from(values, of.shape().clone())?.into()),
+            None => Ok(x.clone()),
+        }
+    }
+
     fn matmul(&self, of: MatrixProduct<'_>) -> Result<Array> {
         let MatrixProduct { sizes: [batch, m, n, k], a, b, shape, precision, dtype } = of;
         const OP: &str = "matmul";

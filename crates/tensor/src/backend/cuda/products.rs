@@ -42,6 +42,10 @@ impl Cuda {
 }
 
 impl Products for Cuda {
+    fn rounded(&self, x: &Array, precision: Precision) -> Result<Array> {
+        Ok(self.array(self.operand("round", precision, x)?, x.shape().clone()))
+    }
+
     fn matmul(&self, of: MatrixProduct<'_>) -> Result<Array> {
         let MatrixProduct { sizes, a, b, shape, precision, dtype } = of;
         const OP: &str = "matmul";
