@@ -3,12 +3,12 @@
 use anyhow::Result;
 use candle_core::{Device, Tensor};
 use phalanx_models::{Decoder, DecoderConfig, Gpt2, Gpt2Config, LanguageModel, TokenInput};
-use phalanx_tensor::StoreBuilder;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::optim::Adam;
+use phalanx_tensor::{ComputeDevice, ParamStore, StoreBuilder};
 
 use super::TrainArgs;
-use super::model::{Forward, Model};
+use super::model::{Forward, Model, layout};
 
 impl Model {
     /// True for models of tokens, which have texts in place of images.
@@ -37,9 +37,10 @@ fn model(builder: &StoreBuilder, args: &TrainArgs) -> Result<Box<dyn LanguageMod
     })
 }
 
-/// Builds the model and its loss on `batch` texts, whose every token is predicted.
-pub(super) fn build(builder: &StoreBuilder, args: &TrainArgs, batch: usize) -> Result<Forward> {
-    let (model, tokens) = (model(builder, args)?, args.tokens);
+/// Builds the model and its loss on a rank's texts, whose every token is predicted.
+pub(super) fn build(args: &TrainArgs, device: &ComputeDevice) -> Result<(ParamStore, Forward)> {
+    let builder = StoreBuilder::new(layout(args, device));
+    let (model, tokens, batch) = (model(&builder, args)?, args.tokens, args.batch);
     // Random numbers of a linear congruence: all tokens occur alike.
     let vocab = model.vocab() as u64;
     let mut state = 1_u64;
@@ -51,7 +52,7 @@ pub(super) fn build(builder: &StoreBuilder, args: &TrainArgs, batch: usize) -> R
         .collect();
     let labels = ids[1..].to_vec();
     let input = TokenInput::new(&Tensor::from_slice(&ids[..batch * tokens], (batch, tokens), &Device::Cpu)?)?;
-    Ok(Box::new(move |tape, over| {
+    let forward: Forward = Box::new(move |tape, over| {
         let over = match over {
             LossDivisor::Count(texts) => LossDivisor::Count(texts * tokens),
             other => other,
@@ -59,5 +60,6 @@ pub(super) fn build(builder: &StoreBuilder, args: &TrainArgs, batch: usize) -> R
         let hidden = model.hidden(tape, &input)?;
         let targets = RowTargets { labels: (&labels).into(), weights: None, over };
         model.loss(tape, &hidden, &targets, CrossEntropyOptions::default())
-    }))
+    });
+    Ok((builder.build()?, forward))
 }

@@ -11,7 +11,7 @@ use phalanx_models::{
 use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{BuildOptions, ComputeDevice, ParamStore, StoreBuilder, Tape, Value};
 
-use super::{TrainArgs, language};
+use super::TrainArgs;
 
 /// The models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -43,7 +43,7 @@ pub(super) fn layout(args: &TrainArgs, device: &ComputeDevice) -> BuildOptions {
     BuildOptions { bucket_bytes: args.bucket_kib << 10, device: device.clone(), ..BuildOptions::default() }
 }
 
-/// A rank's model and its part of the batch.
+/// Builds a rank's model of images and its part of the batch.
 pub(super) fn build(args: &TrainArgs, device: &ComputeDevice, batch: usize) -> Result<(ParamStore, Forward)> {
     let builder = StoreBuilder::new(layout(args, device));
     let put = |tensor: &Tensor| Ok::<_, anyhow::Error>(Value::constant(device.put(tensor)?));
@@ -72,7 +72,7 @@ pub(super) fn build(args: &TrainArgs, device: &ComputeDevice, batch: usize) -> R
         }
         Model::Cvae => cvae(&builder, size, batch, images)?,
         Model::Unet => unet(&builder, size, batch, &put)?,
-        Model::Gpt2 | Model::GptSmall | Model::Llama20m => language::build(&builder, args, batch)?,
+        Model::Gpt2 | Model::GptSmall | Model::Llama20m => anyhow::bail!("a language model has no images"),
         Model::Stackgan1 | Model::Stackgan2 => anyhow::bail!("StackGAN has two losses"),
     };
     Ok((builder.build()?, forward))

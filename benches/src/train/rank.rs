@@ -24,7 +24,10 @@ fn single_loss_step(
     mut optimizer: impl Optimizer + 'static,
 ) -> Result<Step> {
     let global = args.batch * comm.world_size();
-    let (store, forward) = build(args, device, args.batch)?;
+    let (store, forward) = match args.model().is_language() {
+        true => language::build(args, device)?,
+        false => build(args, device, args.batch)?,
+    };
     let replica = Replica::new(args, strategy, &store, comm, device)?;
     Ok(Box::new(move |context, step| {
         let tape = replica.tape(context, step);
