@@ -300,7 +300,7 @@ DEVICE void attend_backward(const T *q, const T *k, const T *v, const T *dy, con
                     for (int i = 0; i < 4; ++i) {
                         const int other = start + n * 8 + lane % 4 * 2 + i % 2, own = first + row + lane / 4 + i / 2 * 8;
                         const int query = KEYS ? other : own;
-                        const float delta = query < length ? deltas[Size(query) * of.heads] : 0.0f;
+                        const float delta = query < length ? deltas[query * of.heads] : 0.0f;
                         const float grad = kept.all() ? grads[n][i] : grads[n][i] * factor_of(n, i);
                         weights[n][i] *= (grad - delta) * float(by.score());
                     }
@@ -321,7 +321,7 @@ DEVICE void attend_backward(const T *q, const T *k, const T *v, const T *dy, con
 
 // Rows of the other side per step of backward: fewer for large heads, whose sums take more registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-#define ROWS_OF(DIM) (DIM >= 128 ? 16 : 32)
+#define ROWS_OF(DIM) (DIM >= 96 ? 16 : 32)
 #else
 #define ROWS_OF(DIM) 32
 #endif

@@ -127,8 +127,8 @@ impl AttentionInputs<'_> {
         if sizes.keys == 0 || sizes.dim == 0 {
             return Err(GpuError::argument(function, format!("no keys: {sizes:?}")));
         }
-        for size in [sizes.length, sizes.keys] {
-            // Rows of tiles beyond the last one are counted, too.
+        // Rows of tiles beyond the last one are counted, too.
+        for size in [sizes.length, sizes.keys, sizes.length * sizes.heads] {
             super::grid::narrow_size(function, size + 64)?;
         }
         Kernels::on(gpu, self.operands.dtype(), sizes.dim)

@@ -137,7 +137,7 @@ fn every_op_with_a_form_has_its_nodes() {
         Linear::inputs_first(&inputs_first, 5, 7, Init::ZEROS, Some(Init::ZEROS)).expect("a layer");
     builder.build().expect("a store");
     type Run<'a> = &'a dyn Fn(&Tape, &Value) -> std::result::Result<Value, TensorError>;
-    let cases: [(&str, Run<'_>, &[&str]); 18] = [
+    let cases: [(&str, Run<'_>, &[&str]); 19] = [
         ("silu", &|tape, x| ops::silu(tape, x), &["Sigmoid", "Mul"]),
         ("gelu", &|tape, x| ops::gelu(tape, x), &["Mul", "Erf", "Add", "Mul", "Mul"]),
         ("gelu_tanh", &|tape, x| ops::gelu_tanh(tape, x), &["Mul", "Mul", "Add", "Mul", "Sigmoid", "Mul"]),
@@ -162,6 +162,32 @@ fn every_op_with_a_form_has_its_nodes() {
                 "Softmax",
                 "MatMul",
                 "Transpose",
+            ],
+        ),
+        (
+            "self_attention",
+            &|tape, x| {
+                let thrice = ops::cat(tape, &[x, x, x], 2)?;
+                let joined = ops::reshape(tape, &thrice, (x.dims()[0], 4, 75))?;
+                ops::self_attention(tape, &joined, 1, &AttentionOptions::causal())
+            },
+            &[
+                "Concat",
+                "Reshape",
+                "Reshape",
+                "Gather",
+                "Gather",
+                "Gather",
+                "Transpose",
+                "Transpose",
+                "Transpose",
+                "MatMul",
+                "Mul",
+                "Add",
+                "Softmax",
+                "MatMul",
+                "Transpose",
+                "Reshape",
             ],
         ),
         (
