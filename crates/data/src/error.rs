@@ -281,12 +281,12 @@ pub enum DataError {
 
 impl DataError {
     /// Adds a path to an I/O error.
-    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+    pub fn io(path: &Path, source: std::io::Error) -> Self {
         Self::Io { path: path.to_path_buf(), source }
     }
 
     /// Makes an error about a file.
-    pub(crate) fn file(path: &Path, reason: impl Into<String>) -> Self {
+    pub fn file(path: &Path, reason: impl Into<String>) -> Self {
         Self::File { file: path.to_path_buf(), reason: reason.into() }
     }
 
@@ -296,7 +296,7 @@ impl DataError {
     }
 
     /// Makes an error about a setting.
-    pub(crate) fn config(what: &'static str, reason: impl Into<String>) -> Self {
+    pub fn config(what: &'static str, reason: impl Into<String>) -> Self {
         Self::Config { what, reason: reason.into() }
     }
 }

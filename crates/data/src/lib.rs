@@ -8,8 +8,8 @@
 //! - A [`Dataset`] returns items of any type by index. [`open_cifar10`] reads CIFAR-10 in any of its three forms,
 //!   [`CubDataset`] CUB-200-2011, [`CocoCaptions`] MS-COCO captions, [`open_imagenet`] ImageNet, [`ImageFolder`] class
 //!   folders, and [`ArchivesDataset`] tar archives. [`ShapesDataset`] and [`ScenesDataset`] render synthetic images,
-//!   with combinations held out for testing and their content as [attributes](Attribute). [`TextFile`] returns lines or
-//!   windows of a text as tokens, and [`SentencesDataset`] generates sentences of known entropy. [`Subset`] selects samples of another dataset.
+//!   with combinations held out for testing and their content as [attributes](Attribute). [`SentencesDataset`]
+//!   generates sentences of known entropy. [`Subset`] selects samples of another dataset.
 //! - A [`Collate`] makes a [`Batch`] of items: named arrays and texts, with a weight for each sample. There are three,
 //!   for [captioned images](ImageCollation), [sequences of different lengths](SequenceCollation), and
 //!   [boxes with masks](DetectionCollation). A function is a collation, too.
@@ -30,7 +30,7 @@
 //!
 //! # Example
 //!
-//! Two ranks share batches of eight images of shapes (`examples/text_batches.rs` does the same with lines of a text):
+//! Two ranks share batches of eight images of shapes:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -112,7 +112,6 @@ pub mod transform;
 
 // Text and tokens.
 pub mod sentences;
-pub mod text_file;
 pub mod tokenizer;
 
 pub mod subset;
@@ -160,6 +159,7 @@ pub use image_folder::ImageFolder;
 pub use imagenet::open_imagenet;
 pub use loader::{Loader, LoaderConfig};
 pub use mix::{Mixing, Mixture};
+pub use parquet::read_parquet_texts;
 pub use regular_file::Links;
 pub use sampler::{Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Tail};
 pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
@@ -168,7 +168,6 @@ pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompt
 pub use source::{BatchSource, CollatedDataset, SourceSubset};
 pub use step_batch::{StepBatch, StepHeader};
 pub use subset::Subset;
-pub use text_file::{TextFile, TextFileConfig, TextSample, TextUnit};
 pub use tokenizer::ClipTokenizer;
 pub use transform::{
     AreaCrop, AugmentOp, ColorJitter, Filter, Interpolation, Normalise, Placement, RandAugment, RandomCrop,

@@ -3,6 +3,7 @@
 use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets};
 use phalanx_tensor::{Result, Tape, Value};
 
+use crate::cache::KeyValueCache;
 use crate::token_input::TokenInput;
 
 /// A model that predicts the next token of texts. The head is apart from the trunk, so that a loss needs no logits.
@@ -18,6 +19,15 @@ pub trait LanguageModel: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// If the sequences are longer than the context, or a token or a position is out of range.
     fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value>;
+
+    /// Returns a cache without tokens, for [`LanguageModel::continue_hidden`].
+    fn empty_cache(&self) -> KeyValueCache;
+
+    /// Computes the states of new tokens that follow those of the cache, [N, T, width], and adds their keys and values.
+    ///
+    /// # Errors
+    /// If the texts are longer than the context, a token or a position is out of range, or the number of rows is another.
+    fn continue_hidden(&self, tape: &Tape, input: &TokenInput, cache: &mut KeyValueCache) -> Result<Value>;
 
     /// Computes the logits of the next token from [`LanguageModel::hidden`], [.., vocab].
     ///

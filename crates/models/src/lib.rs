@@ -27,6 +27,8 @@
 //!   by the contrastive loss.
 //! - [`Gpt2`]: the language model of openai's GPT-2, with transformers' names.
 //! - [`Decoder`]: Llama 2 and 3, Qwen2 and Qwen3 from their `config.json`, with transformers' names.
+//! - [`generate`] continues texts with a [`LanguageModel`] and its [`KeyValueCache`], and [`beam_search`] finds probable
+//!   continuations.
 //! - [`Cvae`]: a conditional variational autoencoder of images whose encoder and decoder both see a text vector.
 //!   [`TextToImage`] joins it with a text encoder.
 //! - [`diffusion`]: diffusers' U-Nets and KL autoencoder, noise schedules and samplers.
@@ -55,11 +57,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod cache;
 pub mod clip;
 pub mod cvae;
 pub mod decoder;
 pub mod diffusion;
 pub mod foreign_names;
+pub mod generation;
 pub mod gpt2;
 mod language_model;
 pub mod mlp;
@@ -71,11 +75,13 @@ mod conv_norm;
 mod run_block;
 mod token_input;
 
+pub use cache::KeyValueCache;
 pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,
 };
 pub use cvae::{Cvae, CvaeConfig, CvaeLoss, CvaeOutput, KlWarmup, L1Sharpening, TextToImage};
 pub use decoder::{Decoder, DecoderConfig, DecoderConfigError, RotaryConfig, RotaryScaling, YarnScaling};
+pub use generation::{Beam, BeamOptions, GenerationOptions, Prompt, Sampling, beam_search, generate};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use language_model::LanguageModel;
 pub use mlp::{Mlp, MlpConfig};

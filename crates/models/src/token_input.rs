@@ -29,19 +29,49 @@ impl TokenInput {
         Ok(Self { tokens: Value::constant(tokens), positions: Value::constant(positions), starts: None })
     }
 
-    /// Returns the number of columns, checked by `op` for a model of a context.
+    /// Returns the columns of texts from `first` on, row by row, where a model continues texts that have `padding` columns in
+    /// front, one number for each row.
+    ///
+    /// # Errors
+    /// If the tokens make no rows of equal length.
+    pub fn padded_left(tokens: &[u32], padding: &[usize], first: usize) -> Result<Self> {
+        let rows = padding.len();
+        if rows == 0 || tokens.is_empty() || !tokens.len().is_multiple_of(rows) {
+            let problem = format!("{} tokens for {rows} rows", tokens.len());
+            return Err(TensorError::Shape { op: "token input", problem });
+        }
+        let length = tokens.len() / rows;
+        let places = |of: &dyn Fn(usize, usize) -> usize| -> Result<Value> {
+            let places =
+                padding.iter().flat_map(|pad| (first..first + length).map(|column| of(*pad, column) as u32));
+            let places: Vec<u32> = places.collect();
+            Ok(Value::constant(Tensor::from_vec(places, (rows, length), &Device::Cpu)?))
+        };
+        let starts = match padding.iter().any(|pad| *pad > 0) {
+            true => Some(places(&|pad, _| pad)?),
+            false => None,
+        };
+        Ok(Self {
+            tokens: Value::constant(Tensor::from_slice(tokens, (rows, length), &Device::Cpu)?),
+            positions: places(&|pad, column| column.saturating_sub(pad))?,
+            starts,
+        })
+    }
+
+    /// Returns the number of columns with the `seen` ones before them, checked by `op` for a model of a context.
     ///
     /// # Errors
     /// If the arrays are not [N, T] alike, or there are more columns than the context.
-    pub(crate) fn checked_length(&self, op: &'static str, context: usize) -> Result<usize> {
+    pub(crate) fn checked_length(&self, op: &'static str, context: usize, seen: usize) -> Result<usize> {
         let error = |problem: String| Err(TensorError::Shape { op, problem });
         let others = [Some(&self.positions), self.starts.as_ref()];
         match self.tokens.dims() {
             &[_, length] if others.into_iter().flatten().all(|other| other.dims() == self.tokens.dims()) => {
-                if length > context {
-                    return error(format!("{length} tokens; the context is {context}"));
+                let all = seen + length;
+                if all > context {
+                    return error(format!("{all} tokens; the context is {context}"));
                 }
-                Ok(length)
+                Ok(all)
             }
             _ => {
                 let (tokens, positions) = (self.tokens.shape(), self.positions.shape());

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use phalanx::{Program, Setup, StepInput, TaskSpec, TrainError, Training, config::Config, number};
-use phalanx_data::{CollatedDataset, SequenceCollation, SequenceConfig, Split, TextFile, TextFileConfig};
+use phalanx_data::{CollatedDataset, SequenceCollation, SequenceConfig, Split};
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::nn::{Embedding, Linear, MultiHeadAttention};
 use phalanx_tensor::ops::AttentionOptions;
 use phalanx_tensor::{Block, Init, Tape, TensorError, Value, loss, ops};
+use phalanx_text::{Corpus, CorpusConfig, SequenceBorders, TokenSequences, Tokenizer};
 
 const WIDTH: usize = 32;
 const INIT: Init = Init::Normal { mean: 0.0, std: 0.2 };
@@ -33,7 +34,7 @@ struct Model(Embedding, Embedding, Arc<dyn Block>, Linear);
 
 impl Model {
     fn build(setup: &mut Setup<'_>, _: &()) -> Result<Training<Self>, TrainError> {
-        let vocab = open(setup.config(), Split::Train)?.vocab();
+        let vocab = open(setup.config(), Split::Train)?.0.vocab();
         let model = setup.model(|scope| {
             let layer = scope.pp("layer").block();
             let attention = MultiHeadAttention::new(&layer.pp("attention"), WIDTH, 4, INIT, INIT)?;
@@ -60,14 +61,19 @@ impl Model {
     }
 }
 
-fn open(config: &Config, split: Split) -> Result<TextFile, TrainError> {
-    Ok(TextFile::open(&config.data.path, TextFileConfig { split, ..Default::default() })?)
+/// Opens the characters of a text file, and the lines of one split.
+fn open(config: &Config, split: Split) -> Result<(Tokenizer, TokenSequences), TrainError> {
+    let corpus = Corpus::open(&config.data.path, &CorpusConfig::default())?;
+    let tokenizer = corpus.tokenizer().expect("that of the text").clone();
+    let line_feed = SequenceBorders::Behind(tokenizer.encode("\n")?[0]);
+    let lines = TokenSequences::new(split.name(), corpus.parts(split)[0].clone(), line_feed, 256)?;
+    Ok((tokenizer, lines))
 }
 
 fn main() -> std::process::ExitCode {
     let task = TaskSpec::new("text", "Learns a text's characters", Model::build).data(|(), config, split| {
         let lines = SequenceCollation::new(SequenceConfig { predict_next: true, ..Default::default() })?;
-        Ok(Arc::new(CollatedDataset::new(Arc::new(open(config, split)?), lines)))
+        Ok(Arc::new(CollatedDataset::new(Arc::new(open(config, split)?.1), lines)))
     });
     phalanx::main(&Program::new("own_language_model").task(task))
 }

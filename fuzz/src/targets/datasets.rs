@@ -10,8 +10,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 use phalanx_data::{
-    ClipTokenizer, CocoCaptions, CocoConfig, CubConfig, CubDataset, Dataset, Exclusions, Split, TextFile,
-    TextFileConfig, TextSample, TextUnit, open_cifar10,
+    ClipTokenizer, CocoCaptions, CocoConfig, CubConfig, CubDataset, Dataset, Exclusions, Split, open_cifar10,
 };
 use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_fuzz_harness::{Random, damage};
@@ -232,19 +231,6 @@ pub(super) const MERGES: Target = Target {
 };
 
 fn read_text(bytes: &[u8]) {
-    let configs = [
-        (TextUnit::Characters, TextSample::Lines { max_tokens: 16 }),
-        (TextUnit::Bytes, TextSample::Lines { max_tokens: 2 }),
-    ];
-    for (unit, sample) in configs {
-        for split in [Split::Train, Split::Test] {
-            let config = TextFileConfig { split, unit, sample, test_percent: 20 };
-            let Ok(text) = TextFile::from_bytes("t", bytes.to_vec(), config) else { continue };
-            for sample in 0..text.len().min(5) {
-                let _ = text.get(sample, 0);
-            }
-        }
-    }
     // Texts to tokenise are external input, too.
     static CLIP: std::sync::OnceLock<Option<ClipTokenizer>> = std::sync::OnceLock::new();
     if let Some(tokenizer) = CLIP.get_or_init(|| ClipTokenizer::new().ok()) {
@@ -255,7 +241,7 @@ fn read_text(bytes: &[u8]) {
 
 pub(super) const TEXT_LINES: Target = Target {
     name: "text_lines",
-    about: "texts: as data, and as captions for the tokenizer",
+    about: "texts as captions for the tokenizer",
     seeds: || {
         ["one line\nand another\n\nthe end\n", "A &amp;lt; photo of “five” 3½ cats’ ĳ\r\n<|endoftext|>"]
             .map(|text| text.as_bytes().to_vec())

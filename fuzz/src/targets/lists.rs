@@ -1,10 +1,7 @@
-//! Lists of datasets: classes and their names, windows of a text, single pictures.
+//! Lists of datasets: classes and their names, single pictures.
 
 use image::ImageFormat;
-use phalanx_data::{
-    ArchivesConfig, ArchivesDataset, Dataset, Exclusions, Split, TextFile, TextFileConfig, TextSample,
-    TextUnit, open_imagenet,
-};
+use phalanx_data::{ArchivesConfig, ArchivesDataset, Dataset, Exclusions, Split, open_imagenet};
 use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_run::{read_mask, read_picture};
 
@@ -12,7 +9,7 @@ use super::Target;
 use super::pictures::picture;
 use super::shards::tar;
 
-/// Returns ImageNet in torchvision's and in Kaggle's layout, shards with class names, a text, and a picture.
+/// Returns ImageNet in torchvision's and in Kaggle's layout, shards with class names, and a picture.
 fn lists() -> Vec<Vec<u8>> {
     let (jpeg, png) = (picture(ImageFormat::Jpeg), picture(ImageFormat::Png));
     let shard = tar(&[("a.png", &png), ("a.cls", b"1"), ("b.png", &png), ("b.cls", b"0")]);
@@ -28,7 +25,6 @@ fn lists() -> Vec<Vec<u8>> {
             ),
             ("shards/s.tar", &shard),
             ("names", b"gull\nwren\n"),
-            ("text", b"a text of some words, and of some lines\nof which windows are cut\n"),
             ("picture.png", &png),
         ]),
         files::join([
@@ -65,7 +61,6 @@ fn read_lists(bytes: &[u8]) {
             let _ = shards.get(sample, 0);
         }
     }
-    read_windows(&std::fs::read(place.path().join("text")).unwrap_or_default());
     let path = place.path().join("picture.png");
     for size in [1, 16] {
         if let Ok(pixels) = read_picture(&path, size) {
@@ -77,24 +72,9 @@ fn read_lists(bytes: &[u8]) {
     }
 }
 
-/// Divides a text into windows, also into windows longer than the text.
-fn read_windows(text: &[u8]) {
-    let windows = [(8, 3, TextUnit::Bytes), (4, 9, TextUnit::Characters), (usize::MAX, 1, TextUnit::Bytes)];
-    for (tokens, stride, unit) in windows {
-        for split in [Split::Train, Split::Test] {
-            let sample = TextSample::Windows { tokens, stride };
-            let config = TextFileConfig { split, unit, sample, test_percent: 20 };
-            let Ok(text) = TextFile::from_bytes("t", text.to_vec(), config) else { continue };
-            for sample in 0..text.len().min(5) {
-                let _ = text.get(sample, 0);
-            }
-        }
-    }
-}
-
 pub(super) const LISTS: Target = Target {
     name: "lists",
-    about: "classes and their names, windows of texts, single pictures",
+    about: "classes and their names, single pictures",
     seeds: lists,
     words: &["n01440764", "\t", ",", "\n", "ImageId", "\u{feff}", "\0"],
     change: files::change,

@@ -8,6 +8,7 @@ mod asked;
 mod codecs;
 #[cfg(fuzzing)]
 mod control;
+mod corpora;
 mod datasets;
 mod descriptions;
 mod elf;
@@ -94,6 +95,7 @@ pub static PUBLIC: &[Target] = &[
     codecs::CODECS,
     asked::REQUESTS,
     lists::LISTS,
+    corpora::CORPORA,
     descriptions::DESCRIPTIONS,
 ];
 

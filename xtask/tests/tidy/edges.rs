@@ -12,6 +12,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("cuda", &["kernels"], &["collectives"]),
     ("collectives", &[], &["fuzz-harness"]),
     ("data", &[], &[]),
+    ("text", &["data"], &[]),
     ("tensor", &["kernels", "cuda"], &[]),
     ("models", &["tensor"], &[]),
     ("codecs", &["kernels", "tensor", "collectives"], &[]),
@@ -60,7 +61,19 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "phalanx",
-        &["tensor", "data", "models", "run", "checkpoint", "trace", "launch", "report", "trainer", "cli"],
+        &[
+            "tensor",
+            "data",
+            "text",
+            "models",
+            "run",
+            "checkpoint",
+            "trace",
+            "launch",
+            "report",
+            "trainer",
+            "cli",
+        ],
         &["collectives", "cuda", "sharding", "fuzz-harness"],
     ),
 ];

@@ -28,6 +28,9 @@ const WORDS: &[&str] = &[
     " way around ",
 ];
 
+/// Keys of files of other programs.
+const FOREIGN: &[&str] = &["post_processor"];
+
 /// Question words that may not begin a doc comment.
 const BEGINNINGS: &[&str] = &["What", "Whatever", "How", "Whether", "Those", "That", "Who", "Whose"];
 
@@ -108,11 +111,12 @@ pub(crate) fn of_source(text: &str) -> Vec<Hit> {
                     after_doc = if first == "#" { 0 } else { line + 1 };
                 }
             }
-            Piece::Text(string) => {
+            Piece::Text(string) if !FOREIGN.contains(&string.trim_matches('"')) => {
                 for (at, text) in string.lines().enumerate() {
                     in_prose(line + at, text, &mut found);
                 }
             }
+            Piece::Text(_) => {}
             Piece::Token(Token::Word(name)) => {
                 let hidden = NAMES.contains(&name.as_str());
                 if hidden || parts(&name).iter().any(|part| PARTS.contains(&part.as_str())) {

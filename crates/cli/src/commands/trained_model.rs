@@ -66,7 +66,8 @@ impl NamedModel {
     }
 
     fn of_run(program: &Program, checkpoint: Checkpoint, run: RunFolder) -> Result<Self, CliError> {
-        let resolved = configuration_of(program, &run)?;
+        let mut resolved = configuration_of(program, &run)?;
+        set_kept_file(program, &mut resolved, run.path())?;
         let task = task_alone(program, &resolved.config)?;
         let model = TrainedModel::of_checkpoint(&task, checkpoint, &run, &resolved.config);
         Ok(Self { model: model.map_err(CliError::failed)?, resolved, run: Some(run) })
@@ -82,6 +83,9 @@ impl NamedModel {
         let origin = file.display().to_string();
         for (key, value) in metadata.assignments(&file).map_err(CliError::failed)? {
             resolved.set_value(&origin, &key, value)?;
+        }
+        if let Some(folder) = file.parent() {
+            set_kept_file(program, &mut resolved, folder)?;
         }
         Ok(Self { model: TrainedModel::exported(file, metadata), resolved, run: None })
     }
@@ -102,6 +106,18 @@ impl NamedModel {
         }
         Ok(())
     }
+}
+
+/// Sets the key of the file that belongs to the weights in a folder, if the folder has it.
+fn set_kept_file(program: &Program, resolved: &mut Resolved, folder: &Path) -> Result<(), CliError> {
+    let Some(kept) = task_alone(program, &resolved.config)?.kept_file() else { return Ok(()) };
+    let file = folder.join(kept.name);
+    if file.is_file() {
+        let file = std::path::absolute(file).map_err(CliError::failed)?;
+        let value = toml::Value::String(file.display().to_string());
+        resolved.set_value(&folder.display().to_string(), kept.key, value)?;
+    }
+    Ok(())
 }
 
 /// Returns the checkpoint in a folder, or one of the run in a folder, and the run if it is known.

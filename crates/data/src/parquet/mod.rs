@@ -1,4 +1,4 @@
-//! Images and labels from parquet files of the Hugging Face hub: `img: struct{bytes, path}`, `label: int64`.
+//! Images and labels from parquet files of the Hugging Face hub: `img: struct{bytes, path}`, `label: int64`; and texts.
 //!
 //! The columns are read directly, without arrow. A nullable column has a definition level for each row; a level below the
 //! column's highest means null, which is an error here.
@@ -9,6 +9,7 @@
 mod limits;
 mod page_check;
 mod schema_check;
+mod texts;
 mod thrift;
 
 use self::limits::Limits;
@@ -23,6 +24,8 @@ use parquet::schema::types::SchemaDescriptor;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+
+pub use self::texts::read_parquet_texts;
 
 /// The accepted names of the column of compressed images, and the name of the column of labels.
 const IMAGE_COLUMNS: [&str; 2] = ["img.bytes", "image.bytes"];
@@ -39,25 +42,36 @@ struct ParquetImages {
 pub(crate) fn read(files: &[PathBuf], fallback: Vec<String>) -> Result<(EncodedImages, Vec<String>)> {
     let mut collected = ParquetImages::default();
     for path in files {
-        // The decoders of the parquet crate panic at pages that contradict their headers.
-        let read = AssertUnwindSafe(|| read_file(path, &fallback, &mut collected));
-        catch_unwind(read).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let text = text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_default();
-            Err(unreadable(path, format!("its pages are damaged; reading them failed with: {text}")))
-        })?;
+        without_panics(path, || read_file(path, &fallback, &mut collected))?;
     }
     Ok((collected.images, collected.class_names.unwrap_or(fallback)))
 }
 
-/// Adds the images of a file and, if it names them, its classes.
-fn read_file(path: &Path, fallback: &[String], collected: &mut ParquetImages) -> Result<()> {
+/// Runs a reader of a file. The decoders of the parquet crate panic at pages that contradict their headers; that is an error
+/// here.
+fn without_panics<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_default();
+        Err(unreadable(path, format!("its pages are damaged; reading them failed with: {text}")))
+    })
+}
+
+/// Opens a file whose schema was checked.
+fn open(path: &Path) -> Result<(File, SerializedFileReader<File>)> {
     let io = |error| DataError::io(path, error);
     let mut file = crate::Links::Follow.open(path).map_err(io)?;
     let file_bytes = file.metadata().map_err(io)?.len();
     schema_check::check_schema(&mut file, file_bytes).map_err(|reason| unreadable(path, reason))?;
     let reader =
         SerializedFileReader::new(file.try_clone().map_err(io)?).map_err(|error| broken(path, &error))?;
+    Ok((file, reader))
+}
+
+/// Adds the images of a file and, if it names them, its classes.
+fn read_file(path: &Path, fallback: &[String], collected: &mut ParquetImages) -> Result<()> {
+    let (mut file, reader) = open(path)?;
+    let file_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
     let metadata = reader.metadata();
     collect_class_names(metadata, path, &mut collected.class_names)?;
     let num_classes = collected.class_names.as_ref().map_or(fallback.len(), Vec::len);
@@ -71,7 +85,7 @@ fn read_file(path: &Path, fallback: &[String], collected: &mut ParquetImages) ->
     let (mut row, mut total) = (0, 0_u64);
     for group in 0..reader.num_row_groups() {
         let group = reader.get_row_group(group).map_err(|error| broken(path, &error))?;
-        let images = read_images(&*group, image_column, path, row)?;
+        let images = read_bytes(&*group, image_column, path, row)?;
         let labels = read_labels(&*group, label_column, path, row)?;
         if images.len() != labels.len() {
             let reason = format!("{} images but {} labels from row {row}", images.len(), labels.len());
@@ -178,7 +192,7 @@ fn chunk_of(column: &ColumnChunkMetaData, rows: u64, file_bytes: u64) -> ParseRe
     }
 }
 
-fn read_images(
+fn read_bytes(
     group: &dyn RowGroupReader,
     column: usize,
     file: &Path,

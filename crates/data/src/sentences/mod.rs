@@ -54,6 +54,12 @@ impl SentencesDataset {
         WORDS.len()
     }
 
+    /// Returns the words, in the order of their tokens.
+    #[must_use]
+    pub fn words() -> &'static [&'static str] {
+        WORDS
+    }
+
     /// Returns the mean entropy of the predictions of a text of this length, in nats: the loss of the best possible
     /// model.
     #[must_use]

@@ -5,6 +5,7 @@ use phalanx_tensor::ops::{AttentionMask, AttentionOptions};
 use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::DecoderConfig;
+use crate::cache::LayerCache;
 
 /// x + attention(norm(x)), then x + mlp(norm(x)).
 #[derive(Debug)]
@@ -39,15 +40,30 @@ impl Block for Layer {
         let [x, cos, sin, rest @ ..] = inputs else {
             return Err(TensorError::Backward("a decoder's layer takes states and angles".into()));
         };
-        let starts = rest.first().map(Value::array).transpose()?;
+        Ok(vec![self.compute(tape, x, [cos, sin], rest.first(), None)?])
+    }
+}
+
+impl Layer {
+    /// Computes the states of new tokens, which see those of the cache and themselves.
+    pub(super) fn compute(
+        &self,
+        tape: &Tape,
+        x: &Value,
+        angles: [&Value; 2],
+        starts: Option<&Value>,
+        cache: Option<&mut LayerCache>,
+    ) -> Result<Value> {
+        let starts = starts.map(Value::array).transpose()?;
         let options = AttentionOptions {
             mask: AttentionMask { causal: true, starts, ..AttentionMask::default() },
             dropout: 0.0,
         };
-        let mixed = self.attention.forward(tape, &self.input_norm.forward(tape, x)?, [cos, sin], &options)?;
+        let normed = self.input_norm.forward(tape, x)?;
+        let mixed = self.attention.forward(tape, &normed, angles, cache, &options)?;
         let x = ops::add(tape, x, &mixed)?;
         let out = self.mlp.forward(tape, &self.mlp_norm.forward(tape, &x)?)?;
-        Ok(vec![ops::add(tape, &x, &out)?])
+        ops::add(tape, &x, &out)
     }
 }
 
@@ -93,6 +109,7 @@ impl Attention {
         tape: &Tape,
         x: &Value,
         angles: [&Value; 2],
+        cache: Option<&mut LayerCache>,
         options: &AttentionOptions,
     ) -> Result<Value> {
         let (q, k, v) =
@@ -102,6 +119,10 @@ impl Attention {
             None => (q, k),
         };
         let (q, k) = (ops::rotary(tape, &q, angles)?, ops::rotary(tape, &k, angles)?);
+        let [k, v] = match cache {
+            Some(cache) => cache.extend(tape, &k, &v)?,
+            None => [k, v],
+        };
         let mixed = ops::attention(tape, &q, &k, &v, options)?;
         let mut dims = mixed.dims().to_vec();
         dims.truncate(2);

@@ -13,6 +13,7 @@ use phalanx_tensor::nn::RmsNorm;
 use phalanx_tensor::ops::LinearWeight;
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
 
+use crate::cache::KeyValueCache;
 use crate::language_model::LanguageModel;
 use crate::token_input::TokenInput;
 use layer::Layer;
@@ -69,9 +70,9 @@ impl Block for FinalNorm {
 pub struct Decoder {
     config: DecoderConfig,
     head: Head,
-    embeddings: Arc<dyn Block>,
-    layers: Vec<Arc<dyn Block>>,
-    norm: Arc<dyn Block>,
+    layers: Vec<Arc<Layer>>,
+    /// The table of tokens, the layers and the norm.
+    blocks: Vec<Arc<dyn Block>>,
 }
 
 impl Decoder {
@@ -89,7 +90,7 @@ impl Decoder {
         let tokens = table.block().param("weight", (config.vocab, config.width), normal)?;
         let layers = model.pp("layers");
         let layers = (0..config.layers)
-            .map(|index| Ok(Arc::new(Layer::new(&layers.pp(index), config)?) as Arc<dyn Block>))
+            .map(|index| Ok(Arc::new(Layer::new(&layers.pp(index), config)?)))
             .collect::<Result<Vec<_>>>()?;
         let last = model.pp("norm").block();
         let norm = RmsNorm::new(&last, config.width, config.eps)?;
@@ -101,13 +102,11 @@ impl Decoder {
                 Head { name: head.block_name().to_owned(), weight }
             }
         };
-        Ok(Self {
-            config: config.clone(),
-            head,
-            embeddings: Arc::new(Embeddings { name, tokens }),
-            layers,
-            norm: Arc::new(FinalNorm { name: last.block_name().to_owned(), norm }),
-        })
+        let embeddings: Arc<dyn Block> = Arc::new(Embeddings { name, tokens });
+        let norm: Arc<dyn Block> = Arc::new(FinalNorm { name: last.block_name().to_owned(), norm });
+        let of_layers = layers.iter().map(|layer| layer.clone() as Arc<dyn Block>);
+        let blocks = std::iter::once(embeddings).chain(of_layers).chain([norm]).collect();
+        Ok(Self { config: config.clone(), head, layers, blocks })
     }
 
     /// Returns the settings.
@@ -116,9 +115,26 @@ impl Decoder {
     }
 
     /// Returns the blocks: the table of tokens, the layers, which also take cosines and sines of positions, and the norm.
-    pub fn blocks(&self) -> impl Iterator<Item = &Arc<dyn Block>> {
-        std::iter::once(&self.embeddings).chain(&self.layers).chain(std::iter::once(&self.norm))
+    pub fn blocks(&self) -> &[Arc<dyn Block>] {
+        &self.blocks
     }
+
+    /// Computes cosines and sines of the positions of texts of `length` tokens.
+    fn angles(&self, tape: &Tape, input: &TokenInput, length: usize) -> Result<[Value; 2]> {
+        let DecoderConfig { rotary, head_dim, .. } = self.config;
+        let frequencies = rotary.frequencies(head_dim, length);
+        ops::rotary_angles(tape, &input.positions.array()?, &frequencies, rotary.attention_factor())
+    }
+}
+
+/// Runs a block of one result.
+fn run(tape: &Tape, block: &Arc<dyn Block>, inputs: &[Value]) -> Result<Value> {
+    tape.run(block, inputs)?.pop().ok_or_else(absent)
+}
+
+/// The error of a block without a result.
+fn absent() -> TensorError {
+    TensorError::Backward("a block returned nothing".into())
 }
 
 impl LanguageModel for Decoder {
@@ -131,20 +147,43 @@ impl LanguageModel for Decoder {
     }
 
     fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value> {
-        let length = input.checked_length("decoder", self.config.context)?;
-        let DecoderConfig { rotary, head_dim, .. } = self.config;
-        let frequencies = rotary.frequencies(head_dim, length);
-        let positions = input.positions.array()?;
-        let [cos, sin] = ops::rotary_angles(tape, &positions, &frequencies, rotary.attention_factor())?;
-        let absent = || TensorError::Backward("a block returned nothing".into());
-        let run =
-            |block: &Arc<dyn Block>, inputs: &[Value]| tape.run(block, inputs)?.pop().ok_or_else(absent);
-        let mut x = run(&self.embeddings, std::slice::from_ref(&input.tokens))?;
-        for layer in &self.layers {
+        let length = input.checked_length("decoder", self.config.context, 0)?;
+        let [cos, sin] = self.angles(tape, input, length)?;
+        let [first, layers @ .., last] = self.blocks.as_slice() else { return Err(absent()) };
+        let mut x = run(tape, first, std::slice::from_ref(&input.tokens))?;
+        for layer in layers {
             let inputs = [x, cos.clone(), sin.clone()].into_iter().chain(input.starts.clone());
-            x = run(layer, &inputs.collect::<Vec<_>>())?;
+            x = run(tape, layer, &inputs.collect::<Vec<_>>())?;
         }
-        run(&self.norm, &[x])
+        run(tape, last, &[x])
+    }
+
+    fn empty_cache(&self) -> KeyValueCache {
+        KeyValueCache::new(self.config.layers)
+    }
+
+    /// # Errors
+    /// Also if the frequencies of rotary positions follow the length of the text ([`RotaryScaling::Dynamic`]) and it grows
+    /// beyond the original context: all keys would change.
+    fn continue_hidden(&self, tape: &Tape, input: &TokenInput, cache: &mut KeyValueCache) -> Result<Value> {
+        let length = input.checked_length("decoder", self.config.context, cache.length())?;
+        if let RotaryScaling::Dynamic { original, .. } = self.config.rotary.scaling
+            && length > original
+            && cache.length() > 0
+        {
+            let problem = format!(
+                "{length} tokens are more than the original context of {original}; go on without a cache"
+            );
+            return Err(TensorError::Shape { op: "decoder", problem });
+        }
+        let [cos, sin] = self.angles(tape, input, length)?;
+        let [first, .., last] = self.blocks.as_slice() else { return Err(absent()) };
+        let mut x = run(tape, first, std::slice::from_ref(&input.tokens))?;
+        let (new, starts) = (input.tokens.dims()[1], input.starts.as_ref());
+        for (layer, cache) in self.layers.iter().zip(cache.grow(new)) {
+            x = tape.in_block(layer.name(), || layer.compute(tape, &x, [&cos, &sin], starts, Some(cache)))?;
+        }
+        run(tape, last, &[x])
     }
 
     fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {

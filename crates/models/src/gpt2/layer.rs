@@ -2,9 +2,10 @@
 
 use phalanx_tensor::nn::{LayerNorm, Linear};
 use phalanx_tensor::ops::{AttentionMask, AttentionOptions};
-use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value, ops};
+use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::Gpt2Config;
+use crate::cache::LayerCache;
 
 /// x + attention(ln_1(x)), then x + mlp(ln_2(x)).
 #[derive(Debug)]
@@ -53,17 +54,57 @@ impl Block for Layer {
         &self.name
     }
 
+    /// Takes states [N, T, C], and in packed rows the column at which the text of each token begins.
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let x = &inputs[0];
+        Ok(vec![self.compute(tape, &inputs[0], inputs.get(1), None)?])
+    }
+}
+
+impl Layer {
+    /// Computes the states of new tokens, which see those of the cache and themselves.
+    pub(super) fn compute(
+        &self,
+        tape: &Tape,
+        x: &Value,
+        starts: Option<&Value>,
+        cache: Option<&mut LayerCache>,
+    ) -> Result<Value> {
         let all = self.c_attn.forward(tape, &self.ln_1.forward(tape, x)?)?;
-        let starts = inputs.get(1).map(Value::array).transpose()?;
+        let starts = starts.map(Value::array).transpose()?;
         let mask = AttentionMask { causal: true, starts, ..AttentionMask::default() };
         let options = AttentionOptions { mask, dropout: self.attention_dropout };
-        let mixed = ops::self_attention(tape, &all, self.heads, &options)?;
+        let mixed = match cache {
+            None => ops::self_attention(tape, &all, self.heads, &options)?,
+            Some(cache) => self.attention_after(tape, &all, cache, &options)?,
+        };
         let mixed = self.attn_proj.forward(tape, &mixed)?;
         let x = ops::add(tape, x, &ops::dropout(tape, &mixed, self.residual_dropout)?)?;
         let hidden = self.c_fc.forward(tape, &self.ln_2.forward(tape, &x)?)?;
         let out = self.mlp_proj.forward(tape, &ops::gelu_tanh(tape, &hidden)?)?;
-        Ok(vec![ops::add(tape, &x, &ops::dropout(tape, &out, self.residual_dropout)?)?])
+        ops::add(tape, &x, &ops::dropout(tape, &out, self.residual_dropout)?)
+    }
+
+    /// Attention of queries, keys and values [N, T, 3C] to the cache and themselves.
+    fn attention_after(
+        &self,
+        tape: &Tape,
+        all: &Value,
+        cache: &mut LayerCache,
+        options: &AttentionOptions,
+    ) -> Result<Value> {
+        let &[batch, length, all_width] = all.dims() else {
+            return Err(TensorError::Shape {
+                op: "gpt2",
+                problem: format!("{:?} is not [N, T, 3C]", all.shape()),
+            });
+        };
+        let width = all_width / 3;
+        let heads = |part: usize| {
+            let part = ops::narrow(tape, all, 2, part * width, width)?;
+            ops::reshape(tape, &part, (batch, length, self.heads, width / self.heads))
+        };
+        let [keys, values] = cache.extend(tape, &heads(1)?, &heads(2)?)?;
+        let mixed = ops::attention(tape, &heads(0)?, &keys, &values, options)?;
+        ops::reshape(tape, &mixed, (batch, length, width))
     }
 }

@@ -11,6 +11,7 @@ use phalanx_tensor::nn::{Embedding, LayerNorm};
 use phalanx_tensor::ops::LinearWeight;
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
 
+use crate::cache::KeyValueCache;
 use crate::language_model::LanguageModel;
 use crate::token_input::TokenInput;
 use layer::Layer;
@@ -64,6 +65,7 @@ pub struct Gpt2 {
     /// The block of the table of tokens, which the head also reads.
     table: String,
     tokens: Param,
+    layers: Vec<Arc<Layer>>,
     /// The embeddings, the layers and the last norm.
     blocks: Vec<Arc<dyn Block>>,
 }
@@ -88,13 +90,16 @@ impl Gpt2 {
             dropout: config.embedding_dropout,
         };
         let mut blocks: Vec<Arc<dyn Block>> = vec![Arc::new(embeddings)];
+        let mut layers = Vec::with_capacity(config.layers);
         for index in 0..config.layers {
-            blocks.push(Arc::new(Layer::new(&scope.pp("h").pp(index), config)?));
+            let layer = Arc::new(Layer::new(&scope.pp("h").pp(index), config)?);
+            blocks.push(layer.clone());
+            layers.push(layer);
         }
         let last = scope.pp("ln_f").block();
         let norm = LayerNorm::new(&last, config.width, config.eps)?;
         blocks.push(Arc::new(FinalNorm { name: last.block_name().to_owned(), norm }));
-        Ok(Self { config: config.clone(), table, tokens, blocks })
+        Ok(Self { config: config.clone(), table, tokens, layers, blocks })
     }
 
     /// Returns the settings.
@@ -109,6 +114,11 @@ impl Gpt2 {
     }
 }
 
+/// The error of a block without a result.
+fn absent() -> TensorError {
+    TensorError::Backward("a block returned nothing".into())
+}
+
 impl LanguageModel for Gpt2 {
     fn vocab(&self) -> usize {
         self.config.vocab
@@ -119,8 +129,7 @@ impl LanguageModel for Gpt2 {
     }
 
     fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value> {
-        input.checked_length("gpt2", self.config.context)?;
-        let absent = || TensorError::Backward("a block returned nothing".into());
+        input.checked_length("gpt2", self.config.context, 0)?;
         let (first, others) = self.blocks.split_first().ok_or_else(absent)?;
         let mut x =
             tape.run(first, &[input.tokens.clone(), input.positions.clone()])?.pop().ok_or_else(absent)?;
@@ -129,6 +138,23 @@ impl LanguageModel for Gpt2 {
             x = tape.run(block, &inputs)?.pop().ok_or_else(absent)?;
         }
         Ok(x)
+    }
+
+    fn empty_cache(&self) -> KeyValueCache {
+        KeyValueCache::new(self.config.layers)
+    }
+
+    fn continue_hidden(&self, tape: &Tape, input: &TokenInput, cache: &mut KeyValueCache) -> Result<Value> {
+        input.checked_length("gpt2", self.config.context, cache.length())?;
+        let [first, .., last] = self.blocks.as_slice() else { return Err(absent()) };
+        let mut x =
+            tape.run(first, &[input.tokens.clone(), input.positions.clone()])?.pop().ok_or_else(absent)?;
+        let new = input.tokens.dims()[1];
+        for (layer, cache) in self.layers.iter().zip(cache.grow(new)) {
+            x =
+                tape.in_block(layer.name(), || layer.compute(tape, &x, input.starts.as_ref(), Some(cache)))?;
+        }
+        tape.run(last, &[x])?.pop().ok_or_else(absent)
     }
 
     fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {

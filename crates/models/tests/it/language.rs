@@ -14,7 +14,7 @@ fn built<M>(make: impl FnOnce(&Scope) -> Result<M>) -> M {
 }
 
 /// The models, with a vocabulary of 11 and a context of 12.
-fn models() -> [Arc<dyn LanguageModel>; 2] {
+pub(crate) fn models() -> [Arc<dyn LanguageModel>; 2] {
     let gpt2 = Gpt2Config {
         vocab: 11,
         context: 12,
@@ -39,14 +39,14 @@ fn models() -> [Arc<dyn LanguageModel>; 2] {
     [Arc::new(built(|scope| Gpt2::new(scope, &gpt2))), Arc::new(built(|scope| Decoder::new(scope, &decoder)))]
 }
 
-fn logits(model: &dyn LanguageModel, input: &TokenInput) -> Vec<Vec<f32>> {
+pub(crate) fn logits(model: &dyn LanguageModel, input: &TokenInput) -> Vec<Vec<f32>> {
     let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(2))));
     let hidden = model.hidden(&tape, input).expect("fits");
     let logits = model.logits(&tape, &hidden).and_then(|logits| logits.tensor()).expect("on the host");
     logits.flatten_to(1).and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2()).expect("numbers")
 }
 
-fn row(values: &[u32]) -> Tensor {
+pub(crate) fn row(values: &[u32]) -> Tensor {
     Tensor::from_slice(values, (1, values.len()), &Device::Cpu).expect("a row")
 }
 

@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod generation;
 mod language;
 mod models;
 mod precision;

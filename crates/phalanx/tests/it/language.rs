@@ -6,13 +6,13 @@ use crate::harness::{Place, side_by_side};
 /// A small model whose steps take milliseconds, with dropout.
 const GPT: &str = "train tiny-gpt --set model.layers=2 --set model.width=16 --set model.heads=2 --set model.context=12 \
                    --set train.global_batch=6 --set train.threads=1 --set log.every=1 --set train.steps=10 \
-                   --set schedule.warmup_steps=0 --set model.test_texts=5";
+                   --set schedule.warmup_steps=0 --set eval.limit=5";
 
 /// A decoder of the same size with a head of its own, whose heads share keys.
 const LLAMA: &str = "train tiny-llama --set model.layers=2 --set model.width=16 --set model.heads=4 --set model.key_heads=2 \
                      --set model.context=12 --set model.head_norms=true --set model.tied=false \
                      --set train.global_batch=6 --set train.threads=1 --set log.every=1 \
-                     --set train.steps=10 --set schedule.warmup_steps=0 --set model.test_texts=5";
+                     --set train.steps=10 --set schedule.warmup_steps=0 --set eval.limit=5";
 
 fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
@@ -62,7 +62,7 @@ fn every_strategy_gives_the_losses_of_one_rank() {
 fn a_text_is_read_by_bytes_and_a_run_resumes_to_the_bit() {
     let place = Place::new();
     std::fs::write(place.path("bytes"), [7_u8, 255, 0, 13].repeat(120)).expect("writes");
-    let line = format!("{GPT} --ranks 1 --set data.path=bytes --set model.bytes=true");
+    let line = format!("{GPT} --ranks 1 --set data.path=bytes --set model.tokenizer=bytes");
     place.succeed(&format!("{line} --out whole"));
     place.succeed(&format!("{line} --steps 4 --out parts"));
     place.succeed("train --resume --out parts --steps 0");
@@ -86,8 +86,8 @@ fn bad_input_is_named() {
         ("--set model.heads=3", &["3 heads do not divide a width of 16"][..]),
         ("--set model.context=0", &["model.context"]),
         ("--set data.path=none.txt", &["none.txt"]),
-        ("--set data.path=latin1.txt", &["latin1.txt", "utf-8"]),
-        ("--set data.path=short.txt", &["short.txt", "no sample of two tokens"]),
+        ("--set data.path=latin1.txt", &["latin1.txt", "not UTF-8 at byte 3"]),
+        ("--set data.path=short.txt", &["short.txt", "no two in a row"]),
     ] {
         let said = place.fail(&format!("{GPT} --ranks 1 {line} --out run"));
         assert!(words.iter().all(|words| said.contains(words)), "{line}: {said}");

@@ -70,6 +70,6 @@ pub use train_loop::Resumable;
 pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
 pub use training::{
     ClassScores, Classes, Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput,
-    ForwardOutput, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec, Training,
-    number,
+    ForwardOutput, KeptFile, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec,
+    Training, number,
 };

@@ -1,11 +1,10 @@
 //! GPT-2.
 
-use phalanx_data::Split;
 use phalanx_models::{Gpt2, Gpt2Config};
 use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
 
-use super::text::{Text, TextSettings, open};
-use super::training;
+use super::text::TextSettings;
+use super::{TOKENIZER, training};
 
 phalanx_trainer::settings! {
     /// The settings of a GPT-2.
@@ -21,37 +20,41 @@ phalanx_trainer::settings! {
         /// Probability that an element of the embeddings, of attention weights, or of what a layer adds, is set to zero in
         /// training.
         dropout: f64 = 0.1;
-        /// A token of a text file (`data.path`) is a byte; else a character.
-        bytes: bool = false;
+        /// The tokens of texts (`data.path`): `characters`, `bytes`, or the file or folder of a tokenizer. Empty: the `tokenizer.json`
+        /// in the folder of the data, or else characters.
+        tokenizer: String = String::new();
+        /// Rows of the table of tokens; 0 = as many as the tokenizer has.
+        vocab: usize = 0;
+        /// Documents that share a row do not see each other, and positions begin anew.
+        apart: bool = false;
+        /// Tokens between the windows of the test split; 0 = the context, so that windows do not overlap.
+        stride: usize = 0;
         /// Generated training texts, if there is no `data.path`.
         texts: usize = 100_000;
-        /// Generated test texts.
-        test_texts: usize = 500;
     }
 }
 
 impl Gpt2Settings {
     fn text(&self) -> TextSettings {
-        let Self { context, bytes, texts, test_texts, .. } = *self;
-        TextSettings { context, bytes, texts, test_texts }
+        let Self { context, vocab, apart, stride, texts, .. } = *self;
+        TextSettings { context, tokenizer: self.tokenizer.clone(), vocab, apart, stride, texts }
     }
 }
 
 /// Returns the task of GPT-2.
 pub(in crate::tasks) fn spec() -> TaskSpec<Gpt2Settings> {
     TaskSpec::new("gpt2", "Language model: GPT-2 on a text file or on generated sentences", build)
-        .data(|settings, config, split| open(settings.text(), config, split))
+        .data(|settings, config, split| settings.text().open(config, split))
+        .keeps(TOKENIZER, |settings, config| settings.text().tokenizer_file(config))
         .validate(|settings, _, relations| {
             for (key, size) in [
                 ("model.layers", settings.layers),
                 ("model.width", settings.width),
                 ("model.heads", settings.heads),
-                ("model.context", settings.context),
-                ("model.texts", settings.texts),
-                ("model.test_texts", settings.test_texts),
             ] {
                 relations.positive(key, size as u64);
             }
+            settings.text().check(relations);
             relations.fraction("model.dropout", settings.dropout);
             let (width, heads) = (settings.width, settings.heads);
             let relation = format!("model.heads = {heads}: {heads} heads do not divide a width of {width}");
@@ -60,9 +63,9 @@ pub(in crate::tasks) fn spec() -> TaskSpec<Gpt2Settings> {
 }
 
 fn build(setup: &mut Setup<'_>, settings: &Gpt2Settings) -> Result<Training<Gpt2>, TrainError> {
-    let text = Text::open(settings.text(), setup.config(), Split::Train)?;
+    let vocabulary = settings.text().vocabulary(setup.config())?;
     let config = Gpt2Config {
-        vocab: text.vocab(),
+        vocab: vocabulary.rows,
         context: settings.context,
         width: settings.width,
         layers: settings.layers,
@@ -72,8 +75,8 @@ fn build(setup: &mut Setup<'_>, settings: &Gpt2Settings) -> Result<Training<Gpt2
     };
     let model = setup.model(|scope| Gpt2::new(scope, &config))?;
     let Gpt2Settings { layers, width, heads, context, .. } = *settings;
-    let about = text.describe(context);
+    let about = &vocabulary.about;
     let description =
         format!("gpt2 of {layers} layers of {width} with {heads} heads for {context} of {about}");
-    Ok(training(description, model))
+    Ok(training(description, model, &vocabulary))
 }

@@ -1,11 +1,10 @@
 //! Decoders of the family of Llama.
 
-use phalanx_data::Split;
 use phalanx_models::{Decoder, DecoderConfig, RotaryConfig, RotaryScaling};
 use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
 
-use super::text::{Text, TextSettings, open};
-use super::training;
+use super::text::TextSettings;
+use super::{TOKENIZER, training};
 
 phalanx_trainer::settings! {
     /// The settings of a decoder like Llama's.
@@ -30,19 +29,24 @@ phalanx_trainer::settings! {
         head_norms: bool = false;
         /// The head is the table of tokens.
         tied: bool = true;
-        /// A token of a text file (`data.path`) is a byte; else a character.
-        bytes: bool = false;
+        /// The tokens of texts (`data.path`): `characters`, `bytes`, or the file or folder of a tokenizer. Empty: the `tokenizer.json`
+        /// in the folder of the data, or else characters.
+        tokenizer: String = String::new();
+        /// Rows of the table of tokens; 0 = as many as the tokenizer has.
+        vocab: usize = 0;
+        /// Documents that share a row do not see each other, and positions begin anew.
+        apart: bool = false;
+        /// Tokens between the windows of the test split; 0 = the context, so that windows do not overlap.
+        stride: usize = 0;
         /// Generated training texts, if there is no `data.path`.
         texts: usize = 100_000;
-        /// Generated test texts.
-        test_texts: usize = 500;
     }
 }
 
 impl LlamaSettings {
     fn text(&self) -> TextSettings {
-        let Self { context, bytes, texts, test_texts, .. } = *self;
-        TextSettings { context, bytes, texts, test_texts }
+        let Self { context, vocab, apart, stride, texts, .. } = *self;
+        TextSettings { context, tokenizer: self.tokenizer.clone(), vocab, apart, stride, texts }
     }
 
     /// Returns the sizes of the model.
@@ -68,19 +72,18 @@ impl LlamaSettings {
 /// Returns the task of decoders.
 pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
     TaskSpec::new("llama", "Language model: a decoder like Llama's, on a text file or on generated sentences", build)
-        .data(|settings, config, split| open(settings.text(), config, split))
+        .data(|settings, config, split| settings.text().open(config, split))
+        .keeps(TOKENIZER, |settings, config| settings.text().tokenizer_file(config))
         .validate(|settings, _, relations| {
             for (key, size) in [
                 ("model.layers", settings.layers),
                 ("model.width", settings.width),
                 ("model.heads", settings.heads),
                 ("model.key_heads", settings.key_heads),
-                ("model.context", settings.context),
-                ("model.texts", settings.texts),
-                ("model.test_texts", settings.test_texts),
             ] {
                 relations.positive(key, size as u64);
             }
+            settings.text().check(relations);
             let LlamaSettings { heads, key_heads, width, theta, .. } = *settings;
             let relation = format!("model.key_heads = {key_heads}: {heads} heads cannot share {key_heads}");
             let shared = key_heads == 0 || heads.is_multiple_of(key_heads);
@@ -96,13 +99,13 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
 }
 
 fn build(setup: &mut Setup<'_>, settings: &LlamaSettings) -> Result<Training<Decoder>, TrainError> {
-    let text = Text::open(settings.text(), setup.config(), Split::Train)?;
-    let config = settings.config(text.vocab());
+    let vocabulary = settings.text().vocabulary(setup.config())?;
+    let config = settings.config(vocabulary.rows);
     let model = setup.model(|scope| Decoder::new(scope, &config))?;
     let DecoderConfig { layers, width, heads, key_heads, context, .. } = config;
-    let about = text.describe(context);
+    let about = &vocabulary.about;
     let description = format!(
         "llama of {layers} layers of {width} with {heads} heads that share {key_heads} for {context} of {about}"
     );
-    Ok(training(description, model))
+    Ok(training(description, model, &vocabulary))
 }

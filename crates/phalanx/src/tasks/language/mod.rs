@@ -7,24 +7,65 @@ mod text;
 use phalanx_models::{LanguageModel, TokenInput};
 use phalanx_tensor::Value;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
-use phalanx_trainer::engine::{StepInput, TrainError, Training, number};
+use phalanx_trainer::engine::{KeptFile, StepInput, TrainError, Training, number};
+
+use text::Vocabulary;
 
 pub(super) use gpt2::spec as gpt2;
 pub(super) use llama::spec as llama;
 
-/// Returns the training of a language model: its loss, and that of the test texts.
-fn training<M: LanguageModel + 'static>(description: String, model: M) -> Training<M> {
-    Training::new(description, model)
-        .loss(loss)
-        .evaluate(["loss"], |model, step| Ok([number(&loss(model, step)?)?]))
+/// The tokenizer, without which the weights of a language model mean nothing.
+const TOKENIZER: KeptFile = KeptFile { name: phalanx_text::TOKENIZER_FILE, key: "model.tokenizer" };
+
+/// Returns the training of a language model: its loss, and the measures of the test texts. Perplexity is the exponential of the
+/// loss; bits per byte are independent of the tokenizer.
+fn training<M: LanguageModel + 'static>(
+    description: String,
+    model: M,
+    vocabulary: &Vocabulary,
+) -> Training<M> {
+    let tokens = vocabulary.tokenizer.as_ref().map(phalanx_text::Tokenizer::vocab);
+    let options = CrossEntropyOptions {
+        classes: tokens.filter(|tokens| *tokens < vocabulary.rows),
+        ..CrossEntropyOptions::default()
+    };
+    let training = Training::new(description, model).loss(move |model, step| loss(model, step, options));
+    let lengths = vocabulary.tokenizer.as_ref().map(phalanx_text::Tokenizer::byte_lengths);
+    match lengths {
+        Some(lengths) => training
+            .evaluate(["loss", "bytes_per_token"], move |model, step| {
+                Ok([number(&loss(model, step, options)?)?, bytes(&lengths, step)?])
+            })
+            .derive(["perplexity", "bits_per_byte"], |means| {
+                vec![means[0].exp(), means[0] / (std::f64::consts::LN_2 * means[1])]
+            }),
+        None => training
+            .evaluate(["loss"], move |model, step| Ok([number(&loss(model, step, options)?)?]))
+            .derive(["perplexity"], |means| vec![means[0].exp()]),
+    }
 }
 
 /// Computes the mean over the predictions of the whole batch of −log p of the following token.
-fn loss<M: LanguageModel>(model: &M, step: &StepInput<'_>) -> Result<Value, TrainError> {
-    let input = TokenInput::new(step.batch.tensor("tokens")?)?;
+fn loss<M: LanguageModel>(
+    model: &M,
+    step: &StepInput<'_>,
+    options: CrossEntropyOptions,
+) -> Result<Value, TrainError> {
+    let mut input = TokenInput::new(step.batch.tensor("tokens")?)?;
+    if step.batch.has("starts") {
+        input.positions = step.value("positions")?;
+        input.starts = Some(step.value("starts")?);
+    }
     let hidden = model.hidden(step.tape, &input)?;
     let (labels, weights) = (step.classes("targets")?, step.weights_of_places("mask")?);
     let over = LossDivisor::Sum(step.sum);
     let targets = RowTargets { labels: (&labels).into(), weights: Some(&weights), over };
-    Ok(model.loss(step.tape, &hidden, &targets, CrossEntropyOptions::default())?)
+    Ok(model.loss(step.tape, &hidden, &targets, options)?)
+}
+
+/// Adds up the bytes of text of the predicted tokens.
+fn bytes(lengths: &[u32], step: &StepInput<'_>) -> Result<f64, TrainError> {
+    let (labels, weights) = (step.classes("targets")?, step.weights_of_places("mask")?);
+    let length = |token: u32| f64::from(lengths.get(token as usize).copied().unwrap_or(0));
+    Ok(labels.into_iter().zip(weights).map(|(token, weight)| f64::from(weight) * length(token)).sum())
 }

@@ -1,78 +1,164 @@
-//! The samples of language models: a file by characters or bytes, or generated sentences of known entropy.
+//! The samples of language models: texts, files of tokens, or generated sentences of known entropy.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use phalanx_data::{
     BatchSource, CollatedDataset, PadTo, SentencesConfig, SentencesDataset, SequenceCollation,
-    SequenceConfig, Split, TextFile, TextFileConfig, TextSample, TextUnit,
+    SequenceConfig, Split,
 };
-
-use phalanx_trainer::config::Config;
+use phalanx_text::{
+    Corpus, CorpusConfig, DocumentBorders, TokenWindows, Tokenizer, TokenizerChoice, WindowCollation,
+    WindowsConfig,
+};
+use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::TrainError;
 
+/// Generated test texts.
+const TEST_TEXTS: usize = 500;
+
 /// The settings of texts that all language models have.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct TextSettings {
     /// The predictions of a text.
     pub(super) context: usize,
-    /// True if a token of a file is a byte; else it is a character.
-    pub(super) bytes: bool,
+    /// The tokenizer: a name or a path.
+    pub(super) tokenizer: String,
+    /// Rows of the table of tokens; 0 = those of the tokenizer.
+    pub(super) vocab: usize,
+    /// True if documents of a row do not see each other.
+    pub(super) apart: bool,
+    /// Tokens between the windows of the test split; 0 = the context.
+    pub(super) stride: usize,
     /// Generated training texts.
     pub(super) texts: usize,
-    /// Generated test texts.
-    pub(super) test_texts: usize,
 }
 
-/// The samples of a split: texts of one more token than there are predictions.
-pub(super) enum Text {
-    File(TextFile),
-    Sentences(SentencesDataset),
+/// The tokens that a model reads.
+#[derive(Debug, Clone)]
+pub(super) struct Vocabulary {
+    /// The tokenizer, if it is known.
+    pub(super) tokenizer: Option<Tokenizer>,
+    /// The rows of the table of tokens.
+    pub(super) rows: usize,
+    /// The facts that a reader of the loss needs.
+    pub(super) about: String,
 }
 
-impl Text {
-    pub(super) fn open(settings: TextSettings, config: &Config, split: Split) -> Result<Self, TrainError> {
-        let length = settings.context;
-        if config.data.path.is_empty() {
-            let texts = if split == Split::Train { settings.texts } else { settings.test_texts };
-            let config = SentencesConfig { split, texts, length, seed: config.train.seed };
-            return Ok(Self::Sentences(SentencesDataset::new(config)?));
+impl TextSettings {
+    /// Checks the relations of the settings.
+    pub(super) fn check(&self, relations: &mut Relations<'_>) {
+        for (key, size) in [("model.context", self.context), ("model.texts", self.texts)] {
+            relations.positive(key, size as u64);
         }
-        let unit = if settings.bytes { TextUnit::Bytes } else { TextUnit::Characters };
-        // Each window ends with the first token of the next, so every token but the first is predicted once.
-        let sample = TextSample::Windows { tokens: length + 1, stride: length };
-        let of_file = TextFileConfig { split, unit, sample, ..TextFileConfig::default() };
-        Ok(Self::File(TextFile::open(&config.data.path, of_file)?))
+        let Self { stride, context, .. } = *self;
+        let relation = format!("model.stride = {stride}: windows of {context} tokens would leave tokens out");
+        relations.require(stride <= context, "model.stride", relation);
     }
 
-    pub(super) fn vocab(&self) -> usize {
-        match self {
-            Self::File(file) => file.vocab(),
-            Self::Sentences(_) => SentencesDataset::vocab(),
-        }
+    fn choice(&self) -> TokenizerChoice {
+        let Ok(choice) = self.tokenizer.parse();
+        choice
     }
 
-    /// Returns the facts that a reader of the loss needs.
-    pub(super) fn describe(&self, length: usize) -> String {
-        match self {
-            Self::File(file) => format!("{} different tokens", file.vocab()),
-            Self::Sentences(_) => {
-                let (vocab, entropy) = (SentencesDataset::vocab(), SentencesDataset::entropy(length));
-                format!("{vocab} words of generated sentences, whose entropy is {entropy:.4}")
+    /// Opens the tokenizer, and the texts if it follows from them.
+    pub(super) fn vocabulary(&self, config: &Config) -> Result<Vocabulary, TrainError> {
+        let (tokenizer, about) = match self.choice() {
+            TokenizerChoice::File(path) => (Some(Tokenizer::open(path)?), None),
+            TokenizerChoice::Bytes => (Some(Tokenizer::bytes()), None),
+            _ if config.data.path.is_empty() => {
+                let entropy = SentencesDataset::entropy(self.context);
+                let about = format!("words of generated sentences, whose entropy is {entropy:.4}");
+                (Some(Tokenizer::words(SentencesDataset::words())?), Some(about))
             }
+            _ => (self.corpus(config)?.tokenizer().cloned(), None),
+        };
+        let known = tokenizer.as_ref().map(Tokenizer::vocab);
+        let rows = match (known, self.vocab) {
+            (Some(known), 0) => known,
+            (Some(known), rows) if rows < known => {
+                let name = tokenizer.as_ref().map_or("", Tokenizer::name);
+                return Err(TrainError::Setup(format!(
+                    "model.vocab = {rows}: the tokenizer {name} has {known} tokens"
+                )));
+            }
+            (None, 0) => {
+                return Err(TrainError::Setup(format!(
+                    "{}: no tokenizer.json in its folder; set model.tokenizer to one, or model.vocab to the number of tokens",
+                    config.data.path
+                )));
+            }
+            (_, rows) => rows,
+        };
+        let about =
+            about.map_or_else(|| format!("{rows} different tokens"), |about| format!("{rows} {about}"));
+        Ok(Vocabulary { tokenizer, rows, about })
+    }
+
+    /// Opens the texts. Ranks of a process share them.
+    fn corpus(&self, config: &Config) -> Result<Arc<Corpus>, TrainError> {
+        type Newest = Option<(CorpusKey, Arc<Corpus>)>;
+        static NEWEST: Mutex<Newest> = Mutex::new(None);
+        let path = PathBuf::from(&config.data.path);
+        let changed = path.metadata().and_then(|found| found.modified()).ok();
+        let key = CorpusKey { path, tokenizer: self.tokenizer.clone(), changed };
+        let mut newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, corpus)) = &*newest
+            && *of == key
+        {
+            return Ok(corpus.clone());
         }
+        let settings = CorpusConfig { tokenizer: self.choice(), ..CorpusConfig::default() };
+        let corpus = Arc::new(Corpus::open(&key.path, &settings)?);
+        *newest = Some((key, corpus.clone()));
+        Ok(corpus)
+    }
+
+    /// Returns the text of the tokenizer's file, which belongs to the weights.
+    pub(super) fn tokenizer_file(&self, config: &Config) -> Result<Option<String>, TrainError> {
+        Ok(self.vocabulary(config)?.tokenizer.map(|tokenizer| tokenizer.json().to_owned()))
+    }
+
+    /// Opens the batches of a split.
+    pub(super) fn open(&self, config: &Config, split: Split) -> Result<Arc<dyn BatchSource>, TrainError> {
+        let context = self.context;
+        if config.data.path.is_empty() {
+            let texts = if split == Split::Train { self.texts } else { TEST_TEXTS };
+            let sentences = SentencesDataset::new(SentencesConfig {
+                split,
+                texts,
+                length: context,
+                seed: config.train.seed,
+            })?;
+            let length = PadTo::Fixed(context);
+            let collation =
+                SequenceCollation::new(SequenceConfig { padding: 0, length, predict_next: true })?;
+            return Ok(Arc::new(CollatedDataset::new(Arc::new(sentences), collation)));
+        }
+        let vocabulary = self.vocabulary(config)?;
+        let documents = match self.apart {
+            true => DocumentBorders::Apart {
+                end: vocabulary.tokenizer.and_then(|tokenizer| tokenizer.end_of_text()),
+            },
+            false => DocumentBorders::Joined,
+        };
+        let stride = match (split, self.stride) {
+            (Split::Train, _) | (Split::Test, 0) => context,
+            (Split::Test, stride) => stride,
+        };
+        let name = format!("{}/{split}", config.data.path);
+        let parts = self.corpus(config)?.parts(split).to_vec();
+        let windows = TokenWindows::new(name, parts, WindowsConfig { context, stride, documents })?;
+        windows.check_tokens(vocabulary.rows)?;
+        Ok(Arc::new(CollatedDataset::new(Arc::new(windows), WindowCollation::new(context))))
     }
 }
 
-/// Opens the batches of a split.
-pub(super) fn open(
-    settings: TextSettings,
-    config: &Config,
-    split: Split,
-) -> Result<Arc<dyn BatchSource>, TrainError> {
-    let length = PadTo::Fixed(settings.context);
-    let collation = SequenceCollation::new(SequenceConfig { padding: 0, length, predict_next: true })?;
-    Ok(match Text::open(settings, config, split)? {
-        Text::File(file) => Arc::new(CollatedDataset::new(Arc::new(file), collation)),
-        Text::Sentences(sentences) => Arc::new(CollatedDataset::new(Arc::new(sentences), collation)),
-    })
+/// The identity of opened texts.
+#[derive(Debug, PartialEq, Eq)]
+struct CorpusKey {
+    path: PathBuf,
+    tokenizer: String,
+    changed: Option<SystemTime>,
 }

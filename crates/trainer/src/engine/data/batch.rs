@@ -139,6 +139,11 @@ impl Batch {
         Ok(LossDivisor::Sum(if first > 0.0 { sum / f64::from(first) } else { f64::INFINITY }))
     }
 
+    /// Returns true if there is an array of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.iter().any(|(known, _)| known == name)
+    }
+
     /// Returns N·T weights of positions: each sample's weight, spread evenly over the positions that `mask`, f32 [N, T] of 0 and 1,
     /// marks. A loss with these weights is the mean of the samples' means.
     ///

@@ -6,7 +6,7 @@ use super::tally::ClassTally;
 use crate::engine::data::{Data, TestBatch};
 use crate::engine::distributed::{BatchGroups, Distributed};
 use crate::engine::error::TrainError;
-use crate::engine::training::{AnyTraining, EvaluationOutline, StepInput};
+use crate::engine::training::{AnyTraining, CLASS_SUMS, EvaluationOutline, StepInput};
 
 /// A pass over the test split.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +114,12 @@ impl TestSums {
         let weight = if weight > 0.0 { weight } else { 1.0 };
         let mut measures: Vec<(String, f64)> =
             outline.sums.iter().zip(sums).map(|(name, sum)| (name.clone(), sum / weight)).collect();
+        if let Some(derived) = &outline.derived {
+            // Those of a classifier are in front of the means that they follow from.
+            let own = if outline.classes.is_some() { CLASS_SUMS.len() } else { 0 };
+            let means: Vec<f64> = measures[own..].iter().map(|(_, mean)| *mean).collect();
+            measures.extend(derived.names.iter().cloned().zip((derived.compute)(&means)));
+        }
         if let (Some(tally), Some(of)) = (&classes, &outline.classes) {
             measures.extend(tally.measures(of));
         }

@@ -13,6 +13,7 @@ use crate::engine::checkpoint::{find_checkpoint, saved_step};
 use crate::engine::data::DataRecord;
 use crate::engine::distributed::Network;
 use crate::engine::observer::Event;
+use crate::engine::training::Task;
 use crate::engine::weights::HeadRule;
 
 impl Run<'_> {
@@ -131,6 +132,7 @@ impl Run<'_> {
     /// weights that it begins with. Everything that can refuse it was checked before.
     pub(super) fn accept_configuration(
         &mut self,
+        task: &Task,
         resolved: &Resolved,
         weights: Option<&WeightsRecord>,
     ) -> Result<(), TrainError> {
@@ -145,6 +147,7 @@ impl Run<'_> {
             data.map_or(Ok(()), |data| data.write(&self.env.folder.data()))?;
             weights.map_or(Ok(()), |weights| weights.write(&self.env.folder.weights()))?;
             let folder = self.env.folder;
+            task.keep(self.env.config, folder.path(), self.state.step == 0)?;
             resolved.write(&folder.config())?;
             if resolved.config.elastic().is_some() {
                 // The state of an earlier attempt would send processes away that wait to join this one.

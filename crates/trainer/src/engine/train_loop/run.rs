@@ -133,8 +133,13 @@ impl<'a> Run<'a> {
     }
 
     /// Trains from the newest checkpoint to the end of the plan, then leaves the world.
-    pub(super) fn train(mut self, resolved: &Resolved, start: Instant) -> Result<RunEnd, TrainError> {
-        let trained = self.train_among(resolved, start);
+    pub(super) fn train(
+        mut self,
+        task: &Task,
+        resolved: &Resolved,
+        start: Instant,
+    ) -> Result<RunEnd, TrainError> {
+        let trained = self.train_among(task, resolved, start);
         let trained =
             trained.map_err(|error| error.renumbered(|rank| self.distributed.roster().number_of(rank)));
         // The shared state of networks is freed before the world that it is shared in.
@@ -149,12 +154,17 @@ impl<'a> Run<'a> {
         distributed.part(trained)
     }
 
-    fn train_among(&mut self, resolved: &Resolved, start: Instant) -> Result<RunEnd, TrainError> {
+    fn train_among(
+        &mut self,
+        task: &Task,
+        resolved: &Resolved,
+        start: Instant,
+    ) -> Result<RunEnd, TrainError> {
         match self.distributed.roster().has_joined() {
             true => self.join()?,
             false => {
                 let weights = self.resume()?;
-                self.accept_configuration(resolved, weights.as_ref())?;
+                self.accept_configuration(task, resolved, weights.as_ref())?;
             }
         }
         let is_done = self.state.step >= self.env.plan.stop && !self.distributed.roster().has_joined();

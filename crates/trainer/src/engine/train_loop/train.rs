@@ -38,7 +38,7 @@ pub fn train(
         tracing::trace_span!(target: "phalanx_trace::rank", "rank", rank = world.rank() as u64).entered();
     let train = || {
         let distributed = Distributed::connect(world, config, &folder.logs(), stop)?;
-        Run::new(task, folder, config, distributed, observer)?.train(resolved, start)
+        Run::new(task, folder, config, distributed, observer)?.train(task, resolved, start)
     };
     let trained: Result<RunEnd, TrainError> = train();
     drop(rank);

@@ -59,7 +59,7 @@ impl Classes {
 }
 
 /// The measures that an evaluation computes as sums over samples, of a classifier.
-pub(super) const CLASS_SUMS: [&str; 2] = ["loss", "accuracy"];
+pub(in crate::engine) const CLASS_SUMS: [&str; 2] = ["loss", "accuracy"];
 
 /// The scores of the classes for the samples of a test batch.
 #[derive(Debug, Clone)]

@@ -32,11 +32,11 @@ pub use measure::{Measure, number};
 pub use phase::Training;
 pub use reference::ReferenceModel;
 pub use setup::Setup;
-pub use spec::{Evaluator, FirstRun, Task, TaskSpec};
+pub use spec::{Evaluator, FirstRun, KeptFile, Task, TaskSpec};
 pub use step::{Loss, StepInput};
 
 pub(super) use any_training::AnyTraining;
-pub(super) use classes::ScoredSample;
+pub(super) use classes::{CLASS_SUMS, ScoredSample};
 pub(super) use forward::ForwardPass;
 pub(super) use phase::{EvaluationOutline, Phase};
 pub(super) use setup::{Built, Weights};

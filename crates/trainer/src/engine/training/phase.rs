@@ -37,6 +37,23 @@ impl Phase {
     }
 }
 
+/// Measures that follow from the means of the others.
+#[derive(Debug, Clone)]
+pub(in crate::engine) struct DerivedMeasures {
+    /// The names.
+    pub(in crate::engine) names: Vec<String>,
+    /// Computes them from the means, in the order of [`Training::evaluate`].
+    pub(in crate::engine) compute: fn(&[f64]) -> Vec<f64>,
+}
+
+impl PartialEq for DerivedMeasures {
+    fn eq(&self, other: &Self) -> bool {
+        self.names == other.names
+    }
+}
+
+impl Eq for DerivedMeasures {}
+
 pub(super) type LossFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<Loss, TrainError> + Sync>;
 pub(super) type EvaluateFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<Vec<f64>, TrainError> + Sync>;
 pub(super) type ClassifyFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<ClassScores, TrainError> + Sync>;
@@ -79,6 +96,7 @@ pub struct Training<M> {
     pub(super) phases: Vec<(Phase, LossFn<M>)>,
     pub(super) evaluated: Vec<String>,
     pub(super) evaluate: Option<EvaluateFn<M>>,
+    pub(super) derived: Option<DerivedMeasures>,
     pub(super) classify: Option<(Classes, ClassifyFn<M>)>,
     pub(super) headline: Option<String>,
     pub(super) draw: Option<DrawFn<M>>,
@@ -112,6 +130,7 @@ impl<M> Training<M> {
             phases,
             evaluated,
             evaluate: None,
+            derived: None,
             classify: None,
             headline: None,
             draw: None,
@@ -186,6 +205,19 @@ impl<M> Training<M> {
     ) -> Self {
         self.evaluated = names.into_iter().map(str::to_owned).collect();
         self.evaluate = Some(Box::new(move |model, step| Ok(evaluate(model, step)?.into())));
+        self
+    }
+
+    /// Adds measures that `compute` derives from the means of [`Training::evaluate`], in the order of the names, such as the
+    /// perplexity of a mean loss.
+    #[must_use]
+    pub fn derive<'n>(
+        mut self,
+        names: impl IntoIterator<Item = &'n str>,
+        compute: fn(&[f64]) -> Vec<f64>,
+    ) -> Self {
+        let names = names.into_iter().map(str::to_owned).collect();
+        self.derived = Some(DerivedMeasures { names, compute });
         self
     }
 
@@ -330,6 +362,8 @@ impl<M> Training<M> {
 pub(in crate::engine) struct EvaluationOutline {
     /// The measures that are sums over samples.
     pub(in crate::engine) sums: Vec<String>,
+    /// The measures that follow from the means of the sums.
+    pub(in crate::engine) derived: Option<DerivedMeasures>,
     /// The classes of a classifier.
     pub(in crate::engine) classes: Option<Classes>,
     /// The measure that leads.
@@ -343,13 +377,14 @@ impl EvaluationOutline {
         let of_classes = if classes.is_some() { &CLASS_SUMS[..] } else { &[] };
         let sums = of_classes.iter().map(|name| (*name).to_owned()).chain(training.evaluated.iter().cloned());
         let headline = training.headline.clone().or_else(|| classes.as_ref().map(|_| "accuracy".to_owned()));
-        Self { sums: sums.collect(), classes, headline }
+        Self { sums: sums.collect(), derived: training.derived.clone(), classes, headline }
     }
 
     /// The names of all measures, in the order in which they are computed.
     pub(in crate::engine) fn names(&self) -> Vec<String> {
-        let derived = self.classes.iter().flat_map(Classes::measures).map(str::to_owned);
-        self.sums.iter().cloned().chain(derived).collect()
+        let of_means = self.derived.iter().flat_map(|derived| derived.names.iter().cloned());
+        let of_classes = self.classes.iter().flat_map(Classes::measures).map(str::to_owned);
+        self.sums.iter().cloned().chain(of_means).chain(of_classes).collect()
     }
 
     /// The loss of the evaluation, for charts: the first measure whose name ends in `loss`, or else the first.

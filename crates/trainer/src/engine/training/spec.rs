@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use phalanx_data::{BatchSource, Split};
+use phalanx_data::{BatchSource, Links, Split};
+use phalanx_run::{RunError, write_aside};
 use phalanx_tensor::ComputeDevice;
 
 use super::phase::Training;
@@ -15,6 +16,7 @@ use crate::engine::error::TrainError;
 type BuildFn = Arc<dyn Fn(Setup<'_>) -> Result<Built, TrainError> + Send + Sync>;
 type FirstFn = Arc<dyn Fn(&Config) -> Option<FirstRun> + Send + Sync>;
 type ReferenceFn = Arc<dyn Fn(&Config, usize) -> Option<ReferenceModel> + Send + Sync>;
+type KeepFn = Arc<dyn Fn(&Config) -> Result<Option<String>, TrainError> + Send + Sync>;
 type DataFn = Arc<dyn Fn(&Config, Split) -> Result<Arc<dyn BatchSource>, TrainError> + Send + Sync>;
 
 /// A task of a program: a name for `model.kind`, settings of type `S` in `[model]`, and a function that builds its training.
@@ -49,6 +51,7 @@ impl<S: Settings> TaskSpec<S> {
             data: None,
             first: None,
             reference: None,
+            kept: None,
             evaluators: Arc::default(),
         };
         Self { task, settings: std::marker::PhantomData }
@@ -95,6 +98,19 @@ impl<S: Settings> TaskSpec<S> {
         self
     }
 
+    /// Sets a file without which the weights mean nothing, such as a tokenizer: `make` returns its text when a run begins, if it has
+    /// one. The run's folder and exported folders hold it, and `key` names it when a trained model is opened.
+    #[must_use]
+    pub fn keeps(
+        mut self,
+        file: KeptFile,
+        make: impl Fn(&S, &Config) -> Result<Option<String>, TrainError> + Send + Sync + 'static,
+    ) -> Self {
+        let make: KeepFn = Arc::new(move |config| make(settings(config)?, config));
+        self.task.kept = Some((file, make));
+        self
+    }
+
     /// Sets the source of the batches of each split, in place of the images of `[data]`.
     #[must_use]
     pub fn data(
@@ -116,6 +132,15 @@ pub struct FirstRun {
     pub sets: Vec<String>,
 }
 
+/// A file that belongs to the weights of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptFile {
+    /// The name in the folder of a run or an export.
+    pub name: &'static str,
+    /// The key of the configuration that names it when the weights are used.
+    pub key: &'static str,
+}
+
 /// Returns the settings of a task in a configuration.
 fn settings<S: Settings>(config: &Config) -> Result<&S, TrainError> {
     config.settings.as_type().ok_or_else(|| {
@@ -134,6 +159,7 @@ pub struct Task {
     data: Option<DataFn>,
     first: Option<(&'static str, FirstFn)>,
     reference: Option<ReferenceFn>,
+    kept: Option<(KeptFile, KeepFn)>,
     evaluators: Arc<[Evaluator]>,
 }
 
@@ -183,6 +209,35 @@ impl Task {
     /// The model of a Python library that loads the weights of a run of `config` on this number of classes, if there is one.
     pub fn reference(&self, config: &Config, classes: usize) -> Option<ReferenceModel> {
         (self.reference.as_ref()?)(config, classes)
+    }
+
+    /// The file that belongs to its weights, if there is one.
+    pub fn kept_file(&self) -> Option<KeptFile> {
+        self.kept.as_ref().map(|(file, _)| *file)
+    }
+
+    /// Writes the file that belongs to the weights into the folder of a new run. One that is continued must have the same.
+    pub(in crate::engine) fn keep(
+        &self,
+        config: &Config,
+        folder: &Path,
+        is_new: bool,
+    ) -> Result<(), TrainError> {
+        let Some((file, make)) = &self.kept else { return Ok(()) };
+        let Some(text) = make(config)? else { return Ok(()) };
+        let path = folder.join(file.name);
+        if is_new {
+            return write_aside(&path, text.as_bytes())
+                .map_err(|error| RunError::io("write", &path)(error).into());
+        }
+        match Links::Refuse.read_text(&path) {
+            Ok(before) if before != text => Err(TrainError::Setup(format!(
+                "{} is not that of the data (data.path = {:?}): the weights were trained with another one",
+                path.display(),
+                config.data.path
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Sets the evaluators of generated images, which `[quality]` schedules.

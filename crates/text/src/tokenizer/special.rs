@@ -1,0 +1,34 @@
+//! The special tokens that matter for training and for writing, and the lengths of the others.
+
+/// The names of the token that ends a document, by model family; the first that a tokenizer has is used.
+const ENDS: [&str; 8] =
+    ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]"];
+
+/// Finds the token that ends a document among the special tokens, or, as SentencePiece has it, among the pieces.
+pub(super) fn end_of_text(tokenizer: &tokenizers::Tokenizer) -> Option<u32> {
+    ENDS.iter().find_map(|name| tokenizer.token_to_id(name))
+}
+
+/// Returns the number of bytes of text of each token, by the decoder that the description names.
+pub(super) fn byte_lengths(tokenizer: &tokenizers::Tokenizer, json: &str, vocab: usize) -> Vec<u32> {
+    let parsed: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+    let decoder = parsed["decoder"].to_string();
+    let is_byte_level = decoder.contains("\"ByteLevel\"");
+    let is_word_piece = decoder.contains("\"WordPiece\"");
+    let added = tokenizer.get_added_tokens_decoder();
+    let of = |token: u32| -> u32 {
+        let special = added.get(&token).is_some_and(|added| added.special);
+        let Some(piece) = tokenizer.id_to_token(token).filter(|_| !special) else { return 0 };
+        let length = if is_byte_level {
+            piece.chars().count()
+        } else if is_word_piece {
+            piece.strip_prefix("##").map_or(piece.len() + 1, str::len)
+        } else if piece.len() == 6 && piece.starts_with("<0x") && piece.ends_with('>') {
+            1
+        } else {
+            piece.replace('▁', " ").len()
+        };
+        length as u32
+    };
+    (0..vocab as u32).map(of).collect()
+}
