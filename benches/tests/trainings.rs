@@ -47,9 +47,13 @@ fn a_table_has_a_row_for_every_strategy() {
     for row in rows {
         let (name, number) = (&row["strategy"], |field: &str| row[field].as_f64().expect("a number"));
         assert_eq!(row["steps"], 8, "{name}");
-        for field in
-            ["seconds_per_epoch", "images_per_second", "peak_memory_bytes", "scaling_efficiency", "test_loss"]
-        {
+        for field in [
+            "seconds_per_epoch",
+            "samples_per_second",
+            "peak_memory_bytes",
+            "scaling_efficiency",
+            "test_loss",
+        ] {
             assert!(number(field) > 0.0, "{name}: {field}");
         }
         for field in ["communication_exposed_share", "communication_hidden_share", "test_accuracy"] {
@@ -86,7 +90,7 @@ fn rows_that_fail_say_so_and_the_others_go_on() {
     let failed = phalanx_sharding::STRATEGIES.iter().filter(|row| row.is_bulk_synchronous()).count();
     assert!(text(&output.stderr).contains(&format!("{failed} of {} rows failed", failed + 1)));
     let rows = read(&folder.path().join("table/strategies.json"))["rows"].clone();
-    assert!(rows[0]["images_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{rows}");
+    assert!(rows[0]["samples_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{rows}");
     assert!(
         rows[1]["error"].as_str().is_some_and(|error| error.contains("train.accumulate 12 = 36")),
         "{rows}"

@@ -26,5 +26,5 @@ readers! {
     shards shard_index patterns coco cub cifar_binary parquet merges text_lines pictures
     checkpoint trace config sweep run_folder http
     diffusers flight hosts
-    codecs requests lists descriptions
+    codecs requests lists corpora descriptions
 }

@@ -24,8 +24,8 @@ struct BarPanel {
 const PANELS: &[BarPanel] = &[
     BarPanel {
         title: "Speed",
-        axis: ("", Unit::ImagesPerSecond),
-        parts: &[("", |figures| Some(figures.images_per_second))],
+        axis: ("", Unit::SamplesPerSecond),
+        parts: &[("", |figures| Some(figures.samples_per_second))],
         text: |speed| format!("{speed:.0}"),
     },
     BarPanel {
@@ -83,11 +83,11 @@ impl BarPanel {
 mod tests {
     use super::*;
 
-    fn figures(images_per_second: f64, peak_memory: Option<u64>, exposed: f64) -> RunMetrics {
+    fn figures(samples_per_second: f64, peak_memory: Option<u64>, exposed: f64) -> RunMetrics {
         RunMetrics {
             steps: 3,
             seconds_per_epoch: 1.0,
-            images_per_second,
+            samples_per_second,
             peak_memory,
             sent_per_step: 0.0,
             step: 1.0,

@@ -12,7 +12,7 @@ pub(super) struct RunMetrics {
     /// Mean seconds of training for one epoch.
     pub(super) seconds_per_epoch: f64,
     /// Images a second, summed over all ranks.
-    pub(super) images_per_second: f64,
+    pub(super) samples_per_second: f64,
     /// The largest memory of any rank's process, in bytes.
     pub(super) peak_memory: Option<u64>,
     /// Bytes that a rank sends in a step.
@@ -40,7 +40,7 @@ impl RunMetrics {
         Self {
             steps: summary.step,
             seconds_per_epoch: mean(&|rank| rank.step_seconds) / summary.epochs.max(f64::MIN_POSITIVE),
-            images_per_second: summary.images_per_second,
+            samples_per_second: summary.samples_per_second,
             peak_memory: program::peak_memory(summary),
             sent_per_step: mean(&|rank| rank.step_bytes_sent as f64) / steps,
             step: mean(&|rank| rank.step_seconds) / steps,

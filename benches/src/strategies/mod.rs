@@ -127,7 +127,7 @@ pub(crate) fn run(args: &StrategiesArgs) -> Result<()> {
         println!("[{}/{}] {name}: {ranks} ranks of {} threads", index + 1, rows.len(), args.threads);
         let outcome = measure(&args.training(name, strategy, *ranks), &folder);
         match &outcome {
-            Ok(figures) => println!("  {:.1} images/s", figures.images_per_second),
+            Ok(figures) => println!("  {:.1} samples/s", figures.samples_per_second),
             Err(error) => println!("  failed: {error:#}"),
         }
         report.rows.push(Row {

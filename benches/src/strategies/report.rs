@@ -23,7 +23,7 @@ const HEAD: &[&str] = &[
     "strategy",
     "ranks",
     "epoch, s",
-    "images/s",
+    "samples/s",
     "efficiency",
     "peak memory, MiB",
     "sent a step, MiB",
@@ -75,7 +75,7 @@ impl Report {
     fn efficiency(&self, row: &Row) -> Option<f64> {
         let alone = self.rows.iter().find(|row| row.ranks == 1)?.outcome.as_ref().ok()?;
         let own = row.outcome.as_ref().ok()?;
-        Some(own.images_per_second / (row.ranks as f64 * alone.images_per_second))
+        Some(own.samples_per_second / (row.ranks as f64 * alone.samples_per_second))
     }
 
     pub(super) fn markdown(&self) -> String {
@@ -89,7 +89,7 @@ impl Report {
             let cells = match &row.outcome {
                 Ok(figures) => vec![
                     format!("{:.1}", figures.seconds_per_epoch),
-                    format!("{:.1}", figures.images_per_second),
+                    format!("{:.1}", figures.samples_per_second),
                     or_dash(self.efficiency(row).map(percent)),
                     or_dash(figures.peak_memory.map(|bytes| format!("{:.1}", mebibytes(bytes as f64)))),
                     format!("{:.2}", mebibytes(figures.sent_per_step)),
@@ -119,7 +119,7 @@ impl Report {
         let row = |row: &Row| match &row.outcome {
             Ok(figures) => json!({
                 "strategy": row.name, "ranks": row.ranks, "steps": figures.steps,
-                "seconds_per_epoch": figures.seconds_per_epoch, "images_per_second": figures.images_per_second,
+                "seconds_per_epoch": figures.seconds_per_epoch, "samples_per_second": figures.samples_per_second,
                 "scaling_efficiency": self.efficiency(row), "peak_memory_bytes": figures.peak_memory,
                 "bytes_sent_per_rank_and_step": figures.sent_per_step, "seconds_per_step": figures.step,
                 "communication_exposed_seconds_per_step": figures.exposed,

@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(vertical(Unit::Plain, &[(1.0, 3.0), (2.0, 5.0)]), "");
         let falling: Vec<_> = (1..200).map(|step| (f64::from(step), 9.0 / f64::from(step).powi(2))).collect();
         assert_eq!(vertical(Unit::Plain, &falling), "logarithmic");
-        assert_eq!(vertical(Unit::ImagesPerSecond, &falling), "images/s, logarithmic");
+        assert_eq!(vertical(Unit::SamplesPerSecond, &falling), "samples/s, logarithmic");
         let mut level = panel(Unit::Plain, &falling);
         level.level = Some(Level { at: -1.0, label: "below 0".to_owned() });
         assert_eq!(Ruler::vertical(&level, (200.0, 0.0)).label, "", "a level has no logarithm");

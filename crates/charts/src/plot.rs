@@ -171,7 +171,7 @@ mod tests {
             ..Bar::default()
         };
         let bars = vec![bar("a", Some(vec![2.0]), "2.0"), bar("b", None, "failed")];
-        let panel = Panel::bars("speed", Axis::default(), Axis::of("", Unit::ImagesPerSecond), bars);
+        let panel = Panel::bars("speed", Axis::default(), Axis::of("", Unit::SamplesPerSecond), bars);
         let svg = plot(&panel, (WIDTH, HEIGHT), "");
         assert_eq!(svg.matches("class=\"area").count(), 1);
         assert!(

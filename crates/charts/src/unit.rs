@@ -26,7 +26,7 @@ pub enum Unit {
     /// Joules.
     Joules,
     /// Images per second.
-    ImagesPerSecond,
+    SamplesPerSecond,
     /// Events per second.
     PerSecond,
 }
@@ -70,7 +70,7 @@ impl Unit {
             Self::Seconds => from(&SECONDS),
             Self::Watts => of(1.0, "W"),
             Self::Joules => from(&JOULES),
-            Self::ImagesPerSecond => of(1.0, "images/s"),
+            Self::SamplesPerSecond => of(1.0, "samples/s"),
             Self::PerSecond => of(1.0, "1/s"),
         }
     }

@@ -214,9 +214,9 @@ pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
         let name = format!("best {}, step {}", measure.replace('_', " "), format::count(step as u64));
         (name, format::number(value), None)
     }));
-    let speed = run.number("images_per_second").or_else(|| last("images_per_s"));
-    let key = run.number("images_per_second").is_none().then(|| "metrics/images_per_s".to_owned());
-    found.extend(speed.map(|speed| ("images per second".to_owned(), format::number(speed), key)));
+    let speed = run.number("samples_per_second").or_else(|| last("samples_per_s"));
+    let key = run.number("samples_per_second").is_none().then(|| "metrics/samples_per_s".to_owned());
+    found.extend(speed.map(|speed| ("samples per second".to_owned(), format::number(speed), key)));
     let time = run.number("wall_seconds").or_else(|| {
         let losses = run.columns.get("metrics/loss")?;
         losses.seconds.last().copied().filter(|seconds| seconds.is_finite())

@@ -6,7 +6,7 @@ use phalanx_run::format;
 /// Formats a number with its unit.
 pub(crate) fn with_unit(value: f64, unit: Unit) -> String {
     match unit {
-        Unit::Plain | Unit::ImagesPerSecond | Unit::PerSecond => format::number(value),
+        Unit::Plain | Unit::SamplesPerSecond | Unit::PerSecond => format::number(value),
         Unit::Count if value >= 0.0 && value.fract() == 0.0 => format::count(value as u64),
         Unit::Count => format::number(value),
         Unit::Bytes => bytes(value),

@@ -66,19 +66,26 @@ pub fn waiting(data: Option<f64>, communication: Option<f64>) -> Vec<String> {
 
 /// Formats a line of `metrics.jsonl` like the console output, but with the values of its step alone. The measure `headline` comes first.
 pub fn metrics(line: &Line, headline: Option<&str>) -> String {
-    let bookkeeping =
-        ["epoch", "seconds", "images_per_s", "memory_bytes", "data_share", "communication_share"];
-    let measures =
-        line.numbers().filter(|(name, _)| !bookkeeping.contains(name) && !name.starts_with("test_"));
+    let bookkeeping = ["epoch", "seconds", "memory_bytes", "data_share", "communication_share"];
+    let measures = line.numbers().filter(|(name, _)| {
+        !bookkeeping.contains(name) && !name.starts_with("test_") && !name.ends_with("_per_s")
+    });
     let mut measures: Vec<(&str, f64)> = measures.collect();
     // The sort is stable.
     measures.sort_by_key(|(name, _)| Some(*name) != headline);
     let short = |name: &str| name.strip_suffix("_norm").unwrap_or(name).to_owned();
     let mut parts: Vec<String> =
         measures.iter().map(|(name, value)| format!("{} {}", short(name), number(*value))).collect();
-    parts.extend(line.number("images_per_s").map(|rate| format!("{} images/s", count(rate.round() as u64))));
+    let rates = line.numbers().filter_map(|(name, rate)| Some((name.strip_suffix("_per_s")?, rate)));
+    // Units that samples consist of, such as tokens, say more than samples.
+    parts.extend(rates.last().map(|(unit, rate)| speed(unit, rate)));
     parts.extend(waiting(line.number("data_share"), line.number("communication_share")));
     parts.join("  ")
+}
+
+/// Formats a number of units per second.
+pub fn speed(unit: &str, per_second: f64) -> String {
+    format!("{} {unit}/s", count(per_second.round() as u64))
 }
 
 /// Formats the test metrics in a line of `metrics.jsonl`; `None` if the test split was not evaluated.
@@ -97,12 +104,15 @@ mod tests {
     #[test]
     fn a_line_of_metrics_reads_like_that_of_its_step() {
         let text = r#"{"step":5,"loss":0.25,"epoch":0,"kl":0.5,"lr":0.002,"grad_norm":1.5,"seconds":2.0,
-            "images_per_s":1234.4,"memory_bytes":1048576,"data_share":0.01,"communication_share":0.2,
+            "samples_per_s":1234.4,"memory_bytes":1048576,"data_share":0.01,"communication_share":0.2,
             "test_accuracy":0.5}"#;
         let line = Line::parse(text).expect("an object");
         let expected =
-            "loss 0.2500  kl 0.5000  lr 0.002000  grad 1.500  1,234 images/s  20% waiting for communication";
+            "loss 0.2500  kl 0.5000  lr 0.002000  grad 1.500  1,234 samples/s  20% waiting for communication";
         assert_eq!(metrics(&line, None), expected);
+        let tokens =
+            Line::parse(r#"{"step":5,"loss":0.25,"samples_per_s":12.0,"data_share":0,"tokens_per_s":3072}"#);
+        assert_eq!(metrics(&tokens.expect("an object"), None), "loss 0.2500  3,072 tokens/s");
         assert!(metrics(&line, Some("kl")).starts_with("kl 0.5000  loss 0.2500  lr "));
         assert_eq!(evaluated(&line).as_deref(), Some("step 5: test accuracy 0.5000"));
         assert_eq!(evaluated(&Line::new(3).with("loss", 1.0)), None);

@@ -88,7 +88,9 @@ pub use request::{Refusal, Request};
 pub use start::{GitState, RunStart, RunStarts};
 pub use state::{RunActivity, RunState};
 pub use stop::{StopFlag, StopSubscription};
-pub use summary::{BestEvaluation, DeadRank, LeftRank, RankSummary, Summary, SyncSummary, WorldChange};
+pub use summary::{
+    BestEvaluation, DeadRank, LeftRank, RankSummary, Summary, SyncSummary, UnitRate, WorldChange,
+};
 pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;
 pub use tensorboard::EventFile;

@@ -11,6 +11,8 @@ pub struct NextCommands {
     pub is_saved: bool,
     /// A prompt, if the model generates images from prompts.
     pub prompt: Option<String>,
+    /// True if the model continues texts.
+    pub writes: bool,
     /// True if the test split can be evaluated.
     pub is_evaluated: bool,
     /// True if the run has marked its best checkpoint.
@@ -29,6 +31,9 @@ impl NextCommands {
             let prompt = quoted(prompt);
             let picture = argument(&folder.join("samples.png"));
             commands.push(("sample", format!("sample {run}{best} --prompt {prompt} --out {picture}")));
+        }
+        if self.is_saved && self.writes {
+            commands.push(("write", format!("write {run}{best}")));
         }
         if self.is_saved && self.is_evaluated {
             commands.push(("evaluate", format!("eval {run}{best}")));
@@ -88,6 +93,8 @@ mod tests {
             lines[1],
             "  sample        phalanx sample './-my run' --best --prompt 'a cat'\\''s star' --out './-my run/samples.png'"
         );
+        let writer = NextCommands { writes: true, ..classifier };
+        assert_eq!(writer.lines(Path::new("runs/x"))[1], "  write         phalanx write runs/x");
         let unsaved = NextCommands { is_saved: false, ..generator };
         assert_eq!(unsaved.lines(Path::new("x")), ["next", "  report  phalanx report x"]);
     }

@@ -139,6 +139,15 @@ pub struct WorldChange {
     pub bytes: u64,
 }
 
+/// The rate of the units that samples consist of.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct UnitRate {
+    /// The unit, such as `tokens`.
+    pub unit: String,
+    /// The number per second.
+    pub per_second: f64,
+}
+
 /// The summary of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
@@ -162,8 +171,12 @@ pub struct Summary {
     pub servers: usize,
     /// The strategy.
     pub strategy: String,
-    /// The images per second over all ranks, without evaluations and checkpoints.
-    pub images_per_second: f64,
+    /// The samples per second over all ranks, without evaluations and checkpoints.
+    #[serde(alias = "images_per_second")]
+    pub samples_per_second: f64,
+    /// The rate of the units that the weights of samples count, such as tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<UnitRate>,
     /// The seconds since the program started or resumed.
     pub wall_seconds: f64,
     /// The last metrics: training loss, test metrics and others.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::format::{bytes, count, duration, number};
+use super::format::{bytes, count, duration, number, speed};
 use super::{EnergyKind, EnergySummary, Summary};
 
 /// Formats pairs as lines with the second column aligned.
@@ -23,6 +23,12 @@ fn energy(energy: &EnergySummary) -> Option<String> {
     Some(format!("{}; mean power {} W", known.join(", "), number(watts)))
 }
 
+/// Formats the samples per second, and the units that they consist of.
+fn speeds(summary: &Summary) -> String {
+    let units = summary.units.as_ref().map(|units| speed(&units.unit, units.per_second));
+    units.into_iter().chain([speed("samples", summary.samples_per_second)]).collect::<Vec<_>>().join(", ")
+}
+
 /// Formats the summary of a run.
 pub fn finished(summary: &Summary) -> Vec<String> {
     let mut rows: Vec<(String, String)> = Vec::new();
@@ -39,7 +45,7 @@ pub fn finished(summary: &Summary) -> Vec<String> {
     rows.extend([
         ("steps".to_owned(), format!("{} ({:.2} epochs{early})", count(summary.step), summary.epochs)),
         ("time".to_owned(), duration(Duration::from_secs_f64(summary.wall_seconds.max(0.0)))),
-        ("speed".to_owned(), format!("{} images/s", count(summary.images_per_second.round() as u64))),
+        ("speed".to_owned(), speeds(summary)),
     ]);
     if let Some(energy) = summary.energy.as_ref().and_then(energy) {
         rows.push(("energy".to_owned(), energy));

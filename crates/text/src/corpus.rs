@@ -12,7 +12,7 @@ use std::str::FromStr;
 use phalanx_data::{DataError, Links, Result, Split};
 
 use crate::dataset::TokenPart;
-use crate::documents::{Documents, DocumentsConfig, Passage};
+use crate::documents::{Documents, DocumentsConfig, Passage, SplitRule, has_rows, split_of};
 use crate::shards::{CHECKED, TokenShard, TokenStream};
 use crate::tokenizer::{TOKENIZER_FILE, Tokenizer};
 
@@ -191,18 +191,14 @@ struct Texts {
 
 impl Texts {
     fn read(documents: &Documents, is_plain: bool, config: &CorpusConfig) -> Result<Self> {
-        let named = documents.files().iter().any(|file| split_of(file) == Some(Split::Train));
-        let every = (100 / config.test_percent).max(2);
+        let mut rule = SplitRule::new(documents, if is_plain { 0 } else { config.test_percent });
         let mut texts = Self { train: Vec::new(), test: Vec::new() };
-        let mut number = 0_u64;
         for file in documents.files() {
             documents.read(file, &mut |passage| {
-                let for_test = match named {
-                    true => split_of(file) == Some(Split::Test),
-                    false => !is_plain && number % every == every - 1,
+                let split = match rule.assign(file, passage.ends) {
+                    Split::Train => &mut texts.train,
+                    Split::Test => &mut texts.test,
                 };
-                number += u64::from(passage.ends);
-                let split = if for_test { &mut texts.test } else { &mut texts.train };
                 split.push(passage);
                 Ok(())
             })?;
@@ -250,22 +246,4 @@ fn shard_files(path: &Path) -> Result<Vec<PathBuf>> {
         entries.iter().map(std::fs::DirEntry::path).filter(|path| is_shard(path) && path.is_file()).collect();
     files.sort();
     Ok(files)
-}
-
-/// The split that the name of a file says.
-fn split_of(file: &Path) -> Option<Split> {
-    let stem = file.file_stem()?.to_string_lossy().to_lowercase();
-    let has = |word: &str| stem.split(|letter: char| !letter.is_alphabetic()).any(|part| part == word);
-    if has("train") {
-        Some(Split::Train)
-    } else if ["val", "valid", "validation", "test"].into_iter().any(has) {
-        Some(Split::Test)
-    } else {
-        None
-    }
-}
-
-/// True for a file of many documents.
-fn has_rows(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ["jsonl", "ndjson", "parquet"].iter().any(|rows| ending == *rows))
 }

@@ -9,6 +9,7 @@
 //! - [`Documents`] reads the texts of files and folders: plain text, lines of JSON, parquet.
 //! - A [`TokenShard`] is a file of tokens of nanoGPT, llm.c or Megatron-LM; [`ShardWriter`] writes them. Reading is by position,
 //!   so a corpus may be larger than memory.
+//! - [`encode`] writes texts as files of tokens, on all cores.
 //! - [`Corpus`] opens any of these as a training and a test split.
 //! - [`TokenWindows`] cuts tokens into windows in which every token is predicted once. A sample is a place, so order and
 //!   resumption are arithmetic. Documents may be kept apart: each window then says at which column the document of a token
@@ -45,6 +46,7 @@
 pub mod corpus;
 pub mod dataset;
 pub mod documents;
+pub mod encode;
 pub mod learn;
 pub mod shards;
 pub mod tokenizer;
@@ -55,6 +57,7 @@ pub use dataset::{
     WindowsConfig,
 };
 pub use documents::{Documents, DocumentsConfig, Passage};
+pub use encode::{EncodeConfig, Encoded, EncodedSplit, encode};
 pub use learn::{END_OF_TEXT, PieceKind, WordCounts, learn};
 pub use shards::{ShardFormat, ShardWriter, TokenShard, TokenStream};
 pub use tokenizer::{TOKENIZER_FILE, TextStream, Tokenizer};

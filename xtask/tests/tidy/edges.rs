@@ -50,6 +50,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
             "sharding",
             "charts",
             "data",
+            "text",
             "run",
             "checkpoint",
             "trace",

@@ -30,8 +30,8 @@ fn lines_of_a_run() {
     let mut speed = Panel::lines(
         "speed",
         steps(),
-        Axis::of("", Unit::ImagesPerSecond),
-        vec![line("images per second", |step| 1000.0 + step)],
+        Axis::of("", Unit::SamplesPerSecond),
+        vec![line("samples per second", |step| 1000.0 + step)],
     );
     speed.level = Some(Level { at: 1020.0, label: "target".to_owned() });
     let zero = Panel::lines("steps left out", steps(), Axis::default(), vec![line("left out", |_| 0.0)]);

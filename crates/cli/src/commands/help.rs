@@ -4,9 +4,9 @@ use clap::Command;
 
 /// The commands by what a user wants to do, in the order of the help.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Train", &["train", "plan", "config", "data"]),
+    ("Train", &["train", "plan", "config", "data", "tokens"]),
     ("Look", &["watch", "report", "serve", "track", "trace", "diagnose"]),
-    ("Use", &["eval", "predict", "sample", "export", "hash"]),
+    ("Use", &["eval", "predict", "sample", "write", "export", "hash"]),
     ("Compare", &["sweep", "study"]),
     ("Cluster", &["submit", "status", "logs", "cancel", "join", "leave", "doctor"]),
     ("Shell", &["completions", "man"]),
@@ -40,6 +40,16 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         [
             ("data check --data folder=photos", "read every image of a folder of class folders"),
             ("data write --data shapes --per-class 50 --out photos", "embedded images as class folders"),
+        ],
+    ),
+    (
+        "tokens",
+        [
+            ("tokens learn book.txt --vocab 4096 --out tokenizer.json", "a tokenizer of one's own text"),
+            (
+                "tokens encode book.txt --tokenizer tokenizer.json --out tokens",
+                "files of tokens for training",
+            ),
         ],
     ),
     (
@@ -103,6 +113,16 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         [
             ("sample runs/first --prompt \"a red circle\" --out grid.png", "a row of pictures for a prompt"),
             ("sample runs/first --prompt one --prompt two --columns 4 --out grid.png", "two rows of four"),
+        ],
+    ),
+    (
+        "write",
+        [
+            ("write runs/first --prompt \"Once upon\" --tokens 100", "continue a text"),
+            (
+                "write runs/first --prompt \"Once upon\" --beams 4 --samples 2",
+                "the two most probable continuations",
+            ),
         ],
     ),
     (

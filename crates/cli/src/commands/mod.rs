@@ -55,9 +55,11 @@ mod serve;
 mod shell;
 mod submit;
 mod sweep;
+mod tokens;
 mod trace;
 mod track;
 mod watch;
+mod write;
 
 use std::process::ExitCode;
 
@@ -112,6 +114,7 @@ enum Command {
     Watch(watch::WatchArgs),
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
+    Write(write::WriteArgs),
     Eval(eval::EvalArgs),
     Predict(predict::PredictArgs),
     Export(export::ExportArgs),
@@ -127,6 +130,7 @@ enum Command {
     Track(track::TrackArgs),
     Config(config::ConfigArgs),
     Data(data::DataArgs),
+    Tokens(tokens::TokensArgs),
     Trace(trace::TraceArgs),
     Doctor(doctor::DoctorArgs),
     Diagnose(diagnose::DiagnoseArgs),
@@ -198,6 +202,7 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Watch(args) => watch::run(&args),
         Command::Plan(args) => plan::run(program, &args),
         Command::Sample(args) => sample::run(program, &args),
+        Command::Write(args) => write::run(program, &args),
         Command::Eval(args) => eval::run(program, &args),
         Command::Predict(args) => predict::run(program, &args),
         Command::Export(args) => export::run(program, &args),
@@ -213,6 +218,7 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Track(args) => track::run(&args),
         Command::Config(args) => config::run(program, &args),
         Command::Data(args) => data::run(program, &args),
+        Command::Tokens(args) => tokens::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Diagnose(args) => diagnose::run(program, &args),

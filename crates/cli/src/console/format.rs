@@ -1,6 +1,7 @@
 //! Lines of steps and events.
 
-use phalanx_run::format::{count, number, waiting};
+use phalanx_run::UnitRate;
+use phalanx_run::format::{number, speed, waiting};
 
 use phalanx_trainer::engine::{Event, StepReport, named};
 
@@ -24,7 +25,10 @@ pub fn step(report: &StepReport, headline: Option<&str>) -> String {
         parts.extend(update.gradient_norm.map(|norm| format!("{} {}", name("grad"), number(norm))));
         parts.extend(update.left_out.then(|| format!("{} not finite, left out", name("gradients"))));
     }
-    parts.push(format!("{} images/s", count(report.images_per_second.round() as u64)));
+    parts.push(match &report.units {
+        Some(UnitRate { unit, per_second }) => speed(unit, *per_second),
+        None => speed("samples", report.samples_per_second),
+    });
     parts.extend(waiting(Some(report.data_share), report.communication_share));
     parts.join("  ")
 }
@@ -83,12 +87,12 @@ mod tests {
         let report = StepReport {
             phases: vec![phase],
             updates: vec![update],
-            images_per_second: 1234.4,
+            samples_per_second: 1234.4,
             data_share: 0.01,
             communication_share: Some(0.2),
             ..StepReport::default()
         };
-        let expected = "accuracy 0.5000  loss 0.2500  kl 2.000  lr 0.002000  1,234 images/s  20% waiting for communication";
+        let expected = "accuracy 0.5000  loss 0.2500  kl 2.000  lr 0.002000  1,234 samples/s  20% waiting for communication";
         assert_eq!(step(&report, Some("accuracy")), expected);
         assert!(step(&report, None).starts_with("loss 0.2500  kl 2.000  accuracy 0.5000  lr "));
         let (step, path) = (400, PathBuf::from("runs/x/checkpoints/step-00000400"));

@@ -12,7 +12,7 @@ pub(super) fn started(started: &Started) -> Vec<String> {
     let mut rows = vec![
         row("run", started.folder.display().to_string()),
         row("model", format!("{}, {} parameters", started.model, count(started.parameters))),
-        row("data", format!("{}, {} training images", started.data, count(started.images as u64))),
+        row("data", format!("{}, {} training samples", started.data, count(started.images as u64))),
         row(
             "ranks",
             format!(

@@ -187,13 +187,13 @@ mod tests {
     #[test]
     fn comparisons_are_those_of_the_field() {
         let (one, four) = (
-            numbers(&[("images_per_second", 100.0), ("seconds", 8.0), ("ranks", 1.0)]),
-            numbers(&[("images_per_second", 320.0), ("seconds", 2.5), ("ranks", 4.0)]),
+            numbers(&[("samples_per_second", 100.0), ("seconds", 8.0), ("ranks", 1.0)]),
+            numbers(&[("samples_per_second", 320.0), ("seconds", 2.5), ("ranks", 4.0)]),
         );
         for (text, expected) in [
-            ("of = \"images_per_second\"", 3.2),
-            ("of = \"images_per_second\"\nper = \"ranks\"", 0.8),
-            ("of = \"images_per_second\"\nper = \"ranks\"\nas = \"overhead\"", 0.25),
+            ("of = \"samples_per_second\"", 3.2),
+            ("of = \"samples_per_second\"\nper = \"ranks\"", 0.8),
+            ("of = \"samples_per_second\"\nper = \"ranks\"\nas = \"overhead\"", 0.25),
             ("of = \"seconds\"\nas = \"inverse\"", 3.2),
             ("of = \"seconds\"\nas = \"change\"", -0.6875),
             ("of = \"seconds\"\nagainst = \"ranks\"", 2.5),

@@ -252,7 +252,7 @@ impl SweepFileError {
 }
 
 /// The columns of a table by default.
-const COLUMNS: [&str; 6] = ["test_accuracy", "loss", "test_loss", "steps", "seconds", "images_per_second"];
+const COLUMNS: [&str; 6] = ["test_accuracy", "loss", "test_loss", "steps", "seconds", "samples_per_second"];
 
 impl SweepFile {
     /// The axes of a part, its own first.

@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn rows_are_compared_seed_by_seed_and_with_what_others_published() {
         let outcome = |speed: f64, ranks: f64| {
-            let numbers = [("images_per_second".to_owned(), speed), ("ranks".to_owned(), ranks)].into();
+            let numbers = [("samples_per_second".to_owned(), speed), ("ranks".to_owned(), ranks)].into();
             Some(Ok(Outcome { numbers, ..Outcome::default() }))
         };
         let outcomes =
@@ -250,7 +250,7 @@ mod tests {
             ..Trial::default()
         };
         let efficiency =
-            "name = \"efficiency\"\nof = \"images_per_second\"\nper = \"ranks\"\nto = { ranks = 1 }";
+            "name = \"efficiency\"\nof = \"samples_per_second\"\nper = \"ranks\"\nto = { ranks = 1 }";
         let efficiency: Relative = toml::from_str(efficiency).expect("sound");
         let table = Table {
             title: "scaling".into(),

@@ -37,7 +37,7 @@ pub const NUMBERS: &[(&str, &str)] = &[
     ("steps", "steps taken"),
     ("seconds", "seconds of training steps, until the last rank was done"),
     ("first_done", "seconds of training steps of the rank that was done first"),
-    ("images_per_second", "images over all ranks and a second of training"),
+    ("samples_per_second", "images over all ranks and a second of training"),
     ("step_ms", "milliseconds of a step: the median of those that have a line each"),
     ("steps_per_second", "1000 over the milliseconds of a step"),
     (
@@ -137,7 +137,7 @@ fn numbers(summary: &Summary) -> BTreeMap<String, f64> {
     set("steps", Some(summary.step as f64));
     set("seconds", of(|rank| rank.step_seconds).reduce(f64::max));
     set("first_done", of(|rank| rank.step_seconds).reduce(f64::min));
-    set("images_per_second", Some(summary.images_per_second));
+    set("samples_per_second", Some(summary.samples_per_second));
     let (count, steps) = (ranks.len() as f64, summary.step as f64);
     set("mb_sent", Some(of(|rank| rank.step_bytes_sent as f64).sum::<f64>() / count / steps / 1e6));
     let whole: f64 = of(|rank| rank.step_seconds).sum();

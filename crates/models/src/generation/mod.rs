@@ -50,6 +50,8 @@ struct Batch<'a> {
     model: &'a dyn LanguageModel,
     tape: &'a Tape,
     cache: Option<KeyValueCache>,
+    /// The first token of each text that the model sees.
+    begins: Vec<usize>,
     /// The columns of padding in front of each row.
     padding: Vec<usize>,
 }
@@ -70,7 +72,7 @@ pub fn generate(
         check_prompt(model, &prompt.tokens)?;
     }
     let mut rows: Vec<Row> = prompts.iter().map(Row::new).collect();
-    let mut batch = Batch { model, tape, cache: None, padding: Vec::new() };
+    let mut batch = Batch { model, tape, cache: None, begins: Vec::new(), padding: Vec::new() };
     for place in 0..options.max_tokens {
         if rows.iter().all(|row| row.ended) {
             break;
@@ -132,17 +134,22 @@ impl Row {
 impl Batch<'_> {
     /// Computes the logits of the next token of each text.
     fn next_logits(&mut self, texts: &[&[u32]], cached: bool) -> Result<Vec<Vec<f32>>> {
+        self.begins.resize(texts.len(), 0);
         let context = self.model.context();
-        let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
-        if let Some(cache) = self.cache.as_ref().filter(|cache| cache.length() < context) {
+        for (text, begin) in texts.iter().zip(&mut self.begins) {
+            if text.len() - *begin > context {
+                // The last half is read again, and the other texts with it.
+                *begin = text.len() - (context / 2).max(1);
+                self.cache = None;
+            }
+        }
+        if let Some(cache) = &self.cache {
             let newest: Vec<u32> = texts.iter().filter_map(|text| text.last().copied()).collect();
             let first = cache.length();
             return self.run(&newest, texts.len(), first);
         }
-        // The beginning, or the context is full: the last half is read again.
-        let window = if self.cache.is_some() || longest > context { (context / 2).max(1) } else { longest };
         let windows: Vec<&[u32]> =
-            texts.iter().map(|text| &text[text.len() - window.min(text.len())..]).collect();
+            texts.iter().zip(&self.begins).map(|(text, begin)| &text[*begin..]).collect();
         let length = windows.iter().map(|text| text.len()).max().unwrap_or(0);
         self.padding = windows.iter().map(|text| length - text.len()).collect();
         self.cache = cached.then(|| self.model.empty_cache());

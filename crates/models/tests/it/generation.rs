@@ -75,6 +75,13 @@ fn texts_are_the_same_with_and_without_a_cache_alone_and_in_a_batch() {
         assert_ne!(written(&*model, &prompts, &other), together, "another seed");
         let long = written(&*model, &prompts[2..], &options(30));
         assert_eq!(long[0].len(), 30, "the context is no end");
+        let anew = written(&*model, &prompts[2..], &GenerationOptions { cached: false, ..options(30) });
+        assert_eq!(anew, long);
+        assert_eq!(
+            written(&*model, &prompts, &options(30))[2],
+            long[0],
+            "texts become full at their own times"
+        );
     }
 }
 

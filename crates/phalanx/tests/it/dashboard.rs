@@ -190,7 +190,7 @@ fn a_training_is_shown_paused_saved_and_stopped_by_keys() {
     seen.wait_for("the dashboard", Seen::is_taken);
     seen.wait_for_text("run  training  2 ranks by");
     seen.wait_for_text("▀▀");
-    for words in ["╭ l1", "╭ ranks", "╭ log", "images/s", "ETA ", "/100,000"] {
+    for words in ["╭ l1", "╭ ranks", "╭ log", "samples/s", "ETA ", "/100,000"] {
         seen.wait_for_text(words);
     }
     seen.press("?");

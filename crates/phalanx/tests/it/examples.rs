@@ -146,6 +146,10 @@ fn the_examples_of_the_help_work() {
         ));
     }
     place.succeed(&format!("train shapes-cvae --ranks 1 --out runs/texts {SHORT}"));
+    place.succeed(
+        "train tiny-gpt --ranks 1 --out runs/words --set train.steps=2 --set model.layers=1 --set eval.limit=4",
+    );
+    place.write("book.txt", "Once upon a time there was a token.\n".repeat(40));
     place.write(
         "sweep.toml",
         "about = \"Which rate?\"\nextends = \"tiny\"\n[[axis]]\nkey = \"optim.lr\"\nvalues = [0.1, 0.2]\n",
@@ -163,8 +167,12 @@ fn the_examples_of_the_help_work() {
         assert!(command == "help" || examples.len() == 2, "{command}: {examples:?}");
         for line in examples {
             let line = as_carried_out(&line);
-            // Texts are drawn by another run.
-            let line = if command == "sample" { line.replace("runs/first", "runs/texts") } else { line };
+            // Pictures of texts and texts are made by other runs.
+            let line = match command {
+                "sample" => line.replace("runs/first", "runs/texts"),
+                "write" => line.replace("runs/first", "runs/words").replace("Once upon", "a cat"),
+                _ => line,
+            };
             let line = line.strip_prefix("phalanx ").expect("a command");
             let output = place.command("").args(words(line)).output().expect("the program starts");
             assert!(output.status.success(), "{line}: {}\n{}", output.status, both(&output));

@@ -94,3 +94,99 @@ fn bad_input_is_named() {
         assert!(!place.path("run/config.toml").exists(), "{line}: there is a run");
     }
 }
+
+/// Trains by characters, and returns the place of the run.
+fn trained_by_characters() -> Place {
+    let place = Place::new();
+    let text: String =
+        (0..900).map(|at| ["the ", "cat ", "sees ", "a ", "bird.\n"][at * at % 7 % 5]).collect();
+    place.write("text.txt", &text);
+    let line = "--ranks 1 --set data.path=text.txt --set train.steps=40 --set optim.lr=0.01 --out run";
+    place.succeed(&format!("{GPT} {line}"));
+    place
+}
+
+#[test]
+fn a_trained_model_writes_texts_again_and_again_the_same() {
+    let place = trained_by_characters();
+    // The text is not needed any more.
+    std::fs::remove_file(place.path("text.txt")).expect("there");
+    let one = place.succeed("write run --prompt the --tokens 60 --seed 1");
+    assert!(one.trim_end().starts_with("the") && one.trim_end().len() > 40, "{one}");
+    assert_eq!(one, place.succeed("write run --prompt the --tokens 60 --seed 1 --no-cache"));
+    assert_ne!(one, place.succeed("write run --prompt the --tokens 60 --seed 2"));
+    let several = place.succeed("write run --prompt the --prompt a --samples 2 --tokens 60 --seed 1 --json");
+    let lines: Vec<serde_json::Value> =
+        several.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.len(), 4);
+    // Of the batch, the first is the text alone.
+    assert_eq!(format!("the{}", lines[0]["text"].as_str().expect("a text")).trim_end(), one.trim_end());
+    assert_ne!(lines[0]["text"], lines[1]["text"]);
+    let greedy = place.succeed("write run --prompt the --greedy --tokens 6");
+    assert_eq!(greedy, place.succeed("write run --prompt the --beams 1 --tokens 6"));
+    let beams = place.succeed("write run --prompt the --beams 3 --samples 2 --tokens 6 --json");
+    let scores: Vec<f64> = beams
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).expect("JSON")["score"].as_f64().expect("a score")
+        })
+        .collect();
+    assert!(scores.len() == 2 && scores[0] >= scores[1], "{scores:?}");
+    for (line, words) in [
+        ("write run --prompt zebra", "'z' is not in the vocabulary"),
+        ("write run --prompt thecatseesabird.", "the model's context is 12"),
+        ("write run --temperature=-1", "--temperature -1"),
+        ("write run --top-p 0", "--top-p 0"),
+        ("write none", "none"),
+    ] {
+        let said = place.fail(line);
+        assert!(said.contains(words), "{line}: {said}");
+    }
+}
+
+#[test]
+fn measures_of_texts_do_not_depend_on_the_batch() {
+    let place = trained_by_characters();
+    let measures = |line: &str| -> Vec<f64> {
+        let text = place.succeed(&format!("eval run --json {line}"));
+        let all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        ["loss", "perplexity", "bits_per_byte"].map(|name| all[name].as_f64().expect("a number")).to_vec()
+    };
+    let whole = measures("");
+    assert!(
+        (whole[0].exp() - whole[1]).abs() < 1e-6
+            && (whole[0] / std::f64::consts::LN_2 - whole[2]).abs() < 1e-6
+    );
+    assert_close("batches of one", &measures("--set eval.batch=1"), &whole, 1e-6);
+    let more = measures("--set model.stride=3");
+    assert!(more[0] < whole[0], "more is seen before each token: {more:?} and {whole:?}");
+}
+
+#[test]
+fn files_of_tokens_train_as_their_text() {
+    let place = trained_by_characters();
+    place.succeed("tokens learn text.txt --vocab 270 --out own.json");
+    place.succeed("tokens encode text.txt --tokenizer own.json --out tokens --format llm.c");
+    let checked = place.succeed("tokens check tokens");
+    assert!(checked.contains("train") && checked.contains("val.bin (test)"), "{checked}");
+    let line = format!("{GPT} --ranks 2");
+    place.succeed(&format!("{line} --set data.path=tokens --out of-tokens"));
+    place.succeed(&format!("{line} --set data.path=tokens --set model.apart=true --out apart"));
+    let losses = column(&place.path("of-tokens"), "loss");
+    assert!(losses.len() == 10 && losses[9] < losses[0], "{losses:?}");
+    let said = place.succeed("write of-tokens --prompt the --tokens 5");
+    assert!(said.starts_with("the"), "{said}");
+    for (line, words) in [
+        ("--set data.path=tokens --set model.vocab=200", &["model.vocab = 200", "270 tokens"][..]),
+        ("--set data.path=tokens --set model.tokenizer=bytes", &["beyond the vocabulary of 256"]),
+        ("--set data.path=tokens --set model.stride=13", &["model.stride = 13"]),
+    ] {
+        let said = place.fail(&format!("{GPT} --ranks 1 {line} --out bad"));
+        assert!(words.iter().all(|words| said.contains(words)), "{line}: {said}");
+        assert!(!place.path("bad/config.toml").exists(), "{line}: there is a run");
+    }
+    let whole = std::fs::read(place.path("tokens/train.bin")).expect("there");
+    std::fs::write(place.path("tokens/train.bin"), &whole[..whole.len() - 2]).expect("writes");
+    let said = place.fail(&format!("{GPT} --ranks 1 --set data.path=tokens --out bad"));
+    assert!(said.contains("train.bin") && said.contains("cut short"), "{said}");
+}

@@ -205,7 +205,7 @@ fn a_paused_run_can_be_stopped_and_later_requests_are_refused() {
         assert_eq!(late.status.code(), Some(1));
         assert!(both(&late).contains("`save` is not possible: the run is over"), "{}", both(&late));
         let shown = place.succeed_with_errors("watch run");
-        for words in ["step      1/100000  accuracy ", "interrupted", "images/s"] {
+        for words in ["step      1/100000  accuracy ", "interrupted", "samples/s"] {
             assert!(shown.contains(words), "{words:?} is not in {shown}");
         }
         let lines = shown.lines().filter(|line| line.contains("/100000  accuracy")).count();

@@ -244,7 +244,7 @@ fn a_run_can_be_evaluated_and_sampled() {
     let place = Place::new();
     let shown = place.succeed("train tiny --ranks 1 --out run");
     let plain = shown.lines().find(|line| line.trim_start().starts_with("step  1/30")).unwrap_or(&shown);
-    for word in ["  l1 ", "loss ", "lr ", "images/s"] {
+    for word in ["  l1 ", "loss ", "lr ", "samples/s"] {
         assert!(plain.contains(word), "{plain}");
     }
     let commands = [

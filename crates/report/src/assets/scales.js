@@ -31,7 +31,7 @@ function measureOf(unit, largest) {
     case "seconds": return largest <= 0 ? [1, "s"] : from([[7200, 3600, "h"], [300, 60, "min"], [1, 1, "s"], [1e-3, 1e-3, "ms"], [0, 1e-6, "µs"]]);
     case "watts": return [1, "W"];
     case "joules": return from([[1e4, 1e3, "kJ"], [0, 1, "J"]]);
-    case "images-per-second": return [1, "images/s"];
+    case "samples-per-second": return [1, "samples/s"];
     case "per-second": return [1, "1/s"];
     default: return [1, ""];
   }

@@ -109,7 +109,10 @@ fn placement_of_test(tested: &str) -> ChartPlacement {
 fn placement_of_resource(name: &str) -> Option<ChartPlacement> {
     let words = name.replace('_', " ");
     Some(match name {
-        "images_per_s" => of(Group::Speed, "speed", "all ranks", Unit::ImagesPerSecond),
+        "samples_per_s" => of(Group::Speed, "speed", "all ranks", Unit::SamplesPerSecond),
+        _ if name.ends_with("_per_s") => {
+            of(Group::Speed, words.trim_end_matches(" per s"), "per second, all ranks", Unit::Plain)
+        }
         "memory_bytes" => of(Group::Speed, "memory of rank 0", "resident", Unit::Bytes),
         "data_share" => of(Group::Speed, "share of rank 0's time spent waiting", "for data", Unit::Share),
         "communication_share" => {

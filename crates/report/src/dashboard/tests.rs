@@ -19,7 +19,7 @@ fn recorded() -> Model {
         let (critic, generator) = (10.0 / step as f64, 2.0 - step as f64 / 300.0);
         model.take_metrics(&format!(
             r#"{{"step":{step},"critic_loss":{critic},"generator_loss":{generator},"epoch":0,"critic_lr":0.0002,
-            "seconds":{},"images_per_s":1234.5,"memory_bytes":104857600,"data_share":0.02,"communication_share":0.11,
+            "seconds":{},"samples_per_s":1234.5,"memory_bytes":104857600,"data_share":0.02,"communication_share":0.11,
             "test_accuracy":0.75}}"#,
             step as f64 / 4.0
         ));
@@ -99,7 +99,7 @@ fn on_80_by_24_there_are_curves_numbers_and_the_log() {
         &[
             "critic_loss 0.03333",
             "generator_loss 1.000",
-            "speed  1,235 images/s",
+            "speed  1,235 samples/s",
             "       4.000 steps/s",
             "comm   40% exposed",
             "       25% hidden",
@@ -155,7 +155,7 @@ fn borders_cut_nothing() {
         view.pane = Pane::Curves;
         let shown = screen(size, &model, &view, Depth::None);
         let parts = [
-            "1,235 images/s",
+            "1,235 samples/s",
             "4.000 steps/s",
             "40% exposed",
             "25% hidden",
@@ -254,7 +254,7 @@ fn the_end_of_a_run_and_the_cost_of_ranks_are_shown() {
     model.summary = Some(Summary {
         status: "finished".into(),
         step: 1000,
-        images_per_second: 999.6,
+        samples_per_second: 999.6,
         wall_seconds: 75.0,
         ranks: vec![rank(0, 1.0), rank(1, 5.0)],
         ..Summary::default()
@@ -268,7 +268,7 @@ fn the_end_of_a_run_and_the_cost_of_ranks_are_shown() {
         &[
             "shapes-gan  finished",
             "step 1,000/1,000  epoch 10.00  took 1 min 15 s",
-            "1,000 images/s",
+            "1,000 samples/s",
             "1  comm ████░░░░ 50% exposed  0% hidden",
         ],
     );

@@ -61,7 +61,7 @@ impl Group {
             Self::Headline => "headline",
             Self::Losses => "loss",
             Self::Tests => "test split",
-            Self::Throughput => "images/s",
+            Self::Throughput => "speed",
             Self::GradientNorms => "gradient norm",
             Self::LearningRates => "learning rate",
             Self::Other => "other measures",
@@ -77,7 +77,7 @@ impl Group {
             // The losses of the test split are in the chart of those of training.
             _ if is("loss") => Self::Losses,
             name if name.starts_with("test_") => Self::Tests,
-            "images_per_s" => Self::Throughput,
+            _ if name.ends_with("_per_s") => Self::Throughput,
             _ if is("grad_norm") => Self::GradientNorms,
             _ if is("lr") => Self::LearningRates,
             _ => Self::Other,
@@ -284,7 +284,7 @@ mod tests {
     fn groups_without_measurements_are_passed_over() {
         let (mut view, mut model) = (View::new(false), Model::default());
         model.take_metrics(
-            r#"{"step":1,"loss":1,"kl":2,"epoch":0,"images_per_s":3,"critic_lr":0.1,"test_loss":3,
+            r#"{"step":1,"loss":1,"kl":2,"epoch":0,"samples_per_s":3,"critic_lr":0.1,"test_loss":3,
                 "test_accuracy":1}"#,
         );
         let mut seen = Vec::new();

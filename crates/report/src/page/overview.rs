@@ -197,7 +197,7 @@ fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
     let words = |names: &[&str]| names.iter().map(|name| name.replace('_', " ")).collect::<Vec<_>>();
     let mut head: Vec<String> = ["run", "state", "steps"].map(str::to_owned).to_vec();
     head.extend(words(&first));
-    head.extend(["images/s", "time", "peak memory", "strategy", "ranks", "J/sample"].map(str::to_owned));
+    head.extend(["samples/s", "time", "peak memory", "strategy", "ranks", "J/sample"].map(str::to_owned));
     head.extend(words(&others));
     let row = |(at, run): (usize, &RunData)| {
         let name = format!(
@@ -217,7 +217,7 @@ fn runs(runs: &[RunData], badge: &dyn Fn(State) -> String) -> String {
             run.number(&format!("metrics.{name}")).or_else(column)
         };
         row.extend(first.iter().map(|name| Cell::number(last(name), format::number)));
-        row.push(Cell::number(run.number("images_per_second"), format::number));
+        row.push(Cell::number(run.number("samples_per_second"), format::number));
         row.push(Cell::number(run.number("wall_seconds"), seconds));
         row.push(Cell::number(peak, bytes));
         row.push(Cell::Text(run.setting("train.strategy").unwrap_or_default().to_owned()));

@@ -28,7 +28,7 @@ fn make_run(folder: &Path, steps: usize, ranks: usize) {
         // One step in the middle stands out.
         let loss = if step == steps / 2 + 7 { 77.0 } else { 1.0 / step as f64 };
         let mut line = json!({"step": step, "loss": loss, "lr": 0.001, "grad_norm": 0.5, "seconds": step as f64 * 0.5,
-            "images_per_s": 100.0, "data_share": 0.1, "communication_share": 0.2, "memory_bytes": 1e8, "left_out": 0});
+            "samples_per_s": 100.0, "data_share": 0.1, "communication_share": 0.2, "memory_bytes": 1e8, "left_out": 0});
         if step % (steps / 4).max(1) == 0 {
             line["test_loss"] = json!(loss);
             line["warnings"] = json!([format!("{HOSTILE} has come to rest at 0.{step}")]);
@@ -43,7 +43,7 @@ fn make_run(folder: &Path, steps: usize, ranks: usize) {
             "synchrony": {"staleness": [5, 3, 1, 0], "leads": [9, 1], "waited_seconds": 0.5, "clock_spread": 2, "meetings": 3}})
     };
     let summary = json!({"status": "finished", "step": steps, "epochs": 2.0, "model": HOSTILE, "parameters": 1234,
-        "world_size": ranks, "strategy": "ddp", "images_per_second": 100.0, "wall_seconds": 30.0, "metrics": {"loss": 0.5},
+        "world_size": ranks, "strategy": "ddp", "samples_per_second": 100.0, "wall_seconds": 30.0, "metrics": {"loss": 0.5},
         "ranks": (0..ranks).map(rank).collect::<Vec<_>>(),
         "dead": [{"rank": 9, "host": HOSTILE, "from_step": 3, "cause": "killed"}],
         "energy": {"cpu": {"kind": "estimated", "model": "seconds x watts", "joules": 1000.0},
@@ -221,7 +221,7 @@ fn a_run_is_told_whole() {
         "loss",
         "learning rate",
         "gradient norm",
-        "images per second",
+        "samples per second",
         "where time goes, rank 2",
         "memory by kind, rank 0",
         "Balance of ranks",

@@ -9,10 +9,13 @@
 mod files;
 mod json_lines;
 mod plain;
+mod split;
 
 use std::path::{Path, PathBuf};
 
 use phalanx_data::{DataError, Result, read_parquet_texts};
+
+pub(crate) use split::{SplitRule, split_of};
 
 /// The settings of [`Documents`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,13 +79,18 @@ impl Documents {
         self.files.iter().filter_map(|file| file.metadata().ok()).map(|found| found.len()).sum()
     }
 
+    /// True if all is one file of plain text.
+    #[must_use]
+    pub fn is_one_text(&self) -> bool {
+        matches!(self.files.as_slice(), [file] if !has_rows(file))
+    }
+
     /// Calls `take` with each passage of a file, in order.
     ///
     /// # Errors
     /// If the file cannot be read or is malformed: the error names the line or the row; and errors of `take`.
     pub fn read(&self, file: &Path, take: &mut dyn FnMut(Passage) -> Result<()>) -> Result<()> {
-        let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        match ending {
+        match ending(file) {
             "jsonl" | "ndjson" => json_lines::read(file, &self.config.field, take),
             "parquet" => read_parquet_texts(file, &self.config.field, &mut |texts| {
                 texts.into_iter().try_for_each(|text| take(Passage { text, ends: true }))
@@ -90,4 +98,14 @@ impl Documents {
             _ => plain::read(file, take),
         }
     }
+}
+
+/// The ending of a file.
+fn ending(file: &Path) -> &str {
+    file.extension().and_then(|ending| ending.to_str()).unwrap_or_default()
+}
+
+/// True for a file of many documents.
+pub(crate) fn has_rows(file: &Path) -> bool {
+    ["jsonl", "ndjson", "parquet"].contains(&ending(file))
 }

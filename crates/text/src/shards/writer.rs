@@ -82,6 +82,20 @@ impl ShardWriter {
         Ok(())
     }
 
+    /// The number of tokens of the current document.
+    #[must_use]
+    pub fn document_len(&self) -> u64 {
+        self.current
+    }
+
+    /// Removes what was written.
+    ///
+    /// # Errors
+    /// If the file cannot be removed.
+    pub fn discard(self) -> Result<()> {
+        std::fs::remove_file(&self.partial).map_err(|error| DataError::io(&self.partial, error))
+    }
+
     /// Ends the current document; one without tokens is left out.
     pub fn end_document(&mut self) {
         if self.current > 0 {

@@ -216,8 +216,7 @@ impl Tokenizer {
         match &self.tables.kind {
             Kind::Alphabet(alphabet) => alphabet.encode(text).map_err(|reason| self.failed(reason)),
             Kind::Pieces(pieces) => {
-                let encoding =
-                    pieces.encode_fast(text, false).map_err(|error| self.failed(error.to_string()))?;
+                let encoding = pieces.encode_fast(text, false).map_err(|error| self.unknown(&error))?;
                 Ok(encoding.get_ids().to_vec())
             }
         }
@@ -233,7 +232,7 @@ impl Tokenizer {
             Kind::Pieces(pieces) => {
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
                 let encodings =
-                    pieces.encode_batch_fast(texts, false).map_err(|error| self.failed(error.to_string()))?;
+                    pieces.encode_batch_fast(texts, false).map_err(|error| self.unknown(&error))?;
                 Ok(encodings.into_iter().map(|encoding| encoding.get_ids().to_vec()).collect())
             }
         }
@@ -260,6 +259,15 @@ impl Tokenizer {
     #[must_use]
     pub fn stream(&self) -> TextStream {
         TextStream::new(self.clone())
+    }
+
+    /// Makes the error of a text that cannot be encoded.
+    fn unknown(&self, error: &tokenizers::Error) -> DataError {
+        let text = error.to_string();
+        self.failed(match text.contains("[UNK]") {
+            true => format!("a word of the text is not among the {} of the vocabulary", self.vocab()),
+            false => text,
+        })
     }
 
     fn failed(&self, reason: String) -> DataError {

@@ -144,3 +144,13 @@ fn files_that_are_no_tokenizers_are_named() {
     let empty = tempfile::tempdir().expect("a folder");
     assert!(Tokenizer::open(empty.path()).expect_err("empty").to_string().contains("vocab.json"));
 }
+
+#[test]
+fn words_of_a_list_are_tokens() {
+    let words = Tokenizer::words(&["a", "cat", "."]).expect("words");
+    assert_eq!(words.encode("cat . a").expect("known"), [1, 2, 0]);
+    assert_eq!(words.decode(&[0, 1, 2]).expect("known"), "a cat .");
+    assert!(words.encode("a dog").expect_err("no dog").to_string().contains("a word of the text"));
+    let bytes: Vec<u32> = words.byte_lengths();
+    assert_eq!(bytes, [1, 3, 1]);
+}

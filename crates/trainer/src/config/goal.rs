@@ -54,7 +54,7 @@ impl Goal {
     /// Returns the direction of a measure by the ending of its name; `None` for other names.
     pub fn of(measure: &str) -> Option<Self> {
         let ends = |endings: &[&str]| endings.iter().any(|ending| measure.ends_with(ending));
-        // `seconds_per_image` falls, `images_per_second` rises.
+        // `seconds_per_image` falls, `samples_per_second` rises.
         match (ends(RISING), ends(FALLING)) {
             (true, false) => Some(Self::Max),
             (false, true) => Some(Self::Min),
@@ -93,7 +93,7 @@ mod tests {
             ("test_accuracy", Some(Goal::Max)),
             ("best_test_accuracy", Some(Goal::Max)),
             ("drawn_clip_score", Some(Goal::Max)),
-            ("images_per_second", Some(Goal::Max)),
+            ("samples_per_second", Some(Goal::Max)),
             ("drawn_sharpness", None),
         ] {
             assert_eq!(Goal::of(measure), goal, "{measure}");

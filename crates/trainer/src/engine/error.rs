@@ -56,7 +56,7 @@ pub enum TrainError {
         elsewhere: bool,
     },
     /// An epoch has no step.
-    #[error("an epoch of {images} training images has no full batch of train.global_batch = {batch}")]
+    #[error("an epoch of {images} training samples has no full batch of train.global_batch = {batch}")]
     NoStep {
         /// Training images.
         images: usize,

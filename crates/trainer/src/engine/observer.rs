@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use phalanx_run::{Line, Summary};
+use phalanx_run::{Line, Summary, UnitRate};
 
 /// The description of a run before its first step.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -82,8 +82,10 @@ pub struct StepReport {
     /// Seconds of training steps from the start of the run until the last rank had done this one, without evaluations and
     /// checkpoints. On rank 0.
     pub seconds: f64,
-    /// Images per second, over all ranks.
-    pub images_per_second: f64,
+    /// Samples per second, over all ranks.
+    pub samples_per_second: f64,
+    /// The rate of the units that the weights of samples count, such as tokens, over all ranks.
+    pub units: Option<UnitRate>,
     /// Resident memory of rank 0, in bytes.
     pub memory_bytes: Option<u64>,
     /// Fraction of the time that rank 0 waited for data.
@@ -117,9 +119,12 @@ impl StepReport {
         }
         line = line
             .with("seconds", self.seconds)
-            .with("images_per_s", self.images_per_second)
+            .with("samples_per_s", self.samples_per_second)
             .with("memory_bytes", self.memory_bytes)
             .with("data_share", self.data_share);
+        if let Some(UnitRate { unit, per_second }) = &self.units {
+            line = line.with(&format!("{unit}_per_s"), *per_second);
+        }
         if let Some(share) = self.communication_share {
             line = line.with("communication_share", share);
         }

@@ -64,7 +64,7 @@ fn head(config: &Config, plan: &ModelPlan) -> Vec<String> {
             format::count(plan.trainable)
         ),
         format!("optimizer  {}", optimizer(config, plan)),
-        format!("ranks      {ranks}, each with {} images a step", config.train.global_batch / ranks),
+        format!("ranks      {ranks}, each with {} samples a step", config.train.global_batch / ranks),
         format!("comm       algorithm {}", config.comm.algorithm),
         format!("codec      {}", config.codec.describe()),
     ]

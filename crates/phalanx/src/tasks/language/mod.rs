@@ -3,6 +3,7 @@
 mod gpt2;
 mod llama;
 mod text;
+mod writer;
 
 use phalanx_models::{LanguageModel, TokenInput};
 use phalanx_tensor::Value;
@@ -29,8 +30,15 @@ fn training<M: LanguageModel + 'static>(
         classes: tokens.filter(|tokens| *tokens < vocabulary.rows),
         ..CrossEntropyOptions::default()
     };
-    let training = Training::new(description, model).loss(move |model, step| loss(model, step, options));
+    let training = Training::new(description, model)
+        .counts("tokens")
+        .loss(move |model, step| loss(model, step, options));
     let lengths = vocabulary.tokenizer.as_ref().map(phalanx_text::Tokenizer::byte_lengths);
+    let training = match vocabulary.tokenizer.clone() {
+        Some(tokenizer) => training
+            .write(move |model, tape, writing, take| writer::write(model, &tokenizer, tape, writing, take)),
+        None => training,
+    };
     match lengths {
         Some(lengths) => training
             .evaluate(["loss", "bytes_per_token"], move |model, step| {

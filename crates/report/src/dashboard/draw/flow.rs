@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn parts_that_do_not_fit_begin_a_row() {
         assert_eq!(
-            rows(&["speed", "12 images/s", "4 steps/s"], 22, 7),
-            ["speed  12 images/s", "       4 steps/s"]
+            rows(&["speed", "12 samples/s", "4 steps/s"], 22, 7),
+            ["speed  12 samples/s", "       4 steps/s"]
         );
         assert_eq!(rows(&["abcdefgh", "ij"], 5, 2), ["abcde", "  fgh", "  ij"]);
         assert_eq!(rows(&["test", "long_name 0.5"], 12, 2), ["test", "  long_name ", "  0.5"]);

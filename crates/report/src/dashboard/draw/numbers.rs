@@ -43,10 +43,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, depth: Dept
 fn rows(model: &Model) -> Vec<(&'static str, Vec<String>)> {
     let mut rows = Vec::new();
     let summary = model.summary.as_ref().filter(|_| model.status().is_over());
-    let rate = summary.map(|summary| summary.images_per_second).or(model.latest("images_per_s"));
+    let rate = summary.map(|summary| summary.samples_per_second).or(model.latest("samples_per_s"));
     if let Some(rate) = rate {
         let steps = model.pace().map(|pace| format!("{} steps/s", format::number(pace)));
-        let images = format!("{} images/s", format::count(rate.round() as u64));
+        let images = format!("{} samples/s", format::count(rate.round() as u64));
         rows.push(("speed", std::iter::once(images).chain(steps).collect()));
     }
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);

@@ -83,7 +83,7 @@ impl GenerativeMetrics {
 
     /// Checks that a training generates images that evaluators can measure.
     pub(super) fn check_draws(training: &dyn AnyTraining, kind: &str) -> Result<(), TrainError> {
-        if training.draws() {
+        if training.image_source().is_some() {
             return Ok(());
         }
         Err(TrainError::Setup(format!("quality.judges are given, but a `{kind}` draws no pictures")))

@@ -6,7 +6,7 @@ use super::tally::ClassTally;
 use crate::engine::data::{Data, TestBatch};
 use crate::engine::distributed::{BatchGroups, Distributed};
 use crate::engine::error::TrainError;
-use crate::engine::training::{AnyTraining, CLASS_SUMS, EvaluationOutline, StepInput};
+use crate::engine::training::{AnyTraining, CLASS_SUMS, StepInput, TrainingOutline};
 
 /// A pass over the test split.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub(in crate::engine) struct TestResult {
 
 /// The sums of a rank over its test samples.
 struct TestSums {
-    outline: EvaluationOutline,
+    outline: TrainingOutline,
     /// The sum of each measure; the last is of the samples' weights.
     sums: Vec<f64>,
     classes: Option<ClassTally>,
@@ -87,7 +87,7 @@ pub(in crate::engine) fn evaluate(
 }
 
 impl TestSums {
-    fn new(outline: EvaluationOutline, mistakes: usize) -> Self {
+    fn new(outline: TrainingOutline, mistakes: usize) -> Self {
         let classes = outline.classes.as_ref().map(|classes| ClassTally::new(classes, mistakes));
         Self { sums: vec![0.0; outline.sums.len() + 1], classes, outline }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use phalanx_tensor::ParamBucket;
+use phalanx_tensor::{ParamBucket, Tape};
 
 use super::model::InferenceModel;
 use super::{GridStyle, TestPass, TrainedModel, class_report, draw, evaluate, write_class_files};
@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::training::{Drawing, Task, Weights};
+use crate::engine::training::{Drawing, Task, Weights, Writing, WrittenPart, WrittenText};
 use crate::engine::weights::check_configured;
 use crate::engine::{Plan, TrainError, optimize};
 use phalanx_run::ClassReport;
@@ -89,6 +89,23 @@ pub fn sample_model(
     Ok(())
 }
 
+/// Continues texts with a trained model. `take` gets parts of texts as soon as they are known.
+///
+/// # Errors
+/// If the weights do not fit, a prompt is too long or cannot be encoded, or the model writes no texts.
+pub fn write_texts(
+    task: &Task,
+    model: &TrainedModel,
+    config: &Config,
+    writing: &Writing,
+    take: &mut dyn FnMut(WrittenPart<'_>),
+) -> Result<Vec<WrittenText>, TrainError> {
+    let InferenceModel { built, session, .. } = InferenceModel::open(task, config, model)?;
+    let tape = Tape::forward_only(session);
+    let written = built.training.write(&tape, writing, take)?;
+    written.ok_or_else(|| TrainError::Setup(format!("a `{}` writes no texts", config.model.kind)))
+}
+
 /// Describes a run of `config` in lines of text, without training.
 ///
 /// # Errors
@@ -135,9 +152,9 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
             bytes(gradients),
             bytes(states)
         ),
-        format!("data: {}, {images} training images", data.describe()),
+        format!("data: {}, {images} training samples", data.describe()),
         format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
-        format!("each of {ranks} ranks takes {share} images a step"),
+        format!("each of {ranks} ranks takes {share} samples a step"),
     ];
     lines.extend(check_configured(config, &inference.built, false)?.map(|record| record.describe()));
     lines.extend(networks.iter().flat_map(|network| rules_of(network, config, &plan)));

@@ -13,7 +13,7 @@ use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::inference::{
     GridStyle, TestPass, class_report, draw, draw_restored, evaluate, write_class_files,
 };
-use crate::engine::training::Drawing;
+use crate::engine::training::{Drawing, ImageSource};
 use phalanx_run::RunError;
 use phalanx_run::write_aside;
 
@@ -73,12 +73,12 @@ pub(super) fn write_samples(
     state: &mut TrainState,
     path: &Path,
 ) -> Result<bool, TrainError> {
-    if !state.training.draws() {
+    if state.training.image_source().is_none() {
         // Otherwise all ranks would gather all parameters for nothing.
         return Ok(false);
     }
     let sample = &env.config.sample;
-    let restores = state.training.restores();
+    let restores = state.training.image_source() == Some(ImageSource::Images);
     let prompts = match sample.prompts.is_empty() {
         _ if restores => Vec::new(),
         true => data.test_captions(sample.rows)?,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use phalanx_collectives::Clock;
+use phalanx_run::UnitRate;
 
 /// The cost of steps, for the lines of metrics and for the summary.
 #[derive(Debug, Clone, Default)]
@@ -26,15 +27,26 @@ pub(super) struct StepCost {
     pub(super) busy: Duration,
     /// Bytes sent to other ranks.
     pub(super) sent: u64,
-    /// Images over all ranks.
-    pub(super) images: usize,
+    /// Samples over all ranks.
+    pub(super) samples: usize,
+    /// The sum of their weights.
+    pub(super) weight: f64,
 }
 
 impl StepCost {
-    /// Images per second.
+    /// Samples per second.
     pub(super) fn rate(&self) -> f64 {
+        self.per_second(self.samples as f64)
+    }
+
+    /// The rate of the units that the weights of samples count, if they count any.
+    pub(super) fn unit_rate(&self, unit: Option<&str>) -> Option<UnitRate> {
+        unit.map(|unit| UnitRate { unit: unit.to_owned(), per_second: self.per_second(self.weight) })
+    }
+
+    fn per_second(&self, number: f64) -> f64 {
         let seconds = self.steps.as_secs_f64();
-        if seconds > 0.0 { self.images as f64 / seconds } else { 0.0 }
+        if seconds > 0.0 { number / seconds } else { 0.0 }
     }
 
     /// The fraction of `part` in the whole steps, from 0 to 1.
@@ -49,7 +61,8 @@ impl StepCost {
         self.communication += other.communication;
         self.busy += other.busy;
         self.sent += other.sent;
-        self.images += other.images;
+        self.samples += other.samples;
+        self.weight += other.weight;
     }
 }
 

@@ -137,7 +137,7 @@ impl Run<'_> {
         self.is_first()
             && !self.requests.has_handler()
             && step > 0
-            && self.state.training.draws()
+            && self.state.training.image_source().is_some()
             && self.env.is_due(self.env.config.sample.every, step)
             && !self.env.samples_path(step).exists()
     }

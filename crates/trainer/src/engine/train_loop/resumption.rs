@@ -118,7 +118,7 @@ impl Run<'_> {
     pub(super) fn repeat_measures(&mut self) -> Result<(), TrainError> {
         let (env, step) = (&self.env, self.state.step);
         let is_evaluated = !env.config.eval.enabled || last_evaluated(env)? == step;
-        let is_sampled = !self.state.training.draws() || env.samples_path(step).exists();
+        let is_sampled = self.state.training.image_source().is_none() || env.samples_path(step).exists();
         let mut repeats = [u8::from(!is_evaluated || !is_sampled)];
         // The folders of several hosts need not be in sync.
         self.distributed.exchange().broadcast_bytes(&mut repeats, 0)?;

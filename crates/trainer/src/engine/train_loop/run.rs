@@ -18,7 +18,7 @@ use crate::engine::data::Data;
 use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::observer::{Observer, ScaledRate, Started, StepRange};
-use crate::engine::training::Task;
+use crate::engine::training::{ImageSource, Task};
 use crate::engine::{Plan, TrainError, optimize, precision};
 use phalanx_run::{NextCommands, RunFolder, Summary};
 
@@ -290,7 +290,7 @@ impl<'a> Run<'a> {
     /// The commands that follow the run.
     fn next_commands(&self, program: &str, summary: &Summary) -> NextCommands {
         let (config, training) = (self.env.config, &self.state.training);
-        let draws = training.draws() && !training.restores();
+        let draws = training.image_source() == Some(ImageSource::Prompts);
         let configured = || config.sample.prompts.first().cloned();
         // Captions that cannot be read are no reason to fail now.
         let caption = || self.data.test_captions(1).ok()?.pop();
@@ -298,6 +298,7 @@ impl<'a> Run<'a> {
             program: program.to_owned(),
             is_saved: config.checkpoint.enabled,
             prompt: if draws { configured().or_else(caption) } else { None },
+            writes: training.outline().writes,
             is_evaluated: config.eval.enabled,
             has_best: summary.best.is_some() && !config.checkpoint.best.is_empty(),
             longer: match summary.stopped_early {

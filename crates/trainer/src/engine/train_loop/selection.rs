@@ -7,7 +7,7 @@ use super::environment::Environment;
 use crate::config::{BestMeasure, Config, nearest};
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
-use crate::engine::training::{AnyTraining, EvaluationOutline};
+use crate::engine::training::{AnyTraining, TrainingOutline};
 use phalanx_checkpoint::{Checkpoint, Retention};
 use phalanx_run::{BestEvaluation, Line};
 
@@ -75,7 +75,7 @@ pub(in crate::engine) fn check_measure(
     }
 }
 
-fn test_names(outline: &EvaluationOutline) -> Vec<String> {
+fn test_names(outline: &TrainingOutline) -> Vec<String> {
     outline.names().iter().map(|name| format!("test_{name}")).collect()
 }
 

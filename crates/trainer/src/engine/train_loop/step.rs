@@ -98,7 +98,7 @@ impl StepRunner {
         unread.traffic = distributed.traffic(state.networks());
         let traffic = unread.traffic - traffic_before;
         (cost.communication, cost.busy, cost.sent) = (traffic.exposed, traffic.busy, traffic.bytes_sent);
-        cost.images = samples.global_samples;
+        (cost.samples, cost.weight) = (samples.global_samples, samples.global_weight);
         unread.cost = cost;
         unread.report.memory_bytes = measured_memory();
         Ok(unread)

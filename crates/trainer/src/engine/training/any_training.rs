@@ -6,9 +6,19 @@ use super::classes::Evaluated;
 use super::drawing::Drawing;
 use super::evaluator::EvaluatorOutput;
 use super::forward::ForwardPass;
-use super::phase::{EvaluationOutline, Phase, Training};
+use super::phase::{Phase, Training, TrainingOutline};
 use super::step::{Loss, StepInput};
+use super::writing::{Writing, WrittenPart, WrittenText};
 use crate::engine::error::TrainError;
+
+/// The source of generated images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum ImageSource {
+    /// Prompts: [`AnyTraining::draw`] returns images.
+    Prompts,
+    /// Images: [`AnyTraining::restore`] returns images.
+    Images,
+}
 
 /// A training, with its model type erased for the loop.
 pub(in crate::engine) trait AnyTraining: Sync {
@@ -22,13 +32,13 @@ pub(in crate::engine) trait AnyTraining: Sync {
     fn loss(&self, phase: usize, step: &StepInput<'_>) -> Result<Loss, TrainError>;
 
     /// Returns the measures of the evaluation.
-    fn outline(&self) -> EvaluationOutline;
+    fn outline(&self) -> TrainingOutline;
 
     /// Returns the measures of a test batch, as sums over its samples.
     fn evaluate(&self, step: &StepInput<'_>) -> Result<Evaluated, TrainError>;
 
-    /// True if [`AnyTraining::draw`] or [`AnyTraining::restore`] returns images.
-    fn draws(&self) -> bool;
+    /// The source of the images that it makes, if it makes any.
+    fn image_source(&self) -> Option<ImageSource>;
 
     /// Generates the requested images; `None` if this training generates none.
     fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
@@ -41,11 +51,16 @@ pub(in crate::engine) trait AnyTraining: Sync {
         columns: usize,
     ) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
 
-    /// True if [`AnyTraining::restore`] returns images.
-    fn restores(&self) -> bool;
-
     /// Reconstructs images; `None` if this training does not.
     fn restore(&self, tape: &Tape, images: &Value) -> Result<Option<Value>, TrainError>;
+
+    /// Continues texts; `None` if this training does not. `take` gets parts of texts as soon as they are known.
+    fn write(
+        &self,
+        tape: &Tape,
+        writing: &Writing,
+        take: &mut dyn FnMut(WrittenPart<'_>),
+    ) -> Result<Option<Vec<WrittenText>>, TrainError>;
 
     /// Returns the features and classes of the images of a batch; `None` if this training is no evaluator.
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError>;
@@ -73,8 +88,8 @@ impl<M: Sync> AnyTraining for Training<M> {
         Ok(loss)
     }
 
-    fn outline(&self) -> EvaluationOutline {
-        EvaluationOutline::of(self)
+    fn outline(&self) -> TrainingOutline {
+        TrainingOutline::of(self)
     }
 
     fn evaluate(&self, step: &StepInput<'_>) -> Result<Evaluated, TrainError> {
@@ -90,12 +105,12 @@ impl<M: Sync> AnyTraining for Training<M> {
         Ok(evaluated)
     }
 
-    fn draws(&self) -> bool {
-        self.draw.is_some() || self.restore.is_some()
-    }
-
-    fn restores(&self) -> bool {
-        self.restore.is_some()
+    fn image_source(&self) -> Option<ImageSource> {
+        match (&self.draw, &self.restore) {
+            (_, Some(_)) => Some(ImageSource::Images),
+            (Some(_), None) => Some(ImageSource::Prompts),
+            (None, None) => None,
+        }
     }
 
     fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
@@ -113,6 +128,15 @@ impl<M: Sync> AnyTraining for Training<M> {
 
     fn restore(&self, tape: &Tape, images: &Value) -> Result<Option<Value>, TrainError> {
         self.restore.as_ref().map(|restore| restore(&self.model, tape, images)).transpose()
+    }
+
+    fn write(
+        &self,
+        tape: &Tape,
+        writing: &Writing,
+        take: &mut dyn FnMut(WrittenPart<'_>),
+    ) -> Result<Option<Vec<WrittenText>>, TrainError> {
+        self.write.as_ref().map(|write| write(&self.model, tape, writing, take)).transpose()
     }
 
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError> {

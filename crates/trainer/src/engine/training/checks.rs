@@ -1,6 +1,6 @@
 //! Checks of a training: phases, networks, and their names.
 
-use super::phase::{EvaluationOutline, Phase};
+use super::phase::{Phase, TrainingOutline};
 use crate::engine::distributed::Network;
 
 /// Checks that phases and networks match.
@@ -49,7 +49,7 @@ pub(super) fn check(phases: &[&Phase], networks: &[Network]) -> Result<(), Strin
 }
 
 /// Checks that measures of the evaluation have different names, the headline among them, and that a classifier has classes.
-pub(super) fn check_evaluation(outline: &EvaluationOutline) -> Result<(), String> {
+pub(super) fn check_evaluation(outline: &TrainingOutline) -> Result<(), String> {
     let names = outline.names();
     if let Some(at) = (0..names.len()).find(|at| names[..*at].contains(&names[*at])) {
         return Err(format!("the evaluation has two measures of the name `{}`", names[at]));

@@ -22,6 +22,7 @@ mod setup;
 mod spec;
 mod step;
 mod weight_names;
+mod writing;
 
 pub use classes::{ClassScores, Classes};
 pub(super) use drawing::planar;
@@ -34,10 +35,11 @@ pub use reference::ReferenceModel;
 pub use setup::Setup;
 pub use spec::{Evaluator, FirstRun, KeptFile, Task, TaskSpec};
 pub use step::{Loss, StepInput};
+pub use writing::{TokenChoice, Writing, WrittenPart, WrittenText};
 
-pub(super) use any_training::AnyTraining;
+pub(super) use any_training::{AnyTraining, ImageSource};
 pub(super) use classes::{CLASS_SUMS, ScoredSample};
 pub(super) use forward::ForwardPass;
-pub(super) use phase::{EvaluationOutline, Phase};
+pub(super) use phase::{Phase, TrainingOutline};
 pub(super) use setup::{Built, Weights};
 pub(super) use weight_names::WeightNames;

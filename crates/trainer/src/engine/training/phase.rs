@@ -8,6 +8,7 @@ use super::evaluator::EvaluatorOutput;
 use super::forward::{ForwardFn, ForwardInput, ForwardOutput};
 use super::step::{Loss, StepInput};
 use super::weight_names::{NameDeclarations, ShapeAdvice};
+use super::writing::{Writing, WrittenPart, WrittenText};
 use crate::engine::error::TrainError;
 
 /// A phase of a step, as the loop sees it.
@@ -54,12 +55,26 @@ impl PartialEq for DerivedMeasures {
 
 impl Eq for DerivedMeasures {}
 
+/// Measures that stand out, and those that follow from others.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NamedMeasures {
+    pub(super) derived: Option<DerivedMeasures>,
+    /// The measure that leads.
+    pub(super) headline: Option<String>,
+    /// The unit that the weights of samples count.
+    pub(super) weight_unit: Option<&'static str>,
+}
+
 pub(super) type LossFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<Loss, TrainError> + Sync>;
 pub(super) type EvaluateFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<Vec<f64>, TrainError> + Sync>;
 pub(super) type ClassifyFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<ClassScores, TrainError> + Sync>;
 pub(super) type DrawFn<M> = Box<dyn Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + Sync>;
 pub(super) type PanelsFn<M> =
     Box<dyn Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + Sync>;
+pub(super) type WriteFn<M> = Box<
+    dyn Fn(&M, &Tape, &Writing, &mut dyn FnMut(WrittenPart<'_>)) -> Result<Vec<WrittenText>, TrainError>
+        + Sync,
+>;
 pub(super) type RestoreFn<M> = Box<dyn Fn(&M, &Tape, &Value) -> Result<Value, TrainError> + Sync>;
 pub(super) type EvaluatorFn<M> =
     Box<dyn Fn(&M, &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> + Sync>;
@@ -96,12 +111,12 @@ pub struct Training<M> {
     pub(super) phases: Vec<(Phase, LossFn<M>)>,
     pub(super) evaluated: Vec<String>,
     pub(super) evaluate: Option<EvaluateFn<M>>,
-    pub(super) derived: Option<DerivedMeasures>,
     pub(super) classify: Option<(Classes, ClassifyFn<M>)>,
-    pub(super) headline: Option<String>,
+    pub(super) named: NamedMeasures,
     pub(super) draw: Option<DrawFn<M>>,
     pub(super) panels: Option<PanelsFn<M>>,
     pub(super) restore: Option<RestoreFn<M>>,
+    pub(super) write: Option<WriteFn<M>>,
     pub(super) evaluator: Option<EvaluatorFn<M>>,
     pub(super) forward: Option<(ForwardInput, ForwardFn<M>)>,
     pub(super) names: NameDeclarations,
@@ -130,12 +145,12 @@ impl<M> Training<M> {
             phases,
             evaluated,
             evaluate: None,
-            derived: None,
             classify: None,
-            headline: None,
+            named: NamedMeasures::default(),
             draw: None,
             panels: None,
             restore: None,
+            write: None,
             evaluator: None,
             forward: None,
             names: NameDeclarations::default(),
@@ -217,7 +232,7 @@ impl<M> Training<M> {
         compute: fn(&[f64]) -> Vec<f64>,
     ) -> Self {
         let names = names.into_iter().map(str::to_owned).collect();
-        self.derived = Some(DerivedMeasures { names, compute });
+        self.named.derived = Some(DerivedMeasures { names, compute });
         self
     }
 
@@ -249,7 +264,14 @@ impl<M> Training<M> {
     /// training of the same name. A classifier's is `accuracy` unless another one is set.
     #[must_use]
     pub fn headline(mut self, name: &str) -> Self {
-        self.headline = Some(name.to_owned());
+        self.named.headline = Some(name.to_owned());
+        self
+    }
+
+    /// Names the unit that the weights of samples count, such as `tokens`. Lines and the summary then have its number per second, too.
+    #[must_use]
+    pub fn counts(mut self, unit: &'static str) -> Self {
+        self.named.weight_unit = Some(unit);
         self
     }
 
@@ -310,6 +332,24 @@ impl<M> Training<M> {
         self
     }
 
+    /// Sets the continuation of texts: for each prompt the requested number of samples, one after the other. The closure's last argument
+    /// takes parts of texts as soon as they are known.
+    #[must_use]
+    pub fn write(
+        mut self,
+        write: impl Fn(
+            &M,
+            &Tape,
+            &Writing,
+            &mut dyn FnMut(WrittenPart<'_>),
+        ) -> Result<Vec<WrittenText>, TrainError>
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.write = Some(Box::new(write));
+        self
+    }
+
     /// Sets the features and classes of images, with which the network measures the images of another run (`[quality]`). The batch has
     /// `images`, prepared as this training's test images, and `captions`.
     #[must_use]
@@ -357,9 +397,9 @@ impl<M> Training<M> {
     }
 }
 
-/// The measures of an evaluation.
+/// The measures of a training, and the unit of the weights of its samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::engine) struct EvaluationOutline {
+pub(in crate::engine) struct TrainingOutline {
     /// The measures that are sums over samples.
     pub(in crate::engine) sums: Vec<String>,
     /// The measures that follow from the means of the sums.
@@ -368,16 +408,29 @@ pub(in crate::engine) struct EvaluationOutline {
     pub(in crate::engine) classes: Option<Classes>,
     /// The measure that leads.
     pub(in crate::engine) headline: Option<String>,
+    /// The unit that the weights of samples count, such as tokens.
+    pub(in crate::engine) weight_unit: Option<&'static str>,
+    /// True if it continues texts.
+    pub(in crate::engine) writes: bool,
 }
 
-impl EvaluationOutline {
+impl TrainingOutline {
     /// Creates the outline of a training.
     pub(super) fn of<M>(training: &Training<M>) -> Self {
+        let named = &training.named;
         let classes = training.classify.as_ref().map(|(classes, _)| classes.clone());
         let of_classes = if classes.is_some() { &CLASS_SUMS[..] } else { &[] };
         let sums = of_classes.iter().map(|name| (*name).to_owned()).chain(training.evaluated.iter().cloned());
-        let headline = training.headline.clone().or_else(|| classes.as_ref().map(|_| "accuracy".to_owned()));
-        Self { sums: sums.collect(), derived: training.derived.clone(), classes, headline }
+        let headline = named.headline.clone().or_else(|| classes.as_ref().map(|_| "accuracy".to_owned()));
+        let (derived, weight_unit) = (named.derived.clone(), named.weight_unit);
+        Self {
+            sums: sums.collect(),
+            derived,
+            classes,
+            headline,
+            weight_unit,
+            writes: training.write.is_some(),
+        }
     }
 
     /// The names of all measures, in the order in which they are computed.

@@ -55,7 +55,8 @@ impl Reporter {
         cost.steps += clock.now().saturating_sub(begun);
         self.meter.add(&cost);
         self.resources.update(report.step, &self.meter, &traffic, view.state);
-        report.images_per_second = cost.rate();
+        report.samples_per_second = cost.rate();
+        report.units = cost.unit_rate(view.state.training.outline().weight_unit);
         report.data_share = cost.share(cost.data);
         report.communication_share = view.env.device.is_host().then(|| cost.share(cost.communication));
         Ok(PartialReport { report, phases, is_logged })

@@ -74,7 +74,8 @@ impl Reporter {
             world_size: view.distributed.data_size(),
             servers: env.config.sync.servers,
             strategy: env.config.train.strategy.to_string(),
-            images_per_second: self.meter.whole().rate(),
+            samples_per_second: self.meter.whole().rate(),
+            units: self.meter.whole().unit_rate(state.training.outline().weight_unit),
             wall_seconds: wall.as_secs_f64(),
             metrics: leading(&self.last, headline.as_deref()),
             headline,
@@ -105,7 +106,7 @@ impl Reporter {
         let all: Vec<RankUsage> =
             all.iter().map(|text| serde_json::from_str(text).unwrap_or_default()).collect();
         let energy: Vec<RankEnergy> = all.iter().map(|usage| usage.energy.clone()).collect();
-        let (energy, joules) = together(&energy, whole.images as u64);
+        let (energy, joules) = together(&energy, whole.samples as u64);
         let rows = table.chunks_exact(FIELDS).zip(all).zip(joules).enumerate();
         let ranks = rows.map(|(rank, ((row, usage), joules))| RankSummary {
             rank: distributed.roster().number_of(rank),

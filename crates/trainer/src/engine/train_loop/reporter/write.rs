@@ -63,7 +63,8 @@ impl Reporter {
             self.lines.as_ref().and_then(|lines| lines.last()).and_then(|line| line.number("seconds"));
         let report = StepReport {
             seconds: report.seconds.max(before.unwrap_or_default()),
-            images_per_second: window.rate(),
+            samples_per_second: window.rate(),
+            units: window.unit_rate(view.state.training.outline().weight_unit),
             data_share: window.share(window.data),
             communication_share: view.env.device.is_host().then(|| window.share(window.communication)),
             ..report

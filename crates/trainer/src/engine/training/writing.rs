@@ -1,0 +1,67 @@
+//! Requests for texts.
+
+/// A request for continuations of texts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Writing {
+    /// The texts to continue.
+    pub prompts: Vec<String>,
+    /// Continuations of each text.
+    pub samples: usize,
+    /// The longest continuation, in tokens.
+    pub max_tokens: usize,
+    /// The choice of tokens.
+    pub choice: TokenChoice,
+    /// True to keep keys and values of earlier tokens, false to compute them anew for each token.
+    pub cached: bool,
+    /// The seed.
+    pub seed: u64,
+}
+
+/// The way that the next token is chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TokenChoice {
+    /// Tokens are drawn by their probabilities.
+    Sample {
+        /// The divisor of the logits; 0 = the most probable token.
+        temperature: f64,
+        /// Only this number of the most probable tokens is drawn from; 0 = all.
+        top_k: usize,
+        /// Only the most probable tokens that together have this probability are drawn from; 1 = all.
+        top_p: f64,
+        /// The divisor of positive logits of tokens that the text has; 1 = none.
+        repetition_penalty: f64,
+    },
+    /// The most probable continuations that a search finds.
+    Beams {
+        /// The number of continuations that are kept at each step.
+        width: usize,
+        /// The exponent of the length that the logarithm of the probability is divided by.
+        length_penalty: f64,
+    },
+}
+
+/// A continuation of a text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WrittenText {
+    /// The number of the prompt.
+    pub prompt: usize,
+    /// The number of the sample of that prompt.
+    pub sample: usize,
+    /// The continuation.
+    pub text: String,
+    /// Its number of tokens.
+    pub tokens: usize,
+    /// The score of a search.
+    pub score: Option<f64>,
+}
+
+/// A part of a continuation that is complete, while others are still being written.
+#[derive(Debug, Clone, Copy)]
+pub struct WrittenPart<'a> {
+    /// The number of the prompt.
+    pub prompt: usize,
+    /// The number of the sample of that prompt.
+    pub sample: usize,
+    /// Whole characters.
+    pub text: &'a str,
+}
