@@ -167,6 +167,11 @@ impl Program {
         self.catalogue.resolve(Some(name), sets)
     }
 
+    /// Its tasks, in the order in which they were added.
+    pub fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.tasks.iter()
+    }
+
     /// The task that a configuration chooses; nothing for one of another program.
     pub fn task_of(&self, config: &Config) -> Option<&Task> {
         self.tasks.iter().find(|task| task.schema().name() == config.model.kind)

@@ -72,6 +72,7 @@ pub mod resnet;
 pub mod stackgan;
 
 mod conv_norm;
+mod published_config;
 mod run_block;
 mod token_input;
 
@@ -80,12 +81,13 @@ pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,
 };
 pub use cvae::{Cvae, CvaeConfig, CvaeLoss, CvaeOutput, KlWarmup, L1Sharpening, TextToImage};
-pub use decoder::{Decoder, DecoderConfig, DecoderConfigError, RotaryConfig, RotaryScaling, YarnScaling};
+pub use decoder::{Decoder, DecoderConfig, RotaryConfig, RotaryScaling, YarnScaling};
 pub use generation::{Beam, BeamOptions, GenerationOptions, Prompt, Sampling, beam_search, generate};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use language_model::LanguageModel;
 pub use mlp::{Mlp, MlpConfig};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Config};
+pub use published_config::PublishedConfigError;
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};
 pub use stackgan::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 pub use token_input::TokenInput;

@@ -59,6 +59,9 @@ impl NamedModel {
             return Err(CliError::Usage(format!("--best is for a run, and {} is none", path.display())));
         }
         let file = if path.is_dir() { path.join(FOLDER_WEIGHTS) } else { path.to_owned() };
+        if let (None, Some(kind)) = (description(&file)?, published_task(program, path)) {
+            return Self::published(program, path, kind);
+        }
         match description(&file)? {
             Some(metadata) => Self::described(program, file, &metadata),
             None => Err(CliError::Usage(no_model(path))),
@@ -67,7 +70,7 @@ impl NamedModel {
 
     fn of_run(program: &Program, checkpoint: Checkpoint, run: RunFolder) -> Result<Self, CliError> {
         let mut resolved = configuration_of(program, &run)?;
-        set_kept_file(program, &mut resolved, run.path())?;
+        set_kept_files(program, &mut resolved, run.path())?;
         let task = task_alone(program, &resolved.config)?;
         let model = TrainedModel::of_checkpoint(&task, checkpoint, &run, &resolved.config);
         Ok(Self { model: model.map_err(CliError::failed)?, resolved, run: Some(run) })
@@ -85,9 +88,18 @@ impl NamedModel {
             resolved.set_value(&origin, &key, value)?;
         }
         if let Some(folder) = file.parent() {
-            set_kept_file(program, &mut resolved, folder)?;
+            set_kept_files(program, &mut resolved, folder)?;
         }
         Ok(Self { model: TrainedModel::exported(file, metadata), resolved, run: None })
+    }
+
+    /// Makes the model of a folder that Hugging Face's libraries have written.
+    fn published(program: &Program, folder: &Path, kind: String) -> Result<Self, CliError> {
+        let mut resolved = program.catalogue().resolve(None, &[])?;
+        let origin = folder.display().to_string();
+        resolved.set_value(&origin, "model.kind", toml::Value::String(kind))?;
+        set_kept_files(program, &mut resolved, folder)?;
+        Ok(Self { model: TrainedModel::foreign(folder.to_owned()), resolved, run: None })
     }
 
     /// Compares the configuration, after options have changed it, with the one that the model was trained under. Another
@@ -108,16 +120,26 @@ impl NamedModel {
     }
 }
 
-/// Sets the key of the file that belongs to the weights in a folder, if the folder has it.
-fn set_kept_file(program: &Program, resolved: &mut Resolved, folder: &Path) -> Result<(), CliError> {
-    let Some(kept) = task_alone(program, &resolved.config)?.kept_file() else { return Ok(()) };
-    let file = folder.join(kept.name);
-    if file.is_file() {
-        let file = std::path::absolute(file).map_err(CliError::failed)?;
-        let value = toml::Value::String(file.display().to_string());
-        resolved.set_value(&folder.display().to_string(), kept.key, value)?;
+/// Sets the keys of the files that belong to the weights in a folder, if the folder has them.
+fn set_kept_files(program: &Program, resolved: &mut Resolved, folder: &Path) -> Result<(), CliError> {
+    for kept in task_alone(program, &resolved.config)?.kept_files() {
+        let file = folder.join(kept.name);
+        if file.is_file() {
+            let file = std::path::absolute(file).map_err(CliError::failed)?;
+            let value = toml::Value::String(file.display().to_string());
+            resolved.set_value(&folder.display().to_string(), kept.key, value)?;
+        }
     }
     Ok(())
+}
+
+/// Returns the name of the task that has the published model in a folder, by its `config.json`; `None` if there is none.
+fn published_task(program: &Program, folder: &Path) -> Option<String> {
+    let text = phalanx_run::Links::Follow.read_text(&folder.join(FOLDER_CONFIG)).ok()?;
+    let json: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let model_type = json.get("model_type")?.as_str()?;
+    let task = program.tasks().find(|task| task.model_types().contains(&model_type))?;
+    Some(task.schema().name().to_owned())
 }
 
 /// Returns the checkpoint in a folder, or one of the run in a folder, and the run if it is known.

@@ -1,135 +1,10 @@
 //! The `config.json` of published decoders.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::DecoderConfig;
 use super::rotary::{RotaryConfig, RotaryScaling, YarnScaling};
-
-/// An error in the `config.json` of a decoder.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecoderConfigError {
-    /// It is no JSON object.
-    #[error("no JSON object: {0}")]
-    Json(String),
-    /// A key is missing.
-    #[error("`{key}` is missing")]
-    Missing {
-        /// The key.
-        key: &'static str,
-    },
-    /// A value is not supported.
-    #[error("`{key}` is {value}; expected {expected}")]
-    Unsupported {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// The supported values.
-        expected: &'static str,
-    },
-    /// A key is not known, and may change the arithmetic.
-    #[error("`{key}` is {value}, a key that is not known for `{family}`; it may change the arithmetic")]
-    Unknown {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// The type of the model.
-        family: String,
-    },
-}
-
-type Result<T> = std::result::Result<T, DecoderConfigError>;
-
-/// Keys that do not change the arithmetic.
-const NEUTRAL: &[&str] = &[
-    "_name_or_path",
-    "architectures",
-    "bos_token_id",
-    "dtype",
-    "eos_token_id",
-    "max_window_layers",
-    "pad_token_id",
-    "pretraining_tp",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-];
-
-/// The keys of a JSON object, taken one by one, so that those left over are unknown.
-struct Keys {
-    values: Map<String, Value>,
-}
-
-impl Keys {
-    fn unsupported<T>(key: &str, value: &Value, expected: &'static str) -> Result<T> {
-        Err(DecoderConfigError::Unsupported { key: key.into(), value: value.to_string(), expected })
-    }
-
-    /// Takes a value that is not null.
-    fn take(&mut self, key: &str) -> Option<Value> {
-        self.values.remove(key).filter(|value| !value.is_null())
-    }
-
-    fn number(&mut self, key: &'static str) -> Result<Option<f64>> {
-        let Some(value) = self.take(key) else { return Ok(None) };
-        match value.as_f64() {
-            Some(number) => Ok(Some(number)),
-            None => Self::unsupported(key, &value, "a number"),
-        }
-    }
-
-    fn size(&mut self, key: &'static str) -> Result<Option<usize>> {
-        let Some(value) = self.take(key) else { return Ok(None) };
-        match value.as_u64().and_then(|size| usize::try_from(size).ok()) {
-            Some(size) => Ok(Some(size)),
-            None => Self::unsupported(key, &value, "a whole number"),
-        }
-    }
-
-    fn needed(&mut self, key: &'static str) -> Result<usize> {
-        self.size(key)?.ok_or(DecoderConfigError::Missing { key })
-    }
-
-    fn flag(&mut self, key: &'static str) -> Result<Option<bool>> {
-        let Some(value) = self.take(key) else { return Ok(None) };
-        match value.as_bool() {
-            Some(flag) => Ok(Some(flag)),
-            None => Self::unsupported(key, &value, "true or false"),
-        }
-    }
-
-    /// Takes a key that may be absent, or have one value.
-    fn only(&mut self, key: &str, supported: &Value, expected: &'static str) -> Result<()> {
-        match self.take(key) {
-            Some(value) if !same(&value, supported) => Self::unsupported(key, &value, expected),
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns an error if a key was not taken.
-    fn finish(self, family: &str) -> Result<()> {
-        match self
-            .values
-            .into_iter()
-            .find(|(key, value)| !value.is_null() && !NEUTRAL.contains(&key.as_str()))
-        {
-            Some((key, value)) => {
-                Err(DecoderConfigError::Unknown { key, value: value.to_string(), family: family.into() })
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-/// True if two values are equal, as numbers where they are.
-fn same(a: &Value, b: &Value) -> bool {
-    match (a.as_f64(), b.as_f64()) {
-        (Some(a), Some(b)) => a == b,
-        _ => a == b,
-    }
-}
+use crate::published_config::{Keys, PublishedConfigError, Result};
 
 impl DecoderConfig {
     /// Reads the `config.json` of a published Llama, Qwen2 or Qwen3.
@@ -138,17 +13,8 @@ impl DecoderConfig {
     /// If a key is missing, or the model has a part that [`Decoder`](super::Decoder) has not: named by its key. A key that
     /// is not known is an error too.
     pub fn from_json(text: &str) -> Result<Self> {
-        let json = |problem: String| DecoderConfigError::Json(problem);
-        let values = match serde_json::from_str(text).map_err(|error| json(error.to_string()))? {
-            Value::Object(values) => values,
-            other => return Err(json(other.to_string())),
-        };
-        let mut keys = Keys { values };
-        let family = match keys.take("model_type") {
-            Some(Value::String(family)) if ["llama", "qwen2", "qwen3"].contains(&family.as_str()) => family,
-            Some(other) => return Keys::unsupported("model_type", &other, "llama, qwen2 or qwen3"),
-            None => return Err(DecoderConfigError::Missing { key: "model_type" }),
-        };
+        let mut keys = Keys::parse(text)?;
+        let family = keys.family(&["llama", "qwen2", "qwen3"], "llama, qwen2 or qwen3")?;
         check_parts(&mut keys, &family)?;
         let (width, heads) = (keys.needed("hidden_size")?, keys.needed("num_attention_heads")?);
         let context = keys.needed("max_position_embeddings")?;
@@ -171,6 +37,59 @@ impl DecoderConfig {
         keys.finish(&family)?;
         Ok(config)
     }
+}
+
+impl DecoderConfig {
+    /// Returns the `config.json` of the settings, for transformers. The family is Llama, Qwen2 with biases, and Qwen3 with
+    /// head norms.
+    pub fn to_json(&self) -> Value {
+        let (family, class) = match (self.head_norms, self.projection_bias) {
+            (true, _) => ("qwen3", "Qwen3ForCausalLM"),
+            (false, true) => ("qwen2", "Qwen2ForCausalLM"),
+            (false, false) => ("llama", "LlamaForCausalLM"),
+        };
+        let mut json = json!({
+            "architectures": [class],
+            "model_type": family,
+            "vocab_size": self.vocab,
+            "max_position_embeddings": self.context,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.key_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.inner,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.eps,
+            "initializer_range": self.init_std,
+            "rope_theta": self.rotary.theta,
+            "tie_word_embeddings": self.tied,
+        });
+        if let Some(scaling) = scaling(&self.rotary.scaling) {
+            json["rope_scaling"] = scaling;
+        }
+        json
+    }
+}
+
+/// Describes the scaling of rotary positions, if there is any.
+fn scaling(scaling: &RotaryScaling) -> Option<Value> {
+    Some(match scaling {
+        RotaryScaling::Default => return None,
+        RotaryScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
+        RotaryScaling::Dynamic { factor, original } => json!({
+            "rope_type": "dynamic", "factor": factor, "original_max_position_embeddings": original,
+        }),
+        RotaryScaling::Llama3 { factor, low, high, original } => json!({
+            "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+            "original_max_position_embeddings": original,
+        }),
+        RotaryScaling::Yarn(yarn) => json!({
+            "rope_type": "yarn", "factor": yarn.factor, "original_max_position_embeddings": yarn.original,
+            "beta_fast": yarn.fast, "beta_slow": yarn.slow, "attention_factor": yarn.attention,
+            "truncate": yarn.truncate,
+        }),
+    })
 }
 
 /// Refuses parts that the model does not have.
@@ -233,7 +152,7 @@ fn rotary(keys: &mut Keys, context: usize) -> Result<RotaryConfig> {
 }
 
 fn needed_number(keys: &mut Keys, key: &'static str) -> Result<f64> {
-    keys.number(key)?.ok_or(DecoderConfigError::Missing { key })
+    keys.number(key)?.ok_or(PublishedConfigError::Missing { key })
 }
 
 fn factor(keys: &mut Keys) -> Result<f64> {

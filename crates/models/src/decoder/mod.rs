@@ -19,7 +19,6 @@ use crate::token_input::TokenInput;
 use layer::Layer;
 
 pub use config::DecoderConfig;
-pub use json::DecoderConfigError;
 pub use rotary::{RotaryConfig, RotaryScaling, YarnScaling};
 
 /// The table of token embeddings.

@@ -2,6 +2,7 @@
 //! table of token embeddings.
 
 mod config;
+mod json;
 mod layer;
 
 use std::sync::Arc;

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_models::{Decoder, DecoderConfig, Gpt2, Gpt2Config, LanguageModel, RotaryScaling, TokenInput};
+use phalanx_models::{
+    Decoder, DecoderConfig, Gpt2, Gpt2Config, LanguageModel, RotaryConfig, RotaryScaling, TokenInput,
+    YarnScaling,
+};
 use phalanx_tensor::{BuildOptions, Context, Result, Scope, Session, StoreBuilder, Tape, Value};
 
 fn built<M>(make: impl FnOnce(&Scope) -> Result<M>) -> M {
@@ -171,4 +174,58 @@ fn keys_that_would_change_the_arithmetic_are_refused_by_name() {
     assert!(Decoder::new(&scope, &config).expect_err("heads").to_string().contains("3 heads of keys"));
     let config = DecoderConfig { head_dim: 5, ..DecoderConfig::default() };
     assert!(Decoder::new(&scope, &config).expect_err("odd").to_string().contains("turn pairs"));
+}
+
+#[test]
+fn configurations_come_back_from_their_json() {
+    let scalings = [
+        RotaryScaling::Default,
+        RotaryScaling::Linear { factor: 2.0 },
+        RotaryScaling::Dynamic { factor: 2.0, original: 64 },
+        RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 64 },
+        RotaryScaling::Yarn(YarnScaling {
+            factor: 4.0,
+            original: 64,
+            fast: 32.0,
+            slow: 1.0,
+            attention: 1.1,
+            truncate: false,
+        }),
+    ];
+    for scaling in scalings {
+        let rotary = RotaryConfig { theta: 5e5, scaling };
+        let config = DecoderConfig { rotary, tied: false, ..DecoderConfig::default() };
+        assert_eq!(DecoderConfig::from_json(&config.to_json().to_string()).expect("its own"), config);
+    }
+    for (head_norms, projection_bias) in [(true, false), (false, true)] {
+        let config = DecoderConfig { head_norms, projection_bias, head_dim: 32, ..DecoderConfig::default() };
+        assert_eq!(DecoderConfig::from_json(&config.to_json().to_string()).expect("its own"), config);
+    }
+    let gpt2 = Gpt2Config { vocab: 99, inner: 100, residual_dropout: 0.3, ..Gpt2Config::default() };
+    assert_eq!(Gpt2Config::from_json(&gpt2.to_json().to_string()).expect("its own"), gpt2);
+}
+
+#[test]
+fn the_published_gpt2_is_read() {
+    // That of the smallest model on the hub.
+    let text = r#"{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+        "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+        "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null, "summary_first_dropout": 0.1,
+        "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
+        "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257}"#;
+    assert_eq!(Gpt2Config::from_json(text).expect("known"), Gpt2Config::default());
+    let other = text.replace("gelu_new", "relu");
+    assert!(Gpt2Config::from_json(&other).expect_err("relu").to_string().contains("activation_function"));
+    let unknown = text.replace("\"n_ctx\"", "\"n_extra\"");
+    assert!(Gpt2Config::from_json(&unknown).expect_err("unknown").to_string().contains("n_extra"));
+    for (there, here) in [
+        ("h.3.ln_1.weight", Some("transformer.h.3.ln_1.weight")),
+        ("transformer.wte.weight", Some("transformer.wte.weight")),
+        ("h.3.attn.c_attn.bias", Some("transformer.h.3.attn.c_attn.bias")),
+        ("h.3.attn.bias", None),
+        ("lm_head.weight", None),
+    ] {
+        assert_eq!(Gpt2Config::published_name(there).as_deref(), here, "{there}");
+    }
 }

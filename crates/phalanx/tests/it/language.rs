@@ -174,10 +174,12 @@ fn files_of_tokens_train_as_their_text() {
     place.succeed(&format!("{line} --set data.path=tokens --set model.apart=true --out apart"));
     let losses = column(&place.path("of-tokens"), "loss");
     assert!(losses.len() == 10 && losses[9] < losses[0], "{losses:?}");
+    let config = std::fs::read_to_string(place.path("of-tokens/config.json")).expect("kept");
+    place.write("small.json", config.replace("270", "200"));
     let said = place.succeed("write of-tokens --prompt the --tokens 5");
     assert!(said.starts_with("the"), "{said}");
     for (line, words) in [
-        ("--set data.path=tokens --set model.vocab=200", &["model.vocab = 200", "270 tokens"][..]),
+        ("--set data.path=tokens --set model.config=small.json", &["vocabulary of 200", "270 tokens"][..]),
         ("--set data.path=tokens --set model.tokenizer=bytes", &["beyond the vocabulary of 256"]),
         ("--set data.path=tokens --set model.stride=13", &["model.stride = 13"]),
     ] {
@@ -189,4 +191,43 @@ fn files_of_tokens_train_as_their_text() {
     std::fs::write(place.path("tokens/train.bin"), &whole[..whole.len() - 2]).expect("writes");
     let said = place.fail(&format!("{GPT} --ranks 1 --set data.path=tokens --out bad"));
     assert!(said.contains("train.bin") && said.contains("cut short"), "{said}");
+}
+
+/// Returns the tensors of a file of weights, without its description.
+fn tensors(file: &std::path::Path) -> Vec<u8> {
+    let bytes = std::fs::read(file).expect("there");
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+    bytes[8 + header as usize..].to_vec()
+}
+
+#[test]
+fn exported_folders_are_trained_further_and_exported_again_the_same() {
+    for (model, kind, family) in [(GPT, "gpt2", "gpt2"), (LLAMA, "llama", "qwen3")] {
+        let place = Place::new();
+        place.succeed(&format!("{model} --ranks 1 --out run"));
+        place.succeed("export run --out folder/");
+        let config = std::fs::read_to_string(place.path("folder/config.json")).expect("written");
+        let mut json: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+        assert_eq!(json["model_type"], family);
+        // As other programs write it.
+        json.as_object_mut().expect("an object").remove("phalanx");
+        place.write("folder/config.json", json.to_string());
+        let text = place.succeed("write run --prompt every --greedy --tokens 6");
+        assert_eq!(place.succeed("write folder --prompt every --greedy --tokens 6"), text);
+        // A step that changes nothing.
+        let line = "--set model.config=folder --set model.weights=folder --ranks 2 --strategy fsdp";
+        let still = "--set model.dropout=0 --set optim.lr=1e-30 --set train.steps=1";
+        let still =
+            if kind == "gpt2" { still.to_owned() } else { still.replace("--set model.dropout=0", "") };
+        let kind = format!("--set model.kind={kind}");
+        place.succeed(&format!(
+            "train {kind} {line} {still} --set model.context=12 --set train.global_batch=6 --set eval.limit=5 --out again"
+        ));
+        place.succeed("export again --out again-folder/");
+        let [before, after] =
+            ["folder", "again-folder"].map(|at| place.path(&format!("{at}/model.safetensors")));
+        assert_eq!(tensors(&before), tensors(&after));
+        let said = place.fail(&format!("train {kind} {line} --set model.context=13 --out bad"));
+        assert!(said.contains("model.context = 13") && said.contains("12 positions"), "{said}");
+    }
 }

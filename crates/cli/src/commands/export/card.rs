@@ -28,6 +28,9 @@ pub(super) fn text(
 fn front_matter(text: &mut String, exported: &Exported, reference: Option<&ReferenceModel>) {
     let is_classifier = !exported.metadata.classes.is_empty();
     text.push_str("---\n");
+    if !exported.task.model_types().is_empty() {
+        text.push_str("library_name: transformers\npipeline_tag: text-generation\n");
+    }
     if reference.is_some_and(|reference| reference.timm.is_some()) {
         text.push_str("library_name: timm\n");
     }
@@ -49,6 +52,9 @@ fn introduction(text: &mut String, exported: &Exported, program: &str) {
         metadata.kind(),
         metadata.step
     );
+    if !exported.task.reads_images() {
+        return;
+    }
     let ImageMetadata { size, resize, resize_mode, resize_filter, center_crop, mean, std } = &metadata.images;
     let crop = if *center_crop { format!(", middle of {size}x{size} cut out") } else { String::new() };
     let _ = write!(
@@ -90,6 +96,16 @@ fn usage(text: &mut String, exported: &Exported, reference: Option<&ReferenceMod
     if !exported.metadata.classes.is_empty() {
         let _ = write!(text, "```sh\n{program} predict FOLDER image.jpg\n```\n\n");
     }
+    if !exported.task.model_types().is_empty() {
+        let _ = write!(
+            text,
+            "```sh\n{program} write FOLDER --prompt \"Once upon a time\"\n```\n\n\
+             With transformers:\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\
+             model = AutoModelForCausalLM.from_pretrained(\"FOLDER\")\n\
+             tokenizer = AutoTokenizer.from_pretrained(\"FOLDER\")\n```\n"
+        );
+        return;
+    }
     let Some(reference) = reference else {
         let _ = writeln!(
             text,
@@ -129,8 +145,13 @@ fn settings(text: &mut String, exported: &Exported, program: &str) -> Result<(),
     let _ = write!(
         text,
         "\n## Training\n\nThe settings that differ from the defaults. Saved as `train.toml` they train again: \
-         `{program} train train.toml --data {}=PATH`.\n\n```toml\nmodel.kind = \"{}\"\n",
-        config.data.kind, config.model.kind
+         `{program} train train.toml {}`.\n\n```toml\nmodel.kind = \"{}\"\n",
+        if exported.task.reads_images() {
+            format!("--data {}=PATH", config.data.kind)
+        } else {
+            "--set data.path=PATH".to_owned()
+        },
+        config.model.kind
     );
     for (key, _, value) in diff(&defaults.config, config) {
         if let Some(value) = value.filter(|value| !is_path(value)) {

@@ -38,16 +38,37 @@ pub(super) fn write(folder: &Path, exported: &Exported, program: &str) -> Result
     let written =
         write_weights(&exported.checkpoint, &folder.join(FOLDER_WEIGHTS), metadata.averages, &entries)?;
     let reference = exported.task.reference(&exported.resolved.config, metadata.classes.len());
-    let files = [
+    let mut files = vec![
         (FOLDER_CONFIG, pretty(&config(exported, reference.as_ref())?)),
-        (PREPROCESSOR, pretty(&preprocessor(&metadata.images)?)),
         ("README.md", card::text(exported, reference.as_ref(), program)?),
     ];
+    if exported.task.reads_images() {
+        files.push((PREPROCESSOR, pretty(&preprocessor(&metadata.images)?)));
+    }
+    for (name, text) in kept(exported)? {
+        if name != FOLDER_CONFIG {
+            files.push((name, text));
+        }
+    }
     for (name, text) in files {
         let file = folder.join(name);
         write_aside(&file, text.as_bytes()).map_err(failed(&file))?;
     }
     Ok(written)
+}
+
+/// Reads the files that belong to the weights, by name.
+fn kept(exported: &Exported) -> Result<Vec<(&'static str, String)>, CliError> {
+    let mut files = Vec::new();
+    for file in exported.task.kept_files() {
+        let path = exported.run.path().join(file.name);
+        if path.is_file() {
+            let text = phalanx_run::Links::Refuse.read_text(&path);
+            let text = text.map_err(|error| CliError::failed(format!("{}: {error}", path.display())))?;
+            files.push((file.name, text));
+        }
+    }
+    Ok(files)
 }
 
 /// Returns numbers with the digits of their f32, in place of those of the nearest f64.
@@ -64,6 +85,13 @@ fn pretty(value: &Value) -> String {
 /// Renders `config.json`: the architecture, the classes, and the description that `phalanx` reads back.
 fn config(exported: &Exported, reference: Option<&ReferenceModel>) -> Result<Value, CliError> {
     let metadata = &exported.metadata;
+    // The description of a model of transformers belongs to its weights.
+    if let Some((_, text)) = kept(exported)?.into_iter().find(|(name, _)| *name == FOLDER_CONFIG) {
+        let mut config: Map<String, Value> = serde_json::from_str(&text).map_err(CliError::failed)?;
+        let description: Value = serde_json::from_str(&metadata.to_json()).map_err(CliError::failed)?;
+        config.insert(METADATA_KEY.to_owned(), description);
+        return Ok(config.into());
+    }
     let classes = &metadata.classes;
     let mut config = Map::new();
     let timm = reference.and_then(|reference| reference.timm.as_deref());

@@ -1,10 +1,11 @@
 //! Decoders of the family of Llama.
 
 use phalanx_models::{Decoder, DecoderConfig, RotaryConfig, RotaryScaling};
+use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
 
 use super::text::TextSettings;
-use super::{TOKENIZER, training};
+use super::{CONFIG, TOKENIZER, published, training};
 
 phalanx_trainer::settings! {
     /// The settings of a decoder like Llama's.
@@ -29,11 +30,12 @@ phalanx_trainer::settings! {
         head_norms: bool = false;
         /// The head is the table of tokens.
         tied: bool = true;
+        /// The `config.json` or the folder of a published model: its sizes are in place of `layers` to `tied`. Its weights are read by
+        /// `model.weights`.
+        config: String = String::new();
         /// The tokens of texts (`data.path`): `characters`, `bytes`, or the file or folder of a tokenizer. Empty: the `tokenizer.json`
         /// in the folder of the data, or else characters.
         tokenizer: String = String::new();
-        /// Rows of the table of tokens; 0 = as many as the tokenizer has.
-        vocab: usize = 0;
         /// Documents that share a row do not see each other, and positions begin anew.
         apart: bool = false;
         /// Tokens between the windows of the test split; 0 = the context, so that windows do not overlap.
@@ -43,17 +45,15 @@ phalanx_trainer::settings! {
     }
 }
 
-impl LlamaSettings {
-    fn text(&self) -> TextSettings {
-        let Self { context, vocab, apart, stride, texts, .. } = *self;
-        TextSettings { context, tokenizer: self.tokenizer.clone(), vocab, apart, stride, texts }
-    }
+/// The types of published models.
+const MODEL_TYPES: &[&str] = &["llama", "qwen2", "qwen3"];
 
-    /// Returns the sizes of the model.
-    fn config(&self, vocab: usize) -> DecoderConfig {
+impl LlamaSettings {
+    /// Returns the sizes that the settings say, with 0 rows of the table of tokens where the tokenizer decides.
+    fn own_sizes(&self) -> DecoderConfig {
         let given = |size: usize, default: usize| if size == 0 { default } else { size };
         DecoderConfig {
-            vocab,
+            vocab: 0,
             context: self.context,
             width: self.width,
             layers: self.layers,
@@ -67,13 +67,40 @@ impl LlamaSettings {
             ..DecoderConfig::default()
         }
     }
+
+    /// Returns the sizes of the settings or of a published model.
+    fn sizes(&self) -> Result<DecoderConfig, TrainError> {
+        match self.config.as_str() {
+            "" => Ok(self.own_sizes()),
+            path => published(path, DecoderConfig::from_json),
+        }
+    }
+
+    /// Returns the settings of texts for a model of these sizes.
+    fn text_of(&self, sizes: &DecoderConfig) -> TextSettings {
+        let Self { context, apart, stride, texts, .. } = *self;
+        let (tokenizer, published) = (self.tokenizer.clone(), self.config.clone());
+        TextSettings { context, tokenizer, published, vocab: sizes.vocab, apart, stride, texts }
+    }
+
+    /// Returns the sizes with the rows of a vocabulary.
+    fn built(&self, rows: usize) -> Result<DecoderConfig, TrainError> {
+        Ok(DecoderConfig { vocab: rows, ..self.sizes()? })
+    }
+
+    fn config_file(&self, config: &Config) -> Result<Option<String>, TrainError> {
+        let vocabulary = self.text_of(&self.sizes()?).vocabulary(config)?;
+        Ok(Some(format!("{:#}\n", self.built(vocabulary.rows)?.to_json())))
+    }
 }
 
 /// Returns the task of decoders.
 pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
     TaskSpec::new("llama", "Language model: a decoder like Llama's, on a text file or on generated sentences", build)
-        .data(|settings, config, split| settings.text().open(config, split))
-        .keeps(TOKENIZER, |settings, config| settings.text().tokenizer_file(config))
+        .data(|settings, config, split| settings.text_of(&settings.sizes()?).open(config, split))
+        .keeps(TOKENIZER, |settings, config| settings.text_of(&settings.sizes()?).tokenizer_file(config))
+        .keeps(CONFIG, LlamaSettings::config_file)
+        .model_types(MODEL_TYPES)
         .validate(|settings, _, relations| {
             for (key, size) in [
                 ("model.layers", settings.layers),
@@ -83,12 +110,12 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
             ] {
                 relations.positive(key, size as u64);
             }
-            settings.text().check(relations);
+            settings.text_of(&settings.own_sizes()).check(relations);
             let LlamaSettings { heads, key_heads, width, theta, .. } = *settings;
             let relation = format!("model.key_heads = {key_heads}: {heads} heads cannot share {key_heads}");
             let shared = key_heads == 0 || heads.is_multiple_of(key_heads);
             relations.require(shared, "model.key_heads", relation);
-            let dim = settings.config(1).head_dim;
+            let dim = settings.own_sizes().head_dim;
             let relation = format!(
                 "model.head_dim: {heads} heads of a width of {width} have {dim} features; rotary positions need an even number"
             );
@@ -99,8 +126,9 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
 }
 
 fn build(setup: &mut Setup<'_>, settings: &LlamaSettings) -> Result<Training<Decoder>, TrainError> {
-    let vocabulary = settings.text().vocabulary(setup.config())?;
-    let config = settings.config(vocabulary.rows);
+    let vocabulary = settings.text_of(&settings.sizes()?).vocabulary(setup.config())?;
+    let config = settings.built(vocabulary.rows)?;
+    vocabulary.check_context(settings.context, config.context)?;
     let model = setup.model(|scope| Decoder::new(scope, &config))?;
     let DecoderConfig { layers, width, heads, key_heads, context, .. } = config;
     let about = &vocabulary.about;

@@ -5,6 +5,8 @@ mod llama;
 mod text;
 mod writer;
 
+use std::path::Path;
+
 use phalanx_models::{LanguageModel, TokenInput};
 use phalanx_tensor::Value;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
@@ -17,6 +19,21 @@ pub(super) use llama::spec as llama;
 
 /// The tokenizer, without which the weights of a language model mean nothing.
 const TOKENIZER: KeptFile = KeptFile { name: phalanx_text::TOKENIZER_FILE, key: "model.tokenizer" };
+
+/// The sizes, in the format of transformers.
+const CONFIG: KeptFile = KeptFile { name: "config.json", key: "model.config" };
+
+/// Reads the `config.json` of a published model, or of the folder that has it.
+fn published<C, E: std::fmt::Display>(
+    path: &str,
+    read: impl FnOnce(&str) -> Result<C, E>,
+) -> Result<C, TrainError> {
+    let given = Path::new(path);
+    let file = if given.is_dir() { given.join(CONFIG.name) } else { given.to_owned() };
+    let problem = |problem: String| TrainError::Setup(format!("model.config: {}: {problem}", file.display()));
+    let text = phalanx_data::Links::Follow.read_text(&file).map_err(|error| problem(error.to_string()))?;
+    read(&text).map_err(|error| problem(error.to_string()))
+}
 
 /// Returns the training of a language model: its loss, and the measures of the test texts. Perplexity is the exponential of the
 /// loss; bits per byte are independent of the tokenizer.

@@ -1,6 +1,6 @@
 //! The samples of language models: texts, files of tokens, or generated sentences of known entropy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -15,6 +15,9 @@ use phalanx_text::{
 use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::TrainError;
 
+/// Files of tokenizers in folders of published models.
+const FILES: [&str; 3] = [phalanx_text::TOKENIZER_FILE, "merges.txt", "tokenizer.model"];
+
 /// Generated test texts.
 const TEST_TEXTS: usize = 500;
 
@@ -25,7 +28,9 @@ pub(super) struct TextSettings {
     pub(super) context: usize,
     /// The tokenizer: a name or a path.
     pub(super) tokenizer: String,
-    /// Rows of the table of tokens; 0 = those of the tokenizer.
+    /// The `config.json` or the folder of a published model; empty without one.
+    pub(super) published: String,
+    /// Rows of the table of tokens of a published model; 0 = as many as the tokenizer has.
     pub(super) vocab: usize,
     /// True if documents of a row do not see each other.
     pub(super) apart: bool,
@@ -46,6 +51,18 @@ pub(super) struct Vocabulary {
     pub(super) about: String,
 }
 
+impl Vocabulary {
+    /// Checks that texts of `length` tokens fit into the context of a model.
+    pub(super) fn check_context(&self, length: usize, context: usize) -> Result<(), TrainError> {
+        match length <= context {
+            true => Ok(()),
+            false => Err(TrainError::Setup(format!(
+                "model.context = {length}: the published model has {context} positions"
+            ))),
+        }
+    }
+}
+
 impl TextSettings {
     /// Checks the relations of the settings.
     pub(super) fn check(&self, relations: &mut Relations<'_>) {
@@ -57,9 +74,16 @@ impl TextSettings {
         relations.require(stride <= context, "model.stride", relation);
     }
 
+    /// Returns the choice of the settings: a published model has a tokenizer of its own.
     fn choice(&self) -> TokenizerChoice {
         let Ok(choice) = self.tokenizer.parse();
-        choice
+        if choice != TokenizerChoice::Default || self.published.is_empty() {
+            return choice;
+        }
+        let path = PathBuf::from(&self.published);
+        let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
+        let has = |folder: &Path| FILES.iter().any(|name| folder.join(name).is_file());
+        folder.filter(|folder| has(folder)).map_or(choice, |folder| TokenizerChoice::File(folder.to_owned()))
     }
 
     /// Opens the tokenizer, and the texts if it follows from them.
@@ -80,12 +104,12 @@ impl TextSettings {
             (Some(known), rows) if rows < known => {
                 let name = tokenizer.as_ref().map_or("", Tokenizer::name);
                 return Err(TrainError::Setup(format!(
-                    "model.vocab = {rows}: the tokenizer {name} has {known} tokens"
+                    "model.config: a vocabulary of {rows}, but the tokenizer {name} has {known} tokens"
                 )));
             }
             (None, 0) => {
                 return Err(TrainError::Setup(format!(
-                    "{}: no tokenizer.json in its folder; set model.tokenizer to one, or model.vocab to the number of tokens",
+                    "{}: no tokenizer.json in its folder; set model.tokenizer to one, or model.config to a file with the vocab_size",
                     config.data.path
                 )));
             }
@@ -102,7 +126,7 @@ impl TextSettings {
         static NEWEST: Mutex<Newest> = Mutex::new(None);
         let path = PathBuf::from(&config.data.path);
         let changed = path.metadata().and_then(|found| found.modified()).ok();
-        let key = CorpusKey { path, tokenizer: self.tokenizer.clone(), changed };
+        let key = CorpusKey { path, tokenizer: self.choice(), changed };
         let mut newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((of, corpus)) = &*newest
             && *of == key
@@ -159,6 +183,6 @@ impl TextSettings {
 #[derive(Debug, PartialEq, Eq)]
 struct CorpusKey {
     path: PathBuf,
-    tokenizer: String,
+    tokenizer: TokenizerChoice,
     changed: Option<SystemTime>,
 }

@@ -51,7 +51,8 @@ impl<S: Settings> TaskSpec<S> {
             data: None,
             first: None,
             reference: None,
-            kept: None,
+            kept: Vec::new(),
+            model_types: &[],
             evaluators: Arc::default(),
         };
         Self { task, settings: std::marker::PhantomData }
@@ -98,7 +99,7 @@ impl<S: Settings> TaskSpec<S> {
         self
     }
 
-    /// Sets a file without which the weights mean nothing, such as a tokenizer: `make` returns its text when a run begins, if it has
+    /// Adds a file without which the weights mean nothing, such as a tokenizer: `make` returns its text when a run begins, if it has
     /// one. The run's folder and exported folders hold it, and `key` names it when a trained model is opened.
     #[must_use]
     pub fn keeps(
@@ -107,7 +108,15 @@ impl<S: Settings> TaskSpec<S> {
         make: impl Fn(&S, &Config) -> Result<Option<String>, TrainError> + Send + Sync + 'static,
     ) -> Self {
         let make: KeepFn = Arc::new(move |config| make(settings(config)?, config));
-        self.task.kept = Some((file, make));
+        self.task.kept.push((file, make));
+        self
+    }
+
+    /// Names the models of Hugging Face's libraries that the task has, by `model_type` of their `config.json`. Folders of their weights
+    /// are then used as exports: the [kept files](TaskSpec::keeps) are those of the folder.
+    #[must_use]
+    pub fn model_types(mut self, types: &'static [&'static str]) -> Self {
+        self.task.model_types = types;
         self
     }
 
@@ -159,7 +168,8 @@ pub struct Task {
     data: Option<DataFn>,
     first: Option<(&'static str, FirstFn)>,
     reference: Option<ReferenceFn>,
-    kept: Option<(KeptFile, KeepFn)>,
+    kept: Vec<(KeptFile, KeepFn)>,
+    model_types: &'static [&'static str],
     evaluators: Arc<[Evaluator]>,
 }
 
@@ -211,33 +221,40 @@ impl Task {
         (self.reference.as_ref()?)(config, classes)
     }
 
-    /// The file that belongs to its weights, if there is one.
-    pub fn kept_file(&self) -> Option<KeptFile> {
-        self.kept.as_ref().map(|(file, _)| *file)
+    /// The files that belong to its weights.
+    pub fn kept_files(&self) -> impl Iterator<Item = KeptFile> {
+        self.kept.iter().map(|(file, _)| *file)
     }
 
-    /// Writes the file that belongs to the weights into the folder of a new run. One that is continued must have the same.
+    /// The types of models of Hugging Face's libraries that it has.
+    pub fn model_types(&self) -> &'static [&'static str] {
+        self.model_types
+    }
+
+    /// Writes the files that belong to the weights into the folder of a new run. One that is continued must have the same.
     pub(in crate::engine) fn keep(
         &self,
         config: &Config,
         folder: &Path,
         is_new: bool,
     ) -> Result<(), TrainError> {
-        let Some((file, make)) = &self.kept else { return Ok(()) };
-        let Some(text) = make(config)? else { return Ok(()) };
-        let path = folder.join(file.name);
-        if is_new {
-            return write_aside(&path, text.as_bytes())
-                .map_err(|error| RunError::io("write", &path)(error).into());
+        for (file, make) in &self.kept {
+            let Some(text) = make(config)? else { continue };
+            let path = folder.join(file.name);
+            if is_new {
+                write_aside(&path, text.as_bytes()).map_err(RunError::io("write", &path))?;
+                continue;
+            }
+            let before = Links::Refuse.read_text(&path);
+            if before.is_ok_and(|before| before != text) {
+                return Err(TrainError::Setup(format!(
+                    "{} is not that of the data and settings (data.path = {:?}): the weights were trained with another one",
+                    path.display(),
+                    config.data.path
+                )));
+            }
         }
-        match Links::Refuse.read_text(&path) {
-            Ok(before) if before != text => Err(TrainError::Setup(format!(
-                "{} is not that of the data (data.path = {:?}): the weights were trained with another one",
-                path.display(),
-                config.data.path
-            ))),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Sets the evaluators of generated images, which `[quality]` schedules.
@@ -265,7 +282,7 @@ impl Task {
     }
 
     /// True if it is trained on the images of `[data]`.
-    pub(in crate::engine) fn reads_images(&self) -> bool {
+    pub fn reads_images(&self) -> bool {
         self.data.is_none()
     }
 
