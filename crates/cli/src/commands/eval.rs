@@ -71,7 +71,7 @@ pub(super) fn run(program: &Program, args: &EvalArgs) -> Result<(), CliError> {
             facts.insert("weights".to_owned(), file.display().to_string().into());
             facts.insert("step".to_owned(), model.step.into());
         }
-        TrainedWeights::Foreign(file) => {
+        TrainedWeights::Foreign(file) | TrainedWeights::Published(file) => {
             facts.insert("weights".to_owned(), file.display().to_string().into());
         }
     }

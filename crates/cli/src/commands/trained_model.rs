@@ -87,7 +87,8 @@ impl NamedModel {
         for (key, value) in metadata.assignments(&file).map_err(CliError::failed)? {
             resolved.set_value(&origin, &key, value)?;
         }
-        if let Some(folder) = file.parent() {
+        // A file of any name may lie next to files of other models.
+        if let (true, Some(folder)) = (file.ends_with(FOLDER_WEIGHTS), file.parent()) {
             set_kept_files(program, &mut resolved, folder)?;
         }
         Ok(Self { model: TrainedModel::exported(file, metadata), resolved, run: None })
@@ -99,7 +100,7 @@ impl NamedModel {
         let origin = folder.display().to_string();
         resolved.set_value(&origin, "model.kind", toml::Value::String(kind))?;
         set_kept_files(program, &mut resolved, folder)?;
-        Ok(Self { model: TrainedModel::foreign(folder.to_owned()), resolved, run: None })
+        Ok(Self { model: TrainedModel::published(folder.to_owned()), resolved, run: None })
     }
 
     /// Compares the configuration, after options have changed it, with the one that the model was trained under. Another

@@ -1,6 +1,7 @@
 //! Matrix products over contiguous matrices, single and batched.
 
 mod rounded;
+mod row;
 
 pub use rounded::matmul_bf16;
 
@@ -122,6 +123,10 @@ pub fn matmul_batched<T: Float>(
     }
     let (m, k, n) = (a.rows, a.cols, b.cols);
     if batch == 0 || m * n == 0 {
+        return Ok(());
+    }
+    if batch == 1 && row::applies(m, &b) {
+        row::multiply(context, a.data, b, c.data, accumulate);
         return Ok(());
     }
     if batch == 1 {

@@ -214,6 +214,10 @@ fn exported_folders_are_trained_further_and_exported_again_the_same() {
         place.write("folder/config.json", json.to_string());
         let text = place.succeed("write run --prompt every --greedy --tokens 6");
         assert_eq!(place.succeed("write folder --prompt every --greedy --tokens 6"), text);
+        std::fs::rename(place.path("folder/tokenizer.json"), place.path("tokenizer.json")).expect("there");
+        let said = place.fail("write folder --prompt every");
+        assert!(said.contains("add its tokenizer.json"), "{said}");
+        std::fs::rename(place.path("tokenizer.json"), place.path("folder/tokenizer.json")).expect("there");
         // A step that changes nothing.
         let line = "--set model.config=folder --set model.weights=folder --ranks 2 --strategy fsdp";
         let still = "--set model.dropout=0 --set optim.lr=1e-30 --set train.steps=1";

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use super::layout::lay_out;
 use super::scope::{Registry, Scope};
 use super::spec::ParamSpec;
-use super::{BuildOptions, Param, ParamBucket, ParamStore};
+use super::{BuildOptions, FlatStorage, Param, ParamBucket, ParamStore};
 use crate::Result;
-use crate::backend::ComputeDevice;
+use crate::backend::{ComputeDevice, MemoryKind, counted_as};
 
 /// Collects a model's parameters and buffers.
 ///
@@ -65,7 +65,10 @@ impl StoreBuilder {
                     param.place_in(bucket.clone(), entry);
                 }
             }
-            if options.fill {
+            if options.fill && options.zeros {
+                let zeros = || FlatStorage::zeros(bucket.len(), bucket.dtype(), bucket.storage_device());
+                bucket.fill(counted_as(MemoryKind::Parameters, zeros)?)?;
+            } else if options.fill {
                 bucket.fill(bucket.initial_values(options.key, 0..bucket.len())?)?;
             }
             buckets.push(bucket);

@@ -26,6 +26,8 @@ pub struct BuildOptions {
     pub rules: Arc<ParamRules>,
     /// True to fill in initial values. Otherwise the parameters have none, for a strategy that fills shards.
     pub fill: bool,
+    /// True to fill in zeros in place of initial values, where others are loaded.
+    pub zeros: bool,
     /// Largest size in bytes of a group of parameters. A block with more is split into several groups, between parameters. A
     /// single parameter may be larger.
     pub unit_bytes: usize,
@@ -44,6 +46,7 @@ impl Default for BuildOptions {
             decay_matrices_only: false,
             rules: Arc::default(),
             fill: true,
+            zeros: false,
             unit_bytes: usize::MAX,
             bucket_bytes: 1 << 20,
         }

@@ -5,7 +5,7 @@ use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
 
 use super::text::TextSettings;
-use super::{CONFIG, TOKENIZER, published, training};
+use super::{CONFIG, ROWS, TOKENIZER, published, training};
 
 phalanx_trainer::settings! {
     /// The settings of a GPT-2.
@@ -107,5 +107,6 @@ fn build(setup: &mut Setup<'_>, settings: &Gpt2Settings) -> Result<Training<Gpt2
     let about = &vocabulary.about;
     let description =
         format!("gpt2 of {layers} layers of {width} with {heads} heads for {context} of {about}");
-    Ok(training(description, model, &vocabulary).names_of(Gpt2Config::published_name))
+    let training = training(description, model, &vocabulary).names_of(Gpt2Config::published_name);
+    Ok(training.shape_advice("transformer.wte", ROWS))
 }

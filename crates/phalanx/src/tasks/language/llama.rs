@@ -5,7 +5,7 @@ use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
 
 use super::text::TextSettings;
-use super::{CONFIG, TOKENIZER, published, training};
+use super::{CONFIG, ROWS, TOKENIZER, published, training};
 
 phalanx_trainer::settings! {
     /// The settings of a decoder like Llama's.
@@ -135,5 +135,5 @@ fn build(setup: &mut Setup<'_>, settings: &LlamaSettings) -> Result<Training<Dec
     let description = format!(
         "llama of {layers} layers of {width} with {heads} heads that share {key_heads} for {context} of {about}"
     );
-    Ok(training(description, model, &vocabulary))
+    Ok(training(description, model, &vocabulary).shape_advice("model.embed_tokens", ROWS))
 }

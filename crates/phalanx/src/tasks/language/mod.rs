@@ -23,6 +23,10 @@ const TOKENIZER: KeptFile = KeptFile { name: phalanx_text::TOKENIZER_FILE, key: 
 /// The sizes, in the format of transformers.
 const CONFIG: KeptFile = KeptFile { name: "config.json", key: "model.config" };
 
+/// The advice about a table of tokens of another size.
+const ROWS: &str =
+    "its rows are the tokens of the tokenizer, which runs and exported folders keep; set model.tokenizer";
+
 /// Reads the `config.json` of a published model, or of the folder that has it.
 fn published<C, E: std::fmt::Display>(
     path: &str,
@@ -54,7 +58,11 @@ fn training<M: LanguageModel + 'static>(
     let training = match vocabulary.tokenizer.clone() {
         Some(tokenizer) => training
             .write(move |model, tape, writing, take| writer::write(model, &tokenizer, tape, writing, take)),
-        None => training,
+        None => training.write(|_, _, _, _| {
+            Err(TrainError::Setup(
+                "the tokenizer of this model is not known; add its tokenizer.json to the folder".to_owned(),
+            ))
+        }),
     };
     match lengths {
         Some(lengths) => training

@@ -91,6 +91,7 @@ impl TextSettings {
         let (tokenizer, about) = match self.choice() {
             TokenizerChoice::File(path) => (Some(Tokenizer::open(path)?), None),
             TokenizerChoice::Bytes => (Some(Tokenizer::bytes()), None),
+            _ if config.data.path.is_empty() && !self.published.is_empty() => (None, None),
             _ if config.data.path.is_empty() => {
                 let entropy = SentencesDataset::entropy(self.context);
                 let about = format!("words of generated sentences, whose entropy is {entropy:.4}");

@@ -1,5 +1,6 @@
 //! The networks of a training, ready for inference on one device.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_tensor::{Context, Session};
@@ -11,6 +12,12 @@ use crate::engine::distributed::{Cores, Network};
 use crate::engine::training::{Built, Task, Weights};
 use crate::engine::weights::{HeadRule, load};
 use crate::engine::{TrainError, precision};
+
+/// Loads weights of another program.
+fn load_foreign(built: &Built, path: &Path) -> Result<(), TrainError> {
+    let networks: Vec<&Network> = built.networks.iter().collect();
+    load(path, &networks, &built.names, HeadRule::Load).map(drop)
+}
 
 /// The networks of a training, for inference.
 pub(super) struct InferenceModel {
@@ -26,15 +33,17 @@ impl InferenceModel {
         match &model.weights {
             TrainedWeights::Checkpoint { checkpoint, averages } => {
                 let load = |built: &Built| built.load_for_use(checkpoint, *averages);
-                Self::build(task, config, classes, Weights::Drawn, load)
+                Self::build(task, config, classes, Weights::Placeholder, load)
             }
             TrainedWeights::Exported(file) => {
-                Self::build(task, config, classes, Weights::Drawn, |built| built.load_exported(file))
+                Self::build(task, config, classes, Weights::Placeholder, |built| built.load_exported(file))
             }
-            TrainedWeights::Foreign(file) => Self::build(task, config, classes, Weights::Here, |built| {
-                let networks: Vec<&Network> = built.networks.iter().collect();
-                load(file, &networks, &built.names, HeadRule::Load).map(drop)
-            }),
+            TrainedWeights::Foreign(file) => {
+                Self::build(task, config, classes, Weights::Here, |built| load_foreign(built, file))
+            }
+            TrainedWeights::Published(folder) => {
+                Self::build(task, config, classes, Weights::Placeholder, |built| load_foreign(built, folder))
+            }
         }
     }
 

@@ -112,7 +112,7 @@ pub fn write_texts(
 /// If the model cannot be built or the images cannot be found.
 pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError> {
     // Weights of a first stage that is not trained yet cannot be read.
-    let weights = if task.first_run(config).is_some() { Weights::Drawn } else { Weights::Here };
+    let weights = if task.first_run(config).is_some() { Weights::Placeholder } else { Weights::Here };
     let inference = InferenceModel::build(task, config, None, weights, |_| Ok(()))?;
     let data = open_data(task, config, &inference)?;
     let (images, batch) = (data.train_len(), config.train.global_batch);

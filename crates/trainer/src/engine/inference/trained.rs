@@ -26,6 +26,8 @@ pub enum TrainedWeights {
     Exported(PathBuf),
     /// A file of another program.
     Foreign(PathBuf),
+    /// A folder of another program with the weights of all networks.
+    Published(PathBuf),
 }
 
 /// A trained model.
@@ -82,6 +84,11 @@ impl TrainedModel {
     pub fn exported(file: PathBuf, metadata: &ModelMetadata) -> Self {
         let (step, classes) = (metadata.step, metadata.classes.clone());
         Self { weights: TrainedWeights::Exported(file), step, classes }
+    }
+
+    /// Makes the model of a folder of another program with the weights of all networks.
+    pub fn published(folder: PathBuf) -> Self {
+        Self { weights: TrainedWeights::Published(folder), step: 0, classes: Vec::new() }
     }
 
     /// Makes the model of a file of another program, which names no classes.

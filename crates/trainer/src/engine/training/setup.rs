@@ -28,8 +28,8 @@ pub(in crate::engine) enum Weights {
     Here,
     /// Random on the ranks that hold them, later; only files are read here.
     ByRanks,
-    /// Random; no file is read, because a checkpoint follows or values do not matter.
-    Drawn,
+    /// Zeros; no file is read, because a checkpoint follows or values do not matter.
+    Placeholder,
     /// None: only names, shapes and places.
     Absent,
 }
@@ -285,9 +285,9 @@ impl<'a> Setup<'a> {
         }
         let config = self.config.for_network(name);
         // Files are read into whole parameters.
-        let load = load.filter(|_| self.weights != Weights::Drawn);
+        let load = load.filter(|_| self.weights != Weights::Placeholder);
         let fill = match self.weights {
-            Weights::Here | Weights::Drawn => true,
+            Weights::Here | Weights::Placeholder => true,
             Weights::ByRanks => load.is_some(),
             Weights::Absent => false,
         };
@@ -302,6 +302,7 @@ impl<'a> Setup<'a> {
             decay_matrices_only: config.optim.decay_matrices_only,
             rules: rules.clone(),
             fill,
+            zeros: self.weights == Weights::Placeholder,
             unit_bytes: mib(config.train.unit_mib),
             bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
             ..BuildOptions::default()
