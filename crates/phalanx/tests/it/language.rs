@@ -67,6 +67,8 @@ fn a_text_is_read_by_bytes_and_a_run_resumes_to_the_bit() {
     place.succeed(&format!("{line} --steps 4 --out parts"));
     place.succeed("train --resume --out parts --steps 0");
     assert_eq!(hashes(&place.path("parts")), hashes(&place.path("whole")));
+    // Another dropout is a choice.
+    place.succeed("train --resume --out parts --steps 0 --set train.steps=12 --set model.dropout=0.2");
 }
 
 #[test]
@@ -109,6 +111,11 @@ fn trained_by_characters() -> Place {
 #[test]
 fn a_trained_model_writes_texts_again_and_again_the_same() {
     let place = trained_by_characters();
+    // Other characters, as many as before, would be other tokens.
+    let text = std::fs::read_to_string(place.path("text.txt")).expect("there");
+    place.write("text.txt", text.replace('b', "z"));
+    let said = place.fail("train --resume --out run --steps 0 --set train.steps=50");
+    assert!(said.contains("tokenizer.json is not that of the data"), "{said}");
     // The text is not needed any more.
     std::fs::remove_file(place.path("text.txt")).expect("there");
     let one = place.succeed("write run --prompt the --tokens 60 --seed 1");

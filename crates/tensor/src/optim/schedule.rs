@@ -39,6 +39,8 @@ pub enum Decay {
         /// The curve of the decay.
         curve: Curve,
     },
+    /// The inverse square root of the step, from the end of the warm-up on (Vaswani et al. 2017).
+    InverseRoot,
     /// A rise to the peak and a longer fall, without another warm-up (Smith & Topin 2019; PyTorch's `OneCycleLR`).
     OneCycle(OneCycle),
 }
@@ -215,6 +217,7 @@ impl Schedule {
             Decay::Stable { start, total, min, curve } => {
                 curve.between(1.0, min, part_of(step, start, total))
             }
+            Decay::InverseRoot => (self.warmup.max(1) as f64 / (step + 1) as f64).sqrt(),
             Decay::OneCycle(cycle) => cycle.factor(step),
         };
         self.base * factor
@@ -280,6 +283,9 @@ mod tests {
             (step, 89, 0.01),
             (Schedule::new(0.5, 4, Decay::Constant).expect("valid"), 1, 0.25),
             (Schedule::new(0.5, 4, Decay::Constant).expect("valid"), 99, 0.5),
+            (Schedule::new(0.5, 4, Decay::InverseRoot).expect("valid"), 3, 0.5),
+            (Schedule::new(0.5, 4, Decay::InverseRoot).expect("valid"), 15, 0.25),
+            (Schedule::new(0.5, 0, Decay::InverseRoot).expect("valid"), 99, 0.05),
         ];
         for (schedule, at, expected) in cases {
             assert!((schedule.lr(at) - expected).abs() < 1e-12, "{schedule:?} at {at}: {}", schedule.lr(at));

@@ -91,7 +91,8 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
     let size = options.dtype.size_in_bytes();
     let mut groups: Vec<GroupDraft<'_>> = Vec::new();
     for param in params {
-        let decay = !options.decay_matrices_only || param.shape.rank() >= 2;
+        let decay = (!options.decay_matrices_only || param.shape.rank() >= 2)
+            && !options.rules.exempts(&param.name, &param.block);
         let of = (param.block.as_str(), param.trained, decay, param.rate);
         let fits = |group: &GroupDraft<'_>| {
             (group.len() + param.shape.elem_count()).saturating_mul(size) <= options.unit_bytes
@@ -147,7 +148,9 @@ pub(super) fn meet(range: &Range<usize>, within: &Range<usize>) -> Option<Range<
 
 #[cfg(test)]
 mod tests {
-    use crate::{BuildOptions, Init, ParamBucket, StoreBuilder};
+    use std::sync::Arc;
+
+    use crate::{BuildOptions, Init, NamePattern, ParamBucket, ParamRules, StoreBuilder};
 
     #[test]
     fn large_blocks_are_cut_between_parameters() {
@@ -180,6 +183,21 @@ mod tests {
             }
         }
         builder.build().expect("small").buckets().to_vec()
+    }
+
+    #[test]
+    fn parameters_are_exempt_from_decay_by_name() {
+        let undecayed = vec![NamePattern::new("*.table").expect("a pattern")];
+        let rules = Arc::new(ParamRules { undecayed, ..ParamRules::default() });
+        let builder = StoreBuilder::new(BuildOptions { rules, ..Default::default() });
+        let block = builder.root().pp("a").block();
+        for (name, rows) in [("table", 3), ("weight", 4)] {
+            block.param(name, (rows, 2), Init::ZEROS).expect("a new name");
+        }
+        let store = builder.build().expect("small");
+        let groups = store.buckets()[0].groups();
+        let decays: Vec<_> = groups.iter().map(|group| (group.decay, group.range.len())).collect();
+        assert_eq!(decays, [(false, 6), (true, 8)]);
     }
 
     #[test]

@@ -83,6 +83,8 @@ pub struct ParamRules {
     pub frozen: Vec<NamePattern>,
     /// True if frozen parameters are trained later ([`super::ParamBucket::set_frozen`]).
     pub unfreezes: bool,
+    /// The parameters without weight decay.
+    pub undecayed: Vec<NamePattern>,
     /// Factors of learning rates. Of several rules for a parameter, the last one counts.
     pub rates: Vec<RateRule>,
 }
@@ -102,6 +104,11 @@ impl ParamRules {
         self.frozen.iter().any(|pattern| self.fits(pattern, name, block))
     }
 
+    /// True if a parameter has no weight decay.
+    pub(super) fn exempts(&self, name: &str, block: &str) -> bool {
+        self.undecayed.iter().any(|pattern| self.fits(pattern, name, block))
+    }
+
     /// The factor of a parameter's learning rate.
     pub(super) fn rate(&self, name: &str, block: &str) -> f64 {
         let rule = self.rates.iter().rev().find(|rule| self.fits(&rule.pattern, name, block));
@@ -110,7 +117,8 @@ impl ParamRules {
 
     /// The patterns of all rules.
     pub(super) fn patterns(&self) -> impl Iterator<Item = &NamePattern> {
-        self.frozen.iter().chain(self.rates.iter().map(|rule| &rule.pattern))
+        let rates = self.rates.iter().map(|rule| &rule.pattern);
+        self.frozen.iter().chain(&self.undecayed).chain(rates)
     }
 }
 
@@ -156,6 +164,7 @@ mod tests {
         let rules = ParamRules {
             prefix: "critic.".to_owned(),
             frozen: vec![pattern("stem"), pattern("critic.0")],
+            undecayed: Vec::new(),
             unfreezes: false,
             rates: vec![rate("*", 0.1), rate("2", 10.0)],
         };

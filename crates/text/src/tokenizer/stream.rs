@@ -51,7 +51,9 @@ impl TextStream {
 
     /// Marks all tokens as returned and keeps the last few.
     fn advance(&mut self, before: &str, now: &str) -> String {
-        let new = now.strip_prefix(before).unwrap_or_default().to_owned();
+        // Some decoders change the end of earlier text, such as a space in front of a comma.
+        let same = now.char_indices().zip(before.chars()).take_while(|((_, one), other)| one == other);
+        let new = same.last().map_or(now, |((at, last), _)| &now[at + last.len_utf8()..]).to_owned();
         let dropped = self.tokens.len().saturating_sub(CONTEXT);
         self.tokens.drain(..dropped);
         self.returned = self.tokens.len();

@@ -123,6 +123,14 @@ fn streams_return_whole_characters() {
         assert!(parts.iter().all(|part| !part.contains(char::REPLACEMENT_CHARACTER)), "{parts:?}");
         assert_eq!(parts.concat(), tokenizer.decode(&tokens).expect("tokens"), "{}", tokenizer.name());
     }
+    // Some decoders join what stood apart.
+    let mut words = WordCounts::new(PieceKind::WordPiece);
+    words.add("hello , world . hello").expect("text");
+    let words = learn(&words, 40).expect("room");
+    let tokens = words.encode("hello, world. hello").expect("known");
+    let mut stream = words.stream();
+    let parts: Vec<String> = tokens.iter().map(|token| stream.push(*token).expect("a token")).collect();
+    assert_eq!(parts.concat(), "hello, world. hello");
     // Bytes that are no character do not hold the text back.
     let mut stream = Tokenizer::bytes().stream();
     let parts: Vec<String> =

@@ -48,6 +48,7 @@ const FALLING: &[&str] = &[
     "watts",
     "mb_sent",
     "per_image",
+    "per_byte",
 ];
 
 impl Goal {
@@ -90,6 +91,7 @@ mod tests {
             ("judge_frechet_distance", Some(Goal::Min)),
             ("seconds_to_target", Some(Goal::Min)),
             ("joules_per_image", Some(Goal::Min)),
+            ("test_bits_per_byte", Some(Goal::Min)),
             ("test_accuracy", Some(Goal::Max)),
             ("best_test_accuracy", Some(Goal::Max)),
             ("drawn_clip_score", Some(Goal::Max)),

@@ -180,6 +180,8 @@ choices! {
         Linear = "linear",
         /// Not at all, and then over `schedule.decay_fraction` of the run at its end.
         Stable = "warmup-stable-decay",
+        /// With the inverse square root of the step, as for the first transformers; `optim.lr` is the peak after the warm-up.
+        InverseRoot = "inverse-root",
         /// One cycle of the learning rate along half cosines: a rise of its own in place of the warm-up, then a fall.
         OneCycle = "one-cycle",
     }

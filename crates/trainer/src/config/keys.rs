@@ -344,6 +344,8 @@ sections! {
         weight_decay: f64 = 0.0;
         /// Norms and biases go without weight decay, and under `lamb` without a learning rate of their own.
         decay_matrices_only: bool = true;
+        /// Other parameters without weight decay, named as in `optim.freeze`, such as `["*.wte"]`.
+        no_decay: Vec<String> = Vec::new();
         /// Parameters that are not trained: names, their beginnings up to a dot (`layer1`), names of blocks (`stem`), or any of
         /// these with `*` for any letters and `?` for one. Batch norms of frozen parameters use their running statistics.
         freeze: Vec<String> = Vec::new();

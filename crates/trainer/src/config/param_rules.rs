@@ -10,6 +10,11 @@ impl OptimConfig {
         self.freeze.iter().map(|text| NamePattern::new(text)).collect()
     }
 
+    /// The patterns of `optim.no_decay`.
+    pub(super) fn undecayed(&self) -> Result<Vec<NamePattern>, TensorError> {
+        self.no_decay.iter().map(|text| NamePattern::new(text)).collect()
+    }
+
     /// The factors of `optim.rates`. The error is a message.
     pub(super) fn rate_rules(&self) -> Result<Vec<RateRule>, String> {
         self.rates.iter().map(|text| rate_rule(text)).collect()
@@ -38,6 +43,7 @@ impl OptimConfig {
             prefix: if network.is_empty() { String::new() } else { format!("{network}.") },
             frozen: self.frozen().map_err(|error| format!("optim.freeze: {error}"))?,
             unfreezes: self.unfreezes(),
+            undecayed: self.undecayed().map_err(|error| format!("optim.no_decay: {error}"))?,
             rates: self.rate_rules().map_err(|problem| format!("optim.rates: {problem}"))?,
         })
     }
@@ -62,10 +68,12 @@ mod tests {
         let mut optim = Config::default().optim;
         assert_eq!(optim.param_rules("").expect("sound"), ParamRules::default());
         optim.freeze = vec!["stem".to_owned(), "layer1".to_owned()];
+        optim.no_decay = vec!["*.embed_tokens".to_owned()];
         optim.rates = vec!["fc = 10".to_owned(), "layer?.*.bn1=0.5".to_owned()];
         let rules = optim.param_rules("critic").expect("sound");
         assert_eq!((rules.prefix.as_str(), rules.frozen.len(), rules.unfreezes), ("critic.", 2, false));
         assert_eq!(rules.rates.iter().map(|rule| rule.factor).collect::<Vec<_>>(), [10.0, 0.5]);
+        assert_eq!(rules.undecayed.iter().map(ToString::to_string).collect::<Vec<_>>(), ["*.embed_tokens"]);
         assert_eq!(rules.rates[1].pattern.to_string(), "layer?.*.bn1");
         optim.unfreeze_epoch = 3;
         assert_eq!((optim.unfreezes(), optim.unfreezes_after(7)), (true, Some(21)));

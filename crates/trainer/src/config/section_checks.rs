@@ -64,6 +64,9 @@ impl OptimConfig {
 
     /// Checks the rules about single parameters.
     fn check_rules(&self, relations: &mut Relations<'_>) {
+        if let Err(error) = self.undecayed() {
+            relations.require(false, "optim.no_decay", format!("optim.no_decay: {error}"));
+        }
         if let Err(error) = self.frozen() {
             relations.require(false, "optim.freeze", format!("optim.freeze: {error}"));
         }

@@ -104,6 +104,7 @@ pub(super) fn schedule(config: &Config, plan: &Plan) -> Result<Schedule, TensorE
     let (total, min) = (plan.horizon.max(1), schedule.final_fraction);
     let decay = match schedule.kind {
         ScheduleKind::Constant => Decay::Constant,
+        ScheduleKind::InverseRoot => Decay::InverseRoot,
         ScheduleKind::Cosine => Decay::Cosine { total, min },
         ScheduleKind::Linear => Decay::Linear { total, min },
         ScheduleKind::Stable => {

@@ -18,10 +18,11 @@ pub(super) use gpt2::spec as gpt2;
 pub(super) use llama::spec as llama;
 
 /// The tokenizer, without which the weights of a language model mean nothing.
-const TOKENIZER: KeptFile = KeptFile { name: phalanx_text::TOKENIZER_FILE, key: "model.tokenizer" };
+const TOKENIZER: KeptFile =
+    KeptFile { name: phalanx_text::TOKENIZER_FILE, key: "model.tokenizer", is_fixed: true };
 
 /// The sizes, in the format of transformers.
-const CONFIG: KeptFile = KeptFile { name: "config.json", key: "model.config" };
+const CONFIG: KeptFile = KeptFile { name: "config.json", key: "model.config", is_fixed: false };
 
 /// The advice about a table of tokens of another size.
 const ROWS: &str =

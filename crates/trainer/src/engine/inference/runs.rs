@@ -174,8 +174,13 @@ fn rules_of(network: &Network, config: &Config, plan: &Plan) -> Vec<String> {
     if !frozen.is_empty() {
         lines.push(format!("frozen{whose}: {} tensors of {elements} elements{until}", frozen.len()));
     }
+    let groups = || network.store().buckets().iter().flat_map(ParamBucket::groups);
+    if !optim.no_decay.is_empty() {
+        let elements: usize = groups().filter(|group| !group.decay).map(|group| group.range.len()).sum();
+        lines.push(format!("no weight decay{whose}: {elements} elements"));
+    }
     let mut rates: Vec<(f64, usize)> = Vec::new();
-    for group in network.store().buckets().iter().flat_map(ParamBucket::groups) {
+    for group in groups() {
         match rates.iter_mut().find(|(rate, _)| *rate == group.rate) {
             Some((_, elements)) => *elements += group.range.len(),
             None => rates.push((group.rate, group.range.len())),

@@ -96,6 +96,7 @@ mod tests {
             (ScheduleKind::Cosine, 0.1, false),
             (ScheduleKind::Constant, 0.0, false),
             (ScheduleKind::Step, 0.0, false),
+            (ScheduleKind::InverseRoot, 0.0, false),
             (ScheduleKind::Linear, 0.0, true),
             (ScheduleKind::Linear, 0.1, false),
             (ScheduleKind::Stable, 0.0, true),

@@ -148,6 +148,8 @@ pub struct KeptFile {
     pub name: &'static str,
     /// The key of the configuration that names it when the weights are used.
     pub key: &'static str,
+    /// True if a run that is continued must have the same.
+    pub is_fixed: bool,
 }
 
 /// Returns the settings of a task in a configuration.
@@ -231,7 +233,7 @@ impl Task {
         self.model_types
     }
 
-    /// Writes the files that belong to the weights into the folder of a new run. One that is continued must have the same.
+    /// Writes the files that belong to the weights into the folder of a run. One that is continued must have the same fixed files.
     pub(in crate::engine) fn keep(
         &self,
         config: &Config,
@@ -241,7 +243,7 @@ impl Task {
         for (file, make) in &self.kept {
             let Some(text) = make(config)? else { continue };
             let path = folder.join(file.name);
-            if is_new {
+            if is_new || !file.is_fixed {
                 write_aside(&path, text.as_bytes()).map_err(RunError::io("write", &path))?;
                 continue;
             }
