@@ -4,12 +4,12 @@
 //! documents there. Each is one type here.
 //!
 //! - A [`Tokenizer`] is bytes, characters, or learned pieces: a `tokenizer.json`, GPT-2's two files, or SentencePiece's
-//!   `.model`. [`learn`] makes one of texts: byte-level BPE, WordPiece or Unigram, the same bytes every time, in any order of
+//!   `.model`. [`learn()`] makes one of texts: byte-level BPE, WordPiece or Unigram, the same bytes every time, in any order of
 //!   the texts and on any number of threads. [`TextStream`] decodes token by token, in whole characters.
 //! - [`Documents`] reads the texts of files and folders: plain text, lines of JSON, parquet.
 //! - A [`TokenShard`] is a file of tokens of nanoGPT, llm.c or Megatron-LM; [`ShardWriter`] writes them. Reading is by position,
 //!   so a corpus may be larger than memory.
-//! - [`encode`] writes texts as files of tokens, on all cores.
+//! - [`encode()`] writes texts as files of tokens, on all cores.
 //! - [`Corpus`] opens any of these as a training and a test split.
 //! - [`TokenWindows`] cuts tokens into windows in which every token is predicted once. A sample is a place, so order and
 //!   resumption are arithmetic. Documents may be kept apart: each window then says at which column the document of a token
