@@ -31,7 +31,7 @@
 //! let text = "to be or not to be, that is the question: ".repeat(20);
 //! let mut counts = WordCounts::new(PieceKind::Bpe);
 //! counts.add(&text)?;
-//! let tokenizer = learn(&counts, 270)?;
+//! let tokenizer = learn(&counts, 290)?;
 //! let tokens = tokenizer.encode(&text)?;
 //! assert!(tokens.len() < text.len() / 2);
 //!
