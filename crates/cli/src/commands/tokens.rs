@@ -7,7 +7,7 @@ use phalanx_run::format::{bytes, count};
 use phalanx_run::write_aside;
 use phalanx_text::{
     Corpus, CorpusConfig, Documents, DocumentsConfig, EncodeConfig, EncodedSplit, PieceKind, ShardFormat,
-    TokenShard, Tokenizer, TokenizerChoice, WordCounts, encode, learn,
+    TokenShard, TokenStream, Tokenizer, TokenizerChoice, WordCounts, encode, learn,
 };
 
 use super::error::CliError;
@@ -224,32 +224,16 @@ fn check(args: &CheckArgs) -> Result<(), CliError> {
     let Ok(tokenizer) = name.parse::<TokenizerChoice>();
     let config = CorpusConfig { tokenizer, ..CorpusConfig::default() };
     let corpus = Corpus::open(&args.path, &config).map_err(CliError::failed)?;
-    let vocab = corpus.tokenizer().map(Tokenizer::vocab);
+    let vocab = corpus.tokenizer().map_or(usize::MAX, Tokenizer::vocab);
     for split in [phalanx_data::Split::Train, phalanx_data::Split::Test] {
         for part in corpus.parts(split) {
-            let (mut largest, mut at) = (0, part.range.start);
-            while at < part.range.end {
-                let tokens = part.stream.read(at, (part.range.end - at).min(1 << 20) as usize);
-                let tokens = tokens.map_err(CliError::failed)?;
-                let beyond =
-                    tokens.iter().position(|token| vocab.is_some_and(|vocab| *token as usize >= vocab));
-                if let (Some(beyond), Some(vocab)) = (beyond, vocab) {
-                    let (name, place, token) = (part.stream.name(), at + beyond as u64, tokens[beyond]);
-                    return Err(CliError::failed(format!(
-                        "{name}: token {place} is {token}, beyond the vocabulary of {vocab}"
-                    )));
-                }
-                largest = tokens.iter().copied().fold(largest, u32::max);
-                at += tokens.len() as u64;
+            if let TokenStream::File(shard) = &part.stream {
+                shard.check_tokens(vocab, u64::MAX).map_err(CliError::failed)?;
             }
             let documents = part.stream.documents().map_or_else(String::new, |documents| {
                 format!(", {} documents", count(documents.len() as u64))
             });
-            out(&format!(
-                "{} ({split}): {} tokens up to {largest}{documents}",
-                part.stream.name(),
-                count(part.len())
-            ));
+            out(&format!("{} ({split}): {} tokens{documents}", part.stream.name(), count(part.len())));
         }
     }
     Ok(())

@@ -79,18 +79,6 @@ impl SentencesDataset {
         }
         total / length.max(1) as f64
     }
-
-    /// Returns the words of tokens, with spaces between them.
-    ///
-    /// # Errors
-    /// If a number is not a token.
-    pub fn decode(tokens: &[u32]) -> Result<String> {
-        let word = |id: &u32| {
-            let unknown = || DataError::UnknownToken { id: *id, vocab: WORDS.len() };
-            WORDS.get(*id as usize).copied().ok_or_else(unknown)
-        };
-        Ok(tokens.iter().map(word).collect::<Result<Vec<&str>>>()?.join(" "))
-    }
 }
 
 impl Dataset for SentencesDataset {
@@ -142,7 +130,8 @@ mod tests {
         for index in 0..text.len() {
             let tokens = text.get(index, 0).expect("is there");
             assert_eq!((tokens.len(), tokens[0]), (301, 0));
-            let words = SentencesDataset::decode(&tokens[1..]).expect("words");
+            let words: Vec<&str> = tokens[1..].iter().map(|token| WORDS[*token as usize]).collect();
+            let words = words.join(" ");
             let sentences: Vec<&str> = words.split_inclusive(" .").collect();
             // The last one may be cut.
             for sentence in &sentences[..sentences.len() - 1] {
@@ -187,10 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_tokens_that_are_none_are_refused() {
+    fn sizes_of_none_are_refused() {
         let config = SentencesConfig { split: Split::Train, texts: 0, length: 4, seed: 0 };
         assert!(SentencesDataset::new(config).is_err());
-        assert!(SentencesDataset::decode(&[3, 99]).is_err());
         assert_eq!(SentencesDataset::vocab(), 46);
     }
 }

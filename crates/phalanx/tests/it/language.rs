@@ -189,6 +189,7 @@ fn files_of_tokens_train_as_their_text() {
         ("--set data.path=tokens --set model.config=small.json", &["vocabulary of 200", "270 tokens"][..]),
         ("--set data.path=tokens --set model.tokenizer=bytes", &["beyond the vocabulary of 256"]),
         ("--set data.path=tokens --set model.stride=13", &["model.stride = 13"]),
+        ("--set data.path=text.txt --set model.apart=true", &["nothing marks the documents of text.txt"]),
     ] {
         let said = place.fail(&format!("{GPT} --ranks 1 {line} --out bad"));
         assert!(words.iter().all(|words| said.contains(words)), "{line}: {said}");

@@ -130,7 +130,8 @@ fn tag(name: &str) -> String {
     let group = match name {
         _ if name.starts_with("test_") => return format!("test/{}", &name["test_".len()..]),
         _ if name.starts_with("gpu_") => return format!("gpu/{}", &name["gpu_".len()..]),
-        "samples_per_s" | "memory_bytes" | "data_share" | "communication_share" | "seconds" => "speed",
+        _ if name.ends_with("_per_s") => "speed",
+        "memory_bytes" | "data_share" | "communication_share" | "seconds" => "speed",
         "waited_seconds" | "meetings" | "staleness_mean" | "staleness_max" | "clock_spread"
         | "consensus_distance" | "workers" | "recovery_seconds" => "synchrony",
         _ if ["lr", "grad_norm", "loss_scale", "left_out"].iter().any(|ending| name.ends_with(ending)) => {

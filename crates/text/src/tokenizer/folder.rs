@@ -6,7 +6,7 @@ use phalanx_data::{DataError, Links, Result};
 use serde_json::{Value, json};
 
 use super::description::{Description, added_token, byte_pairs};
-use super::{TOKENIZER_FILE, Tokenizer, unusable};
+use super::{TOKENIZER_FILE, Tokenizer};
 
 /// The special token of GPT-2.
 const END_OF_TEXT: &str = "<|endoftext|>";
@@ -20,15 +20,16 @@ pub(super) fn open(folder: &Path) -> Result<Tokenizer> {
     let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
     if vocab.is_file() && merges.is_file() {
         let read = |path: &Path| Links::Follow.read_text(path).map_err(|error| DataError::io(path, error));
-        let json =
-            of_two_files(&read(&vocab)?, &read(&merges)?).map_err(|reason| unusable(folder, reason))?;
+        let json = of_two_files(&read(&vocab)?, &read(&merges)?)
+            .map_err(|reason| DataError::file(folder, reason))?;
         return Tokenizer::from_json(json, &folder.display().to_string());
     }
     for name in ["tokenizer.model", "spiece.model", "source.spm"] {
         let file = folder.join(name);
         if file.is_file() {
             let bytes = Links::Follow.read(&file).map_err(|error| DataError::io(&file, error))?;
-            let json = super::sentence_piece::json_of(&bytes).map_err(|reason| unusable(&file, reason))?;
+            let json =
+                super::sentence_piece::json_of(&bytes).map_err(|reason| DataError::file(&file, reason))?;
             return Tokenizer::from_json(json, &file.display().to_string());
         }
     }

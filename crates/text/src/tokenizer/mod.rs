@@ -121,7 +121,7 @@ impl Tokenizer {
         }
         if path.extension().is_some_and(|ending| ending == "model") {
             let bytes = Links::Follow.read(path).map_err(|error| DataError::io(path, error))?;
-            let json = sentence_piece::json_of(&bytes).map_err(|reason| unusable(path, reason))?;
+            let json = sentence_piece::json_of(&bytes).map_err(|reason| DataError::file(path, reason))?;
             return Self::from_json(json, &path.display().to_string());
         }
         let json = Links::Follow.read_text(path).map_err(|error| DataError::io(path, error))?;
@@ -133,7 +133,7 @@ impl Tokenizer {
     /// # Errors
     /// If they describe no tokenizer.
     pub fn from_json(json: String, name: &str) -> Result<Self> {
-        let unusable = |reason: String| unusable(Path::new(name), reason);
+        let unusable = |reason: String| DataError::file(Path::new(name), reason);
         let parsed: serde_json::Value = serde_json::from_str(&json)
             .map_err(|error| unusable(format!("not the JSON of a tokenizer: {error}")))?;
         if let Some(alphabet) = Alphabet::of_json(&parsed) {
@@ -283,9 +283,4 @@ fn parse(json: &str) -> std::result::Result<tokenizers::Tokenizer, String> {
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("its tables are damaged".to_owned()),
     }
-}
-
-/// Makes the error of a file that is no tokenizer.
-fn unusable(path: &Path, reason: impl Into<String>) -> DataError {
-    DataError::File { file: path.to_owned(), reason: reason.into() }
 }

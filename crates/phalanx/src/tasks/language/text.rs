@@ -174,6 +174,13 @@ impl TextSettings {
         };
         let name = format!("{}/{split}", config.data.path);
         let parts = self.corpus(config)?.parts(split).to_vec();
+        let has_index = parts.iter().any(|part| part.stream.documents().is_some());
+        if documents == (DocumentBorders::Apart { end: None }) && !has_index {
+            return Err(TrainError::Setup(format!(
+                "model.apart: nothing marks the documents of {}: its tokenizer has no token that ends a text",
+                config.data.path
+            )));
+        }
         let windows = TokenWindows::new(name, parts, WindowsConfig { context, stride, documents })?;
         windows.check_tokens(vocabulary.rows)?;
         Ok(Arc::new(CollatedDataset::new(Arc::new(windows), WindowCollation::new(context))))
