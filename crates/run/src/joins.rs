@@ -88,14 +88,15 @@ impl JoinTicket {
         self.number
     }
 
-    /// Renews the heartbeat. Returns an invitation if one has arrived, and removes its file.
+    /// Renews the heartbeat. Returns an invitation if one has arrived, and renames its file to `accepted.json`, so that it counts
+    /// once and can be read later.
     ///
     /// # Errors
     /// If the folder cannot be read or written, for example because the run was restarted.
     pub fn poll(&mut self) -> Result<Option<Invitation>, RunError> {
         let path = self.invitation();
         if let Ok(bytes) = Links::Refuse.read(&path) {
-            fs::remove_file(&path).map_err(RunError::io("remove", &path))?;
+            fs::rename(&path, self.accepted()).map_err(RunError::io("rename", &path))?;
             return match serde_json::from_slice(&bytes) {
                 Ok(invitation) => Ok(Some(invitation)),
                 Err(error) => Err(RunError::Malformed { path, problem: error.to_string() }),
@@ -127,6 +128,10 @@ impl JoinTicket {
 
     fn invitation(&self) -> PathBuf {
         self.folder.join("invitation.json")
+    }
+
+    fn accepted(&self) -> PathBuf {
+        self.folder.join("accepted.json")
     }
 }
 
@@ -211,6 +216,7 @@ mod tests {
         second.stop_waiting();
         assert_eq!(waiting.poll().expect("reads"), [3]);
         assert_eq!(second.poll().expect("writes"), None, "an invitation counts once");
+        assert!(joins.join("4/accepted.json").exists() && !joins.join("4/invitation.json").exists());
         assert_eq!(
             JoinTicket::of(&joins, 4).number(),
             JoinTicket::claim(&joins, 4).expect("free").number() - 1

@@ -196,8 +196,8 @@ fn who_joins_is_told_an_address_that_it_can_reach() {
         let mut running = start(&place, &line);
         running.wait_for_step(3);
         running.join(&place);
-        running.wait_for("invitation", |run| run.run.join("joins/2/invitation.json").exists());
-        let invitation = json(&running.run.join("joins/2/invitation.json"));
+        running.wait_for("accepted invitation", |run| run.run.join("joins/2/accepted.json").exists());
+        let invitation = json(&running.run.join("joins/2/accepted.json"));
         let address: std::net::IpAddr =
             invitation["address"].as_str().unwrap_or_default().parse().expect("one");
         assert!(!address.is_unspecified(), "{interface}: {invitation}");
