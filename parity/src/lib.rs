@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod arithmetic;
+mod bert;
 mod classifier;
 mod clip_text;
 mod codecs;
@@ -103,7 +104,9 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
     }
     let seed = json["seed"].as_u64().ok_or_else(|| unknown("it names no `seed`".to_owned()))?;
     let reference = Reference { path, json: &json, seed };
-    if json.get("l1_mean").is_some() {
+    if json.get("masked_lm").is_some() {
+        bert::check(&reference)
+    } else if json.get("l1_mean").is_some() {
         losses::check(&reference)
     } else if json.get("linear_alphas_cumprod").is_some() {
         samplers::check_schedules(&reference)

@@ -24,6 +24,7 @@ fn computed_values_are_those_of_the_reference() {
         "clip_text.json",
         "stackgan.json",
         "gpt2.json",
+        "bert.json",
         "unet.json",
         "unet_pixel.json",
         "autoencoder_kl.json",

@@ -27,6 +27,7 @@
 //!   by the contrastive loss.
 //! - [`Gpt2`]: the language model of openai's GPT-2, with transformers' names.
 //! - [`Decoder`]: Llama 2 and 3, Qwen2 and Qwen3 from their `config.json`, with transformers' names.
+//! - [`Bert`]: the encoder of texts; [`BertMasked`] restores masked tokens, [`BertClassifier`] classifies.
 //! - [`generate`] continues texts with a [`LanguageModel`] and its [`KeyValueCache`], and [`beam_search`] finds probable
 //!   continuations.
 //! - [`Cvae`]: a conditional variational autoencoder of images whose encoder and decoder both see a text vector.
@@ -57,6 +58,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bert;
 mod cache;
 pub mod clip;
 pub mod cvae;
@@ -72,10 +74,12 @@ pub mod resnet;
 pub mod stackgan;
 
 mod conv_norm;
+mod projected_attention;
 mod published_config;
 mod run_block;
 mod token_input;
 
+pub use bert::{Bert, BertClassifier, BertConfig, BertMasked, EncoderInput};
 pub use cache::KeyValueCache;
 pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,

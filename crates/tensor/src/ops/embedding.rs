@@ -40,14 +40,25 @@ pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) ->
 /// If a position is out of range or their number is not N.
 pub fn select_positions(tape: &Tape, x: &Value, positions: &[usize]) -> Result<Value> {
     const OP: &str = "select_positions";
-    let &[batch, length, width] = x.dims() else {
+    let &[batch, length, _] = x.dims() else {
         return Err(TensorError::shape(OP, format!("expected [N, T, C], not {:?}", x.shape())));
     };
     if positions.len() != batch || positions.iter().any(|p| *p >= length) {
         let problem = format!("positions {positions:?} for {batch} sequences of length {length}");
         return Err(TensorError::shape(OP, problem));
     }
-    let rows = positions.iter().enumerate().map(|(row, p)| (row * length + p) as u32).collect::<Vec<_>>();
-    let flat = super::reshape(tape, x, (batch * length, width))?;
-    embedding(tape, &flat, &rows)
+    let rows: Vec<u32> = positions.iter().enumerate().map(|(row, p)| (row * length + p) as u32).collect();
+    select_rows(tape, x, &rows)
+}
+
+/// Selects rows of the last dimension: `x` is [.., C], `rows` count all C-tuples in order. The result is [rows, C].
+///
+/// # Errors
+/// If a row is out of range, where the back end can tell, or `x` has no dimension.
+pub fn select_rows(tape: &Tape, x: &Value, rows: &[u32]) -> Result<Value> {
+    let Some(&width) = x.dims().last() else {
+        return Err(TensorError::shape("select_rows", "a scalar has no rows"));
+    };
+    let all = x.shape().elem_count() / width.max(1);
+    embedding(tape, &super::reshape(tape, x, (all, width))?, rows)
 }

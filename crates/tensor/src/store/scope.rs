@@ -65,6 +65,13 @@ impl Scope {
         Self { block: self.full(name), ..self.clone() }
     }
 
+    /// Returns this scope within a block that was begun elsewhere, by its [`Scope::block_name`]: for parameters that are
+    /// used together with those of that block.
+    #[must_use]
+    pub fn in_block(&self, name: &str) -> Self {
+        Self { block: name.to_owned(), ..self.clone() }
+    }
+
     /// Freezes all parameters below: no gradients, no optimizer.
     #[must_use]
     pub fn frozen(&self) -> Self {
