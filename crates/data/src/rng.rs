@@ -38,6 +38,16 @@ pub enum Purpose {
     TrainSentences = 13,
     /// The words of a synthetic test text.
     TestSentences = 14,
+    /// A synthetic training sentence and its class.
+    TrainJudgement = 15,
+    /// A synthetic test sentence and its class.
+    TestJudgement = 16,
+    /// The masked tokens of a text.
+    Masking = 17,
+    /// A pair of synthetic training sentences.
+    TrainPair = 18,
+    /// A pair of synthetic test sentences.
+    TestPair = 19,
 }
 
 /// Returns the generator for one purpose and one sample.
@@ -54,12 +64,13 @@ pub fn rng_for(seed: u64, purpose: Purpose, epoch: u64, index: u64) -> ChaCha8Rn
 
 /// Returns a number in `0..bound`; `bound` is at least 1. It is generated as `u64`, so it is the same on every
 /// platform.
-pub(crate) fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
+#[must_use]
+pub fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
     rng.random_range(0..bound.max(1) as u64) as usize
 }
 
 /// Shuffles in place (Fisher and Yates, from the end).
-pub(crate) fn shuffle<T>(rng: &mut ChaCha8Rng, items: &mut [T]) {
+pub fn shuffle<T>(rng: &mut ChaCha8Rng, items: &mut [T]) {
     for last in (1..items.len()).rev() {
         let other = below(rng, last + 1);
         items.swap(last, other);

@@ -78,7 +78,7 @@ pub use joins::{Invitation, JoinCandidates, JoinTicket};
 pub use lock::{LockHolder, LockedFolder, RunLock};
 pub use machine::{Machine, host_name, peak_memory, resident_memory};
 pub use metrics::{Line, MetricsWriter, read_metrics, read_whole_metrics};
-pub use next_commands::NextCommands;
+pub use next_commands::{NextCommands, TextUse};
 /// Opens and reads files of a run's folder: links in place of files are refused.
 pub use phalanx_data::Links;
 pub use picture::{read_mask, read_picture};

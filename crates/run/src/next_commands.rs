@@ -2,6 +2,18 @@
 
 use std::path::Path;
 
+/// The text that a model writes for a given one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TextUse {
+    /// Its continuation.
+    #[default]
+    Continue,
+    /// That text with its masked tokens filled in.
+    Fill,
+    /// Its translation.
+    Translate,
+}
+
 /// The facts about a run that has ended, from which the useful commands follow.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NextCommands {
@@ -11,8 +23,8 @@ pub struct NextCommands {
     pub is_saved: bool,
     /// A prompt, if the model generates images from prompts.
     pub prompt: Option<String>,
-    /// True if the model continues texts.
-    pub writes: bool,
+    /// The text that the model writes for a given one, if it writes texts.
+    pub texts: Option<TextUse>,
     /// True if the test split can be evaluated.
     pub is_evaluated: bool,
     /// True if the run has marked its best checkpoint.
@@ -32,8 +44,11 @@ impl NextCommands {
             let picture = argument(&folder.join("samples.png"));
             commands.push(("sample", format!("sample {run}{best} --prompt {prompt} --out {picture}")));
         }
-        if self.is_saved && self.writes {
-            commands.push(("write", format!("write {run}{best}")));
+        match self.texts.filter(|_| self.is_saved) {
+            Some(TextUse::Continue) => commands.push(("write", format!("write {run}{best}"))),
+            Some(TextUse::Fill) => commands.push(("fill in", format!("write {run}{best} --prompt '[MASK]'"))),
+            Some(TextUse::Translate) => commands.push(("translate", format!("translate {run}{best}"))),
+            None => {}
         }
         if self.is_saved && self.is_evaluated {
             commands.push(("evaluate", format!("eval {run}{best}")));
@@ -93,8 +108,14 @@ mod tests {
             lines[1],
             "  sample        phalanx sample './-my run' --best --prompt 'a cat'\\''s star' --out './-my run/samples.png'"
         );
-        let writer = NextCommands { writes: true, ..classifier };
-        assert_eq!(writer.lines(Path::new("runs/x"))[1], "  write         phalanx write runs/x");
+        for (texts, expected) in [
+            (TextUse::Continue, "  write         phalanx write runs/x"),
+            (TextUse::Fill, "  fill in       phalanx write runs/x --prompt '[MASK]'"),
+            (TextUse::Translate, "  translate     phalanx translate runs/x"),
+        ] {
+            let writer = NextCommands { texts: Some(texts), ..classifier.clone() };
+            assert_eq!(writer.lines(Path::new("runs/x"))[1], expected);
+        }
         let unsaved = NextCommands { is_saved: false, ..generator };
         assert_eq!(unsaved.lines(Path::new("x")), ["next", "  report  phalanx report x"]);
     }

@@ -14,6 +14,8 @@
 //! - [`TokenWindows`] cuts tokens into windows in which every token is predicted once. A sample is a place, so order and
 //!   resumption are arithmetic. Documents may be kept apart: each window then says at which column the document of a token
 //!   begins, and no prediction crosses a border. [`TokenSequences`] has lines or documents as samples.
+//! - [`MaskedTexts`] hides some tokens of each text, other ones in each epoch, for encoders such as BERT; [`TokenBlocks`] are
+//!   such texts. [`LabelledTexts`] have a class each, from [`LabelledDocuments`].
 //!
 //! The crate has no tensors and no communication. It downloads nothing, and a damaged, truncated or foreign file is an error that
 //! names the place.
@@ -53,11 +55,12 @@ pub mod tokenizer;
 
 pub use corpus::{Corpus, CorpusConfig, TokenizerChoice};
 pub use dataset::{
-    DocumentBorders, SequenceBorders, TokenPart, TokenSequences, TokenWindow, TokenWindows, WindowCollation,
-    WindowsConfig,
+    DocumentBorders, LabelledCollation, LabelledTexts, LabelledTokens, MaskedCollation, MaskedSequence,
+    MaskedTexts, MaskingConfig, SequenceBorders, SequenceLengths, TokenBlocks, TokenPart, TokenSequences,
+    TokenWindow, TokenWindows, WindowCollation, WindowsConfig,
 };
-pub use documents::{Documents, DocumentsConfig, Passage};
+pub use documents::{Documents, DocumentsConfig, LabelKeys, LabelledDocument, LabelledDocuments, Passage};
 pub use encode::{EncodeConfig, Encoded, EncodedSplit, encode};
 pub use learn::{END_OF_TEXT, PieceKind, WordCounts, learn};
 pub use shards::{ShardFormat, ShardWriter, TokenShard, TokenStream};
-pub use tokenizer::{TOKENIZER_FILE, TextStream, Tokenizer};
+pub use tokenizer::{EncoderTokens, TOKENIZER_FILE, TextStream, Tokenizer};

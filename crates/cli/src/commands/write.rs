@@ -1,4 +1,4 @@
-//! `phalanx write`: continuations of texts by a trained language model.
+//! `phalanx write`: texts by a trained language model.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use phalanx_tensor::Precision;
 use phalanx_trainer::engine::{
-    CheckpointChoice, TokenChoice, Writing, WrittenPart, WrittenText, write_texts,
+    CheckpointChoice, TextUse, TokenChoice, Writing, WrittenPart, WrittenText, WrittenTexts, write_texts,
 };
 use serde_json::json;
 
@@ -18,7 +18,7 @@ use super::trained_model::NamedModel;
 use crate::Program;
 use crate::console::{err, out};
 
-/// Continue texts with a trained language model.
+/// Continue texts with a trained language model, or fill in their masked tokens, such as `[MASK]`, with one that was trained to do that.
 #[derive(Debug, Args)]
 #[command(arg = former_run_option())]
 pub(super) struct WriteArgs {
@@ -34,7 +34,7 @@ pub(super) struct WriteArgs {
     /// A file whose text is to be continued.
     #[arg(long, value_name = "FILE", conflicts_with = "prompts")]
     prompt_file: Option<PathBuf>,
-    /// Continuations of each text.
+    /// Continuations of each text, or the number of the most probable fillings.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     samples: u32,
     /// The longest continuation, in tokens.
@@ -139,21 +139,24 @@ pub(super) fn run(program: &Program, args: &WriteArgs) -> Result<(), CliError> {
         && matches!(choice, TokenChoice::Sample { .. })
         && !args.json;
     let mut stdout = std::io::stdout();
-    let mut prompt = streams.then_some(writing.prompts[0].as_str());
+    let (mut prompt, mut was_streamed) = (streams.then_some(writing.prompts[0].as_str()), false);
     let mut take = |part: WrittenPart<'_>| {
         if streams {
+            was_streamed = true;
             // A reader that went away, such as `head`, is noticed at the end.
             let begins = prompt.take().unwrap_or_default();
             let _ = write!(stdout, "{begins}{}", part.text).and_then(|()| stdout.flush());
         }
     };
-    let texts = write_texts(&task, &model, config, &writing, &mut take).map_err(CliError::failed)?;
-    match (streams, args.json) {
+    let uses = [TextUse::Continue, TextUse::Fill];
+    let written =
+        write_texts(&task, &model, config, (&writing, &uses), &mut take).map_err(CliError::failed)?;
+    match (was_streamed, args.json) {
         (true, _) => out(""),
-        (false, true) => texts.iter().for_each(|text| out(&json_line(&writing, text))),
-        (false, false) => print(&writing, &texts),
+        (false, true) => written.texts.iter().for_each(|text| out(&json_line(&writing, text))),
+        (false, false) => print(&writing, &written),
     }
-    let tokens: usize = texts.iter().map(|text| text.tokens).sum();
+    let tokens: usize = written.texts.iter().map(|text| text.tokens).sum();
     if std::io::stderr().is_terminal() {
         let seconds = begun.elapsed().as_secs_f64();
         let rate = tokens as f64 / seconds.max(1e-9);
@@ -190,12 +193,13 @@ fn json_line(writing: &Writing, text: &WrittenText) -> String {
 }
 
 /// Prints several texts, each under a line with its number.
-fn print(writing: &Writing, texts: &[WrittenText]) {
+fn print(writing: &Writing, WrittenTexts { texts, text_use }: &WrittenTexts) {
     for (number, text) in texts.iter().enumerate() {
         let score = text.score.map_or_else(String::new, |score| format!(", score {score:.4}"));
         if texts.len() > 1 {
             out(&format!("[{}{score}]", number + 1));
         }
-        out(&format!("{}{}", writing.prompts[text.prompt], text.text));
+        let before = if *text_use == TextUse::Continue { writing.prompts[text.prompt].as_str() } else { "" };
+        out(&format!("{before}{}", text.text));
     }
 }

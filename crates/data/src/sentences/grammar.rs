@@ -23,6 +23,16 @@ const EACH_NOUN: u32 = 8;
 const VERBS: [u32; 2] = [34, 40];
 const EACH_VERB: u32 = 6;
 
+/// Returns the verb that means the same for the other number of subjects; `None` for other words.
+pub(super) fn disagreeing(word: u32) -> Option<u32> {
+    let [one, several] = VERBS;
+    match word {
+        word if (one..one + EACH_VERB).contains(&word) => Some(word - one + several),
+        word if (several..several + EACH_VERB).contains(&word) => Some(word - several + one),
+        _ => None,
+    }
+}
+
 /// One or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Number {

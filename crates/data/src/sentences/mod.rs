@@ -6,6 +6,7 @@
 //! equally probable, so the entropy of a word is the logarithm of their number.
 
 mod grammar;
+mod judged;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ use crate::dataset::{Dataset, Split, check_index};
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, below, rng_for};
 use grammar::{State, WORDS};
+
+pub use judged::{JudgedSentence, JudgedSentences};
 
 /// The settings of a [`SentencesDataset`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -61,8 +61,11 @@ impl BertConfig {
     /// Returns the `config.json` of a classifier of these classes, for transformers.
     pub fn classifier_to_json(&self, classes: &[String]) -> Value {
         let mut json = self.json("BertForSequenceClassification");
-        let names: Map<String, Value> =
-            classes.iter().enumerate().map(|(label, name)| (label.to_string(), name.clone().into())).collect();
+        let names: Map<String, Value> = classes
+            .iter()
+            .enumerate()
+            .map(|(label, name)| (label.to_string(), name.clone().into()))
+            .collect();
         let labels: Map<String, Value> =
             classes.iter().enumerate().map(|(label, name)| (name.clone(), label.into())).collect();
         json["id2label"] = names.into();

@@ -131,10 +131,10 @@ impl Bert {
             [_, _] => {}
             _ => return error(format!("tokens {tokens:?}; they should be [N, T]")),
         }
-        let (first, layers) = self.blocks.split_first().ok_or_else(|| TensorError::Shape {
-            op: "bert",
-            problem: "it has no blocks".into(),
-        })?;
+        let (first, layers) = self
+            .blocks
+            .split_first()
+            .ok_or_else(|| TensorError::Shape { op: "bert", problem: "it has no blocks".into() })?;
         let mut x = run_block(tape, first, &[input.tokens.clone(), input.types.clone()])?;
         for layer in layers {
             x = run_block(tape, layer, &[x, input.lengths.clone()])?;

@@ -40,6 +40,8 @@ pub(crate) fn rows() -> Vec<Task> {
         mlp::spec().into(),
         language::gpt2().into(),
         language::llama().into(),
+        language::bert().into(),
+        language::bert_classifier().into(),
         autoencoder_kl::spec().into(),
         diffusion::spec().into(),
         stackgan::spec().into(),

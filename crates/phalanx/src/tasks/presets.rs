@@ -23,5 +23,7 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("cub-stackgan", include_str!("../../presets/cub-stackgan.toml")),
     ("tiny-gpt", include_str!("../../presets/tiny-gpt.toml")),
     ("tiny-llama", include_str!("../../presets/tiny-llama.toml")),
+    ("tiny-bert", include_str!("../../presets/tiny-bert.toml")),
+    ("tiny-bert-classifier", include_str!("../../presets/tiny-bert-classifier.toml")),
     ("tiny", include_str!("../../presets/tiny.toml")),
 ];

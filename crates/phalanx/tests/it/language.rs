@@ -243,3 +243,120 @@ fn exported_folders_are_trained_further_and_exported_again_the_same() {
         assert!(said.contains("model.context = 13") && said.contains("12 positions"), "{said}");
     }
 }
+
+/// An encoder that restores masked words, whose steps take milliseconds.
+const BERT: &str = "train tiny-bert --set model.layers=2 --set model.width=16 --set model.heads=2 --set model.context=14 \
+                    --set train.global_batch=6 --set train.threads=1 --set log.every=1 --set train.steps=10 \
+                    --set schedule.warmup_steps=0 --set eval.limit=5 --set model.dropout=0.1 --set optim.lr=0.01";
+
+/// A classifier of sentences of the same size.
+const CLASSIFIER: &str = "train tiny-bert-classifier --set model.layers=2 --set model.width=16 --set model.heads=2 \
+                          --set train.global_batch=6 --set train.threads=1 --set log.every=1 \
+                          --set train.steps=10 --set schedule.warmup_steps=0 --set eval.limit=5 --set model.dropout=0.1 \
+                          --set optim.lr=0.01";
+
+#[test]
+fn encoders_give_the_losses_of_one_rank() {
+    let place = Place::new();
+    let text: String =
+        (0..400).map(|at| ["the ", "cat ", "sees ", "a ", "bird. "][at * at % 7 % 5]).collect();
+    place.write("text.txt", &text);
+    let line = |at: usize| {
+        let word = ["good", "fine", "bad", "poor"][at % 4];
+        let more = "so ".repeat(at % 5);
+        format!("{{\"text\": \"it is {more}{word}\", \"label\": \"{}\"}}\n", ["yes", "no"][at % 4 / 2])
+    };
+    place.write("texts.jsonl", (0..60).map(line).collect::<String>());
+    for (model, data, name) in [
+        (BERT, "--set model.texts=40", "sentences"),
+        // The last block of the text is shorter, so samples have different numbers of hidden tokens.
+        (BERT, "--set data.path=text.txt", "file"),
+        (CLASSIFIER, "--set model.texts=40", "judged"),
+        // Texts of different lengths: ranks pad to different lengths.
+        (CLASSIFIER, "--set data.path=texts.jsonl", "labelled"),
+    ] {
+        place.succeed(&format!("{model} {data} --ranks 1 --out {name}"));
+        let losses =
+            |run: &str| [column(&place.path(run), "loss"), column(&place.path(run), "test_loss")].concat();
+        let expected = losses(name);
+        assert!(expected.len() > 10, "{expected:?}");
+        side_by_side(
+            [
+                "--ranks 3 --strategy ddp",
+                "--ranks 2 --strategy zero2",
+                "--ranks 4 --strategy fsdp",
+                "--ranks 2 --strategy fsdp --set train.recompute=1 --set train.accumulate=2",
+            ],
+            |line| {
+                let run = format!("{name}-{}", line.replace(|c: char| !c.is_alphanumeric(), ""));
+                place.succeed(&format!("{model} {data} {line} --out {run}"));
+                assert_close(&run, &losses(&run), &expected, 2e-5);
+            },
+        );
+        let run = format!("{name}-bf16");
+        place.succeed(&format!("{model} {data} --ranks 2 --set train.precision=bf16 --out {run}"));
+        assert_close(&run, &losses(&run), &expected, 0.05);
+    }
+    // Of an epoch other tokens are hidden than of the next, and a resumption hides the same.
+    let line = format!("{BERT} --set model.texts=12 --ranks 2");
+    place.succeed(&format!("{line} --out whole"));
+    place.succeed(&format!("{line} --steps 3 --out parts"));
+    place.succeed("train --resume --out parts --steps 0");
+    assert_eq!(hashes(&place.path("parts")), hashes(&place.path("whole")));
+}
+
+#[test]
+fn an_encoder_fills_in_masks_and_is_fine_tuned_as_a_classifier() {
+    let place = Place::new();
+    place.succeed(&format!("{BERT} --ranks 1 --set model.context=24 --set train.steps=30 --out run"));
+    let write = |text: &str| {
+        place.write("text", text);
+        "write run --prompt-file text --samples 2 --json"
+    };
+    let filled = place.succeed(write("two small [MASK] see a [MASK] ."));
+    let lines: Vec<serde_json::Value> =
+        filled.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    assert_eq!(lines.len(), 2, "{filled}");
+    for line in &lines {
+        let words: Vec<&str> = line["text"].as_str().expect("a text").split_whitespace().collect();
+        assert_eq!((words.len(), words[0], words[7 - 1]), (7, "two", "."), "{filled}");
+        assert_eq!(line["tokens"], 2);
+    }
+    assert!(lines[0]["score"].as_f64() > lines[1]["score"].as_f64(), "the more probable first");
+    let said = place.fail(write("a cat sees two birds ."));
+    assert!(said.contains("has no [MASK]"), "{said}");
+    let said = place.fail(write("a cat sees two horses .[MASK]"));
+    assert!(said.contains("a word of the text is not among"), "{said}");
+    // The trunk is kept, and the head is made new.
+    place.succeed("export run --out folder/");
+    let line = format!(
+        "{CLASSIFIER} --ranks 1 --set model.config=folder --set model.weights=folder --set train.steps=2"
+    );
+    let said = place.succeed(&format!("{line} --out tuned"));
+    assert!(said.contains("head bert.pooler.dense.weight and 3 others made new"), "{said}");
+    let config = std::fs::read_to_string(place.path("tuned/config.json")).expect("kept");
+    assert!(config.contains("BertForSequenceClassification") && config.contains("disagrees"), "{config}");
+    let said = place.succeed("eval tuned");
+    assert!(said.contains("accuracy"), "{said}");
+}
+
+#[test]
+fn bad_input_of_encoders_is_named() {
+    let place = Place::new();
+    place.write("no-label.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"text\": \"b\"}\n");
+    place.write("short.tsv", "text\tlabel\none\t1\ntwo\n");
+    place.write("columns.tsv", "sentence\tlabel\none\t1\n");
+    place.write("text.txt", "words");
+    for (line, words) in [
+        (&format!("{BERT} --set model.context=2"), &["model.context", "at least 3"][..]),
+        (&format!("{BERT} --set model.masked=0"), &["model.masked"]),
+        (&format!("{CLASSIFIER} --set data.path=no-label.jsonl"), &["line 2", "\"label\""]),
+        (&format!("{CLASSIFIER} --set data.path=short.tsv"), &["short.tsv, line 3"]),
+        (&format!("{CLASSIFIER} --set data.path=columns.tsv"), &["no column \"text\"", "sentence"]),
+        (&format!("{CLASSIFIER} --set data.path=text.txt"), &["text.txt", ".jsonl"]),
+    ] {
+        let said = place.fail(&format!("{line} --ranks 1 --out run"));
+        assert!(words.iter().all(|words| said.contains(words)), "{line}: {said}");
+        assert!(!place.path("run/config.toml").exists(), "{line}: there is a run");
+    }
+}

@@ -1,6 +1,9 @@
 //! Datasets of tokens, and their batches.
 
+mod blocks;
 mod collation;
+mod labelled;
+mod masked;
 mod sequences;
 mod windows;
 
@@ -9,7 +12,10 @@ use std::ops::Range;
 use phalanx_data::Result;
 
 use crate::shards::TokenStream;
+pub use blocks::{SequenceLengths, TokenBlocks};
 pub use collation::WindowCollation;
+pub use labelled::{LabelledCollation, LabelledTexts, LabelledTokens};
+pub use masked::{MaskedCollation, MaskedSequence, MaskedTexts, MaskingConfig};
 pub use sequences::{SequenceBorders, TokenSequences};
 pub use windows::{DocumentBorders, TokenWindow, TokenWindows, WindowsConfig};
 

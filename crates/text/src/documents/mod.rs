@@ -8,6 +8,7 @@
 
 mod files;
 mod json_lines;
+mod labelled;
 mod plain;
 mod split;
 
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx_data::{DataError, Result, read_parquet_texts};
 
+pub use labelled::{LabelKeys, LabelledDocument, LabelledDocuments};
 pub(crate) use split::{SplitRule, split_of};
 
 /// The settings of [`Documents`].

@@ -2,6 +2,7 @@
 
 mod alphabet;
 mod description;
+mod encoder_tokens;
 mod folder;
 mod protobuf;
 mod sentence_piece;
@@ -16,6 +17,7 @@ use phalanx_data::{DataError, Links, Result};
 use alphabet::Alphabet;
 pub(crate) use alphabet::byte_letter;
 pub(crate) use description::{Description, added_token, byte_pairs};
+pub use encoder_tokens::EncoderTokens;
 pub(crate) use sentence_piece::NEVER;
 pub use stream::TextStream;
 

@@ -1,6 +1,7 @@
 //! Tests of the crate from outside.
 
 mod corpora;
+mod encoders;
 mod encoding;
 mod learned;
 mod shards;

@@ -62,6 +62,7 @@ pub use observer::{
     Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepRange, StepReport, UpdateReport,
     named,
 };
+pub use phalanx_run::TextUse;
 pub use plan::Plan;
 pub use refusal::refusal;
 #[cfg(any(test, fuzzing))]
@@ -71,5 +72,5 @@ pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
 pub use training::{
     ClassScores, Classes, Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput,
     ForwardOutput, KeptFile, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec,
-    TokenChoice, Training, Writing, WrittenPart, WrittenText, number,
+    TokenChoice, Training, Writing, WrittenPart, WrittenText, WrittenTexts, number,
 };

@@ -4,8 +4,9 @@ use phalanx_models::{Gpt2, Gpt2Config};
 use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
 
-use super::text::TextSettings;
-use super::{CONFIG, ROWS, TOKENIZER, published, training};
+use super::settings::{LanguageSettings, TextKeys, keeping_files};
+use super::text::{TextSettings, Vocabulary};
+use super::{ROWS, published, training};
 
 phalanx_trainer::settings! {
     /// The settings of a GPT-2.
@@ -21,18 +22,7 @@ phalanx_trainer::settings! {
         /// Probability that an element of the embeddings, of attention weights, or of what a layer adds, is set to zero in
         /// training.
         dropout: f64 = 0.1;
-        /// The `config.json` or the folder of a published model: its sizes are in place of `layers` to `heads`. Its weights are read by
-        /// `model.weights`.
-        config: String = String::new();
-        /// The tokens of texts (`data.path`): `characters`, `bytes`, or the file or folder of a tokenizer. Empty: the `tokenizer.json`
-        /// in the folder of the data, or else characters.
-        tokenizer: String = String::new();
-        /// Documents that share a row do not see each other, and positions begin anew.
-        apart: bool = false;
-        /// Tokens between the windows of the test split; 0 = the context, so that windows do not overlap.
-        stride: usize = 0;
-        /// Generated training texts, if there is no `data.path`.
-        texts: usize = 100_000;
+        flatten text: TextKeys;
     }
 }
 
@@ -40,9 +30,17 @@ phalanx_trainer::settings! {
 const MODEL_TYPES: &[&str] = &["gpt2"];
 
 impl Gpt2Settings {
-    /// Returns the sizes, with 0 rows of the table of tokens where the tokenizer decides.
+    /// Returns the settings of the texts.
+    fn texts(&self) -> Result<TextSettings, TrainError> {
+        Ok(self.text.settings(self.context, self.sizes()?.vocab))
+    }
+}
+
+impl LanguageSettings for Gpt2Settings {
+    type Sizes = Gpt2Config;
+
     fn sizes(&self) -> Result<Gpt2Config, TrainError> {
-        let sizes = match self.config.as_str() {
+        let sizes = match self.text.config.as_str() {
             "" => Gpt2Config {
                 vocab: 0,
                 context: self.context,
@@ -57,30 +55,24 @@ impl Gpt2Settings {
         Ok(sizes.with_dropout(self.dropout))
     }
 
-    /// Returns the settings of texts for a model of these sizes.
-    fn text_of(&self, sizes: &Gpt2Config) -> TextSettings {
-        let Self { context, apart, stride, texts, .. } = *self;
-        let (tokenizer, published) = (self.tokenizer.clone(), self.config.clone());
-        TextSettings { context, tokenizer, published, vocab: sizes.vocab, apart, stride, texts }
+    fn vocabulary(&self, config: &Config) -> Result<Vocabulary, TrainError> {
+        self.texts()?.vocabulary(config)
     }
 
-    /// Returns the sizes with the rows of a vocabulary.
-    fn built(&self, rows: usize) -> Result<Gpt2Config, TrainError> {
-        Ok(Gpt2Config { vocab: rows, ..self.sizes()? })
+    fn with_rows(sizes: Gpt2Config, vocab: usize) -> Gpt2Config {
+        Gpt2Config { vocab, ..sizes }
     }
 
-    fn config_file(&self, config: &Config) -> Result<Option<String>, TrainError> {
-        let vocabulary = self.text_of(&self.sizes()?).vocabulary(config)?;
-        Ok(Some(format!("{:#}\n", self.built(vocabulary.rows)?.to_json())))
+    fn json(&self, _: &Config, sizes: &Gpt2Config) -> Result<serde_json::Value, TrainError> {
+        Ok(sizes.to_json())
     }
 }
 
 /// Returns the task of GPT-2.
 pub(in crate::tasks) fn spec() -> TaskSpec<Gpt2Settings> {
-    TaskSpec::new("gpt2", "Language model: GPT-2 on a text file or on generated sentences", build)
-        .data(|settings, config, split| settings.text_of(&settings.sizes()?).open(config, split))
-        .keeps(TOKENIZER, |settings, config| settings.text_of(&settings.sizes()?).tokenizer_file(config))
-        .keeps(CONFIG, Gpt2Settings::config_file)
+    let spec = TaskSpec::new("gpt2", "Language model: GPT-2 on a text file or on generated sentences", build);
+    keeping_files(spec)
+        .data(|settings, config, split| settings.texts()?.open(config, split))
         .model_types(MODEL_TYPES)
         .validate(|settings, _, relations| {
             for (key, size) in [
@@ -90,7 +82,7 @@ pub(in crate::tasks) fn spec() -> TaskSpec<Gpt2Settings> {
             ] {
                 relations.positive(key, size as u64);
             }
-            settings.text_of(&Gpt2Config::default()).check(relations);
+            settings.text.settings(settings.context, 0).check(relations);
             relations.fraction("model.dropout", settings.dropout);
             let (width, heads) = (settings.width, settings.heads);
             let relation = format!("model.heads = {heads}: {heads} heads do not divide a width of {width}");
@@ -99,8 +91,8 @@ pub(in crate::tasks) fn spec() -> TaskSpec<Gpt2Settings> {
 }
 
 fn build(setup: &mut Setup<'_>, settings: &Gpt2Settings) -> Result<Training<Gpt2>, TrainError> {
-    let vocabulary = settings.text_of(&settings.sizes()?).vocabulary(setup.config())?;
-    let config = settings.built(vocabulary.rows)?;
+    let vocabulary = settings.vocabulary(setup.config())?;
+    let config = settings.built(&vocabulary)?;
     vocabulary.check_context(settings.context, config.context)?;
     let model = setup.model(|scope| Gpt2::new(scope, &config))?;
     let Gpt2Config { layers, width, heads, context, .. } = config;

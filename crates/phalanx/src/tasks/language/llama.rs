@@ -4,8 +4,9 @@ use phalanx_models::{Decoder, DecoderConfig, RotaryConfig, RotaryScaling};
 use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
 
-use super::text::TextSettings;
-use super::{CONFIG, ROWS, TOKENIZER, published, training};
+use super::settings::{LanguageSettings, TextKeys, keeping_files};
+use super::text::{TextSettings, Vocabulary};
+use super::{ROWS, published, training};
 
 phalanx_trainer::settings! {
     /// The settings of a decoder like Llama's.
@@ -30,18 +31,7 @@ phalanx_trainer::settings! {
         head_norms: bool = false;
         /// The head is the table of tokens.
         tied: bool = true;
-        /// The `config.json` or the folder of a published model: its sizes are in place of `layers` to `tied`. Its weights are read by
-        /// `model.weights`.
-        config: String = String::new();
-        /// The tokens of texts (`data.path`): `characters`, `bytes`, or the file or folder of a tokenizer. Empty: the `tokenizer.json`
-        /// in the folder of the data, or else characters.
-        tokenizer: String = String::new();
-        /// Documents that share a row do not see each other, and positions begin anew.
-        apart: bool = false;
-        /// Tokens between the windows of the test split; 0 = the context, so that windows do not overlap.
-        stride: usize = 0;
-        /// Generated training texts, if there is no `data.path`.
-        texts: usize = 100_000;
+        flatten text: TextKeys;
     }
 }
 
@@ -68,38 +58,40 @@ impl LlamaSettings {
         }
     }
 
-    /// Returns the sizes of the settings or of a published model.
+    /// Returns the settings of the texts.
+    fn texts(&self) -> Result<TextSettings, TrainError> {
+        Ok(self.text.settings(self.context, self.sizes()?.vocab))
+    }
+}
+
+impl LanguageSettings for LlamaSettings {
+    type Sizes = DecoderConfig;
+
     fn sizes(&self) -> Result<DecoderConfig, TrainError> {
-        match self.config.as_str() {
+        match self.text.config.as_str() {
             "" => Ok(self.own_sizes()),
             path => published(path, DecoderConfig::from_json),
         }
     }
 
-    /// Returns the settings of texts for a model of these sizes.
-    fn text_of(&self, sizes: &DecoderConfig) -> TextSettings {
-        let Self { context, apart, stride, texts, .. } = *self;
-        let (tokenizer, published) = (self.tokenizer.clone(), self.config.clone());
-        TextSettings { context, tokenizer, published, vocab: sizes.vocab, apart, stride, texts }
+    fn vocabulary(&self, config: &Config) -> Result<Vocabulary, TrainError> {
+        self.texts()?.vocabulary(config)
     }
 
-    /// Returns the sizes with the rows of a vocabulary.
-    fn built(&self, rows: usize) -> Result<DecoderConfig, TrainError> {
-        Ok(DecoderConfig { vocab: rows, ..self.sizes()? })
+    fn with_rows(sizes: DecoderConfig, vocab: usize) -> DecoderConfig {
+        DecoderConfig { vocab, ..sizes }
     }
 
-    fn config_file(&self, config: &Config) -> Result<Option<String>, TrainError> {
-        let vocabulary = self.text_of(&self.sizes()?).vocabulary(config)?;
-        Ok(Some(format!("{:#}\n", self.built(vocabulary.rows)?.to_json())))
+    fn json(&self, _: &Config, sizes: &DecoderConfig) -> Result<serde_json::Value, TrainError> {
+        Ok(sizes.to_json())
     }
 }
 
 /// Returns the task of decoders.
 pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
-    TaskSpec::new("llama", "Language model: a decoder like Llama's, on a text file or on generated sentences", build)
-        .data(|settings, config, split| settings.text_of(&settings.sizes()?).open(config, split))
-        .keeps(TOKENIZER, |settings, config| settings.text_of(&settings.sizes()?).tokenizer_file(config))
-        .keeps(CONFIG, LlamaSettings::config_file)
+    let about = "Language model: a decoder like Llama's, on a text file or on generated sentences";
+    keeping_files(TaskSpec::new("llama", about, build))
+        .data(|settings, config, split| settings.texts()?.open(config, split))
         .model_types(MODEL_TYPES)
         .validate(|settings, _, relations| {
             for (key, size) in [
@@ -110,7 +102,7 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
             ] {
                 relations.positive(key, size as u64);
             }
-            settings.text_of(&settings.own_sizes()).check(relations);
+            settings.text.settings(settings.context, 0).check(relations);
             let LlamaSettings { heads, key_heads, width, theta, .. } = *settings;
             let relation = format!("model.key_heads = {key_heads}: {heads} heads cannot share {key_heads}");
             let shared = key_heads == 0 || heads.is_multiple_of(key_heads);
@@ -126,8 +118,8 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
 }
 
 fn build(setup: &mut Setup<'_>, settings: &LlamaSettings) -> Result<Training<Decoder>, TrainError> {
-    let vocabulary = settings.text_of(&settings.sizes()?).vocabulary(setup.config())?;
-    let config = settings.built(vocabulary.rows)?;
+    let vocabulary = settings.vocabulary(setup.config())?;
+    let config = settings.built(&vocabulary)?;
     vocabulary.check_context(settings.context, config.context)?;
     let model = setup.model(|scope| Decoder::new(scope, &config))?;
     let DecoderConfig { layers, width, heads, key_heads, context, .. } = config;

@@ -1,7 +1,12 @@
-//! Language models that predict the next token of texts.
+//! Language models: those that predict the next token of texts, and encoders.
 
+mod bert;
+mod bert_classifier;
+mod encoder;
+mod filling;
 mod gpt2;
 mod llama;
+mod settings;
 mod text;
 mod writer;
 
@@ -14,6 +19,8 @@ use phalanx_trainer::engine::{KeptFile, StepInput, TrainError, Training, number}
 
 use text::Vocabulary;
 
+pub(super) use bert::spec as bert;
+pub(super) use bert_classifier::spec as bert_classifier;
 pub(super) use gpt2::spec as gpt2;
 pub(super) use llama::spec as llama;
 

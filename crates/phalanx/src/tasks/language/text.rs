@@ -75,7 +75,7 @@ impl TextSettings {
     }
 
     /// Returns the choice of the settings: a published model has a tokenizer of its own.
-    fn choice(&self) -> TokenizerChoice {
+    pub(super) fn choice(&self) -> TokenizerChoice {
         let Ok(choice) = self.tokenizer.parse();
         if choice != TokenizerChoice::Default || self.published.is_empty() {
             return choice;
@@ -122,7 +122,7 @@ impl TextSettings {
     }
 
     /// Opens the texts. Ranks of a process share them.
-    fn corpus(&self, config: &Config) -> Result<Arc<Corpus>, TrainError> {
+    pub(super) fn corpus(&self, config: &Config) -> Result<Arc<Corpus>, TrainError> {
         type Newest = Option<(CorpusKey, Arc<Corpus>)>;
         static NEWEST: Mutex<Newest> = Mutex::new(None);
         let path = PathBuf::from(&config.data.path);
@@ -138,11 +138,6 @@ impl TextSettings {
         let corpus = Arc::new(Corpus::open(&key.path, &settings)?);
         *newest = Some((key, corpus.clone()));
         Ok(corpus)
-    }
-
-    /// Returns the text of the tokenizer's file, which belongs to the weights.
-    pub(super) fn tokenizer_file(&self, config: &Config) -> Result<Option<String>, TrainError> {
-        Ok(self.vocabulary(config)?.tokenizer.map(|tokenizer| tokenizer.json().to_owned()))
     }
 
     /// Opens the batches of a split.

@@ -10,10 +10,10 @@ use crate::config::Config;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::training::{Drawing, Task, Weights, Writing, WrittenPart, WrittenText};
+use crate::engine::training::{Drawing, Task, Weights, Writing, WrittenPart, WrittenTexts};
 use crate::engine::weights::check_configured;
 use crate::engine::{Plan, TrainError, optimize};
-use phalanx_run::ClassReport;
+use phalanx_run::{ClassReport, TextUse};
 
 /// The evaluation of a trained model.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -89,21 +89,34 @@ pub fn sample_model(
     Ok(())
 }
 
-/// Continues texts with a trained model. `take` gets parts of texts as soon as they are known.
+/// Writes texts with a trained model, if what it writes for a given text is among `uses`. `take` gets parts of texts as soon as they
+/// are known.
 ///
 /// # Errors
-/// If the weights do not fit, a prompt is too long or cannot be encoded, or the model writes no texts.
+/// If the weights do not fit, a prompt is too long or cannot be encoded, or the model writes no texts or other ones.
 pub fn write_texts(
     task: &Task,
     model: &TrainedModel,
     config: &Config,
-    writing: &Writing,
+    (writing, uses): (&Writing, &[TextUse]),
     take: &mut dyn FnMut(WrittenPart<'_>),
-) -> Result<Vec<WrittenText>, TrainError> {
+) -> Result<WrittenTexts, TrainError> {
     let InferenceModel { built, session, .. } = InferenceModel::open(task, config, model)?;
     let tape = Tape::forward_only(session);
-    let written = built.training.write(&tape, writing, take)?;
-    written.ok_or_else(|| TrainError::Setup(format!("a `{}` writes no texts", config.model.kind)))
+    let kind = &config.model.kind;
+    let text_use = match built.training.outline().texts {
+        None => return Err(TrainError::Setup(format!("a `{kind}` writes no texts"))),
+        Some(TextUse::Translate) if !uses.contains(&TextUse::Translate) => {
+            let problem = format!("a `{kind}` translates texts: `phalanx translate` does that");
+            return Err(TrainError::Setup(problem));
+        }
+        Some(text_use) if !uses.contains(&text_use) => {
+            return Err(TrainError::Setup(format!("a `{kind}` translates no texts: see `phalanx write`")));
+        }
+        Some(text_use) => text_use,
+    };
+    let texts = built.training.write(&tape, writing, take)?.unwrap_or_default();
+    Ok(WrittenTexts { texts, text_use })
 }
 
 /// Describes a run of `config` in lines of text, without training.

@@ -298,7 +298,7 @@ impl<'a> Run<'a> {
             program: program.to_owned(),
             is_saved: config.checkpoint.enabled,
             prompt: if draws { configured().or_else(caption) } else { None },
-            writes: training.outline().writes,
+            texts: training.outline().texts,
             is_evaluated: config.eval.enabled,
             has_best: summary.best.is_some() && !config.checkpoint.best.is_empty(),
             longer: match summary.stopped_early {

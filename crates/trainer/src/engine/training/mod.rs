@@ -35,7 +35,7 @@ pub use reference::ReferenceModel;
 pub use setup::Setup;
 pub use spec::{Evaluator, FirstRun, KeptFile, Task, TaskSpec};
 pub use step::{Loss, StepInput};
-pub use writing::{TokenChoice, Writing, WrittenPart, WrittenText};
+pub use writing::{TokenChoice, Writing, WrittenPart, WrittenText, WrittenTexts};
 
 pub(super) use any_training::{AnyTraining, ImageSource};
 pub(super) use classes::{CLASS_SUMS, ScoredSample};

@@ -1,5 +1,6 @@
 //! The phases of a step, and the training that they make up.
 
+use phalanx_run::TextUse;
 use phalanx_tensor::{Session, Tape, Value};
 
 use super::classes::{CLASS_SUMS, ClassScores, Classes};
@@ -55,7 +56,7 @@ impl PartialEq for DerivedMeasures {
 
 impl Eq for DerivedMeasures {}
 
-/// Measures that stand out, and those that follow from others.
+/// Measures that stand out and those that follow from others, and the meaning of texts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NamedMeasures {
     pub(super) derived: Option<DerivedMeasures>,
@@ -63,6 +64,8 @@ pub(super) struct NamedMeasures {
     pub(super) headline: Option<String>,
     /// The unit that the weights of samples count.
     pub(super) weight_unit: Option<&'static str>,
+    /// The text that is written for a given one.
+    pub(super) text_use: TextUse,
 }
 
 pub(super) type LossFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<Loss, TrainError> + Sync>;
@@ -332,8 +335,8 @@ impl<M> Training<M> {
         self
     }
 
-    /// Sets the continuation of texts: for each prompt the requested number of samples, one after the other. The closure's last argument
-    /// takes parts of texts as soon as they are known.
+    /// Sets the writing of texts, by default continuations: for each prompt the requested number of samples, one after the other. The
+    /// closure's last argument takes parts of texts as soon as they are known.
     #[must_use]
     pub fn write(
         mut self,
@@ -347,6 +350,13 @@ impl<M> Training<M> {
         + 'static,
     ) -> Self {
         self.write = Some(Box::new(write));
+        self
+    }
+
+    /// Says that [`Training::write`] writes another text for a given one than its continuation.
+    #[must_use]
+    pub fn text_use(mut self, text_use: TextUse) -> Self {
+        self.named.text_use = text_use;
         self
     }
 
@@ -410,8 +420,8 @@ pub(in crate::engine) struct TrainingOutline {
     pub(in crate::engine) headline: Option<String>,
     /// The unit that the weights of samples count, such as tokens.
     pub(in crate::engine) weight_unit: Option<&'static str>,
-    /// True if it continues texts.
-    pub(in crate::engine) writes: bool,
+    /// The text that it writes for a given one, if it writes texts.
+    pub(in crate::engine) texts: Option<TextUse>,
 }
 
 impl TrainingOutline {
@@ -429,7 +439,7 @@ impl TrainingOutline {
             classes,
             headline,
             weight_unit,
-            writes: training.write.is_some(),
+            texts: training.write.as_ref().map(|_| named.text_use),
         }
     }
 

@@ -1,13 +1,15 @@
 //! Requests for texts.
 
-/// A request for continuations of texts.
+use phalanx_run::TextUse;
+
+/// A request for texts: continuations, texts with their masks filled in, or translations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Writing {
-    /// The texts to continue.
+    /// The given texts.
     pub prompts: Vec<String>,
-    /// Continuations of each text.
+    /// Texts for each given one.
     pub samples: usize,
-    /// The longest continuation, in tokens.
+    /// The longest text, in tokens.
     pub max_tokens: usize,
     /// The choice of tokens.
     pub choice: TokenChoice,
@@ -40,14 +42,14 @@ pub enum TokenChoice {
     },
 }
 
-/// A continuation of a text.
+/// A text that was written for a given one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WrittenText {
     /// The number of the prompt.
     pub prompt: usize,
     /// The number of the sample of that prompt.
     pub sample: usize,
-    /// The continuation.
+    /// The text.
     pub text: String,
     /// Its number of tokens.
     pub tokens: usize,
@@ -55,7 +57,7 @@ pub struct WrittenText {
     pub score: Option<f64>,
 }
 
-/// A part of a continuation that is complete, while others are still being written.
+/// A part of a text that is complete, while others are still being written.
 #[derive(Debug, Clone, Copy)]
 pub struct WrittenPart<'a> {
     /// The number of the prompt.
@@ -64,4 +66,13 @@ pub struct WrittenPart<'a> {
     pub sample: usize,
     /// Whole characters.
     pub text: &'a str,
+}
+
+/// Texts of a trained model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WrittenTexts {
+    /// The texts, prompt by prompt and sample by sample.
+    pub texts: Vec<WrittenText>,
+    /// The text that each is, for a given one.
+    pub text_use: TextUse,
 }
