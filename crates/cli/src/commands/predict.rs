@@ -1,4 +1,4 @@
-//! `phalanx predict`: the classes of images, by a trained model.
+//! `phalanx predict`: the classes of images or texts, by a trained model.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,10 @@ use crate::Program;
 use crate::console::{err, out};
 use phalanx_data::ImageFiles;
 use phalanx_run::Grid;
-use phalanx_trainer::config::Resolved;
+use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{
-    CheckpointChoice, ClassAnswer, Picture, PredictOptions, PredictOutcome, Prediction, predict,
+    CheckpointChoice, ClassAnswer, Picture, PredictOptions, PredictOutcome, Prediction, TrainedModel,
+    predict, predict_texts,
 };
 
 /// The pictures of a grid, and those in a row.
@@ -28,16 +29,22 @@ const GRID_SIDE: usize = 96;
 /// The widest column of file names, in characters.
 const WIDEST_FILE: usize = 60;
 
-/// Predict the classes of images with a trained model. Images are prepared as in the model's evaluation. Files that
-/// cannot be read are listed at the end, with exit code 1.
+/// Predict the classes of images or texts with a trained model. Images are prepared as in the model's evaluation. Files
+/// that cannot be read are listed at the end, with exit code 1.
 #[derive(Debug, Args)]
 pub(super) struct PredictArgs {
     /// A run's folder, a checkpoint's (`…/checkpoints/step-N`), or an exported file or folder.
     #[arg(value_name = "RUN")]
     model: PathBuf,
     /// Images, or folders, of which all images are taken in sorted order, those of folders below included.
-    #[arg(value_name = "IMAGE|FOLDER", required = true)]
+    #[arg(value_name = "IMAGE|FOLDER", required_unless_present_any = ["texts", "text_file"])]
     images: Vec<PathBuf>,
+    /// A text, for a classifier of texts; several are computed together.
+    #[arg(long = "text", value_name = "TEXT", conflicts_with_all = ["images", "grid"])]
+    texts: Vec<String>,
+    /// A file with a text in each line.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["images", "texts", "grid"])]
+    text_file: Option<PathBuf>,
     /// Show this many of the most probable classes.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
@@ -63,8 +70,11 @@ pub(super) fn run(program: &Program, args: &PredictArgs) -> Result<(), CliError>
         NamedModel::open(program, &args.model, CheckpointChoice::Newest)?;
     let resolved = with_options(args, resolved)?;
     let config = &resolved.config;
+    if args.images.is_empty() {
+        return predict_of_texts(program, args, &model, config);
+    }
     let files = ImageFiles::list(args.images.iter().map(PathBuf::as_path)).map_err(CliError::failed)?;
-    let batch = if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch };
+    let batch = batch(config);
     let pictures = if args.grid.is_some() { GRID_PICTURES } else { 0 };
     let options = PredictOptions { batch, top: args.top.into(), pictures };
     let width = files.iter().map(|file| file.display().to_string().chars().count()).max().unwrap_or(0);
@@ -81,6 +91,40 @@ pub(super) fn run(program: &Program, args: &PredictArgs) -> Result<(), CliError>
     report_unreadable(&outcome)
 }
 
+/// The samples of a batch.
+fn batch(config: &Config) -> usize {
+    if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch }
+}
+
+/// Predicts the classes of texts.
+fn predict_of_texts(
+    program: &Program,
+    args: &PredictArgs,
+    model: &TrainedModel,
+    config: &Config,
+) -> Result<(), CliError> {
+    let texts = match &args.text_file {
+        None => args.texts.clone(),
+        Some(file) => {
+            let text = phalanx_run::Links::Follow.read_text(file);
+            let text =
+                text.map_err(|error| CliError::Usage(format!("--text-file {}: {error}", file.display())))?;
+            text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
+        }
+    };
+    let options = PredictOptions { batch: batch(config), top: args.top.into(), pictures: 0 };
+    let mut print = |number: usize, answer: &ClassAnswer| match args.json {
+        true => {
+            let mut object = answer_as_json(answer, args.top > 1);
+            object.insert("text".to_owned(), texts[number].as_str().into());
+            out(&Value::from(object).to_string());
+        }
+        false => out(&format!("{}  {}", answer_as_words(answer), texts[number])),
+    };
+    let task = task_alone(program, config)?;
+    predict_texts(&task, model, config, &texts, options, &mut print).map_err(CliError::failed)
+}
+
 /// Applies the options to the configuration of the model.
 fn with_options(args: &PredictArgs, mut resolved: Resolved) -> Result<Resolved, CliError> {
     if let Some(device) = &args.device {
@@ -94,24 +138,33 @@ fn with_options(args: &PredictArgs, mut resolved: Resolved) -> Result<Resolved, 
     Ok(resolved)
 }
 
+/// Renders an answer as an object: `class` and `probability`, with `top` for several classes.
+fn answer_as_json(answer: &ClassAnswer, several: bool) -> Map<String, Value> {
+    let mut object = Map::new();
+    if let Some((class, probability)) = answer.ranked.first() {
+        object.insert("class".to_owned(), class.as_str().into());
+        object.insert("probability".to_owned(), (*probability).into());
+    }
+    if several {
+        let ranked = answer.ranked.iter();
+        let top: Vec<Value> =
+            ranked.map(|(class, probability)| json!({"class": class, "probability": probability})).collect();
+        object.insert("top".to_owned(), top.into());
+    }
+    object
+}
+
+/// Renders an answer as classes with percentages.
+fn answer_as_words(answer: &ClassAnswer) -> String {
+    let named =
+        answer.ranked.iter().map(|(class, probability)| format!("{class} {:.1} %", 100.0 * probability));
+    named.collect::<Vec<_>>().join(", ")
+}
+
 /// Renders a prediction as an object: `class` and `probability`, with `top` for several classes; by attribute for several
 /// attributes.
 fn as_json(prediction: &Prediction, several: bool) -> Value {
-    let of = |answer: &ClassAnswer| {
-        let mut object = Map::new();
-        if let Some((class, probability)) = answer.ranked.first() {
-            object.insert("class".to_owned(), class.as_str().into());
-            object.insert("probability".to_owned(), (*probability).into());
-        }
-        if several {
-            let ranked = answer.ranked.iter();
-            let top: Vec<Value> = ranked
-                .map(|(class, probability)| json!({"class": class, "probability": probability}))
-                .collect();
-            object.insert("top".to_owned(), top.into());
-        }
-        object
-    };
+    let of = |answer: &ClassAnswer| answer_as_json(answer, several);
     let mut object = Map::new();
     object.insert("file".to_owned(), prediction.file.display().to_string().into());
     for answer in &prediction.answers {
@@ -126,9 +179,7 @@ fn as_json(prediction: &Prediction, several: bool) -> Value {
 /// Renders a prediction as a row of a table.
 fn as_row(prediction: &Prediction, width: usize) -> String {
     let of = |answer: &ClassAnswer| {
-        let named =
-            answer.ranked.iter().map(|(class, probability)| format!("{class} {:.1} %", 100.0 * probability));
-        let classes = named.collect::<Vec<_>>().join(", ");
+        let classes = answer_as_words(answer);
         match &answer.attribute {
             Some(attribute) => format!("{attribute}: {classes}"),
             None => classes,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::RunFolder;
 use phalanx_trainer::config::{Config, Resolved, diff};
-use phalanx_trainer::engine::{CheckpointChoice, ModelMetadata, TrainedModel};
+use phalanx_trainer::engine::{CheckpointChoice, ModelMetadata, Task, TrainedModel};
 
 use super::error::CliError;
 use super::resolve::{configuration_of, task_alone};
@@ -139,7 +139,9 @@ fn published_task(program: &Program, folder: &Path) -> Option<String> {
     let text = phalanx_run::Links::Follow.read_text(&folder.join(FOLDER_CONFIG)).ok()?;
     let json: serde_json::Value = serde_json::from_str(&text).ok()?;
     let model_type = json.get("model_type")?.as_str()?;
-    let task = program.tasks().find(|task| task.model_types().contains(&model_type))?;
+    let architecture = json["architectures"][0].as_str();
+    let is_it = |task: &&Task| task.transformers().is_some_and(|models| models.has(model_type, architecture));
+    let task = program.tasks().find(is_it)?;
     Some(task.schema().name().to_owned())
 }
 

@@ -338,6 +338,20 @@ fn an_encoder_fills_in_masks_and_is_fine_tuned_as_a_classifier() {
     assert!(config.contains("BertForSequenceClassification") && config.contains("disagrees"), "{config}");
     let said = place.succeed("eval tuned");
     assert!(said.contains("accuracy"), "{said}");
+    // The classes of texts of different lengths, together and alone.
+    let texts = ["a cat sees two birds .", "two cats sees a bird that helps every old robot ."];
+    place.write("texts", texts.join("\n"));
+    let both = place.succeed("predict tuned --text-file texts --json --top 2");
+    let answer = |line: &str| -> serde_json::Value { serde_json::from_str(line).expect("a line of JSON") };
+    let both: Vec<serde_json::Value> = both.lines().map(answer).collect();
+    assert_eq!((both.len(), both[1]["text"].as_str()), (2, Some(texts[1])));
+    place.write("texts", texts[0]);
+    let alone = answer(place.succeed("predict tuned --text-file texts --json --top 2").trim());
+    assert_eq!(alone["class"], both[0]["class"]);
+    let probability = |answer: &serde_json::Value| answer["probability"].as_f64().expect("a number");
+    assert!((probability(&alone) - probability(&both[0])).abs() < 1e-6);
+    let said = place.fail("predict run --text-file texts");
+    assert!(said.contains("predicts no classes of texts"), "{said}");
 }
 
 #[test]

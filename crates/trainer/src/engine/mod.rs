@@ -56,7 +56,7 @@ pub use estimate::{Estimate, estimate};
 pub use inference::{
     ClassAnswer, GridStyle, ImageMetadata, METADATA_KEY, ModelMetadata, ModelPlan, OnnxExport, Picture,
     PredictOptions, PredictOutcome, Prediction, RunEvaluation, TrainedModel, TrainedWeights, describe,
-    evaluate_model, export_onnx, plan_memory, predict, sample_model, write_texts,
+    evaluate_model, export_onnx, plan_memory, predict, predict_texts, sample_model, write_texts,
 };
 pub use observer::{
     Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepRange, StepReport, UpdateReport,
@@ -72,5 +72,5 @@ pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
 pub use training::{
     ClassScores, Classes, Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput,
     ForwardOutput, KeptFile, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec,
-    TokenChoice, Training, Writing, WrittenPart, WrittenText, WrittenTexts, number,
+    TokenChoice, Training, TransformersModels, Writing, WrittenPart, WrittenText, WrittenTexts, number,
 };

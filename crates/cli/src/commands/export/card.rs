@@ -28,13 +28,14 @@ pub(super) fn text(
 fn front_matter(text: &mut String, exported: &Exported, reference: Option<&ReferenceModel>) {
     let is_classifier = !exported.metadata.classes.is_empty();
     text.push_str("---\n");
-    if !exported.task.model_types().is_empty() {
-        text.push_str("library_name: transformers\npipeline_tag: text-generation\n");
+    let transformers = exported.task.transformers();
+    if let Some(models) = transformers {
+        let _ = write!(text, "library_name: transformers\npipeline_tag: {}\n", models.pipeline);
     }
     if reference.is_some_and(|reference| reference.timm.is_some()) {
         text.push_str("library_name: timm\n");
     }
-    if is_classifier {
+    if is_classifier && transformers.is_none() {
         text.push_str("pipeline_tag: image-classification\n");
     }
     text.push_str("tags:\n- phalanx\n---\n\n");
@@ -93,15 +94,17 @@ fn measures(text: &mut String, exported: &Exported) {
 /// Adds the ways to load the weights.
 fn usage(text: &mut String, exported: &Exported, reference: Option<&ReferenceModel>, program: &str) {
     text.push_str("\n## Use\n\n");
-    if !exported.metadata.classes.is_empty() {
+    let transformers = exported.task.transformers();
+    if !exported.metadata.classes.is_empty() && transformers.is_none() {
         let _ = write!(text, "```sh\n{program} predict FOLDER image.jpg\n```\n\n");
     }
-    if !exported.task.model_types().is_empty() {
+    if let Some(models) = transformers {
+        let (command, loader) = (models.command, models.loader);
         let _ = write!(
             text,
-            "```sh\n{program} write FOLDER --prompt \"Once upon a time\"\n```\n\n\
-             With transformers:\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\
-             model = AutoModelForCausalLM.from_pretrained(\"FOLDER\")\n\
+            "```sh\n{program} {command}\n```\n\n\
+             With transformers:\n\n```python\nfrom transformers import {loader}, AutoTokenizer\n\
+             model = {loader}.from_pretrained(\"FOLDER\")\n\
              tokenizer = AutoTokenizer.from_pretrained(\"FOLDER\")\n```\n"
         );
         return;

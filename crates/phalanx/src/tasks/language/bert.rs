@@ -8,7 +8,9 @@ use phalanx_tensor::Value;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets, cross_entropy_of_rows};
 use phalanx_text::{MaskedCollation, MaskedTexts, MaskingConfig, SequenceLengths, TokenBlocks};
 use phalanx_trainer::config::Config;
-use phalanx_trainer::engine::{Setup, StepInput, TaskSpec, TextUse, TrainError, Training, number};
+use phalanx_trainer::engine::{
+    Setup, StepInput, TaskSpec, TextUse, TrainError, Training, TransformersModels, number,
+};
 
 use super::ROWS;
 use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, input};
@@ -28,8 +30,14 @@ phalanx_trainer::settings! {
     }
 }
 
-/// The types of published models.
-pub(super) const MODEL_TYPES: &[&str] = &["bert"];
+/// The models of transformers.
+const TRANSFORMERS: TransformersModels = TransformersModels {
+    types: &["bert"],
+    architecture: Some("BertForMaskedLM"),
+    loader: "AutoModelForMaskedLM",
+    pipeline: "fill-mask",
+    command: "write FOLDER --prompt \"The [MASK] of a model.\"",
+};
 
 impl BertSettings {
     fn tokens(&self, config: &Config) -> Result<EncoderVocabulary, TrainError> {
@@ -92,7 +100,7 @@ pub(in crate::tasks) fn spec() -> TaskSpec<BertSettings> {
     let about = "Language model: BERT, which restores masked tokens of texts or of generated sentences";
     keeping_files(TaskSpec::new("bert", about, build))
         .data(BertSettings::open)
-        .model_types(MODEL_TYPES)
+        .transformers(TRANSFORMERS)
         .validate(|settings, _, relations| {
             settings.encoder.check(relations);
             let share = settings.masked;

@@ -3,16 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use candle_core::{Device, Tensor};
 use phalanx_data::{BatchSource, CollatedDataset, JudgedSentences, Links, PadTo, Split};
-use phalanx_models::{BertClassifier, BertConfig};
+use phalanx_models::{BertClassifier, BertConfig, EncoderInput};
 use phalanx_tensor::loss::cross_entropy;
+use phalanx_tensor::{Tape, Value};
 use phalanx_text::{
     LabelKeys, LabelledCollation, LabelledDocuments, LabelledTexts, LabelledTokens, Tokenizer,
 };
 use phalanx_trainer::config::Config;
-use phalanx_trainer::engine::{ClassScores, Loss, Setup, StepInput, TaskSpec, TrainError, Training};
+use phalanx_trainer::engine::{
+    ClassScores, Loss, Setup, StepInput, TaskSpec, TrainError, Training, TransformersModels,
+};
 
-use super::bert::MODEL_TYPES;
 use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, generated_classes, input};
 use super::settings::{LanguageSettings, keeping_files};
 use super::text::Vocabulary;
@@ -27,6 +30,15 @@ const TEST_TEXTS: usize = 1000;
 
 /// Rows are padded to a multiple of this length, so that few shapes occur.
 const ROUNDED: usize = 8;
+
+/// The models of transformers.
+const TRANSFORMERS: TransformersModels = TransformersModels {
+    types: &["bert"],
+    architecture: Some("BertForSequenceClassification"),
+    loader: "AutoModelForSequenceClassification",
+    pipeline: "text-classification",
+    command: "predict FOLDER --text \"A text.\"",
+};
 
 phalanx_trainer::settings! {
     /// The settings of a BERT that classifies texts.
@@ -127,7 +139,7 @@ pub(in crate::tasks) fn spec() -> TaskSpec<BertClassifierSettings> {
     let about = "Classifier: BERT on texts with classes, or on generated sentences";
     keeping_files(TaskSpec::new("bert-classifier", about, build))
         .data(BertClassifierSettings::open)
-        .model_types(MODEL_TYPES)
+        .transformers(TRANSFORMERS)
         .validate(|settings, _, relations| settings.encoder.check(relations))
 }
 
@@ -145,6 +157,7 @@ fn build(
         "bert of {layers} layers of {width} with {heads} heads for {context} of {vocab} different tokens and {} classes",
         classes.len()
     );
+    let longest = settings.encoder.context;
     Ok(Training::new(description, model)
         .head(["classifier", "bert.pooler"])
         .loss(loss)
@@ -152,6 +165,7 @@ fn build(
         .classify(classes, |model, step| {
             Ok(ClassScores::new(model.forward(step.tape, &input(step)?)?, step.classes("labels")?))
         })
+        .classify_texts(move |model, tape, texts| logits(model, &tokens, longest, tape, texts))
         .names_of(BertConfig::published_classifier_name)
         .shape_advice("bert.embeddings.word_embeddings", ROWS))
 }
@@ -163,4 +177,28 @@ fn loss(model: &BertClassifier, step: &StepInput<'_>) -> Result<Loss, TrainError
     let loss =
         step.mean(&logits, |logits, rows, over| cross_entropy(step.tape, logits, &labels[rows], 0.0, over))?;
     Ok(Loss::new(loss, [accuracy(step, &logits, labels)?]))
+}
+
+/// Computes the logits of texts. Tokens beyond the longest text are left out.
+fn logits(
+    model: &BertClassifier,
+    EncoderVocabulary { tokenizer, special, .. }: &EncoderVocabulary,
+    longest: usize,
+    tape: &Tape,
+    texts: &[String],
+) -> Result<Value, TrainError> {
+    let encoded = tokenizer.encode_all(texts)?;
+    let rows: Vec<Vec<u32>> = encoded.iter().map(|tokens| special.around(tokens, longest)).collect();
+    let length = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let lengths: Vec<u32> = rows.iter().map(|row| row.len() as u32).collect();
+    let padded = rows
+        .iter()
+        .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(special.padding, length - row.len())));
+    let tokens = Tensor::from_vec(padded.collect::<Vec<u32>>(), (rows.len(), length), &Device::Cpu)?;
+    let input = EncoderInput {
+        types: Value::constant(tokens.zeros_like()?),
+        tokens: Value::constant(tokens),
+        lengths: Value::constant(Tensor::from_vec(lengths, rows.len(), &Device::Cpu)?),
+    };
+    Ok(model.forward(tape, &input)?)
 }

@@ -2,7 +2,7 @@
 
 use phalanx_models::{Gpt2, Gpt2Config};
 use phalanx_trainer::config::Config;
-use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
+use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training, TransformersModels};
 
 use super::settings::{LanguageSettings, TextKeys, keeping_files};
 use super::text::{TextSettings, Vocabulary};
@@ -26,8 +26,14 @@ phalanx_trainer::settings! {
     }
 }
 
-/// The types of published models.
-const MODEL_TYPES: &[&str] = &["gpt2"];
+/// The models of transformers.
+const TRANSFORMERS: TransformersModels = TransformersModels {
+    types: &["gpt2"],
+    architecture: None,
+    loader: "AutoModelForCausalLM",
+    pipeline: "text-generation",
+    command: "write FOLDER --prompt \"Once upon a time\"",
+};
 
 impl Gpt2Settings {
     /// Returns the settings of the texts.
@@ -73,7 +79,7 @@ pub(in crate::tasks) fn spec() -> TaskSpec<Gpt2Settings> {
     let spec = TaskSpec::new("gpt2", "Language model: GPT-2 on a text file or on generated sentences", build);
     keeping_files(spec)
         .data(|settings, config, split| settings.texts()?.open(config, split))
-        .model_types(MODEL_TYPES)
+        .transformers(TRANSFORMERS)
         .validate(|settings, _, relations| {
             for (key, size) in [
                 ("model.layers", settings.layers),

@@ -2,7 +2,7 @@
 
 use phalanx_models::{Decoder, DecoderConfig, RotaryConfig, RotaryScaling};
 use phalanx_trainer::config::Config;
-use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
+use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training, TransformersModels};
 
 use super::settings::{LanguageSettings, TextKeys, keeping_files};
 use super::text::{TextSettings, Vocabulary};
@@ -35,8 +35,14 @@ phalanx_trainer::settings! {
     }
 }
 
-/// The types of published models.
-const MODEL_TYPES: &[&str] = &["llama", "qwen2", "qwen3"];
+/// The models of transformers.
+const TRANSFORMERS: TransformersModels = TransformersModels {
+    types: &["llama", "qwen2", "qwen3"],
+    architecture: None,
+    loader: "AutoModelForCausalLM",
+    pipeline: "text-generation",
+    command: "write FOLDER --prompt \"Once upon a time\"",
+};
 
 impl LlamaSettings {
     /// Returns the sizes that the settings say, with 0 rows of the table of tokens where the tokenizer decides.
@@ -92,7 +98,7 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
     let about = "Language model: a decoder like Llama's, on a text file or on generated sentences";
     keeping_files(TaskSpec::new("llama", about, build))
         .data(|settings, config, split| settings.texts()?.open(config, split))
-        .model_types(MODEL_TYPES)
+        .transformers(TRANSFORMERS)
         .validate(|settings, _, relations| {
             for (key, size) in [
                 ("model.layers", settings.layers),

@@ -19,7 +19,7 @@ pub use memory::{ModelPlan, plan_memory};
 pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};
 pub use onnx::{OnnxExport, export_onnx};
 pub use picture::Picture;
-pub use predict::{ClassAnswer, PredictOptions, PredictOutcome, Prediction, predict};
+pub use predict::{ClassAnswer, PredictOptions, PredictOutcome, Prediction, predict, predict_texts};
 pub use runs::{RunEvaluation, describe, evaluate_model, sample_model, write_texts};
 pub use samples::GridStyle;
 pub use trained::{TrainedModel, TrainedWeights};

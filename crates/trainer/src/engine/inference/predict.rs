@@ -1,4 +1,4 @@
-//! Predictions: the classes of a user's images, with their probabilities.
+//! Predictions: the classes of a user's images or texts, with their probabilities.
 
 use std::path::PathBuf;
 
@@ -101,6 +101,36 @@ pub fn predict(
         }
     }
     Ok(outcome)
+}
+
+/// Predicts the classes of texts, in their order, and calls `each` with every text's number and its `top` classes.
+///
+/// # Errors
+/// If the model predicts no classes of texts, `top` is more than it has, a text cannot be read, or the weights do not fit.
+pub fn predict_texts(
+    task: &Task,
+    model: &TrainedModel,
+    config: &Config,
+    texts: &[String],
+    PredictOptions { batch, top, .. }: PredictOptions,
+    each: &mut dyn FnMut(usize, &ClassAnswer),
+) -> Result<(), TrainError> {
+    let inference = InferenceModel::open(task, config, model)?;
+    let none = || TrainError::Setup(format!("a `{}` predicts no classes of texts", config.model.kind));
+    let names = match inference.built.training.outline().classes {
+        Some(classes) => classes.names(&model.classes),
+        None => return Err(none()),
+    };
+    for (number, texts) in texts.chunks(batch.max(1)).enumerate() {
+        let tape = Tape::forward_only(inference.session.clone());
+        let logits = inference.built.training.classify_texts(&tape, texts)?.ok_or_else(none)?;
+        let logits = logits.to_host()?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        for (row, logits) in logits.iter().enumerate() {
+            let ranked = ranked(logits, &names, top)?;
+            each(number * batch.max(1) + row, &ClassAnswer { attribute: None, ranked });
+        }
+    }
+    Ok(())
 }
 
 /// Adds a prediction to the `most` least sure ones. Equally sure ones stay in the order of their files.

@@ -62,6 +62,9 @@ pub(in crate::engine) trait AnyTraining: Sync {
         take: &mut dyn FnMut(WrittenPart<'_>),
     ) -> Result<Option<Vec<WrittenText>>, TrainError>;
 
+    /// Returns the logits of the classes of texts; `None` if this training classifies no texts.
+    fn classify_texts(&self, tape: &Tape, texts: &[String]) -> Result<Option<Value>, TrainError>;
+
     /// Returns the features and classes of the images of a batch; `None` if this training is no evaluator.
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError>;
 
@@ -137,6 +140,10 @@ impl<M: Sync> AnyTraining for Training<M> {
         take: &mut dyn FnMut(WrittenPart<'_>),
     ) -> Result<Option<Vec<WrittenText>>, TrainError> {
         self.write.as_ref().map(|write| write(&self.model, tape, writing, take)).transpose()
+    }
+
+    fn classify_texts(&self, tape: &Tape, texts: &[String]) -> Result<Option<Value>, TrainError> {
+        self.classify_texts.as_ref().map(|logits| logits(&self.model, tape, texts)).transpose()
     }
 
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError> {

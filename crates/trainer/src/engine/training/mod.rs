@@ -33,7 +33,7 @@ pub use measure::{Measure, number};
 pub use phase::Training;
 pub use reference::ReferenceModel;
 pub use setup::Setup;
-pub use spec::{Evaluator, FirstRun, KeptFile, Task, TaskSpec};
+pub use spec::{Evaluator, FirstRun, KeptFile, Task, TaskSpec, TransformersModels};
 pub use step::{Loss, StepInput};
 pub use writing::{TokenChoice, Writing, WrittenPart, WrittenText, WrittenTexts};
 

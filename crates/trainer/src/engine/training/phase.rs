@@ -78,6 +78,7 @@ pub(super) type WriteFn<M> = Box<
     dyn Fn(&M, &Tape, &Writing, &mut dyn FnMut(WrittenPart<'_>)) -> Result<Vec<WrittenText>, TrainError>
         + Sync,
 >;
+pub(super) type ClassifyTextsFn<M> = Box<dyn Fn(&M, &Tape, &[String]) -> Result<Value, TrainError> + Sync>;
 pub(super) type RestoreFn<M> = Box<dyn Fn(&M, &Tape, &Value) -> Result<Value, TrainError> + Sync>;
 pub(super) type EvaluatorFn<M> =
     Box<dyn Fn(&M, &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> + Sync>;
@@ -120,6 +121,7 @@ pub struct Training<M> {
     pub(super) panels: Option<PanelsFn<M>>,
     pub(super) restore: Option<RestoreFn<M>>,
     pub(super) write: Option<WriteFn<M>>,
+    pub(super) classify_texts: Option<ClassifyTextsFn<M>>,
     pub(super) evaluator: Option<EvaluatorFn<M>>,
     pub(super) forward: Option<(ForwardInput, ForwardFn<M>)>,
     pub(super) names: NameDeclarations,
@@ -154,6 +156,7 @@ impl<M> Training<M> {
             panels: None,
             restore: None,
             write: None,
+            classify_texts: None,
             evaluator: None,
             forward: None,
             names: NameDeclarations::default(),
@@ -357,6 +360,16 @@ impl<M> Training<M> {
     #[must_use]
     pub fn text_use(mut self, text_use: TextUse) -> Self {
         self.named.text_use = text_use;
+        self
+    }
+
+    /// Sets the logits [N, classes] of N texts, in evaluation: `phalanx predict` reads the classes of texts from them.
+    #[must_use]
+    pub fn classify_texts(
+        mut self,
+        logits: impl Fn(&M, &Tape, &[String]) -> Result<Value, TrainError> + Sync + 'static,
+    ) -> Self {
+        self.classify_texts = Some(Box::new(logits));
         self
     }
 

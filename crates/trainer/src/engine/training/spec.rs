@@ -52,7 +52,7 @@ impl<S: Settings> TaskSpec<S> {
             first: None,
             reference: None,
             kept: Vec::new(),
-            model_types: &[],
+            transformers: None,
             evaluators: Arc::default(),
         };
         Self { task, settings: std::marker::PhantomData }
@@ -112,11 +112,11 @@ impl<S: Settings> TaskSpec<S> {
         self
     }
 
-    /// Names the models of Hugging Face's libraries that the task has, by `model_type` of their `config.json`. Folders of their weights
-    /// are then used as exports: the [kept files](TaskSpec::keeps) are those of the folder.
+    /// Names the models of Hugging Face's transformers that the task has. Folders of their weights are then used as exports: the
+    /// [kept files](TaskSpec::keeps) are those of the folder.
     #[must_use]
-    pub fn model_types(mut self, types: &'static [&'static str]) -> Self {
-        self.task.model_types = types;
+    pub fn transformers(mut self, models: TransformersModels) -> Self {
+        self.task.transformers = Some(models);
         self
     }
 
@@ -139,6 +139,29 @@ pub struct FirstRun {
     pub preset: String,
     /// Overrides of its keys, `section.key=value`.
     pub sets: Vec<String>,
+}
+
+/// Models of Hugging Face's transformers that a task has, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransformersModels {
+    /// The types in `model_type` of their `config.json`.
+    pub types: &'static [&'static str],
+    /// The class in `architectures` that tells them from models of other tasks with the same type.
+    pub architecture: Option<&'static str>,
+    /// The class of transformers that loads them.
+    pub loader: &'static str,
+    /// The name of their use on model cards.
+    pub pipeline: &'static str,
+    /// A command that uses an exported `FOLDER`, without the program's name.
+    pub command: &'static str,
+}
+
+impl TransformersModels {
+    /// Returns true for the models of a `config.json`, by its type and its first class of `architectures`.
+    pub fn has(&self, model_type: &str, architecture: Option<&str>) -> bool {
+        let is_class = self.architecture.is_none_or(|class| architecture.is_none_or(|other| other == class));
+        is_class && self.types.contains(&model_type)
+    }
 }
 
 /// A file that belongs to the weights of a run.
@@ -171,7 +194,7 @@ pub struct Task {
     first: Option<(&'static str, FirstFn)>,
     reference: Option<ReferenceFn>,
     kept: Vec<(KeptFile, KeepFn)>,
-    model_types: &'static [&'static str],
+    transformers: Option<TransformersModels>,
     evaluators: Arc<[Evaluator]>,
 }
 
@@ -228,9 +251,9 @@ impl Task {
         self.kept.iter().map(|(file, _)| *file)
     }
 
-    /// The types of models of Hugging Face's libraries that it has.
-    pub fn model_types(&self) -> &'static [&'static str] {
-        self.model_types
+    /// The models of Hugging Face's transformers that it has.
+    pub fn transformers(&self) -> Option<TransformersModels> {
+        self.transformers
     }
 
     /// Writes the files that belong to the weights into the folder of a run. One that is continued must have the same fixed files.
