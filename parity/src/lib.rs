@@ -20,6 +20,7 @@ mod report;
 mod samplers;
 mod stackgan;
 mod synchrony;
+mod translation;
 
 pub use report::Quantity;
 
@@ -114,6 +115,10 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         samplers::check_samplers(&reference)
     } else if json.get("scripted").is_some() {
         synchrony::check(&reference)
+    } else if json["model"].as_str().is_some_and(|model| model.starts_with("torch.nn.Transformer")) {
+        translation::check_transformer(&reference)
+    } else if json["model"].as_str().is_some_and(|model| model.starts_with("MarianMTModel")) {
+        translation::check_marian(&reference)
     } else if json.get("runs").is_some() {
         optimizers::check(&reference)
     } else if json.get("topk_error_feedback").is_some() {

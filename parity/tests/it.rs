@@ -25,6 +25,8 @@ fn computed_values_are_those_of_the_reference() {
         "stackgan.json",
         "gpt2.json",
         "bert.json",
+        "translation.json",
+        "transformer.json",
         "unet.json",
         "unet_pixel.json",
         "autoencoder_kl.json",

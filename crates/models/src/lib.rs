@@ -28,6 +28,7 @@
 //! - [`Gpt2`]: the language model of openai's GPT-2, with transformers' names.
 //! - [`Decoder`]: Llama 2 and 3, Qwen2 and Qwen3 from their `config.json`, with transformers' names.
 //! - [`Bert`]: the encoder of texts; [`BertMasked`] restores masked tokens, [`BertClassifier`] classifies.
+//! - [`Translator`]: encoder and decoder of published Marian models, or of `torch.nn.Transformer`.
 //! - [`generate`] continues texts with a [`LanguageModel`] and its [`KeyValueCache`], and [`beam_search`] finds probable
 //!   continuations.
 //! - [`Cvae`]: a conditional variational autoencoder of images whose encoder and decoder both see a text vector.
@@ -72,6 +73,7 @@ pub mod mlp;
 pub mod mobilenet_v2;
 pub mod resnet;
 pub mod stackgan;
+pub mod translation;
 
 mod conv_norm;
 mod projected_attention;
@@ -95,6 +97,10 @@ pub use published_config::PublishedConfigError;
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};
 pub use stackgan::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 pub use token_input::TokenInput;
+pub use translation::{
+    FeedForwardActivation, SourceTexts, TranslationConfig, TranslationLayout, TranslationSource,
+    TranslationTokens, Translator,
+};
 
 /// Returns the number of groups of a group norm over `channels`: the largest divisor up to 8.
 fn groups_for(channels: usize) -> usize {

@@ -8,7 +8,7 @@ pub enum TextUse {
     /// Its continuation.
     #[default]
     Continue,
-    /// That text with its masked tokens filled in.
+    /// A copy with its masked tokens filled in.
     Fill,
     /// Its translation.
     Translate,

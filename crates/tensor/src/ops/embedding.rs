@@ -1,6 +1,9 @@
 //! Embedding lookups, and the selection of positions.
 
+use candle_core::{DType, Device, Tensor};
+
 use super::Indices;
+use crate::backend::Array;
 use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
@@ -33,6 +36,30 @@ pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) ->
     })
 }
 
+/// Looks up rows as [`embedding`] does, where lookups of the id `fixed` have no gradient: tables with a padding token, as
+/// `torch.nn.Embedding` with its `padding_idx`.
+///
+/// # Errors
+/// If an id is out of range, named with its position, where the back end can tell.
+pub fn embedding_with_fixed(tape: &Tape, table: &Value, ids: &Array, fixed: u32) -> Result<Value> {
+    const OP: &str = "embedding_with_fixed";
+    let rows = embedding(tape, table, ids)?;
+    let host = ids.to_host()?.to_dtype(DType::U32)?.flatten_all()?.to_vec1::<u32>()?;
+    if !rows.needs_grad() || !host.contains(&fixed) {
+        return Ok(rows);
+    }
+    let mut dims = ids.dims().to_vec();
+    dims.push(1);
+    let moves: Vec<f32> = host.iter().map(|id| if *id == fixed { 0.0 } else { 1.0 }).collect();
+    let moves = Tensor::from_vec(moves, dims, &Device::Cpu)?;
+    let (shape, output) = (rows.shape().clone(), rows.array()?);
+    tape.push(OP, &[&rows], output, move |tape, grad, grads| {
+        let backend = grad.backend(tape.context());
+        let moves = backend.from_host(&moves.to_dtype(wide(grad.dtype()))?)?;
+        grads.add(0, backend.mul_backward(grad, &moves, &shape)?)
+    })
+}
+
 /// Selects one position of each sequence: `x` is [N, T, C], `positions` has one index below T a row. The result is
 /// [N, C].
 ///
@@ -61,4 +88,39 @@ pub fn select_rows(tape: &Tape, x: &Value, rows: &[u32]) -> Result<Value> {
     };
     let all = x.shape().elem_count() / width.max(1);
     embedding(tape, &super::reshape(tape, x, (all, width))?, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{BuildOptions, Context, Init, Key, Session, StoreBuilder, ops};
+
+    #[test]
+    fn a_fixed_row_has_the_gradient_of_other_uses_only() {
+        let builder = StoreBuilder::new(BuildOptions::default());
+        let table =
+            builder.root().param("table", (4, 2), Init::Normal { mean: 0.0, std: 1.0 }).expect("a name");
+        let store = builder.build().expect("small");
+        let ids = Array::from(&Tensor::new(&[[1_u32, 3, 3], [0, 1, 2]], &Device::Cpu).expect("small"));
+        let grad = |fixed: u32| {
+            store.zero_grads();
+            let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
+            let table = tape.param(&table).expect("built");
+            let rows = embedding_with_fixed(&tape, &table, &ids, fixed).expect("in range");
+            assert_eq!(rows.dims(), [2, 3, 2]);
+            // The table is also multiplied: that gradient stays.
+            let all = ops::add(
+                &tape,
+                &ops::sum(&tape, &rows).expect("sound"),
+                &ops::sum(&tape, &table).expect("sound"),
+            );
+            tape.backward(&all.expect("scalars")).expect("sound");
+            let grad = store.param("table").expect("built").grad().expect("is there").expect("some");
+            grad.to_vec2::<f32>().expect("two dimensions")
+        };
+        assert_eq!(grad(3), [[2.0, 2.0], [3.0, 3.0], [2.0, 2.0], [1.0, 1.0]]);
+        assert_eq!(grad(1), [[2.0, 2.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]);
+    }
 }

@@ -38,7 +38,7 @@ pub use collective::{
 pub use conv::{Conv2dOptions, conv2d};
 pub use conv_transpose::conv_transpose2d;
 pub use dropout::{dropout, gaussian_noise};
-pub use embedding::{embedding, select_positions, select_rows};
+pub use embedding::{embedding, embedding_with_fixed, select_positions, select_rows};
 pub use fill::full_like;
 pub use gated::{geglu, swiglu};
 pub use indices::Indices;

@@ -20,8 +20,22 @@ pub(in crate::engine) enum ImageSource {
     Images,
 }
 
+/// The use of texts by a training of any model type.
+pub(in crate::engine) trait TextTraining {
+    /// Writes texts; `None` if this training does not. `take` gets parts of texts as soon as they are known.
+    fn write(
+        &self,
+        tape: &Tape,
+        writing: &Writing,
+        take: &mut dyn FnMut(WrittenPart<'_>),
+    ) -> Result<Option<Vec<WrittenText>>, TrainError>;
+
+    /// Returns the logits of the classes of texts; `None` if this training classifies no texts.
+    fn classify_texts(&self, tape: &Tape, texts: &[String]) -> Result<Option<Value>, TrainError>;
+}
+
 /// A training, with its model type erased for the loop.
-pub(in crate::engine) trait AnyTraining: Sync {
+pub(in crate::engine) trait AnyTraining: TextTraining + Sync {
     /// Returns the description of the model.
     fn describe(&self) -> &str;
 
@@ -53,17 +67,6 @@ pub(in crate::engine) trait AnyTraining: Sync {
 
     /// Reconstructs images; `None` if this training does not.
     fn restore(&self, tape: &Tape, images: &Value) -> Result<Option<Value>, TrainError>;
-
-    /// Continues texts; `None` if this training does not. `take` gets parts of texts as soon as they are known.
-    fn write(
-        &self,
-        tape: &Tape,
-        writing: &Writing,
-        take: &mut dyn FnMut(WrittenPart<'_>),
-    ) -> Result<Option<Vec<WrittenText>>, TrainError>;
-
-    /// Returns the logits of the classes of texts; `None` if this training classifies no texts.
-    fn classify_texts(&self, tape: &Tape, texts: &[String]) -> Result<Option<Value>, TrainError>;
 
     /// Returns the features and classes of the images of a batch; `None` if this training is no evaluator.
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError>;
@@ -133,19 +136,6 @@ impl<M: Sync> AnyTraining for Training<M> {
         self.restore.as_ref().map(|restore| restore(&self.model, tape, images)).transpose()
     }
 
-    fn write(
-        &self,
-        tape: &Tape,
-        writing: &Writing,
-        take: &mut dyn FnMut(WrittenPart<'_>),
-    ) -> Result<Option<Vec<WrittenText>>, TrainError> {
-        self.write.as_ref().map(|write| write(&self.model, tape, writing, take)).transpose()
-    }
-
-    fn classify_texts(&self, tape: &Tape, texts: &[String]) -> Result<Option<Value>, TrainError> {
-        self.classify_texts.as_ref().map(|logits| logits(&self.model, tape, texts)).transpose()
-    }
-
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError> {
         self.evaluator.as_ref().map(|evaluator| evaluator(&self.model, step)).transpose()
     }
@@ -162,4 +152,19 @@ fn counted(count: usize, names: &[String], who: impl Fn() -> String) -> Result<(
     }
     let (who, wanted) = (who(), names.len());
     Err(TrainError::Setup(format!("{who} gives {count} numbers for {wanted} names: {names:?}")))
+}
+
+impl<M: Sync> TextTraining for Training<M> {
+    fn write(
+        &self,
+        tape: &Tape,
+        writing: &Writing,
+        take: &mut dyn FnMut(WrittenPart<'_>),
+    ) -> Result<Option<Vec<WrittenText>>, TrainError> {
+        self.write.as_ref().map(|write| write(&self.model, tape, writing, take)).transpose()
+    }
+
+    fn classify_texts(&self, tape: &Tape, texts: &[String]) -> Result<Option<Value>, TrainError> {
+        self.classify_texts.as_ref().map(|logits| logits(&self.model, tape, texts)).transpose()
+    }
 }
